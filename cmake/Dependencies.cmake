@@ -1,0 +1,21 @@
+# What the core library and the command link, each with the job it does. scripts/install-deps installs them on Debian.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)                                   # IDX files come gzipped
+find_path(LS_DNNL_INCLUDE dnnl.h REQUIRED)                    # oneDNN: large matrix products
+find_library(LS_DNNL_LIBRARY dnnl REQUIRED)
+find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
+          aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: double precision and small products
+find_library(LS_OPENBLAS_LIBRARY openblas REQUIRED)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
+pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # store server, launcher
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors header
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the launcher
+
+add_library(lockstep_dependencies INTERFACE)
+target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM PkgConfig::UV
+                      PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
+target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_DNNL_INCLUDE} ${LS_CBLAS_INCLUDE})
+
+add_library(lockstep_cli_dependencies INTERFACE)
+target_link_libraries(lockstep_cli_dependencies INTERFACE PkgConfig::UV PkgConfig::HWLOC)

@@ -1,0 +1,30 @@
+# How Lockstep's own code is compiled. Everything of ours links lockstep_options.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+option(LS_BUILD_TESTS "Build the tests" ON)
+option(LS_BUILD_BENCH "Build the benchmarks" ON)
+option(LS_WERROR "Warnings are errors (for our own development)" OFF)
+set(LS_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
+
+add_library(lockstep_options INTERFACE)
+set_property(GLOBAL PROPERTY USE_FOLDERS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_C_FLAGS_RELEASE "-O3")
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+target_compile_definitions(lockstep_options INTERFACE _GNU_SOURCE)
+target_compile_options(lockstep_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${LS_WERROR}>:-Werror>
+  # Loops vectorise only when neither errno nor floating-point traps are watched; we watch neither.
+  -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
+if(LS_SANITIZE)
+  target_compile_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE})
+  target_compile_definitions(lockstep_options INTERFACE LS_SANITIZED)
+endif()

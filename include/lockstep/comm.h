@@ -1,0 +1,229 @@
+/**
+ * @file comm.h
+ * Ranks and how they talk: joining a job, communicators, collectives on typed buffers, stores. Useful alone: nothing
+ * here knows about tensors.
+ *
+ * The contract of every backend: no call blocks forever (a dead rank is LS_ERR_PEER naming it, a silent one
+ * LS_ERR_TIMEOUT, and the communicator is revoked afterwards: later calls fail at once with the same reason); ranks
+ * that call different things get LS_ERR_MISMATCH saying who called what; every rank receives the same bits; buffers
+ * may have any size, zero included, and any alignment.
+ *
+ * A communicator is used by one thread at a time.
+ */
+#ifndef LOCKSTEP_COMM_H
+#define LOCKSTEP_COMM_H
+
+#include <lockstep/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- joining a job -------------------------------------------------------------------------------------------- */
+
+/** A group of ranks that call collectives together. Opaque. */
+typedef struct ls_comm ls_comm;
+
+/** A call in progress. Opaque; see ls_work_wait. */
+typedef struct ls_work ls_work;
+
+/** How to join a job. Everything left zero means what the environment shows. */
+typedef struct ls_init_options {
+    /**
+     * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
+     * "tcp://HOST:PORT" (rank 0 listens there) or "file://PATH" (a folder all ranks see; it is made if missing).
+     * NULL: env:// when RANK and WORLD_SIZE are set, else a world of one.
+     */
+    const char *init;
+    const char *backend; /**< "shm" or "self"; NULL: the best for where the ranks are */
+    int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
+    int rank;            /**< this process's rank; read only when world_size is not 0 */
+    double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */
+    const char *key;     /**< the job's key, a shared secret; NULL: LOCKSTEP_KEY from the environment */
+} ls_init_options;
+
+/**
+ * Joins the job and returns its world, which ls_comm_free or ls_finalize gives back. `options` may be NULL. Without a
+ * job it is a world of one. NULL and an error when the job cannot be joined: the message names what is wrong in the
+ * environment, or the ranks that are still missing when the timeout ends.
+ */
+LS_API ls_comm *ls_init(const ls_init_options *options);
+
+/**
+ * Leaves the job: waits until every rank of the world has come here (or failed) and frees the world that ls_init made
+ * on this thread. Without one it does nothing.
+ */
+LS_API ls_status ls_finalize(void);
+
+/** The world that ls_init made on this thread, lent; NULL before. */
+LS_API ls_comm *ls_world(void);
+
+/** What one rank of ls_spawn or ls_run_threads runs. `world` is lent. */
+typedef ls_status (*ls_rank_function)(ls_comm *world, void *argument);
+
+/**
+ * Starts `ranks` processes on this machine, each of which joins a fresh job and calls `function(world, argument)`, and
+ * waits for all. The processes are forks: `argument` is each rank's own copy of the caller's memory. Call it before
+ * anything started threads (LS_ERR_STATE otherwise, saying how many there are). When a rank fails the others are
+ * ended; the status and message are those of the first rank that failed (LS_ERR_PEER when a signal ended it).
+ */
+LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *argument) LS_WARN_UNUSED;
+
+/**
+ * Runs `function` as `ranks` ranks, each a thread of this process with a communicator of its own over ordinary memory,
+ * and waits for all. The status and message are those of the lowest rank that failed.
+ */
+LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *argument) LS_WARN_UNUSED;
+
+/* ---- communicators -------------------------------------------------------------------------------------------- */
+
+/** This process's rank in the communicator, from 0; -1 for NULL. */
+LS_API int ls_comm_rank(const ls_comm *comm);
+
+/** The number of ranks, its world size; 0 for NULL. */
+LS_API int ls_comm_size(const ls_comm *comm);
+
+/** This process's place among the ranks of its machine, from 0. */
+LS_API int ls_comm_local_rank(const ls_comm *comm);
+
+/** The number of ranks on this machine. */
+LS_API int ls_comm_local_size(const ls_comm *comm);
+
+/** The name of the backend that carries it: "shm" or "self". Lent, lives as long as the program. */
+LS_API const char *ls_comm_backend(const ls_comm *comm);
+
+/** Frees a communicator without waiting for the other ranks. NULL is allowed. */
+LS_API void ls_comm_free(ls_comm *comm);
+
+/* ---- collectives on buffers ----------------------------------------------------------------------------------- */
+
+/** How values of several ranks become one. */
+typedef enum ls_reduction {
+    LS_SUM = 0,
+    LS_AVG, /**< the sum divided by the number of ranks; integers are divided towards zero */
+    LS_PROD,
+    LS_MIN, /**< NaN wins, as in NumPy */
+    LS_MAX, /**< NaN wins, as in NumPy */
+    LS_LAND,
+    LS_LOR,
+    LS_LXOR,   /**< logical: any non-zero value is true, results are 0 and 1 */
+    LS_BAND,
+    LS_BOR,
+    LS_BXOR,   /**< bitwise: integers and bool only */
+    LS_MINLOC,
+    LS_MAXLOC, /**< pairs of value and location: see ls_loc_f32; the lowest location wins a tie */
+    LS_REDUCTION_COUNT
+} ls_reduction;
+
+/** "sum", "avg", ...; "unknown" for a value that is no reduction. */
+LS_API const char *ls_reduction_name(ls_reduction reduction);
+
+/** One element of an LS_MINLOC or LS_MAXLOC buffer of dtype LS_F32; `count` counts such pairs. */
+typedef struct ls_loc_f32 {
+    float value;
+    int32_t location;
+} ls_loc_f32;
+
+/** The same for LS_F64. */
+typedef struct ls_loc_f64 {
+    double value;
+    int64_t location;
+} ls_loc_f64;
+
+/** The same for LS_I32. */
+typedef struct ls_loc_i32 {
+    int32_t value;
+    int32_t location;
+} ls_loc_i32;
+
+/** The same for LS_I64. */
+typedef struct ls_loc_i64 {
+    int64_t value;
+    int64_t location;
+} ls_loc_i64;
+
+/**
+ * Every call below is made by all ranks of the communicator, in the same order with the same operation, dtype, count,
+ * reduction and root. With `work` NULL it returns when the result is there. Otherwise it may return earlier and stores
+ * an ls_work: the buffers stay Lockstep's until ls_work_wait. Work begun on one communicator is carried out in the order of the calls.
+ * `send` and `receive` may be the same buffer (in place) and may not overlap otherwise.
+ */
+
+/** Returns when every rank has come here. */
+LS_API ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) LS_WARN_UNUSED;
+
+/** Copies `count` elements of `buffer` on rank `root` into `buffer` on every other rank. */
+LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int root,
+                                   ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * receive[i] on every rank becomes the reduction over ranks of send[i], for `count` elements. Sums and products are
+ * taken in the order of a balanced binary tree over ranks (the left half of n ranks is the largest power of two below n),
+ * so they do not depend on timing; bf16 and f16 are added in f32.
+ */
+LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
+                                   ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Waits for the work, frees it and returns what became of it. NULL is LS_OK. On failure ls_error_message() tells why.
+ */
+LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
+
+/** Whether ls_work_wait would return at once; moves the work forward where it can. */
+LS_API bool ls_work_done(ls_work *work);
+
+/* ---- stores --------------------------------------------------------------------------------------------------- */
+
+/**
+ * A small dictionary that all ranks of a job share while they find each other: keys are text of at most 255 bytes,
+ * values are bytes of at most 1 MiB. Opaque.
+ */
+typedef struct ls_store ls_store;
+
+/** How to open a store. */
+typedef struct ls_store_options {
+    bool serve;      /**< tcp: this process holds the store and listens (rank 0); the others connect */
+    double timeout;  /**< seconds that any call waits; 0: 300 */
+    const char *key; /**< the job's key; required to listen or connect beyond loopback */
+} ls_store_options;
+
+/**
+ * Opens the store at `url`: "tcp://HOST:PORT" (port 0 with serve: any free one, see ls_store_port) or "file://PATH".
+ * Those that cannot prove knowledge of the key are refused (HMAC challenge). NULL and an error on failure.
+ */
+LS_API ls_store *ls_store_open(const char *url, const ls_store_options *options);
+
+/** Closes it and, where this process serves it, ends the server. NULL is allowed. */
+LS_API void ls_store_close(ls_store *store);
+
+/** The TCP port of the store; 0 for one in a folder. */
+LS_API int ls_store_port(const ls_store *store);
+
+/** Sets `key` to `size` bytes of `value` (copied). */
+LS_API ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t size) LS_WARN_UNUSED;
+
+/**
+ * Waits until `key` exists and copies its value into `value`, which has room for `capacity` bytes; `*size` becomes the value's size.
+ * LS_ERR_ARGUMENT when it does not fit, LS_ERR_TIMEOUT when nobody sets it in time.
+ */
+LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity,
+                              size_t *size) LS_WARN_UNUSED;
+
+/** Adds `amount` to the counter `key` (0 before its first use) in one step; `*result` (may be NULL) is the new value. */
+LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) LS_WARN_UNUSED;
+
+/** Waits until `key` exists, at most `timeout` seconds (0: the store's). */
+LS_API ls_status ls_store_wait(ls_store *store, const char *key, double timeout) LS_WARN_UNUSED;
+
+/**
+ * In one step: if `key` holds exactly `expected` (size 0: does not exist), sets it to `desired`. `*swapped` says
+ * whether it did.
+ */
+LS_API ls_status ls_store_compare_set(ls_store *store, const char *key, const void *expected, size_t expected_size,
+                                      const void *desired, size_t desired_size, bool *swapped) LS_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

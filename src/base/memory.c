@@ -1,0 +1,73 @@
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/base.h>
+
+#define LS_DEFAULT_ALIGNMENT 16
+
+static void *system_allocate(size_t size, size_t alignment, void *user) {
+    (void)user;
+    if (alignment <= LS_DEFAULT_ALIGNMENT) {
+        return malloc(size);
+    }
+    void *memory = NULL;
+    return posix_memalign(&memory, alignment, size) == 0 ? memory : NULL;
+}
+
+static void system_release(void *memory, void *user) {
+    (void)user;
+    free(memory);
+}
+
+static ls_allocator allocator = {.allocate = system_allocate, .release = system_release};
+
+void ls_set_allocator(const ls_allocator *replacement) {
+    allocator = replacement != NULL ? *replacement
+                                    : (ls_allocator){.allocate = system_allocate, .release = system_release};
+}
+
+void *ls_allocate_aligned(size_t size, size_t alignment) {
+    return allocator.allocate(size > 0 ? size : 1, alignment, allocator.user);
+}
+
+void *ls_allocate(size_t size) {
+    return ls_allocate_aligned(size, LS_DEFAULT_ALIGNMENT);
+}
+
+void *ls_allocate_zeroed(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        return NULL;
+    }
+    void *memory = ls_allocate(bytes);
+    if (memory != NULL) {
+        memset(memory, 0, bytes);
+    }
+    return memory;
+}
+
+void *ls_reallocate(void *memory, size_t old_size, size_t new_size) {
+    void *moved = ls_allocate(new_size);
+    if (moved != NULL && memory != NULL) {
+        memcpy(moved, memory, old_size < new_size ? old_size : new_size);
+        ls_free(memory);
+    }
+    return moved;
+}
+
+char *ls_duplicate_string(const char *text) {
+    if (text == NULL) {
+        return NULL;
+    }
+    const size_t size = strlen(text) + 1;
+    char *copy = ls_allocate(size);
+    return copy != NULL ? memcpy(copy, text, size) : NULL;
+}
+
+void ls_free(void *memory) {
+    if (memory != NULL) {
+        allocator.release(memory, allocator.user);
+    }
+}

@@ -1,0 +1,19 @@
+/*
+ * Random numbers inside Lockstep. An operation that needs randomness takes one stream of its thread's generator and
+ * derives number i of it from (seed, stream, i), so results depend on neither thread count nor call order within it.
+ */
+#ifndef LS_BASE_RANDOM_H
+#define LS_BASE_RANDOM_H
+
+#include <lockstep/base.h>
+
+/* The seed and a stream nobody else has; advances this thread's generator by one stream. */
+ls_random_state ls_random_next_stream(void);
+
+/* Four 32-bit words: block `block` of `stream` under `seed` (ls_random_u32's words 4 * block and on). */
+void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);
+
+/* A number in [0, bound) without bias for all practical bounds (multiply-high of 64 bits); number `index` of the stream. */
+uint64_t ls_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
+
+#endif

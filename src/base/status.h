@@ -1,0 +1,34 @@
+/*
+ * base: what everything stands on. This header: how Lockstep's own code fails.
+ *
+ *     return ls_fail(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width);      in functions of ls_status
+ *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width); in functions of pointers
+ *
+ * A message is one sentence: the call, what is wrong with the values that are, and what to do where that is not plain.
+ */
+#ifndef LS_BASE_STATUS_H
+#define LS_BASE_STATUS_H
+
+#include <lockstep/base.h>
+
+#define LS_ERROR_CAPACITY 1024
+
+#define ls_fail ls_error_set
+#define ls_fail_null(...) ((void)ls_error_set(__VA_ARGS__), NULL)
+
+/* Out of memory has one wording everywhere. */
+ls_status ls_fail_memory(const char *call, size_t bytes);
+
+/* Puts back a message that was saved while clean-up made calls of its own. */
+void ls_error_restore(ls_status status, const char *message);
+
+/* Returns early with the status of a failing call. */
+#define LS_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        const ls_status ls_try_status = (call);                                                                        \
+        if (ls_try_status != LS_OK) {                                                                                  \
+            return ls_try_status;                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+#endif

@@ -1,0 +1,39 @@
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ls_status run_test(ls_comm *world, void *argument) {
+    (void)argument;
+    const ls_status status = rank_test(world);
+    if (status != LS_OK) {
+        fprintf(stderr, "rank %d of %d: %s: %s\n", ls_comm_rank(world), ls_comm_size(world), ls_status_name(status),
+                ls_error_message());
+    }
+    return status;
+}
+
+static int run_as_threads(char *counts) {
+    for (char *count = strtok(counts, ","); count != NULL; count = strtok(NULL, ",")) {
+        if (ls_run_threads(atoi(count), run_test, NULL) != LS_OK) {
+            fprintf(stderr, "FAILED with %s threads: %s\n", count, ls_error_message());
+            return 1;
+        }
+        printf("ok with %s threads\n", count);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--threads") == 0) {
+        return run_as_threads(argv[2]);
+    }
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL) {
+        fprintf(stderr, "ls_init: %s\n", ls_error_message());
+        return 1;
+    }
+    const ls_status status = run_test(world, NULL);
+    return status == LS_OK && ls_finalize() == LS_OK ? 0 : 1;
+}

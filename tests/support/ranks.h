@@ -1,0 +1,27 @@
+/*
+ * Tests that run as ranks. A program in tests/ranks defines
+ *
+ *     ls_status rank_test(ls_comm *world);
+ *
+ * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes;
+ * `PROGRAM --threads 1,2,3,4` runs it as so many threads of one process, one count after the other.
+ */
+#ifndef LS_TESTS_SUPPORT_RANKS_H
+#define LS_TESTS_SUPPORT_RANKS_H
+
+#include <lockstep/comm.h>
+
+#include "base/status.h"
+
+ls_status rank_test(ls_comm *world);
+
+/* Fails the test on this rank, naming the place and the expression. */
+#define LS_CHECK(condition)                                                                                            \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return ls_fail(LS_ERR_INTERNAL, "%s:%d: not true: %s (last error: %s)", __FILE__, __LINE__, #condition,     \
+                           ls_error_message());                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+#endif
