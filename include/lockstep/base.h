@@ -91,7 +91,7 @@ LS_API void ls_log_set_sink(ls_log_sink sink, void *user);
 LS_API void ls_log_set_level(ls_log_level level);
 
 /** Writes a log line in printf's format. */
-LS_API void ls_log(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
+LS_API void ls_log_write(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 

@@ -49,7 +49,7 @@ void ls_log_set_rank(int rank) {
     log_rank = rank;
 }
 
-void ls_log(ls_log_level level, const char *format, ...) {
+void ls_log_write(ls_log_level level, const char *format, ...) {
     int threshold = atomic_load(&log_level);
     if (threshold < 0) {
         threshold = (int)level_from_environment();

@@ -43,9 +43,9 @@ static void test_log_levels_and_rank(void **state) {
     ls_log_set_sink(remember_line, seen);
     ls_log_set_level(LS_LOG_INFO);
     ls_log_set_rank(3);
-    ls_log(LS_LOG_DEBUG, "too low");
+    ls_log_write(LS_LOG_DEBUG, "too low");
     assert_string_equal(seen, "");
-    ls_log(LS_LOG_INFO, "joined %d", 7);
+    ls_log_write(LS_LOG_INFO, "joined %d", 7);
     assert_string_equal(seen, "3|joined 7");
     ls_log_set_rank(-1);
     ls_log_set_sink(NULL, NULL);

@@ -1,0 +1,296 @@
+/**
+ * @file autograd.h
+ * Operations on tensors and their gradients. Every operation takes NULL and returns NULL, so an expression is written
+ * without checks and checked once, at ls_scope_end or by its result. Shapes broadcast as in NumPy; results of mixed
+ * dtypes follow PyTorch (a number never changes a floating tensor's dtype). Axes may be negative.
+ */
+#ifndef LOCKSTEP_AUTOGRAD_H
+#define LOCKSTEP_AUTOGRAD_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- gradients ------------------------------------------------------------------------------------------------ */
+
+/** Marks a leaf (a floating tensor that no operation made) as wanting a gradient, or no longer. */
+LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
+/** Whether a gradient can flow to the tensor. */
+LS_API bool ls_requires_grad(const ls_tensor *tensor);
+/** The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before there is one. */
+LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
+/** Forgets a leaf's gradient: ls_grad gives NULL until the next backward pass. */
+LS_API void ls_zero_grad(ls_tensor *tensor);
+
+/**
+ * Adds the gradient of `loss` (one floating number) to the gradient of every leaf it depends on, walking the tape backwards once;
+ * the part of the tape that was walked is then used up.
+ */
+LS_API ls_status ls_backward(ls_tensor *loss);
+
+/** How to walk backwards; zero fields mean what ls_backward does. */
+typedef struct ls_backward_options {
+    ls_tensor *gradient; /**< the gradient of the output to begin with, of its shape; NULL: 1, for an output of one element */
+    bool keep_tape;      /**< leave the tape as it is, so that it can be walked again */
+} ls_backward_options;
+
+/** ls_backward with options. */
+LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options);
+
+/** While on, operations of this thread record nothing. Returns what it was before, to be put back. */
+LS_API bool ls_no_grad(bool on);
+
+/** Called with a leaf whose gradient of the present backward pass is complete; it may change ls_grad(leaf) in place. */
+typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
+
+/** Calls `hook` in every backward pass that reaches the leaf; a failure ends the pass with its status. */
+LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
+
+/** A function of tensors to be checked; its result may have any shape. */
+typedef ls_tensor *(*ls_function)(ls_tensor **inputs, int count, void *user);
+
+/** Tolerances of ls_gradcheck; zero fields mean the defaults, which are for f64. */
+typedef struct ls_gradcheck_options {
+    double step;     /**< of the central difference; 0: 1e-6 */
+    double absolute; /**< 0: 1e-5 */
+    double relative; /**< 0: 1e-3 */
+} ls_gradcheck_options;
+
+/**
+ * Compares the gradients of sum(w * function(inputs)), for a fixed random w, with central differences, for every element of every
+ * input (f64) that requires one. LS_ERR_MISMATCH names the input, the element and both values. `options` may be NULL.
+ */
+LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
+                              const ls_gradcheck_options *options) LS_WARN_UNUSED;
+
+/* ---- of one tensor, element by element ------------------------------------------------------------------------- */
+
+LS_API ls_tensor *ls_neg(ls_tensor *x);
+LS_API ls_tensor *ls_abs(ls_tensor *x);
+LS_API ls_tensor *ls_sqrt(ls_tensor *x);
+LS_API ls_tensor *ls_square(ls_tensor *x);
+LS_API ls_tensor *ls_exp(ls_tensor *x);
+LS_API ls_tensor *ls_log(ls_tensor *x);
+LS_API ls_tensor *ls_log1p(ls_tensor *x);
+LS_API ls_tensor *ls_sin(ls_tensor *x);
+LS_API ls_tensor *ls_cos(ls_tensor *x);
+LS_API ls_tensor *ls_tanh(ls_tensor *x);
+LS_API ls_tensor *ls_erf(ls_tensor *x);
+LS_API ls_tensor *ls_sigmoid(ls_tensor *x);
+LS_API ls_tensor *ls_relu(ls_tensor *x);
+/** x where x > 0, else slope * x. */
+LS_API ls_tensor *ls_leaky_relu(ls_tensor *x, double slope);
+/** x where x > 0, else alpha * (exp(x) - 1). */
+LS_API ls_tensor *ls_elu(ls_tensor *x, double alpha);
+/** x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415). */
+LS_API ls_tensor *ls_gelu(ls_tensor *x);
+/** x * sigmoid(x). */
+LS_API ls_tensor *ls_silu(ls_tensor *x);
+/** log(1 + exp(x)). */
+LS_API ls_tensor *ls_softplus(ls_tensor *x);
+/** min(max(x, low), high); the gradient is 0 outside. */
+LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
+
+/* ---- of two tensors, or a tensor and a number ------------------------------------------------------------------ */
+
+#define LS_DECLARE_BINARY(name)                                                                                        \
+    LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \
+    LS_API ls_tensor *ls_##name##_number(ls_tensor *a, double b);
+LS_DECLARE_BINARY(add)
+LS_DECLARE_BINARY(sub)
+LS_DECLARE_BINARY(mul)
+LS_DECLARE_BINARY(div)
+LS_DECLARE_BINARY(pow)
+LS_DECLARE_BINARY(maximum)
+LS_DECLARE_BINARY(minimum)
+LS_DECLARE_BINARY(eq)
+LS_DECLARE_BINARY(ne)
+LS_DECLARE_BINARY(lt)
+LS_DECLARE_BINARY(le)
+LS_DECLARE_BINARY(gt)
+LS_DECLARE_BINARY(ge)
+#undef LS_DECLARE_BINARY
+
+#ifndef __cplusplus
+/* Picks the tensor or the number form by the type of the right-hand side. */
+#define LS_BINARY(name, a, b)                                                                                          \
+    _Generic((b), ls_tensor *: ls_##name##_tensor, void *: ls_##name##_tensor, default: ls_##name##_number)((a), (b))
+#define ls_add(a, b)     LS_BINARY(add, a, b)
+#define ls_sub(a, b)     LS_BINARY(sub, a, b)
+#define ls_mul(a, b)     LS_BINARY(mul, a, b)
+#define ls_div(a, b)     LS_BINARY(div, a, b)
+#define ls_pow(a, b)     LS_BINARY(pow, a, b)
+#define ls_maximum(a, b) LS_BINARY(maximum, a, b)
+#define ls_minimum(a, b) LS_BINARY(minimum, a, b)
+/** Comparisons give a tensor of dtype bool, without gradient. */
+#define ls_eq(a, b) LS_BINARY(eq, a, b)
+#define ls_ne(a, b) LS_BINARY(ne, a, b)
+#define ls_lt(a, b) LS_BINARY(lt, a, b)
+#define ls_le(a, b) LS_BINARY(le, a, b)
+#define ls_gt(a, b) LS_BINARY(gt, a, b)
+#define ls_ge(a, b) LS_BINARY(ge, a, b)
+#endif
+
+/** a where condition (bool or u8) is not zero, else b. */
+LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
+
+/* ---- reductions: of everything, or over axes ------------------------------------------------------------------- */
+
+LS_API ls_tensor *ls_sum(ls_tensor *x);
+LS_API ls_tensor *ls_sum_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+LS_API ls_tensor *ls_mean(ls_tensor *x);
+LS_API ls_tensor *ls_mean_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+LS_API ls_tensor *ls_prod(ls_tensor *x);
+LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+/** The largest element; its gradient goes to the first of equals. */
+LS_API ls_tensor *ls_max(ls_tensor *x);
+LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+LS_API ls_tensor *ls_min(ls_tensor *x);
+LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+/** The variance: the sum of squared deviations over (n - 1). */
+LS_API ls_tensor *ls_var(ls_tensor *x);
+/** The same over axes, divided by (n - correction). */
+LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
+/** The Euclidean norm. */
+LS_API ls_tensor *ls_norm(ls_tensor *x);
+/** The p-norm over axes: (sum |x|^p)^(1/p), for p > 0; INFINITY is the largest |x|. */
+LS_API ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim);
+/** The index (i64) of the largest element along `axis`, the first of equals. */
+LS_API ls_tensor *ls_argmax(ls_tensor *x, int axis, bool keepdim);
+LS_API ls_tensor *ls_argmin(ls_tensor *x, int axis, bool keepdim);
+/** Running sums along `axis`. */
+LS_API ls_tensor *ls_cumsum(ls_tensor *x, int axis);
+/** log(sum(exp(x))) along `axis`, without overflow. */
+LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
+
+/* ---- products ------------------------------------------------------------------------------------------------- */
+
+/** Matrix product as NumPy's matmul: 1-d operands are vectors, leading dimensions are batches and broadcast; transposed views are used without a copy. */
+LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
+/** x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. */
+LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
+
+/* ---- shape: views where they can be ---------------------------------------------------------------------------- */
+
+/** The same elements in another shape; one size may be -1. A view when the strides allow, else a copy. */
+LS_API ls_tensor *ls_reshape(ls_tensor *x, ls_shape shape);
+/** Axes `a` and `b` swapped; a view. */
+LS_API ls_tensor *ls_transpose(ls_tensor *x, int a, int b);
+/** Axis i of the result is axis axes.axis[i] of x; a view. */
+LS_API ls_tensor *ls_permute(ls_tensor *x, ls_axes axes);
+/** Repeats axes of size 1 (and new ones in front) to `shape`, where -1 leaves a size as it is; a view. */
+LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
+/** `length` positions along `axis` from `start`; a view. */
+LS_API ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length);
+/** Positions start, start + step, ... below stop along `axis`, with Python's meaning of negative and overlong ends; step > 0; a view. */
+LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t step);
+/** Position `index` along `axis`, which goes away; a view. */
+LS_API ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index);
+/** Axes first to last made one; a view where it can be. */
+LS_API ls_tensor *ls_flatten(ls_tensor *x, int first, int last);
+/** Removes `axis`, which must have size 1; a view. */
+LS_API ls_tensor *ls_squeeze(ls_tensor *x, int axis);
+/** A new axis of size 1 before `axis`; a view. */
+LS_API ls_tensor *ls_unsqueeze(ls_tensor *x, int axis);
+/** Adds `before` and `after` positions of `value` along `axis`. */
+LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value);
+/** The tensors one after the other along `axis`. */
+LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
+/** The tensors along a new axis before `axis`. */
+LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
+/** Cuts x along `axis` into parts of `size` (the last may be smaller) and stores them, views, in `parts`, which has room for `capacity`. Returns how many there are, -1 on failure. */
+LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
+/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. `index` is i64 or i32. */
+LS_API ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index);
+/** The positions `index` (1-d, i64 or i32) along `axis`. */
+LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
+/** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */
+LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
+
+/* ---- copies and types ------------------------------------------------------------------------------------------ */
+
+/** x itself when contiguous (another reference to it), else a dense copy. */
+LS_API ls_tensor *ls_contiguous(ls_tensor *x);
+/** A dense copy. */
+LS_API ls_tensor *ls_clone(ls_tensor *x);
+/** The same memory cut off from the tape. */
+LS_API ls_tensor *ls_detach(ls_tensor *x);
+/** Converted to another dtype; the gradient is converted back. */
+LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
+
+/* ---- softmax and friends --------------------------------------------------------------------------------------- */
+
+LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
+LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
+/** Zeroes each element with probability p and divides the others by (1 - p); takes the next stream of ls_seed's generator. */
+LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
+/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, as many as weight has; weight and bias may be NULL when `axes` says how many. */
+LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
+/**
+ * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and running_mean and
+ * running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with the running ones.
+ */
+LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
+                                ls_tensor *bias, bool training, double momentum, double epsilon);
+
+/* ---- losses ---------------------------------------------------------------------------------------------------- */
+
+/** What a loss does with the values of its elements. */
+typedef enum ls_loss_reduction {
+    LS_LOSS_MEAN = 0,
+    LS_LOSS_SUM,
+    LS_LOSS_NONE
+} ls_loss_reduction;
+
+/** (x - target)^2. Shapes must be equal. */
+LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+/** |x - target|. */
+LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+/** d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), for d = x - target. */
+LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
+
+/** Options of ls_cross_entropy and ls_nll_loss. */
+typedef struct ls_class_loss_options {
+    ls_loss_reduction reduction;
+    ls_tensor *weight;       /**< [classes], or NULL; the mean then divides by the sum of the targets' weights */
+    double label_smoothing;  /**< cross entropy only: this much of the target is spread over all classes */
+    bool ignore;             /**< leave out targets equal to ignore_index */
+    int64_t ignore_index;
+} ls_class_loss_options;
+
+/** -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or u8. `options` may be NULL. A target out of range is an error that names it. */
+LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
+/** -log_probabilities[target], as above. */
+LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);
+/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. */
+LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
+/** The same of sigmoid(logits), without overflow. */
+LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction);
+/** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
+LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
+
+#ifdef __cplusplus
+}
+
+#define LS_OVERLOAD_BINARY(name)                                                                                       \
+    static inline ls_tensor *ls_##name(ls_tensor *a, ls_tensor *b) { return ls_##name##_tensor(a, b); }                \
+    static inline ls_tensor *ls_##name(ls_tensor *a, double b) { return ls_##name##_number(a, b); }
+LS_OVERLOAD_BINARY(add)
+LS_OVERLOAD_BINARY(sub)
+LS_OVERLOAD_BINARY(mul)
+LS_OVERLOAD_BINARY(div)
+LS_OVERLOAD_BINARY(pow)
+LS_OVERLOAD_BINARY(maximum)
+LS_OVERLOAD_BINARY(minimum)
+LS_OVERLOAD_BINARY(eq)
+LS_OVERLOAD_BINARY(ne)
+LS_OVERLOAD_BINARY(lt)
+LS_OVERLOAD_BINARY(le)
+LS_OVERLOAD_BINARY(gt)
+LS_OVERLOAD_BINARY(ge)
+#undef LS_OVERLOAD_BINARY
+#endif
+
+#endif

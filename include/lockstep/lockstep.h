@@ -1,0 +1,10 @@
+/** @file lockstep.h The whole of Lockstep. */
+#ifndef LOCKSTEP_LOCKSTEP_H
+#define LOCKSTEP_LOCKSTEP_H
+
+#include <lockstep/autograd.h>
+#include <lockstep/base.h>
+#include <lockstep/comm.h>
+#include <lockstep/tensor.h>
+
+#endif

@@ -1,0 +1,178 @@
+/**
+ * @file tensor.h
+ * Tensors and scopes: making, inspecting, copying and printing arrays, and who frees them. Operations on tensors are in
+ * autograd.h.
+ *
+ * Ownership: a tensor that a call returns belongs to the innermost scope of its thread and is freed by ls_scope_end;
+ * ls_keep lifts it out of that scope. With no scope open it belongs to the caller, who gives it back with ls_release.
+ * A tensor is used by one thread at a time.
+ */
+#ifndef LOCKSTEP_TENSOR_H
+#define LOCKSTEP_TENSOR_H
+
+#include <lockstep/base.h>
+
+#ifdef __cplusplus
+#include <initializer_list>
+extern "C" {
+#endif
+
+/** The most dimensions a tensor can have. */
+#define LS_MAX_DIMS 8
+
+/** An n-dimensional array of numbers. Opaque. */
+typedef struct ls_tensor ls_tensor;
+
+/** Frees together what was made together. Opaque. */
+typedef struct ls_scope ls_scope;
+
+/* ---- shapes --------------------------------------------------------------------------------------------------- */
+
+/** The sizes of a tensor, outermost first; ndim 0 is a single number. Write LS_SHAPE(64, 784). */
+typedef struct ls_shape {
+    int ndim;
+    int64_t size[LS_MAX_DIMS];
+} ls_shape;
+
+/** Axes to work over, negative ones counted from the end; count 0 means all. Write LS_AXES(0, -1) or LS_ALL_AXES. */
+typedef struct ls_axes {
+    int count;
+    int axis[LS_MAX_DIMS];
+} ls_axes;
+
+/** A shape from `ndim` sizes; one with more than LS_MAX_DIMS gets ndim -1, which every call refuses. */
+static inline ls_shape ls_shape_make(size_t ndim, const int64_t *size) {
+    ls_shape shape = {ndim <= LS_MAX_DIMS ? (int)ndim : -1, {0}};
+    for (size_t i = 0; i < ndim && i < LS_MAX_DIMS; i++) {
+        shape.size[i] = size[i];
+    }
+    return shape;
+}
+
+/** Axes from `count` numbers; more than LS_MAX_DIMS give count -1, which every call refuses. */
+static inline ls_axes ls_axes_make(size_t count, const int *axis) {
+    ls_axes axes = {count <= LS_MAX_DIMS ? (int)count : -1, {0}};
+    for (size_t i = 0; i < count && i < LS_MAX_DIMS; i++) {
+        axes.axis[i] = axis[i];
+    }
+    return axes;
+}
+
+#ifndef __cplusplus
+#define LS_SHAPE(...)                                                                                                  \
+    ls_shape_make(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+#define LS_AXES(...) ls_axes_make(sizeof((const int[]){__VA_ARGS__}) / sizeof(int), (const int[]){__VA_ARGS__})
+#define LS_SCALAR    ((ls_shape){0, {0}})
+#define LS_ALL_AXES  ((ls_axes){0, {0}})
+#endif
+
+/* ---- scopes --------------------------------------------------------------------------------------------------- */
+
+/** Opens a scope on this thread, inside the one that is open. NULL when there is no memory. */
+LS_API ls_scope *ls_scope_begin(void);
+
+/**
+ * Ends the scope, which must be the innermost of this thread, and frees everything made in it. Returns the first thing
+ * that went wrong in it (ls_error_message() then tells it again), LS_OK if nothing did.
+ */
+LS_API ls_status ls_scope_end(ls_scope *scope);
+
+/**
+ * Lifts the tensor out of its scope, into the scope around that one, or, where there is none, to the caller. The part of
+ * the tape that its gradient needs goes with it. Returns the tensor. NULL is allowed.
+ */
+LS_API ls_tensor *ls_keep(ls_tensor *tensor);
+
+/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on. NULL is allowed. */
+LS_API void ls_release(ls_tensor *tensor);
+
+/** One more tensor over the same memory, without history: changes to one are seen through the other. */
+LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
+
+/* ---- making --------------------------------------------------------------------------------------------------- */
+
+/** A tensor whose elements are not set. All calls that make tensors return NULL and set an error on failure. */
+LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
+LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
+LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
+/** Every element is `value`, converted to the dtype. */
+LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
+/** 0, 1, 2, ... in row-major order. */
+LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);
+/** Uniform in [0, 1); a floating dtype. Takes the next stream of ls_seed's generator. */
+LS_API ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype);
+/** Normal with mean 0 and deviation 1; a floating dtype. Takes the next stream of ls_seed's generator. */
+LS_API ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype);
+/** Integers in [low, high); takes the next stream. */
+LS_API ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high);
+/** The numbers 0 to n - 1 shuffled, as i64; takes the next stream. */
+LS_API ls_tensor *ls_randperm(int64_t n);
+/** Copies shape-many elements of the dtype, row-major and dense, from `data`. */
+LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
+/**
+ * A tensor over memory of the caller's: dense, row-major, aligned for the dtype. When nothing refers to it any longer,
+ * `release(data, user)` is called (it may be NULL: the memory then outlives the tensor).
+ */
+LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
+                                 void *user);
+/** The number as a tensor of no dimensions. */
+LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
+
+/* ---- looking -------------------------------------------------------------------------------------------------- */
+
+/** The number of dimensions; 0 for NULL. */
+LS_API int ls_ndim(const ls_tensor *tensor);
+/** The size along `axis` (negative: from the end); 0 when there is no such axis. */
+LS_API int64_t ls_size(const ls_tensor *tensor, int axis);
+/** The step along `axis` in elements; 0 when there is no such axis. */
+LS_API int64_t ls_stride(const ls_tensor *tensor, int axis);
+/** All sizes. */
+LS_API ls_shape ls_shape_of(const ls_tensor *tensor);
+/** The number of elements; 0 for NULL. */
+LS_API int64_t ls_count(const ls_tensor *tensor);
+/** The dtype; LS_F32 for NULL. */
+LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
+/** Whether the elements are dense in row-major order. */
+LS_API bool ls_is_contiguous(const ls_tensor *tensor);
+/** The elements of a contiguous tensor, lent; NULL and an error otherwise (ls_contiguous first). */
+LS_API void *ls_data(const ls_tensor *tensor);
+/** The single element of a tensor as a double; NAN and an error when it does not have exactly one. */
+LS_API double ls_item(const ls_tensor *tensor);
+/** The element at `index` (as many numbers as dimensions, negative ones from the end); NAN and an error out of range. */
+LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
+/** Whether two tensors have the same shape and dtype and the same bits in every element. */
+LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
+/** Whether |a - b| <= absolute + relative * |b| everywhere (shapes equal, NaN equal to NaN). */
+LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
+
+/**
+ * Writes the tensor as PyTorch prints one: aligned columns, 4 digits, the middle of large tensors left out. Like snprintf: at most
+ * `capacity` bytes with the final zero; returns the length the whole text has.
+ */
+LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
+/** The same to standard output, with a newline. */
+LS_API void ls_print(const ls_tensor *tensor);
+
+/* ---- changing in place (never recorded; not allowed on a result that the tape needs) --------------------------- */
+
+/** Copies `source`, broadcast and converted, into `destination`. */
+LS_API ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) LS_WARN_UNUSED;
+/** Sets every element. */
+LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+
+static inline ls_shape ls_shape_of_list(std::initializer_list<int64_t> sizes) {
+    return ls_shape_make(sizes.size(), sizes.begin());
+}
+static inline ls_axes ls_axes_of_list(std::initializer_list<int> axes) {
+    return ls_axes_make(axes.size(), axes.begin());
+}
+#define LS_SHAPE(...) ls_shape_of_list({__VA_ARGS__})
+#define LS_AXES(...)  ls_axes_of_list({__VA_ARGS__})
+#define LS_SCALAR     ls_shape_make(0, nullptr)
+#define LS_ALL_AXES   ls_axes_make(0, nullptr)
+#endif
+
+#endif
