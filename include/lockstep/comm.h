@@ -165,6 +165,21 @@ LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receiv
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
+ * Memory that every rank of the machine can reach: an all-reduce whose buffers all lie in it, at whatever place, needs
+ * no copies. All ranks call it, in the same order as their other calls and with the same `size` in bytes (0 is allowed);
+ * each gets its own `size` bytes, cleared and aligned to 64. It is the memory to keep gradients in. It belongs to the
+ * communicator and ends with it at the latest. NULL and an error on failure, on every rank: LS_ERR_MEMORY, naming the
+ * rank and the bytes, when the machine cannot reserve it.
+ */
+LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
+
+/**
+ * Gives back memory of ls_comm_alloc before the communicator ends. This concerns the calling rank alone: it waits for
+ * nobody, and no call that uses the memory may be in progress. NULL is allowed.
+ */
+LS_API void ls_comm_release(ls_comm *comm, void *memory);
+
+/**
  * Waits for the work, frees it and returns what became of it. NULL is LS_OK. On failure ls_error_message() tells why.
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;

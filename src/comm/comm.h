@@ -1,0 +1,22 @@
+/*
+ * Communicators from the inside: how ls_init, ls_spawn, ls_run_threads and later ls_comm_split make one. The calls on
+ * buffers are in lockstep/comm.h; what carries them is behind backend.h.
+ */
+#ifndef LS_COMM_COMM_H
+#define LS_COMM_COMM_H
+
+#include "comm/backend.h"
+
+/*
+ * Opens a communicator on `backend`; `join` and what it points to is lent until this returns (the store too). NULL and
+ * an error when it fails, and then nothing stays behind. ls_comm_free gives it back.
+ */
+ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
+
+/*
+ * ls_comm_free calls `function(argument)` as its last step, after the backend closed: for what belongs to a
+ * communicator but is not known here (the store, the thread's world). One function per communicator; the latest counts.
+ */
+void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument), void *argument);
+
+#endif
