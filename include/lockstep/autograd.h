@@ -19,21 +19,23 @@ extern "C" {
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
 /** Whether a gradient can flow to the tensor. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
-/** The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before there is one. */
+/** The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before
+ * there is one. */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Forgets a leaf's gradient: ls_grad gives NULL until the next backward pass. */
 LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
- * Adds the gradient of `loss` (one floating number) to the gradient of every leaf it depends on, walking the tape backwards once;
- * the part of the tape that was walked is then used up.
+ * Adds the gradient of `loss` (one floating number) to the gradient of every leaf it depends on, walking the tape
+ * backwards once; the part of the tape that was walked is then used up.
  */
 LS_API ls_status ls_backward(ls_tensor *loss);
 
 /** How to walk backwards; zero fields mean what ls_backward does. */
 typedef struct ls_backward_options {
-    ls_tensor *gradient; /**< the gradient of the output to begin with, of its shape; NULL: 1, for an output of one element */
-    bool keep_tape;      /**< leave the tape as it is, so that it can be walked again */
+    ls_tensor
+        *gradient; /**< the gradient of the output to begin with, of its shape; NULL: 1, for an output of one element */
+    bool keep_tape; /**< leave the tape as it is, so that it can be walked again */
 } ls_backward_options;
 
 /** ls_backward with options. */
@@ -59,8 +61,9 @@ typedef struct ls_gradcheck_options {
 } ls_gradcheck_options;
 
 /**
- * Compares the gradients of sum(w * function(inputs)), for a fixed random w, with central differences, for every element of every
- * input (f64) that requires one. LS_ERR_MISMATCH names the input, the element and both values. `options` may be NULL.
+ * Compares the gradients of sum(w * function(inputs)), for a fixed random w, with central differences, for every
+ * element of every input (f64) that requires one. LS_ERR_MISMATCH names the input, the element and both values.
+ * `options` may be NULL.
  */
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
@@ -116,7 +119,7 @@ LS_DECLARE_BINARY(ge)
 #ifndef __cplusplus
 /* Picks the tensor or the number form by the type of the right-hand side. */
 #define LS_BINARY(name, a, b)                                                                                          \
-    _Generic((b), ls_tensor *: ls_##name##_tensor, void *: ls_##name##_tensor, default: ls_##name##_number)((a), (b))
+    _Generic((b), ls_tensor * : ls_##name##_tensor, void * : ls_##name##_tensor, default : ls_##name##_number)((a), (b))
 #define ls_add(a, b)     LS_BINARY(add, a, b)
 #define ls_sub(a, b)     LS_BINARY(sub, a, b)
 #define ls_mul(a, b)     LS_BINARY(mul, a, b)
@@ -167,7 +170,8 @@ LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
-/** Matrix product as NumPy's matmul: 1-d operands are vectors, leading dimensions are batches and broadcast; transposed views are used without a copy. */
+/** Matrix product as NumPy's matmul: 1-d operands are vectors, leading dimensions are batches and broadcast; transposed
+ * views are used without a copy. */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /** x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
@@ -184,7 +188,8 @@ LS_API ls_tensor *ls_permute(ls_tensor *x, ls_axes axes);
 LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
 /** `length` positions along `axis` from `start`; a view. */
 LS_API ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length);
-/** Positions start, start + step, ... below stop along `axis`, with Python's meaning of negative and overlong ends; step > 0; a view. */
+/** Positions start, start + step, ... below stop along `axis`, with Python's meaning of negative and overlong ends;
+ * step > 0; a view. */
 LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t step);
 /** Position `index` along `axis`, which goes away; a view. */
 LS_API ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index);
@@ -200,9 +205,11 @@ LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, 
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
 /** The tensors along a new axis before `axis`. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
-/** Cuts x along `axis` into parts of `size` (the last may be smaller) and stores them, views, in `parts`, which has room for `capacity`. Returns how many there are, -1 on failure. */
+/** Cuts x along `axis` into parts of `size` (the last may be smaller) and stores them, views, in `parts`, which has
+ * room for `capacity`. Returns how many there are, -1 on failure. */
 LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
-/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. `index` is i64 or i32. */
+/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. `index` is i64 or
+ * i32. */
 LS_API ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index);
 /** The positions `index` (1-d, i64 or i32) along `axis`. */
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
@@ -224,13 +231,16 @@ LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 
 LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
-/** Zeroes each element with probability p and divides the others by (1 - p); takes the next stream of ls_seed's generator. */
+/** Zeroes each element with probability p and divides the others by (1 - p); takes the next stream of ls_seed's
+ * generator. */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
-/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, as many as weight has; weight and bias may be NULL when `axes` says how many. */
+/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, as many as weight has; weight and bias may be
+ * NULL when `axes` says how many. */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
- * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and running_mean and
- * running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with the running ones.
+ * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and
+ * running_mean and running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with
+ * the running ones.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
@@ -238,11 +248,7 @@ LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor
 /* ---- losses ---------------------------------------------------------------------------------------------------- */
 
 /** What a loss does with the values of its elements. */
-typedef enum ls_loss_reduction {
-    LS_LOSS_MEAN = 0,
-    LS_LOSS_SUM,
-    LS_LOSS_NONE
-} ls_loss_reduction;
+typedef enum ls_loss_reduction { LS_LOSS_MEAN = 0, LS_LOSS_SUM, LS_LOSS_NONE } ls_loss_reduction;
 
 /** (x - target)^2. Shapes must be equal. */
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
@@ -254,13 +260,14 @@ LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, l
 /** Options of ls_cross_entropy and ls_nll_loss. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight;       /**< [classes], or NULL; the mean then divides by the sum of the targets' weights */
-    double label_smoothing;  /**< cross entropy only: this much of the target is spread over all classes */
-    bool ignore;             /**< leave out targets equal to ignore_index */
+    ls_tensor *weight;      /**< [classes], or NULL; the mean then divides by the sum of the targets' weights */
+    double label_smoothing; /**< cross entropy only: this much of the target is spread over all classes */
+    bool ignore;            /**< leave out targets equal to ignore_index */
     int64_t ignore_index;
 } ls_class_loss_options;
 
-/** -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or u8. `options` may be NULL. A target out of range is an error that names it. */
+/** -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or
+ * u8. `options` may be NULL. A target out of range is an error that names it. */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 /** -log_probabilities[target], as above. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);
@@ -275,8 +282,12 @@ LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target
 }
 
 #define LS_OVERLOAD_BINARY(name)                                                                                       \
-    static inline ls_tensor *ls_##name(ls_tensor *a, ls_tensor *b) { return ls_##name##_tensor(a, b); }                \
-    static inline ls_tensor *ls_##name(ls_tensor *a, double b) { return ls_##name##_number(a, b); }
+    static inline ls_tensor *ls_##name(ls_tensor *a, ls_tensor *b) {                                                   \
+        return ls_##name##_tensor(a, b);                                                                               \
+    }                                                                                                                  \
+    static inline ls_tensor *ls_##name(ls_tensor *a, double b) {                                                       \
+        return ls_##name##_number(a, b);                                                                               \
+    }
 LS_OVERLOAD_BINARY(add)
 LS_OVERLOAD_BINARY(sub)
 LS_OVERLOAD_BINARY(mul)

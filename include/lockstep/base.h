@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #if defined(__GNUC__) || defined(__clang__)
-#define LS_API __attribute__((visibility("default")))
-#define LS_WARN_UNUSED __attribute__((warn_unused_result))
+#define LS_API                             __attribute__((visibility("default")))
+#define LS_WARN_UNUSED                     __attribute__((warn_unused_result))
 #define LS_PRINTF(format_at, arguments_at) __attribute__((format(printf, format_at, arguments_at)))
 #else
 #define LS_API
@@ -27,7 +27,7 @@ extern "C" {
 #define LS_VERSION_MAJOR 0
 #define LS_VERSION_MINOR 1
 #define LS_VERSION_PATCH 0
-#define LS_VERSION "0.1.0"
+#define LS_VERSION       "0.1.0"
 
 /** The version of the library that is running, for example "0.1.0". The string lives as long as the program. */
 LS_API const char *ls_version(void);
@@ -73,13 +73,7 @@ LS_API ls_status ls_error_set(ls_status status, const char *format, ...) LS_PRIN
 /* ---- log ------------------------------------------------------------------------------------------------------ */
 
 /** How much a log line matters. The default level is LS_LOG_WARNING, or what LOCKSTEP_LOG names (debug, info, ...). */
-typedef enum ls_log_level {
-    LS_LOG_DEBUG = 0,
-    LS_LOG_INFO,
-    LS_LOG_WARNING,
-    LS_LOG_ERROR,
-    LS_LOG_OFF
-} ls_log_level;
+typedef enum ls_log_level { LS_LOG_DEBUG = 0, LS_LOG_INFO, LS_LOG_WARNING, LS_LOG_ERROR, LS_LOG_OFF } ls_log_level;
 
 /** Receives one finished line without its newline. `rank` is -1 before the thread has joined a job. */
 typedef void (*ls_log_sink)(ls_log_level level, int rank, const char *line, void *user);

@@ -106,10 +106,10 @@ typedef enum ls_reduction {
     LS_MAX, /**< NaN wins, as in NumPy */
     LS_LAND,
     LS_LOR,
-    LS_LXOR,   /**< logical: any non-zero value is true, results are 0 and 1 */
+    LS_LXOR, /**< logical: any non-zero value is true, results are 0 and 1 */
     LS_BAND,
     LS_BOR,
-    LS_BXOR,   /**< bitwise: integers and bool only */
+    LS_BXOR, /**< bitwise: integers and bool only */
     LS_MINLOC,
     LS_MAXLOC, /**< pairs of value and location: see ls_loc_f32; the lowest location wins a tie */
     LS_REDUCTION_COUNT
@@ -145,8 +145,8 @@ typedef struct ls_loc_i64 {
 /**
  * Every call below is made by all ranks of the communicator, in the same order with the same operation, dtype, count,
  * reduction and root. With `work` NULL it returns when the result is there. Otherwise it may return earlier and stores
- * an ls_work: the buffers stay Lockstep's until ls_work_wait. Work begun on one communicator is carried out in the order of the calls.
- * `send` and `receive` may be the same buffer (in place) and may not overlap otherwise.
+ * an ls_work: the buffers stay Lockstep's until ls_work_wait. Work begun on one communicator is carried out in the
+ * order of the calls. `send` and `receive` may be the same buffer (in place) and may not overlap otherwise.
  */
 
 /** Returns when every rank has come here. */
@@ -158,18 +158,18 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
 
 /**
  * receive[i] on every rank becomes the reduction over ranks of send[i], for `count` elements. Sums and products are
- * taken in the order of a balanced binary tree over ranks (the left half of n ranks is the largest power of two below n),
- * so they do not depend on timing; bf16 and f16 are added in f32.
+ * taken in the order of a balanced binary tree over ranks (the left half of n ranks is the largest power of two below
+ * n), so they do not depend on timing; bf16 and f16 are added in f32.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
 
 /**
  * Memory that every rank of the machine can reach: an all-reduce whose buffers all lie in it, at whatever place, needs
- * no copies. All ranks call it, in the same order as their other calls and with the same `size` in bytes (0 is allowed);
- * each gets its own `size` bytes, cleared and aligned to 64. It is the memory to keep gradients in. It belongs to the
- * communicator and ends with it at the latest. NULL and an error on failure, on every rank: LS_ERR_MEMORY, naming the
- * rank and the bytes, when the machine cannot reserve it.
+ * no copies. All ranks call it, in the same order as their other calls and with the same `size` in bytes (0 is
+ * allowed); each gets its own `size` bytes, cleared and aligned to 64. It is the memory to keep gradients in. It
+ * belongs to the communicator and ends with it at the latest. NULL and an error on failure, on every rank:
+ * LS_ERR_MEMORY, naming the rank and the bytes, when the machine cannot reserve it.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 
@@ -218,13 +218,14 @@ LS_API int ls_store_port(const ls_store *store);
 LS_API ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t size) LS_WARN_UNUSED;
 
 /**
- * Waits until `key` exists and copies its value into `value`, which has room for `capacity` bytes; `*size` becomes the value's size.
- * LS_ERR_ARGUMENT when it does not fit, LS_ERR_TIMEOUT when nobody sets it in time.
+ * Waits until `key` exists and copies its value into `value`, which has room for `capacity` bytes; `*size` becomes the
+ * value's size. LS_ERR_ARGUMENT when it does not fit, LS_ERR_TIMEOUT when nobody sets it in time.
  */
 LS_API ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity,
                               size_t *size) LS_WARN_UNUSED;
 
-/** Adds `amount` to the counter `key` (0 before its first use) in one step; `*result` (may be NULL) is the new value. */
+/** Adds `amount` to the counter `key` (0 before its first use) in one step; `*result` (may be NULL) is the new value.
+ */
 LS_API ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) LS_WARN_UNUSED;
 
 /** Waits until `key` exists, at most `timeout` seconds (0: the store's). */

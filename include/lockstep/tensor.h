@@ -78,12 +78,13 @@ LS_API ls_scope *ls_scope_begin(void);
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
 /**
- * Lifts the tensor out of its scope, into the scope around that one, or, where there is none, to the caller. The part of
- * the tape that its gradient needs goes with it. Returns the tensor. NULL is allowed.
+ * Lifts the tensor out of its scope, into the scope around that one, or, where there is none, to the caller. The part
+ * of the tape that its gradient needs goes with it. Returns the tensor. NULL is allowed.
  */
 LS_API ls_tensor *ls_keep(ls_tensor *tensor);
 
-/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on. NULL is allowed. */
+/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on.
+ * NULL is allowed. */
 LS_API void ls_release(ls_tensor *tensor);
 
 /** One more tensor over the same memory, without history: changes to one are seen through the other. */
@@ -138,7 +139,8 @@ LS_API bool ls_is_contiguous(const ls_tensor *tensor);
 LS_API void *ls_data(const ls_tensor *tensor);
 /** The single element of a tensor as a double; NAN and an error when it does not have exactly one. */
 LS_API double ls_item(const ls_tensor *tensor);
-/** The element at `index` (as many numbers as dimensions, negative ones from the end); NAN and an error out of range. */
+/** The element at `index` (as many numbers as dimensions, negative ones from the end); NAN and an error out of range.
+ */
 LS_API double ls_at(const ls_tensor *tensor, const int64_t *index);
 /** Whether two tensors have the same shape and dtype and the same bits in every element. */
 LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
@@ -146,8 +148,8 @@ LS_API bool ls_equal(const ls_tensor *a, const ls_tensor *b);
 LS_API bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute);
 
 /**
- * Writes the tensor as PyTorch prints one: aligned columns, 4 digits, the middle of large tensors left out. Like snprintf: at most
- * `capacity` bytes with the final zero; returns the length the whole text has.
+ * Writes the tensor as PyTorch prints one: aligned columns, 4 digits, the middle of large tensors left out. Like
+ * snprintf: at most `capacity` bytes with the final zero; returns the length the whole text has.
  */
 LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
 /** The same to standard output, with a newline. */

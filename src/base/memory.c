@@ -24,8 +24,8 @@ static void system_release(void *memory, void *user) {
 static ls_allocator allocator = {.allocate = system_allocate, .release = system_release};
 
 void ls_set_allocator(const ls_allocator *replacement) {
-    allocator = replacement != NULL ? *replacement
-                                    : (ls_allocator){.allocate = system_allocate, .release = system_release};
+    allocator =
+        replacement != NULL ? *replacement : (ls_allocator){.allocate = system_allocate, .release = system_release};
 }
 
 void *ls_allocate_aligned(size_t size, size_t alignment) {

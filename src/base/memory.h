@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 
-/* `size` bytes (0 gives a unique pointer too), aligned to 16, not cleared; NULL when there are none, with no message. */
+/* `size` bytes (0 gives a unique pointer too), aligned to 16, not cleared; NULL when there are none, with no message.
+ */
 void *ls_allocate(size_t size);
 
 /* The same with an alignment, a power of two. */

@@ -13,7 +13,7 @@
 
 #define LS_ERROR_CAPACITY 1024
 
-#define ls_fail ls_error_set
+#define ls_fail           ls_error_set
 #define ls_fail_null(...) ((void)ls_error_set(__VA_ARGS__), NULL)
 
 /* Out of memory has one wording everywhere. */

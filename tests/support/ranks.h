@@ -19,7 +19,7 @@ ls_status rank_test(ls_comm *world);
 #define LS_CHECK(condition)                                                                                            \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            return ls_fail(LS_ERR_INTERNAL, "%s:%d: not true: %s (last error: %s)", __FILE__, __LINE__, #condition,     \
+            return ls_fail(LS_ERR_INTERNAL, "%s:%d: not true: %s (last error: %s)", __FILE__, __LINE__, #condition,    \
                            ls_error_message());                                                                        \
         }                                                                                                              \
     } while (0)

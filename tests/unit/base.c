@@ -103,7 +103,8 @@ static void test_half_precision_round_trips(void **state) {
     assert_int_equal(ls_bf16_from_float(1.01171875F), 0x3f82);
 }
 
-/* The answer to counter and key of zeros, of ones, and of the digits of pi, from the Random123 distribution's kat_vectors. */
+/* The answer to counter and key of zeros, of ones, and of the digits of pi, from the Random123 distribution's
+ * kat_vectors. */
 static void test_philox_known_answers(void **state) {
     (void)state;
     uint32_t words[4];

@@ -1,0 +1,106 @@
+/*
+ * tensor: arrays, the scopes that free them, and the boundary to the devices that compute on them. It knows base only.
+ *
+ * This header: what a tensor is inside, for the floors above. A tensor is a small record over a reference-counted
+ * storage; the record itself is reference-counted too (not atomically: a tensor belongs to one thread at a time). One
+ * reference is held by the scope it was made in or by the user; nodes of the tape hold the others.
+ */
+#ifndef LS_TENSOR_TENSOR_H
+#define LS_TENSOR_TENSOR_H
+
+#include <lockstep/tensor.h>
+
+#include <stdatomic.h>
+
+typedef struct ls_device ls_device;
+typedef struct ls_storage ls_storage;
+typedef struct ls_leaf ls_leaf;           /* autograd's: what a leaf that wants a gradient carries */
+typedef struct ls_tape_link ls_tape_link; /* see scope.h */
+
+/* A block of device memory and who shares it. */
+struct ls_storage {
+    atomic_int references;
+    const ls_device *device;
+    void *memory;
+    size_t bytes;
+    void (*release)(void *memory, void *user); /* for memory that is not the device's; else NULL */
+    void *user;
+};
+
+struct ls_tensor {
+    void *data; /* the first element: storage memory plus offset */
+    ls_storage *storage;
+    int64_t count;
+    int32_t references;
+    uint8_t dtype;
+    int8_t ndim;
+    bool contiguous;
+    bool needs_grad;    /* a leaf that wants a gradient, or made from something that does */
+    ls_tape_link *node; /* what made it, weak: the tape owns nodes; NULL for leaves and where nothing is recorded */
+    ls_leaf *leaf;      /* NULL for all but leaves that want a gradient */
+    void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */
+    ls_scope *scope;                  /* that holds one reference; NULL when a user does */
+    ls_tensor *scope_older;
+    ls_tensor *scope_newer;
+    int64_t size[LS_MAX_DIMS];
+    int64_t stride[LS_MAX_DIMS]; /* in elements; 0 repeats */
+};
+
+/*
+ * Makers. Each gives a tensor with one reference, held by the innermost scope (or by the caller when none is open), or
+ * NULL with the error set and noted in the scope.
+ */
+
+/* Dense, elements not set; `call` names the failing call in messages. */
+ls_tensor *ls_tensor_new(const char *call, int ndim, const int64_t *size, ls_dtype dtype);
+
+/* Other sizes, strides and offset (in elements, relative to base's first) over the memory of `base`. */
+ls_tensor *ls_tensor_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
+
+/* The same two outside any scope: the caller holds the reference. */
+ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, ls_dtype dtype);
+ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride,
+                                int64_t offset);
+
+/* References. ls_tensor_drop frees with the last one; NULL is allowed. */
+static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
+    tensor->references++;
+    return tensor;
+}
+void ls_tensor_drop(ls_tensor *tensor);
+
+/*
+ * Moves the reference that a scope or the user holds to the caller: what a consuming constructor does with its
+ * arguments. NULL gives NULL.
+ */
+ls_tensor *ls_tensor_take(ls_tensor *tensor);
+
+/* Hands a reference of the caller's to the innermost scope (to the user when none is open). NULL gives NULL. */
+ls_tensor *ls_tensor_give(ls_tensor *tensor);
+
+/*
+ * Moves the elements of a leaf into `storage` at `offset` elements, which must have room: handles to the tensor stay
+ * good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
+ */
+void ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset);
+
+/* Storages. A new one has one reference; NULL with no message when there is no memory. */
+ls_storage *ls_storage_new(const ls_device *device, size_t bytes);
+ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
+                            void (*release)(void *memory, void *user), void *user);
+void ls_storage_drop(ls_storage *storage);
+
+/* Whether two tensors have the same sizes. */
+bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b);
+
+/* -ndim..ndim-1 to 0..ndim-1; -1 when out of range. */
+int ls_axis_index(int axis, int ndim);
+
+/* "[64, 784]" for messages. */
+typedef struct ls_shape_text {
+    char text[LS_MAX_DIMS * 22 + 3];
+} ls_shape_text;
+ls_shape_text ls_shape_describe(int ndim, const int64_t *size);
+#define LS_SHAPE_TEXT(tensor) (ls_shape_describe((tensor)->ndim, (tensor)->size).text)
+
+#endif
