@@ -33,7 +33,7 @@ typedef struct ls_op_parameters {
 } ls_op_parameters;
 
 /* One application of an operation while it runs. */
-typedef struct ls_call {
+typedef struct ls_op_call {
     const ls_op *op;
     ls_tensor *const *inputs; /* input_count of them; optional ones may be NULL */
     int input_count;
@@ -42,12 +42,12 @@ typedef struct ls_call {
     ls_tensor *saved[LS_NODE_SAVED]; /* references for the node, from ls_tensor_new_owned and the like; dropped if
                                         nothing is recorded */
     bool records;                    /* whether a node will be made: whether saving pays */
-} ls_call;
+} ls_op_call;
 
 struct ls_op {
     const char *name; /* as the user wrote it, for messages: "ls_matmul" */
-    ls_status (*shape)(ls_call *call);
-    ls_status (*forward)(ls_call *call); /* NULL: the shape rule made a view, nothing to compute */
+    ls_status (*shape)(ls_op_call *call);
+    ls_status (*forward)(ls_op_call *call); /* NULL: the shape rule made a view, nothing to compute */
     ls_status (*backward)(ls_node *node,
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
