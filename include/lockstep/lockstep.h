@@ -5,6 +5,9 @@
 #include <lockstep/autograd.h>
 #include <lockstep/base.h>
 #include <lockstep/comm.h>
+#include <lockstep/nn.h>
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
 #include <lockstep/tensor.h>
 
 #endif

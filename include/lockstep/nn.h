@@ -1,0 +1,154 @@
+/**
+ * @file nn.h
+ * Modules: layers with named parameters, put together to models. Constructors return NULL and set an error on failure,
+ * and take over the modules and tensors they are given even then, so that they nest without checks.
+ */
+#ifndef LOCKSTEP_NN_H
+#define LOCKSTEP_NN_H
+
+#include <lockstep/autograd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A layer or a whole model: parameters, buffers, children and a forward function. Opaque. */
+typedef struct ls_module ls_module;
+
+/** What a kind of module does. Keep one static const of it per kind. */
+typedef struct ls_module_type {
+    const char *name;                                         /**< for messages and printing: "Linear" */
+    size_t state_size;                                        /**< bytes of ls_module_state, cleared when made */
+    ls_tensor *(*forward)(ls_module *self, ls_tensor *input); /**< lends `input`; the result belongs to the scope */
+    void (*finish)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
+} ls_module_type;
+
+/* ---- modules of your own --------------------------------------------------------------------------------------- */
+
+/**
+ * A module of this kind, in training mode, without parameters. Add them, then return ls_module_finish(module), which is
+ * NULL when anything went wrong on the way; all calls here accept a NULL module.
+ */
+LS_API ls_module *ls_module_new(const ls_module_type *type);
+/** Adds a parameter (taken over; marked as wanting a gradient when floating). Returns it, lent. */
+LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
+/** Adds a tensor that is saved and synchronised but not trained (taken over). Returns it, lent. */
+LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
+/** Adds a child (taken over). Its names get "name." in front, nothing when `name` is empty. Returns it, lent. */
+LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
+/** `module` if everything that was added to it went well, else NULL with the first error, and the module freed. */
+LS_API ls_module *ls_module_finish(ls_module *module);
+/** The state of type->state_size bytes; NULL for a NULL module. */
+LS_API void *ls_module_state(const ls_module *module);
+/** Whether the module is in training mode. */
+LS_API bool ls_module_is_training(const ls_module *module);
+
+/* ---- using modules --------------------------------------------------------------------------------------------- */
+
+/** Applies the module. NULL when something failed. */
+LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
+/** Puts the module and all below it in training mode, or out of it. */
+LS_API void ls_module_train(ls_module *module, bool training);
+/** Frees the module and all below it. NULL is allowed. */
+LS_API void ls_module_free(ls_module *module);
+
+/** The number of parameters in the module and all below it. */
+LS_API int ls_module_parameter_count(const ls_module *module);
+/** Parameter `index`, in the order they were added, children after a module's own; lent. NULL out of range. */
+LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
+/** Its full name, "0.weight", lent until the module changes; NULL out of range. */
+LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
+/** The same three for buffers. */
+LS_API int ls_module_buffer_count(const ls_module *module);
+LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
+LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
+/** The parameter or buffer of that full name, lent; NULL when there is none. */
+LS_API ls_tensor *ls_module_find(const ls_module *module, const char *name);
+/** All numbers in all parameters. */
+LS_API int64_t ls_module_size(const ls_module *module);
+/** Forgets the gradients of all parameters. */
+LS_API void ls_module_zero_grad(ls_module *module);
+/** A 64-bit FNV-1a hash of the bits of all parameters in order: equal models have equal hashes. */
+LS_API uint64_t ls_module_hash(const ls_module *module);
+/** A line per module with its kind, sizes and parameters, like PyTorch's; written as snprintf does. */
+LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capacity);
+
+/* ---- layers ---------------------------------------------------------------------------------------------------- */
+
+/** Options of layers with parameters. */
+typedef struct ls_layer_options {
+    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    bool no_bias;
+    bool no_affine;  /**< normalisation layers: no weight and bias */
+    double epsilon;  /**< normalisation layers; 0: 1e-5 */
+    double momentum; /**< BatchNorm; 0: 0.1 */
+} ls_layer_options;
+
+/** y = x weight^T + bias; weight [out, in] and bias [out] start uniform in +-1/sqrt(in), as PyTorch's. */
+LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
+LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options);
+LS_API ls_module *ls_nn_relu(void);
+LS_API ls_module *ls_nn_leaky_relu(double slope);
+LS_API ls_module *ls_nn_elu(double alpha);
+LS_API ls_module *ls_nn_gelu(void);
+LS_API ls_module *ls_nn_silu(void);
+LS_API ls_module *ls_nn_softplus(void);
+LS_API ls_module *ls_nn_sigmoid(void);
+LS_API ls_module *ls_nn_tanh(void);
+LS_API ls_module *ls_nn_softmax(int axis);
+LS_API ls_module *ls_nn_log_softmax(int axis);
+/** Zeroes elements with probability p while training, nothing otherwise. */
+LS_API ls_module *ls_nn_dropout(double p);
+/** [n, a, b, ...] to [n, a * b * ...]. */
+LS_API ls_module *ls_nn_flatten(void);
+/** Rows of a table [count, width], from a normal distribution, by index. */
+LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
+/** Normalises over the last axes, whose sizes are `shape`. */
+LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options);
+/** Normalises each of `channels` over the batch: x [n, channels] or [n, channels, length]. */
+LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
+/** A layer without parameters from a function, for example ls_nn_function("Square", ls_square). */
+LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x));
+
+/** The modules one after the other; their names are "0", "1", ... */
+LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
+#ifndef __cplusplus
+#define ls_sequential(...)                                                                                             \
+    ls_sequential_of((ls_module *const[]){__VA_ARGS__},                                                                \
+                     (int)(sizeof((ls_module *[]){__VA_ARGS__}) / sizeof(ls_module *)))
+#endif
+
+/* ---- initialisers: fill a floating tensor; each takes the next stream of ls_seed's generator ------------------------
+ */
+
+LS_API ls_status ls_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
+LS_API ls_status ls_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
+LS_API ls_status ls_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
+/** Normal, drawn again until within [low, high]. */
+LS_API ls_status ls_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
+                                          double high) LS_WARN_UNUSED;
+/**
+ * Uniform in +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852); fan_in is the product of all sizes but
+ * the first, and `slope` that of the leaky ReLU that follows (0: ReLU).
+ */
+LS_API ls_status ls_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
+/** Normal with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
+LS_API ls_status ls_init_kaiming_normal(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
+/** Uniform in +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). */
+LS_API ls_status ls_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+/** Normal with deviation gain sqrt(2 / (fan_in + fan_out)). */
+LS_API ls_status ls_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+/** Rows (or columns, whichever are fewer) orthogonal and of length `gain` (Saxe et al., arXiv 1312.6120); axes after
+ * the first count as one. */
+LS_API ls_status ls_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+
+#define ls_sequential(...) ls_sequential_of_list({__VA_ARGS__})
+static inline ls_module *ls_sequential_of_list(std::initializer_list<ls_module *> modules) {
+    return ls_sequential_of(modules.begin(), static_cast<int>(modules.size()));
+}
+#endif
+
+#endif

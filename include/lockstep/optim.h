@@ -1,0 +1,103 @@
+/**
+ * @file optim.h
+ * Optimizers: how gradients change parameters. Formulas, defaults and the order of operations are PyTorch's.
+ */
+#ifndef LOCKSTEP_OPTIM_H
+#define LOCKSTEP_OPTIM_H
+
+#include <lockstep/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** An optimizer with its state. It lends the model's parameters: free it before the model. Opaque. */
+typedef struct ls_optimizer ls_optimizer;
+
+/** g += weight_decay p; v = momentum v + (1 - dampening) g; p -= learning_rate (nesterov ? g + momentum v : v). */
+typedef struct ls_sgd_options {
+    double learning_rate; /**< 0: 1e-3 */
+    double momentum;
+    double dampening;
+    double weight_decay;
+    bool nesterov;
+} ls_sgd_options;
+
+/** Kingma and Ba, arXiv 1412.6980: p -= learning_rate m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon). */
+typedef struct ls_adam_options {
+    double learning_rate; /**< 0: 1e-3 */
+    double beta1;         /**< 0: 0.9 */
+    double beta2;         /**< 0: 0.999 */
+    double epsilon;       /**< 0: 1e-8 */
+    double weight_decay;  /**< of ls_adam, added to the gradient; of ls_adamw, decoupled (0 there: 0.01) */
+    bool no_weight_decay; /**< ls_adamw without decay */
+    bool amsgrad;
+} ls_adam_options;
+
+/** Hinton's RMSprop: v = alpha v + (1 - alpha) g^2; p -= learning_rate g / (sqrt(v) + epsilon). */
+typedef struct ls_rmsprop_options {
+    double learning_rate; /**< 0: 1e-2 */
+    double alpha;         /**< 0: 0.99 */
+    double epsilon;       /**< 0: 1e-8 */
+    double momentum;
+    double weight_decay;
+    bool centered;
+} ls_rmsprop_options;
+
+/** Duchi et al., JMLR 2011: s += g^2; p -= learning_rate / (1 + (t - 1) learning_rate_decay) g / (sqrt(s) + epsilon).
+ */
+typedef struct ls_adagrad_options {
+    double learning_rate; /**< 0: 1e-2 */
+    double learning_rate_decay;
+    double weight_decay;
+    double initial_sum;
+    double epsilon; /**< 0: 1e-10 */
+} ls_adagrad_options;
+
+/**
+ * An optimizer of all parameters of `model` (lent), in one group. With `model` NULL it begins without groups:
+ * ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option is out of range.
+ */
+LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
+LS_API ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options);
+LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
+LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
+LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
+
+/** What a group of parameters does differently from the optimizer's options. */
+typedef struct ls_group_options {
+    double learning_rate; /**< 0: the optimizer's */
+    double weight_decay;  /**< 0: the optimizer's */
+    bool no_weight_decay;
+} ls_group_options;
+
+/** Adds a group of `count` parameters (lent). A parameter may be in one group only. */
+LS_API ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
+                                        const ls_group_options *options) LS_WARN_UNUSED;
+/** The number of groups. */
+LS_API int ls_optimizer_group_count(const ls_optimizer *optimizer);
+/** A group's learning rate; 0 out of range. */
+LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group);
+/** Sets the learning rate of a group, or of all with group -1. */
+LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate);
+
+/** Changes every parameter that has a gradient; the others are left alone. */
+LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
+/** Forgets the gradients of all parameters of all groups. */
+LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
+/** Frees it; the parameters stay. NULL is allowed. */
+LS_API void ls_optimizer_free(ls_optimizer *optimizer);
+
+/**
+ * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. `*norm` (may be NULL) is
+ * the norm before. LS_ERR_ARGUMENT when max_norm is not positive.
+ */
+LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
+/** Holds every gradient element within [-limit, limit]. */
+LS_API ls_status ls_clip_grad_value(ls_module *model, double limit) LS_WARN_UNUSED;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
