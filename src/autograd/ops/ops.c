@@ -1,0 +1,158 @@
+#include "autograd/ops/ops.h"
+
+#include <stdio.h>
+
+#include "autograd/ops/promote.h"
+
+int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
+    const int index = ls_axis_index(axis, x->ndim);
+    if (index < 0) {
+        (void)ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d of %s, which has %d", call, axis, LS_SHAPE_TEXT(x), x->ndim);
+    }
+    return index;
+}
+
+/* "the last axis" reads better than a number that is the same for no two operands. */
+static ls_status broadcast_failed(const char *call, const ls_tensor *a, const ls_tensor *b, int from_end) {
+    const int64_t a_size = a->size[a->ndim - from_end], b_size = b->size[b->ndim - from_end];
+    char axis[32];
+    if (from_end == 1) {
+        snprintf(axis, sizeof axis, "the last axis");
+    } else {
+        snprintf(axis, sizeof axis, "axis %d", -from_end);
+    }
+    return ls_fail(LS_ERR_SHAPE, "%s: %s with %s: sizes %lld and %lld of %s differ", call, LS_SHAPE_TEXT(a),
+                   LS_SHAPE_TEXT(b), (long long)a_size, (long long)b_size, axis);
+}
+
+ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size) {
+    const int total = a->ndim > b->ndim ? a->ndim : b->ndim;
+    for (int from_end = 1; from_end <= total; from_end++) {
+        const int64_t a_size = from_end <= a->ndim ? a->size[a->ndim - from_end] : 1;
+        const int64_t b_size = from_end <= b->ndim ? b->size[b->ndim - from_end] : 1;
+        if (a_size != b_size && a_size != 1 && b_size != 1) {
+            return broadcast_failed(call, a, b, from_end);
+        }
+        size[total - from_end] = a_size == 1 ? b_size : a_size;
+    }
+    *ndim = total;
+    return LS_OK;
+}
+
+ls_tensor *ls_dense(const char *call, ls_tensor *x) {
+    if (x->contiguous) {
+        return ls_tensor_hold(x);
+    }
+    ls_tensor *dense = ls_tensor_new_owned(call, x->ndim, x->size, (ls_dtype)x->dtype);
+    if (dense != NULL && ls_kernels_of(x)->copy(ls_stream_of(x), dense, x) != LS_OK) {
+        ls_tensor_drop(dense);
+        return NULL;
+    }
+    return dense;
+}
+
+/* ---- looks ---------------------------------------------------------------------------------------------------- */
+
+static bool is_dense(int ndim, const int64_t *size, const int64_t *stride) {
+    int64_t expected = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (size[i] != 1 && stride[i] != expected) {
+            return false;
+        }
+        expected *= size[i];
+    }
+    return true;
+}
+
+ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
+    ls_tensor look = {
+        .data = (char *)base->data + offset * (int64_t)ls_dtype_size((ls_dtype)base->dtype),
+        .storage = base->storage,
+        .count = 1,
+        .references = 1,
+        .dtype = base->dtype,
+        .ndim = (int8_t)ndim,
+    };
+    for (int i = 0; i < ndim; i++) {
+        look.size[i] = size[i];
+        look.stride[i] = stride[i];
+        look.count *= size[i];
+    }
+    look.contiguous = look.count == 0 || is_dense(ndim, size, stride);
+    return look;
+}
+
+ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size) {
+    int64_t stride[LS_MAX_DIMS];
+    int64_t step = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= size[i] > 0 ? size[i] : 1;
+    }
+    return ls_look(base, ndim, size, stride, 0);
+}
+
+ls_tensor ls_look_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step) {
+    int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
+    for (int i = 0; i < base->ndim; i++) {
+        size[i] = i == axis ? length : base->size[i];
+        stride[i] = i == axis ? step * base->stride[i] : base->stride[i];
+    }
+    return ls_look(base, base->ndim, size, stride, length > 0 ? start * base->stride[axis] : 0);
+}
+
+ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index) {
+    int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
+    for (int i = 0, kept = 0; i < base->ndim; i++) {
+        if (i != axis) {
+            size[kept] = base->size[i];
+            stride[kept++] = base->stride[i];
+        }
+    }
+    return ls_look(base, base->ndim - 1, size, stride, index * base->stride[axis]);
+}
+
+/* ---- rules ---------------------------------------------------------------------------------------------------- */
+
+ls_status ls_shape_as_input(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+ls_status ls_forward_map(ls_op_call *call) {
+    return ls_map(call->op->kernel, call->output, (const ls_tensor *const *)call->inputs,
+                  call->parameters == NULL ? NULL : call->parameters->number);
+}
+
+ls_status ls_backward_same(ls_node *node, ls_tensor *gradient) {
+    return ls_give(node, 0, gradient);
+}
+
+ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
+                      const ls_tensor *const *operands) {
+    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    if (share == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(ls_map(kernel, share, operands, node->parameters.number));
+    return ls_give(node, i, share);
+}
+
+ls_tensor *ls_sink_zeroed(ls_node *node, int i) {
+    bool accumulate = false;
+    ls_tensor *sink = ls_sink(node, i, &accumulate);
+    if (sink == NULL || accumulate) {
+        return sink;
+    }
+    return ls_kernels_of(sink)->fill(ls_stream_of(sink), sink, 0) == LS_OK ? sink : NULL;
+}
+
+ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient) {
+    bool accumulate = false;
+    ls_tensor *sink = ls_sink(node, i, &accumulate);
+    if (sink == NULL) {
+        return ls_error_status();
+    }
+    return accumulate ? ls_add_into(sink, gradient) : ls_kernels_of(sink)->copy(ls_stream_of(sink), sink, gradient);
+}

@@ -1,0 +1,68 @@
+/*
+ * autograd/ops: one file per family of operations, each a list of `static const ls_op` rows over rules that the family
+ * shares. This header: what the families share with one another. Dtype promotion is in promote.h.
+ */
+#ifndef LS_AUTOGRAD_OPS_H
+#define LS_AUTOGRAD_OPS_H
+
+#include "autograd/op.h"
+
+/* The rows of each family, NULL at the end: what the gradient-check table goes through. */
+extern const ls_op *const ls_elementwise_ops[];
+extern const ls_op *const ls_compare_ops[];
+extern const ls_op *const ls_reduce_ops[];
+extern const ls_op *const ls_shape_ops[];
+extern const ls_op *const ls_join_ops[];
+extern const ls_op *const ls_index_ops[];
+extern const ls_op *const ls_copy_ops[];
+
+/* Sets the error, notes it in the scope and gives NULL: how a public function refuses its arguments. */
+#define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
+
+/* The kernel of any type at an offset that a row names: *LS_KERNEL_AT(ls_reduce_kernel, kernels, op->kernel). */
+#define LS_KERNEL_AT(type, kernels, at) ((const type *)(const void *)((const char *)(kernels) + (at)))
+
+/* `axis` of x as 0..ndim-1; -1 with the error set and noted when there is no such axis. */
+int ls_op_axis(const char *call, const ls_tensor *x, int axis);
+
+/* The shape that a and b have together, as NumPy broadcasts; LS_ERR_SHAPE names the axis that does not fit. */
+ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size);
+
+/* A reference of the caller's to x itself when it is contiguous, else to a dense copy outside any scope and tape. */
+ls_tensor *ls_dense(const char *call, ls_tensor *x);
+
+/*
+ * Looks: records on the stack that show (part of) a tensor in another shape, for kernels, which keep nothing. They hold
+ * no reference and are in no scope.
+ */
+ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
+/* The same elements of a contiguous tensor in another shape. */
+ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size);
+/* `length` positions along `axis` from `start`, every `step`-th. */
+ls_tensor ls_look_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step);
+/* Position `index` along `axis`, which goes away. */
+ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index);
+
+/* Runs the map kernel at `kernel` on the device of y. */
+static inline ls_status ls_map(size_t kernel, ls_tensor *y, const ls_tensor *const *operands,
+                               const double *parameters) {
+    return LS_MAP_KERNEL(ls_kernels_of(y), kernel)(ls_stream_of(y), y, operands, parameters);
+}
+
+/* Shape rule: the output is like input 0. Forward rule: one map over all inputs with the call's numbers. */
+ls_status ls_shape_as_input(ls_op_call *call);
+ls_status ls_forward_map(ls_op_call *call);
+
+/* Backward rule: the gradient is handed on as it is. */
+ls_status ls_backward_same(ls_node *node, ls_tensor *gradient);
+
+/* Gives input i the map of the operands, computed in the shape of `gradient` (the node's). */
+ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel, const ls_tensor *const *operands);
+
+/* ls_sink, zeroed unless it holds a gradient: for rules that only add. */
+ls_tensor *ls_sink_zeroed(ls_node *node, int i);
+
+/* Adds `gradient`, repeated along its missing and size-1 axes, to that of input i. */
+ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * Which dtype an operation computes in and which it gives, by PyTorch's rules, shared by all families:
+ *   - the higher category (bool < integers < floating) wins, and within one the wider dtype (bf16 with f16: f32);
+ *   - within a category, a tensor of no dimensions does not change the dtype of one that has some;
+ *   - a number never changes a floating dtype; a fractional number makes integers f32;
+ *   - bf16 and f16 are computed by way of f32, and the result is converted back.
+ */
+#ifndef LS_AUTOGRAD_PROMOTE_H
+#define LS_AUTOGRAD_PROMOTE_H
+
+#include "autograd/op.h"
+
+/* The dtype of a result of both. */
+ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b);
+
+/* The same with numbers on the right. */
+ls_dtype ls_promote_number(const ls_tensor *a, double number);
+
+/* The dtype itself when it is floating, else f32: what functions of real numbers make of integers. */
+ls_dtype ls_promote_real(ls_dtype dtype);
+
+/* The dtype in which kernels compute it: f32 for bf16 and f16, else the same. */
+static inline ls_dtype ls_compute_dtype(ls_dtype dtype) {
+    return dtype == LS_BF16 || dtype == LS_F16 ? LS_F32 : dtype;
+}
+
+/* Whether kernels compute it as it is and it can have a gradient: f32 or f64. */
+static inline bool ls_is_plain(ls_dtype dtype) {
+    return dtype == LS_F32 || dtype == LS_F64;
+}
+
+/*
+ * ls_apply with the first `converted` inputs (NULL ones left alone) converted to `compute` and the result to `result`;
+ * the conversions are on the tape, so gradients come back in the inputs' dtypes.
+ */
+ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_count, int converted,
+                       const ls_op_parameters *parameters, ls_dtype compute, ls_dtype result);
+
+/* y += x (broadcast), in place, for any floating dtype. */
+ls_status ls_add_into(ls_tensor *y, const ls_tensor *x);
+
+#endif
