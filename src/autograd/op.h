@@ -96,6 +96,7 @@ ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate);
 /*
  * Calls `function(user)` once, at the end of the backward pass that next walks this thread's innermost tape with a node
  * on it: how data-parallel training learns that gradients are complete. It is forgotten when the scope ends first.
+ * The same pair of function and user on the same tape is called once.
  */
 typedef ls_status (*ls_backward_callback)(void *user);
 ls_status ls_after_backward(ls_backward_callback function, void *user);

@@ -1,0 +1,45 @@
+# What people type. The build itself is CMake's (CMakePresets.json).
+BUILD := build
+
+.PHONY: help build demo test bench docs format lint clean
+help:
+	@echo "make demo    install what is needed, build, train Fashion-MNIST on two processes"
+	@echo "make test    the same set-up, then every test"
+	@echo "make bench   measure beside the peers that are installed"
+	@echo "make docs    the API reference into $(BUILD)/docs"
+	@echo "make format  clang-format over the tree"
+	@echo "make lint    clang-format check, clang-tidy, cppcheck"
+	@echo "make build   only build"
+
+$(BUILD)/build.ninja: CMakePresets.json
+	@scripts/install-deps
+	@cmake --preset release >/dev/null
+
+build: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target all
+
+demo: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target demo_programs >/dev/null
+	@$(BUILD)/bin/lockstep run -n 2 $(BUILD)/examples/fashion_mnist $(ARGS)
+
+test:
+	@scripts/test
+
+bench: build
+	@scripts/install-deps --peers
+	@bench/run $(ARGS)
+
+docs:
+	@scripts/install-deps --docs
+	@scripts/docs
+
+format:
+	@scripts/install-deps --lint
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+lint:
+	@scripts/install-deps --lint
+	@scripts/lint
+
+clean:
+	@rm -rf $(BUILD) build-*

@@ -1,0 +1,47 @@
+#include <math.h>
+
+#include "optim/optimizer.h"
+
+static int adagrad_state_count(const ls_optimizer *optimizer) {
+    (void)optimizer;
+    return 1;
+}
+
+static double adagrad_state_start(const ls_optimizer *optimizer) {
+    return optimizer->options.adagrad.initial_sum;
+}
+
+static ls_status adagrad_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
+                              const ls_run *run, double learning_rate, double weight_decay) {
+    const ls_adagrad_options *options = &optimizer->options.adagrad;
+    return kernels->adagrad(
+        stream, &(ls_adagrad_step){
+                    .dtype = run->dtype,
+                    .count = run->count,
+                    .parameter = run->parameter,
+                    .gradient = run->gradient,
+                    .sum = run->state[0],
+                    .learning_rate = learning_rate / (1 + (double)(run->t - 1) * options->learning_rate_decay),
+                    .epsilon = options->epsilon,
+                    .weight_decay = weight_decay,
+                });
+}
+
+ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
+    static const ls_optimizer_type type = {.name = "ls_adagrad",
+                                           .state_count = adagrad_state_count,
+                                           .state_start = adagrad_state_start,
+                                           .step = adagrad_step};
+    ls_adagrad_options given = options != NULL ? *options : (ls_adagrad_options){0};
+    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-10;
+    if (ls_option_within("ls_adagrad", "learning_rate_decay", given.learning_rate_decay, 0, INFINITY) != LS_OK ||
+        ls_option_within("ls_adagrad", "initial_sum", given.initial_sum, 0, INFINITY) != LS_OK ||
+        ls_option_within("ls_adagrad", "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.adagrad = given,
+                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-2,
+                                            .weight_decay = given.weight_decay},
+                            model);
+}

@@ -1,0 +1,62 @@
+#include <math.h>
+
+#include "optim/optimizer.h"
+
+static int adam_state_count(const ls_optimizer *optimizer) {
+    return optimizer->options.adam.amsgrad ? 3 : 2;
+}
+
+static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
+                           const ls_run *run, double learning_rate, double weight_decay) {
+    const ls_adam_options *options = &optimizer->options.adam;
+    return kernels->adam(stream, &(ls_adam_step){
+                                     .dtype = run->dtype,
+                                     .count = run->count,
+                                     .parameter = run->parameter,
+                                     .gradient = run->gradient,
+                                     .first_moment = run->state[0],
+                                     .second_moment = run->state[1],
+                                     .largest_second_moment = run->state[2],
+                                     .learning_rate = learning_rate,
+                                     .beta1 = options->beta1,
+                                     .beta2 = options->beta2,
+                                     .epsilon = options->epsilon,
+                                     .weight_decay = weight_decay,
+                                     .decoupled = optimizer->decoupled,
+                                     .correction1 = 1 - pow(options->beta1, (double)run->t),
+                                     .correction2 = 1 - pow(options->beta2, (double)run->t),
+                                 });
+}
+
+static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, bool decoupled, ls_module *model,
+                              const ls_adam_options *options) {
+    ls_adam_options given = options != NULL ? *options : (ls_adam_options){0};
+    given.beta1 = given.beta1 != 0 ? given.beta1 : 0.9;
+    given.beta2 = given.beta2 != 0 ? given.beta2 : 0.999;
+    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-8;
+    if (decoupled && given.weight_decay == 0) {
+        given.weight_decay = 0.01;
+    }
+    const double below_one = nextafter(1, 0);
+    if (ls_option_within(call, "beta1", given.beta1, 0, below_one) != LS_OK ||
+        ls_option_within(call, "beta2", given.beta2, 0, below_one) != LS_OK ||
+        ls_option_within(call, "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = type,
+                                            .options.adam = given,
+                                            .decoupled = decoupled,
+                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-3,
+                                            .weight_decay = given.no_weight_decay ? 0 : given.weight_decay},
+                            model);
+}
+
+ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options) {
+    static const ls_optimizer_type type = {.name = "ls_adam", .state_count = adam_state_count, .step = adam_step};
+    return adam_new("ls_adam", &type, false, model, options);
+}
+
+ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options) {
+    static const ls_optimizer_type type = {.name = "ls_adamw", .state_count = adam_state_count, .step = adam_step};
+    return adam_new("ls_adamw", &type, true, model, options);
+}

@@ -1,0 +1,281 @@
+#include "optim/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/module.h"
+
+ls_status ls_option_within(const char *call, const char *option, double value, double low, double high) {
+    if (!(value >= low && value <= high)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is %g, must lie between %g and %g", call, option, value, low, high);
+    }
+    return LS_OK;
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+static void group_free(ls_group *group) {
+    for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
+        ls_free(group->state[k]);
+    }
+    ls_free(group->slots);
+}
+
+/*
+ * Gives every parameter its place in the state buffers. Parameters that lie side by side keep their distance there,
+ * gaps included, so that a run over them is one stretch of each buffer.
+ */
+static size_t place_slots(ls_group *group) {
+    size_t end = 0;
+    for (int i = 0; i < group->count; i++) {
+        const ls_tensor *parameter = group->slots[i].parameter;
+        const size_t bytes = (size_t)parameter->count * ls_dtype_size((ls_dtype)parameter->dtype);
+        const size_t step = LS_FLAT_ALIGNMENT;
+        group->slots[i].offset = end;
+        end += (bytes + step - 1) / step * step;
+    }
+    return end;
+}
+
+static void fill_state(void *state, ls_dtype dtype, int64_t count, double value) {
+    for (int64_t i = 0; i < count; i++) {
+        if (dtype == LS_F64) {
+            ((double *)state)[i] = value;
+        } else {
+            ((float *)state)[i] = (float)value;
+        }
+    }
+}
+
+static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
+    const size_t bytes = place_slots(group);
+    const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
+    for (int k = 0; k < optimizer->type->state_count(optimizer); k++) {
+        group->state[k] = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
+        if (group->state[k] == NULL) {
+            return ls_fail_memory(optimizer->type->name, bytes);
+        }
+        memset(group->state[k], 0, bytes);
+        for (int i = 0; start != 0 && i < group->count; i++) {
+            const ls_slot *slot = &group->slots[i];
+            fill_state(group->state[k] + slot->offset, (ls_dtype)slot->parameter->dtype, slot->parameter->count, start);
+        }
+    }
+    return LS_OK;
+}
+
+static bool has_parameter(const ls_optimizer *optimizer, const ls_tensor *parameter) {
+    for (int g = 0; g < optimizer->group_count; g++) {
+        for (int i = 0; i < optimizer->groups[g].count; i++) {
+            if (optimizer->groups[g].slots[i].parameter == parameter) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static ls_status check_parameter(const ls_optimizer *optimizer, const ls_tensor *parameter, int index) {
+    const char *call = optimizer->type->name;
+    if (parameter == NULL || parameter->leaf == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d %s", call, index,
+                       parameter == NULL ? "is NULL" : "wants no gradient: ls_set_requires_grad first");
+    }
+    if (parameter->dtype != LS_F32 && parameter->dtype != LS_F64) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is of %s; optimizers work on f32 and f64", call, index,
+                       ls_dtype_name((ls_dtype)parameter->dtype));
+    }
+    if (!parameter->contiguous) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is not contiguous: ls_contiguous first", call, index);
+    }
+    if (has_parameter(optimizer, parameter)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
+    }
+    return LS_OK;
+}
+
+static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_tensor *const *parameters, int count) {
+    group->slots = ls_allocate_zeroed((size_t)count, sizeof *group->slots);
+    if (group->slots == NULL) {
+        return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof *group->slots);
+    }
+    for (int i = 0; i < count; i++) {
+        LS_TRY(check_parameter(optimizer, parameters[i], i));
+        group->slots[i].parameter = parameters[i];
+    }
+    group->count = count;
+    return allocate_states(optimizer, group);
+}
+
+ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
+                                 const ls_group_options *options) {
+    static const ls_group_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (optimizer == NULL || count < 0 || (parameters == NULL && count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_add_group: the optimizer or the parameters are missing");
+    }
+    LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
+    LS_TRY(ls_option_within(optimizer->type->name, "weight_decay", options->weight_decay, 0, INFINITY));
+    ls_group group = {
+        .learning_rate = options->learning_rate > 0 ? options->learning_rate : optimizer->learning_rate,
+        .weight_decay = options->no_weight_decay    ? 0
+                        : options->weight_decay > 0 ? options->weight_decay
+                                                    : optimizer->weight_decay,
+    };
+    const size_t old_size = (size_t)optimizer->group_count * sizeof group;
+    ls_status status = group_init(optimizer, &group, parameters, count);
+    ls_group *groups = status == LS_OK ? ls_reallocate(optimizer->groups, old_size, old_size + sizeof group) : NULL;
+    if (groups == NULL) {
+        group_free(&group);
+        return status != LS_OK ? status : ls_fail_memory(optimizer->type->name, old_size + sizeof group);
+    }
+    groups[optimizer->group_count++] = group;
+    optimizer->groups = groups;
+    return LS_OK;
+}
+
+/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+
+static ls_status add_model(ls_optimizer *optimizer, ls_module *model) {
+    ls_flat flats[LS_FLAT_LIMIT];
+    if (ls_module_flatten(model, flats) < 0) {
+        return ls_error_status();
+    }
+    const int count = ls_module_parameter_count(model);
+    ls_tensor **trained = ls_allocate_zeroed((size_t)count, sizeof(ls_tensor *));
+    if (trained == NULL) {
+        return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof(ls_tensor *));
+    }
+    int used = 0;
+    for (int i = 0; i < count; i++) {
+        ls_tensor *parameter = ls_module_parameter(model, i);
+        if (parameter->leaf != NULL) {
+            trained[used++] = parameter;
+        }
+    }
+    const ls_status status = ls_optimizer_add_group(optimizer, trained, used, NULL);
+    ls_free(trained);
+    return status;
+}
+
+ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
+    const char *call = initial->type->name;
+    if (ls_option_within(call, "learning_rate", initial->learning_rate, 0, INFINITY) != LS_OK ||
+        ls_option_within(call, "weight_decay", initial->weight_decay, 0, INFINITY) != LS_OK) {
+        return NULL;
+    }
+    ls_optimizer *optimizer = ls_allocate(sizeof *optimizer);
+    if (optimizer == NULL) {
+        (void)ls_fail_memory(call, sizeof *optimizer);
+        return NULL;
+    }
+    *optimizer = *initial;
+    if (model != NULL && add_model(optimizer, model) != LS_OK) {
+        ls_optimizer_free(optimizer);
+        return NULL;
+    }
+    return optimizer;
+}
+
+void ls_optimizer_free(ls_optimizer *optimizer) {
+    if (optimizer == NULL) {
+        return;
+    }
+    for (int g = 0; g < optimizer->group_count; g++) {
+        group_free(&optimizer->groups[g]);
+    }
+    ls_free(optimizer->groups);
+    ls_free(optimizer);
+}
+
+int ls_optimizer_group_count(const ls_optimizer *optimizer) {
+    return optimizer != NULL ? optimizer->group_count : 0;
+}
+
+double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group) {
+    return optimizer != NULL && group >= 0 && group < optimizer->group_count ? optimizer->groups[group].learning_rate
+                                                                             : 0;
+}
+
+ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate) {
+    if (optimizer == NULL || group < -1 || group >= optimizer->group_count) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_set_learning_rate: there is no group %d", group);
+    }
+    LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", learning_rate, 0, INFINITY));
+    for (int g = 0; g < optimizer->group_count; g++) {
+        if (group == -1 || group == g) {
+            optimizer->groups[g].learning_rate = learning_rate;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- stepping ---------------------------------------------------------------------------------------------------- */
+
+static bool takes_part(const ls_slot *slot) {
+    return slot->parameter->leaf != NULL && slot->parameter->leaf->has_gradient;
+}
+
+/* Whether `next` begins where the padding after `slot` ends, in parameters and gradients alike, and is as old. */
+static bool adjoins(const ls_slot *slot, const ls_slot *next) {
+    const size_t distance = next->offset - slot->offset;
+    return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t &&
+           next->parameter->storage == slot->parameter->storage &&
+           (char *)next->parameter->data == (char *)slot->parameter->data + distance &&
+           next->parameter->leaf->gradient->storage == slot->parameter->leaf->gradient->storage &&
+           (char *)next->parameter->leaf->gradient->data == (char *)slot->parameter->leaf->gradient->data + distance;
+}
+
+static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
+    const ls_tensor *parameter = first->parameter;
+    const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
+    ls_run run = {
+        .dtype = (ls_dtype)parameter->dtype,
+        .count = (int64_t)((last->offset - first->offset) / width) + last->parameter->count,
+        .parameter = parameter->data,
+        .gradient = parameter->leaf->gradient->data,
+        .first = first->t == 0,
+        .t = first->t + 1,
+    };
+    for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
+        run.state[k] = group->state[k] != NULL ? group->state[k] + first->offset : NULL;
+    }
+    LS_TRY(optimizer->type->step(optimizer, ls_kernels_of(parameter), ls_stream_of(parameter), &run,
+                                 group->learning_rate, group->weight_decay));
+    for (ls_slot *slot = first; slot <= last; slot++) {
+        slot->t++;
+    }
+    return LS_OK;
+}
+
+ls_status ls_optimizer_step(ls_optimizer *optimizer) {
+    if (optimizer == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step: the optimizer is NULL");
+    }
+    for (int g = 0; g < optimizer->group_count; g++) {
+        ls_group *group = &optimizer->groups[g];
+        for (int i = 0; i < group->count;) {
+            if (!takes_part(&group->slots[i])) {
+                i++;
+                continue;
+            }
+            int last = i;
+            while (last + 1 < group->count && takes_part(&group->slots[last + 1]) &&
+                   adjoins(&group->slots[last], &group->slots[last + 1])) {
+                last++;
+            }
+            LS_TRY(step_run(optimizer, group, &group->slots[i], &group->slots[last]));
+            i = last + 1;
+        }
+    }
+    return LS_OK;
+}
+
+void ls_optimizer_zero_grad(ls_optimizer *optimizer) {
+    for (int g = 0; optimizer != NULL && g < optimizer->group_count; g++) {
+        for (int i = 0; i < optimizer->groups[g].count; i++) {
+            ls_zero_grad(optimizer->groups[g].slots[i].parameter);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+#include <math.h>
+
+#include "optim/optimizer.h"
+
+/* State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: that average if both are
+ * there. */
+static int rmsprop_state_count(const ls_optimizer *optimizer) {
+    const ls_rmsprop_options *options = &optimizer->options.rmsprop;
+    return 1 + (options->momentum > 0) + options->centered;
+}
+
+static ls_status rmsprop_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
+                              const ls_run *run, double learning_rate, double weight_decay) {
+    const ls_rmsprop_options *options = &optimizer->options.rmsprop;
+    const bool has_momentum = options->momentum > 0;
+    return kernels->rmsprop(stream, &(ls_rmsprop_step){
+                                        .dtype = run->dtype,
+                                        .count = run->count,
+                                        .parameter = run->parameter,
+                                        .gradient = run->gradient,
+                                        .square_average = run->state[0],
+                                        .momentum_buffer = has_momentum ? run->state[1] : NULL,
+                                        .gradient_average = options->centered ? run->state[has_momentum ? 2 : 1] : NULL,
+                                        .learning_rate = learning_rate,
+                                        .alpha = options->alpha,
+                                        .epsilon = options->epsilon,
+                                        .momentum = options->momentum,
+                                        .weight_decay = weight_decay,
+                                    });
+}
+
+ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
+    static const ls_optimizer_type type = {
+        .name = "ls_rmsprop", .state_count = rmsprop_state_count, .step = rmsprop_step};
+    ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
+    given.alpha = given.alpha != 0 ? given.alpha : 0.99;
+    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-8;
+    if (ls_option_within("ls_rmsprop", "alpha", given.alpha, 0, INFINITY) != LS_OK ||
+        ls_option_within("ls_rmsprop", "epsilon", given.epsilon, 0, INFINITY) != LS_OK ||
+        ls_option_within("ls_rmsprop", "momentum", given.momentum, 0, INFINITY) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.rmsprop = given,
+                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-2,
+                                            .weight_decay = given.weight_decay},
+                            model);
+}

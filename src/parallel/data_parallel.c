@@ -1,0 +1,210 @@
+/*
+ * Data-parallel training. The gradients of each dtype lie in one flat buffer in memory that all ranks of the machine
+ * reach, so averaging them is one all-reduce per dtype without a copy.
+ *
+ * The mean over samples: with n_r samples on rank r, the gradient wanted is sum(n_r g_r) / sum(n_r). Each rank scales
+ * its own gradient by w_r = n_r / n for one n that all ranks agreed on (their largest first batch; in the usual case
+ * w_r is 1 and there is nothing to do) and puts w_r behind the gradients. The average over ranks of w_r g_r, divided by
+ * that of w_r, is the mean over samples. Behind w_r stands a mark per parameter, 1 where this rank has a gradient, so
+ * that all ranks learn which parameters were used anywhere.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/module.h"
+#include "parallel/parallel.h"
+
+typedef struct data_parallel_state {
+    ls_module *model;
+    ls_comm *comm;
+    ls_flat flats[LS_FLAT_LIMIT];
+    int flat_count;
+    int parameter_count;
+    int64_t usual_samples; /* n above; 0 before the first averaging */
+    int64_t samples;       /* of the last forward pass */
+    bool no_sync;
+} data_parallel_state;
+
+/* The tail behind the gradients of the first dtype: w_r and the marks. */
+static int64_t tail_count(const data_parallel_state *state, int flat) {
+    return flat == 0 ? 1 + state->parameter_count : 0;
+}
+
+static void write_number(const ls_flat *flat, int64_t index, double value) {
+    if (flat->dtype == LS_F64) {
+        ((double *)flat->gradients->memory)[index] = value;
+    } else {
+        ((float *)flat->gradients->memory)[index] = (float)value;
+    }
+}
+
+static double read_number(const ls_flat *flat, int64_t index) {
+    return flat->dtype == LS_F64 ? ((const double *)flat->gradients->memory)[index]
+                                 : (double)((const float *)flat->gradients->memory)[index];
+}
+
+static ls_status scale_gradients(const data_parallel_state *state, double factor) {
+    for (int i = 0; i < state->flat_count; i++) {
+        const ls_flat *flat = &state->flats[i];
+        LS_TRY(
+            ls_cpu.kernels->scale(ls_cpu.default_stream(), flat->dtype, flat->count, factor, flat->gradients->memory));
+    }
+    return LS_OK;
+}
+
+static void write_tail(const data_parallel_state *state, double weight) {
+    const ls_flat *flat = &state->flats[0];
+    write_number(flat, flat->count, weight);
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = ls_module_parameter(state->model, i)->leaf;
+        write_number(flat, flat->count + 1 + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
+    }
+}
+
+static void read_marks(const data_parallel_state *state) {
+    const ls_flat *flat = &state->flats[0];
+    for (int i = 0; i < state->parameter_count; i++) {
+        ls_leaf *leaf = ls_module_parameter(state->model, i)->leaf;
+        if (leaf != NULL) {
+            leaf->has_gradient = read_number(flat, flat->count + 1 + i) > 0;
+        }
+    }
+}
+
+/* One averaging over ranks, to which this rank brings the gradients of `samples` samples. */
+static ls_status average_gradients(data_parallel_state *state, int64_t samples) {
+    if (state->usual_samples == 0) {
+        int64_t largest = samples;
+        LS_TRY(ls_comm_allreduce(state->comm, &largest, &largest, 1, LS_I64, LS_MAX, NULL));
+        state->usual_samples = largest > 0 ? largest : 1;
+    }
+    const double weight = (double)samples / (double)state->usual_samples;
+    ls_clear_missing_gradients(state->model);
+    if (weight != 1) {
+        LS_TRY(scale_gradients(state, weight));
+    }
+    write_tail(state, weight);
+    for (int i = 0; i < state->flat_count; i++) {
+        const ls_flat *flat = &state->flats[i];
+        void *memory = flat->gradients->memory;
+        LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)(flat->count + tail_count(state, i)), flat->dtype,
+                                 LS_AVG, NULL));
+    }
+    const double mean_weight = read_number(&state->flats[0], state->flats[0].count);
+    if (mean_weight > 0 && mean_weight != 1) {
+        LS_TRY(scale_gradients(state, 1 / mean_weight));
+    }
+    read_marks(state);
+    return LS_OK;
+}
+
+static ls_status backward_ended(void *user) {
+    data_parallel_state *state = user;
+    return state->no_sync ? LS_OK : average_gradients(state, state->samples);
+}
+
+static ls_tensor *data_parallel_forward(ls_module *self, ls_tensor *input) {
+    data_parallel_state *state = self->state;
+    ls_tensor *output = state->model->type->forward(state->model, input);
+    if (self->training && output != NULL && output->needs_grad) {
+        state->samples = input->ndim > 0 ? input->size[0] : 1;
+        if (ls_after_backward(backward_ended, state) != LS_OK) {
+            return ls_scope_failed();
+        }
+    }
+    return output;
+}
+
+/* Memory of the communicator behind a flat buffer; goes back to it with the last gradient. */
+typedef struct comm_memory {
+    ls_comm *comm;
+} comm_memory;
+
+static void release_comm_memory(void *memory, void *user) {
+    comm_memory *owner = user;
+    ls_comm_release(owner->comm, memory);
+    ls_free(owner);
+}
+
+static ls_status share_gradients(data_parallel_state *state, int index) {
+    ls_flat *flat = &state->flats[index];
+    const size_t bytes = (size_t)(flat->count + tail_count(state, index)) * ls_dtype_size(flat->dtype);
+    void *memory = ls_comm_alloc(state->comm, bytes);
+    if (memory == NULL) {
+        return ls_error_status();
+    }
+    comm_memory *owner = ls_allocate(sizeof *owner);
+    ls_storage *storage = owner != NULL ? ls_storage_wrap(&ls_cpu, memory, bytes, release_comm_memory, owner) : NULL;
+    if (storage == NULL) {
+        ls_free(owner);
+        ls_comm_release(state->comm, memory);
+        return ls_fail_memory("ls_data_parallel", bytes);
+    }
+    owner->comm = state->comm;
+    return ls_module_rehome_gradients(state->model, flat, storage);
+}
+
+static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
+    if (options == NULL || !options->no_initial_sync) {
+        LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
+    }
+    state->flat_count = ls_module_flatten(state->model, state->flats);
+    if (state->flat_count < 0) {
+        return ls_error_status();
+    }
+    state->parameter_count = ls_module_parameter_count(state->model);
+    if (state->flat_count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that want gradients");
+    }
+    for (int i = 0; i < state->flat_count; i++) {
+        if (state->flats[i].dtype != LS_F32 && state->flats[i].dtype != LS_F64) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
+                           ls_dtype_name(state->flats[i].dtype));
+        }
+        LS_TRY(share_gradients(state, i));
+    }
+    return LS_OK;
+}
+
+static const ls_module_type data_parallel_type = {
+    .name = "DataParallel", .state_size = sizeof(data_parallel_state), .forward = data_parallel_forward};
+
+ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
+    ls_module *module = ls_module_new(&data_parallel_type);
+    if (module == NULL || comm == NULL) {
+        ls_module_free(model);
+        ls_module_free(module);
+        return module == NULL ? NULL : ls_fail_null(LS_ERR_ARGUMENT, "ls_data_parallel: the communicator is NULL");
+    }
+    data_parallel_state *state = module->state;
+    state->comm = comm;
+    state->model = ls_module_add_child(module, "", model);
+    module->failed |= state->model == NULL || prepare(state, options) != LS_OK;
+    return ls_module_finish(module);
+}
+
+static data_parallel_state *state_of(const char *call, const ls_module *module) {
+    if (module == NULL || module->type != &data_parallel_type) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the module %s", call,
+                            module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+    }
+    return module->state;
+}
+
+ls_status ls_data_parallel_no_sync(ls_module *module, bool on) {
+    data_parallel_state *state = state_of("ls_data_parallel_no_sync", module);
+    if (state == NULL) {
+        return ls_error_status();
+    }
+    state->no_sync = on;
+    return LS_OK;
+}
+
+ls_status ls_data_parallel_skip(ls_module *module) {
+    data_parallel_state *state = state_of("ls_data_parallel_skip", module);
+    return state != NULL ? average_gradients(state, 0) : ls_error_status();
+}
+
+ls_comm *ls_data_parallel_comm(const ls_module *module) {
+    return module != NULL && module->type == &data_parallel_type ? ((data_parallel_state *)module->state)->comm : NULL;
+}
