@@ -5,6 +5,8 @@
 #include <lockstep/autograd.h>
 #include <lockstep/base.h>
 #include <lockstep/comm.h>
+#include <lockstep/data.h>
+#include <lockstep/formats.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>

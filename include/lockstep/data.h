@@ -1,0 +1,131 @@
+/**
+ * @file data.h
+ * Data sets, samplers and loaders: what a training step is fed with.
+ */
+#ifndef LOCKSTEP_DATA_H
+#define LOCKSTEP_DATA_H
+
+#include <lockstep/autograd.h>
+#include <lockstep/comm.h>
+#include <lockstep/formats.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- data sets ------------------------------------------------------------------------------------------------- */
+
+/** Samples by number, each an input and a target. Opaque. */
+typedef struct ls_dataset ls_dataset;
+
+/** What a kind of data set does. Keep one static const of it per kind. */
+typedef struct ls_dataset_type {
+    const char *name;
+    size_t state_size; /**< bytes of ls_dataset_state, cleared when made */
+    /** Copies the samples numbered indices[0 .. n-1] into the rows of `input` [n, ...] and `target` [n, ...]. */
+    ls_status (*fetch)(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target);
+    void (*finish)(ls_dataset *self); /**< frees what the state owns; may be NULL */
+} ls_dataset_type;
+
+/** What one sample looks like, without the batch axis. */
+typedef struct ls_sample_layout {
+    ls_shape input_shape;
+    ls_dtype input_dtype;
+    ls_shape target_shape;
+    ls_dtype target_dtype;
+} ls_sample_layout;
+
+/** A data set of your own kind with `count` samples. */
+LS_API ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout);
+LS_API void *ls_dataset_state(const ls_dataset *dataset);
+/** The number of samples; 0 for NULL. */
+LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
+/** What a sample looks like after all transforms. */
+LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
+/** Frees it. NULL is allowed. */
+LS_API void ls_dataset_free(ls_dataset *dataset);
+
+/** Samples from tensors (taken over): sample i is row i of both. Their first sizes must be equal. */
+LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
+/** The images and labels of two IDX files, whose counts must be equal. */
+LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
+/**
+ * MNIST or Fashion-MNIST from a folder with the four files of their original names (train-images-idx3-ubyte and so on),
+ * gzipped or not; NULL: where Debian's dataset-fashion-mnist puts them. A missing folder or file is an error that says
+ * which and what to do.
+ */
+LS_API ls_dataset *ls_mnist_dataset(const char *folder, bool train);
+/** Rows of a CSV file: the columns named in `targets` are the target, all others (or options->columns) the input. */
+LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
+                                  const ls_csv_options *options);
+
+/** A step that changes batches on their way out: given a batch [n, ...], returns another, or NULL on failure. It runs
+ * in a scope of its own, without recording. */
+typedef ls_tensor *(*ls_transform)(ls_tensor *batch, void *user);
+
+/**
+ * Adds a transform to the inputs (or targets) of a data set, after those it has. `user` is lent and given to each call.
+ * Returns the data set, or NULL and an error with the data set freed, so that calls nest.
+ */
+LS_API ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user);
+LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user);
+/** Inputs become f32: (x - mean) / deviation, where integers of type u8 are first divided by 255. */
+LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
+/** Inputs of any shape become one axis. */
+LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
+/** Integer targets become rows of `classes` numbers (f32), 1 at the class and 0 elsewhere. */
+LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
+/** The data set with all transforms carried out once and kept in memory. Takes `dataset` over. */
+LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
+/** The samples numbered first to first + count - 1 only. Takes `dataset` over. */
+LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count);
+
+/* ---- loaders --------------------------------------------------------------------------------------------------- */
+
+/** Gives the batches of a data set, epoch after epoch. Opaque. */
+typedef struct ls_loader ls_loader;
+
+/**
+ * How to load. The order of samples in an epoch depends on seed and epoch only. It is cut into global batches, and each
+ * rank takes its share of every global batch (shares differ by at most one sample), so the global batches are the same
+ * at every world size.
+ */
+typedef struct ls_loader_options {
+    int64_t batch_size;        /**< samples per rank and step: the global batch is this times the ranks; 0: 1 */
+    int64_t global_batch_size; /**< instead of batch_size: samples per step over all ranks */
+    ls_comm *comm;             /**< whose ranks divide the batches (lent); NULL: this process takes all */
+    uint64_t seed;
+    bool no_shuffle; /**< samples in their own order */
+    bool drop_last;  /**< leave out a last global batch that is not full */
+} ls_loader_options;
+
+/** One rank's share of a global batch. */
+typedef struct ls_batch {
+    ls_tensor *input;     /**< [count, ...], lent until the next ls_loader_next */
+    ls_tensor *target;    /**< [count, ...], lent likewise */
+    int64_t count;        /**< this rank's samples; 0 is possible in the last batch */
+    int64_t global_count; /**< all ranks' samples */
+    int64_t number;       /**< of this batch in the epoch, from 0 */
+} ls_batch;
+
+/** A loader over `dataset` (taken over). `options` may be NULL. */
+LS_API ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options);
+/** The data set, lent. */
+LS_API ls_dataset *ls_loader_dataset(const ls_loader *loader);
+/** Global batches per epoch. */
+LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
+/** Starts epoch `epoch` (from 0) with batch `batch`; loaders begin at epoch 0, batch 0. */
+LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch);
+/**
+ * Fills `batch` with the next one. At the end of the epoch `*more` is false, `batch` is empty and the loader stands at
+ * the start of the next epoch.
+ */
+LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
+/** Frees the loader and its data set. NULL is allowed. */
+LS_API void ls_loader_free(ls_loader *loader);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
