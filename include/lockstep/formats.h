@@ -28,6 +28,7 @@ typedef struct ls_csv_options {
     bool no_header;             /**< the first line is data; columns are then called "0", "1", ... */
     const char *const *columns; /**< the names of the columns to read, in this order; NULL: all */
     int column_count;
+    bool all_but; /**< read all columns but the named ones, in the file's order */
     ls_dtype dtype;
 } ls_csv_options;
 

@@ -73,6 +73,17 @@ LS_API uint64_t ls_module_hash(const ls_module *module);
 /** A line per module with its kind, sizes and parameters, like PyTorch's; written as snprintf does. */
 LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capacity);
 
+/**
+ * Writes parameters and buffers under their full names as a safetensors file, as ls_safetensors_save does; `metadata`
+ * (may be NULL) goes along.
+ */
+LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
+/**
+ * Reads them back. The file must hold exactly the module's names, each with its shape (dtypes are converted); otherwise
+ * nothing is changed and the error names the first difference.
+ */
+LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
+
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
 /** Options of layers with parameters. */

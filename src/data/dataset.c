@@ -1,0 +1,150 @@
+#include "data/dataset.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/scope.h"
+
+static bool layout_is_good(const ls_sample_layout *layout) {
+    const bool room = layout->input_shape.ndim < LS_MAX_DIMS && layout->target_shape.ndim < LS_MAX_DIMS;
+    return room && layout->input_shape.ndim >= 0 && layout->target_shape.ndim >= 0;
+}
+
+ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout) {
+    if (type == NULL || type->fetch == NULL || layout == NULL || count < 0 || !layout_is_good(layout)) {
+        return ls_fail_null(
+            LS_ERR_ARGUMENT,
+            "ls_dataset_new: a type with fetch, a count of 0 or more (is %lld) and shapes of at most %d "
+            "axes are needed",
+            (long long)count, LS_MAX_DIMS - 1);
+    }
+    ls_dataset *dataset = ls_allocate_zeroed(1, sizeof *dataset);
+    void *state = ls_allocate_zeroed(1, type->state_size);
+    if (dataset == NULL || state == NULL) {
+        ls_free(dataset);
+        ls_free(state);
+        (void)ls_fail_memory("ls_dataset_new", sizeof *dataset + type->state_size);
+        return NULL;
+    }
+    dataset->type = type;
+    dataset->state = state;
+    dataset->count = count;
+    dataset->raw = *layout;
+    dataset->layout = *layout;
+    return dataset;
+}
+
+void ls_dataset_free(ls_dataset *dataset) {
+    if (dataset == NULL) {
+        return;
+    }
+    if (dataset->type->finish != NULL) {
+        dataset->type->finish(dataset);
+    }
+    ls_free(dataset->state);
+    ls_free(dataset);
+}
+
+void *ls_dataset_state(const ls_dataset *dataset) {
+    return dataset != NULL ? dataset->state : NULL;
+}
+
+int64_t ls_dataset_count(const ls_dataset *dataset) {
+    return dataset != NULL ? dataset->count : 0;
+}
+
+ls_sample_layout ls_dataset_layout(const ls_dataset *dataset) {
+    return dataset != NULL ? dataset->layout : (ls_sample_layout){0};
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
+    int64_t size[LS_MAX_DIMS] = {n};
+    memcpy(size + 1, sample.size, (size_t)sample.ndim * sizeof *size);
+    return ls_tensor_new_owned("ls_loader_next", sample.ndim + 1, size, dtype);
+}
+
+/* The tensor of the batch before, when it can hold this one. */
+static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dtype dtype) {
+    if (old != NULL && old->references == 1 &&
+        atomic_load_explicit(&old->storage->references, memory_order_relaxed) == 1 && old->size[0] == n) {
+        return old;
+    }
+    ls_tensor_drop(old);
+    return new_batch(n, sample, dtype);
+}
+
+/* Carries the steps out in a scope of their own, without recording. Takes `batch` over. */
+static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        ls_tensor_drop(batch);
+        return NULL;
+    }
+    const bool before = ls_no_grad(true);
+    ls_tensor *x = ls_tensor_give(batch);
+    for (int i = 0; i < chain->count && x != NULL; i++) {
+        const ls_transform_step *step = &chain->steps[i];
+        x = step->function(x, step->user != NULL ? step->user : (void *)step->numbers);
+    }
+    ls_no_grad(before);
+    ls_tensor *result = x != NULL && x->scope != scope ? ls_tensor_hold(x) : ls_tensor_take(x);
+    if (ls_scope_end(scope) != LS_OK || result == NULL) {
+        ls_tensor_drop(result);
+        return NULL;
+    }
+    return result;
+}
+
+static bool check_rows(const ls_tensor *batch, int64_t n, const char *which) {
+    if (batch->ndim < 1 || batch->size[0] != n) {
+        (void)ls_fail(LS_ERR_SHAPE,
+                      "ls_loader_next: a transform of the %ss made %s of %lld samples: the first axis must stay", which,
+                      LS_SHAPE_TEXT(batch), (long long)n);
+        return false;
+    }
+    return true;
+}
+
+static ls_tensor *transform(const ls_transform_chain *chain, ls_tensor *batch, int64_t n, const char *which) {
+    if (chain->count == 0 || batch == NULL) {
+        return batch;
+    }
+    ls_tensor *result = run_chain(chain, batch);
+    if (result != NULL && !check_rows(result, n, which)) {
+        ls_tensor_drop(result);
+        return NULL;
+    }
+    return result;
+}
+
+ls_status ls_dataset_batch(ls_dataset *dataset, const int64_t *indices, int64_t n, ls_tensor **input,
+                           ls_tensor **target) {
+    /* What a transform made is not what fetch fills, so only untransformed batches are used again. */
+    if (dataset->input.count > 0) {
+        ls_tensor_drop(*input);
+        *input = NULL;
+    }
+    if (dataset->target.count > 0) {
+        ls_tensor_drop(*target);
+        *target = NULL;
+    }
+    const ls_sample_layout *raw = &dataset->raw;
+    *input = reuse_or_new(*input, n, raw->input_shape, raw->input_dtype);
+    *target = reuse_or_new(*target, n, raw->target_shape, raw->target_dtype);
+    ls_status status =
+        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, indices, n, *input, *target) : LS_ERR_MEMORY;
+    if (status == LS_OK) {
+        *input = transform(&dataset->input, *input, n, "input");
+        *target = transform(&dataset->target, *target, n, "target");
+        status = *input != NULL && *target != NULL ? LS_OK : ls_error_status();
+    }
+    if (status != LS_OK) {
+        ls_tensor_drop(*input);
+        ls_tensor_drop(*target);
+        *input = NULL;
+        *target = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,46 @@
+/*
+ * data: data sets, samplers, loaders. This header: what a data set is inside. A kind of data set copies raw samples;
+ * transforms change whole batches of them afterwards.
+ */
+#ifndef LS_DATA_DATASET_H
+#define LS_DATA_DATASET_H
+
+#include <lockstep/data.h>
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+#define LS_TRANSFORM_LIMIT 8
+
+/* A transform and its argument: the user's pointer, or two numbers that the data set keeps for its own transforms. */
+typedef struct ls_transform_step {
+    ls_transform function;
+    void *user; /* NULL: the numbers below */
+    double numbers[2];
+} ls_transform_step;
+
+/* The steps of inputs, or of targets. */
+typedef struct ls_transform_chain {
+    ls_transform_step steps[LS_TRANSFORM_LIMIT];
+    int count;
+} ls_transform_chain;
+
+struct ls_dataset {
+    const ls_dataset_type *type;
+    void *state;
+    int64_t count;
+    ls_sample_layout raw;    /* as fetched */
+    ls_sample_layout layout; /* after the transforms */
+    ls_transform_chain input;
+    ls_transform_chain target;
+};
+
+/*
+ * Samples indices[0 .. n-1], transformed. *input and *target come in as NULL or as the tensors of an earlier call
+ * (references of the caller's), which are used again when they fit and nobody else refers to them; they go out as
+ * references of the caller's. On failure both are NULL.
+ */
+ls_status ls_dataset_batch(ls_dataset *dataset, const int64_t *indices, int64_t n, ls_tensor **input,
+                           ls_tensor **target);
+
+#endif

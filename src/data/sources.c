@@ -1,0 +1,279 @@
+/* Data sets: tensors, IDX files, MNIST folders, CSV files, subsets, and any of them kept in memory. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "data/dataset.h"
+
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+
+typedef struct tensor_state {
+    ls_tensor *input;
+    ls_tensor *target;
+} tensor_state;
+
+static void copy_rows(const ls_tensor *from, const int64_t *indices, int64_t n, ls_tensor *to) {
+    const size_t row =
+        from->size[0] > 0 ? (size_t)(from->count / from->size[0]) * ls_dtype_size((ls_dtype)from->dtype) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy((char *)to->data + (size_t)i * row, (const char *)from->data + (size_t)indices[i] * row, row);
+    }
+}
+
+static ls_status tensor_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                              ls_tensor *target) {
+    const tensor_state *state = self->state;
+    copy_rows(state->input, indices, n, input);
+    copy_rows(state->target, indices, n, target);
+    return LS_OK;
+}
+
+static void tensor_finish(ls_dataset *self) {
+    const tensor_state *state = self->state;
+    ls_tensor_drop(state->input);
+    ls_tensor_drop(state->target);
+}
+
+static ls_shape without_first(const ls_tensor *tensor) {
+    ls_shape shape = {.ndim = tensor->ndim - 1};
+    memcpy(shape.size, tensor->size + 1, (size_t)shape.ndim * sizeof *shape.size);
+    return shape;
+}
+
+static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
+    if (input == NULL || target == NULL) {
+        return ls_error_status() != LS_OK ? ls_error_status()
+                                          : ls_fail(LS_ERR_ARGUMENT, "ls_tensor_dataset: a tensor is NULL");
+    }
+    if (input->ndim < 1 || target->ndim < 1 || input->size[0] != target->size[0]) {
+        return ls_fail(LS_ERR_SHAPE, "ls_tensor_dataset: inputs %s and targets %s: their first sizes must be equal",
+                       LS_SHAPE_TEXT(input), LS_SHAPE_TEXT(target));
+    }
+    if (!input->contiguous || !target->contiguous) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_tensor_dataset: the tensors must be contiguous: ls_contiguous first");
+    }
+    return LS_OK;
+}
+
+ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
+    static const ls_dataset_type type = {
+        .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .finish = tensor_finish};
+    input = ls_tensor_take(input);
+    target = ls_tensor_take(target);
+    ls_dataset *dataset = NULL;
+    if (check_pair(input, target) == LS_OK) {
+        dataset = ls_dataset_new(&type, input->size[0],
+                                 &(ls_sample_layout){.input_shape = without_first(input),
+                                                     .input_dtype = (ls_dtype)input->dtype,
+                                                     .target_shape = without_first(target),
+                                                     .target_dtype = (ls_dtype)target->dtype});
+    }
+    if (dataset == NULL) {
+        ls_tensor_drop(input);
+        ls_tensor_drop(target);
+        return NULL;
+    }
+    *(tensor_state *)dataset->state = (tensor_state){.input = input, .target = target};
+    return dataset;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+ls_dataset *ls_idx_dataset(const char *images, const char *labels) {
+    ls_tensor *input = ls_idx_read(images);
+    ls_tensor *target = input != NULL ? ls_idx_read(labels) : NULL;
+    if (target == NULL || ls_size(input, 0) != ls_size(target, 0)) {
+        if (target != NULL) {
+            (void)ls_fail(LS_ERR_FORMAT,
+                          "ls_idx_dataset: %s holds %lld samples and %s %lld: they do not belong together", images,
+                          (long long)ls_size(input, 0), labels, (long long)ls_size(target, 0));
+        }
+        ls_release(input);
+        ls_release(target);
+        return NULL;
+    }
+    return ls_tensor_dataset(input, target);
+}
+
+/* Writes the path of a file in the folder, gzipped or not, whichever is there. */
+static ls_status find_file(const char *folder, const char *name, char *path, size_t capacity) {
+    static const char *const endings[] = {"", ".gz"};
+    struct stat information;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        if ((size_t)snprintf(path, capacity, "%s/%s%s", folder, name, endings[i]) >= capacity) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_mnist_dataset: the folder's name is too long");
+        }
+        if (stat(path, &information) == 0) {
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_ERR_IO,
+                   "ls_mnist_dataset: there is no %s or %s.gz in %s: name the folder that holds the four IDX files",
+                   name, name, folder);
+}
+
+ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
+    static const char debian_folder[] = "/usr/share/datasets/fashion-mnist";
+    const bool own = folder != NULL;
+    folder = own ? folder : debian_folder;
+    struct stat information;
+    if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode)) {
+        return ls_fail_null(LS_ERR_IO, "ls_mnist_dataset: there is no folder %s: %s", folder,
+                            own ? "name the one that holds the four IDX files"
+                                : "install Debian's dataset-fashion-mnist, or name a folder with the four IDX files");
+    }
+    enum { PATH_CAPACITY = 4096 };
+    char images[PATH_CAPACITY];
+    char labels[PATH_CAPACITY];
+    const char *images_name = train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte";
+    const char *labels_name = train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte";
+    if (find_file(folder, images_name, images, sizeof images) != LS_OK ||
+        find_file(folder, labels_name, labels, sizeof labels) != LS_OK) {
+        return NULL;
+    }
+    return ls_idx_dataset(images, labels);
+}
+
+ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
+                           const ls_csv_options *options) {
+    static const ls_csv_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (targets == NULL || target_count < 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_dataset: no target column is named");
+    }
+    ls_csv_options of_target = *options;
+    of_target.columns = targets;
+    of_target.column_count = target_count;
+    ls_tensor *target = ls_csv_read(path, &of_target);
+    if (target == NULL) {
+        return NULL;
+    }
+    ls_csv_options of_input = *options;
+    if (options->columns == NULL) {
+        of_input.columns = targets;
+        of_input.column_count = target_count;
+        of_input.all_but = true;
+    }
+    ls_tensor *input = ls_csv_read(path, &of_input);
+    if (input == NULL) {
+        ls_release(target);
+        return NULL;
+    }
+    return ls_tensor_dataset(input, target);
+}
+
+/* ---- of other data sets --------------------------------------------------------------------------------------------
+ */
+
+typedef struct subset_state {
+    ls_dataset *whole;
+    int64_t first;
+    int64_t *shifted; /* scratch: the indices in the whole */
+    int64_t capacity;
+} subset_state;
+
+static ls_status subset_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                              ls_tensor *target) {
+    subset_state *state = self->state;
+    if (n > state->capacity) {
+        ls_free(state->shifted);
+        state->shifted = ls_allocate((size_t)n * sizeof *state->shifted);
+        state->capacity = state->shifted != NULL ? n : 0;
+        if (state->shifted == NULL) {
+            return ls_fail_memory("ls_dataset_subset", (size_t)n * sizeof *state->shifted);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        state->shifted[i] = state->first + indices[i];
+    }
+    return state->whole->type->fetch(state->whole, state->shifted, n, input, target);
+}
+
+static void subset_finish(ls_dataset *self) {
+    subset_state *state = self->state;
+    ls_free(state->shifted);
+    ls_dataset_free(state->whole);
+}
+
+ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
+    static const ls_dataset_type type = {
+        .name = "subset", .state_size = sizeof(subset_state), .fetch = subset_fetch, .finish = subset_finish};
+    if (dataset == NULL) {
+        return NULL;
+    }
+    ls_dataset *subset = NULL;
+    if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
+                      (long long)first, (long long)dataset->count);
+    } else {
+        subset = ls_dataset_new(&type, count, &dataset->raw);
+    }
+    if (subset == NULL) {
+        ls_dataset_free(dataset);
+        return NULL;
+    }
+    subset->layout = dataset->layout;
+    subset->input = dataset->input;
+    subset->target = dataset->target;
+    *(subset_state *)subset->state = (subset_state){.whole = dataset, .first = first};
+    return subset;
+}
+
+static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
+    int64_t size[LS_MAX_DIMS] = {count};
+    memcpy(size + 1, sample.size, (size_t)sample.ndim * sizeof *size);
+    return ls_tensor_new_owned("ls_dataset_preload", sample.ndim + 1, size, dtype);
+}
+
+/* Copies a batch into the rows from `first` on. */
+static ls_status put_rows(ls_tensor *whole, int64_t first, const ls_tensor *batch) {
+    int64_t size[LS_MAX_DIMS];
+    memcpy(size, whole->size, sizeof size);
+    size[0] = batch->size[0];
+    ls_tensor *rows = ls_tensor_view_owned(whole, whole->ndim, size, whole->stride, first * whole->stride[0]);
+    const ls_status status = rows != NULL ? ls_copy_into(rows, batch) : ls_error_status();
+    ls_tensor_drop(rows);
+    return status;
+}
+
+static ls_status load_all(ls_dataset *dataset, ls_tensor *input, ls_tensor *target) {
+    enum { STEP = 256 };
+    int64_t indices[STEP];
+    ls_tensor *batch_input = NULL;
+    ls_tensor *batch_target = NULL;
+    ls_status status = LS_OK;
+    for (int64_t first = 0; status == LS_OK && first < dataset->count; first += STEP) {
+        const int64_t n = dataset->count - first < STEP ? dataset->count - first : STEP;
+        for (int64_t i = 0; i < n; i++) {
+            indices[i] = first + i;
+        }
+        status = ls_dataset_batch(dataset, indices, n, &batch_input, &batch_target);
+        if (status == LS_OK) {
+            status = put_rows(input, first, batch_input);
+        }
+        if (status == LS_OK) {
+            status = put_rows(target, first, batch_target);
+        }
+    }
+    ls_tensor_drop(batch_input);
+    ls_tensor_drop(batch_target);
+    return status;
+}
+
+ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
+    if (dataset == NULL) {
+        return NULL;
+    }
+    const ls_sample_layout *layout = &dataset->layout;
+    ls_tensor *input = whole_tensor(dataset->count, layout->input_shape, layout->input_dtype);
+    ls_tensor *target = whole_tensor(dataset->count, layout->target_shape, layout->target_dtype);
+    const bool good = input != NULL && target != NULL && load_all(dataset, input, target) == LS_OK;
+    ls_dataset_free(dataset);
+    if (!good) {
+        ls_tensor_drop(input);
+        ls_tensor_drop(target);
+        return NULL;
+    }
+    return ls_tensor_dataset(input, target);
+}

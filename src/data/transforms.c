@@ -1,0 +1,103 @@
+/* Transforms of whole batches. */
+#include "data/dataset.h"
+
+static void sample_of(const ls_tensor *batch, ls_shape *shape, ls_dtype *dtype) {
+    shape->ndim = batch->ndim - 1;
+    for (int i = 0; i < shape->ndim; i++) {
+        shape->size[i] = batch->size[i + 1];
+    }
+    *dtype = (ls_dtype)batch->dtype;
+}
+
+/* Sends one sample through, to see what the chain makes of it. */
+static ls_status find_layout(ls_dataset *dataset) {
+    if (dataset->count == 0) {
+        return LS_OK;
+    }
+    const int64_t first = 0;
+    ls_tensor *input = NULL;
+    ls_tensor *target = NULL;
+    LS_TRY(ls_dataset_batch(dataset, &first, 1, &input, &target));
+    sample_of(input, &dataset->layout.input_shape, &dataset->layout.input_dtype);
+    sample_of(target, &dataset->layout.target_shape, &dataset->layout.target_dtype);
+    ls_tensor_drop(input);
+    ls_tensor_drop(target);
+    return LS_OK;
+}
+
+static ls_dataset *add_step(ls_dataset *dataset, ls_transform_chain *chain, ls_transform_step step) {
+    if (dataset == NULL) {
+        return NULL;
+    }
+    ls_status status = LS_OK;
+    if (step.function == NULL || chain->count == LS_TRANSFORM_LIMIT) {
+        status = ls_fail(LS_ERR_ARGUMENT, "ls_dataset_transform: %s",
+                         step.function == NULL ? "the transform is NULL"
+                                               : "a data set has at most 8 transforms of each kind");
+    } else {
+        chain->steps[chain->count++] = step;
+        status = find_layout(dataset);
+    }
+    if (status != LS_OK) {
+        ls_dataset_free(dataset);
+        return NULL;
+    }
+    return dataset;
+}
+
+ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user) {
+    return add_step(dataset, dataset != NULL ? &dataset->input : NULL,
+                    (ls_transform_step){.function = transform, .user = user});
+}
+
+ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user) {
+    return add_step(dataset, dataset != NULL ? &dataset->target : NULL,
+                    (ls_transform_step){.function = transform, .user = user});
+}
+
+/* numbers: factor and shift, so that the whole is one product and one sum. */
+static ls_tensor *scale_and_shift(ls_tensor *batch, void *user) {
+    const double *numbers = user;
+    return ls_add(ls_mul(ls_to(batch, LS_F32), numbers[0]), numbers[1]);
+}
+
+ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation) {
+    if (!(deviation > 0)) {
+        ls_dataset_free(dataset);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_normalize: deviation %g is not positive", deviation);
+    }
+    if (dataset == NULL) {
+        return NULL;
+    }
+    const double scale = dataset->layout.input_dtype == LS_U8 ? 1.0 / 255 : 1.0;
+    return add_step(
+        dataset, &dataset->input,
+        (ls_transform_step){.function = scale_and_shift, .numbers = {scale / deviation, -mean / deviation}});
+}
+
+static ls_tensor *flatten_samples(ls_tensor *batch, void *user) {
+    (void)user;
+    return ls_flatten(batch, 1, -1);
+}
+
+ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
+    return add_step(dataset, dataset != NULL ? &dataset->input : NULL,
+                    (ls_transform_step){.function = flatten_samples});
+}
+
+static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
+    const double *numbers = user;
+    const int64_t classes = (int64_t)numbers[0];
+    ls_tensor *wanted = ls_unsqueeze(ls_to(batch, LS_I64), -1);
+    return ls_to(ls_eq(wanted, ls_arange(LS_SHAPE(classes), LS_I64)), LS_F32);
+}
+
+ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes) {
+    if (classes <= 0) {
+        ls_dataset_free(dataset);
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_one_hot: %lld classes: the number must be positive",
+                            (long long)classes);
+    }
+    return add_step(dataset, dataset != NULL ? &dataset->target : NULL,
+                    (ls_transform_step){.function = to_one_hot, .numbers = {(double)classes, 0}});
+}

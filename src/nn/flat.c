@@ -1,0 +1,121 @@
+#include <string.h>
+
+#include "nn/module.h"
+
+static int64_t padded(int64_t count, ls_dtype dtype) {
+    const int64_t step = LS_FLAT_ALIGNMENT / (int64_t)ls_dtype_size(dtype);
+    return (count + step - 1) / step * step;
+}
+
+int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter) {
+    const char *base = flat->parameters->memory;
+    return ((const char *)parameter->data - base) / (int64_t)ls_dtype_size(flat->dtype);
+}
+
+/* Whether the gradient is there and lies in the storage at the parameter's own offset. */
+static bool gradient_in_place(const ls_flat *flat, const ls_tensor *parameter, int64_t offset) {
+    const ls_tensor *gradient = parameter->leaf != NULL ? parameter->leaf->gradient : NULL;
+    return gradient != NULL && gradient->storage == flat->gradients &&
+           (const char *)gradient->data ==
+               (const char *)flat->gradients->memory + offset * (int64_t)ls_dtype_size(flat->dtype);
+}
+
+/* Finds buffers that already hold all parameters of the dtype in order. */
+static bool already_flat(const ls_named_list *list, ls_flat *flat) {
+    int64_t offset = 0;
+    for (int i = 0; i < list->count; i++) {
+        const ls_tensor *parameter = list->items[i].tensor;
+        if (parameter->dtype != flat->dtype || parameter->leaf == NULL) {
+            continue;
+        }
+        if (flat->parameters == NULL && parameter->leaf->gradient != NULL) {
+            flat->parameters = parameter->storage;
+            flat->gradients = parameter->leaf->gradient->storage;
+        }
+        if (flat->parameters == NULL || parameter->storage != flat->parameters ||
+            ls_flat_offset(flat, parameter) != offset || !gradient_in_place(flat, parameter, offset)) {
+            return false;
+        }
+        offset += padded(parameter->count, flat->dtype);
+    }
+    return true;
+}
+
+/* Gives the parameter a gradient tensor if it has none: one over the storage at the offset. */
+static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offset) {
+    ls_leaf *leaf = parameter->leaf;
+    if (leaf->gradient == NULL) {
+        leaf->gradient =
+            ls_tensor_new_owned("ls_module_flatten", parameter->ndim, parameter->size, (ls_dtype)parameter->dtype);
+        if (leaf->gradient == NULL) {
+            return false;
+        }
+    }
+    ls_tensor_rehome(leaf->gradient, storage, offset);
+    return true;
+}
+
+static bool lay_out(const ls_named_list *list, ls_flat *flat) {
+    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
+    flat->parameters = ls_storage_new(&ls_cpu, bytes);
+    flat->gradients = ls_storage_new(&ls_cpu, bytes);
+    bool good = flat->parameters != NULL && flat->gradients != NULL;
+    if (good) {
+        memset(flat->parameters->memory, 0, bytes);
+        memset(flat->gradients->memory, 0, bytes);
+    } else {
+        (void)ls_fail_memory("ls_module_flatten", 2 * bytes);
+    }
+    int64_t offset = 0;
+    for (int i = 0; good && i < list->count; i++) {
+        ls_tensor *parameter = list->items[i].tensor;
+        if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
+            good = lay_gradient(parameter, flat->gradients, offset);
+            if (good) {
+                ls_tensor_rehome(parameter, flat->parameters, offset);
+            }
+            offset += padded(parameter->count, flat->dtype);
+        }
+    }
+    /* The tensors hold the storages from here on. */
+    ls_storage_drop(flat->parameters);
+    ls_storage_drop(flat->gradients);
+    return good;
+}
+
+int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
+    if (!ls_module_list(module)) {
+        return -1;
+    }
+    int used = 0;
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+        ls_flat flat = {.dtype = (ls_dtype)dtype};
+        for (int i = 0; i < module->parameters.count; i++) {
+            const ls_tensor *parameter = module->parameters.items[i].tensor;
+            if (parameter->dtype == dtype && parameter->leaf != NULL) {
+                flat.count += padded(parameter->count, flat.dtype);
+            }
+        }
+        if (flat.count == 0) {
+            continue;
+        }
+        if (!already_flat(&module->parameters, &flat) && !lay_out(&module->parameters, &flat)) {
+            return -1;
+        }
+        flats[used++] = flat;
+    }
+    return used;
+}
+
+ls_status ls_module_rehome_gradients(ls_module *module, ls_flat *flat, ls_storage *storage) {
+    bool good = ls_module_list(module);
+    for (int i = 0; good && i < module->parameters.count; i++) {
+        ls_tensor *parameter = module->parameters.items[i].tensor;
+        if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
+            good = lay_gradient(parameter, storage, ls_flat_offset(flat, parameter));
+        }
+    }
+    ls_storage_drop(storage);
+    flat->gradients = storage;
+    return good ? LS_OK : LS_ERR_MEMORY;
+}

@@ -1,0 +1,243 @@
+/* Layers. Their formulas are those of the operations in autograd.h; here is what they hold and how they start. */
+#include <math.h>
+
+#include "nn/layers.h"
+#include "nn/module.h"
+
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
+
+static ls_tensor *linear_forward(ls_module *self, ls_tensor *input) {
+    const ls_linear_state *linear = self->state;
+    return ls_linear(input, linear->weight, linear->bias);
+}
+
+const ls_module_type ls_linear_type = {
+    .name = "Linear", .state_size = sizeof(ls_linear_state), .forward = linear_forward};
+
+ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options) {
+    static const ls_layer_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (in <= 0 || out <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_linear: %lld inputs and %lld outputs: both must be positive",
+                            (long long)in, (long long)out);
+    }
+    ls_module *module = ls_module_new(&ls_linear_type);
+    if (module == NULL) {
+        return NULL;
+    }
+    ls_linear_state *linear = module->state;
+    const double bound = 1.0 / sqrt((double)in);
+    linear->weight = ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(out, in), options->dtype));
+    module->failed |= linear->weight == NULL || ls_init_uniform(linear->weight, -bound, bound) != LS_OK;
+    if (!options->no_bias) {
+        linear->bias = ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype));
+        module->failed |= linear->bias == NULL || ls_init_uniform(linear->bias, -bound, bound) != LS_OK;
+    }
+    return ls_module_finish(module);
+}
+
+ls_module *ls_nn_linear(int64_t in, int64_t out) {
+    return ls_nn_linear_with(in, out, NULL);
+}
+
+/* ---- layers without parameters ----------------------------------------------------------------------------------- */
+
+typedef struct function_state {
+    ls_tensor *(*function)(ls_tensor *);
+    ls_tensor *(*function_of_number)(ls_tensor *, double);
+    ls_tensor *(*function_of_axis)(ls_tensor *, int);
+    double number;
+    int axis;
+    ls_module_type type; /* ls_nn_function: the type with the user's name */
+} function_state;
+
+static ls_tensor *function_forward(ls_module *self, ls_tensor *input) {
+    const function_state *state = self->state;
+    return state->function(input);
+}
+
+static ls_tensor *number_forward(ls_module *self, ls_tensor *input) {
+    const function_state *state = self->state;
+    return state->function_of_number(input, state->number);
+}
+
+static ls_tensor *axis_forward(ls_module *self, ls_tensor *input) {
+    const function_state *state = self->state;
+    return state->function_of_axis(input, state->axis);
+}
+
+static ls_module *function_layer(const ls_module_type *type, function_state initial) {
+    ls_module *module = ls_module_new(type);
+    if (module != NULL) {
+        *(function_state *)module->state = initial;
+    }
+    return module;
+}
+
+#define FUNCTION_TYPE(text, rule)                                                                                      \
+    { .name = (text), .state_size = sizeof(function_state), .forward = (rule) }
+
+const ls_module_type ls_relu_type = FUNCTION_TYPE("ReLU", function_forward);
+
+ls_module *ls_nn_relu(void) {
+    return function_layer(&ls_relu_type, (function_state){.function = ls_relu});
+}
+
+#define FUNCTION_LAYER(constructor, text, operation)                                                                   \
+    ls_module *constructor(void) {                                                                                     \
+        static const ls_module_type type = FUNCTION_TYPE(text, function_forward);                                      \
+        return function_layer(&type, (function_state){.function = (operation)});                                       \
+    }
+FUNCTION_LAYER(ls_nn_gelu, "GELU", ls_gelu)
+FUNCTION_LAYER(ls_nn_silu, "SiLU", ls_silu)
+FUNCTION_LAYER(ls_nn_softplus, "Softplus", ls_softplus)
+FUNCTION_LAYER(ls_nn_sigmoid, "Sigmoid", ls_sigmoid)
+FUNCTION_LAYER(ls_nn_tanh, "Tanh", ls_tanh)
+
+#define NUMBER_LAYER(constructor, text, operation)                                                                     \
+    ls_module *constructor(double number) {                                                                            \
+        static const ls_module_type type = FUNCTION_TYPE(text, number_forward);                                        \
+        return function_layer(&type, (function_state){.function_of_number = (operation), .number = number});           \
+    }
+NUMBER_LAYER(ls_nn_leaky_relu, "LeakyReLU", ls_leaky_relu)
+NUMBER_LAYER(ls_nn_elu, "ELU", ls_elu)
+
+#define AXIS_LAYER(constructor, text, operation)                                                                       \
+    ls_module *constructor(int axis) {                                                                                 \
+        static const ls_module_type type = FUNCTION_TYPE(text, axis_forward);                                          \
+        return function_layer(&type, (function_state){.function_of_axis = (operation), .axis = axis});                 \
+    }
+AXIS_LAYER(ls_nn_softmax, "Softmax", ls_softmax)
+AXIS_LAYER(ls_nn_log_softmax, "LogSoftmax", ls_log_softmax)
+
+static ls_tensor *flatten_all_but_first(ls_tensor *x) {
+    return ls_flatten(x, 1, -1);
+}
+FUNCTION_LAYER(ls_nn_flatten, "Flatten", flatten_all_but_first)
+
+static ls_tensor *dropout_forward(ls_module *self, ls_tensor *input) {
+    const function_state *state = self->state;
+    return self->training && state->number > 0 ? ls_dropout(input, state->number) : input;
+}
+
+ls_module *ls_nn_dropout(double p) {
+    static const ls_module_type type = FUNCTION_TYPE("Dropout", dropout_forward);
+    if (!(p >= 0 && p <= 1)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_dropout: probability %g is not between 0 and 1", p);
+    }
+    return function_layer(&type, (function_state){.number = p});
+}
+
+ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x)) {
+    static const ls_module_type type = FUNCTION_TYPE("Function", function_forward);
+    if (name == NULL || function == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_function: the name or the function is NULL");
+    }
+    ls_module *module = function_layer(&type, (function_state){.function = function});
+    if (module != NULL) {
+        function_state *state = module->state;
+        state->type = type;
+        state->type.name = name;
+        module->type = &state->type;
+    }
+    return module;
+}
+
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
+
+typedef struct embedding_state {
+    ls_tensor *weight;
+} embedding_state;
+
+static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
+    const embedding_state *embedding = self->state;
+    return ls_embedding(embedding->weight, input);
+}
+
+ls_module *ls_nn_embedding(int64_t count, int64_t width) {
+    static const ls_module_type type = {
+        .name = "Embedding", .state_size = sizeof(embedding_state), .forward = embedding_forward};
+    if (count <= 0 || width <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_embedding: %lld rows of width %lld: both must be positive",
+                            (long long)count, (long long)width);
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module == NULL) {
+        return NULL;
+    }
+    embedding_state *embedding = module->state;
+    embedding->weight = ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), LS_F32));
+    module->failed |= embedding->weight == NULL || ls_init_normal(embedding->weight, 0, 1) != LS_OK;
+    return ls_module_finish(module);
+}
+
+/* ---- normalisation ----------------------------------------------------------------------------------------------- */
+
+typedef struct norm_state {
+    ls_tensor *weight;
+    ls_tensor *bias;
+    ls_tensor *running_mean;
+    ls_tensor *running_var;
+    int axes;
+    double epsilon;
+    double momentum;
+} norm_state;
+
+/* Weight of ones and bias of zeros, unless the options say otherwise. */
+static norm_state *norm_begin(ls_module *module, ls_shape shape, const ls_layer_options *options) {
+    norm_state *norm = module->state;
+    norm->axes = shape.ndim;
+    norm->epsilon = options->epsilon > 0 ? options->epsilon : 1e-5;
+    norm->momentum = options->momentum > 0 ? options->momentum : 0.1;
+    if (!options->no_affine) {
+        norm->weight = ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype));
+        if (!options->no_bias) {
+            norm->bias = ls_module_add_parameter(module, "bias", ls_zeros(shape, options->dtype));
+        }
+    }
+    return norm;
+}
+
+static ls_tensor *layer_norm_forward(ls_module *self, ls_tensor *input) {
+    const norm_state *norm = self->state;
+    return ls_layer_norm(input, norm->axes, norm->weight, norm->bias, norm->epsilon);
+}
+
+ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "LayerNorm", .state_size = sizeof(norm_state), .forward = layer_norm_forward};
+    static const ls_layer_options defaults;
+    if (shape.ndim < 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_layer_norm: the shape must have one axis or more");
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module != NULL) {
+        norm_begin(module, shape, options != NULL ? options : &defaults);
+    }
+    return ls_module_finish(module);
+}
+
+static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
+    const norm_state *norm = self->state;
+    return ls_batch_norm(input, norm->running_mean, norm->running_var, norm->weight, norm->bias, self->training,
+                         norm->momentum, norm->epsilon);
+}
+
+ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "BatchNorm1d", .state_size = sizeof(norm_state), .forward = batch_norm_forward};
+    static const ls_layer_options defaults;
+    if (channels <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_batch_norm_1d: %lld channels: the number must be positive",
+                            (long long)channels);
+    }
+    options = options != NULL ? options : &defaults;
+    ls_module *module = ls_module_new(&type);
+    if (module == NULL) {
+        return NULL;
+    }
+    norm_state *norm = norm_begin(module, LS_SHAPE(channels), options);
+    norm->running_mean = ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), options->dtype));
+    norm->running_var = ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), options->dtype));
+    return ls_module_finish(module);
+}

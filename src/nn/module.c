@@ -1,0 +1,325 @@
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+static void named_list_clear(ls_named_list *list, bool owns_tensors) {
+    for (int i = 0; i < list->count; i++) {
+        ls_free(list->items[i].name);
+        if (owns_tensors) {
+            ls_tensor_drop(list->items[i].tensor);
+        }
+    }
+    ls_free(list->items);
+    *list = (ls_named_list){0};
+}
+
+/* Takes `name` over, also when it fails. */
+static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
+    if (name != NULL && list->count == list->capacity) {
+        const int capacity = list->capacity == 0 ? 4 : 2 * list->capacity;
+        ls_named_tensor *items =
+            ls_reallocate(list->items, (size_t)list->count * sizeof *items, (size_t)capacity * sizeof *items);
+        if (items != NULL) {
+            list->items = items;
+            list->capacity = capacity;
+        }
+    }
+    if (name == NULL || list->count == list->capacity) {
+        ls_free(name);
+        return false;
+    }
+    list->items[list->count++] = (ls_named_tensor){.name = name, .tensor = tensor};
+    return true;
+}
+
+static void forget_lists(ls_module *module) {
+    named_list_clear(&module->parameters, false);
+    named_list_clear(&module->buffers, false);
+    module->listed = false;
+}
+
+ls_module *ls_module_new(const ls_module_type *type) {
+    if (type == NULL || type->forward == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_module_new: the type has no forward function");
+    }
+    ls_module *module = ls_allocate_zeroed(1, sizeof *module);
+    void *state = ls_allocate_zeroed(1, type->state_size);
+    if (module == NULL || state == NULL) {
+        ls_free(module);
+        ls_free(state);
+        (void)ls_fail_memory("ls_module_new", sizeof *module + type->state_size);
+        return NULL;
+    }
+    module->type = type;
+    module->state = state;
+    module->training = true;
+    return module;
+}
+
+void ls_module_free(ls_module *module) {
+    if (module == NULL) {
+        return;
+    }
+    if (module->type->finish != NULL) {
+        module->type->finish(module);
+    }
+    forget_lists(module);
+    named_list_clear(&module->own_parameters, true);
+    named_list_clear(&module->own_buffers, true);
+    for (int i = 0; i < module->child_count; i++) {
+        ls_free(module->children[i].name);
+        ls_module_free(module->children[i].module);
+    }
+    ls_free(module->children);
+    ls_free(module->state);
+    ls_free(module);
+}
+
+static bool name_is_good(const ls_module *module, const char *name) {
+    if (name == NULL || strchr(name, '.') != NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the name %s%s%s cannot be used: names are text without dots",
+                      module->type->name, name != NULL ? "\"" : "", name != NULL ? name : "NULL",
+                      name != NULL ? "\"" : "");
+        return false;
+    }
+    return true;
+}
+
+static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
+    tensor = ls_tensor_take(tensor);
+    if (module == NULL || module->failed || tensor == NULL || !name_is_good(module, name)) {
+        ls_tensor_drop(tensor);
+        if (module != NULL) {
+            module->failed = true;
+        }
+        return NULL;
+    }
+    forget_lists(module);
+    if (!named_list_add(list, ls_duplicate_string(name), tensor)) {
+        ls_tensor_drop(tensor);
+        module->failed = true;
+        (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
+        return NULL;
+    }
+    return tensor;
+}
+
+ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor) {
+    ls_tensor *added = module != NULL ? add_tensor(module, &module->own_parameters, name, tensor)
+                                      : add_tensor(NULL, NULL, name, tensor);
+    if (added != NULL && ls_dtype_is_floating(ls_dtype_of(added)) && ls_set_requires_grad(added, true) != LS_OK) {
+        module->failed = true;
+    }
+    return added;
+}
+
+ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor) {
+    return module != NULL ? add_tensor(module, &module->own_buffers, name, tensor)
+                          : add_tensor(NULL, NULL, name, tensor);
+}
+
+static bool grow_children(ls_module *module) {
+    if (module->child_count < module->child_capacity) {
+        return true;
+    }
+    const int capacity = module->child_capacity == 0 ? 4 : 2 * module->child_capacity;
+    ls_child *children = ls_reallocate(module->children, (size_t)module->child_count * sizeof *children,
+                                       (size_t)capacity * sizeof *children);
+    if (children == NULL) {
+        return false;
+    }
+    module->children = children;
+    module->child_capacity = capacity;
+    return true;
+}
+
+ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
+    if (module == NULL || module->failed || child == NULL || !name_is_good(module, name)) {
+        ls_module_free(child);
+        if (module != NULL) {
+            module->failed = true;
+        }
+        return NULL;
+    }
+    forget_lists(module);
+    char *copy = ls_duplicate_string(name);
+    if (copy == NULL || !grow_children(module)) {
+        ls_free(copy);
+        ls_module_free(child);
+        module->failed = true;
+        (void)ls_fail_memory(module->type->name, sizeof(ls_child));
+        return NULL;
+    }
+    module->children[module->child_count++] = (ls_child){.name = copy, .module = child};
+    return child;
+}
+
+ls_module *ls_module_finish(ls_module *module) {
+    if (module != NULL && module->failed) {
+        char reason[LS_ERROR_CAPACITY];
+        snprintf(reason, sizeof reason, "%s", ls_error_message());
+        const ls_status status = ls_error_status();
+        ls_module_free(module);
+        ls_error_restore(status, reason);
+        return NULL;
+    }
+    return module;
+}
+
+void *ls_module_state(const ls_module *module) {
+    return module != NULL ? module->state : NULL;
+}
+
+bool ls_module_is_training(const ls_module *module) {
+    return module != NULL && module->training;
+}
+
+ls_tensor *ls_forward(ls_module *module, ls_tensor *input) {
+    if (module == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_forward: the module is NULL");
+        return ls_scope_failed();
+    }
+    return input != NULL ? module->type->forward(module, input) : NULL;
+}
+
+void ls_module_train(ls_module *module, bool training) {
+    if (module == NULL) {
+        return;
+    }
+    module->training = training;
+    for (int i = 0; i < module->child_count; i++) {
+        ls_module_train(module->children[i].module, training);
+    }
+}
+
+/* ---- lists of everything below a module ------------------------------------------------------------------------- */
+
+static char *join_names(const char *prefix, const char *name) {
+    const size_t size = strlen(prefix) + strlen(name) + 2;
+    char *joined = ls_allocate(size);
+    if (joined != NULL) {
+        snprintf(joined, size, "%s%s%s", prefix, *prefix != '\0' && *name != '\0' ? "." : "", name);
+    }
+    return joined;
+}
+
+static bool gather_own(ls_named_list *into, const ls_named_list *own, const char *prefix) {
+    for (int i = 0; i < own->count; i++) {
+        if (!named_list_add(into, join_names(prefix, own->items[i].name), own->items[i].tensor)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool gather(ls_module *into, const ls_module *from, const char *prefix) {
+    if (!gather_own(&into->parameters, &from->own_parameters, prefix) ||
+        !gather_own(&into->buffers, &from->own_buffers, prefix)) {
+        return false;
+    }
+    for (int i = 0; i < from->child_count; i++) {
+        char *name = join_names(prefix, from->children[i].name);
+        const bool good = name != NULL && gather(into, from->children[i].module, name);
+        ls_free(name);
+        if (!good) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ls_module_list(ls_module *module) {
+    if (!module->listed) {
+        module->listed = gather(module, module, "");
+        if (!module->listed) {
+            forget_lists(module);
+            (void)ls_fail_memory("ls_module_list", sizeof(ls_named_tensor));
+        }
+    }
+    return module->listed;
+}
+
+/* The lists are a cache: filling it does not change what the module is. */
+static const ls_named_list *listed(const ls_module *module, bool buffers) {
+    static const ls_named_list empty;
+    ls_module *cached = (ls_module *)module;
+    if (cached == NULL || !ls_module_list(cached)) {
+        return &empty;
+    }
+    return buffers ? &cached->buffers : &cached->parameters;
+}
+
+static const ls_named_tensor *listed_item(const ls_module *module, bool buffers, int index) {
+    static const ls_named_tensor none;
+    const ls_named_list *list = listed(module, buffers);
+    return index >= 0 && index < list->count ? &list->items[index] : &none;
+}
+
+int ls_module_parameter_count(const ls_module *module) {
+    return listed(module, false)->count;
+}
+
+ls_tensor *ls_module_parameter(const ls_module *module, int index) {
+    return listed_item(module, false, index)->tensor;
+}
+
+const char *ls_module_parameter_name(const ls_module *module, int index) {
+    return listed_item(module, false, index)->name;
+}
+
+int ls_module_buffer_count(const ls_module *module) {
+    return listed(module, true)->count;
+}
+
+ls_tensor *ls_module_buffer(const ls_module *module, int index) {
+    return listed_item(module, true, index)->tensor;
+}
+
+const char *ls_module_buffer_name(const ls_module *module, int index) {
+    return listed_item(module, true, index)->name;
+}
+
+ls_tensor *ls_module_find(const ls_module *module, const char *name) {
+    for (int buffers = 0; name != NULL && buffers < 2; buffers++) {
+        const ls_named_list *list = listed(module, buffers == 1);
+        for (int i = 0; i < list->count; i++) {
+            if (strcmp(list->items[i].name, name) == 0) {
+                return list->items[i].tensor;
+            }
+        }
+    }
+    return NULL;
+}
+
+int64_t ls_module_size(const ls_module *module) {
+    const ls_named_list *list = listed(module, false);
+    int64_t size = 0;
+    for (int i = 0; i < list->count; i++) {
+        size += ls_count(list->items[i].tensor);
+    }
+    return size;
+}
+
+void ls_module_zero_grad(ls_module *module) {
+    const ls_named_list *list = listed(module, false);
+    for (int i = 0; i < list->count; i++) {
+        ls_zero_grad(list->items[i].tensor);
+    }
+}
+
+uint64_t ls_module_hash(const ls_module *module) {
+    const ls_named_list *list = listed(module, false);
+    uint64_t hash = 0xcbf29ce484222325U;
+    for (int i = 0; i < list->count; i++) {
+        const ls_tensor *tensor = list->items[i].tensor;
+        const unsigned char *bytes = ls_data(tensor);
+        const size_t size = (size_t)ls_count(tensor) * ls_dtype_size(ls_dtype_of(tensor));
+        for (size_t at = 0; bytes != NULL && at < size; at++) {
+            hash = (hash ^ bytes[at]) * 0x100000001b3U;
+        }
+    }
+    return hash;
+}

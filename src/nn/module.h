@@ -1,0 +1,80 @@
+/*
+ * nn: modules, layers, initialisers. This header: what a module is inside, and the flat buffers its parameters lie in.
+ */
+#ifndef LS_NN_MODULE_H
+#define LS_NN_MODULE_H
+
+#include <lockstep/nn.h>
+
+#include "autograd/op.h"
+#include "base/status.h"
+
+/* A tensor with its full name, as seen from the module that lists it. */
+typedef struct ls_named_tensor {
+    char *name;
+    ls_tensor *tensor; /* lent by the module that owns it */
+} ls_named_tensor;
+
+typedef struct ls_named_list {
+    ls_named_tensor *items;
+    int count;
+    int capacity;
+} ls_named_list;
+
+typedef struct ls_child {
+    char *name;
+    ls_module *module;
+} ls_child;
+
+/*
+ * Parameters of one dtype side by side, each from a multiple of LS_FLAT_ALIGNMENT bytes, and their gradients at the
+ * same places. Gaps are zero and stay so.
+ */
+typedef struct ls_flat {
+    ls_dtype dtype;
+    int64_t count; /* elements, gaps included */
+    ls_storage *parameters;
+    ls_storage *gradients;
+} ls_flat;
+
+#define LS_FLAT_ALIGNMENT 64
+
+struct ls_module {
+    const ls_module_type *type;
+    void *state;
+    bool training;
+    bool failed; /* something added to it was NULL or could not be stored */
+    ls_named_list own_parameters;
+    ls_named_list own_buffers;
+    ls_child *children;
+    int child_count;
+    int child_capacity;
+    /* Of this module and all below it, names full: gathered on first use, forgotten when something is added. */
+    bool listed;
+    ls_named_list parameters;
+    ls_named_list buffers;
+};
+
+/* Gathers the lists if need be. False with an error when there is no memory. */
+bool ls_module_list(ls_module *module);
+
+/* The most dtypes that parameters can have: the floating ones. */
+#define LS_FLAT_LIMIT 4
+
+/*
+ * Lays the parameters of the module and their gradients into flat buffers, one pair per dtype, and returns how many
+ * pairs there are (at most LS_FLAT_LIMIT), -1 on failure. What lies so already is left where it is. The storages are
+ * lent.
+ */
+int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
+
+/*
+ * Moves the gradients of a flattened module into `storage` (a reference taken over), which has room for flat->count
+ * elements and is cleared.
+ */
+ls_status ls_module_rehome_gradients(ls_module *module, ls_flat *flat, ls_storage *storage);
+
+/* The offset of a parameter in its flat buffer, in elements. */
+int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter);
+
+#endif
