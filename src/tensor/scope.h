@@ -7,6 +7,7 @@
 #define LS_TENSOR_SCOPE_H
 
 #include "base/status.h"
+#include "tensor/cache.h"
 #include "tensor/tensor.h"
 
 typedef struct ls_tape ls_tape;
@@ -15,7 +16,8 @@ typedef struct ls_tape ls_tape;
 typedef struct ls_tape_listener {
     /* The tensor that this node made is being freed. No live node refers to it. */
     void (*output_died)(ls_tape_link *node);
-    /* The scope ended and these nodes are left on its tape: move them to `outer` or free them. */
+    /* The scope ended and these nodes are left on its tape: move them to `outer` or free them. `outer` is NULL when the
+     * thread ends. */
     void (*scope_ended)(ls_tape *tape, ls_tape *outer);
 } ls_tape_listener;
 
@@ -32,32 +34,92 @@ struct ls_tape {
     ls_tape_link *last;
 };
 
+/* Something to be called once when a backward pass over this scope ends; forgotten when the scope ends first. */
+typedef struct ls_scope_callback {
+    ls_status (*function)(void *user);
+    void *user;
+    struct ls_scope_callback *next;
+} ls_scope_callback;
+
 struct ls_scope {
     ls_scope *outer; /* NULL for the root, which every thread has and which owns no tensors */
     ls_tensor *newest;
     ls_tape tape;
+    ls_scope_callback *callbacks;
     ls_status status; /* the first failure in it */
     char message[LS_ERROR_CAPACITY];
 };
 
-/* What a thread keeps: its innermost scope, whether it records, and free tensor records. */
+/*
+ * What ls_tensor.scope says of a tensor whose reference the scope or the user has given up: only nodes hold it. A mark,
+ * never read or written.
+ */
+extern ls_scope ls_nowhere;
+
+/* What a thread keeps. */
 typedef struct ls_thread_state {
-    ls_scope *scope; /* never NULL */
-    bool no_grad;
+    ls_scope *scope;  /* the innermost; never NULL */
+    ls_tensor *dying; /* tensors to be freed one after the other, so that a long chain takes no deep stack */
+    uint64_t pass;    /* counts this thread's backward passes */
+    bool no_grad;     /* record nothing */
+    bool burying;     /* the dying are being freed */
+    bool walking;     /* a backward pass runs */
+    ls_cache cache;
     ls_scope root;
-    ls_tensor *free_tensors;
-    ls_storage *free_storages;
-    ls_scope *free_scopes;
 } ls_thread_state;
+
+extern _Thread_local ls_thread_state *ls_thread_present
+    __attribute__((visibility("hidden"), tls_model("initial-exec")));
+
+/* Makes this thread's state; NULL with the error set when there is no memory. */
+ls_thread_state *ls_thread_make(void);
 
 /* This thread's state, made on first use and freed when the thread ends. NULL with the error set when there is no
  * memory. */
-ls_thread_state *ls_thread(void);
+static inline ls_thread_state *ls_thread(void) {
+    ls_thread_state *thread = ls_thread_present;
+    return __builtin_expect(thread != NULL, 1) ? thread : ls_thread_make();
+}
+
+/*
+ * What happens at the end of a thread: ends its scopes and frees its tape and its cache. Tensors that users hold stay
+ * good. The thread may go on; it then starts anew.
+ */
+void ls_thread_end(void);
+
+/* Memory for records (tensors, storages, nodes) from this thread's cache; NULL with no message when there is none. */
+static inline void *ls_record_allocate(size_t bytes) {
+    ls_thread_state *thread = ls_thread();
+    return thread != NULL ? ls_cache_allocate(&thread->cache, bytes) : NULL;
+}
+
+void ls_record_release_without_thread(void *record);
+
+static inline void ls_record_release(void *record, size_t bytes) {
+    ls_thread_state *thread = ls_thread();
+    if (__builtin_expect(thread != NULL, 1)) {
+        ls_cache_release(&thread->cache, record, bytes);
+    } else {
+        ls_record_release_without_thread(record);
+    }
+}
+
+/* Frees the tensors of the scope; it stays open. */
+void ls_scope_sweep(ls_scope *scope);
+
+/* Forgets the scope's callbacks. */
+void ls_scope_forget_callbacks(ls_scope *scope);
 
 /*
  * Notes the thread's present error in its innermost scope, if it is the first there. Every operation that fails calls
  * it; returns NULL so that `return ls_scope_failed();` reads well.
  */
 void *ls_scope_failed(void);
+
+/* The same for functions of ls_status: returns the thread's present status. */
+static inline ls_status ls_scope_failed_status(void) {
+    (void)ls_scope_failed();
+    return ls_error_status();
+}
 
 #endif

@@ -62,6 +62,15 @@ ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, 
 ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride,
                                 int64_t offset);
 
+/*
+ * A dense tensor over the whole of `storage`, which it takes even when it fails; the sizes are the caller's to check.
+ * NULL with no message when there is no memory. The caller holds the reference.
+ */
+ls_tensor *ls_tensor_of_storage(ls_storage *storage, int ndim, const int64_t *size, ls_dtype dtype);
+
+/* Whether such strides lay the elements out densely in row-major order. */
+bool ls_strides_are_dense(int ndim, const int64_t *size, const int64_t *stride);
+
 /* References. ls_tensor_drop frees with the last one; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;
@@ -82,7 +91,7 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor);
  * Moves the elements of a leaf into `storage` at `offset` elements, which must have room: handles to the tensor stay
  * good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
  */
-void ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset);
+ls_status ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset);
 
 /* Storages. A new one has one reference; NULL with no message when there is no memory. */
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);

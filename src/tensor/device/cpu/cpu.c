@@ -1,0 +1,89 @@
+/* The CPU's row of the device table. Memory comes from the calling thread's cache; what a stream is asked is done
+ * before the call returns, so there is one stream and one event, and neither holds anything. */
+#include "tensor/device/cpu/cpu.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "tensor/scope.h"
+
+struct ls_stream {
+    char nothing;
+};
+
+struct ls_event {
+    char nothing;
+};
+
+static ls_stream the_stream;
+static ls_event the_event;
+
+static void *allocate(size_t bytes) {
+    return ls_record_allocate(bytes);
+}
+
+static void release(void *memory, size_t bytes) {
+    ls_record_release(memory, bytes);
+}
+
+static ls_stream *default_stream(void) {
+    return &the_stream;
+}
+
+static void stream_free(ls_stream *stream) {
+    (void)stream;
+}
+
+static ls_status stream_wait(ls_stream *stream) {
+    (void)stream;
+    return LS_OK;
+}
+
+static ls_event *event_new(void) {
+    return &the_event;
+}
+
+static void event_free(ls_event *event) {
+    (void)event;
+}
+
+static ls_status event_pass(ls_event *event, ls_stream *stream) {
+    (void)event;
+    (void)stream;
+    return LS_OK;
+}
+
+static bool event_done(const ls_event *event) {
+    (void)event;
+    return true;
+}
+
+static ls_status copy_to_host(ls_stream *stream, void *host, const void *memory, size_t bytes) {
+    (void)stream;
+    memcpy(host, memory, bytes);
+    return LS_OK;
+}
+
+static ls_status copy_from_host(ls_stream *stream, void *memory, const void *host, size_t bytes) {
+    (void)stream;
+    memcpy(memory, host, bytes);
+    return LS_OK;
+}
+
+const ls_device ls_cpu = {
+    .name = "cpu",
+    .kernels = &ls_cpu_kernels,
+    .allocate = allocate,
+    .release = release,
+    .default_stream = default_stream,
+    .stream_new = default_stream,
+    .stream_free = stream_free,
+    .stream_wait = stream_wait,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_pass,
+    .event_wait = event_pass,
+    .event_done = event_done,
+    .copy_to_host = copy_to_host,
+    .copy_from_host = copy_from_host,
+};

@@ -1,0 +1,69 @@
+/* Looking at a tensor without touching its elements. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/scope.h"
+
+int ls_axis_index(int axis, int ndim) {
+    const int index = axis < 0 ? axis + ndim : axis;
+    return index >= 0 && index < ndim ? index : -1;
+}
+
+bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) {
+    return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
+}
+
+ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {
+    ls_shape_text shape;
+    size_t at = 0;
+    shape.text[at++] = '[';
+    for (int i = 0; i < ndim; i++) {
+        at += (size_t)snprintf(shape.text + at, sizeof shape.text - at, i > 0 ? ", %lld" : "%lld", (long long)size[i]);
+    }
+    shape.text[at++] = ']';
+    shape.text[at] = '\0';
+    return shape;
+}
+
+int ls_ndim(const ls_tensor *tensor) {
+    return tensor != NULL ? tensor->ndim : 0;
+}
+
+int64_t ls_size(const ls_tensor *tensor, int axis) {
+    const int index = tensor != NULL ? ls_axis_index(axis, tensor->ndim) : -1;
+    return index >= 0 ? tensor->size[index] : 0;
+}
+
+int64_t ls_stride(const ls_tensor *tensor, int axis) {
+    const int index = tensor != NULL ? ls_axis_index(axis, tensor->ndim) : -1;
+    return index >= 0 ? tensor->stride[index] : 0;
+}
+
+ls_shape ls_shape_of(const ls_tensor *tensor) {
+    return tensor != NULL ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
+}
+
+int64_t ls_count(const ls_tensor *tensor) {
+    return tensor != NULL ? tensor->count : 0;
+}
+
+ls_dtype ls_dtype_of(const ls_tensor *tensor) {
+    return tensor != NULL ? (ls_dtype)tensor->dtype : LS_F32;
+}
+
+bool ls_is_contiguous(const ls_tensor *tensor) {
+    return tensor != NULL && tensor->contiguous;
+}
+
+void *ls_data(const ls_tensor *tensor) {
+    if (tensor == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_data: tensor is NULL");
+        return ls_scope_failed();
+    }
+    if (!tensor->contiguous) {
+        (void)ls_fail(LS_ERR_STATE, "ls_data: the tensor %s is a view with gaps; take ls_contiguous of it first",
+                      LS_SHAPE_TEXT(tensor));
+        return ls_scope_failed();
+    }
+    return tensor->data;
+}

@@ -1,0 +1,62 @@
+/* This thread's state: made on first use, freed by a key's destructor when the thread ends and by a destructor of the
+ * library when the thread that leaves the program does. */
+#include "tensor/scope.h"
+
+#include <pthread.h>
+
+#include "base/memory.h"
+
+_Thread_local ls_thread_state *ls_thread_present;
+
+static pthread_key_t end_key;
+static pthread_once_t end_key_once = PTHREAD_ONCE_INIT;
+static bool end_key_works;
+
+static void end_thread(void *state) {
+    (void)state;
+    ls_thread_end();
+}
+
+static void make_end_key(void) {
+    end_key_works = pthread_key_create(&end_key, end_thread) == 0;
+}
+
+ls_thread_state *ls_thread_make(void) {
+    (void)pthread_once(&end_key_once, make_end_key);
+    ls_thread_state *thread = ls_allocate_zeroed(1, sizeof *thread);
+    if (thread == NULL || !end_key_works || pthread_setspecific(end_key, thread) != 0) {
+        ls_free(thread);
+        (void)ls_fail_memory("thread state", sizeof *thread);
+        return NULL;
+    }
+    ls_cache_init(&thread->cache);
+    thread->scope = &thread->root;
+    ls_thread_present = thread;
+    return thread;
+}
+
+void ls_thread_end(void) {
+    ls_thread_state *thread = ls_thread_present;
+    if (thread == NULL) {
+        return;
+    }
+    while (thread->scope != &thread->root) {
+        (void)ls_scope_end(thread->scope);
+    }
+    if (thread->root.tape.first != NULL) {
+        thread->root.tape.first->listener->scope_ended(&thread->root.tape, NULL);
+    }
+    ls_scope_forget_callbacks(&thread->root);
+    ls_cache_empty(&thread->cache);
+    ls_thread_present = NULL;
+    (void)pthread_setspecific(end_key, NULL);
+    ls_free(thread);
+}
+
+__attribute__((destructor)) static void end_last_thread(void) {
+    ls_thread_end();
+}
+
+void ls_record_release_without_thread(void *record) {
+    ls_free(record);
+}
