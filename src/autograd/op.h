@@ -52,8 +52,11 @@ struct ls_op {
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
-    bool saves_output; /* the node keeps an alias of the output in saved[0] */
-    bool communicates; /* its backward runs even if no gradient reaches it */
+    bool saves_output; /* while backward runs, saved[0] is the output */
+    bool communicates; /* its backward runs even if no gradient reaches it (it then gets zeros); its node holds the
+                          output and lives until it is walked, or until its scope ends with nothing else left on the
+                          tape */
+    uint32_t optional; /* bit i: input i may be NULL */
 };
 
 #define LS_KERNEL(name)            offsetof(ls_kernels, name)
@@ -62,34 +65,43 @@ struct ls_op {
 struct ls_node {
     ls_tape_link link; /* first: a link is its node */
     const ls_op *op;
-    ls_tensor *output;   /* weak; NULL once it is freed */
-    ls_tensor *gradient; /* of the output, gathered so far; owned */
+    ls_tensor *output;   /* weak, and never NULL: the node goes when it goes; held while there is a gradient */
+    ls_tensor *gradient; /* of the output, gathered so far; owned; maybe shared with other nodes */
     int input_count;
-    ls_tensor **inputs; /* owned references; inline_inputs, or an array of its own for concat and its kin */
+    bool holds_output;
+    uint64_t wanted;    /* bit i: input i wants a gradient; see ls_wants */
+    ls_tensor **inputs; /* owned references; inline_inputs, or an array of its own for concat and its kin, and behind
+                           it as many words of wanted bits as it needs */
     ls_tensor *inline_inputs[LS_NODE_INPUTS];
     ls_tensor *saved[LS_NODE_SAVED];
     ls_op_parameters parameters;
 };
 
 /*
- * Applies the operation. Any required input that is NULL gives NULL. On failure notes the error in the scope and
- * returns NULL. `parameters` may be NULL when the operation has none. The result belongs to the innermost scope.
+ * Applies the operation. Any input that is NULL and not optional gives NULL. On failure notes the error in the scope
+ * and returns NULL. `parameters` may be NULL when the operation has none. The result belongs to the innermost scope.
  */
 ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters);
 
 /* For backward rules. Does input i want a gradient? */
-bool ls_wants(const ls_node *node, int i);
+static inline bool ls_wants(const ls_node *node, int i) {
+    const uint64_t *words = node->inputs == node->inline_inputs
+                                ? &node->wanted
+                                : (const uint64_t *)(const void *)(node->inputs + node->input_count);
+    return (words[i / 64] >> (i % 64) & 1U) != 0 && node->inputs[i]->needs_grad;
+}
 
 /*
- * Hands input i a gradient, whose shape broadcasting may have enlarged: the surplus is summed away. Takes the tensor
- * over where it can (when it belongs to the innermost scope and nobody else refers to it) and copies it where it must.
- * NULL is the failure of the call that made it.
+ * Hands input i, if it wants one, a gradient, whose shape broadcasting may have enlarged: the surplus is summed away.
+ * NULL is the failure of the call that made it. The tensor is taken over when it belongs to the innermost scope and
+ * nobody else refers to it, and shared else: the rule may give the same tensor (its own `gradient` too, or a view) to
+ * several inputs, but not write to what it has given, nor to the `gradient` that it was lent.
  */
 ls_status ls_give(ls_node *node, int i, ls_tensor *gradient);
 
 /*
- * Where a rule can write input i's gradient itself: a dense tensor of the input's shape, lent. With *accumulate it
- * holds a gradient that must be added to, else its elements are not set. NULL: out of memory.
+ * Where a rule can write the gradient of input i, which wants one, itself: a dense tensor of the input's shape, lent.
+ * With *accumulate it holds a gradient that must be added to, else its elements are not set. NULL: failed.
  */
 ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate);
 
@@ -108,12 +120,26 @@ typedef struct ls_leaf_hook {
     struct ls_leaf_hook *next;
 } ls_leaf_hook;
 
+/*
+ * A leaf's gradient is complete, and its hooks are called, when the walk has passed every node that has the leaf as
+ * input, whether a gradient reached the node or not; with keep_tape too, since each pass counts afresh. What cannot be
+ * known to be complete (a node was freed before the walk came to it) is complete at the end of the pass.
+ *
+ * Once there is a gradient tensor it is only ever written to, never replaced, so that it can be a part of a flat buffer
+ * and ls_grad stays good.
+ */
 struct ls_leaf {
+    ls_tensor *tensor;   /* whose leaf it is; weak */
     ls_tensor *gradient; /* owned; dense; NULL until first needed or until it is laid into a flat buffer */
-    bool has_gradient;   /* false: the next gradient overwrites, and ls_grad gives NULL */
-    int uses;            /* nodes on tapes that have it as input: 0 while walking means its gradient is complete */
-    bool touched;        /* by the backward pass that runs */
-    ls_leaf_hook *hooks;
+    ls_leaf_hook *hooks; /* in the order in which they are called */
+    ls_leaf *next_touched;
+    uint64_t pass;     /* the pass that `remaining` is of */
+    int uses;          /* inputs of nodes on tapes that it is */
+    int remaining;     /* those that the present pass has not passed yet */
+    bool has_gradient; /* false: the next gradient overwrites, and ls_grad gives NULL */
+    bool touched;      /* the present pass has given it a gradient, and its hooks are yet to be called */
+    bool listed;       /* among those that the present pass has touched */
+    bool fresh;        /* it had no gradient before the present pass */
 };
 
 #endif

@@ -25,7 +25,7 @@ typedef struct ls_tape_listener {
 struct ls_tape_link {
     ls_tape_link *previous;
     ls_tape_link *next;
-    ls_tape *tape;
+    ls_tape *tape; /* NULL: what the tensor was made by is used up */
     const ls_tape_listener *listener;
 };
 
@@ -58,12 +58,12 @@ extern ls_scope ls_nowhere;
 
 /* What a thread keeps. */
 typedef struct ls_thread_state {
-    ls_scope *scope;  /* the innermost; never NULL */
-    ls_tensor *dying; /* tensors to be freed one after the other, so that a long chain takes no deep stack */
-    uint64_t pass;    /* counts this thread's backward passes */
-    bool no_grad;     /* record nothing */
-    bool burying;     /* the dying are being freed */
-    bool walking;     /* a backward pass runs */
+    ls_scope *scope;         /* the innermost; never NULL */
+    ls_tensor *dying;        /* tensors to be freed one after the other, so that a long chain takes no deep stack */
+    struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
+    uint64_t pass;           /* counts this thread's backward passes */
+    bool no_grad;            /* record nothing */
+    bool burying;            /* the dying are being freed */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;

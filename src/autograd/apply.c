@@ -1,0 +1,63 @@
+#include "autograd/tape.h"
+
+bool ls_no_grad(bool on) {
+    ls_thread_state *thread = ls_thread();
+    const bool before = thread != NULL && thread->no_grad;
+    if (thread != NULL) {
+        thread->no_grad = on;
+    }
+    return before;
+}
+
+/* An input is NULL because what should have made it failed, and has noted that; or because the caller erred. */
+static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op, int i) {
+    if (thread->scope->status == LS_OK && ls_error_status() == LS_OK) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
+    }
+    return ls_scope_failed();
+}
+
+static void drop_saved(ls_op_call *call) {
+    for (int i = 0; i < LS_NODE_SAVED; i++) {
+        if (call->saved[i] != NULL) {
+            ls_tensor_drop(call->saved[i]);
+        }
+    }
+}
+
+ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return NULL;
+    }
+    bool wanted = false;
+    for (int i = 0; i < input_count; i++) {
+        if (inputs[i] != NULL) {
+            wanted = wanted || inputs[i]->needs_grad;
+        } else if (i >= 32 || (op->optional >> i & 1U) == 0) {
+            return refuse_missing(thread, op, i);
+        }
+    }
+    ls_op_call call = {.op = op,
+                       .inputs = inputs,
+                       .input_count = input_count,
+                       .parameters = parameters,
+                       .records = wanted && !thread->no_grad && op->backward != NULL};
+    ls_status status = op->shape(&call);
+    if (status == LS_OK && op->forward != NULL) {
+        status = op->forward(&call);
+    }
+    /* A result that is not floating (a conversion to integers) has no gradient, whatever went in. */
+    const bool records = call.records && status == LS_OK && ls_dtype_is_floating((ls_dtype)call.output->dtype);
+    if (records) {
+        status = ls_tape_record(thread, &call);
+    }
+    if (!records || status != LS_OK) {
+        drop_saved(&call);
+    }
+    if (status != LS_OK) {
+        ls_release(call.output);
+        return ls_scope_failed();
+    }
+    return call.output;
+}

@@ -1,0 +1,253 @@
+#include "autograd/tape.h"
+
+/* Counts down the leaves among the inputs of a node that the walk leaves behind. */
+static ls_status pass_by(ls_pass *pass, ls_node *node) {
+    for (int i = 0; i < node->input_count; i++) {
+        if (node->inputs[i] != NULL && node->inputs[i]->leaf != NULL && ls_wants(node, i)) {
+            LS_TRY(ls_leaf_passed(pass, node->inputs[i]->leaf));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_tensor *zeros_like(const ls_tensor *tensor) {
+    ls_tensor *zeros = ls_tensor_new_owned("ls_backward", tensor->ndim, tensor->size, (ls_dtype)tensor->dtype);
+    if (zeros != NULL && ls_kernels_of(zeros)->fill(ls_stream_of(zeros), zeros, 0) != LS_OK) {
+        ls_tensor_drop(zeros);
+        return ls_scope_failed();
+    }
+    return zeros;
+}
+
+/* Runs the rule of a node. */
+static ls_status walk_node(ls_pass *pass, ls_node *node) {
+    ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
+    if (gradient == NULL) {
+        return ls_error_status();
+    }
+    node->gradient = NULL;
+    if (node->op->saves_output) {
+        node->saved[0] = ls_tensor_hold(node->output);
+    }
+    ls_status status = node->op->backward(node, gradient);
+    if (node->op->saves_output) {
+        node->saved[0] = NULL;
+        ls_tensor_drop(node->output); /* not the last reference: the node holds one while it is walked */
+    }
+    ls_tensor_drop(gradient);
+    if (status == LS_OK) {
+        status = pass_by(pass, node);
+    }
+    ls_scope_sweep(pass->scope);
+    return status;
+}
+
+/*
+ * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
+ * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
+ */
+static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
+    ls_tape *tape = node->link.tape;
+    ls_tensor *output = ls_tensor_hold(node->output);
+    const bool reached = node->gradient != NULL || node->op->communicates;
+    const ls_status status = reached ? walk_node(pass, node) : pass_by(pass, node);
+    const ls_tape_link *behind = node->link.next;
+    if (status == LS_OK && reached && !keep_tape) {
+        ls_tape_discard(node);
+    }
+    ls_tensor_drop(output);
+    *previous = behind != NULL ? behind->previous : tape->last;
+    if (*previous == &node->link) {
+        *previous = node->link.previous;
+    }
+    return status;
+}
+
+static ls_status walk_tape(ls_pass *pass, ls_tape *tape, bool keep_tape) {
+    ls_tape_link *link = tape->last;
+    while (link != NULL) {
+        LS_TRY(step(pass, (ls_node *)link, keep_tape, &link));
+    }
+    return LS_OK;
+}
+
+/* The callbacks of a scope whose tape is walked become those of the pass. */
+static void adopt_callbacks(ls_pass *pass, ls_scope *scope) {
+    ls_scope_callback **end = &pass->scope->callbacks;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = scope->callbacks;
+    scope->callbacks = NULL;
+}
+
+static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape) {
+    for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        if (scope->tape.last != NULL) {
+            adopt_callbacks(pass, scope);
+            LS_TRY(walk_tape(pass, &scope->tape, keep_tape));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status call_back(ls_pass *pass) {
+    while (pass->scope->callbacks != NULL) {
+        ls_scope_callback *record = pass->scope->callbacks;
+        const ls_scope_callback callback = *record;
+        pass->scope->callbacks = callback.next;
+        ls_record_release(record, sizeof *record);
+        const ls_status status = callback.function(callback.user);
+        if (status != LS_OK) {
+            return ls_error_status() == status
+                       ? status
+                       : ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
+        }
+    }
+    return LS_OK;
+}
+
+/*
+ * What a walk leaves on nodes that stay on a tape: gradients that a failed pass did not come to use, and outputs held.
+ * First to last, for a node that goes takes only earlier ones with it.
+ */
+static void settle_nodes(ls_scope *innermost) {
+    for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        ls_tape_link *link = scope->tape.first;
+        while (link != NULL) {
+            ls_node *node = (ls_node *)link;
+            link = link->next;
+            ls_tensor *gradient = node->gradient;
+            node->gradient = NULL;
+            ls_tensor_drop(gradient);
+            if (node->holds_output && !node->op->communicates) {
+                node->holds_output = false;
+                ls_tensor_drop(node->output);
+            }
+        }
+    }
+}
+
+/* The gradient to begin with. */
+static ls_status seed(ls_tensor *output, ls_tensor *gradient) {
+    if (gradient == NULL) {
+        gradient = ls_tensor_new("ls_backward", output->ndim, output->size, (ls_dtype)output->dtype);
+        if (gradient == NULL) {
+            return ls_error_status();
+        }
+        LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, 1));
+    }
+    return ls_gather("ls_backward", 0, output, gradient);
+}
+
+static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {
+    if (!ls_dtype_is_floating((ls_dtype)output->dtype)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is %s; only floating tensors have gradients",
+                       ls_dtype_name((ls_dtype)output->dtype));
+    }
+    if (gradient == NULL && output->count != 1) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_backward: the loss must be one number, not %s; reduce it (ls_mean), or give "
+                       "ls_backward_with the gradient to begin with",
+                       LS_SHAPE_TEXT(output));
+    }
+    if (gradient != NULL && (gradient->dtype != output->dtype || !ls_tensor_same_shape(gradient, output))) {
+        return ls_fail(LS_ERR_SHAPE, "ls_backward_with: the gradient is %s of %s, the output %s of %s",
+                       LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype), LS_SHAPE_TEXT(output),
+                       ls_dtype_name((ls_dtype)output->dtype));
+    }
+    if (!output->needs_grad) {
+        return ls_fail(LS_ERR_STATE, "ls_backward: the loss has no history: nothing that it was made from requires a "
+                                     "gradient, or recording was off (ls_no_grad)");
+    }
+    if (output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
+        return ls_fail(LS_ERR_STATE, "ls_backward: the tape of this loss was already walked and is used up; keep_tape "
+                                     "in ls_backward_with keeps it");
+    }
+    return LS_OK;
+}
+
+static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {
+    ls_scope *innermost = pass->scope->outer;
+    ls_status status = seed(output, options->gradient);
+    if (status == LS_OK) {
+        status = walk_scopes(pass, innermost, options->keep_tape);
+    }
+    status = ls_leaves_settle(pass, status);
+    if (status == LS_OK) {
+        status = call_back(pass);
+    }
+    if (status != LS_OK || options->keep_tape) {
+        settle_nodes(innermost);
+    }
+    return status;
+}
+
+/* Opens the pass, runs it, closes it. */
+static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_backward_options *options) {
+    if (thread->walking != NULL) {
+        return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
+    }
+    LS_TRY(check_output(output, options->gradient));
+    ls_pass pass = {.thread = thread, .scope = ls_scope_begin()};
+    if (pass.scope == NULL) {
+        return ls_error_status();
+    }
+    thread->walking = &pass;
+    thread->pass++;
+    const bool no_grad = ls_no_grad(true);
+    ls_tensor_hold(output); /* a hook may release it */
+    const ls_status status = run_pass(&pass, output, options);
+    ls_tensor_drop(output);
+    (void)ls_no_grad(no_grad);
+    thread->walking = NULL;
+    while (thread->scope != pass.scope) { /* a hook left it open */
+        (void)ls_scope_end(thread->scope);
+    }
+    const ls_status noted = ls_scope_end(pass.scope);
+    return status != LS_OK ? status : noted;
+}
+
+ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) {
+    static const ls_backward_options defaults;
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    if (output == NULL) { /* what should have made it failed, or the caller erred */
+        if (thread->scope->status != LS_OK) {
+            ls_error_restore(thread->scope->status, thread->scope->message);
+        } else if (ls_error_status() == LS_OK) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
+        }
+        return ls_scope_failed_status();
+    }
+    const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
+    if (status != LS_OK) {
+        (void)ls_scope_failed();
+    }
+    return status;
+}
+
+ls_status ls_backward(ls_tensor *loss) {
+    return ls_backward_with(loss, NULL);
+}
+
+ls_status ls_after_backward(ls_backward_callback function, void *user) {
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    ls_scope_callback *added = ls_record_allocate(sizeof *added);
+    if (added == NULL) {
+        (void)ls_fail_memory("ls_after_backward", sizeof *added);
+        return ls_scope_failed_status();
+    }
+    *added = (ls_scope_callback){.function = function, .user = user};
+    ls_scope_callback **end = &thread->scope->callbacks;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = added;
+    return LS_OK;
+}

@@ -1,0 +1,214 @@
+/* How the gradients that rules hand out are gathered, in leaves and in nodes, with as few copies as can be. */
+#include "autograd/tape.h"
+
+/* Nobody but the holder of this reference can see the memory, and it can be added to in one sweep. */
+static bool exclusive(const ls_tensor *tensor) {
+    return tensor->references == 1 && tensor->contiguous &&
+           atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;
+}
+
+/* Made by the rule that runs, and referred to by nobody else. */
+static bool can_be_taken(const ls_thread_state *thread, const ls_tensor *tensor) {
+    return tensor->scope == thread->scope && tensor->references == 1;
+}
+
+/* Whether a gradient of `gradient`'s shape can belong to an `input` that was broadcast. */
+static bool reduces_to(const ls_tensor *gradient, const ls_tensor *input) {
+    const int more = gradient->ndim - input->ndim;
+    for (int i = 0; i < input->ndim && more >= 0; i++) {
+        if (input->size[i] != gradient->size[more + i] && input->size[i] != 1) {
+            return false;
+        }
+    }
+    return more >= 0;
+}
+
+/* y = sum of x over the axes that y lacks or has size 1 in. */
+static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
+    ls_tensor padded = *y; /* a look at y with x's dimensions */
+    const int more = x->ndim - y->ndim;
+    padded.ndim = x->ndim;
+    for (int i = 0; i < x->ndim; i++) {
+        padded.size[i] = i < more ? 1 : y->size[i - more];
+        padded.stride[i] = i < more ? 0 : y->stride[i - more];
+    }
+    return ls_kernels_of(y)->sum(ls_stream_of(y), &padded, x);
+}
+
+/* y = x, or y += x, where x may have more and larger axes; f32 or f64. */
+static ls_status combine(ls_tensor *y, const ls_tensor *x, bool add) {
+    const ls_kernels *kernels = ls_kernels_of(y);
+    if (ls_tensor_same_shape(y, x)) {
+        return add ? kernels->add(ls_stream_of(y), y, (const ls_tensor *const[]){y, x}, NULL)
+                   : kernels->copy(ls_stream_of(y), y, x);
+    }
+    return add ? kernels->add_sum(ls_stream_of(y), y, x) : sum_to(y, x);
+}
+
+static bool is_half(const ls_tensor *tensor) {
+    return tensor->dtype == LS_BF16 || tensor->dtype == LS_F16;
+}
+
+/* A copy in f32, in the scope of the pass. */
+static ls_tensor *widen(const ls_tensor *x) {
+    ls_tensor *wide = ls_tensor_new("ls_backward", x->ndim, x->size, LS_F32);
+    return wide != NULL && ls_kernels_of(x)->cast(ls_stream_of(x), wide, x) == LS_OK ? wide : NULL;
+}
+
+/* The same for half precision, by way of f32. */
+static ls_status combine_any(ls_tensor *y, const ls_tensor *x, bool add) {
+    if (!is_half(y)) {
+        return combine(y, x, add);
+    }
+    ls_tensor *wide_y = widen(y);
+    const ls_tensor *wide_x = wide_y != NULL ? widen(x) : NULL;
+    if (wide_x == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(combine(wide_y, wide_x, add));
+    return ls_kernels_of(y)->cast(ls_stream_of(y), y, wide_y);
+}
+
+static ls_tensor *new_like(const ls_tensor *input) {
+    return ls_tensor_new_owned("ls_backward", input->ndim, input->size, (ls_dtype)input->dtype);
+}
+
+static ls_status gather_in_leaf(ls_pass *pass, ls_leaf *leaf, ls_tensor *gradient) {
+    ls_leaf_touch(pass, leaf);
+    const bool add = leaf->has_gradient;
+    if (leaf->gradient == NULL && can_be_taken(pass->thread, gradient) && exclusive(gradient) &&
+        ls_tensor_same_shape(leaf->tensor, gradient)) {
+        leaf->gradient = ls_tensor_take(gradient);
+        leaf->gradient->scope = &ls_nowhere;
+    } else {
+        LS_TRY(ls_leaf_make_room(leaf));
+        LS_TRY(combine_any(leaf->gradient, gradient, add));
+    }
+    leaf->has_gradient = true;
+    return LS_OK;
+}
+
+/* From the first gradient to the end of the walk over it a node holds its output, so that neither can go. */
+static void start_gradient(ls_node *node, ls_tensor *gradient) {
+    node->gradient = gradient;
+    if (!node->holds_output) {
+        node->holds_output = true;
+        ls_tensor_hold(node->output);
+    }
+}
+
+static ls_status start_in_node(ls_pass *pass, ls_node *node, ls_tensor *gradient) {
+    if (ls_tensor_same_shape(node->output, gradient)) {
+        start_gradient(node,
+                       can_be_taken(pass->thread, gradient) ? ls_tensor_take(gradient) : ls_tensor_hold(gradient));
+        return LS_OK;
+    }
+    ls_tensor *sum = new_like(node->output);
+    if (sum == NULL) {
+        return ls_error_status();
+    }
+    start_gradient(node, sum);
+    return combine_any(sum, gradient, false);
+}
+
+static ls_status add_in_node(ls_pass *pass, ls_node *node, ls_tensor *gradient) {
+    ls_tensor *old = node->gradient;
+    if (exclusive(old)) {
+        return combine_any(old, gradient, true);
+    }
+    ls_tensor *sum = NULL;
+    if (can_be_taken(pass->thread, gradient) && exclusive(gradient) && ls_tensor_same_shape(old, gradient)) {
+        LS_TRY(combine_any(gradient, old, true));
+        sum = ls_tensor_take(gradient);
+    } else {
+        sum = new_like(node->output);
+        if (sum == NULL) {
+            return ls_error_status();
+        }
+        ls_status status = combine(sum, old, false);
+        status = status == LS_OK ? combine_any(sum, gradient, true) : status;
+        if (status != LS_OK) {
+            ls_tensor_drop(sum);
+            return status;
+        }
+    }
+    node->gradient = sum;
+    ls_tensor_drop(old);
+    return LS_OK;
+}
+
+/* The node that gathers for a tensor that is no leaf; NULL with the error set when it is gone. */
+static ls_node *gathering_node(const char *call, const ls_tensor *input) {
+    if (input->node == NULL || input->node->tape == NULL) {
+        (void)ls_fail(LS_ERR_STATE,
+                      "ls_backward: %s goes back to a part of the tape that was already walked and is used up; "
+                      "keep_tape in ls_backward_with keeps it",
+                      call);
+        return NULL;
+    }
+    return (ls_node *)input->node;
+}
+
+ls_status ls_gather(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
+    ls_pass *pass = ls_thread()->walking;
+    if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
+        return ls_fail(LS_ERR_INTERNAL, "%s: its rule gave input %d, %s of %s, a gradient of %s of %s", call, i,
+                       LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
+                       ls_dtype_name((ls_dtype)gradient->dtype));
+    }
+    if (input->leaf != NULL) {
+        return gather_in_leaf(pass, input->leaf, gradient);
+    }
+    ls_node *node = gathering_node(call, input);
+    if (node == NULL) {
+        return ls_scope_failed_status();
+    }
+    return node->gradient == NULL ? start_in_node(pass, node, gradient) : add_in_node(pass, node, gradient);
+}
+
+ls_status ls_give(ls_node *node, int i, ls_tensor *gradient) {
+    if (gradient == NULL) {
+        return ls_error_status() != LS_OK ? ls_error_status()
+                                          : ls_fail(LS_ERR_INTERNAL, "%s: its rule gave no gradient", node->op->name);
+    }
+    return ls_wants(node, i) ? ls_gather(node->op->name, i, node->inputs[i], gradient) : LS_OK;
+}
+
+static ls_tensor *sink_of_node(ls_node *node, bool *accumulate) {
+    ls_tensor *old = node->gradient;
+    *accumulate = old != NULL;
+    if (old != NULL && exclusive(old)) {
+        return old;
+    }
+    ls_tensor *own = new_like(node->output);
+    if (own == NULL) {
+        return NULL;
+    }
+    if (old == NULL) {
+        start_gradient(node, own);
+        return own;
+    }
+    if (combine(own, old, false) != LS_OK) {
+        ls_tensor_drop(own);
+        return ls_scope_failed();
+    }
+    node->gradient = own;
+    ls_tensor_drop(old);
+    return own;
+}
+
+ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate) {
+    ls_tensor *input = node->inputs[i];
+    ls_leaf *leaf = input->leaf;
+    if (leaf == NULL) {
+        ls_node *gathering = gathering_node(node->op->name, input);
+        return gathering != NULL ? sink_of_node(gathering, accumulate) : ls_scope_failed();
+    }
+    ls_leaf_touch(ls_thread()->walking, leaf);
+    if (ls_leaf_make_room(leaf) != LS_OK) {
+        return NULL;
+    }
+    *accumulate = leaf->has_gradient;
+    leaf->has_gradient = true;
+    return leaf->gradient;
+}

@@ -1,0 +1,149 @@
+/* Leaves: who wants a gradient, where it is gathered, and who is told when it is complete. */
+#include "autograd/tape.h"
+
+static void free_leaf(ls_leaf *leaf) {
+    ls_tensor_drop(leaf->gradient);
+    while (leaf->hooks != NULL) {
+        ls_leaf_hook *hook = leaf->hooks;
+        leaf->hooks = hook->next;
+        ls_record_release(hook, sizeof *hook);
+    }
+    ls_record_release(leaf, sizeof *leaf);
+}
+
+ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
+    const char *const call = "ls_set_requires_grad";
+    if (tensor == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
+        return ls_scope_failed_status();
+    }
+    if (tensor->node != NULL) {
+        (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of an operation, not a leaf; ls_detach gives one",
+                      call, LS_SHAPE_TEXT(tensor));
+        return ls_scope_failed_status();
+    }
+    if (requires_grad && !ls_dtype_is_floating((ls_dtype)tensor->dtype)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: only floating tensors have gradients, not %s", call,
+                      ls_dtype_name((ls_dtype)tensor->dtype));
+        return ls_scope_failed_status();
+    }
+    if (requires_grad && tensor->leaf == NULL) {
+        ls_leaf *leaf = ls_record_allocate(sizeof *leaf);
+        if (leaf == NULL) {
+            (void)ls_fail_memory(call, sizeof *leaf);
+            return ls_scope_failed_status();
+        }
+        *leaf = (ls_leaf){.tensor = tensor};
+        tensor->leaf = leaf;
+        tensor->leaf_free = free_leaf;
+    }
+    tensor->needs_grad = requires_grad;
+    return LS_OK;
+}
+
+bool ls_requires_grad(const ls_tensor *tensor) {
+    return tensor != NULL && tensor->needs_grad;
+}
+
+ls_tensor *ls_grad(const ls_tensor *tensor) {
+    return tensor != NULL && tensor->leaf != NULL && tensor->leaf->has_gradient ? tensor->leaf->gradient : NULL;
+}
+
+void ls_zero_grad(ls_tensor *tensor) {
+    if (tensor != NULL && tensor->leaf != NULL) {
+        tensor->leaf->has_gradient = false;
+    }
+}
+
+ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {
+    if (leaf == NULL || hook == NULL || leaf->leaf == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_add_grad_hook: %s",
+                      leaf == NULL   ? "leaf is NULL"
+                      : hook == NULL ? "hook is NULL"
+                                     : "the tensor is no leaf that requires a gradient");
+        return ls_scope_failed_status();
+    }
+    ls_leaf_hook *added = ls_record_allocate(sizeof *added);
+    if (added == NULL) {
+        (void)ls_fail_memory("ls_add_grad_hook", sizeof *added);
+        return ls_scope_failed_status();
+    }
+    *added = (ls_leaf_hook){.function = hook, .user = user};
+    ls_leaf_hook **end = &leaf->leaf->hooks;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    *end = added;
+    return LS_OK;
+}
+
+ls_status ls_leaf_make_room(ls_leaf *leaf) {
+    if (leaf->gradient != NULL) {
+        return LS_OK;
+    }
+    const ls_tensor *tensor = leaf->tensor;
+    leaf->gradient = ls_tensor_new_owned("ls_backward", tensor->ndim, tensor->size, (ls_dtype)tensor->dtype);
+    if (leaf->gradient == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    leaf->gradient->scope = &ls_nowhere; /* lent to users: releasing it does nothing */
+    return LS_OK;
+}
+
+void ls_leaf_touch(ls_pass *pass, ls_leaf *leaf) {
+    leaf->touched = true;
+    if (leaf->listed) {
+        return;
+    }
+    leaf->listed = true;
+    leaf->fresh = !leaf->has_gradient;
+    leaf->next_touched = pass->touched;
+    pass->touched = leaf;
+    ls_tensor_hold(leaf->tensor);
+}
+
+/* The gradient of this pass is complete. */
+static ls_status complete(ls_leaf *leaf) {
+    leaf->touched = false;
+    for (ls_leaf_hook *hook = leaf->hooks; hook != NULL; hook = hook->next) {
+        const ls_status status = hook->function(leaf->tensor, hook->user);
+        if (status != LS_OK) {
+            return ls_error_status() == status
+                       ? status
+                       : ls_fail(status, "ls_backward: a gradient hook failed with %s", ls_status_name(status));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_leaf_passed(ls_pass *pass, ls_leaf *leaf) {
+    if (leaf->pass != pass->thread->pass) {
+        leaf->pass = pass->thread->pass;
+        leaf->remaining = leaf->uses;
+    }
+    leaf->remaining--;
+    return leaf->remaining == 0 && leaf->touched ? complete(leaf) : LS_OK;
+}
+
+ls_status ls_leaves_settle(ls_pass *pass, ls_status status) {
+    /* The list runs from the last leaf touched to the first; hooks are due in the order of the walk. */
+    ls_leaf *ordered = NULL;
+    while (pass->touched != NULL) {
+        ls_leaf *leaf = pass->touched;
+        pass->touched = leaf->next_touched;
+        leaf->next_touched = ordered;
+        ordered = leaf;
+    }
+    for (ls_leaf *leaf = ordered; leaf != NULL && status == LS_OK; leaf = leaf->next_touched) {
+        status = leaf->touched ? complete(leaf) : LS_OK;
+    }
+    while (ordered != NULL) {
+        ls_leaf *leaf = ordered;
+        ordered = leaf->next_touched;
+        leaf->has_gradient = leaf->has_gradient && (status == LS_OK || !leaf->fresh);
+        leaf->touched = false;
+        leaf->listed = false;
+        ls_tensor_drop(leaf->tensor); /* may free the leaf */
+    }
+    return status;
+}
