@@ -104,27 +104,31 @@ static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in,
 }
 
 ls_status ls_init_kaiming_uniform(ls_tensor *tensor, double slope) {
-    double fan_in, fan_out;
+    double fan_in = 0;
+    double fan_out = 0;
     LS_TRY(fans("ls_init_kaiming_uniform", tensor, &fan_in, &fan_out));
     const double bound = sqrt(6.0 / ((1.0 + slope * slope) * fan_in));
     return ls_init_uniform(tensor, -bound, bound);
 }
 
 ls_status ls_init_kaiming_normal(ls_tensor *tensor, double slope) {
-    double fan_in, fan_out;
+    double fan_in = 0;
+    double fan_out = 0;
     LS_TRY(fans("ls_init_kaiming_normal", tensor, &fan_in, &fan_out));
     return ls_init_normal(tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
 }
 
 ls_status ls_init_xavier_uniform(ls_tensor *tensor, double gain) {
-    double fan_in, fan_out;
+    double fan_in = 0;
+    double fan_out = 0;
     LS_TRY(fans("ls_init_xavier_uniform", tensor, &fan_in, &fan_out));
     const double bound = gain * sqrt(6.0 / (fan_in + fan_out));
     return ls_init_uniform(tensor, -bound, bound);
 }
 
 ls_status ls_init_xavier_normal(ls_tensor *tensor, double gain) {
-    double fan_in, fan_out;
+    double fan_in = 0;
+    double fan_out = 0;
     LS_TRY(fans("ls_init_xavier_normal", tensor, &fan_in, &fan_out));
     return ls_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
 }
@@ -163,7 +167,8 @@ static void orthonormalise(const vectors *v) {
 }
 
 ls_status ls_init_orthogonal(ls_tensor *tensor, double gain) {
-    double fan_in, fan_out;
+    double fan_in = 0;
+    double fan_out = 0;
     LS_TRY(fans("ls_init_orthogonal", tensor, &fan_in, &fan_out));
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_init_orthogonal", tensor);
