@@ -1,0 +1,63 @@
+#include "comm/auth.h"
+
+#include <string.h>
+
+#include <sodium.h>
+
+_Static_assert(LS_PROOF_SIZE == crypto_auth_hmacsha512256_BYTES, "a proof is one HMAC-SHA-512/256");
+
+ls_status ls_key_read(ls_key *key, const char *text) {
+    const size_t size = text != NULL ? strlen(text) : 0;
+    if (size > LS_KEY_CAPACITY) {
+        return ls_fail(LS_ERR_ARGUMENT, "the job's key has %zu bytes, at most %d are allowed", size, LS_KEY_CAPACITY);
+    }
+    key->size = size;
+    if (size > 0) {
+        memcpy(key->bytes, text, size);
+    }
+    return LS_OK;
+}
+
+void ls_key_forget(ls_key *key) {
+    sodium_memzero(key, sizeof *key);
+}
+
+static ls_status start_sodium(void) {
+    return sodium_init() >= 0 ? LS_OK : ls_fail(LS_ERR_IO, "libsodium found no source of random numbers");
+}
+
+ls_status ls_key_make(char text[LS_KEY_TEXT_SIZE]) {
+    unsigned char bytes[(LS_KEY_TEXT_SIZE - 1) / 2];
+    LS_TRY(start_sodium());
+    randombytes_buf(bytes, sizeof bytes);
+    sodium_bin2hex(text, LS_KEY_TEXT_SIZE, bytes, sizeof bytes);
+    sodium_memzero(bytes, sizeof bytes);
+    return LS_OK;
+}
+
+ls_status ls_auth_nonce(uint8_t nonce[LS_NONCE_SIZE]) {
+    LS_TRY(start_sodium());
+    randombytes_buf(nonce, LS_NONCE_SIZE);
+    return LS_OK;
+}
+
+void ls_auth_prove(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]) {
+    crypto_auth_hmacsha512256_state state;
+    crypto_auth_hmacsha512256_init(&state, key->bytes, key->size);
+    crypto_auth_hmacsha512256_update(&state, (const unsigned char *)"lockstep-1", 10);
+    crypto_auth_hmacsha512256_update(&state, (const unsigned char *)role, strlen(role) + 1);
+    crypto_auth_hmacsha512256_update(&state, own, LS_NONCE_SIZE);
+    crypto_auth_hmacsha512256_update(&state, other, LS_NONCE_SIZE);
+    crypto_auth_hmacsha512256_final(&state, proof);
+    sodium_memzero(&state, sizeof state);
+}
+
+bool ls_auth_check(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]) {
+    uint8_t expected[LS_PROOF_SIZE];
+    ls_auth_prove(key, role, own, other, expected);
+    const bool equal = sodium_memcmp(expected, proof, sizeof expected) == 0;
+    sodium_memzero(expected, sizeof expected);
+    return equal;
+}

@@ -1,0 +1,46 @@
+/*
+ * Who may join a job: those who know its key. Both sides of a connection prove that they do by an HMAC-SHA-512/256
+ * (libsodium) over two fresh nonces, one from each side, and a word that says which side speaks, so that a proof can
+ * be neither replayed nor reflected. The key itself never travels and is never printed.
+ */
+#ifndef LS_COMM_AUTH_H
+#define LS_COMM_AUTH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define LS_NONCE_SIZE    32
+#define LS_PROOF_SIZE    32
+#define LS_KEY_CAPACITY  256
+#define LS_KEY_TEXT_SIZE 65 /* what ls_key_make writes, with its NUL */
+
+/* A job's key; size 0 is a job without one. */
+typedef struct ls_key {
+    size_t size;
+    unsigned char bytes[LS_KEY_CAPACITY];
+} ls_key;
+
+/* Takes the key from `text`; NULL and "" are no key. LS_ERR_ARGUMENT when it is longer than 256 bytes. */
+ls_status ls_key_read(ls_key *key, const char *text);
+
+/* Wipes it. */
+void ls_key_forget(ls_key *key);
+
+/* A fresh random key as 64 hexadecimal digits. */
+ls_status ls_key_make(char text[LS_KEY_TEXT_SIZE]);
+
+/* A fresh random nonce. */
+ls_status ls_auth_nonce(uint8_t nonce[LS_NONCE_SIZE]);
+
+/* The proof that whoever plays `role` ("server", "client", ...) knows the key, bound to both nonces. */
+void ls_auth_prove(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
+
+/* Whether `proof` is the one ls_auth_prove makes of the same arguments; takes the same time for every wrong one. */
+bool ls_auth_check(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]);
+
+#endif

@@ -1,0 +1,59 @@
+#include "comm/store_announcement.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <sodium.h>
+
+/* "lockstep-store 1 NONCE KEYED PROOF\n" */
+static const char head[] = "lockstep-store 1 ";
+
+enum { HEAD = sizeof head - 1, NONCE_TEXT = 2 * LS_NONCE_SIZE, PROOF_TEXT = 2 * LS_PROOF_SIZE };
+
+_Static_assert(HEAD + NONCE_TEXT + 3 + PROOF_TEXT + 1 == LS_ANNOUNCEMENT_SIZE, "the parts of the text");
+
+ls_status ls_announcement_make(ls_announcement *announcement, const ls_key *key) {
+    LS_TRY(ls_auth_nonce(announcement->nonce));
+    announcement->keyed = key->size > 0;
+    ls_auth_prove(key, "folder", announcement->nonce, announcement->nonce, announcement->proof);
+    return LS_OK;
+}
+
+void ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_SIZE + 1]) {
+    char nonce[NONCE_TEXT + 1], proof[PROOF_TEXT + 1];
+    sodium_bin2hex(nonce, sizeof nonce, announcement->nonce, LS_NONCE_SIZE);
+    sodium_bin2hex(proof, sizeof proof, announcement->proof, LS_PROOF_SIZE);
+    snprintf(text, LS_ANNOUNCEMENT_SIZE + 1, "%s%s %d %s\n", head, nonce, announcement->keyed, proof);
+}
+
+static bool read_hex(const char *text, uint8_t *bytes, size_t size) {
+    size_t read;
+    return sodium_hex2bin(bytes, size, text, 2 * size, NULL, &read, NULL) == 0 && read == size;
+}
+
+ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *announcement) {
+    const char *rest = text + HEAD + NONCE_TEXT;
+    if (size != LS_ANNOUNCEMENT_SIZE || memcmp(text, head, HEAD) != 0 ||
+        !read_hex(text + HEAD, announcement->nonce, LS_NONCE_SIZE) || rest[0] != ' ' ||
+        (rest[1] != '0' && rest[1] != '1') || rest[2] != ' ' ||
+        !read_hex(rest + 3, announcement->proof, LS_PROOF_SIZE) || rest[3 + PROOF_TEXT] != '\n') {
+        return ls_fail(LS_ERR_FORMAT, "the folder's file \"current\" was not written by Lockstep");
+    }
+    announcement->keyed = rest[1] == '1';
+    return LS_OK;
+}
+
+ls_status ls_announcement_check(const ls_announcement *announcement, const ls_key *key) {
+    if (ls_auth_check(key, "folder", announcement->nonce, announcement->nonce, announcement->proof)) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_DENIED, "%s",
+                   key->size == 0         ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+                   : !announcement->keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+                                          : "this process has another key than the job (LOCKSTEP_KEY)");
+}
+
+void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]) {
+    memcpy(name, "job-", 4);
+    sodium_bin2hex(name + 4, LS_JOB_FOLDER_SIZE - 4, announcement->nonce, LS_NONCE_SIZE);
+}

@@ -1,0 +1,174 @@
+#include "comm/store_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/store.h"
+
+static bool try_lock(int file) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(file, F_OFD_SETLK, &lock) == 0;
+}
+
+/* Whether the name still leads to the open file: the one who held the lock before may have removed it. */
+static bool is_still_there(int folder, const char *name, int file) {
+    struct stat opened, named;
+    return fstat(file, &opened) == 0 && fstatat(folder, name, &named, 0) == 0 && opened.st_ino == named.st_ino;
+}
+
+ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int *locked) {
+    const ls_deadline begin = ls_clock_ns();
+    for (;;) {
+        const int file = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (file < 0) {
+            return ls_fail(LS_ERR_IO, "cannot open %s in the store's folder: %s", name, strerror(errno));
+        }
+        const bool got = try_lock(file);
+        const int error = errno;
+        if (got && is_still_there(folder, name, file)) {
+            *locked = file;
+            return LS_OK;
+        }
+        close(file);
+        if (!got && error != EAGAIN && error != EACCES) {
+            return ls_fail(LS_ERR_IO, "cannot lock %s in the store's folder: %s", name, strerror(error));
+        }
+        if (ls_deadline_passed(deadline)) {
+            return ls_fail(LS_ERR_TIMEOUT, "another process holds the lock of the store's folder");
+        }
+        ls_store_nap(begin, deadline);
+    }
+}
+
+bool ls_file_is_locked(int file) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+bool ls_folder_is_locked(int folder, const char *name) {
+    const int file = openat(folder, name, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return false;
+    }
+    const bool locked = ls_file_is_locked(file);
+    close(file);
+    return locked;
+}
+
+bool ls_folder_has(int folder, const char *name) {
+    return faccessat(folder, name, F_OK, 0) == 0;
+}
+
+static ls_status read_all(int file, const char *name, void *bytes, size_t capacity, size_t *size) {
+    struct stat about;
+    if (fstat(file, &about) != 0) {
+        return ls_fail(LS_ERR_IO, "cannot look at %s in the store's folder: %s", name, strerror(errno));
+    }
+    *size = (size_t)about.st_size;
+    if (*size > capacity) {
+        return ls_fail(LS_ERR_ARGUMENT, "its value has %zu bytes, there is room for %zu", *size, capacity);
+    }
+    for (size_t done = 0; done < *size;) {
+        const ssize_t step = read(file, (char *)bytes + done, *size - done);
+        if (step > 0) {
+            done += (size_t)step;
+        } else if (step == 0 || errno != EINTR) {
+            return ls_fail(LS_ERR_IO, "cannot read %s in the store's folder: %s", name,
+                           step == 0 ? "it was cut short" : strerror(errno));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_folder_read(int folder, const char *name, void *bytes, size_t capacity, size_t *size) {
+    const int file = openat(folder, name, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open %s in the store's folder: %s", name,
+                       strerror(errno));
+    }
+    const ls_status status = read_all(file, name, bytes, capacity, size);
+    close(file);
+    return status;
+}
+
+static bool write_all(int file, ls_bytes bytes) {
+    for (size_t done = 0; done < bytes.size;) {
+        const ssize_t step = write(file, (const char *)bytes.data + done, bytes.size - done);
+        if (step >= 0) {
+            done += (size_t)step;
+        } else if (errno != EINTR) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked) {
+    static const char aside[] = "aside";
+    unlinkat(folder, aside, 0); /* of a writer that was killed: its file may be locked, even seen under another name */
+    const int file = openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool fine = file >= 0 && (locked == NULL || try_lock(file)) && write_all(file, bytes);
+    fine = fine && renameat(folder, aside, folder, name) == 0;
+    const int error = errno;
+    if (file >= 0 && (!fine || locked == NULL)) {
+        close(file);
+    }
+    if (!fine) {
+        unlinkat(folder, aside, 0);
+        return ls_fail(LS_ERR_IO, "cannot write %s in the store's folder: %s", name, strerror(error));
+    }
+    if (locked != NULL) {
+        *locked = file;
+    }
+    return LS_OK;
+}
+
+void ls_folder_remove(int parent, const char *name) {
+    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = folder >= 0 ? fdopendir(folder) : NULL;
+    if (list == NULL) {
+        if (folder >= 0) {
+            close(folder);
+        }
+        return;
+    }
+    for (struct dirent *item = readdir(list); item != NULL; item = readdir(list)) {
+        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0) {
+            unlinkat(folder, item->d_name, 0);
+        }
+    }
+    closedir(list);
+    unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+static bool is_stale(int parent, const char *name, const char *lock) {
+    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) {
+        return false;
+    }
+    const bool locked = ls_folder_is_locked(folder, lock);
+    close(folder);
+    return !locked;
+}
+
+void ls_folder_remove_stale(int parent, const char *prefix, const char *lock) {
+    const int copy = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
+    if (list == NULL) {
+        if (copy >= 0) {
+            close(copy);
+        }
+        return;
+    }
+    for (struct dirent *item = readdir(list); item != NULL; item = readdir(list)) {
+        if (strncmp(item->d_name, prefix, strlen(prefix)) == 0 && is_stale(parent, item->d_name, lock)) {
+            ls_folder_remove(parent, item->d_name);
+        }
+    }
+    closedir(list);
+}

@@ -1,0 +1,86 @@
+/*
+ * What the TCP store's two sides say to each other: the bytes, and the strict reading of them. Nothing here touches a
+ * socket, so that any bytes can be fed to it.
+ *
+ * A connection begins with the server's hello and the client's (see ls_hello), which the server answers with a reply
+ * that carries its proof. From then on the client sends requests and the server one reply to each. Requests and
+ * replies are frames: four bytes of length, then so many bytes of body. All numbers are little-endian.
+ */
+#ifndef LS_COMM_STORE_MESSAGE_H
+#define LS_COMM_STORE_MESSAGE_H
+
+#include "comm/auth.h"
+
+#define LS_STORE_KEY_MAX   255
+#define LS_STORE_VALUE_MAX (1U << 20)
+#define LS_RANKS_MAX       4096 /* ranks of a job that meets through a store */
+
+#define LS_FRAME_HEADER  4
+#define LS_REQUEST_FIXED 24
+#define LS_REPLY_FIXED   16
+#define LS_REQUEST_MAX   (LS_REQUEST_FIXED + LS_STORE_KEY_MAX + 2 * LS_STORE_VALUE_MAX)
+#define LS_REPLY_MAX     (LS_REPLY_FIXED + LS_STORE_VALUE_MAX)
+
+#define LS_SERVER_HELLO_SIZE (16 + LS_NONCE_SIZE)
+#define LS_CLIENT_HELLO_SIZE (LS_SERVER_HELLO_SIZE + LS_PROOF_SIZE)
+
+/* Bytes that live elsewhere. */
+typedef struct ls_bytes {
+    const void *data;
+    size_t size;
+} ls_bytes;
+
+/* The first thing each side says. The server's has no proof: it gives that in its answer to the client's. */
+typedef struct ls_hello {
+    bool keyed; /* whether this side was given a key, for a clear message only */
+    uint8_t nonce[LS_NONCE_SIZE];
+    uint8_t proof[LS_PROOF_SIZE];
+} ls_hello;
+
+typedef enum ls_store_operation {
+    LS_STORE_SET = 1,
+    LS_STORE_GET,
+    LS_STORE_ADD,
+    LS_STORE_WAIT,
+    LS_STORE_COMPARE_SET,
+    LS_STORE_JOIN,  /* amount: rank << 32 | world size; value: the rank's card; answered with all cards when all came */
+    LS_STORE_LEAVE, /* answered when every rank left or died */
+    LS_STORE_OPERATION_END
+} ls_store_operation;
+
+typedef struct ls_store_request {
+    ls_store_operation operation;
+    ls_bytes key, expected, value;
+    int64_t amount;
+    uint32_t timeout; /* milliseconds that the server may keep it waiting */
+} ls_store_request;
+
+/* `value` is what was asked for, or with a status other than LS_OK one sentence. */
+typedef struct ls_store_reply {
+    ls_status status;
+    int64_t number; /* the counter; 1 if compare_set swapped */
+    ls_bytes value;
+} ls_store_reply;
+
+/* Writes a hello of LS_SERVER_HELLO_SIZE or, with `with_proof`, LS_CLIENT_HELLO_SIZE bytes. */
+void ls_hello_encode(const ls_hello *hello, bool with_proof, uint8_t *bytes);
+
+/* Reads one of exactly those sizes. LS_ERR_FORMAT when the bytes are no such thing. */
+ls_status ls_hello_decode(const uint8_t *bytes, bool with_proof, ls_hello *hello);
+
+/* The length that a frame's first four bytes announce, checked: LS_ERR_FORMAT unless smallest <= *size <= largest. */
+ls_status ls_frame_size(const uint8_t header[LS_FRAME_HEADER], size_t smallest, size_t largest, size_t *size);
+
+/* The bytes of a whole frame with this request, and writing it into so many bytes. */
+size_t ls_request_size(const ls_store_request *request);
+void ls_request_encode(const ls_store_request *request, uint8_t *bytes);
+
+/* Reads a frame's body. The request's parts point into it. LS_ERR_FORMAT with the reason when anything is amiss. */
+ls_status ls_request_decode(const uint8_t *body, size_t size, ls_store_request *request);
+
+/* The same three for replies. */
+size_t ls_reply_size(const ls_store_reply *reply);
+void ls_reply_encode(const ls_store_reply *reply, uint8_t *bytes);
+ls_status ls_reply_decode(const uint8_t *body, size_t size, ls_store_reply *reply);
+
+#endif

@@ -1,0 +1,111 @@
+#include "comm/store_roster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+ls_status ls_roster_make(ls_roster *roster, int size) {
+    ls_rank_state *states = ls_allocate_zeroed((size_t)size, sizeof *states);
+    ls_card *cards = ls_allocate_zeroed((size_t)size, sizeof *cards);
+    if (states == NULL || cards == NULL) {
+        ls_free(states);
+        ls_free(cards);
+        return ls_fail(LS_ERR_MEMORY, "out of memory for a list of %d ranks", size);
+    }
+    roster->size = size;
+    roster->states = states;
+    roster->cards = cards;
+    return LS_OK;
+}
+
+void ls_roster_free(ls_roster *roster) {
+    ls_free(roster->states);
+    ls_free(roster->cards);
+    *roster = (ls_roster){0};
+}
+
+ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card) {
+    if (roster->size == 0) {
+        LS_TRY(ls_roster_make(roster, size));
+    }
+    if (size != roster->size) {
+        return ls_fail(LS_ERR_MISMATCH, "process %s on %s says that the world has %d ranks, others say %d",
+                       card->process, card->host, size, roster->size);
+    }
+    if (roster->states[rank] != LS_RANK_MISSING) {
+        const ls_card *first = &roster->cards[rank];
+        return ls_fail(LS_ERR_ARGUMENT, "two processes came as rank %d: process %s on %s and process %s on %s", rank,
+                       first->process, first->host, card->process, card->host);
+    }
+    roster->cards[rank] = *card;
+    roster->states[rank] = LS_RANK_HERE;
+    roster->complete = ls_roster_count(roster, LS_RANK_MISSING) == 0;
+    return LS_OK;
+}
+
+int ls_roster_count(const ls_roster *roster, ls_rank_state state) {
+    int count = 0;
+    for (int rank = 0; rank < roster->size; rank++) {
+        count += roster->states[rank] == state;
+    }
+    return count;
+}
+
+bool ls_roster_is_over(const ls_roster *roster) {
+    return ls_roster_count(roster, LS_RANK_MISSING) == 0 && ls_roster_count(roster, LS_RANK_HERE) == 0;
+}
+
+const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity) {
+    enum { NAMED = 16 };
+    const int total = ls_roster_count(roster, state);
+    const int named = total > NAMED ? NAMED - 1 : total;
+    size_t used = (size_t)snprintf(text, capacity, total == 1 ? "rank " : "ranks ");
+    int seen = 0;
+    for (int rank = 0; rank < roster->size && seen < named && used < capacity; rank++) {
+        if (roster->states[rank] == state) {
+            const char *between = seen == 0 ? "" : seen + 1 == total ? " and " : ", ";
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d", between, rank);
+            seen++;
+        }
+    }
+    if (total > named && used < capacity) {
+        snprintf(text + used, capacity - used, " and %d more", total - named);
+    }
+    return text;
+}
+
+ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds) {
+    char missing[160];
+    char refused[80] = "";
+    if (roster->refused > 0) {
+        snprintf(refused, sizeof refused, " (refused because of a wrong or missing key: %d)", roster->refused);
+    }
+    return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not come within %g s%s",
+                   ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size, seconds, refused);
+}
+
+ls_status ls_roster_fail_staying(const ls_roster *roster, double seconds) {
+    char here[160];
+    return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not call ls_finalize within %g s",
+                   ls_roster_text(roster, LS_RANK_HERE, here, sizeof here), roster->size, seconds);
+}
+
+ls_status ls_roster_check_deaths(const ls_roster *roster) {
+    const int count = ls_roster_count(roster, LS_RANK_DEAD);
+    if (count == 0) {
+        return LS_OK;
+    }
+    const char *when = roster->complete ? "without ls_finalize" : "while the ranks were meeting";
+    char dead[160];
+    ls_roster_text(roster, LS_RANK_DEAD, dead, sizeof dead);
+    if (count > 1) {
+        return ls_fail(LS_ERR_PEER, "%s of %d ended %s", dead, roster->size, when);
+    }
+    int rank = 0;
+    while (roster->states[rank] != LS_RANK_DEAD) {
+        rank++;
+    }
+    return ls_fail(LS_ERR_PEER, "%s of %d (process %s on %s) ended %s", dead, roster->size, roster->cards[rank].process,
+                   roster->cards[rank].host, when);
+}

@@ -1,0 +1,52 @@
+/*
+ * Who of a job is here, missing, gone or dead, and the sentences that say so. The TCP server keeps one from its
+ * connections; the store in a folder fills one from its files.
+ */
+#ifndef LS_COMM_STORE_ROSTER_H
+#define LS_COMM_STORE_ROSTER_H
+
+#include "comm/store_message.h"
+
+/* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
+typedef struct ls_card {
+    char machine[96]; /* equal for processes that can share memory: see ls_machine_name */
+    char host[64];    /* for people */
+    char process[16]; /* process id, for people */
+} ls_card;
+
+typedef enum ls_rank_state { LS_RANK_MISSING = 0, LS_RANK_HERE, LS_RANK_LEFT, LS_RANK_DEAD } ls_rank_state;
+
+typedef struct ls_roster {
+    int size;      /* of the world; 0 before the first rank came */
+    int refused;   /* processes turned away because of their key */
+    bool complete; /* every rank came at some time */
+    ls_rank_state *states;
+    ls_card *cards;
+} ls_roster;
+
+/* Makes room for `size` ranks. LS_ERR_MEMORY. */
+ls_status ls_roster_make(ls_roster *roster, int size);
+void ls_roster_free(ls_roster *roster);
+
+/* Enters a rank; LS_ERR_MISMATCH with a sentence when world sizes differ, LS_ERR_ARGUMENT when the rank is taken. */
+ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card);
+
+/* How many ranks are in `state`. */
+int ls_roster_count(const ls_roster *roster, ls_rank_state state);
+
+/* Whether each of them left or died. */
+bool ls_roster_is_over(const ls_roster *roster);
+
+/* Writes "rank 3" or "ranks 0, 2 and 5" for those in `state`, the first few by name. Returns `text`. */
+const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity);
+
+/* LS_ERR_TIMEOUT: who did not come within so many seconds. */
+ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds);
+
+/* LS_ERR_TIMEOUT: who has not called ls_finalize within so many seconds. */
+ls_status ls_roster_fail_staying(const ls_roster *roster, double seconds);
+
+/* LS_ERR_PEER naming who died; LS_OK when nobody did. */
+ls_status ls_roster_check_deaths(const ls_roster *roster);
+
+#endif

@@ -1,0 +1,524 @@
+#include "comm/store_server.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/store_connection.h"
+#include "comm/store_roster.h"
+#include "comm/store_table.h"
+
+enum { FIXED_POLLS = 2 }; /* the wake-up and the listener come before the connections */
+
+static const double greeting_seconds = 30;
+static const double report_seconds = 5;
+static const double pause_seconds = 0.1; /* before accepting again when there are no file descriptors */
+static const double flush_seconds = 1;
+
+struct ls_store_server {
+    pthread_t thread;
+    int listener;
+    int wake; /* an eventfd: readable once the server is to stop */
+    ls_key key;
+    ls_store_table *table;
+    ls_roster roster;
+    ls_status failure; /* why the ranks can no longer meet, once that is so */
+    char failure_text[LS_ERROR_CAPACITY];
+    ls_connection **connections;
+    struct pollfd *polls; /* FIXED_POLLS + capacity */
+    size_t count, capacity;
+    ls_deadline accept_again, report;
+};
+
+/* ---- answering ---- */
+
+static void lose(ls_store_server *server, ls_connection *connection);
+
+static void answer(ls_store_server *server, ls_connection *connection, const ls_store_reply *reply) {
+    const ls_status sent = ls_connection_reply(connection, reply);
+    ls_connection_next(connection);
+    if (sent != LS_OK) {
+        lose(server, connection);
+    }
+}
+
+static void answer_failure(ls_store_server *server, ls_connection *connection, ls_status status, const char *text) {
+    answer(server, connection, &(ls_store_reply){.status = status, .value = {text, strlen(text)}});
+}
+
+/* Answers with what this thread failed with last. */
+static void answer_error(ls_store_server *server, ls_connection *connection, ls_status status) {
+    char text[LS_ERROR_CAPACITY];
+    snprintf(text, sizeof text, "%s", ls_error_message());
+    answer_failure(server, connection, status, text);
+}
+
+static bool waits_for(const ls_connection *connection, ls_store_operation operation) {
+    return connection->waiting && connection->request.operation == operation;
+}
+
+/* From now on nobody can be waited for: everyone who does is told why, and so is whoever comes later. */
+static void fail_all(ls_store_server *server, ls_status status) {
+    if (server->failure == LS_OK) {
+        server->failure = status;
+        snprintf(server->failure_text, sizeof server->failure_text, "%s", ls_error_message());
+        ls_log_write(LS_LOG_INFO, "%s", server->failure_text);
+    }
+    for (size_t i = 0; i < server->count; i++) {
+        ls_connection *connection = server->connections[i];
+        if (connection->waiting && connection->request.operation != LS_STORE_LEAVE) {
+            answer_failure(server, connection, server->failure, server->failure_text);
+        }
+    }
+}
+
+static void answer_leavers(ls_store_server *server) {
+    if (!ls_roster_is_over(&server->roster)) {
+        return;
+    }
+    const ls_status status = ls_roster_check_deaths(&server->roster);
+    for (size_t i = 0; i < server->count; i++) {
+        if (waits_for(server->connections[i], LS_STORE_LEAVE)) {
+            if (status == LS_OK) {
+                answer(server, server->connections[i], &(ls_store_reply){.status = LS_OK});
+            } else {
+                answer_error(server, server->connections[i], status);
+            }
+        }
+    }
+}
+
+/* The other side is gone. If it was a rank that had not left, it died. */
+static void lose(ls_store_server *server, ls_connection *connection) {
+    const int rank = connection->rank;
+    ls_connection_close(connection);
+    if (rank >= 0 && server->roster.states[rank] == LS_RANK_HERE) {
+        server->roster.states[rank] = LS_RANK_DEAD;
+        fail_all(server, ls_roster_check_deaths(&server->roster));
+        answer_leavers(server);
+    }
+}
+
+/* ---- requests ---- */
+
+static void keep_waiting(ls_connection *connection) {
+    connection->waiting = true;
+    connection->deadline = ls_deadline_after(connection->request.timeout * 1e-3);
+}
+
+static void answer_value(ls_store_server *server, ls_connection *connection, ls_bytes value) {
+    if (connection->request.operation == LS_STORE_WAIT) {
+        value.size = 0;
+    }
+    answer(server, connection, &(ls_store_reply){.status = LS_OK, .value = value});
+}
+
+static void handle_get(ls_store_server *server, ls_connection *connection) {
+    ls_bytes value;
+    if (ls_store_table_get(server->table, connection->request.key, &value)) {
+        answer_value(server, connection, value);
+    } else if (server->failure != LS_OK) {
+        answer_failure(server, connection, server->failure, server->failure_text);
+    } else {
+        keep_waiting(connection);
+    }
+}
+
+/* Sets a key, answers who asked for that, and then those who waited for the key. */
+static void change(ls_store_server *server, ls_connection *connection, ls_bytes value, int64_t number) {
+    const ls_status status = ls_store_table_set(server->table, connection->request.key, value);
+    if (status != LS_OK) {
+        answer_error(server, connection, status);
+        return;
+    }
+    const ls_bytes key = connection->request.key; /* in the input buffer, which answering gives up: compare first */
+    for (size_t i = 0; i < server->count; i++) {
+        ls_connection *other = server->connections[i];
+        if ((waits_for(other, LS_STORE_GET) || waits_for(other, LS_STORE_WAIT)) &&
+            other->request.key.size == key.size && memcmp(other->request.key.data, key.data, key.size) == 0) {
+            answer_value(server, other, value);
+        }
+    }
+    answer(server, connection, &(ls_store_reply){.status = LS_OK, .number = number});
+}
+
+static void handle_set(ls_store_server *server, ls_connection *connection) {
+    change(server, connection, connection->request.value, 0);
+}
+
+static void handle_add(ls_store_server *server, ls_connection *connection) {
+    ls_bytes current = {0};
+    char text[LS_COUNTER_SIZE];
+    size_t size;
+    int64_t sum;
+    ls_store_table_get(server->table, connection->request.key, &current);
+    const ls_status status = ls_counter_add(current, connection->request.amount, text, &size, &sum);
+    if (status != LS_OK) {
+        answer_error(server, connection, status);
+    } else {
+        change(server, connection, (ls_bytes){text, size}, sum);
+    }
+}
+
+static void handle_compare_set(ls_store_server *server, ls_connection *connection) {
+    const ls_store_request *request = &connection->request;
+    ls_bytes current = {0};
+    const bool exists = ls_store_table_get(server->table, request->key, &current);
+    const bool equal =
+        request->expected.size == 0
+            ? !exists
+            : current.size == request->expected.size && memcmp(current.data, request->expected.data, current.size) == 0;
+    if (equal) {
+        change(server, connection, request->value, 1);
+    } else {
+        answer(server, connection, &(ls_store_reply){.status = LS_OK});
+    }
+}
+
+static void answer_joiners(ls_store_server *server) {
+    const ls_roster *roster = &server->roster;
+    const ls_store_reply reply = {.value = {roster->cards, (size_t)roster->size * sizeof *roster->cards}};
+    for (size_t i = 0; i < server->count; i++) {
+        if (waits_for(server->connections[i], LS_STORE_JOIN)) {
+            answer(server, server->connections[i], &reply);
+        }
+    }
+}
+
+static void handle_join(ls_store_server *server, ls_connection *connection) {
+    const ls_store_request *request = &connection->request;
+    ls_card card;
+    if (connection->rank >= 0 || request->value.size != sizeof card) {
+        answer_failure(server, connection, LS_ERR_FORMAT, "a process joined twice or with a malformed card");
+        return;
+    }
+    if (server->failure != LS_OK) {
+        answer_failure(server, connection, server->failure, server->failure_text);
+        return;
+    }
+    memcpy(&card, request->value.data, sizeof card);
+    card.machine[sizeof card.machine - 1] = card.host[sizeof card.host - 1] = card.process[sizeof card.process - 1] = 0;
+    const int rank = (int)(request->amount >> 32);
+    const bool was_complete = server->roster.complete;
+    const ls_status status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &card);
+    if (status != LS_OK) {
+        answer_error(server, connection, status);
+        if (!was_complete) { /* one of the two is wrong, so this world will never be whole */
+            fail_all(server, status);
+        }
+        return;
+    }
+    ls_log_set_rank(0);
+    connection->rank = rank;
+    keep_waiting(connection);
+    if (server->roster.complete) {
+        answer_joiners(server);
+    }
+}
+
+static void handle_leave(ls_store_server *server, ls_connection *connection) {
+    if (connection->rank < 0) {
+        answer_failure(server, connection, LS_ERR_STATE, "a process left that had not joined");
+        return;
+    }
+    server->roster.states[connection->rank] = LS_RANK_LEFT;
+    keep_waiting(connection);
+    answer_leavers(server);
+}
+
+static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_connection *) = {
+    [LS_STORE_SET] = handle_set,     [LS_STORE_GET] = handle_get,   [LS_STORE_ADD] = handle_add,
+    [LS_STORE_WAIT] = handle_get,    [LS_STORE_JOIN] = handle_join, [LS_STORE_COMPARE_SET] = handle_compare_set,
+    [LS_STORE_LEAVE] = handle_leave,
+};
+
+/* ---- connections ---- */
+
+static void refuse(ls_store_server *server, ls_connection *connection, const ls_hello *hello) {
+    const char *why = !hello->keyed           ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+                      : server->key.size == 0 ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+                                              : "this process has another key than the job (LOCKSTEP_KEY)";
+    char peer[96];
+    ls_log_write(LS_LOG_WARNING, "refused a process at %s: %s", ls_connection_peer(connection, peer, sizeof peer), why);
+    server->roster.refused++;
+    answer_failure(server, connection, LS_ERR_DENIED, why);
+    ls_connection_close(connection);
+}
+
+static void greet(ls_store_server *server, ls_connection *connection) {
+    ls_hello hello;
+    if (ls_hello_decode(connection->input, true, &hello) != LS_OK) {
+        char peer[96];
+        ls_log_write(LS_LOG_WARNING, "turned away %s: %s", ls_connection_peer(connection, peer, sizeof peer),
+                     ls_error_message());
+        ls_connection_close(connection);
+        return;
+    }
+    if (!ls_auth_check(&server->key, "client", hello.nonce, connection->nonce, hello.proof)) {
+        refuse(server, connection, &hello);
+        return;
+    }
+    uint8_t proof[LS_PROOF_SIZE];
+    ls_auth_prove(&server->key, "server", connection->nonce, hello.nonce, proof);
+    connection->greeted = true;
+    answer(server, connection, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
+}
+
+static void receive(ls_store_server *server, ls_connection *connection) {
+    bool complete;
+    ls_status status = ls_connection_read(connection, &complete);
+    if (status == LS_OK && complete && !connection->greeted) {
+        greet(server, connection);
+        return;
+    }
+    if (status == LS_OK && complete) {
+        status = ls_request_decode(connection->input + LS_FRAME_HEADER, connection->input_size - LS_FRAME_HEADER,
+                                   &connection->request);
+        if (status == LS_OK) {
+            handlers[connection->request.operation](server, connection);
+            return;
+        }
+    }
+    if (status != LS_OK) {
+        if (status != LS_ERR_PEER) {
+            ls_log_write(LS_LOG_WARNING, "closed a connection: %s", ls_error_message());
+        }
+        lose(server, connection);
+    }
+}
+
+static bool make_room(ls_store_server *server) {
+    if (server->count < server->capacity) {
+        return true;
+    }
+    const size_t larger = server->capacity > 0 ? 2 * server->capacity : 16;
+    ls_connection **connections = ls_allocate(larger * sizeof *connections);
+    struct pollfd *polls = ls_allocate((FIXED_POLLS + larger) * sizeof *polls);
+    if (connections == NULL || polls == NULL) {
+        ls_free(connections);
+        ls_free(polls);
+        return false;
+    }
+    if (server->count > 0) {
+        memcpy(connections, server->connections, server->count * sizeof *connections);
+    }
+    ls_free(server->connections);
+    ls_free(server->polls);
+    server->connections = connections;
+    server->polls = polls;
+    server->capacity = larger;
+    return true;
+}
+
+static void welcome(ls_store_server *server, int fd) {
+    ls_connection *connection = make_room(server) ? ls_connection_new(fd) : (close(fd), NULL);
+    if (connection == NULL) {
+        return;
+    }
+    server->connections[server->count++] = connection;
+    connection->deadline = ls_deadline_after(greeting_seconds);
+    ls_hello hello = {.keyed = server->key.size > 0};
+    uint8_t bytes[LS_SERVER_HELLO_SIZE];
+    if (ls_auth_nonce(hello.nonce) != LS_OK) {
+        ls_connection_close(connection);
+        return;
+    }
+    memcpy(connection->nonce, hello.nonce, sizeof hello.nonce);
+    ls_hello_encode(&hello, false, bytes);
+    if (ls_connection_send(connection, bytes, sizeof bytes) != LS_OK) {
+        ls_connection_close(connection);
+    }
+}
+
+static void accept_all(ls_store_server *server) {
+    for (;;) {
+        const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            welcome(server, fd);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            ls_log_write(LS_LOG_WARNING, "the store cannot accept a connection: %s", strerror(errno));
+            server->accept_again = ls_deadline_after(pause_seconds);
+            return;
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+/* A request, or a greeting, has waited long enough. */
+static void expire(ls_store_server *server, ls_connection *connection) {
+    const double seconds = connection->request.timeout * 1e-3;
+    if (!connection->greeted) {
+        ls_connection_close(connection);
+    } else if (connection->request.operation == LS_STORE_JOIN) { /* the world cannot become whole without this rank */
+        fail_all(server, ls_roster_fail_missing(&server->roster, seconds));
+    } else if (connection->request.operation == LS_STORE_LEAVE) {
+        answer_error(server, connection, ls_roster_fail_staying(&server->roster, seconds));
+    } else {
+        answer_error(server, connection, ls_fail(LS_ERR_TIMEOUT, "nobody set it within %g s", seconds));
+    }
+}
+
+static void report_missing(ls_store_server *server) {
+    const ls_roster *roster = &server->roster;
+    if (roster->size == 0 || roster->complete || server->failure != LS_OK) {
+        server->report = LS_DEADLINE_NEVER;
+        return;
+    }
+    if (ls_deadline_passed(server->report)) {
+        char missing[160];
+        ls_log_write(LS_LOG_INFO, "waiting for %s of %d",
+                     ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size);
+        server->report = LS_DEADLINE_NEVER;
+    }
+    if (server->report == LS_DEADLINE_NEVER) {
+        server->report = ls_deadline_after(report_seconds);
+    }
+}
+
+static void sweep(ls_store_server *server) {
+    size_t kept = 0;
+    for (size_t i = 0; i < server->count; i++) {
+        if (server->connections[i]->fd >= 0) {
+            server->connections[kept++] = server->connections[i];
+        } else {
+            ls_connection_free(server->connections[i]);
+        }
+    }
+    server->count = kept;
+}
+
+/* Fills the poll list; returns how long to wait. */
+static int prepare(ls_store_server *server) {
+    ls_deadline first = server->report;
+    const bool pausing = !ls_deadline_passed(server->accept_again);
+    if (pausing && server->accept_again < first) {
+        first = server->accept_again;
+    }
+    server->polls[0] = (struct pollfd){.fd = server->wake, .events = POLLIN};
+    server->polls[1] = (struct pollfd){.fd = pausing ? -1 : server->listener, .events = POLLIN};
+    for (size_t i = 0; i < server->count; i++) {
+        const ls_connection *connection = server->connections[i];
+        server->polls[FIXED_POLLS + i] =
+            (struct pollfd){.fd = connection->fd, .events = ls_connection_events(connection)};
+        first = connection->deadline < first ? connection->deadline : first;
+    }
+    return ls_deadline_milliseconds(first);
+}
+
+static void serve_one(ls_store_server *server, ls_connection *connection, short events) {
+    if (events == 0 || connection->fd < 0) { /* nothing, or lost in the same round by what another one asked */
+        return;
+    }
+    if (connection->output_size > 0) {
+        if (ls_connection_flush(connection) != LS_OK) {
+            lose(server, connection);
+        }
+    } else if (connection->waiting) { /* it was polled for its end only */
+        lose(server, connection);
+    } else {
+        receive(server, connection);
+    }
+}
+
+static void *serve(void *argument) {
+    ls_store_server *server = argument;
+    for (;;) {
+        const int timeout = prepare(server);
+        const size_t count = server->count;
+        if (poll(server->polls, (nfds_t)(FIXED_POLLS + count), timeout) < 0) {
+            continue; /* a signal, or no memory for the moment */
+        }
+        if (server->polls[0].revents != 0) {
+            return NULL;
+        }
+        for (size_t i = 0; i < count; i++) {
+            serve_one(server, server->connections[i], server->polls[FIXED_POLLS + i].revents);
+        }
+        for (size_t i = 0; i < server->count; i++) {
+            if (ls_deadline_passed(server->connections[i]->deadline)) {
+                expire(server, server->connections[i]);
+            }
+        }
+        if (server->polls[1].revents != 0) {
+            accept_all(server);
+        }
+        sweep(server);
+        report_missing(server);
+    }
+}
+
+/* ---- start and stop ---- */
+
+static void free_server(ls_store_server *server) {
+    for (size_t i = 0; i < server->count; i++) {
+        ls_connection_free(server->connections[i]);
+    }
+    ls_free(server->connections);
+    ls_free(server->polls);
+    ls_store_table_free(server->table);
+    ls_roster_free(&server->roster);
+    ls_key_forget(&server->key);
+    close(server->listener);
+    if (server->wake >= 0) {
+        close(server->wake);
+    }
+    ls_free(server);
+}
+
+ls_store_server *ls_store_server_start(int listener, const ls_key *key) {
+    ls_store_server *server = ls_allocate_zeroed(1, sizeof *server);
+    if (server == NULL) {
+        close(listener);
+        return ls_fail_null(LS_ERR_MEMORY, "out of memory for the store's server");
+    }
+    server->listener = listener;
+    server->key = *key;
+    server->report = LS_DEADLINE_NEVER;
+    server->table = ls_store_table_new();
+    server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->table == NULL || server->wake < 0 || !make_room(server)) {
+        free_server(server);
+        return ls_fail_null(LS_ERR_MEMORY, "out of memory or file descriptors for the store's server");
+    }
+    sigset_t all, before; /* the program's signal handlers are not to run on this thread */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&server->thread, NULL, serve, server);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        free_server(server);
+        return ls_fail_null(LS_ERR_IO, "cannot start the store's server: %s", strerror(error));
+    }
+    pthread_setname_np(server->thread, "lockstep-store");
+    return server;
+}
+
+void ls_store_server_stop(ls_store_server *server) {
+    if (server == NULL) {
+        return;
+    }
+    const uint64_t one = 1;
+    while (write(server->wake, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    pthread_join(server->thread, NULL);
+    const ls_deadline deadline = ls_deadline_after(flush_seconds);
+    for (size_t i = 0; i < server->count; i++) {
+        ls_connection *connection = server->connections[i];
+        while (connection->output_size > 0 && ls_connection_flush(connection) == LS_OK &&
+               !ls_deadline_passed(deadline)) {
+            poll(&(struct pollfd){.fd = connection->fd, .events = POLLOUT}, 1, ls_deadline_milliseconds(deadline));
+        }
+    }
+    free_server(server);
+}

@@ -1,0 +1,356 @@
+/* The dictionary as several clients see it, on TCP and in a folder; and the bytes of the TCP store's protocol. */
+#include "tests/support/unit.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <lockstep/comm.h>
+
+enum { CLIENTS = 4, ROUNDS = 50 };
+
+typedef struct client {
+    char url[256];
+    const char *key;
+    int number;
+    bool failed;
+} client;
+
+static bool serve_in_folder; /* which kind of store the tests run on */
+static char folder[] = "/tmp/lockstep-store-XXXXXX";
+
+static ls_store *serve(const char *key, double timeout, char *url, size_t capacity) {
+    snprintf(url, capacity, "tcp://127.0.0.1:0");
+    if (serve_in_folder) {
+        snprintf(url, capacity, "file://%s/store", folder);
+    }
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = timeout, .key = key});
+    if (store == NULL) {
+        fail_msg("%s", ls_error_message());
+    }
+    if (!serve_in_folder) {
+        snprintf(url, capacity, "tcp://127.0.0.1:%d", ls_store_port(store));
+    }
+    return store;
+}
+
+static void assert_says(ls_status status, ls_status expected, const char *part) {
+    if (status != expected || strstr(ls_error_message(), part) == NULL) {
+        fail_msg("got %s: %s; expected %s with \"%s\"", ls_status_name(status), ls_error_message(),
+                 ls_status_name(expected), part);
+    }
+}
+
+static void test_set_get(void **state) {
+    (void)state;
+    char url[256];
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
+    assert_non_null(other);
+    char value[16];
+    size_t size = 99;
+    assert_int_equal(ls_store_set(store, "a", "hello", 5), LS_OK);
+    assert_int_equal(ls_store_get(other, "a", value, sizeof value, &size), LS_OK);
+    assert_int_equal(size, 5);
+    assert_memory_equal(value, "hello", 5);
+    assert_int_equal(ls_store_set(other, "a", NULL, 0), LS_OK);
+    assert_int_equal(ls_store_get(store, "a", value, sizeof value, &size), LS_OK);
+    assert_int_equal(size, 0);
+    assert_int_equal(ls_store_wait(store, "a", 1), LS_OK);
+    assert_int_equal(ls_store_set(store, "b/../c d", "123", 3), LS_OK);
+    assert_says(ls_store_get(other, "b/../c d", value, 2, &size), LS_ERR_ARGUMENT, "3 bytes");
+    assert_int_equal(ls_store_get(other, "b/../c d", value, 3, &size), LS_OK);
+    ls_store_close(other);
+    ls_store_close(store);
+}
+
+static void test_wrong_arguments(void **state) {
+    (void)state;
+    char url[256], key[300], value[4];
+    size_t size;
+    bool swapped;
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    memset(key, 'k', sizeof key);
+    key[256] = '\0';
+    assert_says(ls_store_set(store, key, "", 0), LS_ERR_ARGUMENT, "256 bytes");
+    key[255] = '\0';
+    assert_int_equal(ls_store_set(store, key, "x", 1), LS_OK);
+    assert_int_equal(ls_store_get(store, key, value, sizeof value, &size), LS_OK);
+    assert_says(ls_store_set(store, "", "", 0), LS_ERR_ARGUMENT, "0 bytes");
+    assert_says(ls_store_set(store, NULL, "", 0), LS_ERR_ARGUMENT, "key is NULL");
+    assert_says(ls_store_set(NULL, "a", "", 0), LS_ERR_ARGUMENT, "store is NULL");
+    assert_says(ls_store_set(store, "a", NULL, 3), LS_ERR_ARGUMENT, "value is NULL");
+    assert_says(ls_store_set(store, "a", value, (1U << 20) + 1), LS_ERR_ARGUMENT, "1048577 bytes");
+    assert_says(ls_store_get(store, "a", NULL, 0, &size), LS_ERR_ARGUMENT, "value is NULL");
+    assert_says(ls_store_wait(store, "a", -1), LS_ERR_ARGUMENT, "-1 s");
+    assert_says(ls_store_compare_set(store, "a", NULL, 1, "", 0, &swapped), LS_ERR_ARGUMENT, "NULL");
+    assert_null(ls_store_open(NULL, NULL));
+    assert_null(ls_store_open("http://127.0.0.1:1", NULL));
+    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "neither tcp:// nor file://");
+    assert_null(ls_store_open(url, &(ls_store_options){.timeout = -2}));
+    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "-2 s");
+    ls_store_close(NULL);
+    assert_int_equal(ls_store_port(NULL), 0);
+    ls_store_close(store);
+}
+
+static void test_large_values(void **state) {
+    (void)state;
+    char url[256];
+    const size_t full = 1U << 20;
+    unsigned char *sent = malloc(full), *received = malloc(full);
+    ls_store *store = serve("a key", 5, url, sizeof url);
+    ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5, .key = "a key"});
+    assert_non_null(other);
+    for (size_t i = 0; i < full; i++) {
+        sent[i] = (unsigned char)(i * 7 + i / 251);
+    }
+    size_t size = 0;
+    bool swapped = false;
+    assert_int_equal(ls_store_set(store, "large", sent, full), LS_OK);
+    assert_int_equal(ls_store_get(other, "large", received, full, &size), LS_OK);
+    assert_int_equal(size, full);
+    assert_memory_equal(sent, received, full);
+    assert_int_equal(ls_store_compare_set(other, "large", sent, full, received, full - 1, &swapped), LS_OK);
+    assert_true(swapped);
+    ls_store_close(other);
+    ls_store_close(store);
+    free(sent);
+    free(received);
+}
+
+static void test_counters(void **state) {
+    (void)state;
+    char url[256], text[32] = "";
+    int64_t sum = 99;
+    size_t size;
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    assert_int_equal(ls_store_add(store, "n", 5, &sum), LS_OK);
+    assert_int_equal(sum, 5);
+    assert_int_equal(ls_store_add(store, "n", -7, NULL), LS_OK);
+    assert_int_equal(ls_store_add(store, "n", 0, &sum), LS_OK);
+    assert_int_equal(sum, -2);
+    assert_int_equal(ls_store_get(store, "n", text, sizeof text, &size), LS_OK);
+    assert_int_equal(size, 2);
+    assert_memory_equal(text, "-2", 2);
+    assert_int_equal(ls_store_add(store, "n", INT64_MIN + 2, &sum), LS_OK);
+    assert_true(sum == INT64_MIN);
+    assert_says(ls_store_add(store, "n", -1, &sum), LS_ERR_ARGUMENT, "more than 64 bits");
+    assert_int_equal(ls_store_set(store, "word", "12x", 3), LS_OK);
+    assert_says(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    assert_int_equal(ls_store_set(store, "word", "41", 2), LS_OK);
+    assert_int_equal(ls_store_add(store, "word", 1, &sum), LS_OK);
+    assert_int_equal(sum, 42);
+    ls_store_close(store);
+}
+
+static void test_compare_set(void **state) {
+    (void)state;
+    char url[256], value[8];
+    size_t size;
+    bool swapped = true;
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    assert_int_equal(ls_store_compare_set(store, "k", "x", 1, "y", 1, &swapped), LS_OK);
+    assert_false(swapped);
+    assert_int_equal(ls_store_compare_set(store, "k", NULL, 0, "one", 3, &swapped), LS_OK);
+    assert_true(swapped);
+    assert_int_equal(ls_store_compare_set(store, "k", NULL, 0, "two", 3, &swapped), LS_OK);
+    assert_false(swapped);
+    assert_int_equal(ls_store_compare_set(store, "k", "onE", 3, "two", 3, &swapped), LS_OK);
+    assert_false(swapped);
+    assert_int_equal(ls_store_compare_set(store, "k", "one", 3, "two", 3, &swapped), LS_OK);
+    assert_true(swapped);
+    assert_int_equal(ls_store_get(store, "k", value, sizeof value, &size), LS_OK);
+    assert_memory_equal(value, "two", 3);
+    ls_store_close(store);
+}
+
+static void test_timeouts(void **state) {
+    (void)state;
+    char url[256], value[8];
+    size_t size;
+    ls_store *store = serve(NULL, 0.1, url, sizeof url);
+    assert_says(ls_store_get(store, "never", value, sizeof value, &size), LS_ERR_TIMEOUT, "\"never\"");
+    assert_says(ls_store_wait(store, "never", 0.05), LS_ERR_TIMEOUT, "0.05 s");
+    assert_int_equal(ls_store_set(store, "now", "", 0), LS_OK); /* the store is still of use */
+    assert_int_equal(ls_store_wait(store, "now", 0), LS_OK);
+    ls_store_close(store);
+}
+
+static void *set_later(void *argument) {
+    client *self = argument;
+    ls_store *store = ls_store_open(self->url, &(ls_store_options){.timeout = 10});
+    usleep(30000);
+    self->failed = store == NULL || ls_store_set(store, "late", "here", 4) != LS_OK;
+    ls_store_close(store);
+    return NULL;
+}
+
+static void test_waiting_for_another(void **state) {
+    (void)state;
+    client self = {0};
+    char value[8];
+    size_t size = 0;
+    pthread_t thread;
+    ls_store *store = serve(NULL, 10, self.url, sizeof self.url);
+    assert_int_equal(pthread_create(&thread, NULL, set_later, &self), 0);
+    assert_int_equal(ls_store_get(store, "late", value, sizeof value, &size), LS_OK);
+    assert_int_equal(size, 4);
+    pthread_join(thread, NULL);
+    assert_false(self.failed);
+    ls_store_close(store);
+}
+
+/* Every client counts up, passes a token by compare_set, and sees all of it. */
+static ls_status work_together(const client *self, ls_store *store) {
+    for (int round = 0; round < ROUNDS; round++) {
+        if (ls_store_add(store, "count", 1, NULL) != LS_OK) {
+            return ls_error_status();
+        }
+    }
+    for (bool swapped = false; !swapped;) {
+        const char token[2] = {(char)('a' + self->number), (char)('b' + self->number)};
+        if (ls_store_compare_set(store, "token", &token[0], self->number > 0, &token[1], 1, &swapped) != LS_OK) {
+            return ls_error_status();
+        }
+        if (self->number == 0 && !swapped) {
+            return LS_ERR_INTERNAL;
+        }
+    }
+    char name[32];
+    snprintf(name, sizeof name, "done %d", self->number);
+    if (ls_store_set(store, name, name, strlen(name)) != LS_OK) {
+        return ls_error_status();
+    }
+    for (int other = 0; other < CLIENTS; other++) {
+        snprintf(name, sizeof name, "done %d", other);
+        if (ls_store_wait(store, name, 0) != LS_OK) {
+            return ls_error_status();
+        }
+    }
+    return LS_OK;
+}
+
+static void *be_client(void *argument) {
+    client *self = argument;
+    ls_store *store = ls_store_open(self->url, &(ls_store_options){.timeout = 20, .key = self->key});
+    self->failed = store == NULL || work_together(self, store) != LS_OK;
+    if (self->failed) {
+        fprintf(stderr, "client %d: %s\n", self->number, ls_error_message());
+    }
+    ls_store_close(store);
+    return NULL;
+}
+
+static void test_clients_at_once(void **state) {
+    (void)state;
+    char url[256];
+    client clients[CLIENTS] = {0};
+    pthread_t threads[CLIENTS];
+    ls_store *store = serve("k", 20, url, sizeof url);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = (client){.key = "k", .number = i};
+        memcpy(clients[i].url, url, sizeof url);
+        assert_int_equal(pthread_create(&threads[i], NULL, be_client, &clients[i]), 0);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_false(clients[i].failed);
+    }
+    int64_t count = 0;
+    char token;
+    size_t size;
+    assert_int_equal(ls_store_add(store, "count", 0, &count), LS_OK);
+    assert_true(count == CLIENTS * ROUNDS);
+    assert_int_equal(ls_store_get(store, "token", &token, 1, &size), LS_OK);
+    assert_int_equal(token, 'a' + CLIENTS);
+    ls_store_close(store);
+}
+
+static void count_warnings(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    if (level == LS_LOG_WARNING && strstr(line, "refused") != NULL) {
+        ++*(int *)user;
+    }
+    if (strstr(line, "secret") != NULL) { /* the keys of test_keys */
+        *(int *)user += 1000;
+    }
+}
+
+static void test_keys(void **state) {
+    (void)state;
+    char url[256];
+    int warnings = 0;
+    static const struct {
+        const char *server, *client, *says;
+    } rows[] = {
+        {"secret 1", "secret 2", "another key"},
+        {"secret 1", NULL, "given none"},
+        {"secret 1", "", "given none"},
+        {NULL, "secret 1", "has no key"},
+    };
+    ls_log_set_sink(count_warnings, &warnings);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_store *store = serve(rows[i].server, 5, url, sizeof url);
+        assert_null(ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].client}));
+        assert_says(ls_error_status(), LS_ERR_DENIED, rows[i].says);
+        assert_null(strstr(ls_error_message(), "secret"));
+        assert_int_equal(ls_store_set(store, "a", "b", 1), LS_OK); /* the store minds nothing */
+        ls_store *fine = ls_store_open(url, &(ls_store_options){.timeout = 5, .key = rows[i].server});
+        assert_non_null(fine);
+        ls_store_close(fine);
+        ls_store_close(store);
+    }
+    char *long_key = malloc(258);
+    memset(long_key, 'x', 257);
+    long_key[257] = '\0';
+    assert_null(ls_store_open(url, &(ls_store_options){.serve = true, .key = long_key}));
+    assert_says(ls_error_status(), LS_ERR_ARGUMENT, "257 bytes");
+    free(long_key);
+    ls_log_set_sink(NULL, NULL);
+    assert_int_equal(warnings, serve_in_folder ? 0 : (int)(sizeof rows / sizeof *rows));
+}
+
+static void test_nobody_serves(void **state) {
+    (void)state;
+    char url[256];
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    ls_store_close(store);
+    assert_null(ls_store_open(url, &(ls_store_options){.timeout = 0.1}));
+    assert_says(ls_error_status(), LS_ERR_TIMEOUT, "within 0.1 s");
+}
+
+static void test_server_ends(void **state) {
+    (void)state;
+    char url[256];
+    ls_store *store = serve(NULL, 5, url, sizeof url);
+    ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
+    assert_non_null(other);
+    ls_store_close(store);
+    assert_says(ls_store_wait(other, "x", 0), LS_ERR_PEER, "is gone");
+    assert_says(ls_store_set(other, "x", "", 0), LS_ERR_PEER, "is gone");
+    ls_store_close(other);
+}
+
+static int use_folder(void **state) {
+    (void)state;
+    serve_in_folder = true;
+    return mkdtemp(folder) == NULL;
+}
+
+static int leave_folder(void **state) {
+    (void)state;
+    serve_in_folder = false;
+    return rmdir(folder); /* fails if a store left something behind */
+}
+
+#define KIND_TESTS                                                                                                     \
+    cmocka_unit_test(test_set_get), cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_large_values),       \
+        cmocka_unit_test(test_counters), cmocka_unit_test(test_compare_set), cmocka_unit_test(test_timeouts),          \
+        cmocka_unit_test(test_waiting_for_another), cmocka_unit_test(test_clients_at_once),                            \
+        cmocka_unit_test(test_keys), cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_server_ends)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {KIND_TESTS};
+    const int failures = cmocka_run_group_tests_name("store on TCP", tests, NULL, NULL);
+    return failures + cmocka_run_group_tests_name("store in a folder", tests, use_folder, leave_folder);
+}
