@@ -100,6 +100,20 @@ static ls_status heed(const directory_store *store, const char *name, bool *ther
                    *rest == ' ' ? rest + 1 : rest);
 }
 
+/* What this process failed with is why the ranks cannot go on: the first such reason is everyone's. */
+static ls_status fail_everyone(const directory_store *store, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    int lock;
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    if (lock_store(store, &lock) == LS_OK) {
+        ls_error_restore(status, message);
+        tell(store, "failed", status);
+        close(lock);
+    }
+    ls_error_restore(status, message);
+    return status;
+}
+
 /* ---- who is here ---- */
 
 static void read_rank(directory_store *store, int rank, const char *file) {
@@ -147,7 +161,10 @@ static ls_status check_others(directory_store *store) {
     bool failed;
     look(store);
     LS_TRY(heed(store, "failed", &failed));
-    LS_TRY(ls_roster_check_deaths(&store->roster));
+    const ls_status status = ls_roster_check_deaths(&store->roster);
+    if (status != LS_OK) {
+        return fail_everyone(store, status);
+    }
     return served ? LS_OK
                   : ls_fail(LS_ERR_PEER, "rank 0, which serves the store in %s, is gone: it let go of its lock",
                             store->path);
@@ -289,16 +306,6 @@ static void withdraw(directory_store *store) {
     }
 }
 
-/* This rank waits no longer, so the world will never be whole. */
-static ls_status give_up_waiting(const directory_store *store) {
-    int lock;
-    if (lock_store(store, &lock) == LS_OK) {
-        tell(store, "failed", ls_roster_fail_missing(&store->roster, store->base.timeout));
-        close(lock);
-    }
-    return ls_roster_fail_missing(&store->roster, store->base.timeout);
-}
-
 static ls_status wait_for_ranks(directory_store *store) {
     const ls_deadline begin = ls_clock_ns();
     const ls_deadline deadline = ls_deadline_after(store->base.timeout);
@@ -310,7 +317,7 @@ static ls_status wait_for_ranks(directory_store *store) {
         }
         LS_TRY(status);
         if (ls_deadline_passed(deadline)) {
-            return give_up_waiting(store);
+            return fail_everyone(store, ls_roster_fail_missing(&store->roster, store->base.timeout));
         }
         if (store->serving && ls_deadline_passed(report)) {
             char missing[160];

@@ -1,0 +1,41 @@
+/*
+ * How a process finds its job: what the options and the environment say (ls_job_read), and meeting the other ranks
+ * through a store (ls_rendezvous). docs/COMMUNICATION.md tells users about it.
+ */
+#ifndef LS_COMM_RENDEZVOUS_H
+#define LS_COMM_RENDEZVOUS_H
+
+#include "comm/backend.h"
+#include "comm/store.h"
+
+#define LS_URL_CAPACITY 4096
+
+/* What this process knows of its job before it has met anybody. */
+typedef struct ls_job {
+    char url[LS_URL_CAPACITY]; /* of the store; empty for a world of one */
+    int rank, size;
+    int local_rank;      /* -1: found out when the ranks meet */
+    int local_size;      /* 0: the same */
+    double timeout;      /* seconds */
+    const char *key;     /* lent by the options or the environment; NULL: none */
+    const char *backend; /* NULL: whatever fits */
+    int listener;        /* see ls_store_place */
+} ls_job;
+
+/* Reads the options (may be NULL) and the environment. LS_ERR_ARGUMENT says which value is wrong or missing. */
+ls_status ls_job_read(ls_job *job, const ls_init_options *options);
+
+/* Where the ranks of a world turned out to be. */
+typedef struct ls_meeting {
+    ls_store *store; /* NULL for a world of one; given to the caller */
+    int local_rank, local_size;
+    const ls_backend *backend; /* the one that fits */
+} ls_meeting;
+
+/* Meets the other ranks of the job. On failure nothing stays open. */
+ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting);
+
+/* Joins the job and makes its world the one of this thread: ls_init without reading the surroundings. */
+ls_comm *ls_init_job(const ls_job *job);
+
+#endif

@@ -1,0 +1,146 @@
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/rendezvous.h"
+
+/* An environment variable; one that is set to nothing counts as not set. */
+static const char *lookup(const char *name) {
+    const char *text = getenv(name);
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/* A whole number of the environment in [low, high]. */
+static ls_status read_number(const char *name, long low, long high, int *number) {
+    const char *text = lookup(name);
+    if (text == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s is not set in the environment", name);
+    }
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end != '\0') {
+        return ls_fail(LS_ERR_ARGUMENT, "%s=%s is not a whole number", name, text);
+    }
+    if (errno != 0 || value < low || value > high) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s=%s must be from %ld to %ld", name, text, low, high);
+    }
+    *number = (int)value;
+    return LS_OK;
+}
+
+static ls_status read_timeout(ls_job *job, const ls_init_options *options) {
+    const char *text = lookup("LOCKSTEP_TIMEOUT");
+    job->timeout = options->timeout;
+    if (!(options->timeout >= 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
+    }
+    if (options->timeout == 0 && text != NULL) {
+        char *end;
+        job->timeout = strtod(text, &end);
+        if (end == text || *end != '\0' || !isfinite(job->timeout) || job->timeout <= 0) {
+            return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT=%s is not a positive number of seconds", text);
+        }
+    }
+    if (job->timeout == 0) {
+        job->timeout = LS_DEFAULT_TIMEOUT;
+    }
+    return LS_OK;
+}
+
+/* Who this process is: from the options where they give a world size, else from the environment. */
+static ls_status read_place(ls_job *job, const ls_init_options *options) {
+    if (options->world_size != 0) {
+        if (options->world_size < 1 || options->world_size > LS_RANKS_MAX) {
+            return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, must be from 1 to %d", options->world_size,
+                           LS_RANKS_MAX);
+        }
+        if (options->rank < 0 || options->rank >= options->world_size) {
+            return ls_fail(LS_ERR_ARGUMENT, "rank is %d, must be from 0 to %d in a world of %d", options->rank,
+                           options->world_size - 1, options->world_size);
+        }
+        job->rank = options->rank;
+        job->size = options->world_size;
+        return LS_OK;
+    }
+    LS_TRY(read_number("WORLD_SIZE", 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(read_number("RANK", 0, LS_RANKS_MAX - 1, &job->rank));
+    if (job->rank >= job->size) {
+        return ls_fail(LS_ERR_ARGUMENT, "RANK=%d must be below WORLD_SIZE=%d", job->rank, job->size);
+    }
+    if (lookup("LOCAL_WORLD_SIZE") != NULL) {
+        LS_TRY(read_number("LOCAL_WORLD_SIZE", 1, job->size, &job->local_size));
+    }
+    if (lookup("LOCAL_RANK") != NULL) {
+        LS_TRY(read_number("LOCAL_RANK", 0, (job->local_size > 0 ? job->local_size : job->size) - 1, &job->local_rank));
+    }
+    return LS_OK;
+}
+
+/* A launcher that bound the port before it named it hands the listening socket to rank 0. */
+static ls_status read_listener(ls_job *job, int port) {
+    if (job->rank != 0 || lookup("LOCKSTEP_STORE_FD") == NULL) {
+        return LS_OK;
+    }
+    int fd;
+    LS_TRY(read_number("LOCKSTEP_STORE_FD", 0, INT_MAX, &fd));
+    if (ls_socket_port(fd) == port) { /* else it was used and closed by an earlier ls_init of this process */
+        job->listener = fd;
+    }
+    return LS_OK;
+}
+
+/* Where MASTER_ADDR and MASTER_PORT say that rank 0 serves the store. */
+static ls_status read_master(ls_job *job) {
+    const char *host = lookup("MASTER_ADDR");
+    const char *agent = lookup("TORCHELASTIC_USE_AGENT_STORE");
+    int port;
+    if (host == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "MASTER_ADDR is not set in the environment: it names the host of rank 0, where the ranks meet");
+    }
+    if (strlen(host) >= LS_HOST_CAPACITY) {
+        return ls_fail(LS_ERR_ARGUMENT, "MASTER_ADDR has %zu bytes, at most %d are allowed", strlen(host),
+                       LS_HOST_CAPACITY - 1);
+    }
+    LS_TRY(read_number("MASTER_PORT", 1, 65535, &port));
+    if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens there */
+        if (++port > 65535) {
+            return ls_fail(LS_ERR_ARGUMENT, "MASTER_PORT=65535 is torchrun's own and leaves no port above it for ours");
+        }
+    }
+    LS_TRY(read_listener(job, port));
+    snprintf(job->url, sizeof job->url, strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d", host, port);
+    return LS_OK;
+}
+
+static ls_status read_url(ls_job *job, const char *init) {
+    if (strcmp(init, "env://") == 0) {
+        return job->size > 1 ? read_master(job) : LS_OK;
+    }
+    if (strlen(init) >= sizeof job->url) {
+        return ls_fail(LS_ERR_ARGUMENT, "init has %zu bytes, at most %zu are allowed", strlen(init),
+                       sizeof job->url - 1);
+    }
+    LS_TRY(ls_store_check_url(init));
+    if (job->size > 1) {
+        memcpy(job->url, init, strlen(init) + 1);
+    }
+    return LS_OK;
+}
+
+ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
+    const ls_init_options defaults = {0};
+    options = options != NULL ? options : &defaults;
+    *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
+    job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
+    LS_TRY(read_timeout(job, options));
+    if (options->init == NULL && options->world_size == 0 && lookup("RANK") == NULL && lookup("WORLD_SIZE") == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(read_place(job, options));
+    return read_url(job, options->init != NULL ? options->init : "env://");
+}

@@ -1,0 +1,226 @@
+/* What ls_init makes of its options and the environment, row by row. */
+#include "tests/support/unit.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "comm/rendezvous.h"
+
+static const char *const names[] = {
+    "RANK",        "WORLD_SIZE",   "LOCAL_RANK",       "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
+    "MASTER_PORT", "LOCKSTEP_KEY", "LOCKSTEP_TIMEOUT", "LOCKSTEP_STORE_FD", "TORCHELASTIC_USE_AGENT_STORE"};
+
+enum { NAMES = sizeof names / sizeof *names, MOST = 8 };
+
+/* Sets the environment to "NAME=VALUE" strings alone. */
+static void set_environment(const char *const settings[MOST]) {
+    for (size_t i = 0; i < NAMES; i++) {
+        unsetenv(names[i]);
+    }
+    for (size_t i = 0; i < MOST && settings[i] != NULL; i++) {
+        char name[64] = "";
+        const char *equals = strchr(settings[i], '=');
+        memcpy(name, settings[i], (size_t)(equals - settings[i]));
+        setenv(name, equals + 1, 1);
+    }
+}
+
+#define MASTER "MASTER_ADDR=10.0.0.7", "MASTER_PORT=29500"
+
+static const struct {
+    ls_init_options options;
+    const char *environment[MOST];
+    const char *url; /* NULL: refused */
+    int rank, size, local_rank, local_size;
+    const char *says;
+} rows[] = {
+    {{0}, {NULL}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"LOCAL_RANK=3", "MASTER_PORT=x"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=1", "WORLD_SIZE=4", MASTER}, "tcp://10.0.0.7:29500", 1, 4, -1, 0, NULL},
+    {{.init = "env://"}, {"RANK=1", "WORLD_SIZE=4", MASTER}, "tcp://10.0.0.7:29500", 1, 4, -1, 0, NULL},
+    {{0},
+     {"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", MASTER},
+     "tcp://10.0.0.7:29500",
+     3,
+     4,
+     1,
+     2,
+     NULL},
+    {{0}, {"RANK=0", "WORLD_SIZE=1"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=", "WORLD_SIZE="}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=::1", "MASTER_PORT=1"}, "tcp://[::1]:1", 1, 2, -1, 0, NULL},
+    {{0},
+     {"RANK=1", "WORLD_SIZE=2", MASTER, "TORCHELASTIC_USE_AGENT_STORE=True"},
+     "tcp://10.0.0.7:29501",
+     1,
+     2,
+     -1,
+     0,
+     NULL},
+    {{0},
+     {"RANK=1", "WORLD_SIZE=2", MASTER, "TORCHELASTIC_USE_AGENT_STORE=False"},
+     "tcp://10.0.0.7:29500",
+     1,
+     2,
+     -1,
+     0,
+     NULL},
+    {{.init = "tcp://h:7", .world_size = 3, .rank = 2}, {NULL}, "tcp://h:7", 2, 3, -1, 0, NULL},
+    {{.init = "tcp://h:7", .world_size = 3, .rank = 2},
+     {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0"},
+     "tcp://h:7",
+     2,
+     3,
+     -1,
+     0,
+     NULL},
+    {{.init = "file:///x y", .world_size = 2}, {NULL}, "file:///x y", 0, 2, -1, 0, NULL},
+    {{.init = "file://x"}, {"RANK=1", "WORLD_SIZE=2"}, "file://x", 1, 2, -1, 0, NULL},
+    {{.world_size = 2, .rank = 1}, {MASTER}, "tcp://10.0.0.7:29500", 1, 2, -1, 0, NULL},
+
+    {{0}, {"RANK=1"}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
+    {{0}, {"WORLD_SIZE=2"}, NULL, 0, 0, 0, 0, "RANK is not set"},
+    {{.init = "env://"}, {NULL}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
+    {{0}, {"RANK=abc", "WORLD_SIZE=2", MASTER}, NULL, 0, 0, 0, 0, "RANK=abc is not a whole number"},
+    {{0}, {"RANK=1x", "WORLD_SIZE=2", MASTER}, NULL, 0, 0, 0, 0, "RANK=1x is not a whole number"},
+    {{0}, {"RANK=2", "WORLD_SIZE=2", MASTER}, NULL, 0, 0, 0, 0, "RANK=2 must be below WORLD_SIZE=2"},
+    {{0}, {"RANK=-1", "WORLD_SIZE=2", MASTER}, NULL, 0, 0, 0, 0, "RANK=-1 must be from 0"},
+    {{0}, {"RANK=0", "WORLD_SIZE=0", MASTER}, NULL, 0, 0, 0, 0, "WORLD_SIZE=0 must be from 1"},
+    {{0}, {"RANK=0", "WORLD_SIZE=99999999999999999999", MASTER}, NULL, 0, 0, 0, 0, "must be from 1 to 4096"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "MASTER_PORT=1"}, NULL, 0, 0, 0, 0, "MASTER_ADDR is not set"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h"}, NULL, 0, 0, 0, 0, "MASTER_PORT is not set"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=0"}, NULL, 0, 0, 0, 0, "MASTER_PORT=0 must be"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=65536"}, NULL, 0, 0, 0, 0, "from 1 to 65535"},
+    {{0},
+     {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=65535", "TORCHELASTIC_USE_AGENT_STORE=True"},
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     "no port above"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=3", MASTER}, NULL, 0, 0, 0, 0, "LOCAL_WORLD_SIZE=3 must be"},
+    {{0},
+     {"RANK=0", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "LOCAL_RANK=2", MASTER},
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     "LOCAL_RANK=2 must be from 0 to 1"},
+    {{0}, {"RANK=0", "WORLD_SIZE=2", "LOCKSTEP_STORE_FD=x", MASTER}, NULL, 0, 0, 0, 0, "LOCKSTEP_STORE_FD=x"},
+    {{.timeout = -1}, {NULL}, NULL, 0, 0, 0, 0, "timeout is -1 s"},
+    {{0}, {"LOCKSTEP_TIMEOUT=soon"}, NULL, 0, 0, 0, 0, "LOCKSTEP_TIMEOUT=soon"},
+    {{0}, {"LOCKSTEP_TIMEOUT=0"}, NULL, 0, 0, 0, 0, "LOCKSTEP_TIMEOUT=0"},
+    {{0}, {"LOCKSTEP_TIMEOUT=inf"}, NULL, 0, 0, 0, 0, "LOCKSTEP_TIMEOUT=inf"},
+    {{.world_size = -1}, {NULL}, NULL, 0, 0, 0, 0, "world_size is -1"},
+    {{.world_size = 5000}, {NULL}, NULL, 0, 0, 0, 0, "world_size is 5000"},
+    {{.init = "tcp://h:7", .world_size = 2, .rank = 2}, {NULL}, NULL, 0, 0, 0, 0, "rank is 2, must be from 0 to 1"},
+    {{.init = "tcp://h:7"}, {NULL}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
+    {{.init = "tcp://h", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "not of the form tcp://HOST:PORT"},
+    {{.init = "tcp://:7", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "not of the form tcp://HOST:PORT"},
+    {{.init = "tcp://h:", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"\""},
+    {{.init = "tcp://h:7a", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"7a\""},
+    {{.init = "tcp://h:-7", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"-7\""},
+    {{.init = "tcp://h:70000", .world_size = 1}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"70000\""},
+    {{.init = "file://", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "names no folder"},
+    {{.init = "mpi://", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "neither tcp:// nor file://"},
+    {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "neither tcp:// nor file://"},
+};
+
+static void test_rows(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_job job;
+        set_environment(rows[i].environment);
+        const ls_status status = ls_job_read(&job, &rows[i].options);
+        if (rows[i].url == NULL) {
+            if (status != LS_ERR_ARGUMENT || strstr(ls_error_message(), rows[i].says) == NULL) {
+                fail_msg("row %zu: %s: %s; expected \"%s\"", i, ls_status_name(status), ls_error_message(),
+                         rows[i].says);
+            }
+        } else if (status != LS_OK || strcmp(job.url, rows[i].url) != 0 || job.rank != rows[i].rank ||
+                   job.size != rows[i].size || job.local_rank != rows[i].local_rank ||
+                   job.local_size != rows[i].local_size || job.listener != -1) {
+            fail_msg("row %zu: %s (%s): %s, rank %d of %d, locally %d of %d", i, ls_status_name(status),
+                     ls_error_message(), job.url, job.rank, job.size, job.local_rank, job.local_size);
+        }
+    }
+}
+
+static void test_key_and_timeout(void **state) {
+    (void)state;
+    ls_job job;
+    set_environment((const char *[MOST]){"LOCKSTEP_KEY=from outside", "LOCKSTEP_TIMEOUT=2.5"});
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_string_equal(job.key, "from outside");
+    assert_true(job.timeout == 2.5);
+    assert_int_equal(ls_job_read(&job, &(ls_init_options){.key = "mine", .timeout = 7}), LS_OK);
+    assert_string_equal(job.key, "mine");
+    assert_true(job.timeout == 7);
+    set_environment((const char *[MOST]){NULL});
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_null(job.key);
+    assert_true(job.timeout == LS_DEFAULT_TIMEOUT);
+}
+
+/* Rank 0 takes the launcher's socket, if it is one on the master's port; the others never do. */
+static void test_inherited_socket(void **state) {
+    (void)state;
+    int listener;
+    const ls_address any = {.host = "127.0.0.1"};
+    assert_int_equal(ls_socket_listen(&any, false, &listener), LS_OK);
+    char fd[40], port[40], other[40];
+    snprintf(fd, sizeof fd, "LOCKSTEP_STORE_FD=%d", listener);
+    snprintf(port, sizeof port, "MASTER_PORT=%d", ls_socket_port(listener));
+    snprintf(other, sizeof other, "MASTER_PORT=%d", ls_socket_port(listener) - 1);
+    ls_job job;
+    set_environment((const char *[MOST]){"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port, fd});
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_int_equal(job.listener, listener);
+    setenv("RANK", "1", 1);
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_int_equal(job.listener, -1);
+    set_environment((const char *[MOST]){"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", other, fd});
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_int_equal(job.listener, -1);
+    close(listener);
+    assert_int_equal(ls_job_read(&job, NULL), LS_OK);
+    assert_int_equal(job.listener, -1);
+    const int file = open("/dev/null", O_RDONLY);
+    assert_int_equal(ls_socket_adopt(file, false), LS_ERR_ARGUMENT);
+    close(file);
+}
+
+static void test_open_to_others_needs_a_key(void **state) {
+    (void)state;
+    int listener = -1, connection = -1;
+    bool retry = true;
+    const ls_address outside = {.host = "0.0.0.0"}, far = {.host = "192.0.2.1", .port = 9};
+    assert_int_equal(ls_socket_listen(&outside, false, &listener), LS_ERR_DENIED);
+    assert_non_null(strstr(ls_error_message(), "set LOCKSTEP_KEY"));
+    assert_int_equal(ls_socket_connect(&far, false, 0, &connection, &retry), LS_ERR_DENIED);
+    assert_false(retry);
+    assert_int_equal(ls_socket_listen(&outside, true, &listener), LS_OK);
+    assert_int_equal(ls_socket_adopt(listener, false), LS_ERR_DENIED);
+    const ls_address same = {.host = "127.0.0.1", .port = ls_socket_port(listener)};
+    int second;
+    assert_int_equal(ls_socket_listen(&same, true, &second), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_message(), "in use"));
+    close(listener);
+    const ls_address foreign = {.host = "192.0.2.1", .port = 0}, unknown = {.host = "no.such.host.invalid"};
+    assert_int_equal(ls_socket_listen(&foreign, true, &second), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_message(), "no address of this machine"));
+    assert_int_equal(ls_socket_listen(&unknown, true, &second), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_message(), "no.such.host.invalid"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_key_and_timeout),
+        cmocka_unit_test(test_inherited_socket),
+        cmocka_unit_test(test_open_to_others_needs_a_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
