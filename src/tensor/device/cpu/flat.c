@@ -1,0 +1,25 @@
+/* Flat runs of numbers: y += a x, y *= a, the sum of squares. */
+#include "tensor/device/cpu/floating.h"
+
+#define REAL     float
+#define FN(name) name##_f32
+#include "tensor/device/cpu/flat.inc"
+
+#define REAL     double
+#define FN(name) name##_f64
+#include "tensor/device/cpu/flat.inc"
+
+ls_status ls_cpu_axpy(ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y) {
+    (void)stream;
+    return LS_FLOATING(dtype, axpy, count, a, x, y);
+}
+
+ls_status ls_cpu_scale(ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y) {
+    (void)stream;
+    return LS_FLOATING(dtype, scale, count, a, y);
+}
+
+ls_status ls_cpu_sum_of_squares(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum) {
+    (void)stream;
+    return LS_FLOATING(dtype, sum_of_squares, count, x, sum);
+}

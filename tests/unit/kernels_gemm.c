@@ -1,0 +1,223 @@
+/* The CPU's matrix products against plain loops in double precision. */
+#include "tests/support/unit.h"
+
+#include <math.h>
+
+#include "base/random.h"
+#include "base/status.h"
+#include "tensor/device/cpu/cpu_kernels.h"
+
+/* Numbers of either type in one array, with a frame of marks around that nothing may write to. */
+enum { FRAME = 32 };
+
+typedef struct matrix {
+    ls_dtype dtype;
+    int64_t rows, stride; /* as stored */
+    void *memory;
+} matrix;
+
+static int64_t matrix_count(const matrix *m) {
+    return m->rows * m->stride + 2 * FRAME;
+}
+
+static double matrix_get(const matrix *m, int64_t at) {
+    return m->dtype == LS_F32 ? (double)((float *)m->memory)[FRAME + at] : ((double *)m->memory)[FRAME + at];
+}
+
+static void matrix_set(const matrix *m, int64_t at, double value) {
+    if (m->dtype == LS_F32) {
+        ((float *)m->memory)[FRAME + at] = (float)value;
+    } else {
+        ((double *)m->memory)[FRAME + at] = value;
+    }
+}
+
+static void *matrix_data(const matrix *m) {
+    return (char *)m->memory + FRAME * ls_dtype_size(m->dtype);
+}
+
+static matrix matrix_random(ls_dtype dtype, int64_t rows, int64_t stride, uint64_t stream) {
+    matrix m = {dtype, rows, stride > 0 ? stride : 1, NULL};
+    m.memory = calloc((size_t)matrix_count(&m), ls_dtype_size(dtype));
+    assert_non_null(m.memory);
+    for (int64_t i = -FRAME; i < rows * stride + FRAME; i++) {
+        matrix_set(&m, i, ls_random_uniform(3, stream, (uint64_t)(i + FRAME)) * 2 - 1);
+    }
+    return m;
+}
+
+static matrix matrix_copy(const matrix *m) {
+    matrix copy = *m;
+    const size_t bytes = (size_t)matrix_count(m) * ls_dtype_size(m->dtype);
+    copy.memory = malloc(bytes);
+    assert_non_null(copy.memory);
+    memcpy(copy.memory, m->memory, bytes);
+    return copy;
+}
+
+/* What one case is; leading dimensions are the widths plus `slack`. */
+typedef struct product_case {
+    ls_dtype dtype;
+    int64_t m, n, k, slack;
+    bool transpose_a, transpose_b, accumulate, bias, relu;
+} product_case;
+
+static double expected(const product_case *c, const matrix *a, const matrix *b, const matrix *bias, double before,
+                       int64_t i, int64_t j) {
+    double sum = c->accumulate ? before : 0;
+    for (int64_t p = 0; p < c->k; p++) {
+        sum += matrix_get(a, c->transpose_a ? p * a->stride + i : i * a->stride + p) *
+               matrix_get(b, c->transpose_b ? j * b->stride + p : p * b->stride + j);
+    }
+    sum += c->bias ? matrix_get(bias, j) : 0;
+    return c->relu && sum < 0 ? 0 : sum;
+}
+
+static void check_product(const product_case *c, uint64_t stream) {
+    const matrix a =
+        matrix_random(c->dtype, c->transpose_a ? c->k : c->m, (c->transpose_a ? c->m : c->k) + c->slack, 4 * stream);
+    const matrix b = matrix_random(c->dtype, c->transpose_b ? c->n : c->k, (c->transpose_b ? c->k : c->n) + c->slack,
+                                   4 * stream + 1);
+    const matrix bias = matrix_random(c->dtype, 1, c->n, 4 * stream + 2);
+    matrix out = matrix_random(c->dtype, c->m, c->n + c->slack, 4 * stream + 3);
+    if (!c->accumulate) {
+        for (int64_t i = 0; i < c->m; i++) {
+            for (int64_t j = 0; j < c->n; j++) {
+                matrix_set(&out, i * out.stride + j, NAN); /* must not be read */
+            }
+        }
+    }
+    const matrix before = matrix_copy(&out);
+    const ls_gemm gemm = {.dtype = c->dtype,
+                          .m = c->m,
+                          .n = c->n,
+                          .k = c->k,
+                          .a = matrix_data(&a),
+                          .lda = a.stride,
+                          .transpose_a = c->transpose_a,
+                          .b = matrix_data(&b),
+                          .ldb = b.stride,
+                          .transpose_b = c->transpose_b,
+                          .c = matrix_data(&out),
+                          .ldc = out.stride,
+                          .accumulate = c->accumulate,
+                          .bias = c->bias ? matrix_data(&bias) : NULL,
+                          .activation = c->relu ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
+    assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
+    const double tolerance = (c->dtype == LS_F32 ? 1e-6 : 1e-14) * (double)(c->k + 2);
+    for (int64_t at = -FRAME; at < out.rows * out.stride + FRAME; at++) {
+        const int64_t i = at < 0 ? -1 : at / out.stride;
+        const int64_t j = at < 0 ? -1 : at % out.stride;
+        const double was = matrix_get(&before, at);
+        const double is = matrix_get(&out, at);
+        const bool inside = i >= 0 && i < c->m && j < c->n;
+        const double want = inside ? expected(c, &a, &b, &bias, was, i, j) : was;
+        if (!(fabs(is - want) <= (inside ? tolerance : 0))) {
+            fail_msg("%s %lld x %lld x %lld%s%s%s%s%s slack %lld: [%lld, %lld] is %.9g, not %.9g",
+                     ls_dtype_name(c->dtype), (long long)c->m, (long long)c->n, (long long)c->k,
+                     c->transpose_a ? " at" : "", c->transpose_b ? " bt" : "", c->accumulate ? " accumulate" : "",
+                     c->bias ? " bias" : "", c->relu ? " relu" : "", (long long)c->slack, (long long)i, (long long)j,
+                     is, want);
+        }
+    }
+    free(a.memory);
+    free(b.memory);
+    free(bias.memory);
+    free(out.memory);
+    free(before.memory);
+}
+
+/* All twenty ways to transpose, accumulate or finish one shape. */
+static void check_shape(ls_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t slack, uint64_t stream) {
+    for (int way = 0; way < 20; way++) {
+        const int finish = way / 4; /* plain, accumulate, bias, relu, both */
+        const product_case c = {.dtype = dtype,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .slack = slack,
+                                .transpose_a = (way & 1) != 0,
+                                .transpose_b = (way & 2) != 0,
+                                .accumulate = finish == 1,
+                                .bias = finish == 2 || finish == 4,
+                                .relu = finish >= 3};
+        check_product(&c, stream);
+    }
+}
+
+static void test_small_shapes(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 8, 10, 17};
+    const int count = (int)(sizeof sizes / sizeof sizes[0]);
+    for (int at = 0; at < count * count * count; at++) {
+        const int64_t m = sizes[at % count];
+        const int64_t n = sizes[at / count % count];
+        const int64_t k = sizes[at / count / count];
+        check_shape(LS_F32, m, n, k, at % 3, (uint64_t)at);
+        check_shape(LS_F64, m, n, k, at % 3, (uint64_t)at);
+    }
+}
+
+static void test_random_shapes(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 60; i++) {
+        const int64_t m = 1 + (int64_t)ls_random_below(7, 1, i, 140);
+        const int64_t n = 1 + (int64_t)ls_random_below(7, 2, i, 140);
+        const int64_t k = 1 + (int64_t)ls_random_below(7, 3, i, 140);
+        const int64_t slack = (int64_t)ls_random_below(7, 4, i, 9);
+        check_shape(i % 2 == 0 ? LS_F32 : LS_F64, m, n, k, slack, 1000 + i);
+    }
+}
+
+/* The shapes of the examples' layers, forward and backward, at batch sizes on both sides of the thresholds. */
+static void test_layer_shapes(void **state) {
+    (void)state;
+    static const int64_t batches[] = {1, 3, 32, 64};
+    static const int64_t layers[][2] = {{10, 100}, {100, 1}, {96, 80}, {80, 10}, {784, 33}};
+    for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++) {
+        for (size_t l = 0; l < sizeof layers / sizeof layers[0]; l++) {
+            const int64_t in = layers[l][0];
+            const int64_t out = layers[l][1];
+            check_product(&(product_case){.m = batches[b], .n = out, .k = in, .transpose_b = true, .bias = true}, b);
+            check_product(&(product_case){.m = out, .n = in, .k = batches[b], .transpose_a = true}, b);
+            check_product(&(product_case){.m = batches[b], .n = in, .k = out}, b);
+        }
+    }
+}
+
+static void test_not_a_number_survives_relu(void **state) {
+    (void)state;
+    const float a = NAN;
+    const float b = 1;
+    float c = 0;
+    const ls_gemm gemm = {.m = 1,
+                          .n = 1,
+                          .k = 1,
+                          .a = &a,
+                          .lda = 1,
+                          .b = &b,
+                          .ldb = 1,
+                          .c = &c,
+                          .ldc = 1,
+                          .activation = LS_ACTIVATION_RELU};
+    assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
+    assert_true(isnan(c));
+}
+
+static void test_other_types_are_refused(void **state) {
+    (void)state;
+    const ls_gemm gemm = {.dtype = LS_I32, .m = 1, .n = 1, .k = 1};
+    assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ls_error_message(), "i32"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small_shapes),
+        cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_layer_shapes),
+        cmocka_unit_test(test_not_a_number_survives_relu),
+        cmocka_unit_test(test_other_types_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
