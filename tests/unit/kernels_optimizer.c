@@ -1,0 +1,290 @@
+/* The CPU's optimizer steps and flat kernels against one-number-at-a-time formulas in double precision. */
+#include "tests/support/numbers.h"
+
+#include "base/status.h"
+#include "tensor/device/cpu/cpu_kernels.h"
+
+enum { COUNT = 53, STEPS = 6 }; /* more than a vector, and not a multiple of one */
+
+/* The numbers an optimizer works on, and the same once more for the reference. */
+typedef struct training {
+    ls_dtype dtype;
+    ls_tensor parameter, gradient, state[3];
+    double p[COUNT], s[3][COUNT];
+} training;
+
+static training training_start(ls_dtype dtype) {
+    training t = {.dtype = dtype, .parameter = numbers_random(dtype, LS_SHAPE(COUNT), 1, 0)};
+    t.gradient = numbers_new(dtype, LS_SHAPE(COUNT));
+    for (int k = 0; k < 3; k++) {
+        t.state[k] = numbers_new(dtype, LS_SHAPE(COUNT));
+    }
+    for (int i = 0; i < COUNT; i++) {
+        t.p[i] = numbers_get(&t.parameter, i);
+    }
+    return t;
+}
+
+static void training_draw_gradient(training *t, int step) {
+    numbers_free(&t->gradient);
+    t->gradient = numbers_random(t->dtype, LS_SHAPE(COUNT), (uint64_t)(100 + step), 0);
+}
+
+static void training_check(const training *t, const char *what) {
+    const double tolerance = 40 * numbers_tolerance(t->dtype);
+    for (int i = 0; i < COUNT; i++) {
+        numbers_expect(what, numbers_get(&t->parameter, i), t->p[i], tolerance);
+        for (int k = 0; k < 3; k++) {
+            numbers_expect("its state", numbers_get(&t->state[k], i), t->s[k][i], tolerance);
+        }
+    }
+}
+
+static void training_end(training *t) {
+    numbers_free(&t->parameter);
+    numbers_free(&t->gradient);
+    for (int k = 0; k < 3; k++) {
+        numbers_free(&t->state[k]);
+    }
+}
+
+static void check_sgd(ls_dtype dtype, double momentum, double dampening, bool nesterov, double decay) {
+    training t = training_start(dtype);
+    for (int i = 0; i < COUNT && momentum != 0; i++) {
+        numbers_set(&t.state[0], i, NAN); /* nothing may read the buffer before it is first set */
+    }
+    for (int n = 1; n <= STEPS; n++) {
+        training_draw_gradient(&t, n);
+        const ls_sgd_step step = {.dtype = dtype,
+                                  .count = COUNT,
+                                  .parameter = t.parameter.data,
+                                  .gradient = t.gradient.data,
+                                  .momentum_buffer = momentum != 0 ? t.state[0].data : NULL,
+                                  .learning_rate = 0.1,
+                                  .momentum = momentum,
+                                  .dampening = dampening,
+                                  .weight_decay = decay,
+                                  .nesterov = nesterov,
+                                  .first = n == 1};
+        assert_int_equal(ls_cpu_sgd(NULL, &step), LS_OK);
+        for (int i = 0; i < COUNT; i++) {
+            double d = numbers_get(&t.gradient, i) + decay * t.p[i];
+            if (momentum != 0) {
+                t.s[0][i] = n == 1 ? d : momentum * t.s[0][i] + (1 - dampening) * d;
+                d = nesterov ? d + momentum * t.s[0][i] : t.s[0][i];
+            }
+            t.p[i] -= 0.1 * d;
+        }
+    }
+    training_check(&t, "sgd");
+    training_end(&t);
+}
+
+static void test_sgd(void **state) {
+    (void)state;
+    for (int type = 0; type < 2; type++) {
+        const ls_dtype dtype = type == 0 ? LS_F32 : LS_F64;
+        check_sgd(dtype, 0, 0, false, 0);
+        check_sgd(dtype, 0, 0, false, 0.01);
+        check_sgd(dtype, 0.9, 0, false, 0);
+        check_sgd(dtype, 0.9, 0.3, false, 0.01);
+        check_sgd(dtype, 0.9, 0, true, 0.01);
+    }
+}
+
+static void check_adam(ls_dtype dtype, bool decoupled, bool amsgrad, double decay) {
+    training t = training_start(dtype);
+    for (int n = 1; n <= STEPS; n++) {
+        training_draw_gradient(&t, n);
+        const double correction1 = 1 - pow(0.9, n);
+        const double correction2 = 1 - pow(0.999, n);
+        const ls_adam_step step = {.dtype = dtype,
+                                   .count = COUNT,
+                                   .parameter = t.parameter.data,
+                                   .gradient = t.gradient.data,
+                                   .first_moment = t.state[0].data,
+                                   .second_moment = t.state[1].data,
+                                   .largest_second_moment = amsgrad ? t.state[2].data : NULL,
+                                   .learning_rate = 0.01,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .epsilon = 1e-8,
+                                   .weight_decay = decay,
+                                   .decoupled = decoupled,
+                                   .correction1 = correction1,
+                                   .correction2 = correction2};
+        assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
+        for (int i = 0; i < COUNT; i++) {
+            double g = numbers_get(&t.gradient, i);
+            if (decoupled) {
+                t.p[i] *= 1 - 0.01 * decay;
+            } else {
+                g += decay * t.p[i];
+            }
+            t.s[0][i] = 0.9 * t.s[0][i] + (1 - 0.9) * g;
+            t.s[1][i] = 0.999 * t.s[1][i] + (1 - 0.999) * g * g;
+            t.s[2][i] = amsgrad ? fmax(t.s[2][i], t.s[1][i]) : 0;
+            const double v = amsgrad ? t.s[2][i] : t.s[1][i];
+            t.p[i] -= 0.01 / correction1 * t.s[0][i] / (sqrt(v) / sqrt(correction2) + 1e-8);
+        }
+    }
+    training_check(&t, "adam");
+    training_end(&t);
+}
+
+static void test_adam(void **state) {
+    (void)state;
+    for (int way = 0; way < 16; way++) {
+        check_adam((way & 1) != 0 ? LS_F64 : LS_F32, (way & 2) != 0, (way & 4) != 0, (way & 8) != 0 ? 0.1 : 0);
+    }
+}
+
+/* A parameter that never had a gradient stays where it is. */
+static void test_adam_without_gradient(void **state) {
+    (void)state;
+    float p[20];
+    const float zero[20] = {0};
+    float m[20] = {0};
+    float v[20] = {0};
+    for (int i = 0; i < 20; i++) {
+        p[i] = 1;
+    }
+    const ls_adam_step step = {.count = 20,
+                               .parameter = p,
+                               .gradient = zero,
+                               .first_moment = m,
+                               .second_moment = v,
+                               .learning_rate = 1,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .epsilon = 1e-8,
+                               .correction1 = 0.1,
+                               .correction2 = 0.001};
+    assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
+    for (int i = 0; i < 20; i++) {
+        assert_true(p[i] == 1);
+    }
+}
+
+static void check_rmsprop(ls_dtype dtype, bool centered, double momentum, double decay) {
+    training t = training_start(dtype);
+    for (int n = 1; n <= STEPS; n++) {
+        training_draw_gradient(&t, n);
+        const ls_rmsprop_step step = {.dtype = dtype,
+                                      .count = COUNT,
+                                      .parameter = t.parameter.data,
+                                      .gradient = t.gradient.data,
+                                      .square_average = t.state[0].data,
+                                      .gradient_average = centered ? t.state[1].data : NULL,
+                                      .momentum_buffer = momentum != 0 ? t.state[2].data : NULL,
+                                      .learning_rate = 0.01,
+                                      .alpha = 0.9,
+                                      .epsilon = 1e-6,
+                                      .momentum = momentum,
+                                      .weight_decay = decay};
+        assert_int_equal(ls_cpu_rmsprop(NULL, &step), LS_OK);
+        for (int i = 0; i < COUNT; i++) {
+            const double g = numbers_get(&t.gradient, i) + decay * t.p[i];
+            t.s[0][i] = 0.9 * t.s[0][i] + (1 - 0.9) * g * g;
+            t.s[1][i] = centered ? 0.9 * t.s[1][i] + (1 - 0.9) * g : 0;
+            const double change = g / (sqrt(t.s[0][i] - t.s[1][i] * t.s[1][i]) + 1e-6);
+            t.s[2][i] = momentum != 0 ? momentum * t.s[2][i] + change : 0;
+            t.p[i] -= 0.01 * (momentum != 0 ? t.s[2][i] : change);
+        }
+    }
+    training_check(&t, "rmsprop");
+    training_end(&t);
+}
+
+static void test_rmsprop(void **state) {
+    (void)state;
+    for (int way = 0; way < 16; way++) {
+        check_rmsprop((way & 1) != 0 ? LS_F64 : LS_F32, (way & 2) != 0, (way & 4) != 0 ? 0.9 : 0,
+                      (way & 8) != 0 ? 0.1 : 0);
+    }
+}
+
+static void test_adagrad(void **state) {
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        training t = training_start((way & 1) != 0 ? LS_F64 : LS_F32);
+        const double decay = (way & 2) != 0 ? 0.1 : 0;
+        for (int n = 1; n <= STEPS; n++) {
+            training_draw_gradient(&t, n);
+            const ls_adagrad_step step = {.dtype = t.dtype,
+                                          .count = COUNT,
+                                          .parameter = t.parameter.data,
+                                          .gradient = t.gradient.data,
+                                          .sum = t.state[0].data,
+                                          .learning_rate = 0.1,
+                                          .epsilon = 1e-10,
+                                          .weight_decay = decay};
+            assert_int_equal(ls_cpu_adagrad(NULL, &step), LS_OK);
+            for (int i = 0; i < COUNT; i++) {
+                const double g = numbers_get(&t.gradient, i) + decay * t.p[i];
+                t.s[0][i] += g * g;
+                t.p[i] -= 0.1 * g / (sqrt(t.s[0][i]) + 1e-10);
+            }
+        }
+        training_check(&t, "adagrad");
+        training_end(&t);
+    }
+}
+
+static void check_flat(ls_dtype dtype, int64_t count) {
+    ls_tensor x = numbers_random(dtype, LS_SHAPE(count), 1, 0);
+    ls_tensor y = numbers_random(dtype, LS_SHAPE(count), 2, 0);
+    ls_tensor before = numbers_random(dtype, LS_SHAPE(count), 2, 0);
+    double squares = 0;
+    double sum = -1;
+    assert_int_equal(ls_cpu_axpy(NULL, dtype, count, -0.3, x.data, y.data), LS_OK);
+    assert_int_equal(ls_cpu_scale(NULL, dtype, count, 1.7, y.data), LS_OK);
+    assert_int_equal(ls_cpu_sum_of_squares(NULL, dtype, count, x.data, &sum), LS_OK);
+    for (int64_t i = 0; i < count; i++) {
+        squares += numbers_get(&x, i) * numbers_get(&x, i);
+        numbers_expect("scaled", numbers_get(&y, i), 1.7 * (numbers_get(&before, i) - 0.3 * numbers_get(&x, i)),
+                       numbers_tolerance(dtype));
+    }
+    numbers_expect("sum of squares", sum, squares, 1e-13);
+    numbers_free(&x);
+    numbers_free(&y);
+    numbers_free(&before);
+}
+
+static void test_flat_kernels(void **state) {
+    (void)state;
+    static const int64_t counts[] = {0, 1, 15, 16, 17, 100, 1000};
+    for (int i = 0; i < 14; i++) {
+        check_flat(i % 2 == 0 ? LS_F32 : LS_F64, counts[i / 2]);
+    }
+    double sum = 0;
+    assert_int_equal(ls_cpu_sum_of_squares(NULL, LS_F32, 1, &(float){1e30F}, &sum), LS_OK);
+    numbers_expect("a square beyond f32", sum, 1e60, 1e-6);
+}
+
+static void test_other_types_are_refused(void **state) {
+    (void)state;
+    double sum = 0;
+    int64_t x = 1;
+    assert_int_equal(ls_cpu_axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_scale(NULL, LS_I64, 1, 1, &x), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_sum_of_squares(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_sgd(NULL, &(ls_sgd_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_adam(NULL, &(ls_adam_step){.dtype = LS_BF16}), LS_ERR_UNSUPPORTED);
+    assert_string_equal(ls_error_message(), "adam: the CPU has no kernel for bf16");
+    assert_int_equal(ls_cpu_rmsprop(NULL, &(ls_rmsprop_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_adagrad(NULL, &(ls_adagrad_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_adam_without_gradient),
+        cmocka_unit_test(test_rmsprop),
+        cmocka_unit_test(test_adagrad),
+        cmocka_unit_test(test_flat_kernels),
+        cmocka_unit_test(test_other_types_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
