@@ -98,7 +98,7 @@ LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
 /** Every element is `value`, converted to the dtype. */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
-/** 0, 1, 2, ... in row-major order. */
+/** 0, 1, 2, ... in row-major order; any dtype but bool. */
 LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);
 /** Uniform in [0, 1); a floating dtype. Takes the next stream of ls_seed's generator. */
 LS_API ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype);
@@ -112,7 +112,7 @@ LS_API ls_tensor *ls_randperm(int64_t n);
 LS_API ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data);
 /**
  * A tensor over memory of the caller's: dense, row-major, aligned for the dtype. When nothing refers to it any longer,
- * `release(data, user)` is called (it may be NULL: the memory then outlives the tensor).
+ * `release(data, user)` is called, at once when the call fails (it may be NULL: the memory then outlives the tensor).
  */
 LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
                                  void *user);
@@ -155,7 +155,11 @@ LS_API size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity);
 /** The same to standard output, with a newline. */
 LS_API void ls_print(const ls_tensor *tensor);
 
-/* ---- changing in place (never recorded; not allowed on a result that the tape needs) --------------------------- */
+/*
+ * ---- changing in place ------------------------------------------------------------------------------------------
+ * Never recorded. LS_ERR_STATE for what a recorded operation made, for leaves that require a gradient unless ls_no_grad
+ * is on, and for views that repeat their elements.
+ */
 
 /** Copies `source`, broadcast and converted, into `destination`. */
 LS_API ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) LS_WARN_UNUSED;

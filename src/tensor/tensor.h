@@ -99,6 +99,9 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
                             void (*release)(void *memory, void *user), void *user);
 void ls_storage_drop(ls_storage *storage);
 
+/* A reference of the caller's to x itself when it is contiguous and of that dtype, else to a dense, converted copy. */
+ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype);
+
 /* Whether two tensors have the same sizes. */
 bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b);
 

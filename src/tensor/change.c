@@ -1,0 +1,125 @@
+/* Changing the elements of a tensor that is already there. */
+#include "tensor/device.h"
+#include "tensor/scope.h"
+
+static ls_status check_changeable(const char *call, const ls_tensor *tensor) {
+    if (tensor == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the tensor to change is NULL", call);
+    }
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    if (tensor->node != NULL && tensor->node->tape != NULL) {
+        return ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of a recorded operation, which the tape may need",
+                       call, LS_SHAPE_TEXT(tensor));
+    }
+    if (tensor->needs_grad && !thread->no_grad) {
+        return ls_fail(LS_ERR_STATE, "%s: the tensor %s requires a gradient; change it under ls_no_grad(true)", call,
+                       LS_SHAPE_TEXT(tensor));
+    }
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (tensor->stride[i] == 0 && tensor->size[i] > 1) {
+            return ls_fail(LS_ERR_STATE, "%s: the tensor %s repeats its elements along axis %d; take ls_clone of it",
+                           call, LS_SHAPE_TEXT(tensor), i);
+        }
+    }
+    return LS_OK;
+}
+
+static bool broadcasts_to(const ls_tensor *source, const ls_tensor *destination) {
+    const int more = destination->ndim - source->ndim;
+    for (int i = 0; i < source->ndim && more >= 0; i++) {
+        if (source->size[i] != destination->size[more + i] && source->size[i] != 1) {
+            return false;
+        }
+    }
+    return more >= 0;
+}
+
+/* The first byte and the one after the last that the tensor, which has elements, can reach. */
+static void reach(const ls_tensor *tensor, const char **first, const char **end) {
+    int64_t last = 0; /* strides are never negative */
+    for (int i = 0; i < tensor->ndim; i++) {
+        last += (tensor->size[i] - 1) * tensor->stride[i];
+    }
+    *first = tensor->data;
+    *end = *first + (last + 1) * (int64_t)ls_dtype_size((ls_dtype)tensor->dtype);
+}
+
+static bool overlap(const ls_tensor *a, const ls_tensor *b) {
+    if (a->storage != b->storage || a->count == 0 || b->count == 0) {
+        return false;
+    }
+    const char *first_a, *end_a, *first_b, *end_b;
+    reach(a, &first_a, &end_a);
+    reach(b, &first_b, &end_b);
+    return first_a < end_b && first_b < end_a;
+}
+
+static ls_status move_elements(ls_tensor *destination, const ls_tensor *source) {
+    const ls_kernels *kernels = ls_kernels_of(destination);
+    return destination->dtype == source->dtype ? kernels->copy(ls_stream_of(destination), destination, source)
+                                               : kernels->cast(ls_stream_of(destination), destination, source);
+}
+
+static ls_tensor *dense_copy(const char *call, const ls_tensor *x, ls_dtype dtype) {
+    ls_tensor *copy = ls_tensor_new_owned(call, x->ndim, x->size, dtype);
+    if (copy != NULL && move_elements(copy, x) != LS_OK) {
+        ls_tensor_drop(copy);
+        return ls_scope_failed();
+    }
+    return copy;
+}
+
+ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype) {
+    if (x->contiguous && x->dtype == dtype) {
+        union {
+            const ls_tensor *lent;
+            ls_tensor *held;
+        } same = {.lent = x}; /* a reference more changes nothing that its lender can see */
+        return ls_tensor_hold(same.held);
+    }
+    return dense_copy(call, x, dtype);
+}
+
+static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
+    const char *const call = "ls_copy_into";
+    LS_TRY(check_changeable(call, destination));
+    if (source == NULL) {
+        return ls_error_status() != LS_OK ? ls_error_status() : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
+    }
+    if (!broadcasts_to(source, destination)) {
+        return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast to %s", call, LS_SHAPE_TEXT(source),
+                       LS_SHAPE_TEXT(destination));
+    }
+    if (!overlap(destination, source)) {
+        return move_elements(destination, source);
+    }
+    ls_tensor *aside = dense_copy(call, source, (ls_dtype)source->dtype);
+    if (aside == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = move_elements(destination, aside);
+    ls_tensor_drop(aside);
+    return status;
+}
+
+ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) {
+    const ls_status status = copy_into(destination, source);
+    if (status != LS_OK) {
+        (void)ls_scope_failed();
+    }
+    return status;
+}
+
+ls_status ls_fill(ls_tensor *tensor, double value) {
+    ls_status status = check_changeable("ls_fill", tensor);
+    if (status == LS_OK) {
+        status = ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value);
+    }
+    if (status != LS_OK) {
+        (void)ls_scope_failed();
+    }
+    return status;
+}

@@ -1,0 +1,255 @@
+/* Tensors made from nothing but a shape: empty, filled, counted, random, or over memory of the caller's. */
+#include "base/random.h"
+#include "tensor/device.h"
+#include "tensor/scope.h"
+
+static void *fail_noted_memory(const char *call, size_t bytes) {
+    (void)ls_fail_memory(call, bytes);
+    return ls_scope_failed();
+}
+
+static ls_tensor *make(const char *call, const ls_shape *shape, ls_dtype dtype) {
+    return ls_tensor_new(call, shape->ndim, shape->size, dtype);
+}
+
+/* The tensor when what filled it went well; else it goes again. */
+static ls_tensor *finish(ls_tensor *tensor, ls_status status) {
+    if (status == LS_OK) {
+        return tensor;
+    }
+    ls_release(tensor);
+    return ls_scope_failed();
+}
+
+static ls_tensor *make_full(const char *call, const ls_shape *shape, ls_dtype dtype, double value) {
+    ls_tensor *tensor = make(call, shape, dtype);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    return finish(tensor, ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value));
+}
+
+ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype) {
+    return make("ls_empty", &shape, dtype);
+}
+
+ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype) {
+    return make_full("ls_zeros", &shape, dtype, 0);
+}
+
+ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype) {
+    return make_full("ls_ones", &shape, dtype, 1);
+}
+
+ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value) {
+    return make_full("ls_full", &shape, dtype, value);
+}
+
+ls_tensor *ls_scalar(double value, ls_dtype dtype) {
+    return make_full("ls_scalar", &(ls_shape){0}, dtype, value);
+}
+
+/* What fills a new tensor: one kernel and its numbers. */
+typedef struct filler {
+    const char *call;
+    ls_status (*run)(const struct filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor);
+    ls_dtype by_way_of; /* the dtype in which bf16 and f16 are made */
+    ls_random_state random;
+    int64_t low, high;
+} filler;
+
+static ls_tensor *make_filled(const filler *how, const ls_shape *shape, ls_dtype dtype) {
+    ls_tensor *tensor = make(how->call, shape, dtype);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    const ls_kernels *kernels = ls_kernels_of(tensor);
+    ls_stream *stream = ls_stream_of(tensor);
+    if (dtype != LS_BF16 && dtype != LS_F16) {
+        return finish(tensor, how->run(how, kernels, stream, tensor));
+    }
+    ls_tensor *wide = ls_tensor_new_owned(how->call, shape->ndim, shape->size, how->by_way_of);
+    if (wide == NULL) {
+        return finish(tensor, LS_ERR_MEMORY);
+    }
+    ls_status status = how->run(how, kernels, stream, wide);
+    status = status == LS_OK ? kernels->cast(stream, tensor, wide) : status;
+    ls_tensor_drop(wide);
+    return finish(tensor, status);
+}
+
+static ls_status run_count_up(const filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor) {
+    (void)how;
+    return kernels->count_up(stream, tensor);
+}
+
+static ls_status run_uniform(const filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor) {
+    return kernels->random_uniform(stream, tensor, how->random, 0, 1);
+}
+
+static ls_status run_normal(const filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor) {
+    return kernels->random_normal(stream, tensor, how->random, 0, 1);
+}
+
+static ls_status run_integer(const filler *how, const ls_kernels *kernels, ls_stream *stream, ls_tensor *tensor) {
+    return kernels->random_integer(stream, tensor, how->random, how->low, how->high);
+}
+
+ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype) {
+    if (dtype == LS_BOOL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_arange: bool cannot count");
+        return ls_scope_failed();
+    }
+    return make_filled(&(filler){.call = "ls_arange", .run = run_count_up, .by_way_of = LS_I64}, &shape, dtype);
+}
+
+static ls_tensor *make_random(const filler *how, const ls_shape *shape, ls_dtype dtype) {
+    if (!ls_dtype_is_floating(dtype)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the dtype must be a floating one, not %s", how->call, ls_dtype_name(dtype));
+        return ls_scope_failed();
+    }
+    return make_filled(how, shape, dtype);
+}
+
+ls_tensor *ls_rand(ls_shape shape, ls_dtype dtype) {
+    return make_random(&(filler){.call = "ls_rand", .run = run_uniform, .random = ls_random_next_stream()}, &shape,
+                       dtype);
+}
+
+ls_tensor *ls_randn(ls_shape shape, ls_dtype dtype) {
+    return make_random(&(filler){.call = "ls_randn", .run = run_normal, .random = ls_random_next_stream()}, &shape,
+                       dtype);
+}
+
+/* The integers from `*least` to `*most` that the dtype can hold exactly; false when those are all of int64_t. */
+static bool integer_range(ls_dtype dtype, int64_t *least, int64_t *most) {
+    static const int floating_bits[LS_DTYPE_COUNT] = {[LS_F32] = 24, [LS_F64] = 53, [LS_BF16] = 8, [LS_F16] = 11};
+    if (dtype == LS_I64) {
+        return false;
+    }
+    if (ls_dtype_is_floating(dtype)) {
+        *most = (int64_t)1 << floating_bits[dtype];
+        *least = -*most;
+    } else {
+        *most = dtype == LS_I32 ? INT32_MAX : dtype == LS_U8 ? UINT8_MAX : 1;
+        *least = dtype == LS_I32 ? INT32_MIN : 0;
+    }
+    return true;
+}
+
+ls_tensor *ls_randint(ls_shape shape, ls_dtype dtype, int64_t low, int64_t high) {
+    int64_t least;
+    int64_t most;
+    if (low >= high || (integer_range(dtype, &least, &most) && (low < least || high - 1 > most))) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_randint: [%lld, %lld) is %s", (long long)low, (long long)high,
+                      low >= high ? "empty" : "more than the dtype holds");
+        return ls_scope_failed();
+    }
+    return make_filled(&(filler){.call = "ls_randint",
+                                 .run = run_integer,
+                                 .by_way_of = LS_I64,
+                                 .random = ls_random_next_stream(),
+                                 .low = low,
+                                 .high = high},
+                       &shape, dtype);
+}
+
+/* Fisher and Yates's shuffle, from the end. */
+static void shuffle(int64_t *numbers, int64_t n) {
+    const ls_random_state random = ls_random_next_stream();
+    for (int64_t i = 0; i < n; i++) {
+        numbers[i] = i;
+    }
+    for (int64_t i = n - 1; i > 0; i--) {
+        const uint64_t other = ls_random_below(random.seed, random.stream, (uint64_t)i, (uint64_t)i + 1);
+        const int64_t number = numbers[i];
+        numbers[i] = numbers[other];
+        numbers[other] = number;
+    }
+}
+
+ls_tensor *ls_randperm(int64_t n) {
+    ls_tensor *tensor = ls_tensor_new("ls_randperm", 1, &n, LS_I64);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    const size_t bytes = (size_t)n * sizeof(int64_t);
+    int64_t *numbers = ls_record_allocate(bytes);
+    if (numbers == NULL) {
+        ls_release(tensor);
+        return fail_noted_memory("ls_randperm", bytes);
+    }
+    shuffle(numbers, n);
+    const ls_device *device = tensor->storage->device;
+    ls_status status = device->copy_from_host(device->default_stream(), tensor->data, numbers, bytes);
+    status = status == LS_OK ? device->stream_wait(device->default_stream()) : status;
+    ls_record_release(numbers, bytes);
+    return finish(tensor, status);
+}
+
+ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data) {
+    ls_tensor *tensor = make("ls_from", &shape, dtype);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    if (data == NULL && tensor->count > 0) {
+        return finish(tensor, ls_fail(LS_ERR_ARGUMENT, "ls_from: data is NULL"));
+    }
+    if (tensor->count == 0) {
+        return tensor;
+    }
+    const ls_device *device = tensor->storage->device;
+    ls_status status = device->copy_from_host(device->default_stream(), tensor->data, data,
+                                              (size_t)tensor->count * ls_dtype_size(dtype));
+    status = status == LS_OK ? device->stream_wait(device->default_stream()) : status;
+    return finish(tensor, status);
+}
+
+/* For memory that its owner wants no word of. */
+static void release_nothing(void *data, void *user) {
+    (void)data;
+    (void)user;
+}
+
+/* The number of elements, or -1 with the error set. */
+static int64_t checked_count(const char *call, const ls_shape *shape, ls_dtype dtype, const void *data) {
+    int64_t count = 1;
+    bool good = shape->ndim >= 0 && shape->ndim <= LS_MAX_DIMS;
+    for (int i = 0; good && i < shape->ndim; i++) {
+        good = shape->size[i] >= 0 && !__builtin_mul_overflow(count, shape->size[i], &count);
+    }
+    size_t bytes;
+    good = good && !__builtin_mul_overflow((size_t)count, ls_dtype_size(dtype), &bytes);
+    if (!good) {
+        (void)ls_fail(LS_ERR_SHAPE, "%s: the shape has too many dimensions, a negative size, or more elements than fit",
+                      call);
+        return -1;
+    }
+    const size_t width = ls_dtype_size(dtype);
+    if (width == 0 || (data == NULL && count > 0) || (uintptr_t)data % width != 0) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: %s", call,
+                      width == 0     ? "no such dtype"
+                      : data == NULL ? "data is NULL"
+                                     : "data is not aligned for the dtype");
+        return -1;
+    }
+    return count;
+}
+
+ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, void (*release)(void *data, void *user),
+                          void *user) {
+    const char *const call = "ls_from_memory";
+    void (*const releases)(void *, void *) = release != NULL ? release : release_nothing;
+    const int64_t count = checked_count(call, &shape, dtype, data);
+    if (count < 0) {
+        releases(data, user);
+        return ls_scope_failed();
+    }
+    ls_storage *storage = ls_storage_wrap(&ls_cpu, data, (size_t)count * ls_dtype_size(dtype), releases, user);
+    if (storage == NULL) {
+        releases(data, user);
+        return fail_noted_memory(call, sizeof *storage);
+    }
+    ls_tensor *tensor = ls_tensor_of_storage(storage, shape.ndim, shape.size, dtype);
+    return tensor != NULL ? ls_tensor_give(tensor) : fail_noted_memory(call, sizeof *tensor);
+}

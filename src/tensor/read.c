@@ -1,0 +1,129 @@
+/* Reading elements: one, or all of two tensors to compare them. */
+#include <math.h>
+#include <string.h>
+
+#include "base/float16.h"
+#include "tensor/device.h"
+#include "tensor/scope.h"
+
+#define DEFINE_READ(name, type, expression)                                                                            \
+    static double read_##name(const void *memory) {                                                                    \
+        type value;                                                                                                    \
+        memcpy(&value, memory, sizeof value);                                                                          \
+        return (double)(expression);                                                                                   \
+    }
+DEFINE_READ(f32, float, value)
+DEFINE_READ(f64, double, value)
+DEFINE_READ(bf16, uint16_t, ls_bf16_to_float(value))
+DEFINE_READ(f16, uint16_t, ls_f16_to_float(value))
+DEFINE_READ(i64, int64_t, value)
+DEFINE_READ(i32, int32_t, value)
+DEFINE_READ(u8, uint8_t, value)
+#undef DEFINE_READ
+
+static double (*const readers[LS_DTYPE_COUNT])(const void *memory) = {
+    [LS_F32] = read_f32, [LS_F64] = read_f64, [LS_BF16] = read_bf16, [LS_F16] = read_f16,
+    [LS_I64] = read_i64, [LS_I32] = read_i32, [LS_U8] = read_u8,     [LS_BOOL] = read_u8,
+};
+
+static double fail_nan(void) {
+    (void)ls_scope_failed();
+    return (double)NAN;
+}
+
+static double read_element(const ls_tensor *tensor, int64_t offset) {
+    const ls_device *device = tensor->storage->device;
+    const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
+    char element[sizeof(double)];
+    const char *memory = (const char *)tensor->data + offset * (int64_t)width;
+    if (device->copy_to_host(device->default_stream(), element, memory, width) != LS_OK ||
+        device->stream_wait(device->default_stream()) != LS_OK) {
+        return fail_nan();
+    }
+    return readers[tensor->dtype](element);
+}
+
+double ls_item(const ls_tensor *tensor) {
+    if (tensor == NULL) {
+        if (ls_error_status() == LS_OK) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "ls_item: tensor is NULL");
+        }
+        return fail_nan();
+    }
+    if (tensor->count != 1) {
+        (void)ls_fail(LS_ERR_SHAPE, "ls_item: the tensor %s has %lld elements, not one", LS_SHAPE_TEXT(tensor),
+                      (long long)tensor->count);
+        return fail_nan();
+    }
+    return read_element(tensor, 0);
+}
+
+double ls_at(const ls_tensor *tensor, const int64_t *index) {
+    if (tensor == NULL || (index == NULL && tensor->ndim > 0)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_at: %s is NULL", tensor == NULL ? "tensor" : "index");
+        return fail_nan();
+    }
+    int64_t offset = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        const int64_t at = index[i] < 0 ? index[i] + tensor->size[i] : index[i];
+        if (at < 0 || at >= tensor->size[i]) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "ls_at: index %lld is out of range along axis %d of %s", (long long)index[i],
+                          i, LS_SHAPE_TEXT(tensor));
+            return fail_nan();
+        }
+        offset += at * tensor->stride[i];
+    }
+    return read_element(tensor, offset);
+}
+
+/* Two tensors as dense memory of one dtype, or nothing. */
+typedef struct pair {
+    ls_tensor *a;
+    ls_tensor *b;
+} pair;
+
+static bool make_dense_pair(const char *call, pair *dense, const ls_tensor *a, const ls_tensor *b, ls_dtype dtype) {
+    dense->a = ls_tensor_dense(call, a, dtype);
+    dense->b = dense->a != NULL ? ls_tensor_dense(call, b, dtype) : NULL;
+    return dense->b != NULL;
+}
+
+static void drop_pair(pair *dense) {
+    ls_tensor_drop(dense->a);
+    ls_tensor_drop(dense->b);
+}
+
+bool ls_equal(const ls_tensor *a, const ls_tensor *b) {
+    if (a == NULL || b == NULL || a->dtype != b->dtype || !ls_tensor_same_shape(a, b)) {
+        return false;
+    }
+    pair dense;
+    const bool ready = make_dense_pair("ls_equal", &dense, a, b, (ls_dtype)a->dtype);
+    const bool equal =
+        ready && memcmp(dense.a->data, dense.b->data, (size_t)a->count * ls_dtype_size((ls_dtype)a->dtype)) == 0;
+    drop_pair(&dense);
+    return equal;
+}
+
+static bool is_close(double a, double b, double relative, double absolute) {
+    if (isnan(a) || isnan(b)) {
+        return isnan(a) && isnan(b);
+    }
+    if (isinf(a) || isinf(b)) {
+        return a == b;
+    }
+    return fabs(a - b) <= absolute + relative * fabs(b);
+}
+
+bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute) {
+    if (a == NULL || b == NULL || !ls_tensor_same_shape(a, b)) {
+        return false;
+    }
+    pair dense;
+    bool close = make_dense_pair("ls_allclose", &dense, a, b, LS_F64);
+    for (int64_t i = 0; close && i < a->count; i++) {
+        close = is_close(((const double *)dense.a->data)[i], ((const double *)dense.b->data)[i], relative, absolute);
+    }
+    drop_pair(&dense);
+    return close;
+}
