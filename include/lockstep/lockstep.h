@@ -11,6 +11,5 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 #include <lockstep/tensor.h>
-#include <lockstep/train.h>
 
 #endif
