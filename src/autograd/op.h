@@ -19,7 +19,7 @@
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 
-#define LS_NODE_INPUTS 3
+#define LS_NODE_INPUTS 5
 #define LS_NODE_SAVED  3
 
 typedef struct ls_op ls_op;

@@ -172,9 +172,9 @@ typedef struct ls_kernels {
 
     /*
      * Class losses. nll: element[n] = the loss of each row, row_weight[n] = the weight it has in the mean (0 when
-     * ignored). nll_backward: d_log_probability = -scale * g[row] * (smoothed, weighted target). cross_entropy_backward
-     * goes on to the logits: it takes log_probability = log_softmax(logits) and gives the gradient of logits in one
-     * pass. g is [n], or one number for all rows.
+     * ignored); a target that is no class is LS_ERR_ARGUMENT and named. nll_backward: d_log_probability = -scale *
+     * g[row] * (smoothed, weighted target). cross_entropy_backward goes on to the logits: it takes log_probability =
+     * log_softmax(logits) and gives the gradient of logits in one pass. g is [n], or one number for all rows.
      */
     ls_status (*nll)(ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,
                      const ls_class_loss *loss);

@@ -261,10 +261,10 @@ static void test_wrong_targets_are_named(void **state) {
     }
     ((int64_t *)target.data)[2] = 10;
     assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "class loss: target[2] is 10, but there are 10 classes");
+    assert_string_equal(ls_error_message(), "target[2] is 10, but there are 10 classes");
     loss.ignore = false; /* then -1 is wrong as well */
     assert_int_equal(ls_cpu_nll(NULL, &element, &element, &l, &loss), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "class loss: target[0] is -1, but there are 10 classes");
+    assert_string_equal(ls_error_message(), "target[0] is -1, but there are 10 classes");
     numbers_free(&l);
     numbers_free(&element);
     numbers_free(&target);

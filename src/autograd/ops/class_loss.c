@@ -1,0 +1,267 @@
+/*
+ * Cross entropy and negative log likelihood. Both are one node over [rows, classes]: what comes in other shapes is
+ * permuted to that first. Cross entropy keeps log softmax(logits), from which one pass makes the logits' gradient.
+ */
+#include "autograd/op.h"
+#include "autograd/ops/loss.h"
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+
+/* The inputs and saved tensors of a node, and integer[] and number[] of its parameters. */
+enum { X, WEIGHT, TARGET, INPUTS };
+enum { LOG_PROBABILITY, DIVISOR };
+enum { REDUCTION, IGNORE, IGNORE_INDEX };
+enum { SMOOTHING };
+
+static ls_class_loss loss_of(ls_tensor *const *inputs, const ls_op_parameters *parameters) {
+    return (ls_class_loss){.target = inputs[TARGET],
+                           .weight = inputs[WEIGHT],
+                           .label_smoothing = parameters->number[SMOOTHING],
+                           .ignore = parameters->integer[IGNORE] != 0,
+                           .ignore_index = parameters->integer[IGNORE_INDEX]};
+}
+
+/* Whether rows count differently in the mean, so that the sum of their weights is what to divide by. */
+static bool is_weighted(const ls_class_loss *loss) {
+    return loss->weight != NULL || loss->ignore;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static ls_status class_loss_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[X];
+    const int ndim = call->parameters->integer[REDUCTION] == LS_LOSS_NONE ? 1 : 0;
+    call->output = ls_tensor_new(call->op->name, ndim, x->size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+/* Divides the sum of the elements by the sum of the row weights, which is kept for the gradient. */
+static ls_status weighted_mean(ls_op_call *call, const ls_tensor *row_weight) {
+    ls_tensor *divisor = ls_tensor_new_owned(call->op->name, 0, NULL, (ls_dtype)row_weight->dtype);
+    LS_TRY(ls_made(divisor));
+    call->saved[DIVISOR] = divisor;
+    LS_TRY(ls_loss_sum(divisor, row_weight, 1.0));
+    const ls_tensor *operands[] = {call->output, divisor};
+    return ls_kernels_of(divisor)->div(ls_stream_of(divisor), call->output, operands, NULL);
+}
+
+/* `room` [2, rows] is for the losses and the weights of the rows. */
+static ls_status reduce_rows(ls_op_call *call, const ls_tensor *log_probability, ls_tensor *room) {
+    const ls_class_loss loss = loss_of(call->inputs, call->parameters);
+    const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
+    const int64_t rows = log_probability->size[0];
+    ls_tensor row_weight = ls_look_select(room, 0, 1);
+    ls_tensor element = reduction == LS_LOSS_NONE ? *call->output : ls_look_select(room, 0, 0);
+    const ls_kernels *kernels = ls_kernels_of(room);
+    const ls_status status = kernels->nll(ls_stream_of(room), &element, &row_weight, log_probability, &loss);
+    if (status != LS_OK) {
+        return ls_fail(status, "%s: %s", call->op->name, ls_error_message());
+    }
+    if (reduction == LS_LOSS_NONE) {
+        return LS_OK;
+    }
+    const bool by_count = reduction == LS_LOSS_MEAN && !is_weighted(&loss);
+    LS_TRY(ls_loss_sum(call->output, &element, by_count ? 1.0 / (double)rows : 1.0));
+    return reduction == LS_LOSS_MEAN && !by_count ? weighted_mean(call, &row_weight) : LS_OK;
+}
+
+static ls_status loss_of_log_probability(ls_op_call *call, const ls_tensor *log_probability) {
+    const int64_t size[] = {2, log_probability->size[0]};
+    ls_tensor *room = ls_tensor_new_owned(call->op->name, 2, size, (ls_dtype)log_probability->dtype);
+    LS_TRY(ls_made(room));
+    const ls_status status = reduce_rows(call, log_probability, room);
+    ls_tensor_drop(room);
+    return status;
+}
+
+static ls_status nll_forward(ls_op_call *call) {
+    return loss_of_log_probability(call, call->inputs[X]);
+}
+
+static ls_status cross_entropy_forward(ls_op_call *call) {
+    const ls_tensor *logits = call->inputs[X];
+    ls_tensor *log_probability = ls_tensor_new_owned(call->op->name, 2, logits->size, (ls_dtype)logits->dtype);
+    LS_TRY(ls_made(log_probability));
+    call->saved[LOG_PROBABILITY] = log_probability;
+    LS_TRY(ls_kernels_of(logits)->log_softmax(ls_stream_of(logits), log_probability, logits, 1));
+    return loss_of_log_probability(call, log_probability);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+typedef ls_status (*backward_kernel)(ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale,
+                                     const ls_tensor *log_probability, const ls_class_loss *loss);
+
+/* The gradient of the rows before the kernel's scale, dense: g, divided by the sum of the weights where that was. */
+static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
+    const ls_tensor *divisor = node->saved[DIVISOR];
+    if (divisor == NULL) {
+        return ls_dense(node->op->name, gradient);
+    }
+    ls_tensor *g = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
+    if (g != NULL) {
+        const ls_tensor *operands[] = {gradient, divisor};
+        if (ls_kernels_of(g)->div(ls_stream_of(g), g, operands, NULL) != LS_OK) {
+            ls_tensor_drop(g);
+            return NULL;
+        }
+    }
+    return g;
+}
+
+static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, const ls_tensor *log_probability,
+                                backward_kernel kernel) {
+    const ls_class_loss loss = loss_of(node->inputs, &node->parameters);
+    const bool by_count = node->parameters.integer[REDUCTION] == LS_LOSS_MEAN && !is_weighted(&loss);
+    const double scale = by_count ? 1.0 / (double)log_probability->size[0] : 1.0;
+    ls_tensor *g = row_gradient(node, gradient);
+    LS_TRY(ls_made(g));
+    ls_tensor *d = ls_tensor_new(node->op->name, 2, log_probability->size, (ls_dtype)log_probability->dtype);
+    const ls_status status =
+        d == NULL ? ls_error_status() : kernel(ls_stream_of(d), d, g, scale, log_probability, &loss);
+    ls_tensor_drop(g);
+    LS_TRY(status);
+    return ls_give(node, X, d);
+}
+
+static ls_status nll_backward(ls_node *node, ls_tensor *gradient) {
+    return give_by_kernel(node, gradient, node->inputs[X], ls_kernels_of(gradient)->nll_backward);
+}
+
+static ls_status cross_entropy_backward(ls_node *node, ls_tensor *gradient) {
+    return give_by_kernel(node, gradient, node->saved[LOG_PROBABILITY],
+                          ls_kernels_of(gradient)->cross_entropy_backward);
+}
+
+static const ls_op nll_op = {.name = "ls_nll_loss",
+                             .shape = class_loss_shape,
+                             .forward = nll_forward,
+                             .backward = nll_backward,
+                             .optional = 1U << WEIGHT};
+
+static const ls_op cross_entropy_op = {.name = "ls_cross_entropy",
+                                       .shape = class_loss_shape,
+                                       .forward = cross_entropy_forward,
+                                       .backward = cross_entropy_backward,
+                                       .optional = 1U << WEIGHT};
+
+const ls_op *const ls_class_loss_ops[] = {&nll_op, &cross_entropy_op, NULL};
+
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
+
+static ls_status check_options(const char *call, const ls_tensor *x, int64_t classes,
+                               const ls_class_loss_options *options) {
+    const ls_tensor *weight = options->weight;
+    LS_TRY(ls_loss_check_reduction(call, options->reduction));
+    if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: label_smoothing is %g, must be from 0 to 1", call,
+                       options->label_smoothing);
+    }
+    if (weight == NULL) {
+        return LS_OK;
+    }
+    if (weight->ndim != 1 || weight->size[0] != classes) {
+        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, must be [%lld] for %s", call, LS_SHAPE_TEXT(weight),
+                       (long long)classes, LS_SHAPE_TEXT(x));
+    }
+    if (weight->needs_grad) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: class weights have no gradient; pass ls_detach(weight)", call);
+    }
+    return LS_OK;
+}
+
+/* Target has the shape of x without its class axis, which is 1 (0 of a single vector). */
+static ls_status check_target(const char *call, const ls_tensor *x, const ls_tensor *target) {
+    if (target->dtype != LS_I64 && target->dtype != LS_I32 && target->dtype != LS_U8) {
+        return ls_fail(LS_ERR_SHAPE, "%s: target is %s; class numbers are i64, i32 or u8", call,
+                       ls_dtype_name((ls_dtype)target->dtype));
+    }
+    const int class_axis = x->ndim > 1 ? 1 : 0;
+    bool fits = x->ndim > 0 && target->ndim == x->ndim - 1;
+    for (int i = 0; fits && i < target->ndim; i++) {
+        fits = target->size[i] == x->size[i < class_axis ? i : i + 1];
+    }
+    if (!fits) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: %s with target %s: must be [n, classes] with [n], or [n, classes, ...] with "
+                       "[n, ...]",
+                       call, LS_SHAPE_TEXT(x), LS_SHAPE_TEXT(target));
+    }
+    return LS_OK;
+}
+
+static ls_status check_arguments(const char *call, ls_tensor *x, const ls_tensor *target,
+                                 const ls_class_loss_options *options) {
+    ls_tensor *const floating[] = {x, options->weight};
+    LS_TRY(ls_check_floating(call, floating, 2));
+    LS_TRY(check_target(call, x, target));
+    return check_options(call, x, x->size[x->ndim > 1 ? 1 : 0], options);
+}
+
+/* ---- other shapes ------------------------------------------------------------------------------------------------ */
+
+/* x [n, classes, ...] or [classes] as [rows, classes]. */
+static ls_tensor *as_rows(ls_tensor *x) {
+    const int class_axis = x->ndim > 1 ? 1 : 0;
+    const int64_t classes = x->size[class_axis];
+    ls_axes order = {.count = 0};
+    int64_t rows = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        if (i != class_axis) {
+            order.axis[order.count++] = i;
+            rows *= x->size[i];
+        }
+    }
+    order.axis[order.count++] = class_axis;
+    ls_tensor *permuted = x->ndim > 2 ? ls_permute(x, order) : x;
+    return ls_replaced(ls_reshape(permuted, LS_SHAPE(rows, classes)), permuted, x);
+}
+
+/* Target of any class dtype as i64 [rows]. */
+static ls_tensor *as_row_targets(ls_tensor *target) {
+    ls_tensor *flat = target->ndim == 1 ? target : ls_reshape(target, LS_SHAPE(target->count));
+    return flat == NULL || flat->dtype == LS_I64 ? flat : ls_replaced(ls_to(flat, LS_I64), flat, target);
+}
+
+static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target,
+                                const ls_class_loss_options *options) {
+    ls_tensor *rows = x->ndim == 2 ? x : as_rows(x);
+    ls_tensor *row_targets = rows == NULL ? NULL : as_row_targets(target);
+    ls_tensor *result = NULL;
+    if (row_targets != NULL) {
+        ls_tensor *const inputs[INPUTS] = {[X] = rows, [WEIGHT] = options->weight, [TARGET] = row_targets};
+        const ls_op_parameters parameters = {
+            .number = {[SMOOTHING] = options->label_smoothing},
+            .integer = {
+                [REDUCTION] = options->reduction, [IGNORE] = options->ignore, [IGNORE_INDEX] = options->ignore_index}};
+        result = ls_apply_dense(op, inputs, INPUTS, TARGET, &parameters, 1U << X | 1U << WEIGHT | 1U << TARGET);
+    }
+    (void)ls_replaced(NULL, row_targets, target);
+    (void)ls_replaced(NULL, rows, x);
+    return result;
+}
+
+static ls_tensor *class_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
+    if (x == NULL || target == NULL) {
+        return NULL;
+    }
+    if (check_arguments(op->name, x, target, options) != LS_OK) {
+        return ls_scope_failed();
+    }
+    ls_tensor *result = apply_to_rows(op, x, target, options);
+    if (result == NULL || options->reduction != LS_LOSS_NONE || target->ndim == 1) {
+        return result;
+    }
+    return ls_replaced(ls_reshape(result, ls_shape_of(target)), result, NULL);
+}
+
+ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options) {
+    static const ls_class_loss_options defaults;
+    return class_loss(&cross_entropy_op, logits, target, options != NULL ? options : &defaults);
+}
+
+ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options) {
+    ls_class_loss_options plain = options != NULL ? *options : (ls_class_loss_options){0};
+    plain.label_smoothing = 0;
+    return class_loss(&nll_op, log_probabilities, target, &plain);
+}

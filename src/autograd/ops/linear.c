@@ -1,0 +1,234 @@
+#include "autograd/ops/linear.h"
+
+#include "autograd/op.h"
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+
+/* One call's matrices: z[rows, out] = x[rows, in] weight[out, in]^T. */
+typedef struct affine {
+    const ls_tensor *x, *weight;
+    int64_t rows, in, out;
+    int64_t x_leading, weight_leading;
+    bool x_transposed, weight_transposed;
+} affine;
+
+static const ls_tensor *bias_of(const ls_op_call *call) {
+    return call->input_count > 2 ? call->inputs[2] : NULL;
+}
+
+static bool matrix_of(const ls_tensor *tensor, int64_t rows, int64_t columns, int64_t *leading, bool *transposed) {
+    if (tensor->contiguous) {
+        *leading = columns > 0 ? columns : 1;
+        *transposed = false;
+        return true;
+    }
+    return tensor->ndim == 2 &&
+           ls_matrix_layout(rows, columns, tensor->stride[0], tensor->stride[1], leading, transposed);
+}
+
+/* False when one of them must be copied first. */
+static bool affine_of(const ls_tensor *x, const ls_tensor *weight, affine *map) {
+    *map = (affine){.x = x, .weight = weight, .rows = 1, .in = weight->size[1], .out = weight->size[0]};
+    for (int i = 0; i < x->ndim - 1; i++) {
+        map->rows *= x->size[i];
+    }
+    return matrix_of(x, map->rows, map->in, &map->x_leading, &map->x_transposed) &&
+           matrix_of(weight, map->out, map->in, &map->weight_leading, &map->weight_transposed);
+}
+
+static ls_status refuse(const ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const ls_tensor *weight = call->inputs[1];
+    const ls_tensor *bias = bias_of(call);
+    if (weight->ndim != 2) {
+        return ls_fail(LS_ERR_SHAPE, "%s: weight is %s, must be [out, in]", call->op->name, LS_SHAPE_TEXT(weight));
+    }
+    if (x->ndim < 1 || x->size[x->ndim - 1] != weight->size[1]) {
+        return ls_fail(LS_ERR_SHAPE, "%s: x %s must end in the %lld inputs of weight %s", call->op->name,
+                       LS_SHAPE_TEXT(x), (long long)weight->size[1], LS_SHAPE_TEXT(weight));
+    }
+    return ls_fail(LS_ERR_SHAPE, "%s: bias is %s, must be [%lld] for weight %s", call->op->name, LS_SHAPE_TEXT(bias),
+                   (long long)weight->size[0], LS_SHAPE_TEXT(weight));
+}
+
+static ls_status linear_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const ls_tensor *weight = call->inputs[1];
+    const ls_tensor *bias = bias_of(call);
+    if (weight->ndim != 2 || x->ndim < 1 || x->size[x->ndim - 1] != weight->size[1] ||
+        (bias != NULL && (bias->ndim != 1 || bias->size[0] != weight->size[0]))) {
+        return refuse(call);
+    }
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < x->ndim - 1; i++) {
+        size[i] = x->size[i];
+    }
+    size[x->ndim - 1] = weight->size[0];
+    call->output = ls_tensor_new(call->op->name, x->ndim, size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+static ls_status linear_forward(ls_op_call *call) {
+    const ls_tensor *bias = bias_of(call);
+    ls_tensor *output = call->output;
+    if (output->count == 0) {
+        return LS_OK;
+    }
+    affine map;
+    (void)affine_of(call->inputs[0], call->inputs[1], &map); /* ls_linear_activation has made sure */
+    const ls_gemm gemm = {.dtype = (ls_dtype)output->dtype,
+                          .m = map.rows,
+                          .n = map.out,
+                          .k = map.in,
+                          .a = map.x->data,
+                          .lda = map.x_leading,
+                          .transpose_a = map.x_transposed,
+                          .b = map.weight->data,
+                          .ldb = map.weight_leading,
+                          .transpose_b = !map.weight_transposed,
+                          .c = output->data,
+                          .ldc = map.out,
+                          .bias = bias != NULL ? bias->data : NULL,
+                          .activation = (ls_activation)call->parameters->integer[0]};
+    return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
+}
+
+static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
+    bool accumulate;
+    ls_tensor *dx = ls_sink(node, 0, &accumulate);
+    if (dx == NULL || dx->count == 0) {
+        return ls_made(dx);
+    }
+    const ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
+                          .m = map->rows,
+                          .n = map->in,
+                          .k = map->out,
+                          .a = dz->data,
+                          .lda = map->out > 0 ? map->out : 1,
+                          .b = map->weight->data,
+                          .ldb = map->weight_leading,
+                          .transpose_b = map->weight_transposed,
+                          .c = dx->data,
+                          .ldc = map->in,
+                          .accumulate = accumulate};
+    return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
+}
+
+static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *map) {
+    bool accumulate;
+    ls_tensor *dw = ls_sink(node, 1, &accumulate);
+    if (dw == NULL || dw->count == 0) {
+        return ls_made(dw);
+    }
+    const ls_gemm gemm = {.dtype = (ls_dtype)dz->dtype,
+                          .m = map->out,
+                          .n = map->in,
+                          .k = map->rows,
+                          .a = dz->data,
+                          .lda = map->out,
+                          .transpose_a = true,
+                          .b = map->x->data,
+                          .ldb = map->x_leading,
+                          .transpose_b = map->x_transposed,
+                          .c = dw->data,
+                          .ldc = map->in,
+                          .accumulate = accumulate};
+    return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
+}
+
+/* The column sums of dz; of one row it is the row. */
+static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map) {
+    bool accumulate;
+    ls_tensor *db = ls_sink(node, 2, &accumulate);
+    if (db == NULL || db->count == 0) {
+        return ls_made(db);
+    }
+    const ls_kernels *kernels = ls_kernels_of(dz);
+    ls_stream *stream = ls_stream_of(dz);
+    if (map->rows == 1) {
+        const ls_tensor row = ls_look_dense(dz, 1, &map->out);
+        return accumulate ? kernels->axpy(stream, (ls_dtype)dz->dtype, map->out, 1.0, dz->data, db->data)
+                          : kernels->copy(stream, db, &row);
+    }
+    const ls_tensor matrix = ls_look_dense(dz, 2, (const int64_t[]){map->rows, map->out});
+    if (accumulate) {
+        return kernels->add_sum(stream, db, &matrix);
+    }
+    ls_tensor sums = ls_look_dense(db, 2, (const int64_t[]){1, map->out});
+    return kernels->sum(stream, &sums, &matrix);
+}
+
+/* The gradient before the activation, dense, by a reference of the caller's. */
+static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
+    if (!node->op->saves_output) {
+        return ls_dense(node->op->name, gradient);
+    }
+    ls_tensor *dz = ls_tensor_new_owned(node->op->name, gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    if (dz != NULL) {
+        const ls_tensor *operands[] = {gradient, node->saved[0]};
+        if (ls_kernels_of(dz)->relu_backward(ls_stream_of(dz), dz, operands, NULL) != LS_OK) {
+            ls_tensor_drop(dz);
+            return NULL;
+        }
+    }
+    return dz;
+}
+
+static ls_status give_all(ls_node *node, const ls_tensor *dz) {
+    affine map;
+    (void)affine_of(node->inputs[0], node->inputs[1], &map);
+    if (ls_wants(node, 0)) {
+        LS_TRY(give_x(node, dz, &map));
+    }
+    if (ls_wants(node, 1)) {
+        LS_TRY(give_weight(node, dz, &map));
+    }
+    return node->input_count > 2 && ls_wants(node, 2) ? give_bias(node, dz, &map) : LS_OK;
+}
+
+static ls_status linear_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *dz = before_activation(node, gradient);
+    LS_TRY(ls_made(dz));
+    const ls_status status = give_all(node, dz);
+    ls_tensor_drop(dz);
+    return status;
+}
+
+static const ls_op linear_op = {
+    .name = "ls_linear", .shape = linear_shape, .forward = linear_forward, .backward = linear_backward};
+
+static const ls_op linear_relu_op = {.name = "ls_linear",
+                                     .shape = linear_shape,
+                                     .forward = linear_forward,
+                                     .backward = linear_backward,
+                                     .saves_output = true};
+
+const ls_op *const ls_linear_ops[] = {&linear_op, &linear_relu_op, NULL};
+
+/* Which inputs gemm cannot read as they lie. The shape rule refuses what is not a matrix at all. */
+static unsigned must_copy(const ls_tensor *x, const ls_tensor *weight) {
+    enum { X = 1, WEIGHT = 2, BIAS = 4 };
+    affine map;
+    if ((x->contiguous && weight->contiguous) || weight->ndim != 2 || x->ndim < 1 || affine_of(x, weight, &map)) {
+        return BIAS;
+    }
+    return X | WEIGHT | BIAS;
+}
+
+ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_activation activation) {
+    if (x == NULL || weight == NULL) {
+        return NULL;
+    }
+    const ls_op *op = activation == LS_ACTIVATION_RELU ? &linear_relu_op : &linear_op;
+    ls_tensor *const inputs[] = {x, weight, bias};
+    const int count = bias != NULL ? 3 : 2;
+    if (ls_check_floating(op->name, inputs, count) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const ls_op_parameters parameters = {.integer = {activation}};
+    return ls_apply_dense(op, inputs, count, count, &parameters, must_copy(x, weight));
+}
+
+ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias) {
+    return ls_linear_activation(x, weight, bias, LS_ACTIVATION_NONE);
+}

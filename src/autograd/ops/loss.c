@@ -1,0 +1,269 @@
+/* Losses of x and target element by element: (x - target)^2 and its kin. Class losses are in class_loss.c. */
+#include "autograd/ops/loss.h"
+#include "autograd/op.h"
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+/* integer[] of the parameters; number[] holds what the kernel wants. */
+enum { REDUCTION };
+
+ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction) {
+    if (reduction != LS_LOSS_MEAN && reduction != LS_LOSS_SUM && reduction != LS_LOSS_NONE) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: reduction %d is none of LS_LOSS_MEAN, LS_LOSS_SUM and LS_LOSS_NONE", call,
+                       (int)reduction);
+    }
+    return LS_OK;
+}
+
+ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor) {
+    const ls_kernels *kernels = ls_kernels_of(total);
+    ls_stream *stream = ls_stream_of(total);
+    const ls_tensor all = ls_look_dense(elements, 1, &elements->count);
+    ls_tensor sum = ls_look_dense(total, 1, (const int64_t[]){1});
+    LS_TRY(kernels->sum(stream, &sum, &all));
+    return factor == 1.0 ? LS_OK : kernels->scale(stream, (ls_dtype)total->dtype, 1, factor, total->data);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+static ls_status loss_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const ls_tensor *target = call->inputs[1];
+    if (!ls_tensor_same_shape(x, target)) {
+        return ls_fail(LS_ERR_SHAPE, "%s: %s with target %s: shapes must be equal", call->op->name, LS_SHAPE_TEXT(x),
+                       LS_SHAPE_TEXT(target));
+    }
+    const int ndim = call->parameters->integer[REDUCTION] == LS_LOSS_NONE ? x->ndim : 0;
+    call->output = ls_tensor_new(call->op->name, ndim, x->size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+static ls_status loss_forward(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
+    if (reduction == LS_LOSS_NONE) {
+        return ls_forward_map(call);
+    }
+    const ls_tensor *const *operands = (const ls_tensor *const *)call->inputs;
+    if (x->count == 1) { /* its own mean and sum */
+        ls_tensor element = ls_look_dense(call->output, x->ndim, x->size);
+        return ls_map(call->op->kernel, &element, operands, call->parameters->number);
+    }
+    ls_tensor *elements = ls_tensor_new_owned(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    LS_TRY(ls_made(elements));
+    ls_status status = ls_map(call->op->kernel, elements, operands, call->parameters->number);
+    if (status == LS_OK) {
+        status = ls_loss_sum(call->output, elements, reduction == LS_LOSS_MEAN ? 1.0 / (double)x->count : 1.0);
+    }
+    ls_tensor_drop(elements);
+    return status;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* Computes in d the gradient of one input from the gradient of the elements (of x's shape, or one number for all). */
+typedef ls_status (*gradient_rule)(const ls_node *node, ls_tensor *d, const ls_tensor *g);
+
+static ls_status give_by_rule(ls_node *node, int i, const ls_tensor *g, gradient_rule rule) {
+    const ls_tensor *x = node->inputs[0];
+    ls_tensor *d = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    LS_TRY(ls_made(d));
+    LS_TRY(rule(node, d, g));
+    return ls_give(node, i, d);
+}
+
+static ls_status give_both(ls_node *node, const ls_tensor *g, gradient_rule of_x, gradient_rule of_target) {
+    if (ls_wants(node, 0)) {
+        LS_TRY(give_by_rule(node, 0, g, of_x));
+    }
+    return ls_wants(node, 1) ? give_by_rule(node, 1, g, of_target) : LS_OK;
+}
+
+static ls_status loss_backward(ls_node *node, const ls_tensor *gradient, gradient_rule of_x, gradient_rule of_target) {
+    const int64_t count = node->inputs[0]->count;
+    if (node->parameters.integer[REDUCTION] != LS_LOSS_MEAN || count == 1) {
+        return give_both(node, gradient, of_x, of_target);
+    }
+    ls_tensor *share = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
+    LS_TRY(ls_made(share));
+    const double factor = 1.0 / (double)count;
+    ls_status status = ls_kernels_of(share)->mul_number(ls_stream_of(share), share, &gradient, &factor);
+    if (status == LS_OK) {
+        status = give_both(node, share, of_x, of_target);
+    }
+    ls_tensor_drop(share);
+    return status;
+}
+
+static ls_status of_x_by_kernel(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    const ls_tensor *operands[] = {g, node->inputs[0], node->inputs[1]};
+    return ls_map(node->op->kernel_backward, d, operands, node->parameters.number);
+}
+
+/* Losses of x - target alone. */
+static ls_status negative_of_x(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    LS_TRY(of_x_by_kernel(node, d, g));
+    return ls_kernels_of(d)->neg(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL);
+}
+
+static ls_status difference_backward(ls_node *node, ls_tensor *gradient) {
+    return loss_backward(node, gradient, of_x_by_kernel, negative_of_x);
+}
+
+/* d = max(log(d), -100), as the loss holds its logarithms. */
+static ls_status bounded_log(ls_tensor *d) {
+    const ls_kernels *kernels = ls_kernels_of(d);
+    LS_TRY(kernels->log(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL));
+    return kernels->maximum_number(ls_stream_of(d), d, (const ls_tensor *[]){d}, (const double[]){-100.0});
+}
+
+/* d = g (log(1 - p) - log p), with room for one of the logarithms. */
+static ls_status bce_of_target_with(const ls_node *node, ls_tensor *d, const ls_tensor *g, ls_tensor *room) {
+    const ls_kernels *kernels = ls_kernels_of(d);
+    ls_stream *stream = ls_stream_of(d);
+    const ls_tensor *p = node->inputs[0];
+    LS_TRY(kernels->copy(stream, room, p));
+    LS_TRY(bounded_log(room));
+    LS_TRY(kernels->neg(stream, d, &p, NULL));
+    LS_TRY(kernels->add_number(stream, d, (const ls_tensor *[]){d}, (const double[]){1.0}));
+    LS_TRY(bounded_log(d));
+    LS_TRY(kernels->sub(stream, d, (const ls_tensor *[]){d, room}, NULL));
+    return kernels->mul(stream, d, (const ls_tensor *[]){d, g}, NULL);
+}
+
+static ls_status bce_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    ls_tensor *room = ls_tensor_new_owned(node->op->name, d->ndim, d->size, (ls_dtype)d->dtype);
+    LS_TRY(ls_made(room));
+    const ls_status status = bce_of_target_with(node, d, g, room);
+    ls_tensor_drop(room);
+    return status;
+}
+
+static ls_status bce_backward(ls_node *node, ls_tensor *gradient) {
+    return loss_backward(node, gradient, of_x_by_kernel, bce_of_target);
+}
+
+static ls_status negative_product(ls_tensor *d, const ls_tensor *g, const ls_tensor *other) {
+    const ls_kernels *kernels = ls_kernels_of(d);
+    LS_TRY(kernels->mul(ls_stream_of(d), d, (const ls_tensor *[]){g, other}, NULL));
+    return kernels->neg(ls_stream_of(d), d, (const ls_tensor *[]){d}, NULL);
+}
+
+/* log(1 - p) - log p of p = sigmoid(x) is -x. */
+static ls_status logits_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    return negative_product(d, g, node->inputs[0]);
+}
+
+static ls_status logits_backward(ls_node *node, ls_tensor *gradient) {
+    return loss_backward(node, gradient, of_x_by_kernel, logits_of_target);
+}
+
+static ls_status kl_of_x(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    return negative_product(d, g, node->inputs[1]);
+}
+
+/* d = g (log t + 1 - x) where t > 0, else 0, with room for the condition and for the 0. */
+static ls_status kl_of_target_with(const ls_node *node, ls_tensor *d, const ls_tensor *g, ls_tensor *positive,
+                                   ls_tensor *zero) {
+    const ls_kernels *kernels = ls_kernels_of(d);
+    ls_stream *stream = ls_stream_of(d);
+    const ls_tensor *target = node->inputs[1];
+    LS_TRY(kernels->log(stream, d, &target, NULL));
+    LS_TRY(kernels->add_number(stream, d, (const ls_tensor *[]){d}, (const double[]){1.0}));
+    LS_TRY(kernels->sub(stream, d, (const ls_tensor *[]){d, node->inputs[0]}, NULL));
+    LS_TRY(kernels->mul(stream, d, (const ls_tensor *[]){d, g}, NULL));
+    LS_TRY(kernels->gt_number(stream, positive, &target, (const double[]){0.0}));
+    LS_TRY(kernels->fill(stream, zero, 0.0));
+    return kernels->where(stream, d, (const ls_tensor *[]){positive, d, zero}, NULL);
+}
+
+static ls_status kl_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
+    ls_tensor *positive = ls_tensor_new_owned(node->op->name, d->ndim, d->size, LS_BOOL);
+    ls_tensor *zero = positive == NULL ? NULL : ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)d->dtype);
+    const ls_status status = zero == NULL ? ls_error_status() : kl_of_target_with(node, d, g, positive, zero);
+    ls_tensor_drop(zero);
+    ls_tensor_drop(positive);
+    return status;
+}
+
+static ls_status kl_backward(ls_node *node, ls_tensor *gradient) {
+    return loss_backward(node, gradient, kl_of_x, kl_of_target);
+}
+
+/* ---- rows and calls ---------------------------------------------------------------------------------------------- */
+
+#define LOSS_RULES .shape = loss_shape, .forward = loss_forward
+
+static const ls_op mse_op = {.name = "ls_mse_loss",
+                             LOSS_RULES,
+                             .backward = difference_backward,
+                             .kernel = LS_KERNEL(mse),
+                             .kernel_backward = LS_KERNEL(mse_backward)};
+static const ls_op l1_op = {.name = "ls_l1_loss",
+                            LOSS_RULES,
+                            .backward = difference_backward,
+                            .kernel = LS_KERNEL(l1),
+                            .kernel_backward = LS_KERNEL(l1_backward)};
+static const ls_op huber_op = {.name = "ls_huber_loss",
+                               LOSS_RULES,
+                               .backward = difference_backward,
+                               .kernel = LS_KERNEL(huber),
+                               .kernel_backward = LS_KERNEL(huber_backward)};
+static const ls_op bce_op = {.name = "ls_bce_loss",
+                             LOSS_RULES,
+                             .backward = bce_backward,
+                             .kernel = LS_KERNEL(bce),
+                             .kernel_backward = LS_KERNEL(bce_backward)};
+static const ls_op bce_with_logits_op = {.name = "ls_bce_with_logits_loss",
+                                         LOSS_RULES,
+                                         .backward = logits_backward,
+                                         .kernel = LS_KERNEL(bce_with_logits),
+                                         .kernel_backward = LS_KERNEL(bce_with_logits_backward)};
+static const ls_op kl_div_op = {
+    .name = "ls_kl_div_loss", LOSS_RULES, .backward = kl_backward, .kernel = LS_KERNEL(kl_div)};
+
+const ls_op *const ls_loss_ops[] = {&mse_op, &l1_op, &huber_op, &bce_op, &bce_with_logits_op, &kl_div_op, NULL};
+
+static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction,
+                             double number) {
+    if (x == NULL || target == NULL) {
+        return NULL;
+    }
+    if (ls_loss_check_reduction(op->name, reduction) != LS_OK) {
+        return ls_scope_failed();
+    }
+    ls_tensor *const inputs[] = {x, target};
+    const ls_op_parameters parameters = {.number = {number}, .integer = {[REDUCTION] = reduction}};
+    const ls_dtype dtype = ls_promote_real(ls_promote(x, target));
+    return x->dtype == dtype && target->dtype == dtype && ls_is_plain(dtype)
+               ? ls_apply(op, inputs, 2, &parameters)
+               : ls_apply_as(op, inputs, 2, 2, &parameters, ls_compute_dtype(dtype), dtype);
+}
+
+ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return apply_loss(&mse_op, x, target, reduction, 0.0);
+}
+
+ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return apply_loss(&l1_op, x, target, reduction, 0.0);
+}
+
+ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction) {
+    if (!(delta > 0.0)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: delta is %g, must be positive", huber_op.name, delta);
+    }
+    return apply_loss(&huber_op, x, target, reduction, delta);
+}
+
+ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction) {
+    return apply_loss(&bce_op, probability, target, reduction, 0.0);
+}
+
+ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction) {
+    return apply_loss(&bce_with_logits_op, logits, target, reduction, 0.0);
+}
+
+ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction) {
+    return apply_loss(&kl_div_op, log_probabilities, target, reduction, 0.0);
+}

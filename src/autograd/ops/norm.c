@@ -1,0 +1,293 @@
+#include "autograd/op.h"
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+/* The inputs that both have first; what batch_norm adds are the statistics it computed. */
+enum { X, WEIGHT, BIAS, MEAN, RSTD };
+
+static ls_status check_epsilon(const char *call, double epsilon) {
+    if (!(epsilon >= 0.0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
+    }
+    return LS_OK;
+}
+
+/* Where the gradients of a norm go; NULL where none is wanted. */
+typedef struct norm_gradients {
+    ls_tensor *dx, *weight, *bias;
+} norm_gradients;
+
+static ls_status open_gradients(ls_node *node, norm_gradients *d) {
+    const ls_tensor *x = node->inputs[X];
+    *d = (norm_gradients){0};
+    if (ls_wants(node, WEIGHT)) {
+        d->weight = ls_sink_zeroed(node, WEIGHT);
+        LS_TRY(ls_made(d->weight));
+    }
+    if (ls_wants(node, BIAS)) {
+        d->bias = ls_sink_zeroed(node, BIAS);
+        LS_TRY(ls_made(d->bias));
+    }
+    if (ls_wants(node, X)) {
+        d->dx = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+        LS_TRY(ls_made(d->dx));
+    }
+    return LS_OK;
+}
+
+typedef ls_status (*norm_rule)(const ls_node *node, const ls_tensor *g, const norm_gradients *d);
+
+static ls_status norm_backward(ls_node *node, ls_tensor *gradient, norm_rule rule) {
+    norm_gradients d;
+    LS_TRY(open_gradients(node, &d));
+    ls_tensor *g = ls_dense(node->op->name, gradient);
+    LS_TRY(ls_made(g));
+    const ls_status status = rule(node, g, &d);
+    ls_tensor_drop(g);
+    LS_TRY(status);
+    return d.dx != NULL ? ls_give(node, X, d.dx) : LS_OK;
+}
+
+/* ---- layer_norm -------------------------------------------------------------------------------------------------- */
+
+/* saved[] of its node, and integer[] of its parameters. */
+enum { SAVED_MEAN, SAVED_RSTD };
+enum { WIDTH };
+
+static ls_status layer_norm_forward(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[X];
+    const int64_t width = call->parameters->integer[WIDTH];
+    const int64_t rows = width > 0 ? x->count / width : 0;
+    for (int i = SAVED_MEAN; i <= SAVED_RSTD; i++) {
+        call->saved[i] = ls_tensor_new_owned(call->op->name, 1, &rows, (ls_dtype)x->dtype);
+        LS_TRY(ls_made(call->saved[i]));
+    }
+    return ls_kernels_of(x)->layer_norm(ls_stream_of(x), call->output, call->saved[SAVED_MEAN], call->saved[SAVED_RSTD],
+                                        x, width, call->inputs[WEIGHT], call->inputs[BIAS],
+                                        call->parameters->number[0]);
+}
+
+static ls_status layer_norm_rule(const ls_node *node, const ls_tensor *g, const norm_gradients *d) {
+    return ls_kernels_of(g)->layer_norm_backward(ls_stream_of(g), d->dx, d->weight, d->bias, g, node->inputs[X],
+                                                 node->parameters.integer[WIDTH], node->inputs[WEIGHT],
+                                                 node->saved[SAVED_MEAN], node->saved[SAVED_RSTD]);
+}
+
+static ls_status layer_norm_backward(ls_node *node, ls_tensor *gradient) {
+    return norm_backward(node, gradient, layer_norm_rule);
+}
+
+static const ls_op layer_norm_op = {.name = "ls_layer_norm",
+                                    .shape = ls_shape_as_input,
+                                    .forward = layer_norm_forward,
+                                    .backward = layer_norm_backward,
+                                    .optional = 1U << WEIGHT | 1U << BIAS};
+
+/* Whether `part` (may be NULL) has the last `axes` sizes of x. */
+static bool ends(const ls_tensor *x, const ls_tensor *part, int axes) {
+    bool fits = part == NULL || part->ndim == axes;
+    for (int i = 0; part != NULL && fits && i < axes; i++) {
+        fits = part->size[i] == x->size[x->ndim - axes + i];
+    }
+    return fits;
+}
+
+static ls_status check_layer_norm(ls_tensor *const *inputs, int axes, double epsilon) {
+    const char *call = layer_norm_op.name;
+    const ls_tensor *x = inputs[X];
+    LS_TRY(ls_check_floating(call, inputs, BIAS + 1));
+    LS_TRY(check_epsilon(call, epsilon));
+    if (axes < 1 || axes > x->ndim) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: cannot go over the last %d axes of %s", call, axes, LS_SHAPE_TEXT(x));
+    }
+    for (int i = WEIGHT; i <= BIAS; i++) {
+        if (!ends(x, inputs[i], axes)) {
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s, must have the last %d axes of %s", call,
+                           i == WEIGHT ? "weight" : "bias", LS_SHAPE_TEXT(inputs[i]), axes, LS_SHAPE_TEXT(x));
+        }
+    }
+    return LS_OK;
+}
+
+ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon) {
+    if (x == NULL) {
+        return NULL;
+    }
+    ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
+    if (axes == 0) {
+        axes = weight != NULL ? weight->ndim : bias != NULL ? bias->ndim : 0;
+    }
+    if (check_layer_norm(inputs, axes, epsilon) != LS_OK) {
+        return ls_scope_failed();
+    }
+    ls_op_parameters parameters = {.number = {epsilon}, .integer = {[WIDTH] = 1}};
+    for (int i = x->ndim - axes; i < x->ndim; i++) {
+        parameters.integer[WIDTH] *= x->size[i];
+    }
+    return ls_apply_dense(&layer_norm_op, inputs, 3, 3, &parameters, 1U << X | 1U << WEIGHT | 1U << BIAS);
+}
+
+/* ---- batch_norm -------------------------------------------------------------------------------------------------- */
+
+enum { TRAINING }; /* integer[] of its parameters */
+
+/* x [n, channels, ...] as the kernels take it: [n, channels, inner]. */
+static ls_tensor look_by_channels(const ls_tensor *x) {
+    int64_t inner = 1;
+    for (int i = 2; i < x->ndim; i++) {
+        inner *= x->size[i];
+    }
+    return ls_look_dense(x, 3, (const int64_t[]){x->size[0], x->size[1], inner});
+}
+
+static ls_status batch_norm_forward(ls_op_call *call) {
+    ls_tensor *const *inputs = call->inputs;
+    const ls_tensor x = look_by_channels(inputs[X]);
+    ls_tensor y = look_by_channels(call->output);
+    return ls_kernels_of(&x)->batch_norm(ls_stream_of(&x), &y, &x, inputs[MEAN], inputs[RSTD], inputs[WEIGHT],
+                                         inputs[BIAS]);
+}
+
+static ls_status batch_norm_rule(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d) {
+    const ls_tensor x = look_by_channels(node->inputs[X]);
+    const ls_tensor g = look_by_channels(gradient);
+    ls_tensor dx;
+    if (d->dx != NULL) {
+        dx = look_by_channels(d->dx);
+    }
+    return ls_kernels_of(&g)->batch_norm_backward(ls_stream_of(&g), d->dx != NULL ? &dx : NULL, d->weight, d->bias, &g,
+                                                  &x, node->inputs[MEAN], node->inputs[RSTD], node->inputs[WEIGHT],
+                                                  node->parameters.integer[TRAINING] != 0);
+}
+
+static ls_status batch_norm_backward(ls_node *node, ls_tensor *gradient) {
+    return norm_backward(node, gradient, batch_norm_rule);
+}
+
+static const ls_op batch_norm_op = {.name = "ls_batch_norm",
+                                    .shape = ls_shape_as_input,
+                                    .forward = batch_norm_forward,
+                                    .backward = batch_norm_backward,
+                                    .optional = 1U << WEIGHT | 1U << BIAS};
+
+const ls_op *const ls_norm_ops[] = {&layer_norm_op, &batch_norm_op, NULL};
+
+/* One call's arguments. */
+typedef struct batch_norm {
+    ls_tensor *x, *running_mean, *running_var, *weight, *bias;
+    bool training;
+    double momentum, epsilon;
+} batch_norm;
+
+static ls_status check_channels(const batch_norm *norm) {
+    static const char *const names[] = {"running_mean", "running_var", "weight", "bias"};
+    const ls_tensor *const parts[] = {norm->running_mean, norm->running_var, norm->weight, norm->bias};
+    const ls_dtype compute = ls_compute_dtype((ls_dtype)norm->x->dtype);
+    for (int i = 0; i < 4; i++) {
+        const ls_tensor *part = parts[i];
+        if (part == NULL) {
+            continue;
+        }
+        if (part->ndim != 1 || part->size[0] != norm->x->size[1]) {
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
+                           LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
+        }
+        if (part->dtype != compute || !part->contiguous) {
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s must be contiguous and %s for x of %s", names[i],
+                           ls_dtype_name(compute), ls_dtype_name((ls_dtype)norm->x->dtype));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_batch_norm(const batch_norm *norm) {
+    const ls_tensor *x = norm->x;
+    LS_TRY(ls_check_floating(batch_norm_op.name, &norm->x, 1));
+    LS_TRY(check_epsilon(batch_norm_op.name, norm->epsilon));
+    if (x->ndim < 2) {
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: x is %s, must be [n, channels, ...]", LS_SHAPE_TEXT(x));
+    }
+    LS_TRY(check_channels(norm));
+    if ((norm->running_mean == NULL) != (norm->running_var == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: running_mean and running_var come together or not at all");
+    }
+    if (!norm->training && norm->running_mean == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: needs running_mean and running_var when not training");
+    }
+    if (norm->training && x->size[1] > 0 && x->count / x->size[1] < 2) {
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, x is %s",
+                       LS_SHAPE_TEXT(x));
+    }
+    return LS_OK;
+}
+
+/* running += momentum * (present - running). */
+static ls_status move_running(ls_tensor *running, const ls_tensor *present, double momentum, double correction) {
+    const ls_kernels *kernels = ls_kernels_of(running);
+    ls_stream *stream = ls_stream_of(running);
+    const ls_dtype dtype = (ls_dtype)running->dtype;
+    LS_TRY(kernels->scale(stream, dtype, running->count, 1.0 - momentum, running->data));
+    return kernels->axpy(stream, dtype, running->count, momentum * correction, present->data, running->data);
+}
+
+/* rstd = 1 / sqrt(variance + epsilon); they may be one. */
+static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double epsilon) {
+    const ls_kernels *kernels = ls_kernels_of(rstd);
+    ls_stream *stream = ls_stream_of(rstd);
+    LS_TRY(kernels->add_number(stream, rstd, &variance, &epsilon));
+    return kernels->pow_number(stream, rstd, (const ls_tensor *[]){rstd}, (const double[]){-0.5});
+}
+
+static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd) {
+    const ls_tensor x = look_by_channels(dense);
+    LS_TRY(ls_kernels_of(&x)->batch_norm_statistics(ls_stream_of(&x), mean, rstd, &x));
+    if (norm->running_mean != NULL) {
+        const double samples = (double)x.size[0] * (double)x.size[2];
+        LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
+        LS_TRY(move_running(norm->running_var, rstd, norm->momentum, samples / (samples - 1.0)));
+    }
+    return take_rstd(rstd, rstd, norm->epsilon);
+}
+
+/* On x that is dense and plain. */
+static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
+    ls_tensor *rstd = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
+    ls_tensor *mean = NULL;
+    ls_status status = ls_made(rstd);
+    if (status == LS_OK && norm->training) {
+        mean = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
+        status = mean == NULL ? ls_error_status() : batch_statistics(norm, x, mean, rstd);
+    } else if (status == LS_OK) {
+        mean = ls_tensor_hold(norm->running_mean);
+        status = take_rstd(rstd, norm->running_var, norm->epsilon);
+    }
+    ls_tensor *result = NULL;
+    if (status == LS_OK) {
+        ls_tensor *const inputs[] = {
+            [X] = x, [WEIGHT] = norm->weight, [BIAS] = norm->bias, [MEAN] = mean, [RSTD] = rstd};
+        const ls_op_parameters parameters = {.integer = {[TRAINING] = norm->training}};
+        result = ls_apply(&batch_norm_op, inputs, RSTD + 1, &parameters);
+    } else {
+        (void)ls_scope_failed();
+    }
+    ls_tensor_drop(mean);
+    ls_tensor_drop(rstd);
+    return result;
+}
+
+ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
+                         ls_tensor *bias, bool training, double momentum, double epsilon) {
+    if (x == NULL) {
+        return NULL;
+    }
+    const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon};
+    if (check_batch_norm(&norm) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const ls_dtype dtype = (ls_dtype)x->dtype;
+    ls_tensor *plain = ls_is_plain(dtype) ? x : ls_to(x, ls_compute_dtype(dtype));
+    ls_tensor *dense = plain == NULL || plain->contiguous ? plain : ls_replaced(ls_contiguous(plain), plain, x);
+    ls_tensor *y = dense == NULL ? NULL : ls_replaced(apply_batch_norm(&norm, dense), dense, x);
+    return y == NULL || y->dtype == dtype ? y : ls_replaced(ls_to(y, dtype), y, NULL);
+}

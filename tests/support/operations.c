@@ -1,0 +1,122 @@
+#include "tests/support/operations.h"
+
+#include <math.h>
+
+#include "tests/support/unit.h"
+
+static fixture *read_one(FILE *file) {
+    fixture *one = calloc(1, sizeof *one);
+    assert_non_null(one);
+    const int found = fscanf(file, "%63s %d", one->name, &one->count);
+    if (found == EOF) {
+        free(one);
+        return NULL;
+    }
+    assert_int_equal(found, 2);
+    one->values = calloc((size_t)one->count + 1, sizeof *one->values);
+    assert_non_null(one->values);
+    for (int i = 0; i < one->count; i++) {
+        assert_int_equal(fscanf(file, "%lf", &one->values[i]), 1);
+    }
+    return one;
+}
+
+fixture *fixtures_load(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        fail_msg("cannot open %s", path);
+    }
+    fixture *first = NULL;
+    for (fixture *one = read_one(file); one != NULL; one = read_one(file)) {
+        one->next = first;
+        first = one;
+    }
+    fclose(file);
+    return first;
+}
+
+void fixtures_free(fixture *fixtures) {
+    while (fixtures != NULL) {
+        fixture *next = fixtures->next;
+        free(fixtures->values);
+        free(fixtures);
+        fixtures = next;
+    }
+}
+
+const fixture *fixture_find(const fixture *fixtures, const char *name) {
+    for (; fixtures != NULL; fixtures = fixtures->next) {
+        if (strcmp(fixtures->name, name) == 0) {
+            return fixtures;
+        }
+    }
+    fail_msg("no fixture %s", name);
+    return NULL;
+}
+
+ls_tensor *wave_between(ls_shape shape, int salt, double low, double high) {
+    ls_tensor *tensor = ls_empty(shape, LS_F64);
+    assert_non_null(tensor);
+    double *values = ls_data(tensor);
+    for (int64_t i = 0; i < ls_count(tensor); i++) {
+        values[i] = low + (high - low) * (0.5 + 0.5 * sin(1.37 * salt + 0.73 * (double)i));
+    }
+    return tensor;
+}
+
+ls_tensor *wave(ls_shape shape, int salt) {
+    ls_tensor *tensor = wave_between(shape, salt, -2.0, 2.0);
+    assert_int_equal(ls_set_requires_grad(tensor, true), LS_OK);
+    return tensor;
+}
+
+/* Compares from value `at` on; returns where the next part begins. */
+static int check_part(const fixture *expected, int at, const char *what, const ls_tensor *part) {
+    if (part == NULL) {
+        fail_msg("%s: no %s: %s", expected->name, what, ls_error_message());
+    }
+    const double *values = ls_data(part);
+    for (int64_t i = 0; i < ls_count(part); i++, at++) {
+        if (at >= expected->count) {
+            fail_msg("%s: more values than PyTorch has, at %s[%d]", expected->name, what, (int)i);
+        }
+        const double right = expected->values[at];
+        const bool same = isnan(right) ? isnan(values[i]) : fabs(values[i] - right) <= 1e-9 * fmax(1.0, fabs(right));
+        if (!same) {
+            fail_msg("%s: %s[%d] is %.12g, PyTorch has %.12g", expected->name, what, (int)i, values[i], right);
+        }
+    }
+    return at;
+}
+
+void check_against(const fixture *fixtures, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
+                   ls_tensor *const *extra, int extra_count) {
+    const fixture *expected = fixture_find(fixtures, name);
+    if (result == NULL) {
+        fail_msg("%s: %s", name, ls_error_message());
+    }
+    ls_tensor *loss = ls_sum(ls_mul(result, wave_between(ls_shape_of(result), 99, -2.0, 2.0)));
+    if (ls_backward(loss) != LS_OK) {
+        fail_msg("%s: %s", name, ls_error_message());
+    }
+    int at = check_part(expected, 0, "result", result);
+    for (int i = 0; i < count; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "gradient of input %d", i);
+        at = check_part(expected, at, what, ls_grad(inputs[i]));
+    }
+    for (int i = 0; i < extra_count; i++) {
+        at = check_part(expected, at, "changed tensor", extra[i]);
+    }
+    assert_int_equal(at, expected->count);
+}
+
+void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words) {
+    assert_null(result);
+    assert_int_equal(ls_scope_end(scope), status);
+    if (strstr(ls_error_message(), words) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
+    }
+}

@@ -1,0 +1,41 @@
+/*
+ * What tests of operations share: values that PyTorch computed, the check of an operation against them, and the check
+ * of a refusal. A file of fixtures has lines "NAME COUNT", each followed by so many numbers; the scripts beside the
+ * files make them.
+ */
+#ifndef LS_TESTS_SUPPORT_OPERATIONS_H
+#define LS_TESTS_SUPPORT_OPERATIONS_H
+
+#include <lockstep/autograd.h>
+
+typedef struct fixture {
+    char name[64];
+    int count;
+    double *values;
+    struct fixture *next;
+} fixture;
+
+/* All fixtures of tests/fixtures/FILE; fails the test when it cannot be read. */
+fixture *fixtures_load(const char *file);
+void fixtures_free(fixture *fixtures);
+
+/* The one of that name; fails the test when there is none. */
+const fixture *fixture_find(const fixture *fixtures, const char *name);
+
+/* An f64 tensor whose element i is low + (high - low) (1 + sin(1.37 salt + 0.73 i)) / 2: the scripts' wave. */
+ls_tensor *wave_between(ls_shape shape, int salt, double low, double high);
+
+/* The same from -2 to 2, as a leaf that wants a gradient. */
+ls_tensor *wave(ls_shape shape, int salt);
+
+/*
+ * Fails the test unless `result`, then the gradients of the inputs of sum(result * wave(result's shape, 99)), then
+ * `extra` (may be NULL) are, one after the other, the values of the fixture.
+ */
+void check_against(const fixture *fixtures, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
+                   ls_tensor *const *extra, int extra_count);
+
+/* Ends `scope`, in which `result` was to be refused: its first failure is `status` with `words` in the message. */
+void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
+
+#endif
