@@ -11,5 +11,6 @@
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 #include <lockstep/tensor.h>
+#include <lockstep/train.h>
 
 #endif

@@ -138,7 +138,8 @@ static void look_at_rank(directory_store *store, int rank) {
         read_rank(store, rank, file);
     }
     if (*state == LS_RANK_HERE) {
-        const bool alive = ls_folder_is_locked(store->folder, file);
+        /* A file that vanished is no sign of death: who serves is clearing up. */
+        const bool alive = ls_folder_is_locked(store->folder, file) || !ls_folder_has(store->folder, file);
         if (ls_folder_has(store->folder, left)) { /* looked at after the lock: it is written before that is let go */
             *state = LS_RANK_LEFT;
         } else if (!alive) {

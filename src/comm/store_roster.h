@@ -9,9 +9,9 @@
 
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
 typedef struct ls_card {
-    char machine[96]; /* equal for processes that can share memory: see ls_machine_name */
-    char host[64];    /* for people */
-    char process[16]; /* process id, for people */
+    char machine[112]; /* equal for processes that can share memory: see rendezvous.c */
+    char host[64];     /* for people */
+    char process[16];  /* process id, for people */
 } ls_card;
 
 typedef enum ls_rank_state { LS_RANK_MISSING = 0, LS_RANK_HERE, LS_RANK_LEFT, LS_RANK_DEAD } ls_rank_state;

@@ -1,0 +1,140 @@
+/**
+ * @file train.h
+ * Training loops: a trial runs epochs of training and validation over loaders, measures, shows progress and calls
+ * callbacks. Its model, hooks and layout of progress follow torchbearer's Trial (arXiv 1809.03363).
+ */
+#ifndef LOCKSTEP_TRAIN_H
+#define LOCKSTEP_TRAIN_H
+
+#include <lockstep/data.h>
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** A training run. Opaque. */
+typedef struct ls_trial ls_trial;
+
+/** What a trial is doing, as callbacks and metrics see it. Tensors are lent for the time of the step. */
+typedef struct ls_trial_state {
+    ls_trial *trial;
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_comm *comm;        /**< NULL without one */
+    int64_t epoch;        /**< from 0 */
+    int64_t epochs;       /**< to be run in all */
+    int64_t batch;        /**< in the epoch, from 0 */
+    int64_t batches;      /**< in the epoch */
+    int64_t step;         /**< training steps taken since the trial was made */
+    int64_t count;        /**< this rank's samples in the batch */
+    int64_t global_count; /**< all ranks' */
+    ls_tensor *input;     /**< on_sample may put another tensor here */
+    ls_tensor *target;    /**< likewise */
+    ls_tensor *output;    /**< of the model */
+    ls_tensor *loss;      /**< of the criterion */
+    bool stop;            /**< set by a callback, on every rank alike: training ends after this step */
+} ls_trial_state;
+
+/** A hook. A status other than LS_OK ends the run with it; ls_error_message() should say why. */
+typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
+
+/** The hooks of a trial, all optional, in the order in which they are called. */
+typedef struct ls_callback {
+    void *user;                    /**< given to every hook */
+    ls_callback_function on_init;  /**< the trial was made */
+    ls_callback_function on_start; /**< a run begins */
+    ls_callback_function on_start_epoch;
+    ls_callback_function on_start_training;
+    ls_callback_function on_sample;        /**< input and target are there */
+    ls_callback_function on_forward;       /**< output is there */
+    ls_callback_function on_criterion;     /**< loss is there */
+    ls_callback_function on_backward;      /**< gradients are there */
+    ls_callback_function on_step_training; /**< the parameters have changed */
+    ls_callback_function on_end_training;  /**< the epoch's training metrics are there */
+    ls_callback_function on_start_validation;
+    ls_callback_function on_sample_validation;
+    ls_callback_function on_forward_validation;
+    ls_callback_function on_criterion_validation;
+    ls_callback_function on_step_validation;
+    ls_callback_function on_end_validation; /**< the validation metrics are there */
+    ls_callback_function on_end_epoch;      /**< the epoch is in the history */
+    ls_callback_function on_checkpoint;     /**< a good moment to save */
+    ls_callback_function on_end;            /**< the run ends */
+} ls_callback;
+
+/** What is measured: over an epoch, the sum of `sum` over all batches and ranks, divided by that of `weight`. */
+typedef struct ls_metric {
+    const char *name;
+    ls_status (*measure)(const ls_trial_state *state, void *user, double *sum, double *weight);
+    void *user;
+} ls_metric;
+
+/** The loss of a batch: one number, a mean over its samples. */
+typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target);
+
+/** ls_cross_entropy with its defaults. */
+LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target);
+/** The mean of ls_mse_loss. */
+LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target);
+
+/** Metrics by name: "loss" (the criterion's, a mean over samples), "acc" (the share of samples whose largest output is
+ * at the target). */
+#define LS_METRICS(...)                                                                                                \
+    (const char *const[]) {                                                                                            \
+        __VA_ARGS__, (const char *)0                                                                                   \
+    }
+
+/** What a trial consists of. Everything is lent and must outlive it. */
+typedef struct ls_trial_options {
+    ls_module *model;
+    ls_optimizer *optimizer; /**< NULL: the trial can only evaluate */
+    ls_criterion criterion;
+    ls_loader *train;
+    ls_loader *validate;        /**< NULL: no validation */
+    ls_comm *comm;              /**< over which metrics are reduced; NULL: the model's, if ls_data_parallel made it */
+    const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
+    const ls_metric *custom_metrics; /**< your own, after those */
+    int custom_metric_count;
+    const ls_callback *callbacks; /**< called in this order */
+    int callback_count;
+    int64_t max_steps; /**< stop after so many training steps; 0: no limit */
+    bool quiet;        /**< no progress on standard output (only rank 0 shows any) */
+} ls_trial_options;
+
+/** A trial; calls on_init. NULL and an error when something is missing or a metric is unknown. */
+LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
+
+/** Runs epochs until `epochs` have been run since the trial was made. */
+LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
+
+/** Measures the model on the loader's batches, in evaluation mode, without callbacks and without an entry in the
+ * history. `label` is shown with the progress. */
+LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
+
+/** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
+ * label "test". NAN when there is none. The same on every rank. */
+LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
+
+/** Epochs in the history. */
+LS_API int64_t ls_trial_history_count(const ls_trial *trial);
+/** A metric's value in an epoch of the history; NAN when there is none. */
+LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
+/** Writes the history as a CSV file, a line per epoch. */
+LS_API ls_status ls_trial_save_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
+
+/**
+ * Training samples per second over all ranks, counted over the training steps only (validation and the first steps of
+ * the trial left out); 0 before there are enough. A collective call when the trial has a communicator.
+ */
+LS_API double ls_trial_throughput(ls_trial *trial);
+
+/** Frees it. NULL is allowed. */
+LS_API void ls_trial_free(ls_trial *trial);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

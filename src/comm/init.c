@@ -1,0 +1,94 @@
+#include <stdio.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "comm/rendezvous.h"
+
+/* A world and the store that its ranks met in. */
+typedef struct membership {
+    ls_comm *comm;
+    ls_store *store; /* NULL for a world of one */
+} membership;
+
+static _Thread_local membership *mine;
+
+/* The last step of freeing a world. Its store, on rank 0, serves the others until now. */
+static void end_membership(void *argument) {
+    membership *ended = argument;
+    ls_store_close(ended->store);
+    if (ended == mine) {
+        mine = NULL;
+        ls_log_set_rank(-1);
+    }
+    ls_free(ended);
+}
+
+/* Opens the world's communicator; takes the store. */
+static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
+    const ls_join join = {.rank = job->rank,
+                          .size = job->size,
+                          .local_rank = meeting->local_rank,
+                          .local_size = meeting->local_size,
+                          .store = meeting->store,
+                          .prefix = "world/",
+                          .timeout = job->timeout};
+    membership *joined = ls_allocate_zeroed(1, sizeof *joined);
+    if (joined == NULL) {
+        ls_fail_memory("ls_init", sizeof *joined);
+    } else {
+        *joined = (membership){ls_comm_open(meeting->backend, &join), meeting->store};
+    }
+    if (joined == NULL || joined->comm == NULL) {
+        char message[LS_ERROR_CAPACITY];
+        const ls_status status = ls_error_status();
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_store_close(meeting->store);
+        ls_free(joined);
+        ls_error_restore(status, message);
+        return NULL;
+    }
+    mine = joined;
+    ls_comm_on_free(joined->comm, end_membership, joined);
+    ls_log_set_rank(job->rank);
+    return joined->comm;
+}
+
+ls_comm *ls_init_job(const ls_job *job) {
+    ls_meeting meeting;
+    if (mine != NULL) {
+        return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
+                            ls_comm_rank(mine->comm), ls_comm_size(mine->comm));
+    }
+    return ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
+}
+
+ls_comm *ls_init(const ls_init_options *options) {
+    ls_job job;
+    ls_comm *comm = ls_job_read(&job, options) == LS_OK ? ls_init_job(&job) : NULL;
+    if (comm == NULL) {
+        ls_fail_in("ls_init");
+    }
+    return comm;
+}
+
+ls_comm *ls_world(void) {
+    return mine != NULL ? mine->comm : NULL;
+}
+
+ls_status ls_finalize(void) {
+    if (mine == NULL) {
+        return LS_OK;
+    }
+    ls_status status = LS_OK;
+    char message[LS_ERROR_CAPACITY];
+    if (mine->store != NULL && ls_store_leave(mine->store) != LS_OK) {
+        status = ls_fail_in("ls_finalize");
+        snprintf(message, sizeof message, "%s", ls_error_message());
+    }
+    ls_comm_free(mine->comm);
+    if (status != LS_OK) {
+        ls_error_restore(status, message);
+    }
+    return status;
+}

@@ -1,0 +1,105 @@
+#include "comm/rendezvous.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Processes for which this is equal run under one kernel and see each other's process ids. */
+static void name_machine(char *name, size_t capacity, const char *host) {
+    char boot[40] = "";
+    char space[40] = "";
+    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        const ssize_t got = read(fd, boot, sizeof boot - 1);
+        boot[got > 0 ? got : 0] = '\0';
+        boot[strcspn(boot, "\n")] = '\0';
+        close(fd);
+    }
+    const ssize_t got = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    space[got > 0 ? got : 0] = '\0';
+    snprintf(name, capacity, "%s %s", boot[0] != '\0' ? boot : host, space);
+}
+
+static void fill_card(ls_card *card) {
+    *card = (ls_card){0};
+    if (gethostname(card->host, sizeof card->host - 1) != 0) {
+        snprintf(card->host, sizeof card->host, "an unnamed host");
+    }
+    name_machine(card->machine, sizeof card->machine, card->host);
+    snprintf(card->process, sizeof card->process, "%ld", (long)getpid());
+}
+
+/* The first rank that is on another machine than `rank`; -1 if there is none. */
+static int find_elsewhere(const ls_roster *world, int rank) {
+    for (int other = 0; other < world->size; other++) {
+        if (strcmp(world->cards[other].machine, world->cards[rank].machine) != 0) {
+            return other;
+        }
+    }
+    return -1;
+}
+
+static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeting *meeting) {
+    int before = 0, total = 0;
+    for (int other = 0; other < world->size; other++) {
+        if (strcmp(world->cards[other].machine, world->cards[job->rank].machine) == 0) {
+            before += other < job->rank;
+            total++;
+        }
+    }
+    meeting->local_rank = job->local_rank >= 0 ? job->local_rank : before;
+    meeting->local_size = job->local_size > 0 ? job->local_size : total;
+}
+
+static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
+    *backend = ls_backend_find(job->backend != NULL ? job->backend : job->size == 1 ? "self" : "shm");
+    if (*backend == NULL) {
+        return ls_error_status();
+    }
+    if (*backend == &ls_backend_self && job->size > 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "backend \"self\" carries a world of one, this one has %d ranks", job->size);
+    }
+    const int elsewhere = find_elsewhere(world, job->rank);
+    if (*backend == &ls_backend_shm && elsewhere >= 0) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
+                       "and backend \"shm\" needs that",
+                       job->rank, world->cards[job->rank].host, elsewhere, world->cards[elsewhere].host);
+    }
+    return LS_OK;
+}
+
+static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+    fill_card(&world->cards[job->rank]);
+    if (job->size > 1) {
+        const ls_store_place place = {.url = job->url,
+                                      .serve = job->rank == 0,
+                                      .timeout = job->timeout,
+                                      .key = job->key,
+                                      .listener = job->listener};
+        meeting->store = ls_store_open_at(&place);
+        if (meeting->store == NULL) {
+            return ls_error_status();
+        }
+        const ls_card card = world->cards[job->rank];
+        LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &card, world->cards));
+    }
+    find_local_place(job, world, meeting);
+    return choose_backend(job, world, &meeting->backend);
+}
+
+ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
+    ls_roster world = {0};
+    *meeting = (ls_meeting){0};
+    LS_TRY(ls_roster_make(&world, job->size));
+    const ls_status status = meet(job, &world, meeting);
+    ls_roster_free(&world);
+    if (status != LS_OK && meeting->store != NULL) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_store_close(meeting->store);
+        ls_error_restore(status, message);
+    }
+    return status;
+}

@@ -1,0 +1,86 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "formats/file.h"
+#include "train/trial.h"
+
+static int find_value(const ls_history_entry *entry, const char *name) {
+    for (int i = 0; name != NULL && i < entry->count; i++) {
+        if (strcmp(entry->values[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+void ls_history_put(ls_history_entry *entry, const char *name, double value) {
+    int at = find_value(entry, name);
+    if (at < 0 && entry->count < 2 * LS_METRIC_LIMIT) {
+        at = entry->count++;
+        snprintf(entry->values[at].name, sizeof entry->values[at].name, "%s", name);
+    }
+    if (at >= 0) {
+        entry->values[at].value = value;
+    }
+}
+
+double ls_history_get(const ls_history_entry *entry, const char *name) {
+    const int at = find_value(entry, name);
+    return at >= 0 ? entry->values[at].value : NAN;
+}
+
+ls_status ls_history_append(ls_trial *trial) {
+    const size_t size = (size_t)trial->history_count * sizeof *trial->history;
+    ls_history_entry *history = ls_reallocate(trial->history, size, size + sizeof *history);
+    if (history == NULL) {
+        return ls_fail_memory("ls_trial_run", size + sizeof *history);
+    }
+    trial->history = history;
+    trial->history[trial->history_count++] = trial->latest;
+    return LS_OK;
+}
+
+double ls_trial_metric(const ls_trial *trial, const char *name) {
+    return trial != NULL ? ls_history_get(&trial->latest, name) : NAN;
+}
+
+int64_t ls_trial_history_count(const ls_trial *trial) {
+    return trial != NULL ? trial->history_count : 0;
+}
+
+double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
+    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history_count;
+    return known ? ls_history_get(&trial->history[epoch], name) : NAN;
+}
+
+/* The columns are those of the first epoch: every epoch measures the same. */
+static void write_history(const ls_trial *trial, FILE *stream) {
+    fprintf(stream, "epoch");
+    for (int i = 0; trial->history_count > 0 && i < trial->history[0].count; i++) {
+        fprintf(stream, ",%s", trial->history[0].values[i].name);
+    }
+    fprintf(stream, "\n");
+    for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
+        fprintf(stream, "%lld", (long long)epoch);
+        for (int i = 0; i < trial->history[0].count; i++) {
+            fprintf(stream, ",%.9g", ls_history_get(&trial->history[epoch], trial->history[0].values[i].name));
+        }
+        fprintf(stream, "\n");
+    }
+}
+
+ls_status ls_trial_save_history(const ls_trial *trial, const char *path) {
+    if (trial == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save_history: the trial is NULL");
+    }
+    ls_new_file file;
+    LS_TRY(ls_file_create("ls_trial_save_history", path, &file));
+    write_history(trial, file.stream);
+    const ls_status status =
+        ferror(file.stream) == 0
+            ? LS_OK
+            : ls_fail(LS_ERR_IO, "ls_trial_save_history: cannot write %s: is the disk full?", path);
+    return ls_file_commit("ls_trial_save_history", &file, status);
+}

@@ -1,0 +1,273 @@
+/* The training loop. */
+#include "train/trial.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target) {
+    return ls_cross_entropy(output, target, NULL);
+}
+
+ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target) {
+    return ls_mse_loss(output, target, LS_LOSS_MEAN);
+}
+
+/* Calls one hook, named by its place in ls_callback, of every callback that has it. */
+static ls_status call_hooks(ls_trial *trial, size_t hook) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        const ls_callback *callback = &trial->callbacks[i];
+        const ls_callback_function function =
+            *(const ls_callback_function *)(const void *)((const char *)callback + hook);
+        if (function != NULL) {
+            LS_TRY(function(&trial->state, callback->user));
+        }
+    }
+    return LS_OK;
+}
+
+#define CALL(trial, hook) call_hooks((trial), offsetof(ls_callback, hook))
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static ls_status copy_callbacks(ls_trial *trial) {
+    const size_t size = (size_t)trial->options.callback_count * sizeof *trial->callbacks;
+    trial->callbacks = ls_allocate(size);
+    if (trial->callbacks == NULL) {
+        return ls_fail_memory("ls_trial_new", size);
+    }
+    if (size > 0) {
+        memcpy(trial->callbacks, trial->options.callbacks, size);
+    }
+    return LS_OK;
+}
+
+static ls_status prepare(ls_trial *trial) {
+    const ls_trial_options *options = &trial->options;
+    trial->state = (ls_trial_state){
+        .trial = trial,
+        .model = options->model,
+        .optimizer = options->optimizer,
+        .comm = options->comm != NULL ? options->comm : ls_data_parallel_comm(options->model),
+    };
+    LS_TRY(copy_callbacks(trial));
+    LS_TRY(ls_metrics_find(trial));
+    return CALL(trial, on_init);
+}
+
+ls_trial *ls_trial_new(const ls_trial_options *options) {
+    if (options == NULL || options->model == NULL || options->criterion == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model and a criterion");
+    }
+    if (options->max_steps < 0 || options->callback_count < 0 || options->custom_metric_count < 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: a negative number: %lld steps, %d callbacks, %d metrics",
+                            (long long)options->max_steps, options->callback_count, options->custom_metric_count);
+    }
+    ls_trial *trial = ls_allocate_zeroed(1, sizeof *trial);
+    if (trial == NULL) {
+        (void)ls_fail_memory("ls_trial_new", sizeof *trial);
+        return NULL;
+    }
+    trial->options = *options;
+    if (prepare(trial) != LS_OK) {
+        ls_trial_free(trial);
+        return NULL;
+    }
+    return trial;
+}
+
+void ls_trial_free(ls_trial *trial) {
+    if (trial != NULL) {
+        ls_free(trial->callbacks);
+        ls_free(trial->history);
+        ls_free(trial);
+    }
+}
+
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
+
+static void take_batch(ls_trial *trial, const ls_batch *batch) {
+    ls_trial_state *state = &trial->state;
+    state->input = batch->input;
+    state->target = batch->target;
+    state->output = NULL;
+    state->loss = NULL;
+    state->count = batch->count;
+    state->global_count = batch->global_count;
+}
+
+/* From sample to loss, with the hooks of training or of validation. */
+static ls_status compute_loss(ls_trial *trial, bool training) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(training ? CALL(trial, on_sample) : CALL(trial, on_sample_validation));
+    state->output = ls_forward(state->model, state->input);
+    if (state->output == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(training ? CALL(trial, on_forward) : CALL(trial, on_forward_validation));
+    state->loss = trial->options.criterion(state->output, state->target);
+    if (state->loss == NULL) {
+        return ls_error_status();
+    }
+    return training ? CALL(trial, on_criterion) : CALL(trial, on_criterion_validation);
+}
+
+/* A rank whose share of the batch is empty takes part in what the others do together. */
+static ls_status backward(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    ls_optimizer_zero_grad(state->optimizer);
+    if (state->count > 0) {
+        LS_TRY(compute_loss(trial, true));
+        return ls_backward(state->loss);
+    }
+    return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
+}
+
+static ls_status training_step(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(backward(trial));
+    LS_TRY(CALL(trial, on_backward));
+    LS_TRY(ls_optimizer_step(state->optimizer));
+    state->step++;
+    if (state->count > 0) {
+        LS_TRY(ls_metrics_add(trial));
+    }
+    return CALL(trial, on_step_training);
+}
+
+static ls_status validation_step(ls_trial *trial) {
+    if (trial->state.count == 0) {
+        return LS_OK;
+    }
+    LS_TRY(compute_loss(trial, false));
+    LS_TRY(ls_metrics_add(trial));
+    return CALL(trial, on_step_validation);
+}
+
+/* Carries out a step in a scope of its own. A failure keeps its message over the end of the scope. */
+static ls_status in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = step(trial);
+    if (status == LS_OK) {
+        return ls_scope_end(scope);
+    }
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    (void)ls_scope_end(scope);
+    ls_error_restore(status, message);
+    return status;
+}
+
+/* ---- passes over a loader ---------------------------------------------------------------------------------------- */
+
+static bool reached_limit(const ls_trial *trial) {
+    return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
+}
+
+static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) {
+    ls_trial_state *state = &trial->state;
+    state->batches = ls_loader_batch_count(loader);
+    for (state->batch = 0; !(training && reached_limit(trial));) {
+        ls_batch batch;
+        bool more;
+        const uint64_t began = ls_clock_ns();
+        LS_TRY(ls_loader_next(loader, &batch, &more));
+        if (!more) {
+            break;
+        }
+        take_batch(trial, &batch);
+        LS_TRY(in_scope(trial, training ? training_step : validation_step));
+        if (training && state->step > LS_WARM_UP_STEPS) {
+            trial->training_ns += ls_clock_ns() - began;
+            trial->training_samples += batch.global_count;
+        }
+        state->batch++;
+        ls_progress_step(trial);
+    }
+    return LS_OK;
+}
+
+static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const char *label, const char *prefix) {
+    ls_module_train(trial->state.model, training);
+    const bool before = ls_no_grad(!training);
+    ls_metrics_begin(trial);
+    ls_progress_begin(trial, label);
+    ls_status status = run_batches(trial, loader, training);
+    ls_no_grad(before);
+    if (status == LS_OK) {
+        status = ls_metrics_end(trial, prefix);
+    }
+    if (status == LS_OK) {
+        ls_progress_end(trial, prefix);
+    }
+    return status;
+}
+
+static ls_status run_epoch(ls_trial *trial) {
+    char label[48];
+    LS_TRY(CALL(trial, on_start_epoch));
+    LS_TRY(CALL(trial, on_start_training));
+    LS_TRY(ls_loader_seek(trial->options.train, trial->state.epoch, 0));
+    snprintf(label, sizeof label, "%lld/%lld(t)", (long long)trial->state.epoch, (long long)trial->state.epochs);
+    LS_TRY(pass(trial, trial->options.train, true, label, ""));
+    LS_TRY(CALL(trial, on_end_training));
+    if (trial->options.validate != NULL) {
+        LS_TRY(CALL(trial, on_start_validation));
+        LS_TRY(ls_loader_seek(trial->options.validate, 0, 0));
+        snprintf(label, sizeof label, "%lld/%lld(v)", (long long)trial->state.epoch, (long long)trial->state.epochs);
+        LS_TRY(pass(trial, trial->options.validate, false, label, "val_"));
+        LS_TRY(CALL(trial, on_end_validation));
+    }
+    LS_TRY(ls_history_append(trial));
+    trial->epochs_run++;
+    LS_TRY(CALL(trial, on_end_epoch));
+    return CALL(trial, on_checkpoint);
+}
+
+ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
+    if (trial == NULL || trial->options.train == NULL || trial->options.optimizer == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: a loader of training data and an optimizer are needed");
+    }
+    trial->state.epochs = epochs;
+    trial->state.stop = false;
+    LS_TRY(CALL(trial, on_start));
+    while (trial->epochs_run < epochs && !reached_limit(trial)) {
+        trial->state.epoch = trial->epochs_run;
+        LS_TRY(run_epoch(trial));
+    }
+    return CALL(trial, on_end);
+}
+
+/* Evaluation is a pass without hooks. */
+ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) {
+    if (trial == NULL || loader == NULL || label == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
+    }
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "%s_", label);
+    const int hooks = trial->options.callback_count;
+    trial->options.callback_count = 0;
+    ls_status status = ls_loader_seek(loader, 0, 0);
+    if (status == LS_OK) {
+        status = pass(trial, loader, false, label, prefix);
+    }
+    trial->options.callback_count = hooks;
+    return status;
+}
+
+double ls_trial_throughput(ls_trial *trial) {
+    if (trial == NULL) {
+        return 0;
+    }
+    /* The slowest rank's time is the time the step took. */
+    int64_t time = (int64_t)trial->training_ns;
+    if (trial->state.comm != NULL &&
+        ls_comm_allreduce(trial->state.comm, &time, &time, 1, LS_I64, LS_MAX, NULL) != LS_OK) {
+        return 0;
+    }
+    return time > 0 ? (double)trial->training_samples / ((double)time * 1e-9) : 0;
+}

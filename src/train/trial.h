@@ -1,0 +1,79 @@
+/*
+ * train: trials, callbacks, metrics, history and progress. This header: what a trial is inside.
+ */
+#ifndef LS_TRAIN_TRIAL_H
+#define LS_TRAIN_TRIAL_H
+
+#include <lockstep/train.h>
+
+#include "base/status.h"
+
+#define LS_METRIC_LIMIT      16
+#define LS_METRIC_NAME_LIMIT 48
+
+/* Sums of a metric over the batches of an epoch. */
+typedef struct ls_metric_sum {
+    double sum;
+    double weight;
+} ls_metric_sum;
+
+/* A named result; the name has its prefix: "val_loss". */
+typedef struct ls_metric_value {
+    char name[LS_METRIC_NAME_LIMIT];
+    double value;
+} ls_metric_value;
+
+/* The results of one epoch. */
+typedef struct ls_history_entry {
+    ls_metric_value values[2 * LS_METRIC_LIMIT];
+    int count;
+} ls_history_entry;
+
+/* What stands on the progress line. */
+typedef struct ls_progress {
+    bool shown;    /* by this rank at all */
+    bool terminal; /* redrawn in place, else one line at the end */
+    char label[64];
+    uint64_t began;
+    uint64_t drawn;
+} ls_progress;
+
+struct ls_trial {
+    ls_trial_options options;
+    ls_callback *callbacks;
+    ls_metric metrics[LS_METRIC_LIMIT];
+    int metric_count;
+    ls_trial_state state;
+    ls_metric_sum sums[LS_METRIC_LIMIT];
+    ls_history_entry latest; /* every metric's last value */
+    ls_history_entry *history;
+    int64_t history_count;
+    int64_t epochs_run;
+    ls_progress progress;
+    /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS. */
+    uint64_t training_ns;
+    int64_t training_samples;
+};
+
+#define LS_WARM_UP_STEPS 10
+
+/* Fills trial->metrics from the options. */
+ls_status ls_metrics_find(ls_trial *trial);
+/* Begins a new sum, adds the batch in trial->state, and ends it: reduced over ranks, stored in trial->latest as prefix
+ * + name. */
+void ls_metrics_begin(ls_trial *trial);
+ls_status ls_metrics_add(ls_trial *trial);
+ls_status ls_metrics_end(ls_trial *trial, const char *prefix);
+
+/* Stores a value under its name, replacing an older one. */
+void ls_history_put(ls_history_entry *entry, const char *name, double value);
+double ls_history_get(const ls_history_entry *entry, const char *name);
+/* Appends trial->latest to the history. */
+ls_status ls_history_append(ls_trial *trial);
+
+/* Progress of a pass over a loader: "0/3(t)" for training, "0/3(v)" for validation. */
+void ls_progress_begin(ls_trial *trial, const char *label);
+void ls_progress_step(ls_trial *trial);
+void ls_progress_end(ls_trial *trial, const char *prefix);
+
+#endif
