@@ -179,8 +179,9 @@ static void listen_to_all(spawn *self) {
 static void bury_all(spawn *self) {
     for (int rank = 0; rank < self->ranks; rank++) {
         child *one = &self->children[rank];
-        int how;
-        if (one->process > 0 && waitpid(one->process, &how, WNOHANG) == one->process) {
+        int how = 0;
+        const pid_t over = one->process > 0 ? waitpid(one->process, &how, WNOHANG) : 0;
+        if (over > 0 || (over < 0 && errno == ECHILD)) { /* ECHILD: the program ignores SIGCHLD, nothing more is told */
             struct pollfd last_word = {.fd = one->pipe, .events = POLLIN};
             if (one->pipe >= 0 && !one->reported && poll(&last_word, 1, 0) > 0) {
                 listen_to(one);

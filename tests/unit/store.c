@@ -2,6 +2,7 @@
 #include "tests/support/unit.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
@@ -331,6 +332,74 @@ static void test_server_ends(void **state) {
     ls_store_close(other);
 }
 
+static atomic_long allocations, held;
+static long fail_at; /* the allocation that fails */
+
+static void *allocate_or_not(size_t size, size_t alignment, void *user) {
+    (void)user;
+    if (atomic_fetch_add(&allocations, 1) == fail_at) {
+        return NULL;
+    }
+    atomic_fetch_add(&held, 1);
+    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void release(void *memory, void *user) {
+    (void)user;
+    atomic_fetch_sub(&held, 1);
+    free(memory);
+}
+
+static ls_status use_once(ls_store *store, const char *url) {
+    char value[2000] = {0};
+    size_t size;
+    bool swapped;
+    ls_store *other = ls_store_open(url, &(ls_store_options){.timeout = 5});
+    ls_status status = other != NULL ? ls_store_set(other, "k", value, sizeof value) : ls_error_status();
+    if (status == LS_OK) {
+        status = ls_store_get(store, "k", value, sizeof value, &size);
+    }
+    if (status == LS_OK) {
+        status = ls_store_compare_set(other, "k", value, sizeof value, "x", 1, &swapped);
+    }
+    if (status == LS_OK) {
+        status = ls_store_add(other, "n", 1, NULL);
+    }
+    ls_store_close(other);
+    return status;
+}
+
+/* Each allocation fails once: that is an error (where the server's fails, a lost connection) and leaks nothing. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    char url[256];
+    ls_status status = LS_ERR_MEMORY;
+    int failures = 0;
+    ls_log_set_level(LS_LOG_ERROR); /* the server warns of each connection it gives up */
+    ls_set_allocator(&(ls_allocator){.allocate = allocate_or_not, .release = release});
+    for (fail_at = 0; fail_at < atomic_load(&allocations) || status != LS_OK; fail_at++) {
+        atomic_store(&allocations, 0);
+        snprintf(url, sizeof url, "tcp://127.0.0.1:0");
+        if (serve_in_folder) {
+            snprintf(url, sizeof url, "file://%s/store", folder);
+        }
+        ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = 5});
+        if (store != NULL && !serve_in_folder) {
+            snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ls_store_port(store));
+        }
+        status = store != NULL ? use_once(store, url) : ls_error_status();
+        ls_store_close(store);
+        if (status != LS_OK && status != LS_ERR_MEMORY && (serve_in_folder || status != LS_ERR_PEER)) {
+            fail_msg("allocation %ld: %s: %s", fail_at, ls_status_name(status), ls_error_message());
+        }
+        failures += status != LS_OK;
+        assert_int_equal(atomic_load(&held), 0);
+    }
+    ls_set_allocator(NULL);
+    ls_log_set_level(LS_LOG_WARNING);
+    assert_true(failures >= 4);
+}
+
 static int use_folder(void **state) {
     (void)state;
     serve_in_folder = true;
@@ -347,7 +416,8 @@ static int leave_folder(void **state) {
     cmocka_unit_test(test_set_get), cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_large_values),       \
         cmocka_unit_test(test_counters), cmocka_unit_test(test_compare_set), cmocka_unit_test(test_timeouts),          \
         cmocka_unit_test(test_waiting_for_another), cmocka_unit_test(test_clients_at_once),                            \
-        cmocka_unit_test(test_keys), cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_server_ends)
+        cmocka_unit_test(test_keys), cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_out_of_memory),       \
+        cmocka_unit_test(test_server_ends)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};
