@@ -1,6 +1,7 @@
 #include "autograd/ops/ops.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "autograd/ops/promote.h"
 
@@ -39,11 +40,39 @@ ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b,
     return LS_OK;
 }
 
+ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype) {
+    const char *name = call->op->name;
+    const ls_tensor *first = call->inputs[0];
+    ls_tensor together; /* ndim and size only: what the inputs seen so far have together */
+    for (int i = 1; i < call->input_count; i++) {
+        const ls_tensor *next = call->inputs[i];
+        if (!ls_tensor_same_shape(first, next)) {
+            int ndim = 0;
+            int64_t size[LS_MAX_DIMS];
+            LS_TRY(ls_broadcast(name, first, next, &ndim, size));
+            together.ndim = (int8_t)ndim;
+            memcpy(together.size, size, sizeof size);
+            first = &together;
+        }
+    }
+    call->output = ls_tensor_new(name, first->ndim, first->size, dtype);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+ls_tensor *ls_number_owned(const char *call, ls_dtype dtype, double value) {
+    ls_tensor *number = ls_tensor_new_owned(call, 0, NULL, dtype);
+    if (number != NULL && ls_kernels_of(number)->fill(ls_stream_of(number), number, value) != LS_OK) {
+        ls_tensor_drop(number);
+        return NULL;
+    }
+    return number;
+}
+
 ls_tensor *ls_dense(const char *call, ls_tensor *x) {
     if (x->contiguous) {
         return ls_tensor_hold(x);
     }
-    ls_tensor *dense = ls_tensor_new_owned(call, x->ndim, x->size, (ls_dtype)x->dtype);
+    ls_tensor *dense = ls_tensor_new_owned(call, x->ndim, x->size, x->dtype);
     if (dense != NULL && ls_kernels_of(x)->copy(ls_stream_of(x), dense, x) != LS_OK) {
         ls_tensor_drop(dense);
         return NULL;
@@ -53,20 +82,17 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x) {
 
 /* ---- looks ---------------------------------------------------------------------------------------------------- */
 
-static bool is_dense(int ndim, const int64_t *size, const int64_t *stride) {
-    int64_t expected = 1;
+void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
+    int64_t step = 1;
     for (int i = ndim - 1; i >= 0; i--) {
-        if (size[i] != 1 && stride[i] != expected) {
-            return false;
-        }
-        expected *= size[i];
+        stride[i] = step;
+        step *= size[i] > 0 ? size[i] : 1;
     }
-    return true;
 }
 
 ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
     ls_tensor look = {
-        .data = (char *)base->data + offset * (int64_t)ls_dtype_size((ls_dtype)base->dtype),
+        .data = (char *)base->data + offset * (int64_t)ls_dtype_size(base->dtype),
         .storage = base->storage,
         .count = 1,
         .references = 1,
@@ -78,17 +104,13 @@ ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const in
         look.stride[i] = stride[i];
         look.count *= size[i];
     }
-    look.contiguous = look.count == 0 || is_dense(ndim, size, stride);
+    look.contiguous = ls_strides_are_dense(ndim, size, stride);
     return look;
 }
 
 ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size) {
     int64_t stride[LS_MAX_DIMS];
-    int64_t step = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        stride[i] = step;
-        step *= size[i] > 0 ? size[i] : 1;
-    }
+    ls_dense_strides(ndim, size, stride);
     return ls_look(base, ndim, size, stride, 0);
 }
 
@@ -116,7 +138,7 @@ ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index) {
 
 ls_status ls_shape_as_input(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -131,7 +153,7 @@ ls_status ls_backward_same(ls_node *node, ls_tensor *gradient) {
 
 ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
                       const ls_tensor *const *operands) {
-    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
@@ -149,10 +171,11 @@ ls_tensor *ls_sink_zeroed(ls_node *node, int i) {
 }
 
 ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient) {
-    bool accumulate = false;
-    ls_tensor *sink = ls_sink(node, i, &accumulate);
-    if (sink == NULL) {
-        return ls_error_status();
+    const ls_tensor *input = node->inputs[i];
+    const int added = input->ndim - gradient->ndim;
+    int64_t stride[LS_MAX_DIMS];
+    for (int k = 0; k < input->ndim; k++) {
+        stride[k] = k < added || gradient->size[k - added] != input->size[k] ? 0 : gradient->stride[k - added];
     }
-    return accumulate ? ls_add_into(sink, gradient) : ls_kernels_of(sink)->copy(ls_stream_of(sink), sink, gradient);
+    return ls_give(node, i, ls_tensor_view(gradient, input->ndim, input->size, stride, 0));
 }

@@ -11,6 +11,8 @@
 extern const ls_op *const ls_elementwise_ops[];
 extern const ls_op *const ls_compare_ops[];
 extern const ls_op *const ls_reduce_ops[];
+extern const ls_op *const ls_extremes_ops[];
+extern const ls_op *const ls_statistics_ops[];
 extern const ls_op *const ls_shape_ops[];
 extern const ls_op *const ls_join_ops[];
 extern const ls_op *const ls_index_ops[];
@@ -32,8 +34,23 @@ extern const ls_op *const ls_random_ops[];
 /* `axis` of x as 0..ndim-1; -1 with the error set and noted when there is no such axis. */
 int ls_op_axis(const char *call, const ls_tensor *x, int axis);
 
+/* Where a new axis goes: 0..ndim; -1 with the error set and noted. */
+int ls_op_new_axis(const char *call, const ls_tensor *x, int axis);
+
+/* x's elements as another tensor in the same shape: a view on the tape. */
+ls_tensor *ls_view_as_is(ls_tensor *x);
+
 /* The shape that a and b have together, as NumPy broadcasts; LS_ERR_SHAPE names the axis that does not fit. */
 ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size);
+
+/* Shape rule: the output has the dtype and the shape of all inputs (1 to 3) together. */
+ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype);
+
+/* A tensor of no dimensions outside any scope. */
+ls_tensor *ls_number_owned(const char *call, ls_dtype dtype, double value);
+
+/* The strides of a dense tensor. */
+void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride);
 
 /* A reference of the caller's to x itself when it is contiguous, else to a dense copy outside any scope and tape. */
 ls_tensor *ls_dense(const char *call, ls_tensor *x);
@@ -69,7 +86,7 @@ ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t ke
 /* ls_sink, zeroed unless it holds a gradient: for rules that only add. */
 ls_tensor *ls_sink_zeroed(ls_node *node, int i);
 
-/* Adds `gradient`, repeated along its missing and size-1 axes, to that of input i. */
+/* Gives input i the gradient (a look will do) repeated along its missing and size-1 axes: a view, not a copy. */
 ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient);
 
 #endif

@@ -21,7 +21,7 @@ static int place_of(ls_dtype dtype) {
 }
 
 ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b) {
-    const ls_dtype left = (ls_dtype)a->dtype, right = (ls_dtype)b->dtype;
+    const ls_dtype left = a->dtype, right = b->dtype;
     if (left == right) {
         return left;
     }
@@ -33,7 +33,7 @@ ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b) {
 }
 
 ls_dtype ls_promote_number(const ls_tensor *a, double number) {
-    const ls_dtype dtype = (ls_dtype)a->dtype;
+    const ls_dtype dtype = a->dtype;
     if (ls_dtype_is_floating(dtype)) {
         return dtype;
     }
@@ -97,7 +97,7 @@ static ls_status add_by_f32(ls_tensor *y, const ls_tensor *x, ls_tensor *y32, ls
 }
 
 ls_status ls_add_into(ls_tensor *y, const ls_tensor *x) {
-    if (ls_is_plain((ls_dtype)y->dtype)) {
+    if (ls_is_plain(y->dtype)) {
         return ls_kernels_of(y)->add(ls_stream_of(y), y, (const ls_tensor *[]){y, x}, NULL);
     }
     ls_tensor *y32 = ls_tensor_new_owned("ls_backward", y->ndim, y->size, LS_F32);

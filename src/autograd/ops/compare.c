@@ -1,0 +1,144 @@
+/* Comparisons, which give bool and no gradient, and the choice between two tensors by one. */
+#include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+/* ---- comparisons ---------------------------------------------------------------------------------------------- */
+
+static ls_status shape_bool(ls_op_call *call) {
+    return ls_shape_broadcast(call, LS_BOOL);
+}
+
+#define COMPARISON(name_, kernel_)                                                                                     \
+    { .name = "ls_" #name_, .shape = shape_bool, .forward = ls_forward_map, .kernel = LS_KERNEL(kernel_) }
+
+static const ls_op eq_op = COMPARISON(eq, eq);
+static const ls_op ne_op = COMPARISON(ne, ne);
+static const ls_op lt_op = COMPARISON(lt, lt);
+static const ls_op le_op = COMPARISON(le, le);
+static const ls_op gt_op = COMPARISON(gt, gt);
+static const ls_op ge_op = COMPARISON(ge, ge);
+static const ls_op eq_number_op = COMPARISON(eq, eq_number);
+static const ls_op ne_number_op = COMPARISON(ne, ne_number);
+static const ls_op lt_number_op = COMPARISON(lt, lt_number);
+static const ls_op le_number_op = COMPARISON(le, le_number);
+static const ls_op gt_number_op = COMPARISON(gt, gt_number);
+static const ls_op ge_number_op = COMPARISON(ge, ge_number);
+
+static ls_tensor *compare(const ls_op *op, ls_tensor *a, ls_tensor *b) {
+    ls_tensor *const inputs[] = {a, b};
+    if (a == NULL || b == NULL) {
+        return ls_apply(op, inputs, 2, NULL);
+    }
+    return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(ls_promote(a, b)), LS_BOOL);
+}
+
+static ls_tensor *compare_number(const ls_op *op, ls_tensor *a, double number) {
+    const ls_op_parameters parameters = {.number = {number}};
+    if (a == NULL) {
+        return ls_apply(op, &a, 1, &parameters);
+    }
+    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(ls_promote_number(a, number)), LS_BOOL);
+}
+
+ls_tensor *ls_eq_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&eq_op, a, b);
+}
+
+ls_tensor *ls_eq_number(ls_tensor *a, double b) {
+    return compare_number(&eq_number_op, a, b);
+}
+
+ls_tensor *ls_ne_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&ne_op, a, b);
+}
+
+ls_tensor *ls_ne_number(ls_tensor *a, double b) {
+    return compare_number(&ne_number_op, a, b);
+}
+
+ls_tensor *ls_lt_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&lt_op, a, b);
+}
+
+ls_tensor *ls_lt_number(ls_tensor *a, double b) {
+    return compare_number(&lt_number_op, a, b);
+}
+
+ls_tensor *ls_le_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&le_op, a, b);
+}
+
+ls_tensor *ls_le_number(ls_tensor *a, double b) {
+    return compare_number(&le_number_op, a, b);
+}
+
+ls_tensor *ls_gt_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&gt_op, a, b);
+}
+
+ls_tensor *ls_gt_number(ls_tensor *a, double b) {
+    return compare_number(&gt_number_op, a, b);
+}
+
+ls_tensor *ls_ge_tensor(ls_tensor *a, ls_tensor *b) {
+    return compare(&ge_op, a, b);
+}
+
+ls_tensor *ls_ge_number(ls_tensor *a, double b) {
+    return compare_number(&ge_number_op, a, b);
+}
+
+/* ---- where ---------------------------------------------------------------------------------------------------- */
+
+/* The inputs are (a, b, condition): those with one dtype and a gradient first. */
+enum { WHERE_A, WHERE_B, WHERE_CONDITION };
+
+static ls_status where_shape(ls_op_call *call) {
+    const ls_tensor *condition = call->inputs[WHERE_CONDITION];
+    if (condition->dtype != LS_BOOL && condition->dtype != LS_U8) {
+        return ls_fail(LS_ERR_SHAPE, "ls_where: the condition is a tensor of %s, must be bool or u8",
+                       ls_dtype_name(condition->dtype));
+    }
+    return ls_shape_broadcast(call, call->inputs[WHERE_A]->dtype);
+}
+
+static ls_status where_forward(ls_op_call *call) {
+    const ls_tensor *const operands[] = {call->inputs[WHERE_CONDITION], call->inputs[WHERE_A], call->inputs[WHERE_B]};
+    return ls_map(LS_KERNEL(where), call->output, operands, NULL);
+}
+
+static ls_status where_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *zero = ls_number_owned(node->op->name, gradient->dtype, 0);
+    if (zero == NULL) {
+        return ls_error_status();
+    }
+    const ls_tensor *condition = node->inputs[WHERE_CONDITION];
+    ls_status status = LS_OK;
+    if (ls_wants(node, WHERE_A)) {
+        status =
+            ls_give_map(node, WHERE_A, gradient, LS_KERNEL(where), (const ls_tensor *[]){condition, gradient, zero});
+    }
+    if (status == LS_OK && ls_wants(node, WHERE_B)) {
+        status =
+            ls_give_map(node, WHERE_B, gradient, LS_KERNEL(where), (const ls_tensor *[]){condition, zero, gradient});
+    }
+    ls_tensor_drop(zero);
+    return status;
+}
+
+static const ls_op where_op = {
+    .name = "ls_where", .shape = where_shape, .forward = where_forward, .backward = where_backward};
+
+ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b) {
+    ls_tensor *const inputs[] = {a, b, condition};
+    if (condition == NULL || a == NULL || b == NULL) {
+        return ls_apply(&where_op, (ls_tensor *[]){condition, a, b}, 3, NULL); /* counted as the user does */
+    }
+    const ls_dtype result = ls_promote(a, b);
+    return ls_apply_as(&where_op, inputs, 3, 2, NULL, ls_compute_dtype(result), result);
+}
+
+const ls_op *const ls_compare_ops[] = {
+    &eq_op,        &ne_op,        &lt_op,        &le_op,        &gt_op,        &ge_op,    &eq_number_op,
+    &ne_number_op, &lt_number_op, &le_number_op, &gt_number_op, &ge_number_op, &where_op, NULL,
+};

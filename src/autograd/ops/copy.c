@@ -1,0 +1,65 @@
+/* Copies, conversions and the way off the tape. */
+#include "autograd/ops/ops.h"
+
+static ls_status clone_forward(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    return ls_kernels_of(x)->copy(ls_stream_of(x), call->output, x);
+}
+
+static const ls_op clone_op = {
+    .name = "ls_clone", .shape = ls_shape_as_input, .forward = clone_forward, .backward = ls_backward_same};
+
+ls_tensor *ls_clone(ls_tensor *x) {
+    return ls_apply(&clone_op, &x, 1, NULL);
+}
+
+ls_tensor *ls_contiguous(ls_tensor *x) {
+    return x != NULL && x->contiguous ? ls_view_as_is(x) : ls_clone(x);
+}
+
+ls_tensor *ls_detach(ls_tensor *x) {
+    return x == NULL ? ls_clone(x) : ls_alias(x);
+}
+
+/* ---- to ------------------------------------------------------------------------------------------------------- */
+
+static ls_status to_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)call->parameters->integer[0]);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+static ls_status to_forward(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    return ls_kernels_of(x)->cast(ls_stream_of(x), call->output, x);
+}
+
+static ls_status to_backward(ls_node *node, ls_tensor *gradient) {
+    const ls_tensor *x = node->inputs[0];
+    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    if (share == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(ls_kernels_of(x)->cast(ls_stream_of(x), share, gradient));
+    return ls_give(node, 0, share);
+}
+
+static const ls_op to_op = {.name = "ls_to", .shape = to_shape, .forward = to_forward, .backward = to_backward};
+/* Integers and bools have no gradient. */
+static const ls_op to_integer_op = {.name = "ls_to", .shape = to_shape, .forward = to_forward};
+
+ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype) {
+    if (x == NULL) {
+        return ls_apply(&to_op, &x, 1, NULL);
+    }
+    if (ls_dtype_size(dtype) == 0) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_to: %d is no dtype", (int)dtype);
+    }
+    if (x->dtype == dtype) {
+        return ls_view_as_is(x);
+    }
+    const ls_op_parameters parameters = {.integer = {dtype}};
+    return ls_apply(ls_dtype_is_floating(dtype) ? &to_op : &to_integer_op, &x, 1, &parameters);
+}
+
+const ls_op *const ls_copy_ops[] = {&clone_op, &to_op, &to_integer_op, NULL};

@@ -1,0 +1,206 @@
+/* Elements picked by index: index_select, embedding, take_along. The gradient is added to where they came from. */
+#include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+enum { X, INDEX };
+
+typedef ls_status (*index_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis,
+                                  const ls_tensor *index);
+
+static int axis_of(const ls_op_parameters *parameters) {
+    return (int)parameters->integer[0];
+}
+
+/* y = kernel(x, index) for x of any strides; y is seen in `ndim` sizes, index as the kernel wants it. */
+static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *index) {
+    ls_tensor *x = ls_dense(call->op->name, call->inputs[X]);
+    if (x == NULL) {
+        return ls_error_status();
+    }
+    const ls_kernels *kernels = ls_kernels_of(x);
+    const ls_status status = (*LS_KERNEL_AT(index_kernel, kernels, call->op->kernel))(ls_stream_of(x), y, x,
+                                                                                      axis_of(call->parameters), index);
+    ls_tensor_drop(x);
+    return status;
+}
+
+/* Adds the gradient, seen as `ndim` sizes, to the elements of x's that were picked. */
+static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const int64_t *size, const ls_tensor *index) {
+    ls_tensor *g = ls_dense(node->op->name, gradient);
+    ls_tensor *sink = g == NULL ? NULL : ls_sink_zeroed(node, X);
+    ls_status status = sink == NULL ? ls_error_status() : LS_OK;
+    if (status == LS_OK) {
+        const ls_tensor look = ls_look_dense(g, ndim, size);
+        const ls_kernels *kernels = ls_kernels_of(g);
+        status = (*LS_KERNEL_AT(index_kernel, kernels, node->op->kernel_backward))(ls_stream_of(g), sink, &look,
+                                                                                   axis_of(&node->parameters), index);
+    }
+    ls_tensor_drop(g);
+    return status;
+}
+
+/* Applies with the index as contiguous i64, and x by way of a dtype that kernels have. */
+static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tensor *index) {
+    if (index->dtype != LS_I64 && index->dtype != LS_I32) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: the index is a tensor of %s, must be i64 or i32", op->name,
+                             ls_dtype_name(index->dtype));
+    }
+    ls_tensor *ready = NULL;
+    if (index->dtype == LS_I64) {
+        ready = ls_dense(op->name, index);
+    } else {
+        ready = ls_tensor_new_owned(op->name, index->ndim, index->size, LS_I64);
+        if (ready != NULL && ls_kernels_of(index)->cast(ls_stream_of(index), ready, index) != LS_OK) {
+            ls_tensor_drop(ready);
+            ready = NULL;
+        }
+    }
+    if (ready == NULL) {
+        return ls_scope_failed();
+    }
+    const ls_op_parameters parameters = {.integer = {axis}};
+    const ls_dtype dtype = x->dtype;
+    ls_tensor *y = ls_apply_as(op, (ls_tensor *[]){x, ready}, 2, 1, &parameters, ls_compute_dtype(dtype), dtype);
+    ls_tensor_drop(ready);
+    return y;
+}
+
+static ls_tensor *apply_to_null(const ls_op *op, ls_tensor *x, ls_tensor *index) {
+    return ls_apply(op, (ls_tensor *[]){x, index}, 2, NULL);
+}
+
+/* ---- index_select --------------------------------------------------------------------------------------------- */
+
+static ls_status select_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];
+    if (index->ndim != 1) {
+        return ls_fail(LS_ERR_SHAPE, "ls_index_select: the index is %s, must have one dimension", LS_SHAPE_TEXT(index));
+    }
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++) {
+        size[i] = i == axis_of(call->parameters) ? index->count : x->size[i];
+    }
+    call->output = ls_tensor_new(call->op->name, x->ndim, size, x->dtype);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+static ls_status pick_forward(ls_op_call *call) {
+    return pick(call, call->output, call->inputs[INDEX]);
+}
+
+static ls_status pick_backward(ls_node *node, ls_tensor *gradient) {
+    return put_back(node, gradient, gradient->ndim, gradient->size, node->inputs[INDEX]);
+}
+
+static const ls_op index_select_op = {.name = "ls_index_select",
+                                      .shape = select_shape,
+                                      .forward = pick_forward,
+                                      .backward = pick_backward,
+                                      .kernel = LS_KERNEL(index_select),
+                                      .kernel_backward = LS_KERNEL(index_add)};
+
+ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index) {
+    if (x == NULL || index == NULL) {
+        return apply_to_null(&index_select_op, x, index);
+    }
+    const int along = ls_op_axis("ls_index_select", x, axis);
+    return along < 0 ? NULL : apply_indexed(&index_select_op, x, along, index);
+}
+
+/* ---- embedding: index_select along axis 0, for an index of any shape ------------------------------------------ */
+
+static ls_status embedding_shape(ls_op_call *call) {
+    const ls_tensor *weight = call->inputs[X], *index = call->inputs[INDEX];
+    if (weight->ndim != 2 || index->ndim == LS_MAX_DIMS) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_embedding: rows of %s by an index of %s: weight must have two dimensions and "
+                       "the index at most %d",
+                       LS_SHAPE_TEXT(weight), LS_SHAPE_TEXT(index), LS_MAX_DIMS - 1);
+    }
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < index->ndim; i++) {
+        size[i] = index->size[i];
+    }
+    size[index->ndim] = weight->size[1];
+    call->output = ls_tensor_new(call->op->name, index->ndim + 1, size, weight->dtype);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+static ls_status embedding_forward(ls_op_call *call) {
+    const ls_tensor *index = call->inputs[INDEX];
+    ls_tensor rows = ls_look_dense(call->output, 2, (const int64_t[]){index->count, call->inputs[X]->size[1]});
+    const ls_tensor flat = ls_look_dense(index, 1, &index->count);
+    return pick(call, &rows, &flat);
+}
+
+static ls_status embedding_backward(ls_node *node, ls_tensor *gradient) {
+    const ls_tensor *index = node->inputs[INDEX];
+    const ls_tensor flat = ls_look_dense(index, 1, &index->count);
+    return put_back(node, gradient, 2, (const int64_t[]){index->count, node->inputs[X]->size[1]}, &flat);
+}
+
+static const ls_op embedding_op = {.name = "ls_embedding",
+                                   .shape = embedding_shape,
+                                   .forward = embedding_forward,
+                                   .backward = embedding_backward,
+                                   .kernel = LS_KERNEL(index_select),
+                                   .kernel_backward = LS_KERNEL(index_add)};
+
+ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index) {
+    return weight == NULL || index == NULL ? apply_to_null(&embedding_op, weight, index)
+                                           : apply_indexed(&embedding_op, weight, 0, index);
+}
+
+/* ---- take_along ----------------------------------------------------------------------------------------------- */
+
+static ls_status take_along_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];
+    bool fits = x->ndim == index->ndim;
+    for (int i = 0; i < x->ndim && fits; i++) {
+        fits = i == axis_of(call->parameters) || index->size[i] == x->size[i];
+    }
+    if (!fits) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_take_along: an index of %s does not fit %s: only along axis %d may it be larger",
+                       LS_SHAPE_TEXT(index), LS_SHAPE_TEXT(x), axis_of(call->parameters));
+    }
+    call->output = ls_tensor_new(call->op->name, index->ndim, index->size, x->dtype);
+    return call->output == NULL ? ls_error_status() : LS_OK;
+}
+
+static const ls_op take_along_op = {.name = "ls_take_along",
+                                    .shape = take_along_shape,
+                                    .forward = pick_forward,
+                                    .backward = pick_backward,
+                                    .kernel = LS_KERNEL(take_along),
+                                    .kernel_backward = LS_KERNEL(scatter_add)};
+
+/* x cut to the sizes that the index has along the other axes, as PyTorch's gather allows; a reference of the caller's.
+ */
+static ls_tensor *cut_to_index(ls_tensor *x, int along, const ls_tensor *index) {
+    ls_tensor *cut = ls_tensor_hold(x);
+    for (int i = 0; i < x->ndim && x->ndim == index->ndim && cut != NULL; i++) {
+        if (i != along && index->size[i] < x->size[i]) {
+            ls_tensor *narrower = ls_tensor_take(ls_narrow(cut, i, 0, index->size[i]));
+            ls_tensor_drop(cut);
+            cut = narrower;
+        }
+    }
+    return cut;
+}
+
+ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index) {
+    if (x == NULL || index == NULL) {
+        return apply_to_null(&take_along_op, x, index);
+    }
+    const int along = ls_op_axis("ls_take_along", x, axis);
+    ls_tensor *cut = along < 0 ? NULL : cut_to_index(x, along, index);
+    if (cut == NULL) {
+        return NULL;
+    }
+    ls_tensor *y = apply_indexed(&take_along_op, cut, along, index);
+    ls_tensor_drop(cut);
+    return y;
+}
+
+const ls_op *const ls_index_ops[] = {&index_select_op, &embedding_op, &take_along_op, NULL};
