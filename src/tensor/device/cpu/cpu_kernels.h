@@ -5,9 +5,7 @@
 #ifndef LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H
 #define LS_TENSOR_DEVICE_CPU_CPU_KERNELS_H
 
-#include "tensor/kernels.h"
-
-extern const ls_kernels ls_cpu_kernels;
+#include "tensor/device/cpu/cpu.h"
 
 /* The types of kernels with the same arguments, for short declarations. */
 typedef ls_status ls_cpu_map(ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands,
@@ -48,10 +46,10 @@ ls_cpu_map ls_cpu_bce_with_logits, ls_cpu_bce_with_logits_backward, ls_cpu_huber
 
 /* copy.c */
 ls_status ls_cpu_copy(ls_stream *stream, ls_tensor *y, const ls_tensor *x);
+ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value);
 
 /* cast.c */
 ls_status ls_cpu_cast(ls_stream *stream, ls_tensor *y, const ls_tensor *x);
-ls_status ls_cpu_fill(ls_stream *stream, ls_tensor *y, double value);
 ls_status ls_cpu_count_up(ls_stream *stream, ls_tensor *y);
 
 /* random.c */

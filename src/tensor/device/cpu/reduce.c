@@ -1,0 +1,284 @@
+/*
+ * Reductions over any axes. What is left of the axes of x after merging is either reduced (y repeats along it) or kept.
+ * Where the innermost axis is kept, a tile of columns is reduced at a time, row by row of memory; where it is reduced,
+ * the row is read as rows of LANES numbers, so that both are the same loop. Eight rows at a time are joined as a tree
+ * and then join their column's running value, which for sums of f32 is a double. The order in which numbers are joined
+ * depends on sizes and steps only.
+ */
+#include <math.h>
+
+#include "base/status.h"
+#include "tensor/device/cpu/clones.h"
+#include "tensor/device/cpu/cpu_kernels.h"
+#include "tensor/device/cpu/loop.h"
+
+enum { LANES = 16, TILE = 128 };
+
+/* The running values of a tile. */
+typedef union ls_running {
+    double f64[TILE];
+    float f32[TILE];
+    uint64_t u64[TILE];
+    int64_t i64[TILE];
+    int32_t i32[TILE];
+    uint8_t u8[TILE];
+} ls_running;
+
+/* How one reduction treats one dtype. */
+typedef struct ls_reduction {
+    void (*start)(ls_running *running, int64_t columns);
+    void (*rows)(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns,
+                 int64_t column_step);
+    void (*fold)(ls_running *running); /* joins LANES columns into the first */
+    void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step, bool onto); /* onto: joins y */
+} ls_reduction;
+
+/*
+ * T and R are what lies in memory, read and written; B is what a tree of rows is made of, and RUNNING the member that
+ * holds running values, of type A.
+ */
+#define REDUCTION(BUILD, name, T, R, B, A, RUNNING, identity, expression)                                              \
+    static inline B name##_join_rows(B a, B b) {                                                                       \
+        return (B)(expression);                                                                                        \
+    }                                                                                                                  \
+    static inline A name##_join(A a, A b) {                                                                            \
+        return (A)(expression);                                                                                        \
+    }                                                                                                                  \
+    static void name##_start(ls_running *running, int64_t columns) {                                                   \
+        for (int64_t i = 0; i < columns; i++) {                                                                        \
+            running->RUNNING[i] = (identity);                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static inline                                                                                                      \
+        __attribute__((always_inline)) void name##_all_rows(A *restrict value, const T *restrict x, int64_t rows,      \
+                                                            int64_t row_step, int64_t columns, int64_t column_step) {  \
+        for (; rows >= 8; rows -= 8, x += 8 * row_step) {                                                              \
+            for (int64_t i = 0; i < columns; i++) {                                                                    \
+                const T *const at = x + i * column_step;                                                               \
+                const B first = name##_join_rows(name##_join_rows((B)at[0], (B)at[row_step]),                          \
+                                                 name##_join_rows((B)at[2 * row_step], (B)at[3 * row_step]));          \
+                const B second = name##_join_rows(name##_join_rows((B)at[4 * row_step], (B)at[5 * row_step]),          \
+                                                  name##_join_rows((B)at[6 * row_step], (B)at[7 * row_step]));         \
+                value[i] = name##_join(value[i], (A)name##_join_rows(first, second));                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; rows > 0; rows--, x += row_step) {                                                                      \
+            for (int64_t i = 0; i < columns; i++) {                                                                    \
+                value[i] = name##_join(value[i], (A)x[i * column_step]);                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    BUILD static void name##_rows(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns, \
+                                  int64_t column_step) {                                                               \
+        A *const value = running->RUNNING;                                                                             \
+        if (columns == LANES && row_step == LANES && column_step == 1) {                                               \
+            name##_all_rows(value, x, rows, LANES, LANES, 1);                                                          \
+        } else if (column_step == 1) {                                                                                 \
+            name##_all_rows(value, x, rows, row_step, columns, 1);                                                     \
+        } else {                                                                                                       \
+            name##_all_rows(value, x, rows, row_step, columns, column_step);                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_fold(ls_running *running) {                                                                     \
+        A *const value = running->RUNNING;                                                                             \
+        for (int half = LANES / 2; half > 0; half /= 2) {                                                              \
+            for (int i = 0; i < half; i++) {                                                                           \
+                value[i] = name##_join(value[i], value[i + half]);                                                     \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_put(const ls_running *running, int64_t columns, void *y, int64_t step, bool onto) {             \
+        R *const to = y;                                                                                               \
+        for (int64_t i = 0; i < columns; i++) {                                                                        \
+            const A value = running->RUNNING[i];                                                                       \
+            to[i * step] = (R)(onto ? name##_join((A)to[i * step], value) : value);                                    \
+        }                                                                                                              \
+    }
+
+REDUCTION(LS_CLONES, sum_f32, float, float, float, double, f64, 0, a + b)
+REDUCTION(LS_CLONES, sum_f64, double, double, double, double, f64, 0, a + b)
+REDUCTION(, sum_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 0, a + b)
+REDUCTION(, sum_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 0, a + b)
+REDUCTION(, sum_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 0, a + b)
+REDUCTION(, sum_b8, uint8_t, bool, uint64_t, uint64_t, u64, 0, a + b)
+
+REDUCTION(LS_CLONES, prod_f32, float, float, double, double, f64, 1, (a * b))
+REDUCTION(LS_CLONES, prod_f64, double, double, double, double, f64, 1, (a * b))
+REDUCTION(, prod_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 1, (a * b))
+REDUCTION(, prod_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 1, (a * b))
+REDUCTION(, prod_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 1, (a * b))
+REDUCTION(, prod_b8, uint8_t, bool, uint64_t, uint64_t, u64, 1, (a * b))
+
+/* NaN wins: where neither is larger, the sum is NaN. */
+#define MAXIMUM (a > b ? a : (b >= a ? b : a + b))
+#define MINIMUM (a < b ? a : (b <= a ? b : a + b))
+REDUCTION(LS_CLONES, max_f32, float, float, float, float, f32, -INFINITY, MAXIMUM)
+REDUCTION(LS_CLONES, max_f64, double, double, double, double, f64, -INFINITY, MAXIMUM)
+REDUCTION(, max_i64, int64_t, int64_t, int64_t, int64_t, i64, INT64_MIN, MAXIMUM)
+REDUCTION(, max_i32, int32_t, int32_t, int32_t, int32_t, i32, INT32_MIN, MAXIMUM)
+REDUCTION(, max_u8, uint8_t, uint8_t, uint8_t, uint8_t, u8, 0, MAXIMUM)
+REDUCTION(LS_CLONES, min_f32, float, float, float, float, f32, INFINITY, MINIMUM)
+REDUCTION(LS_CLONES, min_f64, double, double, double, double, f64, INFINITY, MINIMUM)
+REDUCTION(, min_i64, int64_t, int64_t, int64_t, int64_t, i64, INT64_MAX, MINIMUM)
+REDUCTION(, min_i32, int32_t, int32_t, int32_t, int32_t, i32, INT32_MAX, MINIMUM)
+REDUCTION(, min_u8, uint8_t, uint8_t, uint8_t, uint8_t, u8, UINT8_MAX, MINIMUM)
+
+#define ROW(name)                                                                                                      \
+    { name##_start, name##_rows, name##_fold, name##_put }
+#define TABLE(name, b8)                                                                                                \
+    static const ls_reduction name##_table[LS_DTYPE_COUNT] = {                                                         \
+        [LS_F32] = ROW(name##_f32), [LS_F64] = ROW(name##_f64), [LS_I64] = ROW(name##_i64),                            \
+        [LS_I32] = ROW(name##_i32), [LS_U8] = ROW(name##_u8),   [LS_BOOL] = ROW(name##_##b8)};
+TABLE(sum, b8)
+TABLE(prod, b8)
+TABLE(max, u8)
+TABLE(min, u8)
+
+/* One reduction under way: the axes to reduce, and what the loop over them needs. */
+typedef struct ls_reducing {
+    const ls_reduction *reduction;
+    bool onto;
+    bool by_columns;
+    int64_t element;  /* bytes of one of x and y */
+    ls_loop *reduced; /* of x alone */
+    ls_running *running;
+    int64_t columns; /* of the present tile */
+    int64_t column_step;
+} ls_reducing;
+
+static void reduce_row(const ls_reduction *reduction, ls_running *running, int64_t element, int64_t n, const char *x,
+                       int64_t step) {
+    const int64_t rows = n / LANES;
+    reduction->rows(running, x, rows, LANES * step, LANES, step);
+    if (n > rows * LANES) {
+        reduction->rows(running, x + rows * LANES * step * element, 1, 0, n - rows * LANES, step);
+    }
+}
+
+static void reduce_rows_body(int64_t n, void *const *at, const int64_t *step, const void *context) {
+    const ls_reducing *const reducing = context;
+    if (reducing->by_columns) {
+        reducing->reduction->rows(reducing->running, at[0], n, step[0], reducing->columns, reducing->column_step);
+    } else {
+        reduce_row(reducing->reduction, reducing->running, reducing->element, n, at[0], step[0]);
+    }
+}
+
+/* All columns, or the single number, of y that belong to one place among the outer kept axes. */
+static void reduce_place(int64_t n, void *const *at, const int64_t *step, const void *context) {
+    ls_reducing reducing = *(const ls_reducing *)context;
+    const ls_reduction *const reduction = reducing.reduction;
+    reducing.column_step = step[0];
+    for (int64_t first = 0; first < n; first += TILE) {
+        reducing.columns = n - first < TILE ? n - first : TILE;
+        reducing.reduced->at[0] = (char *)at[0] + first * step[0] * reducing.element;
+        reduction->start(reducing.running, reducing.by_columns ? reducing.columns : LANES);
+        ls_loop_walk(reducing.reduced, reducing.reduced->ndim - 1, reduce_rows_body, &reducing);
+        if (!reducing.by_columns) {
+            reduction->fold(reducing.running);
+        }
+        reduction->put(reducing.running, reducing.columns, (char *)at[1] + first * step[1] * reducing.element, step[1],
+                       reducing.onto);
+    }
+}
+
+static void axis_append(ls_loop *loop, int64_t size, int64_t step, int64_t other_step) {
+    loop->size[loop->ndim] = size;
+    loop->step[loop->ndim][0] = step;
+    loop->step[loop->ndim][1] = other_step;
+    loop->ndim++;
+}
+
+static void reduce_planned(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
+    ls_loop all;
+    ls_loop_plan(&all, 2, (const ls_tensor *const[]){x, y});
+    const bool by_columns = all.step[all.ndim - 1][1] != 0;
+    ls_loop kept = {.tensors = 2, .at = {all.at[0], all.at[1]}, .element = {all.element[0], all.element[1]}};
+    ls_loop reduced = {.tensors = 1, .element = {all.element[0]}};
+    for (int axis = 0; axis < all.ndim; axis++) {
+        const bool is_kept = all.step[axis][1] != 0;
+        axis_append(is_kept ? &kept : &reduced, all.size[axis], all.step[axis][0], all.step[axis][1]);
+    }
+    if (reduced.ndim == 0) {
+        axis_append(&reduced, 1, 0, 0);
+    }
+    if (!by_columns) {
+        axis_append(&kept, 1, 0, 0);
+    }
+    ls_running running;
+    const ls_reducing reducing = {.reduction = reduction,
+                                  .onto = onto,
+                                  .by_columns = by_columns,
+                                  .element = all.element[0],
+                                  .reduced = &reduced,
+                                  .running = &running};
+    ls_loop_walk(&kept, kept.ndim - 1, reduce_place, &reducing);
+}
+
+/* The whole of a dense tensor into one number needs no plan. */
+static void reduce_all(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
+    ls_running running;
+    reduction->start(&running, LANES);
+    reduce_row(reduction, &running, (int64_t)ls_dtype_size(x->dtype), x->count, x->data, 1);
+    reduction->fold(&running);
+    reduction->put(&running, 1, y->data, 1, onto);
+}
+
+/* What nothing reduces to. */
+static ls_status put_start(const ls_reduction *reduction, ls_stream *stream, ls_tensor *y) {
+    ls_running running;
+    uint64_t element = 0;
+    const ls_tensor one = {.data = &element, .count = 1, .dtype = y->dtype, .contiguous = true};
+    reduction->start(&running, 1);
+    reduction->put(&running, 1, &element, 1, false);
+    return ls_cpu_copy(stream, y, &one);
+}
+
+static ls_status reduce(const char *name, const ls_reduction *table, ls_stream *stream, ls_tensor *y,
+                        const ls_tensor *x) {
+    const ls_reduction *const reduction = &table[x->dtype];
+    if (reduction->start == NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: the CPU has no such kernel for %s", name, ls_dtype_name(x->dtype));
+    }
+    if (x->count == 0) {
+        return put_start(reduction, stream, y);
+    }
+    if (y->count == 1 && x->contiguous) {
+        reduce_all(reduction, y, x, false);
+    } else {
+        reduce_planned(reduction, y, x, false);
+    }
+    return LS_OK;
+}
+
+ls_status ls_cpu_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
+    return reduce("sum", sum_table, stream, y, x);
+}
+
+ls_status ls_cpu_prod(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
+    return reduce("prod", prod_table, stream, y, x);
+}
+
+ls_status ls_cpu_max(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
+    return reduce("max", max_table, stream, y, x);
+}
+
+ls_status ls_cpu_min(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
+    return reduce("min", min_table, stream, y, x);
+}
+
+ls_status ls_cpu_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
+    const ls_reduction *const reduction = &sum_table[x->dtype];
+    if (reduction->start == NULL) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "add_sum: the CPU has no such kernel for %s", ls_dtype_name(x->dtype));
+    }
+    if (x->count == y->count) { /* nothing to reduce: a sum of two */
+        return ls_cpu_add(stream, y, (const ls_tensor *const[]){y, x}, NULL);
+    }
+    if (x->count > 0 && y->count == 1 && x->contiguous) {
+        reduce_all(reduction, y, x, true);
+    } else if (x->count > 0) {
+        reduce_planned(reduction, y, x, true);
+    }
+    return LS_OK;
+}
