@@ -1,13 +1,13 @@
 #include "tensor/device/cpu/map.h"
 
-#include "base/status.h"
+#include "tensor/device/cpu/floating.h"
 
 ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands, ls_tensor *y,
                      const ls_tensor *const *operand, const double *parameters) {
     const ls_dtype dtype = operand[operands - 1]->dtype;
     const ls_loop_body body = bodies[dtype];
     if (body == NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: the CPU has no such kernel for %s", name, ls_dtype_name(dtype));
+        return ls_no_kernel(name, dtype);
     }
     const ls_tensor *tensor[LS_LOOP_TENSORS] = {y};
     for (int i = 0; i < operands; i++) {

@@ -7,9 +7,7 @@
  */
 #include <math.h>
 
-#include "base/status.h"
-#include "tensor/device/cpu/clones.h"
-#include "tensor/device/cpu/cpu_kernels.h"
+#include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/loop.h"
 
 enum { LANES = 16, TILE = 128 };
@@ -238,7 +236,7 @@ static ls_status reduce(const char *name, const ls_reduction *table, ls_stream *
                         const ls_tensor *x) {
     const ls_reduction *const reduction = &table[x->dtype];
     if (reduction->start == NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "%s: the CPU has no such kernel for %s", name, ls_dtype_name(x->dtype));
+        return ls_no_kernel(name, x->dtype);
     }
     if (x->count == 0) {
         return put_start(reduction, stream, y);
@@ -270,7 +268,7 @@ ls_status ls_cpu_min(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
 ls_status ls_cpu_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     const ls_reduction *const reduction = &sum_table[x->dtype];
     if (reduction->start == NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED, "add_sum: the CPU has no such kernel for %s", ls_dtype_name(x->dtype));
+        return ls_no_kernel("add_sum", x->dtype);
     }
     if (x->count == y->count) { /* nothing to reduce: a sum of two */
         return ls_cpu_add(stream, y, (const ls_tensor *const[]){y, x}, NULL);
