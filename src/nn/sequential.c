@@ -1,0 +1,33 @@
+/* Modules one after the other. A Linear that a ReLU follows is carried out as one fused operation. */
+#include <stdio.h>
+
+#include "autograd/ops/linear.h"
+#include "nn/layers.h"
+#include "nn/module.h"
+
+static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
+    ls_tensor *x = input;
+    for (int i = 0; i < self->child_count && x != NULL; i++) {
+        ls_module *child = self->children[i].module;
+        const ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
+        if (child->type == &ls_linear_type && next != NULL && next->type == &ls_relu_type) {
+            const ls_linear_state *linear = child->state;
+            x = ls_linear_activation(x, linear->weight, linear->bias, LS_ACTIVATION_RELU);
+            i++;
+        } else {
+            x = child->type->forward(child, x);
+        }
+    }
+    return x;
+}
+
+ls_module *ls_sequential_of(ls_module *const *modules, int count) {
+    static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};
+    ls_module *module = ls_module_new(&type);
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        (void)ls_module_add_child(module, name, modules[i]);
+    }
+    return ls_module_finish(module);
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake.
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+
+check() { # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then
+        echo "ok: $name"
+        passed=$((passed + 1))
+    else
+        echo "FAILED: $name"
+        cat "$work/out"
+        failed=$((failed + 1))
+    fi
+}
+
+awk '/<!-- first.c -->/ {wanted = 1} wanted && /^```$/ {exit} inside {print} wanted && /^```c$/ {inside = 1}' \
+    "$LS_SOURCE/README.md" >"$work/first.c"
+check "README shows a first program" test -s "$work/first.c"
+cp "$work/first.c" "$work/first.cpp"
+check "install" cmake --install "$LS_BUILD" --prefix "$work/prefix"
+export PKG_CONFIG_PATH=$(echo "$work"/prefix/lib/*/pkgconfig)
+export LD_LIBRARY_PATH=$(dirname "$PKG_CONFIG_PATH")
+read -r -a flags <<<"$(pkg-config --cflags --libs lockstep)"
+
+strict=(-Wall -Wextra -Wpedantic -Werror)
+check "C with pkg-config" cc -std=c17 "${strict[@]}" "$work/first.c" "${flags[@]}" -o "$work/first-c"
+check "C++ with pkg-config" c++ -std=c++17 "${strict[@]}" "$work/first.cpp" "${flags[@]}" -o "$work/first-cpp"
+
+runs_on_two() {
+    "$work/prefix/bin/lockstep" run -n 2 "$1" >"$work/run" || return 1
+    cat "$work/run"
+    grep -q 'rank 0 step 500 loss 0.0' "$work/run" && grep -q 'rank 1 step 500 loss 0.0' "$work/run"
+}
+check "C program learns on two ranks" runs_on_two "$work/first-c"
+check "C++ program learns on two ranks" runs_on_two "$work/first-cpp"
+check "C program learns alone" "$work/first-c"
+
+mkdir "$work/project"
+cat >"$work/project/CMakeLists.txt" <<'TXT'
+cmake_minimum_required(VERSION 3.22)
+project(first C CXX)
+find_package(lockstep REQUIRED)
+add_executable(first-c ../first.c)
+add_executable(first-cpp ../first.cpp)
+target_link_libraries(first-c lockstep::lockstep)
+target_link_libraries(first-cpp lockstep::lockstep)
+TXT
+check "find_package configures" cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/prefix"
+check "find_package builds C and C++" cmake --build "$work/project/build"
+check "find_package program learns on two ranks" runs_on_two "$work/project/build/first-c"
+
+# Every public header stands alone, in both languages.
+for header in "$work"/prefix/include/lockstep/*.h; do
+    name=$(basename "$header")
+    for language in c c++; do
+        check "lockstep/$name alone in $language" sh -c \
+            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Werror -I'$work/prefix/include' -fsyntax-only -"
+    done
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
