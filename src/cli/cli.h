@@ -1,0 +1,31 @@
+/*
+ * cli: the `lockstep` command, and nothing that a program links.
+ *
+ *   main.c       the table of subcommands            options.c      a subcommand's options: parsing, --help
+ *   run.c        `lockstep run`: checks, restarts    program.c      which file PROGRAM names
+ *   job.c        one start of N ranks, to their end  process.c      one rank's process
+ *   relay.c      what ranks print                    tree.c         every process a job has on this machine
+ *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
+ *   guard.c      ends the ranks of a launcher that was killed
+ *
+ * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help) and
+ * relay.c print.
+ */
+#ifndef LS_CLI_CLI_H
+#define LS_CLI_CLI_H
+
+#include "cli/options.h"
+
+/* Exit statuses of the command's own; 126 and 127 mean what they mean to a shell. */
+enum {
+    LS_EXIT_FAILED = 1,
+    LS_EXIT_USAGE = 2,
+    LS_EXIT_CANNOT_EXECUTE = 126,
+    LS_EXIT_NOT_FOUND = 127,
+    LS_EXIT_SIGNAL = 128 /* and the signal's number */
+};
+
+/* The subcommands. */
+extern const ls_command ls_run_command;
+
+#endif

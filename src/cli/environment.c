@@ -1,0 +1,95 @@
+#include "cli/environment.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+
+enum { OWN_VARIABLES = 11, OWN_SIZE = 128 };
+
+typedef struct own_variables {
+    char text[OWN_VARIABLES][OWN_SIZE];
+    size_t count;
+} own_variables;
+
+ls_status ls_key_make(char key[LS_KEY_TEXT]) {
+    unsigned char bytes[LS_KEY_BYTES];
+    if (sodium_init() < 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: libsodium finds no source of random numbers for the job's key");
+    }
+    randombytes_buf(bytes, sizeof bytes);
+    sodium_bin2hex(key, LS_KEY_TEXT, bytes, sizeof bytes);
+    return LS_OK;
+}
+
+static void set_text(own_variables *own, const char *name, const char *value) {
+    snprintf(own->text[own->count++], OWN_SIZE, "%s=%s", name, value);
+}
+
+static void set_number(own_variables *own, const char *name, int value) {
+    snprintf(own->text[own->count++], OWN_SIZE, "%s=%d", name, value);
+}
+
+static void fill(own_variables *own, const ls_rank_place *place) {
+    set_number(own, "RANK", place->rank);
+    set_number(own, "WORLD_SIZE", place->ranks);
+    set_number(own, "LOCAL_RANK", place->rank);
+    set_number(own, "LOCAL_WORLD_SIZE", place->ranks);
+    set_text(own, "MASTER_ADDR", "127.0.0.1");
+    set_number(own, "MASTER_PORT", place->port);
+    set_text(own, "LOCKSTEP_KEY", place->key);
+    set_number(own, "LOCKSTEP_RESTART_COUNT", place->restarts);
+    if (place->store_fd >= 0) {
+        set_number(own, "LOCKSTEP_STORE_FD", place->store_fd);
+    }
+    if (getenv("OMP_NUM_THREADS") == NULL) {
+        set_number(own, "OMP_NUM_THREADS", place->threads);
+        if (getenv("OPENBLAS_NUM_THREADS") == NULL) { /* else OpenBLAS follows the user's OMP_NUM_THREADS */
+            set_number(own, "OPENBLAS_NUM_THREADS", place->threads);
+        }
+    }
+}
+
+static bool is_own(const own_variables *own, const char *variable) {
+    static const char store[] = "LOCKSTEP_STORE_FD=";
+    if (strncmp(variable, store, sizeof store - 1) == 0) {
+        return true; /* an outer job's is nobody's here */
+    }
+    for (size_t i = 0; i < own->count; i++) {
+        if (strncmp(variable, own->text[i], strcspn(own->text[i], "=") + 1) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+char **ls_environment_make(const ls_rank_place *place) {
+    size_t inherited = 0;
+    while (environ != NULL && environ[inherited] != NULL) {
+        inherited++;
+    }
+    const size_t pointers = (inherited + OWN_VARIABLES + 1) * sizeof(char *);
+    char **environment = ls_allocate(pointers + sizeof(own_variables));
+    if (environment == NULL) {
+        (void)ls_fail_memory("lockstep run", pointers + sizeof(own_variables));
+        return NULL;
+    }
+    own_variables *own = (own_variables *)((char *)environment + pointers);
+    own->count = 0;
+    fill(own, place);
+    size_t count = 0;
+    for (size_t i = 0; i < inherited; i++) {
+        if (!is_own(own, environ[i])) {
+            environment[count++] = environ[i];
+        }
+    }
+    for (size_t i = 0; i < own->count; i++) {
+        environment[count++] = own->text[i];
+    }
+    environment[count] = NULL;
+    return environment;
+}

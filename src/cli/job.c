@@ -1,0 +1,447 @@
+#include "cli/job.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "cli/cli.h"
+#include "cli/guard.h"
+#include "cli/rank.h"
+#include "cli/tree.h"
+
+enum { KILL_AGAIN_MS = 10, READER_MS = 1000, TAIL_LINES = 8 };
+
+typedef enum phase {
+    RUNNING,
+    ENDING, /* the ranks have been asked to end and have until the deadline */
+    KILLING /* SIGKILL, again and again until nobody is left */
+} phase;
+
+typedef struct job {
+    const ls_job_options *options;
+    uv_loop_t loop;
+    uv_poll_t signals;  /* of signal_fd: what the launcher is told by a person, a terminal, a batch system */
+    uv_poll_t children; /* of child_fd: SIGCHLD */
+    uv_timer_t timer;
+    int signal_fd;
+    int child_fd;
+    sigset_t mask;
+    struct sigaction broken_pipe;
+    ls_launch launch;
+    ls_guard guard;
+    ls_tree tree;
+    ls_rank *ranks;
+    int running;
+    phase phase;
+    double deadline; /* of ls_clock_seconds: when what has been asked to end is killed */
+    bool done;
+    const ls_rank *failed; /* the first that failed; NULL: none */
+    int ended_by_failure;  /* how many others ran at that moment */
+    int interrupt;         /* the signal that ended the job; 0: none */
+    char notice[256];      /* to be said when no write is under way */
+    ls_outlet output;
+    ls_outlet error;
+} job;
+
+/* ---- ending ---------------------------------------------------------------------------------------------------- */
+
+static void signal_job(job *self, int signal, pid_t skip_group) {
+    self->tree.guard = self->guard.pid;
+    if (ls_tree_signal(&self->tree, signal, skip_group) < 0) {
+        for (int i = 0; i < self->options->ranks; i++) {
+            if (self->ranks[i].running) {
+                kill(self->ranks[i].pid, signal);
+            }
+        }
+    }
+}
+
+static void on_timer(uv_timer_t *timer);
+
+static void kill_job(job *self) {
+    self->phase = KILLING;
+    self->deadline = ls_clock_seconds();
+    signal_job(self, SIGKILL, 0);
+    uv_timer_start(&self->timer, on_timer, KILL_AGAIN_MS, 0);
+}
+
+static void on_timer(uv_timer_t *timer) {
+    job *self = timer->data;
+    if (self->phase == ENDING && self->running > 0) {
+        ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed", self->running,
+                      self->running == 1 ? "" : "s", self->options->grace);
+    }
+    kill_job(self);
+}
+
+/* Asks everybody to end. A stopped process must be woken to hear it. */
+static void end_job(job *self, int signal, pid_t skip_group) {
+    self->phase = ENDING;
+    self->deadline = ls_clock_seconds() + self->options->grace;
+    signal_job(self, signal, skip_group);
+    signal_job(self, SIGCONT, 0);
+    uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
+}
+
+/* When all ranks have ended: whom they started and left behind is ended too, and then the job is done. */
+static void settle(job *self) {
+    if (self->running > 0 || self->done) {
+        return;
+    }
+    ls_guard_stop(&self->guard);
+    pid_t pid;
+    do {
+        pid = waitpid(-1, NULL, WNOHANG);
+    } while (pid > 0);
+    self->tree.guard = 0;
+    if (pid < 0 || (self->tree.spared_count > 0 && ls_tree_signal(&self->tree, 0, 0) == 0)) {
+        self->done = true;
+        return;
+    }
+    (void)ls_guard_start(&self->guard, self->launch.key); /* without one this still ends, but for a kill -9 of us */
+    if (self->phase == RUNNING) {
+        end_job(self, SIGTERM, 0);
+    }
+}
+
+/* ---- signals --------------------------------------------------------------------------------------------------- */
+
+/* The terminal's Ctrl-Z reaches our group; ranks in groups of their own must stop with it and wake with it. */
+static void pause_job(job *self) {
+    signal_job(self, SIGSTOP, 0);
+    raise(SIGSTOP);
+    signal_job(self, SIGCONT, 0);
+}
+
+static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
+    if (self->phase != RUNNING) {
+        kill_job(self);
+        return;
+    }
+    self->interrupt = (int)info->ssi_signo;
+    snprintf(
+        self->notice, sizeof self->notice,
+        "lockstep: SIG%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills at "
+        "once",
+        sigabbrev_np(self->interrupt), self->running, self->running == 1 ? "" : "s", self->options->grace);
+    /* What the terminal sends it sends to its whole foreground group, where rank 0 may be: once is enough. */
+    end_job(self, self->interrupt, info->ssi_code == SI_KERNEL ? getpgrp() : 0);
+}
+
+static void take_signals(job *self) {
+    struct signalfd_siginfo info;
+    while (read(self->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGTSTP) {
+            pause_job(self);
+        } else {
+            interrupt_job(self, &info);
+        }
+    }
+}
+
+static void say_notice(job *self) {
+    if (self->notice[0] != '\0') {
+        ls_outlet_say(&self->error, "%s", self->notice);
+        self->notice[0] = '\0';
+    }
+}
+
+static void on_signal(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    take_signals(poll->data);
+    say_notice(poll->data);
+}
+
+/* Signals are heard while a slow reader keeps us from writing; once the job is over that reader has a second left. */
+static bool wait_for_reader(int fd, void *user) {
+    job *self = user;
+    for (;;) {
+        struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = self->signal_fd, .events = POLLIN}};
+        int patience = -1;
+        if (self->phase != RUNNING) {
+            const double left = (self->deadline - ls_clock_seconds()) * 1000.0 + READER_MS;
+            patience = left > 0.0 ? (int)left : 0;
+        }
+        const int ready = poll(fds, 2, patience);
+        if (ready == 0) {
+            return false;
+        }
+        if (ready > 0 && fds[1].revents != 0) {
+            take_signals(self);
+        }
+        if (ready > 0 && fds[0].revents != 0) {
+            return true;
+        }
+    }
+}
+
+/* ---- the end of ranks ------------------------------------------------------------------------------------------ */
+
+static void rank_ended(job *self, ls_rank *rank, int wait_status) {
+    rank->running = false;
+    rank->wait_status = wait_status;
+    self->running--;
+    if (rank->pidfd >= 0) {
+        uv_close((uv_handle_t *)&rank->watch, NULL);
+        close(rank->pidfd);
+        rank->pidfd = -1;
+    }
+    take_signals(self); /* was it a Ctrl-C that reached it before us? */
+    if (wait_status != 0 && self->phase == RUNNING) {
+        self->failed = rank;
+        self->ended_by_failure = self->running;
+        end_job(self, SIGTERM, 0);
+    }
+    ls_relay_drain(&rank->output);
+    ls_relay_drain(&rank->error);
+    settle(self);
+}
+
+/* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
+static void on_rank_end(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    ls_rank *rank = (ls_rank *)poll;
+    int wait_status = 0;
+    if (waitpid(rank->pid, &wait_status, WNOHANG) == rank->pid) {
+        rank_ended(poll->data, rank, wait_status);
+        say_notice(poll->data);
+    }
+}
+
+/* Orphans that became our children, a guard somebody killed, and ranks where there are no pidfds. */
+static void on_child(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    job *self = poll->data;
+    struct signalfd_siginfo info;
+    while (read(self->child_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    }
+    int wait_status = 0;
+    for (pid_t pid = waitpid(-1, &wait_status, WNOHANG); pid > 0; pid = waitpid(-1, &wait_status, WNOHANG)) {
+        if (pid == self->guard.pid) {
+            ls_guard_forget(&self->guard);
+            (void)ls_guard_start(&self->guard, self->launch.key);
+        }
+        for (int i = 0; i < self->options->ranks; i++) {
+            if (self->ranks[i].running && self->ranks[i].pid == pid) {
+                rank_ended(self, &self->ranks[i], wait_status);
+                break;
+            }
+        }
+    }
+    settle(self);
+    say_notice(self);
+}
+
+/* ---- starting -------------------------------------------------------------------------------------------------- */
+
+static ls_status watch(job *self, uv_poll_t *poll, int fd, uv_poll_cb callback) {
+    int failure = uv_poll_init(&self->loop, poll, fd);
+    poll->data = self;
+    if (failure == 0) {
+        failure = uv_poll_start(poll, UV_READABLE, callback);
+    }
+    return failure == 0 ? LS_OK
+                        : ls_fail(LS_ERR_IO, "lockstep run: cannot watch a descriptor: %s", uv_strerror(failure));
+}
+
+/* Signals wait in descriptors from here on, and orphans of the job become our children. */
+static ls_status open_signals(job *self) {
+    sigset_t told;
+    sigset_t child;
+    sigset_t blocked;
+    sigemptyset(&told);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    for (const int *signal = (const int[]){SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGHUP, 0}; *signal != 0; signal++) {
+        struct sigaction action;
+        sigaction(*signal, NULL, &action);
+        if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* nohup means it */
+            sigaddset(&told, *signal);
+        }
+    }
+    sigorset(&blocked, &told, &child);
+    sigprocmask(SIG_BLOCK, &blocked, &self->mask);
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, &self->broken_pipe);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    self->signal_fd = signalfd(-1, &told, SFD_CLOEXEC | SFD_NONBLOCK);
+    self->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (self->signal_fd < 0 || self->child_fd < 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: no descriptor for signals: %s", strerror(errno));
+    }
+    LS_TRY(watch(self, &self->signals, self->signal_fd, on_signal));
+    return watch(self, &self->children, self->child_fd, on_child);
+}
+
+static ls_status open_job(job *self, const ls_job_options *options, int restarts) {
+    self->options = options;
+    self->signal_fd = self->child_fd = -1;
+    self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
+    self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
+    uv_timer_init(&self->loop, &self->timer);
+    self->timer.data = self;
+    LS_TRY(ls_tree_open(&self->tree));
+    LS_TRY(open_signals(self));
+    self->launch = (ls_launch){.options = options,
+                               .loop = &self->loop,
+                               .output = &self->output,
+                               .error = &self->error,
+                               .restarts = restarts,
+                               .mask = self->mask,
+                               .broken_pipe = self->broken_pipe};
+    self->ranks = ls_allocate_zeroed((size_t)options->ranks, sizeof *self->ranks);
+    if (self->ranks == NULL) {
+        return ls_fail_memory("lockstep run", (size_t)options->ranks * sizeof *self->ranks);
+    }
+    for (int i = 0; i < options->ranks; i++) {
+        self->ranks[i].rank = i;
+        self->ranks[i].pidfd = self->ranks[i].output.fd = self->ranks[i].error.fd = -1;
+    }
+    return ls_launch_open(&self->launch);
+}
+
+static ls_status start_ranks(job *self, int *exit_status) {
+    for (int i = 0; i < self->options->ranks; i++) {
+        ls_rank *rank = &self->ranks[i];
+        LS_TRY(ls_rank_start(rank, &self->launch, exit_status));
+        self->running++;
+        if (rank->pidfd >= 0 && watch(self, &rank->watch, rank->pidfd, on_rank_end) != LS_OK) {
+            close(rank->pidfd);
+            rank->pidfd = -1;
+        }
+    }
+    return ls_guard_start(&self->guard, self->launch.key);
+}
+
+/* ---- to the end ------------------------------------------------------------------------------------------------ */
+
+static void describe_end(int wait_status, char *text, size_t size) {
+    if (WIFSIGNALED(wait_status)) {
+        const char *name = sigabbrev_np(WTERMSIG(wait_status));
+        snprintf(text, size, "was killed by %s%s%s", name != NULL ? "SIG" : "a signal", name != NULL ? name : "",
+                 WCOREDUMP(wait_status) ? " (core dumped)" : "");
+    } else {
+        snprintf(text, size, "exited with status %d", WEXITSTATUS(wait_status));
+    }
+}
+
+static void report_failure(job *self) {
+    const ls_rank *rank = self->failed;
+    char end[64];
+    char others[64] = "";
+    char log[PATH_MAX] = "";
+    describe_end(rank->wait_status, end, sizeof end);
+    if (self->ended_by_failure == 1) {
+        snprintf(others, sizeof others, "; the other was ended");
+    } else if (self->ended_by_failure > 1) {
+        snprintf(others, sizeof others, "; the other %d were ended", self->ended_by_failure);
+    }
+    if (self->options->output_dir != NULL) {
+        ls_rank_log_path(self->options, rank->rank, log, sizeof log);
+    }
+    ls_outlet_say(&self->error, "lockstep: rank %d (pid %d) %s%s%s%s", rank->rank, (int)rank->pid, end, others,
+                  log[0] != '\0' ? "; its output is in " : "", log);
+    size_t size = 0;
+    const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
+    if (size > 0) {
+        ls_outlet_say(&self->error, "lockstep: the last lines of rank %d were:\n%.*s", rank->rank, (int)size, tail);
+    }
+}
+
+static void conclude(job *self, ls_job_outcome *outcome) {
+    for (int i = 0; i < self->options->ranks; i++) {
+        ls_relay_close(&self->ranks[i].output);
+        ls_relay_close(&self->ranks[i].error);
+    }
+    say_notice(self);
+    if (self->interrupt != 0) {
+        outcome->exit_status = LS_EXIT_SIGNAL + self->interrupt;
+    } else if (self->failed != NULL) {
+        const int wait_status = self->failed->wait_status;
+        outcome->exit_status =
+            WIFSIGNALED(wait_status) ? LS_EXIT_SIGNAL + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+        report_failure(self);
+        outcome->restart = self->launch.restarts < self->options->most_restarts;
+        if (outcome->restart) {
+            ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d of %d)", self->launch.restarts + 1,
+                          self->options->most_restarts);
+        }
+    }
+}
+
+static void close_handle(uv_poll_t *poll, int fd) {
+    if (poll->type == UV_POLL) { /* it was opened */
+        uv_close((uv_handle_t *)poll, NULL);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static void close_job(job *self) {
+    close_handle(&self->signals, self->signal_fd);
+    close_handle(&self->children, self->child_fd);
+    uv_close((uv_handle_t *)&self->timer, NULL);
+    uv_run(&self->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&self->loop);
+    ls_tree_close(&self->tree);
+    ls_free(self->ranks);
+    if (self->child_fd >= 0) {
+        sigaction(SIGPIPE, &self->broken_pipe, NULL);
+        sigprocmask(SIG_SETMASK, &self->mask, NULL);
+    }
+    ls_free(self);
+}
+
+/* Ranks that started before one could not are of no use. */
+static void run_to_end(job *self, bool started) {
+    if (!started) {
+        kill_job(self);
+        settle(self);
+    }
+    while (!self->done) {
+        uv_run(&self->loop, UV_RUN_ONCE);
+    }
+}
+
+ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome *outcome) {
+    *outcome = (ls_job_outcome){0};
+    job *self = ls_allocate_zeroed(1, sizeof *self);
+    if (self == NULL) {
+        return ls_fail_memory("lockstep run", sizeof *self);
+    }
+    const int failure = uv_loop_init(&self->loop);
+    if (failure != 0) {
+        ls_free(self);
+        return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
+    }
+    ls_status status = open_job(self, options, restarts);
+    const bool opened = status == LS_OK;
+    int start_failure = 0;
+    if (opened) {
+        status = start_ranks(self, &start_failure);
+    }
+    char reason[LS_ERROR_CAPACITY];
+    snprintf(reason, sizeof reason, "%s", ls_error_message());
+    ls_launch_close(&self->launch);
+    if (opened) {
+        run_to_end(self, status == LS_OK);
+        conclude(self, outcome);
+    }
+    close_job(self);
+    if (status != LS_OK) {
+        outcome->exit_status = start_failure;
+        ls_error_restore(status, reason);
+    }
+    return status;
+}

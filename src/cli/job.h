@@ -1,0 +1,31 @@
+/* One start of a job: N ranks on this machine, from their first instruction until none of their processes is left. */
+#ifndef LS_CLI_JOB_H
+#define LS_CLI_JOB_H
+
+#include <lockstep/base.h>
+
+#include "cli/cores.h"
+
+typedef struct ls_job_options {
+    const char *path;  /* the program's file */
+    char *const *argv; /* its arguments, its name first */
+    const ls_cores *cores;
+    int ranks;
+    bool prefix;
+    double grace;           /* seconds between a polite signal and SIGKILL */
+    const char *output_dir; /* NULL: output is passed on */
+    int most_restarts;
+} ls_job_options;
+
+typedef struct ls_job_outcome {
+    int exit_status;
+    bool restart; /* a rank failed and another start is allowed */
+} ls_job_outcome;
+
+/*
+ * Runs the job as start number `restarts`, passes on output and signals, and says on standard error why it failed.
+ * Fails itself only when the ranks could not be started; outcome->exit_status may then say more than 1.
+ */
+ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome *outcome);
+
+#endif

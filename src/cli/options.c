@@ -1,0 +1,195 @@
+#include "cli/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+enum { MOST_OPTIONS = 32, HELP_CODE = 256, LONG_BASE = 257, LONGEST_WORD = 32 };
+
+size_t ls_word_distance(const char *left, const char *right) {
+    const size_t rows = strnlen(left, LONGEST_WORD);
+    const size_t columns = strnlen(right, LONGEST_WORD);
+    size_t cost[LONGEST_WORD + 1][LONGEST_WORD + 1];
+    for (size_t i = 0; i <= rows; i++) {
+        for (size_t j = 0; j <= columns; j++) {
+            if (i == 0 || j == 0) {
+                cost[i][j] = i + j;
+                continue;
+            }
+            size_t best = cost[i - 1][j - 1] + (left[i - 1] != right[j - 1]);
+            best = cost[i - 1][j] + 1 < best ? cost[i - 1][j] + 1 : best;
+            best = cost[i][j - 1] + 1 < best ? cost[i][j - 1] + 1 : best;
+            if (i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] &&
+                cost[i - 2][j - 2] + 1 < best) {
+                best = cost[i - 2][j - 2] + 1;
+            }
+            cost[i][j] = best;
+        }
+    }
+    return cost[rows][columns];
+}
+
+bool ls_word_is_near(const char *word, size_t distance) {
+    return distance <= 1 + strlen(word) / 4 && distance < strlen(word);
+}
+
+static ls_status fail_unknown(const ls_command *command, const char *typed) {
+    const char *dashless = typed + strspn(typed, "-");
+    char word[LONGEST_WORD + 1];
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(dashless, "="), dashless);
+    const char *nearest = "help";
+    for (size_t i = 0; i < command->option_count; i++) {
+        if (ls_word_distance(word, command->options[i].name) < ls_word_distance(word, nearest)) {
+            nearest = command->options[i].name;
+        }
+    }
+    if (ls_word_is_near(word, ls_word_distance(word, nearest))) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s; did you mean --%s?", command->name, typed,
+                       nearest);
+    }
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "lockstep %s: unknown option %s; options of PROGRAM go after its name (see lockstep %s --help)",
+                   command->name, typed, command->name);
+}
+
+static ls_status fail_value(const ls_command *command, const ls_option *option, const char *text, const char *wanted) {
+    return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s%s '%s': %s must be %s from %d to %d", command->name,
+                   option->letter != 0 ? "-" : "--", option->letter != 0 ? (char[2]){option->letter, 0} : option->name,
+                   text, option->argument, wanted, option->least, option->most);
+}
+
+static ls_status store_value(const ls_command *command, const ls_option *option, const char *text, char *place) {
+    char *end = NULL;
+    errno = 0;
+    switch (option->kind) {
+    case LS_OPTION_FLAG:
+        *(bool *)place = true;
+        break;
+    case LS_OPTION_TEXT:
+        *(const char **)place = text;
+        break;
+    case LS_OPTION_COUNT: {
+        const long value = strtol(text, &end, 10);
+        if (end == text || *end != '\0' || errno != 0 || value < option->least || value > option->most) {
+            return fail_value(command, option, text, "a whole number");
+        }
+        *(int *)place = (int)value;
+        break;
+    }
+    case LS_OPTION_SECONDS: {
+        const double value = strtod(text, &end);
+        if (end == text || *end != '\0' || !(value >= option->least && value <= option->most)) {
+            return fail_value(command, option, text, "a number of seconds");
+        }
+        *(double *)place = value;
+        break;
+    }
+    }
+    return LS_OK;
+}
+
+/* getopt's two forms of the table. A code below HELP_CODE is a letter, above it an option's place in the table. */
+static void describe(const ls_command *command, struct option *longs, char *letters) {
+    *letters++ = '+'; /* stop at PROGRAM: what follows is its own */
+    *letters++ = ':'; /* tell a missing argument from an unknown option */
+    *letters++ = 'h';
+    for (size_t i = 0; i < command->option_count; i++) {
+        const ls_option *option = &command->options[i];
+        const bool argument = option->kind != LS_OPTION_FLAG;
+        longs[i] = (struct option){option->name, argument ? required_argument : no_argument, NULL, LONG_BASE + (int)i};
+        if (option->letter != 0) {
+            *letters++ = option->letter;
+            if (argument) {
+                *letters++ = ':';
+            }
+        }
+    }
+    longs[command->option_count] = (struct option){"help", no_argument, NULL, HELP_CODE};
+    longs[command->option_count + 1] = (struct option){NULL, 0, NULL, 0};
+    *letters = '\0';
+}
+
+static const ls_option *option_of_code(const ls_command *command, int code) {
+    for (size_t i = 0; i < command->option_count; i++) {
+        if (code != 0 && (code == LONG_BASE + (int)i || code == command->options[i].letter)) {
+            return &command->options[i];
+        }
+    }
+    return NULL;
+}
+
+/* getopt met something that is not in the table, or that lacks or has a value against it. */
+static ls_status fail_option(const ls_command *command, const char *typed, int code) {
+    const ls_option *option = option_of_code(command, optopt);
+    const bool is_long = strncmp(typed, "--", 2) == 0;
+    if (code == ':') {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s needs its %s (usage: lockstep %s %s)", command->name, typed,
+                       option->argument, command->name, command->usage);
+    }
+    if (is_long && (option != NULL || optopt == HELP_CODE)) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: %s: this option takes no value", command->name, typed);
+    }
+    const char letter[] = {'-', (char)optopt, 0};
+    return fail_unknown(command, is_long ? typed : letter);
+}
+
+/* getopt takes any beginning of a name: --n for --no-bind. Nobody who types that means it. */
+static bool is_whole_name(const struct option *longs, int code, const char *typed) {
+    while (longs->val != code) {
+        longs++;
+    }
+    const size_t size = strlen(longs->name);
+    return strncmp(typed + 2, longs->name, size) == 0 && (typed[2 + size] == '\0' || typed[2 + size] == '=');
+}
+
+ls_status ls_options_parse(const ls_command *command, int argc, char **argv, void *values, int *rest, bool *help) {
+    struct option longs[MOST_OPTIONS + 2];
+    char letters[2 * MOST_OPTIONS + 4];
+    describe(command, longs, letters);
+    *help = false;
+    optind = 0;
+    opterr = 0;
+    for (;;) {
+        const int at = optind == 0 ? 1 : optind;
+        const int code = getopt_long(argc, argv, letters, longs, NULL);
+        if (code == -1) {
+            *rest = optind;
+            return LS_OK;
+        }
+        if (code >= HELP_CODE && !is_whole_name(longs, code, argv[at])) {
+            return fail_unknown(command, argv[at]);
+        }
+        if (code == 'h' || code == HELP_CODE) {
+            *help = true;
+            return LS_OK;
+        }
+        if (code == ':' || code == '?') {
+            return fail_option(command, argv[at], code);
+        }
+        const ls_option *option = option_of_code(command, code);
+        LS_TRY(store_value(command, option, optarg, (char *)values + option->offset));
+    }
+}
+
+void ls_options_help(const ls_command *command) {
+    printf("usage: lockstep %s %s\n\n%s\noptions:\n", command->name, command->usage, command->about);
+    for (size_t i = 0; i < command->option_count; i++) {
+        const ls_option *option = &command->options[i];
+        char left[64];
+        snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter != 0 ? '-' : ' ',
+                 option->letter != 0 ? option->letter : ' ', option->letter != 0 ? ',' : ' ', option->name,
+                 option->argument != NULL ? " " : "", option->argument != NULL ? option->argument : "");
+        printf("  %-24s ", left);
+        for (const char *line = option->help; *line != '\0';) {
+            const size_t size = strcspn(line, "\n");
+            printf("%s%.*s\n", line == option->help ? "" : "                           ", (int)size, line);
+            line += size + (line[size] == '\n');
+        }
+    }
+    printf("  %-24s print this\n\n%s", "-h, --help", command->notes);
+}

@@ -1,0 +1,170 @@
+#include "cli/rank.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "cli/cli.h"
+#include "cli/process.h"
+
+/* ---- what ranks have in common -------------------------------------------------------------------------------- */
+
+static ls_status open_store_socket(ls_launch *launch) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    launch->store_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (launch->store_fd < 0 || bind(launch->store_fd, (struct sockaddr *)&address, size) != 0 ||
+        listen(launch->store_fd, SOMAXCONN) != 0 ||
+        getsockname(launch->store_fd, (struct sockaddr *)&address, &size) != 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot listen on 127.0.0.1, where the ranks meet: %s",
+                       strerror(errno));
+    }
+    launch->store_port = ntohs(address.sin_port);
+    return LS_OK;
+}
+
+ls_status ls_launch_open(ls_launch *launch) {
+    launch->store_fd = -1;
+    launch->nothing_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (launch->nothing_fd < 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot open /dev/null: %s", strerror(errno));
+    }
+    LS_TRY(ls_key_make(launch->key));
+    return open_store_socket(launch);
+}
+
+void ls_launch_close(ls_launch *launch) {
+    for (int *const *fd = (int *const[]){&launch->store_fd, &launch->nothing_fd, NULL}; *fd != NULL; fd++) {
+        if (**fd >= 0) {
+            close(**fd);
+            **fd = -1;
+        }
+    }
+}
+
+/* ---- one rank ------------------------------------------------------------------------------------------------- */
+
+void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size) {
+    snprintf(path, size, "%s/rank-%d.log", options->output_dir, rank);
+}
+
+static ls_status open_log(const ls_launch *launch, int rank, int *fd) {
+    char path[PATH_MAX];
+    ls_rank_log_path(launch->options, rank, path, sizeof path);
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (launch->restarts == 0 ? O_TRUNC : 0), 0666);
+    return *fd >= 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep run: cannot write %s: %s", path, strerror(errno));
+}
+
+static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, ls_outlet *outlet, int *fd) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: no pipe for the output of %d ranks: %s", launch->options->ranks,
+                       strerror(errno));
+    }
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    const ls_status status = ls_relay_open(stream, launch->loop, ends[0], outlet);
+    if (status != LS_OK) {
+        close(ends[0]);
+        close(ends[1]);
+        return status;
+    }
+    *fd = ends[1];
+    return LS_OK;
+}
+
+/*
+ * A rank writes straight through where that mixes nothing up: when it is alone, and as rank 0 on a terminal, where
+ * progress bars live. Everything else comes by pipe and is passed on line by line.
+ */
+static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int *standard_fd) {
+    const ls_job_options *options = launch->options;
+    if (!options->prefix && (options->ranks == 1 || (rank->rank == 0 && isatty(fd)))) {
+        *standard_fd = fd;
+        return LS_OK;
+    }
+    ls_relay_stream *stream = fd == STDOUT_FILENO ? &rank->output : &rank->error;
+    if (options->prefix) {
+        snprintf(stream->prefix, sizeof stream->prefix, "[rank %d] ", rank->rank);
+    }
+    stream->keep_tail = fd == STDERR_FILENO;
+    return open_pipe(stream, launch, fd == STDOUT_FILENO ? launch->output : launch->error, standard_fd);
+}
+
+static ls_status open_descriptors(ls_rank *rank, const ls_launch *launch, int fds[3]) {
+    fds[STDIN_FILENO] = rank->rank == 0 ? STDIN_FILENO : launch->nothing_fd;
+    if (launch->options->output_dir != NULL) {
+        LS_TRY(open_log(launch, rank->rank, &fds[STDOUT_FILENO]));
+        fds[STDERR_FILENO] = fds[STDOUT_FILENO];
+        return LS_OK;
+    }
+    LS_TRY(open_stream(rank, launch, STDOUT_FILENO, &fds[STDOUT_FILENO]));
+    return open_stream(rank, launch, STDERR_FILENO, &fds[STDERR_FILENO]);
+}
+
+static ls_status fail_start(const ls_job_options *options, int rank, int error, int *exit_status) {
+    *exit_status = error == ENOENT ? LS_EXIT_NOT_FOUND : LS_EXIT_CANNOT_EXECUTE;
+    const char *hint = error == ENOENT    ? " (the interpreter that its first line or its header names is missing)"
+                       : error == ENOEXEC ? " (a script needs a first line like #!/bin/sh)"
+                                          : "";
+    return ls_fail(LS_ERR_IO, "lockstep run: cannot start '%s' as rank %d: %s%s", options->path, rank, strerror(error),
+                   hint);
+}
+
+static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int fds[3], int *exit_status) {
+    const ls_job_options *options = launch->options;
+    const bool first = rank->rank == 0;
+    const ls_rank_place place = {.rank = rank->rank,
+                                 .ranks = options->ranks,
+                                 .port = launch->store_port,
+                                 .store_fd = first ? launch->store_fd : -1,
+                                 .restarts = launch->restarts,
+                                 .threads = options->cores->threads,
+                                 .key = launch->key};
+    char **environment = ls_environment_make(&place);
+    if (environment == NULL) {
+        return ls_error_status();
+    }
+    /* Rank 0 stays in the terminal's foreground group, so that it may read from the terminal and set its modes. */
+    const bool terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO) || isatty(STDERR_FILENO);
+    const ls_process_spec spec = {.path = options->path,
+                                  .argv = options->argv,
+                                  .environment = environment,
+                                  .standard_fds = {fds[0], fds[1], fds[2]},
+                                  .kept_fd = place.store_fd,
+                                  .own_group = !first || !terminal,
+                                  .cores = ls_cores_of_rank(options->cores, rank->rank),
+                                  .cores_size = options->cores->set_size,
+                                  .mask = &launch->mask,
+                                  .broken_pipe = &launch->broken_pipe};
+    int error = 0;
+    const pid_t pid = ls_process_start(&spec, &error);
+    ls_free(environment);
+    if (pid < 0) {
+        return fail_start(options, rank->rank, error, exit_status);
+    }
+    rank->pid = pid;
+    rank->running = true;
+    rank->pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec; where there is none SIGCHLD must do */
+    return LS_OK;
+}
+
+ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status) {
+    int fds[3] = {-1, -1, -1};
+    ls_status status = open_descriptors(rank, launch, fds);
+    if (status == LS_OK) {
+        status = start_process(rank, launch, fds, exit_status);
+    }
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fds[fd] > STDERR_FILENO && (fd == STDOUT_FILENO || fds[fd] != fds[STDOUT_FILENO])) {
+            close(fds[fd]);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,51 @@
+/* One rank of a job: its descriptors, its environment, its process. */
+#ifndef LS_CLI_RANK_H
+#define LS_CLI_RANK_H
+
+#include <signal.h>
+#include <uv.h>
+
+#include "cli/cores.h"
+#include "cli/environment.h"
+#include "cli/job.h"
+#include "cli/relay.h"
+
+typedef struct ls_rank {
+    uv_poll_t watch; /* of pidfd; first: libuv gives it back */
+    int pidfd;       /* readable when the process has ended; -1: not open */
+    int rank;
+    pid_t pid; /* 0: never started */
+    bool running;
+    int wait_status;
+    ls_relay_stream output;
+    ls_relay_stream error;
+} ls_rank;
+
+/* What all ranks of one start have in common. */
+typedef struct ls_launch {
+    const ls_job_options *options;
+    uv_loop_t *loop;
+    ls_outlet *output;
+    ls_outlet *error;
+    int restarts;
+    char key[LS_KEY_TEXT];
+    int store_fd; /* listening on 127.0.0.1:store_port; -1: closed */
+    int store_port;
+    int nothing_fd; /* /dev/null */
+    sigset_t mask;  /* of the launcher's caller, which ranks get back */
+    struct sigaction broken_pipe;
+} ls_launch;
+
+/* Fills in the key and opens the store's socket: bound before any rank starts, so nobody else gets the port. */
+ls_status ls_launch_open(ls_launch *launch);
+
+void ls_launch_close(ls_launch *launch);
+
+/* Starts rank rank->rank (its descriptors -1, the rest zeroed). On failure *exit_status becomes what a shell would say.
+ */
+ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status);
+
+/* The file that takes the rank's output under --output-dir. */
+void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size);
+
+#endif
