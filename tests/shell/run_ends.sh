@@ -1,0 +1,272 @@
+# `lockstep run`: how jobs end, wanted and unwanted, and that nothing of them is left.
+. "$LS_SOURCE/tests/support/checks.sh"
+
+# Programs tell that they run by making the file up.RANK; `up N` waits for that.
+up() {
+    await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
+}
+down() {
+    rm -f up.* got.*
+}
+pid_of() {
+    cat "up.$1"
+}
+cat >sleeper <<'END'
+echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+exec sleep 300
+END
+cat >stubborn <<'END'
+trap "" INT TERM HUP
+echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+while :; do sleep 300; done
+END
+cat >polite <<'END'
+for signal in INT TERM HUP; do trap "echo $signal >>got.$RANK" $signal; done
+trap 'echo end >>got.$RANK; exit 0' USR1
+echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+while :; do read -rt 0.05 <>nothing; done
+END
+cat >parent <<'END'
+bash -c 'trap "" TERM; echo $$ >up.child$RANK.new && mv up.child$RANK.new up.child$RANK; exec sleep 300' &
+setsid sleep 300 &
+echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+wait 2>/dev/null
+END
+mkfifo nothing
+
+# ---- a rank fails ----
+launch run -n 2 bash -c '[ $RANK = 0 ] || exit 3; exec sleep 300' </dev/null
+check "a rank exits 3: so does the launcher" is "$status" 3
+check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other was ended$'
+check "a rank exits 3: nothing is left" nobody_soon
+launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file: weights" >&2; exit 9' </dev/null
+check "its last words are repeated" is "$(tail -2 err | tr '\n' ,)" \
+    "lockstep: the last lines of rank 2 were:,no such file: weights,"
+check "how many others were ended" says err "rank 2 .* status 9; the other 2 were ended"
+launch run -n 2 bash -c 'for i in $(seq 20); do echo "line $i" >&2; done; [ $RANK = 0 ]' </dev/null
+check "only the last lines" is "$(sed '1,/the last lines/d' err | tr '\n' ,)" \
+    "line 13,line 14,line 15,line 16,line 17,line 18,line 19,line 20,"
+launch run -n 4 true </dev/null
+check "all end well: 0 and silence" is "$status $(cat out err | wc -c)" "0 0"
+launch run -n 2 bash -c '[ $RANK = 0 ] || sleep 0.3' </dev/null
+check "a rank that ends well early is no failure" is "$status" 0
+launch run -n 1 bash -c 'kill -SEGV $$' </dev/null
+check "a rank alone is killed by SIGSEGV" is "$status" 139
+check "and that is said" says err 'rank 0 (pid [0-9]*) was killed by SIGSEGV'
+launch run -n 2 bash -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 300' </dev/null
+check "kill -9 on a rank: 137" is "$status" 137
+check "kill -9 on a rank: it is named" says err 'rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
+check "kill -9 on a rank: nothing is left" nobody_soon
+
+# The first failure is the one that is told, though the others fail too as soon as they see it.
+for i in 1 2 3 4 5; do
+    launch run -n 3 bash -c 'if [ $RANK = 1 ]; then exec 3<>nothing; exit 5; fi; trap "exit 6" TERM; while :; do read -rt 0.01 <>nothing; done' </dev/null
+    check "the first failure counts ($i)" is "$status" 5
+done
+
+down
+launch_aside run -n 2 --grace 0.3 bash stubborn
+check "stubborn ranks are up" up 2
+kill -9 "$(pid_of 0)"
+ended
+check "a rank that ignores SIGTERM is killed after the grace time" is "$status" 137
+check "and that is said" says err "1 rank did not end within 0.3 s and will be killed"
+check "it left nothing" nobody_soon
+
+down
+launch_aside run -n 2 --grace 60 bash sleeper
+check "ranks are up" up 2
+kill -STOP "$(pid_of 1)"
+kill -9 "$(pid_of 0)"
+ended
+check "a stopped rank is woken to end, without the grace time" is "$status" 137
+check "a stopped rank leaves nothing" nobody_soon
+
+# ---- what ranks leave behind ----
+launch run -n 2 --grace 0.2 bash -c 'setsid sleep 300 & (trap "" TERM; exec sleep 300) & true' </dev/null
+check "ranks that end well and leave processes: 0" is "$status" 0
+check "what they left is ended" nobody
+down
+launch_aside run -n 2 --grace 0.2 bash parent
+check "ranks with children are up" up 4
+kill -9 "$(pid_of 1)"
+ended
+check "a killed rank's children are ended too" nobody
+check "its status" is "$status" 137
+sleep 300 &
+bystander=$!
+(
+    sleep 300 &
+    echo $! >bystander
+    LS_TEST_MARK=$mark exec "$lockstep" run -n 2 true >out 2>err </dev/null
+)
+check "what a script started before it execs the launcher is none of its business" kill -0 "$(cat bystander)"
+kill "$bystander" "$(cat bystander)"
+
+# ---- signals to the launcher ----
+for signal in INT TERM; do
+    down
+    launch_aside run -n 2 bash polite
+    check "SIG$signal: ranks are up" up 2
+    kill -$signal "$launcher"
+    check "SIG$signal: reaches rank 0" await test -s got.0
+    check "SIG$signal: reaches rank 1" await test -s got.1
+    sleep 0.2
+    kill -USR1 "$(pid_of 0)" "$(pid_of 1)"
+    ended
+    check "SIG$signal: exit status" is "$status" $([ $signal = INT ] && echo 130 || echo 143)
+    check "SIG$signal: each rank had it once" is "$(cat got.0 got.1 | tr '\n' ' ')" "$signal end $signal end "
+    check "SIG$signal: one sentence" says err "^lockstep: SIG$signal was passed on to 2 ranks"
+    check "SIG$signal: no rank is blamed" lines err 1
+    check "SIG$signal: nothing is left" nobody
+done
+
+down
+launch_aside run -n 3 --grace 0.3 bash stubborn
+up 3
+kill -INT "$launcher"
+ended
+check "Ctrl-C and ranks that ignore it: 130" is "$status" 130
+check "Ctrl-C and ranks that ignore it: killed after the grace time" says err "3 ranks did not end within 0.3 s"
+check "Ctrl-C and ranks that ignore it: nothing is left" nobody
+
+down
+launch_aside run -n 2 --grace 300 bash stubborn
+up 2
+kill -INT "$launcher"
+await says err "passed on"
+kill -INT "$launcher"
+ended
+check "a second Ctrl-C kills at once" is "$status" 130
+check "a second Ctrl-C leaves nothing" nobody
+
+down
+launch_aside run -n 2 --grace 300 bash parent
+up 4
+kill -STOP "$(pid_of 0)" "$(pid_of child1)"
+kill -INT "$launcher"
+await says err "passed on"
+kill -INT "$launcher"
+ended
+check "stopped ranks and their children end too" nobody
+
+# Ctrl-C as a terminal sends it: rank 0 is in the foreground group, rank 1 is not; each gets it once.
+down
+mkfifo keys
+LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 bash polite" /dev/null <keys >out 2>err &
+launcher=$!
+exec 8>keys
+check "a terminal: ranks are up" up 2
+printf '\003' >&8
+await test -s got.0
+await test -s got.1
+sleep 0.2
+kill -USR1 "$(pid_of 0)" "$(pid_of 1)"
+ended
+exec 8>&-
+check "Ctrl-C on a terminal: 130" is "$status" 130
+check "Ctrl-C on a terminal: each rank had it once" is "$(cat got.0 got.1 | tr '\n' ' ')" "INT end INT end "
+check "Ctrl-C on a terminal: nothing is left" nobody_soon
+
+# Ctrl-C with ranks that die of it: rank 0 dies before the launcher hears of it, and is not blamed.
+for i in 1 2 3; do
+    down
+    LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 bash sleeper" /dev/null <keys >out 2>err &
+    launcher=$!
+    exec 8>keys
+    up 2
+    printf '\003' >&8
+    ended
+    exec 8>&-
+    check "Ctrl-C that kills ($i): 130" is "$status" 130
+    check "Ctrl-C that kills ($i): no rank is blamed" is "$(grep -c 'rank . (pid' out)" 0
+done
+
+# Ctrl-Z stops the whole job, also ranks that are out of the terminal's reach, and waking the launcher wakes it.
+stopped() {
+    [ "$(cut -d' ' -f3 "/proc/$1/stat")" = T ]
+}
+awake() {
+    ! stopped "$1"
+}
+down
+LS_TEST_MARK=$mark setsid "$lockstep" run -n 2 bash sleeper >out 2>err </dev/null &
+up 2
+launcher=$(cut -d' ' -f4 "/proc/$(pid_of 0)/stat")
+kill -TSTP "$launcher"
+check "Ctrl-Z stops rank 0" await stopped "$(pid_of 0)"
+check "Ctrl-Z stops rank 1" await stopped "$(pid_of 1)"
+check "Ctrl-Z stops the launcher" await stopped "$launcher"
+kill -CONT "$launcher"
+check "fg wakes rank 1" await awake "$(pid_of 1)"
+kill -INT -- "-$launcher"
+check "a signal to the launcher's group ends the job" nobody_soon
+wait 2>/dev/null
+
+# A reader that no longer reads keeps nobody from ending the job.
+down
+mkfifo full
+LS_TEST_MARK=$mark "$lockstep" run -n 2 --grace 0.2 bash -c 'echo $$ >up.$RANK; yes' >full 2>err </dev/null &
+launcher=$!
+exec 7<full
+up 2
+sleep 0.5
+kill -INT "$launcher"
+ended
+exec 7<&-
+check "Ctrl-C while nobody reads the output: 130" is "$status" 130
+check "Ctrl-C while nobody reads the output: nothing is left" nobody
+
+# ---- kill -9 on the launcher ----
+for program in sleeper stubborn parent; do
+    down
+    launch_aside run -n 3 bash $program
+    up $([ $program = parent ] && echo 6 || echo 3)
+    check "kill -9 on the launcher of $program: it ran" test -n "$(marked)"
+    kill -9 "$launcher"
+    ended
+    check "kill -9 on the launcher of $program: nothing is left" nobody_soon
+done
+down
+LS_TEST_MARK=$mark setsid "$lockstep" run -n 2 bash parent >out 2>err </dev/null &
+up 4
+launcher=$(cut -d' ' -f4 "/proc/$(pid_of 0)/stat")
+kill -9 -- "-$launcher"
+wait 2>/dev/null
+check "kill -9 on its process group: nothing is left" nobody_soon
+down
+launch_aside run -n 2 bash sleeper
+up 2
+guard=$(pgrep -P "$launcher" lockstep-guard)
+kill -9 "$guard"
+guarded() {
+    pgrep -P "$launcher" lockstep-guard >/dev/null
+}
+check "a guard that is killed is replaced" await guarded
+kill -TERM "$launcher"
+ended
+check "and the job goes on until it is ended" is "$status" 143
+
+# ---- restarts ----
+cat >again <<'END'
+echo "$RANK $LOCKSTEP_RESTART_COUNT $LOCKSTEP_KEY $MASTER_PORT" >>starts
+[ $RANK = 0 ] || [ $LOCKSTEP_RESTART_COUNT = 2 ] || exit 4
+[ $LOCKSTEP_RESTART_COUNT = 2 ] || exec sleep 300
+END
+launch run -n 2 --max-restarts 3 bash again </dev/null
+check "restarts until it works" is "$status" 0
+check "every rank was started three times" is "$(cut -d' ' -f1,2 starts | sort | tr '\n' ,)" "0 0,0 1,0 2,1 0,1 1,1 2,"
+check "with a fresh key each time" is "$(cut -d' ' -f3 starts | sort -u | wc -l)" 3
+check "each failure is told" is "$(grep -c 'rank 1 .* exited with status 4' err)" 2
+check "each restart is told" is "$(grep -c 'restarting the job (restart [12] of 3)' err)" 2
+rm -f starts
+launch run -n 2 --max-restarts 1 bash again </dev/null
+check "restarts run out: the status of the last failure" is "$status" 4
+check "restarts run out: two starts" is "$(grep -c '^1 ' starts)" 2
+down
+launch_aside run -n 2 --max-restarts 5 bash sleeper
+up 2
+kill -INT "$launcher"
+ended
+check "Ctrl-C is no reason to restart" is "$status $(grep -c restarting err)" "130 0"
+finish
