@@ -237,6 +237,12 @@ check "kill -9 on its process group: nothing is left" nobody_soon
 down
 launch_aside run -n 2 bash sleeper
 up 2
+kill -9 $(pgrep -P "$launcher" lockstep-guard) "$launcher"
+ended
+check "kill -9 on launcher and guard: no rank is left" nobody_soon
+down
+launch_aside run -n 2 bash sleeper
+up 2
 guard=$(pgrep -P "$launcher" lockstep-guard)
 kill -9 "$guard"
 guarded() {
