@@ -31,16 +31,21 @@ static double fail_nan(void) {
     return (double)NAN;
 }
 
-static double read_element(const ls_tensor *tensor, int64_t offset) {
+double ls_element_number(ls_dtype dtype, const void *element) {
+    return readers[dtype](element);
+}
+
+ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element) {
     const ls_device *device = tensor->storage->device;
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
-    char element[sizeof(double)];
     const char *memory = (const char *)tensor->data + offset * (int64_t)width;
-    if (device->copy_to_host(device->default_stream(), element, memory, width) != LS_OK ||
-        device->stream_wait(device->default_stream()) != LS_OK) {
-        return fail_nan();
-    }
-    return readers[tensor->dtype](element);
+    LS_TRY(device->copy_to_host(device->default_stream(), element, memory, width));
+    return device->stream_wait(device->default_stream());
+}
+
+static double read_element(const ls_tensor *tensor, int64_t offset) {
+    int64_t element;
+    return ls_tensor_fetch(tensor, offset, &element) == LS_OK ? readers[tensor->dtype](&element) : fail_nan();
 }
 
 double ls_item(const ls_tensor *tensor) {

@@ -102,6 +102,12 @@ void ls_storage_drop(ls_storage *storage);
 /* A reference of the caller's to x itself when it is contiguous and of that dtype, else to a dense, converted copy. */
 ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype);
 
+/* The element `offset` elements behind the first, as it is in memory (at most 8 bytes), fetched from the device. */
+ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element);
+
+/* An element in memory as a number. */
+double ls_element_number(ls_dtype dtype, const void *element);
+
 /* Whether two tensors have the same sizes. */
 bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b);
 

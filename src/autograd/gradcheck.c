@@ -1,0 +1,264 @@
+/* Gradients against central differences. The weights of the sum come from a stream of a seed of their own, and the
+ * thread's generator is put back before every call of the function, so that random operations repeat themselves. */
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/tape.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+static const char call[] = "ls_gradcheck";
+
+static const ls_random_state weight_stream = {.seed = 0x6c6f636b73746570, .stream = 0};
+
+typedef struct check {
+    ls_function function;
+    ls_tensor **inputs;
+    int count;
+    void *user;
+    double step, absolute, relative;
+    ls_random_state random; /* the thread's generator, as it was */
+    ls_tensor *weight;      /* f64, of the result's shape; made by the first call of the function */
+} check;
+
+/* sum(weight * result) */
+static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
+    ls_tensor *dense = ls_tensor_dense(call, result, LS_F64);
+    if (dense == NULL) {
+        return ls_error_status();
+    }
+    *sum = 0;
+    for (int64_t i = 0; i < dense->count; i++) {
+        *sum += ((const double *)c->weight->data)[i] * ((const double *)dense->data)[i];
+    }
+    ls_tensor_drop(dense);
+    return LS_OK;
+}
+
+static ls_tensor *call_function(const check *c) {
+    ls_random_set_state(c->random);
+    ls_tensor *result = c->function(c->inputs, c->count, c->user);
+    if (result == NULL) {
+        if (ls_error_status() == LS_OK) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL", call);
+        }
+        return ls_scope_failed();
+    }
+    if (!ls_dtype_is_floating((ls_dtype)result->dtype)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function's result is %s, not a floating tensor", call,
+                      ls_dtype_name((ls_dtype)result->dtype));
+        return ls_scope_failed();
+    }
+    return result;
+}
+
+/* The sum at the inputs as they are now. */
+static ls_status evaluate(const check *c, double *sum) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool no_grad = ls_no_grad(true);
+    const ls_tensor *result = call_function(c);
+    ls_status status = result != NULL ? LS_OK : ls_error_status();
+    if (status == LS_OK && !ls_tensor_same_shape(result, c->weight)) {
+        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s and is now %s", call, LS_SHAPE_TEXT(c->weight),
+                         LS_SHAPE_TEXT(result));
+    }
+    if (status == LS_OK) {
+        status = weigh(c, result, sum);
+    }
+    (void)ls_no_grad(no_grad);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* Makes the weights and walks the tape, which leaves the gradients in the inputs' leaves. */
+static ls_status differentiate(check *c) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool no_grad = ls_no_grad(false);
+    ls_tensor *result = call_function(c);
+    ls_status status = result != NULL ? LS_OK : ls_error_status();
+    if (status == LS_OK) {
+        c->weight = ls_tensor_new_owned(call, result->ndim, result->size, LS_F64);
+        status = c->weight != NULL
+                     ? ls_kernels_of(result)->random_normal(ls_stream_of(result), c->weight, weight_stream, 0, 1)
+                     : LS_ERR_MEMORY;
+    }
+    if (status == LS_OK && result->needs_grad) { /* else the gradients are 0, and so must the differences be */
+        ls_tensor *gradient = ls_tensor_dense(call, c->weight, (ls_dtype)result->dtype);
+        status = gradient != NULL ? ls_backward_with(result, &(ls_backward_options){.gradient = gradient})
+                                  : ls_error_status();
+        ls_tensor_drop(gradient);
+    }
+    (void)ls_no_grad(no_grad);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* Where element number i of the tensor is, in elements from its first, and its index as text. */
+static int64_t locate(const ls_tensor *tensor, int64_t i, ls_shape_text *text) {
+    int64_t index[LS_MAX_DIMS];
+    int64_t offset = 0;
+    for (int axis = tensor->ndim - 1; axis >= 0; axis--) {
+        index[axis] = i % tensor->size[axis];
+        offset += index[axis] * tensor->stride[axis];
+        i /= tensor->size[axis];
+    }
+    *text = ls_shape_describe(tensor->ndim, index);
+    return offset;
+}
+
+static ls_status put_element(ls_tensor *tensor, int64_t offset, double value) {
+    const ls_device *device = tensor->storage->device;
+    LS_TRY(device->copy_from_host(device->default_stream(), (double *)tensor->data + offset, &value, sizeof value));
+    return device->stream_wait(device->default_stream());
+}
+
+/* The derivative of the sum by one element. */
+static ls_status difference(const check *c, ls_tensor *input, int64_t offset, double *derivative) {
+    double value = 0;
+    double above = 0;
+    double below = 0;
+    LS_TRY(ls_tensor_fetch(input, offset, &value));
+    LS_TRY(put_element(input, offset, value + c->step));
+    ls_status status = evaluate(c, &above);
+    if (status == LS_OK) {
+        status = put_element(input, offset, value - c->step);
+        status = status == LS_OK ? evaluate(c, &below) : status;
+    }
+    const ls_status restored = put_element(input, offset, value);
+    if (status != LS_OK || restored != LS_OK) {
+        return status != LS_OK ? status : restored;
+    }
+    *derivative = (above - below) / ((value + c->step) - (value - c->step));
+    return LS_OK;
+}
+
+static ls_status compare_input(const check *c, int number) {
+    ls_tensor *input = c->inputs[number];
+    const ls_tensor *gradient = ls_grad(input);
+    for (int64_t i = 0; i < input->count; i++) {
+        ls_shape_text index;
+        const int64_t offset = locate(input, i, &index);
+        double by_tape = 0;
+        if (gradient != NULL) {
+            LS_TRY(ls_tensor_fetch(gradient, i, &by_tape));
+        }
+        double by_difference = 0;
+        LS_TRY(difference(c, input, offset, &by_difference));
+        const double error = fabs(by_tape - by_difference);
+        if (!(error <= c->absolute + c->relative * fabs(by_difference))) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "%s: input %d, element %s: the gradient is %.9g, the central difference %.9g", call, number,
+                           index.text, by_tape, by_difference);
+        }
+    }
+    return LS_OK;
+}
+
+static bool is_checked(const check *c, int i) {
+    return c->inputs[i] != NULL && c->inputs[i]->needs_grad;
+}
+
+static ls_status check_input(const ls_tensor *input, int number) {
+    if (input->leaf == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is the result of an operation, not a leaf", call, number);
+    }
+    if (input->dtype != LS_F64) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is %s; differences need f64", call, number,
+                       ls_dtype_name((ls_dtype)input->dtype));
+    }
+    for (int axis = 0; axis < input->ndim; axis++) {
+        if (input->stride[axis] == 0 && input->size[axis] > 1) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: input %d repeats its elements along axis %d", call, number, axis);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_arguments(const check *c) {
+    if (c->function == NULL || (c->inputs == NULL && c->count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", call, c->function == NULL ? "function" : "inputs");
+    }
+    bool any = false;
+    for (int i = 0; i < c->count; i++) {
+        if (is_checked(c, i)) {
+            any = true;
+            LS_TRY(check_input(c->inputs[i], i));
+        }
+    }
+    return any ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: no input requires a gradient", call);
+}
+
+/* The gradient of every input from scratch, then every element of it. */
+static ls_status compare_all(check *c) {
+    LS_TRY(differentiate(c));
+    for (int i = 0; i < c->count; i++) {
+        if (is_checked(c, i)) {
+            LS_TRY(compare_input(c, i));
+        }
+    }
+    return LS_OK;
+}
+
+/*
+ * Runs the check with leaves of its own in place of the inputs', so that gradients and hooks that they have stay out of
+ * it. An input given twice is swapped twice, and back in the opposite order.
+ */
+static ls_status compare_with_own_leaves(check *c) {
+    const size_t bytes = (size_t)c->count * sizeof(ls_leaf *);
+    ls_leaf **leaves = ls_allocate(bytes);
+    if (leaves == NULL) {
+        return ls_fail_memory(call, bytes);
+    }
+    ls_status status = LS_OK;
+    int swapped = 0;
+    for (; swapped < c->count && status == LS_OK; swapped++) {
+        ls_tensor *input = c->inputs[swapped];
+        leaves[swapped] = NULL;
+        if (is_checked(c, swapped)) {
+            leaves[swapped] = input->leaf;
+            input->leaf = NULL;
+            status = ls_set_requires_grad(input, true);
+        }
+    }
+    if (status == LS_OK) {
+        status = compare_all(c);
+    }
+    while (swapped-- > 0) {
+        if (leaves[swapped] != NULL) {
+            ls_tensor *input = c->inputs[swapped];
+            if (input->leaf != NULL) {
+                input->leaf_free(input->leaf);
+            }
+            input->leaf = leaves[swapped];
+        }
+    }
+    ls_free(leaves);
+    return status;
+}
+
+ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
+                       const ls_gradcheck_options *options) {
+    static const ls_gradcheck_options defaults;
+    const ls_gradcheck_options *given = options != NULL ? options : &defaults;
+    check state = {.function = function,
+                   .inputs = inputs,
+                   .count = count,
+                   .user = user,
+                   .step = given->step > 0 ? given->step : 1e-6,
+                   .absolute = given->absolute > 0 ? given->absolute : 1e-5,
+                   .relative = given->relative > 0 ? given->relative : 1e-3,
+                   .random = ls_random_get_state()};
+    ls_status status = check_arguments(&state);
+    if (status == LS_OK) {
+        status = compare_with_own_leaves(&state);
+        ls_random_set_state(state.random);
+        ls_tensor_drop(state.weight);
+    }
+    return status != LS_OK ? (ls_scope_failed(), status) : LS_OK;
+}
