@@ -83,7 +83,7 @@ static int check_part(const fixture *expected, int at, const char *what, const l
             fail_msg("%s: more values than PyTorch has, at %s[%d]", expected->name, what, (int)i);
         }
         const double right = expected->values[at];
-        const bool same = isnan(right) ? isnan(values[i]) : fabs(values[i] - right) <= 1e-9 * fmax(1.0, fabs(right));
+        const bool same = isnan(right) ? isnan(values[i]) : fabs(values[i] - right) <= 1e-8 * fmax(1.0, fabs(right));
         if (!same) {
             fail_msg("%s: %s[%d] is %.12g, PyTorch has %.12g", expected->name, what, (int)i, values[i], right);
         }
