@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The training examples in PyTorch at its best, for comparison: data preloaded as tensors, cores bound, static graph,
+gradients as bucket views. Prints what the examples print: `throughput: N samples/s`.
+
+    pytorch.py --work perceptron|mlp --processes 1|2 --threads N --batch B --steps S
+"""
+import argparse
+import os
+import socket
+import time
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--work", choices=["perceptron", "mlp"], required=True)
+parser.add_argument("--processes", type=int, default=1)
+parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--steps", type=int, default=2000)
+parser.add_argument("--warm-up", type=int, default=50)
+arguments = parser.parse_args()
+
+os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx512")
+os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+import torch  # noqa: E402  (the environment above must come first)
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+
+def make_perceptron():
+    x = torch.rand(10000, 10) + 1
+    y = (x**3).sum(1, keepdim=True) + torch.sin(2 * torch.pi * torch.rand(10000, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(10, 100), torch.nn.ReLU(), torch.nn.Linear(100, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    return x, y, model, optimizer, torch.nn.MSELoss()
+
+
+def make_mlp():
+    x = torch.rand(8192, 784)
+    y = torch.randint(0, 10, (8192,))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return x, y, model, optimizer, torch.nn.CrossEntropyLoss()
+
+
+def train(rank, port):
+    ddp = arguments.processes > 1
+    if ddp:
+        os.sched_setaffinity(0, {rank})
+        dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=arguments.processes)
+    elif arguments.threads == 1:
+        os.sched_setaffinity(0, {0})
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(1)
+    x, y, model, optimizer, criterion = make_perceptron() if arguments.work == "perceptron" else make_mlp()
+    if ddp:
+        model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+    batches = len(x) // arguments.batch
+    x = x[: batches * arguments.batch].view(batches, arguments.batch, -1)
+    y = y[: batches * arguments.batch].view(batches, arguments.batch, *y.shape[1:])
+    began = 0.0
+    for step in range(arguments.warm_up + arguments.steps):
+        if step == arguments.warm_up:
+            began = time.perf_counter()
+        at = step % batches
+        loss = criterion(model(x[at]), y[at])
+        optimizer.zero_grad(set_to_none=not ddp)
+        loss.backward()
+        optimizer.step()
+    elapsed = time.perf_counter() - began
+    if rank == 0:
+        samples = arguments.steps * arguments.batch * arguments.processes
+        print(f"throughput: {samples / elapsed:.0f} samples/s", flush=True)
+    if ddp:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free_port = probe.getsockname()[1]
+    if arguments.processes == 1:
+        train(0, free_port)
+    else:
+        mp.spawn(train, (free_port,), nprocs=arguments.processes)

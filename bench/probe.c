@@ -1,0 +1,150 @@
+/*
+ * Says in what state the machine's first two cores are, so that a measurement can wait for a good one:
+ *
+ *     near    two real cores that share a cache
+ *     apart   two real cores that do not
+ *     shared  one real core's two threads
+ *     busy    a neighbour takes part of a core
+ *
+ * A multiply-add loop runs on one core alone and on both at once, and a cache line is passed to and fro. Prints the
+ * state and what it was read from; with --wait SECONDS looks again until the state is "near" or the time is over. Exit
+ * status 0 when near.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lockstep/base.h>
+
+enum { LOOPS = 4000000, ROUND_TRIPS = 20000, LANES = 8, SAMPLES = 5 };
+
+static void pin(int core) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+/* Multiply-adds per nanosecond. */
+static double work(void) {
+    double lane[LANES] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const uint64_t began = ls_clock_ns();
+    for (int i = 0; i < LOOPS; i++) {
+        for (int k = 0; k < LANES; k++) {
+            lane[k] = lane[k] * 0.999999 + 1e-6;
+        }
+    }
+    volatile double sink = lane[0] + lane[LANES - 1];
+    (void)sink;
+    return (double)LOOPS * LANES / (double)(ls_clock_ns() - began);
+}
+
+typedef struct worker {
+    int core;
+    pthread_barrier_t *start;
+    double speed;
+} worker;
+
+static void *run_worker(void *argument) {
+    worker *self = argument;
+    pin(self->core);
+    pthread_barrier_wait(self->start);
+    self->speed = work();
+    return NULL;
+}
+
+/* The summed speed of both cores at once. */
+static double both(void) {
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, 2);
+    worker workers[2] = {{.core = 0, .start = &start}, {.core = 1, .start = &start}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        pthread_create(&threads[i], NULL, run_worker, &workers[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&start);
+    return workers[0].speed + workers[1].speed;
+}
+
+static _Alignas(64) atomic_int ball;
+
+static void *answer(void *argument) {
+    (void)argument;
+    pin(1);
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        while (atomic_load_explicit(&ball, memory_order_acquire) != 2 * i + 1) {
+        }
+        atomic_store_explicit(&ball, 2 * i + 2, memory_order_release);
+    }
+    return NULL;
+}
+
+/* Nanoseconds for a line to get from one core to the other. */
+static double line_time(void) {
+    pthread_t thread;
+    atomic_store(&ball, 0);
+    pthread_create(&thread, NULL, answer, NULL);
+    const uint64_t began = ls_clock_ns();
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        atomic_store_explicit(&ball, 2 * i + 1, memory_order_release);
+        while (atomic_load_explicit(&ball, memory_order_acquire) != 2 * i + 2) {
+        }
+    }
+    const double elapsed = (double)(ls_clock_ns() - began);
+    pthread_join(thread, NULL);
+    return elapsed / (2.0 * ROUND_TRIPS);
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(double (*measure)(void)) {
+    double samples[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++) {
+        samples[i] = measure();
+    }
+    qsort(samples, SAMPLES, sizeof *samples, ascending);
+    return samples[SAMPLES / 2];
+}
+
+static double best_alone; /* the fastest that one core was seen, to notice a neighbour */
+
+static const char *probe(void) {
+    pin(0);
+    const double alone = median_of(work);
+    const double together = median_of(both);
+    const double line = median_of(line_time);
+    best_alone = alone > best_alone ? alone : best_alone;
+    const double gain = together / alone;
+    const char *state = alone < 0.7 * best_alone ? "busy" : gain < 1.5 ? "shared" : line > 130 ? "apart" : "near";
+    printf("cores: %s (both together do %.2f times what one does alone; a cache line takes %.0f ns)\n", state, gain,
+           line);
+    fflush(stdout);
+    return state;
+}
+
+int main(int argc, char **argv) {
+    const double wait = argc == 3 && strcmp(argv[1], "--wait") == 0 ? strtod(argv[2], NULL) : 0;
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+        printf("cores: one only\n");
+        return 1;
+    }
+    const double end = ls_clock_seconds() + wait;
+    while (strcmp(probe(), "near") != 0) {
+        if (ls_clock_seconds() >= end) {
+            return 1;
+        }
+        sleep(2);
+    }
+    return 0;
+}
