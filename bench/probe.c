@@ -22,7 +22,7 @@
 
 enum { LOOPS = 4000000, ROUND_TRIPS = 20000, LANES = 8, SAMPLES = 5 };
 
-static void pin(int core) {
+static void pin(size_t core) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(core, &set);
@@ -44,7 +44,7 @@ static double work(void) {
 }
 
 typedef struct worker {
-    int core;
+    size_t core;
     pthread_barrier_t *start;
     double speed;
 } worker;
