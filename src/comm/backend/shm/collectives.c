@@ -1,0 +1,445 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/backend/shm/shm.h"
+#include "comm/reduce.h"
+
+/*
+ * How a buffer travels, by its size in bytes:
+ *  - up to LS_SHM_PAYLOAD, in the cells: one step;
+ *  - up to the row's `whole`, each rank writes all of it to its slot and reads all slots: one step;
+ *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all lie in one
+ *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
+ *    (a step per chunk and two more).
+ */
+typedef struct threshold_row {
+    int ranks; /* the row holds up to this many */
+    size_t whole;
+} threshold_row;
+
+static const threshold_row thresholds[] = {
+    {2, 16384},
+    {4, 8192},
+    {LS_REDUCE_MAX_RANKS, 4096},
+};
+
+static size_t whole_limit(const ls_shm *shm) {
+    const threshold_row *row = thresholds;
+    while (shm->size > row->ranks) {
+        row++;
+    }
+    return row->whole;
+}
+
+static size_t call_bytes(const ls_shm *shm) {
+    return shm->call.count * shm->call.width;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t sign(const ls_call *call) {
+    return (uint64_t)call->operation | (uint64_t)call->dtype << 8 | (uint64_t)call->reduction << 16 |
+           (uint64_t)(uint32_t)call->root << 32;
+}
+
+static void unsign(const ls_shm_cell *cell, ls_call *call) {
+    *call = (ls_call){.operation = (ls_operation)(cell->signature & 0xff),
+                      .dtype = (ls_dtype)(cell->signature >> 8 & 0xff),
+                      .reduction = (ls_reduction)(cell->signature >> 16 & 0xff),
+                      .root = (int)(cell->signature >> 32),
+                      .count = cell->count,
+                      .sequence = cell->sequence};
+}
+
+ls_shm_cell *ls_shm_declare(ls_shm *shm, const ls_call *call) {
+    shm->call = *call;
+    shm->done = 0;
+    ls_shm_cell *cell = ls_shm_next_cell(shm);
+    cell->signature = sign(call);
+    cell->count = call->count;
+    cell->sequence = (uint32_t)call->sequence;
+    cell->region = 0;
+    return cell;
+}
+
+static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
+    return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
+}
+
+/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
+static void tell_calls(const ls_shm *shm, char *text, size_t capacity) {
+    size_t length = 0;
+    for (int rank = 0; rank < shm->size && length < capacity - 1; rank++) {
+        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
+        int first = 0;
+        while (!same_call(ls_shm_cell_of(shm, first), cell)) {
+            first++;
+        }
+        if (first != rank) {
+            continue; /* told with the first that called the same */
+        }
+        char ranks[256] = "";
+        size_t used = 0;
+        int callers = 0;
+        for (int other = rank; other < shm->size && used < sizeof ranks - 24; other++) {
+            if (same_call(ls_shm_cell_of(shm, other), cell)) {
+                used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", callers == 0 ? "" : ", ", other);
+                callers++;
+            }
+        }
+        ls_call call;
+        char detail[192];
+        unsign(cell, &call);
+        length += (size_t)snprintf(text + length, capacity - length, "%srank%s %s called %s (#%llu)",
+                                   length == 0 ? "" : "; ", callers == 1 ? "" : "s", ranks,
+                                   ls_call_detail(&call, detail, sizeof detail), (unsigned long long)call.sequence);
+    }
+}
+
+static ls_status fail_disagree(const ls_shm *shm) {
+    char calls[768];
+    char name[64];
+    tell_calls(shm, calls, sizeof calls);
+    ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
+    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", name, calls);
+}
+
+ls_status ls_shm_agree(const ls_shm *shm) {
+    const ls_shm_cell *own = ls_shm_cell_of(shm, shm->rank);
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (!same_call(ls_shm_cell_of(shm, rank), own)) {
+            return fail_disagree(shm);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- where the buffers are
+ * -------------------------------------------------------------------------------------------- */
+
+/* Tells the others where this rank's buffers are, if they can be reached. */
+static void declare_region(ls_shm *shm, ls_shm_cell *cell) {
+    const size_t bytes = call_bytes(shm);
+    const ls_shm_region *from = ls_shm_region_find(shm, shm->call.send, bytes);
+    if (from == NULL || ls_shm_region_find(shm, shm->call.receive, bytes) != from) {
+        return;
+    }
+    const unsigned char *own = from->base + (size_t)shm->rank * from->stride;
+    cell->region = from->id;
+    cell->send = (uint64_t)((const unsigned char *)shm->call.send - own);
+    cell->receive = (uint64_t)((const unsigned char *)shm->call.receive - own);
+}
+
+/* The region in which all ranks' buffers lie; NULL: there is none. */
+static const ls_shm_region *common_region(const ls_shm *shm) {
+    const uint32_t id = ls_shm_cell_of(shm, shm->rank)->region;
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (id == 0 || ls_shm_cell_of(shm, rank)->region != id) {
+            return NULL;
+        }
+    }
+    return ls_shm_region_find(shm, shm->call.send, call_bytes(shm));
+}
+
+/* Elements [*first, *first + *count) are rank's share of `total`, cut at multiples of 64 bytes. */
+static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size_t *count) {
+    const size_t line = 64 / shm->call.width;
+    const size_t lines = (total + line - 1) / line;
+    const size_t size = (size_t)shm->size;
+    const size_t from = lines / size * (size_t)rank + lines % size * (size_t)rank / size;
+    const size_t to = lines / size * ((size_t)rank + 1) + lines % size * ((size_t)rank + 1) / size;
+    *first = from * line < total ? from * line : total;
+    *count = (to * line < total ? to * line : total) - *first;
+}
+
+/* Elements that a slot holds. */
+static size_t chunk_elements(const ls_shm *shm) {
+    return shm->slot / shm->call.width;
+}
+
+/* Elements of the chunk that begins at `from`; 0 at the end. */
+static size_t chunk_at(const ls_shm *shm, size_t from) {
+    const size_t chunk = chunk_elements(shm);
+    if (from >= shm->call.count) {
+        return 0;
+    }
+    return shm->call.count - from < chunk ? shm->call.count - from : chunk;
+}
+
+static void reduce(const ls_shm *shm, int copies, size_t count) {
+    const ls_reduce_task task = {.dtype = shm->call.dtype,
+                                 .reduction = shm->call.reduction,
+                                 .ranks = shm->size,
+                                 .sources = shm->sources,
+                                 .copies = copies,
+                                 .destinations = shm->destinations,
+                                 .count = count};
+    ls_reduce(&task);
+}
+
+/* ---- barrier
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static ls_status end_agreed(ls_shm *shm, bool *finished) {
+    *finished = true;
+    return ls_shm_agree(shm);
+}
+
+static ls_status end(ls_shm *shm, bool *finished) {
+    (void)shm;
+    *finished = true;
+    return LS_OK;
+}
+
+ls_status ls_shm_barrier(void *state, const ls_call *call) {
+    ls_shm *shm = state;
+    (void)ls_shm_declare(shm, call);
+    shm->stage = end_agreed;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+/* ---- all-reduce
+ * --------------------------------------------------------------------------------------------------------- */
+
+static ls_status allreduce_cells(ls_shm *shm, bool *finished) {
+    *finished = true;
+    LS_TRY(ls_shm_agree(shm));
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = ls_shm_cell_of(shm, rank)->payload;
+    }
+    shm->destinations[0] = shm->call.receive;
+    reduce(shm, 1, shm->call.count);
+    return LS_OK;
+}
+
+static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
+    *finished = true;
+    LS_TRY(ls_shm_agree(shm));
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = rank == shm->rank ? shm->call.send : ls_shm_slot(shm, rank, shm->step);
+    }
+    shm->destinations[0] = shm->call.receive;
+    reduce(shm, 1, shm->call.count);
+    return LS_OK;
+}
+
+/* Straight between the ranks' buffers: this rank's share of all, to all. */
+static void allreduce_direct(ls_shm *shm, const ls_shm_region *region) {
+    size_t first = 0;
+    size_t count = 0;
+    share(shm, shm->call.count, shm->rank, &first, &count);
+    for (int rank = 0; rank < shm->size; rank++) {
+        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
+        unsigned char *part = region->base + (size_t)rank * region->stride + first * shm->call.width;
+        shm->sources[rank] = part + cell->send;
+        shm->destinations[rank] = part + cell->receive;
+    }
+    reduce(shm, shm->size, count);
+}
+
+/* Puts the chunk at `from` into this rank's slot of `step`, but for its own share. */
+static void put_chunk(const ls_shm *shm, size_t from, uint64_t step) {
+    const size_t width = shm->call.width;
+    const size_t count = chunk_at(shm, from);
+    size_t own = 0;
+    size_t owned = 0;
+    share(shm, count, shm->rank, &own, &owned);
+    const unsigned char *source = (const unsigned char *)shm->call.send + from * width;
+    unsigned char *slot = ls_shm_slot(shm, shm->rank, step);
+    const size_t after = own + owned;
+    memcpy(slot, source, own * width);
+    memcpy(slot + after * width, source + after * width, (count - after) * width);
+}
+
+/* Reduces this rank's share of the chunk at `from`, into its buffer and, for the others, the gap in its next slot. */
+static void reduce_chunk(const ls_shm *shm, size_t from) {
+    const size_t width = shm->call.width;
+    size_t own = 0;
+    size_t owned = 0;
+    share(shm, chunk_at(shm, from), shm->rank, &own, &owned);
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = ls_shm_slot(shm, rank, shm->step) + own * width;
+    }
+    shm->sources[shm->rank] = (const unsigned char *)shm->call.send + (from + own) * width;
+    shm->destinations[0] = (unsigned char *)shm->call.receive + (from + own) * width;
+    shm->destinations[1] = ls_shm_slot(shm, shm->rank, shm->step + 1) + own * width;
+    reduce(shm, 2, owned);
+}
+
+/* Collects the other ranks' results for the chunk at `from`. */
+static void collect_chunk(const ls_shm *shm, size_t from) {
+    const size_t width = shm->call.width;
+    const size_t count = chunk_at(shm, from);
+    unsigned char *target = (unsigned char *)shm->call.receive + from * width;
+    for (int rank = 0; rank < shm->size; rank++) {
+        size_t first = 0;
+        size_t shared = 0;
+        share(shm, count, rank, &first, &shared);
+        if (rank != shm->rank) {
+            memcpy(target + first * width, ls_shm_slot(shm, rank, shm->step) + first * width, shared * width);
+        }
+    }
+}
+
+/*
+ * One step of the pipeline. The slots of this step hold the chunk at `done` and the results of the one before it; those
+ * of the next step get the results of the chunk at `done` and the chunk after it.
+ */
+static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
+    const size_t chunk = chunk_elements(shm);
+    const size_t at = shm->done;
+    const bool last = at >= shm->call.count;
+    if (!last) {
+        put_chunk(shm, at + chunk, shm->step + 1);
+        reduce_chunk(shm, at);
+    }
+    if (at != 0) {
+        collect_chunk(shm, at - chunk);
+    }
+    shm->done += chunk;
+    *finished = last;
+    if (!last) {
+        ls_shm_post(shm);
+    }
+    return LS_OK;
+}
+
+static ls_status allreduce_first_chunk(ls_shm *shm, bool *finished) {
+    (void)finished;
+    put_chunk(shm, 0, shm->step + 1);
+    shm->stage = allreduce_chunks;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+static ls_status allreduce_large(ls_shm *shm, bool *finished) {
+    const ls_status status = ls_shm_agree(shm);
+    if (status != LS_OK) {
+        *finished = true;
+        return status;
+    }
+    const ls_shm_region *region = common_region(shm);
+    if (region == NULL) {
+        return allreduce_first_chunk(shm, finished);
+    }
+    allreduce_direct(shm, region);
+    shm->stage = end;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+ls_status ls_shm_allreduce(void *state, const ls_call *call) {
+    ls_shm *shm = state;
+    ls_shm_cell *cell = ls_shm_declare(shm, call);
+    const size_t bytes = call_bytes(shm);
+    if (bytes <= LS_SHM_PAYLOAD) {
+        if (bytes != 0) {
+            memcpy(cell->payload, call->send, bytes);
+        }
+        shm->stage = allreduce_cells;
+    } else if (bytes <= whole_limit(shm)) {
+        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1), call->send, bytes);
+        shm->stage = allreduce_whole;
+    } else {
+        declare_region(shm, cell);
+        shm->stage = allreduce_large;
+    }
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+/* ---- broadcast
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static ls_status broadcast_cells(ls_shm *shm, bool *finished) {
+    *finished = true;
+    LS_TRY(ls_shm_agree(shm));
+    const size_t bytes = call_bytes(shm);
+    if (shm->rank != shm->call.root && bytes != 0) {
+        memcpy(shm->call.receive, ls_shm_cell_of(shm, shm->call.root)->payload, bytes);
+    }
+    return LS_OK;
+}
+
+/* The root puts the chunk at `from` into its slot of the next step. */
+static void broadcast_put(const ls_shm *shm, size_t from) {
+    const size_t bytes = chunk_at(shm, from) * shm->call.width;
+    if (shm->rank == shm->call.root && bytes != 0) {
+        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1),
+               (const unsigned char *)shm->call.send + from * shm->call.width, bytes);
+    }
+}
+
+/* The root's slot of this step holds the chunk at `done`; the root fills that of the next one meanwhile. */
+static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
+    const size_t at = shm->done;
+    const size_t count = chunk_at(shm, at);
+    broadcast_put(shm, at + count);
+    if (shm->rank != shm->call.root) {
+        memcpy((unsigned char *)shm->call.receive + at * shm->call.width, ls_shm_slot(shm, shm->call.root, shm->step),
+               count * shm->call.width);
+    }
+    shm->done += count;
+    *finished = shm->done >= shm->call.count;
+    if (!*finished) {
+        ls_shm_post(shm);
+    }
+    return LS_OK;
+}
+
+static ls_status broadcast_large(ls_shm *shm, bool *finished) {
+    const ls_status status = ls_shm_agree(shm);
+    if (status != LS_OK) {
+        *finished = true;
+        return status;
+    }
+    const ls_shm_region *region = common_region(shm);
+    if (region == NULL) {
+        shm->stage = broadcast_chunks;
+        return broadcast_chunks(shm, finished);
+    }
+    if (shm->rank != shm->call.root) {
+        const unsigned char *part = region->base + (size_t)shm->call.root * region->stride;
+        memcpy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm));
+    }
+    shm->stage = end;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+ls_status ls_shm_broadcast(void *state, const ls_call *call) {
+    ls_shm *shm = state;
+    ls_shm_cell *cell = ls_shm_declare(shm, call);
+    const size_t bytes = call_bytes(shm);
+    if (bytes <= LS_SHM_PAYLOAD) {
+        if (shm->rank == call->root && bytes != 0) {
+            memcpy(cell->payload, call->send, bytes);
+        }
+        shm->stage = broadcast_cells;
+    } else {
+        declare_region(shm, cell);
+        broadcast_put(shm, 0);
+        shm->stage = broadcast_large;
+    }
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+/* ---- progress
+ * ------------------------------------------------------------------------------------------------------------- */
+
+ls_status ls_shm_progress(void *state, bool wait, bool *finished) {
+    ls_shm *shm = state;
+    *finished = false;
+    while (!*finished) {
+        if (wait) {
+            LS_TRY(ls_shm_wait(shm));
+        } else if (!ls_shm_ready(shm)) {
+            return ls_shm_check(shm);
+        }
+        LS_TRY(shm->stage(shm, finished));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,88 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "comm/backend/shm/shm.h"
+
+#define PAGE           ((size_t)4096)
+#define SLOT_MOST      ((size_t)256 << 10)
+#define SLOT_LEAST     ((size_t)64 << 10)
+#define SLOTS_TOGETHER ((size_t)8 << 20) /* slots shrink towards SLOT_LEAST when many ranks would need more than this  \
+                                          */
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U
+#endif
+
+static size_t pages(size_t bytes) {
+    return (bytes + PAGE - 1) & ~(PAGE - 1);
+}
+
+size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
+    const size_t size = (size_t)shm->size;
+    size_t slot = SLOT_MOST;
+    while (slot > SLOT_LEAST && 2 * slot * size > SLOTS_TOGETHER) {
+        slot /= 2;
+    }
+    const size_t people = sizeof(ls_shm_control);
+    const size_t cells = people + size * sizeof(ls_shm_person);
+    const size_t slots = pages(cells + 2 * size * sizeof(ls_shm_cell));
+    if (base != NULL) {
+        shm->control = (ls_shm_control *)base;
+        shm->people = (ls_shm_person *)(base + people);
+        shm->cells = (ls_shm_cell *)(base + cells);
+        shm->slots = base + slots;
+        shm->slot = slot;
+    }
+    return slots + 2 * size * slot;
+}
+
+ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur) {
+        /* The kernel would send SIGXFSZ. */
+        return ls_fail(LS_ERR_MEMORY,
+                       "%s: %zu bytes of shared memory are over this process's file size limit (ulimit -f)", call,
+                       bytes);
+    }
+    int failure = 0;
+    do {
+        failure = fallocate(file, 0, (off_t)offset, (off_t)bytes) == 0 ? 0 : errno;
+    } while (failure == EINTR);
+    if (failure != 0) {
+        return ls_fail(LS_ERR_MEMORY, "%s: cannot reserve %zu bytes of shared memory: %s", call, bytes,
+                       strerror(failure));
+    }
+    return LS_OK;
+}
+
+ls_status ls_shm_file_create(const char *call, size_t bytes, int *file) {
+    int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (made < 0 && errno == EINVAL) { /* kernels before 6.3 do not know the last flag */
+        made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    }
+    if (made < 0) {
+        return ls_fail(LS_ERR_IO, "%s: cannot make shared memory (memfd_create): %s", call, strerror(errno));
+    }
+    const ls_status status = ls_shm_file_reserve(call, made, 0, bytes);
+    if (status != LS_OK) {
+        close(made);
+        return status;
+    }
+    /* Nobody can make a mapped page vanish, which would be a bus error. Best effort: the file is private to the job. */
+    (void)fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK);
+    *file = made;
+    return LS_OK;
+}
+
+ls_status ls_shm_file_map(const char *call, int file, uint64_t offset, size_t bytes, unsigned char **base) {
+    void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, (off_t)offset);
+    if (mapping == MAP_FAILED) {
+        return ls_fail(LS_ERR_MEMORY, "%s: cannot map %zu bytes of shared memory: %s", call, bytes, strerror(errno));
+    }
+    *base = mapping;
+    return LS_OK;
+}

@@ -1,0 +1,363 @@
+/*
+ * The memfd goes from rank 0 to the others as a descriptor over a Unix socket with an abstract name (no file that could
+ * stay behind), which needs neither a common /proc nor the right to trace. The name and a secret travel through the
+ * job's store; only processes of the same user that know the secret are served.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/backend/shm/shm.h"
+
+#define MAGIC         UINT64_C(0x4c6f636b73746570)
+#define HELLO_MS      1000 /* a connection that does not introduce itself by then is dropped */
+#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
+
+/* What the store holds. */
+typedef struct ticket {
+    char name[40];
+    unsigned char secret[16];
+} ticket;
+
+typedef struct hello {
+    unsigned char secret[16];
+    int32_t rank;
+} hello;
+
+typedef struct answer {
+    uint64_t magic;
+    uint64_t bytes;
+} answer;
+
+/* From each rank when it has mapped the memory, and from rank 0 when all have. */
+typedef struct verdict {
+    int32_t status;
+    char message[LS_ERROR_CAPACITY];
+} verdict;
+
+typedef struct server {
+    const ls_join *join;
+    ticket ticket;
+    int listener;
+    int file;
+    size_t bytes;
+    int *connections; /* per rank; -1: none yet */
+    bool *confirmed;
+    int missing; /* ranks that have not confirmed */
+    struct pollfd *polls;
+} server;
+
+static socklen_t abstract_address(const char *name, struct sockaddr_un *address) {
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    const size_t length = strlen(name);
+    memcpy(address->sun_path + 1, name, length);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+}
+
+static ls_status store_key(const ls_join *join, char key[256]) {
+    if (snprintf(key, 256, "%sshm", join->prefix) >= 256) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_open: the prefix %s is too long", join->prefix);
+    }
+    return LS_OK;
+}
+
+static ls_status make_ticket(ticket *made) {
+    unsigned char bytes[32];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        return ls_fail(LS_ERR_IO, "ls_comm_open: no random bytes: %s", strerror(errno));
+    }
+    memset(made, 0, sizeof *made);
+    size_t length = (size_t)snprintf(made->name, sizeof made->name, "lockstep-");
+    for (size_t i = 0; i < 15; i++) {
+        length += (size_t)snprintf(made->name + length, sizeof made->name - length, "%02x", bytes[i]);
+    }
+    memcpy(made->secret, bytes + 16, sizeof made->secret);
+    return LS_OK;
+}
+
+static ls_status start_listening(server *self) {
+    struct sockaddr_un address;
+    const socklen_t length = abstract_address(self->ticket.name, &address);
+    self->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (self->listener < 0 || bind(self->listener, (struct sockaddr *)&address, length) != 0 ||
+        listen(self->listener, self->join->size) != 0) {
+        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot listen on a local socket: %s", strerror(errno));
+    }
+    char key[256];
+    LS_TRY(store_key(self->join, key));
+    return ls_store_set(self->join->store, key, &self->ticket, sizeof self->ticket);
+}
+
+/* ---- rank 0 --------------------------------------------------------------------------------------------------------
+ */
+
+static bool same_user(int connection) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+/* Sends the descriptor with the size of what it holds. */
+static bool send_file(int connection, int file, size_t bytes) {
+    answer content = {.magic = MAGIC, .bytes = bytes};
+    struct iovec data = {.iov_base = &content, .iov_len = sizeof content};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    memset(&control, 0, sizeof control);
+    control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    memcpy(CMSG_DATA(&control.header), &file, sizeof file);
+    const struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)sizeof content;
+}
+
+/* Takes one new connection if it is one of ours; drops it otherwise. */
+static void admit(server *self) {
+    const int connection = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (connection < 0) {
+        return;
+    }
+    hello greeting;
+    struct pollfd arrival = {.fd = connection, .events = POLLIN};
+    if (same_user(connection) && poll(&arrival, 1, HELLO_MS) == 1 &&
+        recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
+        memcmp(greeting.secret, self->ticket.secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
+        greeting.rank < self->join->size && self->connections[greeting.rank] < 0 &&
+        send_file(connection, self->file, self->bytes)) {
+        self->connections[greeting.rank] = connection;
+    } else {
+        close(connection);
+    }
+}
+
+/* Reads what a rank says after mapping the memory. */
+static ls_status hear(server *self, int rank) {
+    verdict report;
+    if (recv(self->connections[rank], &report, sizeof report, MSG_DONTWAIT) != (ssize_t)sizeof report) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d died while it joined", rank);
+    }
+    if (report.status != LS_OK) {
+        report.message[sizeof report.message - 1] = '\0';
+        return ls_fail((ls_status)report.status, "ls_comm_open: rank %d failed: %s", rank, report.message);
+    }
+    self->confirmed[rank] = true;
+    self->missing--;
+    return LS_OK;
+}
+
+static ls_status fail_missing(const server *self) {
+    char ranks[512] = "";
+    size_t length = 0;
+    for (int rank = 1; rank < self->join->size && length < sizeof ranks - 24; rank++) {
+        if (!self->confirmed[rank]) {
+            length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%d", length == 0 ? "" : ", ", rank);
+        }
+    }
+    return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank%s %s did not join the shared memory within %g s",
+                   self->missing == 1 ? "" : "s", ranks, self->join->timeout);
+}
+
+/* Waits for something to happen and deals with it. */
+static ls_status serve_once(server *self, double end) {
+    const double left = end - ls_clock_seconds();
+    if (left <= 0) {
+        return fail_missing(self);
+    }
+    const int size = self->join->size;
+    self->polls[0] = (struct pollfd){.fd = self->listener, .events = POLLIN};
+    for (int rank = 1; rank < size; rank++) {
+        self->polls[rank] =
+            (struct pollfd){.fd = self->confirmed[rank] ? -1 : self->connections[rank], .events = POLLIN};
+    }
+    const int wait_ms = left < 1.0 ? (int)(left * 1000.0) + 1 : 1000;
+    if (poll(self->polls, (nfds_t)size, wait_ms) <= 0) {
+        return LS_OK; /* nothing yet, or a signal: the clock decides */
+    }
+    for (int rank = 1; rank < size; rank++) {
+        if (self->polls[rank].revents != 0) {
+            LS_TRY(hear(self, rank));
+        }
+    }
+    if (self->polls[0].revents != 0) {
+        admit(self);
+    }
+    return LS_OK;
+}
+
+/* Tells all that are connected how it went. */
+static void announce(server *self, ls_status status) {
+    verdict result = {.status = (int32_t)status};
+    if (status != LS_OK) {
+        snprintf(result.message, sizeof result.message, "%s", ls_error_message());
+    }
+    for (int rank = 1; rank < self->join->size; rank++) {
+        if (self->connections[rank] >= 0) {
+            (void)send(self->connections[rank], &result, sizeof result, MSG_NOSIGNAL);
+            close(self->connections[rank]);
+        }
+    }
+}
+
+static ls_status serve(server *self) {
+    LS_TRY(make_ticket(&self->ticket));
+    LS_TRY(start_listening(self));
+    const double end = ls_clock_seconds() + self->join->timeout;
+    while (self->missing != 0) {
+        LS_TRY(serve_once(self, end));
+    }
+    return LS_OK;
+}
+
+ls_status ls_shm_share_serve(const ls_join *join, int file, size_t bytes) {
+    const size_t size = (size_t)join->size;
+    server self = {.join = join, .listener = -1, .file = file, .bytes = bytes, .missing = join->size - 1};
+    self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
+    self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
+    self.polls = ls_allocate_zeroed(size, sizeof *self.polls);
+    ls_status status = LS_OK;
+    if (self.connections == NULL || self.confirmed == NULL || self.polls == NULL) {
+        status = ls_fail_memory("ls_comm_open", size * sizeof *self.polls);
+    } else {
+        for (size_t rank = 0; rank < size; rank++) {
+            self.connections[rank] = -1;
+        }
+        status = serve(&self);
+        announce(&self, status);
+    }
+    if (self.listener >= 0) {
+        close(self.listener);
+    }
+    ls_free(self.connections);
+    ls_free(self.confirmed);
+    ls_free(self.polls);
+    return status;
+}
+
+/* ---- the others
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Waits until something can be read, at most `seconds`. */
+static bool readable(int connection, double seconds) {
+    const double end = ls_clock_seconds() + seconds;
+    for (;;) {
+        const double left = end - ls_clock_seconds();
+        struct pollfd arrival = {.fd = connection, .events = POLLIN};
+        const int wait_ms = left < 1.0 ? (int)(left * 1000.0) + 1 : 1000;
+        if (left <= 0) {
+            return false;
+        }
+        if (poll(&arrival, 1, wait_ms) == 1) {
+            return true;
+        }
+    }
+}
+
+static ls_status receive_file(const ls_join *join, int connection, int *file, size_t *bytes) {
+    answer content = {0};
+    struct iovec data = {.iov_base = &content, .iov_len = sizeof content};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (!readable(connection, join->timeout + VERDICT_GRACE)) {
+        return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not hand over the shared memory within %g s",
+                       join->timeout);
+    }
+    if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof content) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died, or gave up, while this rank joined");
+    }
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (content.magic != MAGIC || header == NULL || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN(sizeof(int))) {
+        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: rank 0 sent something that is no shared memory");
+    }
+    memcpy(file, CMSG_DATA(header), sizeof *file);
+    *bytes = content.bytes;
+    return LS_OK;
+}
+
+static ls_status greet(const ls_join *join, const ticket *from, int connection) {
+    struct sockaddr_un address;
+    const socklen_t length = abstract_address(from->name, &address);
+    if (connect(connection, (struct sockaddr *)&address, length) != 0) {
+        return ls_fail(LS_ERR_PEER,
+                       "ls_comm_open: rank 0 cannot be reached (%s): it died, or is on another machine or in a "
+                       "container with a network of its own, where backend shm cannot go",
+                       strerror(errno));
+    }
+    hello greeting = {.rank = join->rank};
+    memcpy(greeting.secret, from->secret, sizeof greeting.secret);
+    if (send(connection, &greeting, sizeof greeting, MSG_NOSIGNAL) != (ssize_t)sizeof greeting) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while this rank joined");
+    }
+    return LS_OK;
+}
+
+ls_status ls_shm_share_receive(const ls_join *join, int *connection, int *file, size_t *bytes) {
+    char key[256];
+    ticket from;
+    size_t size = 0;
+    LS_TRY(store_key(join, key));
+    LS_TRY(ls_store_get(join->store, key, &from, sizeof from, &size));
+    if (size != sizeof from || memchr(from.name, '\0', sizeof from.name) == NULL) {
+        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: the store's %s is not what rank 0 writes there", key);
+    }
+    const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (made < 0) {
+        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot make a local socket: %s", strerror(errno));
+    }
+    ls_status status = greet(join, &from, made);
+    if (status == LS_OK) {
+        status = receive_file(join, made, file, bytes);
+    }
+    if (status != LS_OK) {
+        close(made);
+        return status;
+    }
+    *connection = made;
+    return LS_OK;
+}
+
+static ls_status hear_verdict(const ls_join *join, int connection) {
+    verdict result;
+    if (!readable(connection, join->timeout + VERDICT_GRACE)) {
+        return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank 0 did not say within %g s that all have joined",
+                       join->timeout);
+    }
+    if (recv(connection, &result, sizeof result, 0) != (ssize_t)sizeof result) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks joined");
+    }
+    if (result.status != LS_OK) {
+        result.message[sizeof result.message - 1] = '\0';
+        return ls_fail((ls_status)result.status, "%s", result.message);
+    }
+    return LS_OK;
+}
+
+ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status status) {
+    verdict report = {.status = (int32_t)status};
+    if (status != LS_OK) {
+        snprintf(report.message, sizeof report.message, "%s", ls_error_message());
+    }
+    const bool sent = send(connection, &report, sizeof report, MSG_NOSIGNAL) == (ssize_t)sizeof report;
+    if (status == LS_OK) {
+        status = sent ? hear_verdict(join, connection)
+                      : ls_fail(LS_ERR_PEER, "ls_comm_open: rank 0 died while the ranks joined");
+    }
+    close(connection);
+    return status;
+}

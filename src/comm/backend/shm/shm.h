@@ -1,0 +1,182 @@
+/*
+ * shm: ranks of one machine over shared memory; between processes a memfd (no name, so nothing can be left behind),
+ * between the threads of ls_run_threads ordinary memory, with the same code.
+ *
+ * How it works. All ranks go through the same sequence of steps. To take step k a rank writes its cell of parity k & 1
+ * and publishes k in it (ls_shm_post); when all ranks have published k (ls_shm_wait), each may read what the others
+ * wrote for k. A rank writes for k + 2 only when all have published k + 1, thus finished reading k: two copies of every
+ * cell and slot are enough, for ever and for any mix of calls. The one rule for all code here:
+ *
+ *     what is published with step k lies in buffers of parity k & 1, and is read only between waiting for k and posting
+ * k + 1
+ *
+ * The first step of every call carries what ranks must agree on in the same cache line as the step itself, so checking
+ * it costs a comparison.
+ */
+#ifndef LS_COMM_BACKEND_SHM_H
+#define LS_COMM_BACKEND_SHM_H
+
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "base/status.h"
+#include "comm/backend.h"
+
+#define LS_SHM_PAYLOAD 80 /* bytes of data that travel in a cell */
+
+/* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
+typedef struct ls_shm_cell {
+    _Alignas(128) _Atomic uint64_t step;
+    uint64_t signature; /* operation, dtype, reduction, root */
+    uint64_t count;
+    uint32_t sequence; /* lower half of the call's number */
+    uint32_t region;   /* ls_comm_alloc's memory that the buffers lie in; 0: none */
+    uint64_t send;     /* their offsets in the rank's part of that memory */
+    uint64_t receive;
+    unsigned char payload[LS_SHM_PAYLOAD];
+} ls_shm_cell;
+
+/* What others need to know of a rank. */
+typedef struct ls_shm_person {
+    _Alignas(128) _Atomic uint32_t left; /* it has closed its communicator */
+    int32_t process;
+    uint64_t process_space; /* the inode of its PID namespace: process numbers mean something only within one */
+    cpu_set_t cores;
+} ls_shm_person;
+
+enum { LS_SHM_SOUND = 0, LS_SHM_BEING_REVOKED, LS_SHM_REVOKED };
+
+/* The head of the shared memory. */
+typedef struct ls_shm_control {
+    _Alignas(128) _Atomic uint32_t sleepers; /* ranks asleep, or about to be: whoever posts must look */
+    _Atomic uint32_t revoked;
+    _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
+    _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
+    char message[LS_ERROR_CAPACITY];
+} ls_shm_control;
+
+/* One ls_comm_alloc: `stride` bytes per rank, one rank's part after the other. */
+typedef struct ls_shm_region {
+    uint32_t id;
+    unsigned char *base; /* rank 0's part; NULL: this entry is free */
+    size_t stride;
+    uint64_t offset; /* in the memfd; unused between threads */
+} ls_shm_region;
+
+typedef struct ls_shm ls_shm;
+
+/* The next part of a call, run when all ranks have taken this rank's latest step. Ends the call or posts a step. */
+typedef ls_status ls_shm_stage(ls_shm *shm, bool *finished);
+
+struct ls_shm {
+    int rank;
+    int size;
+    ls_shm_control *control;
+    ls_shm_person *people;
+    ls_shm_cell *cells;   /* two per rank */
+    unsigned char *slots; /* two per rank, of `slot` bytes */
+    size_t slot;
+    size_t mapped;
+    int file; /* the memfd; -1 between threads */
+    uint64_t timeout_ns;
+    uint64_t spin_ns;
+
+    uint64_t step;     /* the latest this rank has published */
+    int seen;          /* ranks before this one are known to have published it too */
+    uint64_t since_ns; /* when this rank began to wait for it; 0: not yet */
+    uint64_t check_ns; /* when to look next whether the others live */
+
+    ls_call call;
+    ls_shm_stage *stage;
+    size_t done;          /* elements that have gone through the pipeline */
+    const void **sources; /* scratch: one pointer per rank */
+    void **destinations;
+
+    ls_shm_region *regions;
+    int region_count;
+    uint32_t last_region;
+    uint64_t file_end; /* rank 0: where the next region begins */
+};
+
+/* ---- segment.c: memory ---------------------------------------------------------------------------------------- */
+
+/* Bytes of shared memory for `size` ranks, and where its parts are. */
+size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
+
+/* A new memfd of `bytes`, all reserved, that cannot shrink. */
+ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
+
+/* Reserves [offset, offset + bytes) of the memfd. LS_ERR_MEMORY, never a signal, when there is no room. */
+ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes);
+
+/* Maps that part of the memfd, all pages present. */
+ls_status ls_shm_file_map(const char *call, int file, uint64_t offset, size_t bytes, unsigned char **base);
+
+/* ---- share.c: how the memfd gets from rank 0 to the others ------------------------------------------------------- */
+
+/* Rank 0: hands `file` to all other ranks and returns when each has confirmed. */
+ls_status ls_shm_share_serve(const ls_join *join, int file, size_t bytes);
+
+/* The others: receive it over a connection that stays open until confirmed. */
+ls_status ls_shm_share_receive(const ls_join *join, int *connection, int *file, size_t *bytes);
+
+/* Tells rank 0 whether this rank could map it (`status` and this thread's message), closes the connection and returns
+ * whether everybody could. */
+ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status status);
+
+/* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
+
+/* This rank's cell for the step it will post next. */
+ls_shm_cell *ls_shm_next_cell(ls_shm *shm);
+
+/* The cell that `rank` published with the current step. */
+const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank);
+
+/* The slot of `rank` for `step`. */
+unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step);
+
+/* Publishes the next step, with whatever was written for it. */
+void ls_shm_post(ls_shm *shm);
+
+/* Whether all ranks have published this rank's latest step. */
+bool ls_shm_ready(ls_shm *shm);
+
+/* Returns when they have; fails when a rank died, left, or stayed away for the timeout. */
+ls_status ls_shm_wait(ls_shm *shm);
+
+/* For callers that poll: fails as ls_shm_wait would, without waiting. */
+ls_status ls_shm_check(ls_shm *shm);
+
+/* Marks this rank as one that will take no further step and wakes the others. */
+void ls_shm_leave(ls_shm *shm);
+
+/* Takes the lock by which the others know that this process lives. */
+ls_status ls_shm_vouch(ls_shm *shm);
+
+/* Notes who this rank is and, once all have, decides whether to spin. */
+void ls_shm_introduce(ls_shm *shm);
+void ls_shm_choose_patience(ls_shm *shm);
+
+/* ---- collectives.c, alloc.c ------------------------------------------------------------------------------------- */
+
+ls_status ls_shm_barrier(void *state, const ls_call *call);
+ls_status ls_shm_broadcast(void *state, const ls_call *call);
+ls_status ls_shm_allreduce(void *state, const ls_call *call);
+ls_status ls_shm_progress(void *state, bool wait, bool *finished);
+
+/* Writes what ranks must agree on into this rank's next cell; returns the cell. */
+ls_shm_cell *ls_shm_declare(ls_shm *shm, const ls_call *call);
+
+/* After the first step: LS_ERR_MISMATCH, saying who called what, unless all ranks declared the same. */
+ls_status ls_shm_agree(const ls_shm *shm);
+
+ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
+void ls_shm_release(void *state, void *memory);
+
+/* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
+const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);
+
+/* Gives back one region, or none if its entry is free. */
+void ls_shm_region_free(ls_shm *shm, ls_shm_region *region);
+
+#endif

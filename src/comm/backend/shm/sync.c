@@ -1,0 +1,274 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/backend/shm/shm.h"
+
+#define SPIN_NS         ((uint64_t)100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
+#define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
+#define PAUSES_PER_LOOK 64                   /* between looks at the clock */
+
+static inline void pause_core(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
+
+static ls_shm_cell *cell_at(const ls_shm *shm, int rank, uint64_t step) {
+    return &shm->cells[2 * (size_t)rank + (step & 1)];
+}
+
+ls_shm_cell *ls_shm_next_cell(ls_shm *shm) {
+    return cell_at(shm, shm->rank, shm->step + 1);
+}
+
+const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
+    return cell_at(shm, rank, shm->step);
+}
+
+unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step) {
+    return shm->slots + (2 * (size_t)rank + (step & 1)) * shm->slot;
+}
+
+static void futex_wake(ls_shm *shm) {
+    atomic_fetch_add(&shm->control->wake, 1);
+    const int operation = shm->file < 0 ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE;
+    syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, 0);
+}
+
+void ls_shm_post(ls_shm *shm) {
+    const uint64_t step = shm->step + 1;
+    /*
+     * In one total order with the counting of sleepers: either a rank that falls asleep sees this step, or this rank
+     * sees the sleeper. Of several ranks that post, the last one sees the steps of all, and wakes.
+     */
+    atomic_store(&cell_at(shm, shm->rank, step)->step, step);
+    shm->step = step;
+    shm->seen = 0;
+    shm->since_ns = 0;
+    if (atomic_load(&shm->control->sleepers) != 0 && ls_shm_ready(shm)) {
+        futex_wake(shm);
+    }
+}
+
+bool ls_shm_ready(ls_shm *shm) {
+    while (shm->seen < shm->size) {
+        if (atomic_load(&cell_at(shm, shm->seen, shm->step)->step) != shm->step) {
+            return false;
+        }
+        shm->seen++;
+    }
+    return true;
+}
+
+/* Whether `rank` has published the current step; the slow path's question. */
+static bool came(const ls_shm *shm, int rank) {
+    return atomic_load(&cell_at(shm, rank, shm->step)->step) == shm->step;
+}
+
+/* ---- failures -----------------------------------------------------------------------------------------------------
+ */
+
+static ls_status repeat_failure(const ls_shm *shm) {
+    ls_error_restore((ls_status)shm->control->failure, shm->control->message);
+    return (ls_status)shm->control->failure;
+}
+
+/* Makes this thread's error that of all ranks, unless another rank was first. */
+static ls_status give_up(ls_shm *shm, ls_status status) {
+    ls_shm_control *control = shm->control;
+    uint32_t sound = LS_SHM_SOUND;
+    if (atomic_compare_exchange_strong(&control->revoked, &sound, LS_SHM_BEING_REVOKED)) {
+        control->failure = (uint32_t)status;
+        memcpy(control->message, ls_error_message(), sizeof control->message);
+        atomic_store(&control->revoked, LS_SHM_REVOKED);
+        futex_wake(shm);
+        return status;
+    }
+    /* The other is about to write its reason; should it die right there, this rank's own will do. */
+    const uint64_t patience = ls_clock_ns() + NAP_NS;
+    while (atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+        if (ls_clock_ns() > patience) {
+            return status;
+        }
+        pause_core();
+    }
+    return repeat_failure(shm);
+}
+
+ls_status ls_shm_vouch(ls_shm *shm) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = shm->rank, .l_len = 1};
+    if (fcntl(shm->file, F_SETLK, &lock) != 0) {
+        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot lock shared memory: %s", strerror(errno));
+    }
+    return LS_OK;
+}
+
+static bool same_process(const ls_shm_person *a, const ls_shm_person *b) {
+    return a->process == b->process && a->process_space == b->process_space;
+}
+
+/*
+ * Whether the kernel vouches for the rank: its process holds a record lock on byte `rank` of the memfd until it ends,
+ * however it ends. Unlike a process number, a lock is never taken over by a newcomer and is visible through every
+ * container; unlike a socket, it is not kept open by children of the rank.
+ */
+static bool alive(const ls_shm *shm, int rank) {
+    if (shm->file < 0 || same_process(&shm->people[rank], &shm->people[shm->rank])) {
+        return true;
+    }
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+    return fcntl(shm->file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+static ls_status fail_gone(ls_shm *shm, int rank, bool left) {
+    char call[64];
+    ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
+    const int process = (int)shm->people[rank].process;
+    if (left) {
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) left without making this call", call, rank, process);
+    } else {
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) died", call, rank, process);
+    }
+    return give_up(shm, LS_ERR_PEER);
+}
+
+static ls_status fail_late(ls_shm *shm) {
+    char call[64];
+    char ranks[512] = "";
+    size_t length = 0;
+    int late = 0;
+    ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (!came(shm, rank)) {
+            if (length < sizeof ranks - 24) {
+                length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%d", late == 0 ? "" : ", ", rank);
+            }
+            late++;
+        }
+    }
+    if (late == 0) {
+        return LS_OK;
+    }
+    (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank%s %s did not make this call within %g s", call, late == 1 ? "" : "s", ranks,
+                  (double)shm->timeout_ns * 1e-9);
+    return give_up(shm, LS_ERR_TIMEOUT);
+}
+
+/* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
+static ls_status look(ls_shm *shm, uint64_t now) {
+    if (atomic_load(&shm->control->revoked) == LS_SHM_REVOKED) {
+        return repeat_failure(shm);
+    }
+    for (int rank = shm->seen; rank < shm->size; rank++) {
+        if (came(shm, rank)) {
+            continue;
+        }
+        const bool left = atomic_load(&shm->people[rank].left) != 0;
+        if ((left || !alive(shm, rank)) && !came(shm, rank)) { /* it may have come just before it went */
+            return fail_gone(shm, rank, left);
+        }
+    }
+    return now - shm->since_ns > shm->timeout_ns ? fail_late(shm) : LS_OK;
+}
+
+ls_status ls_shm_check(ls_shm *shm) {
+    const uint64_t now = ls_clock_ns();
+    if (shm->since_ns == 0) {
+        shm->since_ns = now;
+        shm->check_ns = now;
+    }
+    if (now < shm->check_ns) {
+        return LS_OK;
+    }
+    shm->check_ns = now + NAP_NS;
+    return look(shm, now);
+}
+
+void ls_shm_leave(ls_shm *shm) {
+    atomic_store(&shm->people[shm->rank].left, 1);
+    futex_wake(shm);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------------------------------
+ */
+
+/* Whether all came within `budget`; at least PAUSES_PER_LOOK looks. */
+static bool spin(ls_shm *shm, uint64_t budget) {
+    uint64_t end = 0;
+    for (;;) {
+        for (int i = 0; i < PAUSES_PER_LOOK; i++) {
+            if (ls_shm_ready(shm)) {
+                return true;
+            }
+            pause_core();
+        }
+        const uint64_t now = ls_clock_ns();
+        if (end == 0) {
+            end = now + budget;
+        }
+        if (now >= end) {
+            return false;
+        }
+    }
+}
+
+/* Sleeps until somebody wakes the sleepers, for NAP_NS at most. */
+static void nap(ls_shm *shm) {
+    ls_shm_control *control = shm->control;
+    const uint32_t wake = atomic_load(&control->wake);
+    atomic_fetch_add(&control->sleepers, 1);
+    if (!ls_shm_ready(shm) && atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+        const struct timespec time = {.tv_nsec = (long)NAP_NS};
+        const int operation = shm->file < 0 ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
+        syscall(SYS_futex, &control->wake, operation, wake, &time, NULL, 0);
+    }
+    atomic_fetch_sub(&control->sleepers, 1);
+}
+
+ls_status ls_shm_wait(ls_shm *shm) {
+    if (ls_shm_ready(shm) || spin(shm, shm->spin_ns)) {
+        return LS_OK;
+    }
+    if (shm->since_ns == 0) {
+        shm->since_ns = ls_clock_ns();
+    }
+    while (!ls_shm_ready(shm)) {
+        LS_TRY(look(shm, ls_clock_ns()));
+        nap(shm);
+    }
+    return LS_OK;
+}
+
+/* ---- who is here ----------------------------------------------------------------------------------------------------
+ */
+
+void ls_shm_introduce(ls_shm *shm) {
+    ls_shm_person *self = &shm->people[shm->rank];
+    struct stat space;
+    self->process = (int32_t)getpid();
+    self->process_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
+    if (sched_getaffinity(0, sizeof self->cores, &self->cores) != 0) {
+        memset(&self->cores, 0xff, sizeof self->cores); /* more cores than a cpu_set_t has: enough for all */
+    }
+}
+
+void ls_shm_choose_patience(ls_shm *shm) {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int rank = 0; rank < shm->size; rank++) {
+        CPU_OR(&all, &all, &shm->people[rank].cores);
+    }
+    shm->spin_ns = CPU_COUNT(&all) >= shm->size ? SPIN_NS : 0;
+}

@@ -1,0 +1,113 @@
+/* ls_run_threads: ranks that are threads of this process, over ordinary memory. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/backend/shm/shm.h"
+#include "comm/comm.h"
+#include "comm/reduce.h"
+
+#define TIMEOUT 300.0
+
+typedef struct thread_rank {
+    pthread_t thread;
+    ls_join join;
+    ls_rank_function function;
+    void *argument;
+    pthread_mutex_t *gate; /* held until all threads exist */
+    const bool *cancelled;
+    ls_status status;
+    char message[LS_ERROR_CAPACITY];
+} thread_rank;
+
+static ls_status run_rank(thread_rank *self) {
+    ls_comm *world = ls_comm_open(&ls_backend_shm, &self->join);
+    if (world == NULL) {
+        return ls_error_status();
+    }
+    ls_log_set_rank(self->join.rank);
+    const ls_status status = self->function(world, self->argument);
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls_comm_free(world);
+    ls_error_restore(status, message);
+    return status;
+}
+
+static void *rank_main(void *argument) {
+    thread_rank *self = argument;
+    pthread_mutex_lock(self->gate);
+    const bool cancelled = *self->cancelled;
+    pthread_mutex_unlock(self->gate);
+    if (!cancelled) {
+        self->status = run_rank(self);
+        memcpy(self->message, ls_error_message(), sizeof self->message);
+    }
+    return NULL;
+}
+
+/* Starts all threads, or none that does anything. */
+static ls_status start_and_wait(thread_rank *ranks, int count) {
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    bool cancelled = false;
+    int started = 0;
+    int failure = 0;
+    pthread_mutex_lock(&gate);
+    while (started < count && failure == 0) {
+        ranks[started].gate = &gate;
+        ranks[started].cancelled = &cancelled;
+        failure = pthread_create(&ranks[started].thread, NULL, rank_main, &ranks[started]);
+        started += failure == 0;
+    }
+    cancelled = failure != 0;
+    pthread_mutex_unlock(&gate);
+    for (int rank = 0; rank < started; rank++) {
+        pthread_join(ranks[rank].thread, NULL);
+    }
+    if (failure != 0) {
+        return ls_fail(LS_ERR_IO, "ls_run_threads: cannot start thread %d of %d: %s", started, count,
+                       strerror(failure));
+    }
+    for (int rank = 0; rank < count; rank++) {
+        if (ranks[rank].status != LS_OK) {
+            ls_error_restore(ranks[rank].status, ranks[rank].message);
+            return ranks[rank].status;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
+    if (count < 1 || count > LS_REDUCE_MAX_RANKS) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: %d ranks; there can be 1 to %d", count, LS_REDUCE_MAX_RANKS);
+    }
+    if (function == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: the function is NULL");
+    }
+    ls_shm layout = {.size = count};
+    const size_t bytes = ls_shm_layout(&layout, NULL);
+    void *shared = ls_allocate_aligned(bytes, 4096);
+    thread_rank *ranks = ls_allocate_zeroed((size_t)count, sizeof *ranks);
+    ls_status status = LS_OK;
+    if (shared == NULL || ranks == NULL) {
+        status = ls_fail_memory("ls_run_threads", bytes);
+    } else {
+        memset(shared, 0, bytes);
+        for (int rank = 0; rank < count; rank++) {
+            ranks[rank].function = function;
+            ranks[rank].argument = argument;
+            ranks[rank].join = (ls_join){.rank = rank,
+                                         .size = count,
+                                         .local_rank = rank,
+                                         .local_size = count,
+                                         .prefix = "",
+                                         .timeout = TIMEOUT,
+                                         .shared = shared};
+        }
+        status = start_and_wait(ranks, count);
+    }
+    ls_free(shared);
+    ls_free(ranks);
+    return status;
+}
