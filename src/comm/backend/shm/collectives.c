@@ -153,18 +153,31 @@ static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size
     *count = (to * line < total ? to * line : total) - *first;
 }
 
-/* Elements that a slot holds. */
-static size_t chunk_elements(const ls_shm *shm) {
-    return shm->slot / shm->call.width;
+/* Cuts the buffer into chunks that fit a slot, all of one size but for the last, which may be a little smaller. */
+static void choose_chunk(ls_shm *shm) {
+    const size_t width = shm->call.width;
+    const size_t line = 64 / width;
+    const size_t chunks = (call_bytes(shm) + shm->slot - 1) / shm->slot;
+    const size_t each = (shm->call.count + chunks - 1) / chunks;
+    shm->chunk = (each + line - 1) / line * line;
 }
 
 /* Elements of the chunk that begins at `from`; 0 at the end. */
 static size_t chunk_at(const ls_shm *shm, size_t from) {
-    const size_t chunk = chunk_elements(shm);
     if (from >= shm->call.count) {
         return 0;
     }
-    return shm->call.count - from < chunk ? shm->call.count - from : chunk;
+    return shm->call.count - from < shm->chunk ? shm->call.count - from : shm->chunk;
+}
+
+/* The rank's share of the chunk at `from`: cut at the same places in all chunks, so that a rank's results can travel in
+ * the gap that its own share of the next chunk leaves. */
+static void share_of_chunk(const ls_shm *shm, size_t from, int rank, size_t *first, size_t *count) {
+    const size_t end = chunk_at(shm, from);
+    share(shm, shm->chunk, rank, first, count);
+    const size_t last = *first + *count < end ? *first + *count : end;
+    *first = *first < end ? *first : end;
+    *count = last - *first;
 }
 
 static void reduce(const ls_shm *shm, int copies, size_t count) {
@@ -245,7 +258,7 @@ static void put_chunk(const ls_shm *shm, size_t from, uint64_t step) {
     const size_t count = chunk_at(shm, from);
     size_t own = 0;
     size_t owned = 0;
-    share(shm, count, shm->rank, &own, &owned);
+    share_of_chunk(shm, from, shm->rank, &own, &owned);
     const unsigned char *source = (const unsigned char *)shm->call.send + from * width;
     unsigned char *slot = ls_shm_slot(shm, shm->rank, step);
     const size_t after = own + owned;
@@ -258,7 +271,7 @@ static void reduce_chunk(const ls_shm *shm, size_t from) {
     const size_t width = shm->call.width;
     size_t own = 0;
     size_t owned = 0;
-    share(shm, chunk_at(shm, from), shm->rank, &own, &owned);
+    share_of_chunk(shm, from, shm->rank, &own, &owned);
     for (int rank = 0; rank < shm->size; rank++) {
         shm->sources[rank] = ls_shm_slot(shm, rank, shm->step) + own * width;
     }
@@ -271,12 +284,11 @@ static void reduce_chunk(const ls_shm *shm, size_t from) {
 /* Collects the other ranks' results for the chunk at `from`. */
 static void collect_chunk(const ls_shm *shm, size_t from) {
     const size_t width = shm->call.width;
-    const size_t count = chunk_at(shm, from);
     unsigned char *target = (unsigned char *)shm->call.receive + from * width;
     for (int rank = 0; rank < shm->size; rank++) {
         size_t first = 0;
         size_t shared = 0;
-        share(shm, count, rank, &first, &shared);
+        share_of_chunk(shm, from, rank, &first, &shared);
         if (rank != shm->rank) {
             memcpy(target + first * width, ls_shm_slot(shm, rank, shm->step) + first * width, shared * width);
         }
@@ -288,7 +300,7 @@ static void collect_chunk(const ls_shm *shm, size_t from) {
  * of the next step get the results of the chunk at `done` and the chunk after it.
  */
 static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
-    const size_t chunk = chunk_elements(shm);
+    const size_t chunk = shm->chunk;
     const size_t at = shm->done;
     const bool last = at >= shm->call.count;
     if (!last) {
@@ -343,6 +355,7 @@ ls_status ls_shm_allreduce(void *state, const ls_call *call) {
         memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1), call->send, bytes);
         shm->stage = allreduce_whole;
     } else {
+        choose_chunk(shm);
         declare_region(shm, cell);
         shm->stage = allreduce_large;
     }
@@ -419,6 +432,7 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
         }
         shm->stage = broadcast_cells;
     } else {
+        choose_chunk(shm);
         declare_region(shm, cell);
         broadcast_put(shm, 0);
         shm->stage = broadcast_large;

@@ -7,11 +7,12 @@
 
 #include "comm/backend/shm/shm.h"
 
-#define PAGE           ((size_t)4096)
-#define SLOT_MOST      ((size_t)256 << 10)
-#define SLOT_LEAST     ((size_t)64 << 10)
-#define SLOTS_TOGETHER ((size_t)8 << 20) /* slots shrink towards SLOT_LEAST when many ranks would need more than this  \
-                                          */
+#define PAGE       ((size_t)4096)
+#define SLOT_MOST  ((size_t)256 << 10)
+#define SLOT_LEAST ((size_t)64 << 10)
+#define SLOTS_TOGETHER                                                                                                 \
+    ((size_t)8 << 20) /* slots shrink towards SLOT_LEAST when many ranks would need more than this                     \
+                       */
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U

@@ -88,6 +88,7 @@ struct ls_shm {
 
     ls_call call;
     ls_shm_stage *stage;
+    size_t chunk;         /* elements that travel together */
     size_t done;          /* elements that have gone through the pipeline */
     const void **sources; /* scratch: one pointer per rank */
     void **destinations;
