@@ -109,14 +109,14 @@ static ls_status run(ls_comm *comm, ls_call *call, ls_work **work) {
     call->sequence = comm->sequence + 1;
     if (work != NULL) {
         LS_TRY(ls_work_queue(comm, call, work));
-        comm->sequence++;
+        comm->sequence = call->sequence;
         return LS_OK;
     }
     if (comm->first_queued != NULL) {
         ls_comm_drain(comm);
         LS_TRY(ls_comm_check(comm));
     }
-    comm->sequence++;
+    comm->sequence = call->sequence;
     bool finished = false;
     LS_TRY(ls_comm_begin(comm, call));
     return ls_comm_progress(comm, true, &finished);

@@ -26,7 +26,7 @@ ls_status ls_reduce_check(const char *call, ls_dtype dtype, ls_reduction reducti
     if ((unsigned)reduction >= LS_REDUCTION_COUNT) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d is no reduction", call, (int)reduction);
     }
-    if (ls_reduce_find(dtype, reduction).combine == NULL) {
+    if (ls_reduce_find(dtype, reduction)->combine == NULL) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: %s means nothing on %s", call, ls_reduction_name(reduction),
                        ls_dtype_name(dtype));
     }
@@ -34,7 +34,7 @@ ls_status ls_reduce_check(const char *call, ls_dtype dtype, ls_reduction reducti
 }
 
 size_t ls_reduce_width(ls_dtype dtype, ls_reduction reduction) {
-    return ls_reduce_find(dtype, reduction).width;
+    return ls_reduce_find(dtype, reduction)->width;
 }
 
 /* One tile of all ranks: the sources' places, and scratch for one accumulator tile per level of the tree. */
@@ -87,19 +87,19 @@ void ls_reduce(const ls_reduce_task *task) {
         ls_reduce(&same);
         return;
     }
-    const ls_reduce_kernel kernel = ls_reduce_find(task->dtype, task->reduction);
+    const ls_reduce_kernel *kernel = ls_reduce_find(task->dtype, task->reduction);
     _Alignas(64) char scratch[TREE_DEPTH][TILE_BYTES];
-    const size_t step = TILE_BYTES / kernel.accumulator;
+    const size_t step = TILE_BYTES / kernel->accumulator;
     const int divisor = task->reduction == LS_AVG ? task->ranks : 1;
-    tile t = {.kernel = &kernel, .sources = task->sources, .scratch = scratch};
+    tile t = {.kernel = kernel, .sources = task->sources, .scratch = scratch};
     for (size_t done = 0; done < task->count; done += t.count) {
         t.count = task->count - done < step ? task->count - done : step;
-        t.offset = done * kernel.width;
-        const size_t bytes = t.count * kernel.width;
+        t.offset = done * kernel->width;
+        const size_t bytes = t.count * kernel->width;
         char *first = (char *)task->destinations[0] + t.offset;
-        const void *result = tree(&t, 0, task->ranks, 0, kernel.finish == NULL ? first : NULL);
-        if (kernel.finish != NULL) {
-            kernel.finish(first, result, t.count, divisor);
+        const void *result = tree(&t, 0, task->ranks, 0, kernel->finish == NULL ? first : NULL);
+        if (kernel->finish != NULL) {
+            kernel->finish(first, result, t.count, divisor);
         } else if (result != first) {
             memcpy(first, result, bytes);
         }

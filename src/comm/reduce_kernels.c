@@ -134,51 +134,47 @@ FINISH(i64, i64, i64, x / divisor)
 FINISH(i32, i32, i64, x / divisor)
 FINISH(u8, u8, i64, x / divisor)
 
-#define FLOATS(name)          [LS_F32] = name##_f32, [LS_F64] = name##_f64
-#define INTEGERS(name)        [LS_I64] = name##_u64, [LS_I32] = name##_u32, [LS_U8] = name##_u8
-#define SIGNED_INTEGERS(name) [LS_I64] = name##_i64, [LS_I32] = name##_i32, [LS_U8] = name##_u8
-#define PAIRS(name)                                                                                                    \
-    [LS_F32] = name##_loc_f32, [LS_F64] = name##_loc_f64, [LS_I64] = name##_loc_i64, [LS_I32] = name##_loc_i32
+/* Rows of the table: elements that are their own accumulators, halves by way of f32, integers whose sum is wider. */
+#define PLAIN(function, bytes)                                                                                         \
+    { .combine = (function), .width = (bytes), .accumulator = (bytes) }
+#define HALF(function, half)                                                                                           \
+    { .combine = (function), .widen = widen_##half, .finish = finish_##half, .width = 2, .accumulator = 4 }
+#define DIVIDED(function, type, bytes)                                                                                 \
+    { .combine = (function), .finish = finish_##type, .width = (bytes), .accumulator = (bytes) }
+#define WIDENED(function, type, bytes)                                                                                 \
+    { .combine = (function), .widen = widen_##type, .finish = finish_##type, .width = (bytes), .accumulator = 8 }
 
-/* By the accumulator's type. A bool's smallest is its and, its largest its or. */
-static ls_reduce_combine *const combines[LS_REDUCTION_COUNT][LS_DTYPE_COUNT] = {
-    [LS_SUM] = {FLOATS(sum), INTEGERS(sum)},
-    [LS_AVG] = {FLOATS(sum), INTEGERS(sum)},
-    [LS_PROD] = {FLOATS(prod), INTEGERS(prod)},
-    [LS_MIN] = {FLOATS(min), SIGNED_INTEGERS(min), [LS_BOOL] = land_u8},
-    [LS_MAX] = {FLOATS(max), SIGNED_INTEGERS(max), [LS_BOOL] = lor_u8},
-    [LS_LAND] = {FLOATS(land), INTEGERS(land), [LS_BOOL] = land_u8},
-    [LS_LOR] = {FLOATS(lor), INTEGERS(lor), [LS_BOOL] = lor_u8},
-    [LS_LXOR] = {FLOATS(lxor), INTEGERS(lxor), [LS_BOOL] = lxor_u8},
-    [LS_BAND] = {INTEGERS(band), [LS_BOOL] = land_u8},
-    [LS_BOR] = {INTEGERS(bor), [LS_BOOL] = lor_u8},
-    [LS_BXOR] = {INTEGERS(bxor), [LS_BOOL] = lxor_u8},
+#define HALVES(name)   [LS_BF16] = HALF(name##_f32, bf16), [LS_F16] = HALF(name##_f32, f16)
+#define FLOATS(name)   [LS_F32] = PLAIN(name##_f32, 4), [LS_F64] = PLAIN(name##_f64, 8), HALVES(name)
+#define UNSIGNED(name) [LS_I64] = PLAIN(name##_u64, 8), [LS_I32] = PLAIN(name##_u32, 4), [LS_U8] = PLAIN(name##_u8, 1)
+#define SIGNED(name)   [LS_I64] = PLAIN(name##_i64, 8), [LS_I32] = PLAIN(name##_i32, 4), [LS_U8] = PLAIN(name##_u8, 1)
+#define TRUTH(name)    [LS_BOOL] = PLAIN(name##_u8, 1)
+#define PAIRS(name)                                                                                                    \
+    [LS_F32] = PLAIN(name##_loc_f32, 8), [LS_F64] = PLAIN(name##_loc_f64, 16), [LS_I64] = PLAIN(name##_loc_i64, 16),   \
+    [LS_I32] = PLAIN(name##_loc_i32, 8)
+
+/* A bool's smallest is its and, its largest its or. */
+static const ls_reduce_kernel kernels[LS_REDUCTION_COUNT][LS_DTYPE_COUNT] = {
+    [LS_SUM] = {FLOATS(sum), UNSIGNED(sum)},
+    [LS_AVG] = {[LS_F32] = DIVIDED(sum_f32, f32, 4),
+                [LS_F64] = DIVIDED(sum_f64, f64, 8),
+                HALVES(sum),
+                [LS_I64] = DIVIDED(sum_u64, i64, 8),
+                [LS_I32] = WIDENED(sum_u64, i32, 4),
+                [LS_U8] = WIDENED(sum_u64, u8, 1)},
+    [LS_PROD] = {FLOATS(prod), UNSIGNED(prod)},
+    [LS_MIN] = {FLOATS(min), SIGNED(min), TRUTH(land)},
+    [LS_MAX] = {FLOATS(max), SIGNED(max), TRUTH(lor)},
+    [LS_LAND] = {FLOATS(land), UNSIGNED(land), TRUTH(land)},
+    [LS_LOR] = {FLOATS(lor), UNSIGNED(lor), TRUTH(lor)},
+    [LS_LXOR] = {FLOATS(lxor), UNSIGNED(lxor), TRUTH(lxor)},
+    [LS_BAND] = {UNSIGNED(band), TRUTH(land)},
+    [LS_BOR] = {UNSIGNED(bor), TRUTH(lor)},
+    [LS_BXOR] = {UNSIGNED(bxor), TRUTH(lxor)},
     [LS_MINLOC] = {PAIRS(minloc)},
     [LS_MAXLOC] = {PAIRS(maxloc)},
 };
 
-/* What an average does to the dtype's sum. */
-static ls_reduce_finish *const divisions[LS_DTYPE_COUNT] = {
-    [LS_F32] = finish_f32, [LS_F64] = finish_f64, [LS_I64] = finish_i64, [LS_I32] = finish_i32, [LS_U8] = finish_u8,
-};
-
-ls_reduce_kernel ls_reduce_find(ls_dtype dtype, ls_reduction reduction) {
-    ls_reduce_kernel kernel = {.width = ls_dtype_size(dtype)};
-    ls_dtype accumulator = dtype;
-    if (reduction == LS_MINLOC || reduction == LS_MAXLOC) {
-        kernel.width *= 2;
-    } else if (dtype == LS_BF16 || dtype == LS_F16) {
-        accumulator = LS_F32;
-        kernel.widen = dtype == LS_BF16 ? widen_bf16 : widen_f16;
-        kernel.finish = dtype == LS_BF16 ? finish_bf16 : finish_f16;
-    } else if (reduction == LS_AVG) {
-        kernel.finish = divisions[dtype];
-        if (dtype == LS_I32 || dtype == LS_U8) { /* the sum may not fit where the average does */
-            accumulator = LS_I64;
-            kernel.widen = dtype == LS_I32 ? widen_i32 : widen_u8;
-        }
-    }
-    kernel.accumulator = accumulator == dtype ? kernel.width : ls_dtype_size(accumulator);
-    kernel.combine = combines[reduction][accumulator];
-    return kernel;
+const ls_reduce_kernel *ls_reduce_find(ls_dtype dtype, ls_reduction reduction) {
+    return &kernels[reduction][dtype];
 }

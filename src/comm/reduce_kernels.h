@@ -22,6 +22,6 @@ typedef struct ls_reduce_kernel {
 } ls_reduce_kernel;
 
 /* The kernel of a valid dtype and reduction. */
-ls_reduce_kernel ls_reduce_find(ls_dtype dtype, ls_reduction reduction);
+const ls_reduce_kernel *ls_reduce_find(ls_dtype dtype, ls_reduction reduction);
 
 #endif

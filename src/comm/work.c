@@ -27,28 +27,6 @@ static void open_remove(ls_work *work) {
     }
 }
 
-ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
-    ls_work *work = comm->spare;
-    if (work != NULL) {
-        comm->spare = work->next_open;
-    } else {
-        work = ls_allocate(sizeof *work);
-        if (work == NULL) {
-            return ls_fail_memory("ls_comm", sizeof *work);
-        }
-    }
-    *work = (ls_work){.comm = comm, .call = *call};
-    open_insert(comm, work);
-    if (comm->last_queued == NULL) {
-        comm->first_queued = work;
-    } else {
-        comm->last_queued->next_queued = work;
-    }
-    comm->last_queued = work;
-    *result = work;
-    return LS_OK;
-}
-
 /* Moves the first work of the queue; with `wait` to its end. Whether it has finished and left the queue. */
 static bool advance(ls_comm *comm, bool wait) {
     ls_work *work = comm->first_queued;
@@ -70,6 +48,31 @@ static bool advance(ls_comm *comm, bool wait) {
         comm->last_queued = NULL;
     }
     return true;
+}
+
+ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
+    ls_work *work = comm->spare;
+    if (work != NULL) {
+        comm->spare = work->next_open;
+    } else {
+        work = ls_allocate(sizeof *work);
+        if (work == NULL) {
+            return ls_fail_memory("ls_comm", sizeof *work);
+        }
+    }
+    *work = (ls_work){.comm = comm, .call = *call};
+    open_insert(comm, work);
+    if (comm->last_queued == NULL) {
+        comm->first_queued = work;
+    } else {
+        comm->last_queued->next_queued = work;
+    }
+    comm->last_queued = work;
+    if (comm->first_queued == work) {
+        (void)advance(comm, false); /* what can be done now need not wait */
+    }
+    *result = work;
+    return LS_OK;
 }
 
 void ls_comm_drain(ls_comm *comm) {

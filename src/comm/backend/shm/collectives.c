@@ -12,6 +12,8 @@
  *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
  *    (a step per chunk and two more).
  */
+#define DIRECT_LEAST ((size_t)1536) /* bytes below which two steps cost more than a copy */
+
 typedef struct threshold_row {
     int ranks; /* the row holds up to this many */
     size_t whole;
@@ -23,16 +25,16 @@ static const threshold_row thresholds[] = {
     {LS_REDUCE_MAX_RANKS, 4096},
 };
 
-static size_t whole_limit(const ls_shm *shm) {
+static size_t call_bytes(const ls_shm *shm) {
+    return shm->call.count * shm->call.width;
+}
+
+static bool goes_whole(const ls_shm *shm) {
     const threshold_row *row = thresholds;
     while (shm->size > row->ranks) {
         row++;
     }
-    return row->whole;
-}
-
-static size_t call_bytes(const ls_shm *shm) {
-    return shm->call.count * shm->call.width;
+    return call_bytes(shm) <= row->whole;
 }
 
 /* ---- agreement ------------------------------------------------------------------------------------------------------
@@ -142,6 +144,15 @@ static const ls_shm_region *common_region(const ls_shm *shm) {
     return ls_shm_region_find(shm, shm->call.send, call_bytes(shm));
 }
 
+static bool any_region(const ls_shm *shm) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (ls_shm_cell_of(shm, rank)->region != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Elements [*first, *first + *count) are rank's share of `total`, cut at multiples of 64 bytes. */
 static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size_t *count) {
     const size_t line = 64 / shm->call.width;
@@ -229,7 +240,6 @@ static ls_status allreduce_cells(ls_shm *shm, bool *finished) {
 
 static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     *finished = true;
-    LS_TRY(ls_shm_agree(shm));
     for (int rank = 0; rank < shm->size; rank++) {
         shm->sources[rank] = rank == shm->rank ? shm->call.send : ls_shm_slot(shm, rank, shm->step);
     }
@@ -318,26 +328,34 @@ static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-static ls_status allreduce_first_chunk(ls_shm *shm, bool *finished) {
-    (void)finished;
-    put_chunk(shm, 0, shm->step + 1);
-    shm->stage = allreduce_chunks;
-    ls_shm_post(shm);
-    return LS_OK;
+/* Puts what the others need first into this rank's next slot. */
+static void put_first(const ls_shm *shm) {
+    if (goes_whole(shm)) {
+        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1), shm->call.send, call_bytes(shm));
+    } else {
+        put_chunk(shm, 0, shm->step + 1);
+    }
 }
 
-static ls_status allreduce_large(ls_shm *shm, bool *finished) {
+/* All ranks have declared the same call and where their buffers are. Only those whose buffers lie in a region of theirs
+ * have not put anything into their slots yet. */
+static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     const ls_status status = ls_shm_agree(shm);
     if (status != LS_OK) {
         *finished = true;
         return status;
     }
     const ls_shm_region *region = common_region(shm);
-    if (region == NULL) {
-        return allreduce_first_chunk(shm, finished);
+    if (region != NULL) {
+        allreduce_direct(shm, region);
+        shm->stage = end;
+    } else {
+        shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
+        if (!any_region(shm)) {
+            return shm->stage(shm, finished);
+        }
+        put_first(shm);
     }
-    allreduce_direct(shm, region);
-    shm->stage = end;
     ls_shm_post(shm);
     return LS_OK;
 }
@@ -351,13 +369,15 @@ ls_status ls_shm_allreduce(void *state, const ls_call *call) {
             memcpy(cell->payload, call->send, bytes);
         }
         shm->stage = allreduce_cells;
-    } else if (bytes <= whole_limit(shm)) {
-        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1), call->send, bytes);
-        shm->stage = allreduce_whole;
     } else {
+        shm->stage = allreduce_choose;
         choose_chunk(shm);
-        declare_region(shm, cell);
-        shm->stage = allreduce_large;
+        if (bytes >= DIRECT_LEAST) {
+            declare_region(shm, cell);
+        }
+        if (cell->region == 0) {
+            put_first(shm);
+        }
     }
     ls_shm_post(shm);
     return LS_OK;
