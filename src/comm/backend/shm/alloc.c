@@ -142,7 +142,8 @@ static ls_status settle(ls_shm *shm, ls_status own, size_t bytes) {
 
 static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     const ls_call call = {.operation = LS_OP_ALLOC, .count = size, .width = 1, .sequence = sequence};
-    (void)ls_shm_declare(shm, &call);
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, &call, &cell));
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
     LS_TRY(ls_shm_agree(shm));

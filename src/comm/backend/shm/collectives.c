@@ -54,7 +54,8 @@ static void unsign(const ls_shm_cell *cell, ls_call *call) {
                       .sequence = cell->sequence};
 }
 
-ls_shm_cell *ls_shm_declare(ls_shm *shm, const ls_call *call) {
+ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result) {
+    LS_TRY(ls_shm_sound(shm));
     shm->call = *call;
     shm->done = 0;
     ls_shm_cell *cell = ls_shm_next_cell(shm);
@@ -62,7 +63,8 @@ ls_shm_cell *ls_shm_declare(ls_shm *shm, const ls_call *call) {
     cell->count = call->count;
     cell->sequence = (uint32_t)call->sequence;
     cell->region = 0;
-    return cell;
+    *result = cell;
+    return LS_OK;
 }
 
 static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
@@ -218,7 +220,8 @@ static ls_status end(ls_shm *shm, bool *finished) {
 
 ls_status ls_shm_barrier(void *state, const ls_call *call) {
     ls_shm *shm = state;
-    (void)ls_shm_declare(shm, call);
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, call, &cell));
     shm->stage = end_agreed;
     ls_shm_post(shm);
     return LS_OK;
@@ -362,7 +365,8 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
 
 ls_status ls_shm_allreduce(void *state, const ls_call *call) {
     ls_shm *shm = state;
-    ls_shm_cell *cell = ls_shm_declare(shm, call);
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, call, &cell));
     const size_t bytes = call_bytes(shm);
     if (bytes <= LS_SHM_PAYLOAD) {
         if (bytes != 0) {
@@ -444,7 +448,8 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
 
 ls_status ls_shm_broadcast(void *state, const ls_call *call) {
     ls_shm *shm = state;
-    ls_shm_cell *cell = ls_shm_declare(shm, call);
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, call, &cell));
     const size_t bytes = call_bytes(shm);
     if (bytes <= LS_SHM_PAYLOAD) {
         if (shm->rank == call->root && bytes != 0) {

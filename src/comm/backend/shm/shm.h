@@ -148,6 +148,9 @@ ls_status ls_shm_wait(ls_shm *shm);
 /* For callers that poll: fails as ls_shm_wait would, without waiting. */
 ls_status ls_shm_check(ls_shm *shm);
 
+/* Fails with the reason of the rank that revoked the communicator, if one has. */
+ls_status ls_shm_sound(const ls_shm *shm);
+
 /* Marks this rank as one that will take no further step and wakes the others. */
 void ls_shm_leave(ls_shm *shm);
 
@@ -165,8 +168,9 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call);
 ls_status ls_shm_allreduce(void *state, const ls_call *call);
 ls_status ls_shm_progress(void *state, bool wait, bool *finished);
 
-/* Writes what ranks must agree on into this rank's next cell; returns the cell. */
-ls_shm_cell *ls_shm_declare(ls_shm *shm, const ls_call *call);
+/* Begins a call: writes what ranks must agree on into this rank's next cell, which may then be filled. Fails when the
+ * communicator was revoked meanwhile. */
+ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **cell);
 
 /* After the first step: LS_ERR_MISMATCH, saying who called what, unless all ranks declared the same. */
 ls_status ls_shm_agree(const ls_shm *shm);

@@ -85,6 +85,10 @@ static ls_status repeat_failure(const ls_shm *shm) {
     return (ls_status)shm->control->failure;
 }
 
+ls_status ls_shm_sound(const ls_shm *shm) {
+    return atomic_load(&shm->control->revoked) != LS_SHM_REVOKED ? LS_OK : repeat_failure(shm);
+}
+
 /* Makes this thread's error that of all ranks, unless another rank was first. */
 static ls_status give_up(ls_shm *shm, ls_status status) {
     ls_shm_control *control = shm->control;
@@ -168,9 +172,7 @@ static ls_status fail_late(ls_shm *shm) {
 
 /* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
 static ls_status look(ls_shm *shm, uint64_t now) {
-    if (atomic_load(&shm->control->revoked) == LS_SHM_REVOKED) {
-        return repeat_failure(shm);
-    }
+    LS_TRY(ls_shm_sound(shm));
     for (int rank = shm->seen; rank < shm->size; rank++) {
         if (came(shm, rank)) {
             continue;
