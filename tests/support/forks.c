@@ -1,22 +1,21 @@
 #include "tests/support/forks.h"
 
-#include <dirent.h>
+#include <ftw.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
 
-static int run_rank(const ls_forks *forks, int rank, ls_fork_function *function, const void *argument) {
+static const char *run_rank(int rank, const void *what) {
+    const ls_forks *forks = what;
     const struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
     char url[128];
     snprintf(url, sizeof url, "file://%s", forks->folder);
     ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = forks->timeout});
+    LS_MUST(store != NULL);
     const ls_join join = {.rank = rank,
                           .size = forks->size,
                           .local_rank = rank,
@@ -24,64 +23,41 @@ static int run_rank(const ls_forks *forks, int rank, ls_fork_function *function,
                           .store = store,
                           .prefix = "test/",
                           .timeout = forks->timeout};
-    ls_comm *world = store == NULL ? NULL : ls_comm_open(&ls_backend_shm, &join);
-    const int result = function(world, rank, argument);
+    ls_comm *world = ls_comm_open(&ls_backend_shm, &join);
+    const char *failure = forks->function(world, rank, forks->argument);
     ls_comm_free(world);
     ls_store_close(store);
-    return result;
+    return failure;
 }
 
-void ls_forks_start_some(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
-                         const void *argument) {
-    *forks = (ls_forks){.size = size, .timeout = timeout, .folder = "/tmp/lockstep-test-XXXXXX"};
+void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
+                    const void *argument) {
+    *forks = (ls_forks){.size = size,
+                        .timeout = timeout,
+                        .function = function,
+                        .argument = argument,
+                        .folder = "/tmp/lockstep-test-XXXXXX"};
     if (mkdtemp(forks->folder) == NULL) {
         abort();
     }
-    fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
-        if ((absent >> rank & 1) != 0) {
-            continue;
-        }
-        forks->processes[rank] = fork();
-        if (forks->processes[rank] == 0) {
-            const int result = run_rank(forks, rank, function, argument);
-            fflush(NULL);
-            _exit(result);
+        if ((absent >> rank & 1) == 0) {
+            forks->processes[rank] = process_start(run_rank, rank, forks);
         }
     }
-}
-
-void ls_forks_start(ls_forks *forks, int size, double timeout, ls_fork_function *function, const void *argument) {
-    ls_forks_start_some(forks, size, 0, timeout, function, argument);
 }
 
 int ls_forks_wait(ls_forks *forks, int rank) {
-    int status = -1;
-    if (forks->processes[rank] > 0) {
-        waitpid(forks->processes[rank], &status, 0);
-        forks->processes[rank] = 0;
-    }
-    return status;
+    const pid_t process = forks->processes[rank];
+    forks->processes[rank] = 0;
+    return process_wait(process);
 }
 
-/* Removes the store's folder: files and folders of files. */
-static void remove_tree(const char *path) {
-    DIR *folder = opendir(path);
-    struct dirent *entry = NULL;
-    while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        char name[512];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        if (unlink(name) != 0) {
-            remove_tree(name);
-        }
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    rmdir(path);
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    (void)status;
+    (void)kind;
+    (void)where;
+    return remove(path);
 }
 
 void ls_forks_end(ls_forks *forks) {
@@ -91,5 +67,16 @@ void ls_forks_end(ls_forks *forks) {
             (void)ls_forks_wait(forks, rank);
         }
     }
-    remove_tree(forks->folder);
+    (void)nftw(forks->folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+bool ls_forks_run(int size, double timeout, ls_fork_function *function, const void *argument) {
+    ls_forks forks;
+    bool good = true;
+    ls_forks_start(&forks, size, 0, timeout, function, argument);
+    for (int rank = 0; rank < size; rank++) {
+        good = ls_forks_wait(&forks, rank) == 0 && good;
+    }
+    ls_forks_end(&forks);
+    return good;
 }

@@ -76,40 +76,27 @@ static void end_yourself(ls_comm *world, way how) {
 }
 
 /* The victim. When it was stopped it is continued in the end, and must find the communicator revoked. */
-static int suffer(ls_comm *world, const fault *f, float *shared) {
+static const char *suffer(ls_comm *world, const fault *f, float *shared) {
     ls_work *work = NULL;
-    if (f->when == IN && call(world, f->what, shared, &work) != LS_OK) {
-        return 10;
+    if (f->when == IN) {
+        LS_MUST(call(world, f->what, shared, &work) == LS_OK);
     }
-    if (f->when == AFTER && call(world, f->what, shared, NULL) != LS_OK) {
-        return 11;
+    if (f->when == AFTER) {
+        LS_MUST(call(world, f->what, shared, NULL) == LS_OK);
     }
     end_yourself(world, f->how);
-    if (!ls_work_done(work) || (ls_work_wait(work) != LS_OK && ls_error_status() != LS_ERR_TIMEOUT)) {
-        return 13;
-    }
-    if (ls_comm_barrier(world, NULL) != LS_ERR_TIMEOUT) {
-        return 12;
-    }
-    return 0;
+    LS_MUST(ls_work_done(work) && (ls_work_wait(work) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_TIMEOUT);
+    return NULL;
 }
 
-#define EXPECT(condition)                                                                                              \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: rank %d: not true: %s (%s)\n", __FILE__, __LINE__, rank, #condition,               \
-                    ls_error_message());                                                                               \
-            return 1;                                                                                                  \
-        }                                                                                                              \
-    } while (0)
-
 /* Another rank: calls on until something fails, and looks at how. */
-static int survive(ls_comm *world, int rank, const fault *f, float *shared) {
+static const char *survive(ls_comm *world, const fault *f, float *shared) {
     const double start = ls_clock_seconds();
     const bool first_may_end = f->when != BEFORE;
     ls_status status = call(world, f->what, shared, NULL);
-    EXPECT(first_may_end || status != LS_OK);
-    EXPECT(f->when != AFTER || status == LS_OK);
+    LS_MUST(first_may_end || status != LS_OK);
+    LS_MUST(f->when != AFTER || status == LS_OK);
     const bool in_first = status != LS_OK;
     if (!in_first) {
         status = ls_comm_barrier(world, NULL);
@@ -123,32 +110,32 @@ static int survive(ls_comm *world, int rank, const fault *f, float *shared) {
     /* ls_comm_alloc and the warm-ups came before. */
     snprintf(number, sizeof number, "%s #%d:", in_first ? names[f->what] : names[BARRIER],
              1 + WARM_UPS + (in_first ? 1 : 2));
-    EXPECT(status == (f->how == STOPPED ? LS_ERR_TIMEOUT : LS_ERR_PEER));
-    EXPECT(strstr(message, victim) != NULL);
-    EXPECT(strncmp(message, number, strlen(number)) == 0);
-    EXPECT(f->how == STOPPED || took < AT_ONCE);
+    LS_MUST(status == (f->how == STOPPED ? LS_ERR_TIMEOUT : LS_ERR_PEER));
+    LS_MUST(strstr(message, victim) != NULL);
+    LS_MUST(strncmp(message, number, strlen(number)) == 0);
+    LS_MUST(f->how == STOPPED || took < AT_ONCE);
     const double again = ls_clock_seconds();
-    EXPECT(ls_comm_barrier(world, NULL) == status && strcmp(ls_error_message(), message) == 0);
-    EXPECT(call(world, SMALL, shared, NULL) == status && strcmp(ls_error_message(), message) == 0);
-    EXPECT(ls_comm_alloc(world, 100) == NULL && ls_error_status() == status);
-    EXPECT(ls_clock_seconds() - again < AT_ONCE / 2);
-    return 0;
+    LS_MUST(ls_comm_barrier(world, NULL) == status && strcmp(ls_error_message(), message) == 0);
+    LS_MUST(call(world, SMALL, shared, NULL) == status && strcmp(ls_error_message(), message) == 0);
+    LS_MUST(ls_comm_alloc(world, 100) == NULL && ls_error_status() == status);
+    LS_MUST(ls_clock_seconds() - again < AT_ONCE / 2);
+    return NULL;
 }
 
-static int fault_rank(ls_comm *world, int rank, const void *argument) {
+static const char *fault_rank(ls_comm *world, int rank, const void *argument) {
     const fault *f = argument;
-    EXPECT(world != NULL);
+    LS_MUST(world != NULL);
     float *shared = ls_comm_alloc(world, sizeof ordinary);
-    EXPECT(shared != NULL);
+    LS_MUST(shared != NULL);
     for (int i = 0; i < WARM_UPS; i++) {
-        EXPECT(ls_comm_barrier(world, NULL) == LS_OK);
+        LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
     }
-    return rank == f->victim ? suffer(world, f, shared) : survive(world, rank, f, shared);
+    return rank == f->victim ? suffer(world, f, shared) : survive(world, f, shared);
 }
 
 static void run_fault(const fault *f) {
     ls_forks forks;
-    ls_forks_start(&forks, f->size, f->how == STOPPED ? 0.3 : PATIENT, fault_rank, f);
+    ls_forks_start(&forks, f->size, 0, f->how == STOPPED ? 0.3 : PATIENT, fault_rank, f);
     for (int rank = 0; rank < f->size; rank++) {
         if (rank != f->victim && ls_forks_wait(&forks, rank) != 0) {
             fprintf(stderr, "size %d victim %d when %d how %d what %d\n", f->size, f->victim, (int)f->when, (int)f->how,
@@ -213,9 +200,9 @@ static void stopped_ranks(void **state) {
 /* ---- children of a rank do not vouch for it
  * -------------------------------------------------------------------------- */
 
-static int parent_rank(ls_comm *world, int rank, const void *argument) {
+static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
-    EXPECT(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
     if (rank == 1) {
         if (fork() == 0) {
             usleep(300000); /* a child that inherited everything outlives the rank */
@@ -224,15 +211,15 @@ static int parent_rank(ls_comm *world, int rank, const void *argument) {
         raise(SIGKILL);
     }
     const double start = ls_clock_seconds();
-    EXPECT(ls_comm_barrier(world, NULL) == LS_ERR_PEER);
-    EXPECT(ls_clock_seconds() - start < AT_ONCE && strstr(ls_error_message(), "rank 1 ") != NULL);
-    return 0;
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_PEER);
+    LS_MUST(ls_clock_seconds() - start < AT_ONCE && strstr(ls_error_message(), "rank 1 ") != NULL);
+    return NULL;
 }
 
 static void a_child_is_not_the_rank(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, PATIENT, parent_rank, NULL);
+    ls_forks_start(&forks, 2, 0, PATIENT, parent_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     ls_forks_end(&forks);
 }
@@ -240,17 +227,17 @@ static void a_child_is_not_the_rank(void **state) {
 /* ---- joining
  * ----------------------------------------------------------------------------------------------------------- */
 
-static int early_rank(ls_comm *world, int rank, const void *argument) {
+static const char *early_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
     (void)argument;
-    EXPECT(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
-    EXPECT(strstr(ls_error_message(), "rank 2 did not join") != NULL);
-    return 0;
+    LS_MUST(world == NULL && failed_with(LS_ERR_TIMEOUT, "rank 2 did not join"));
+    return NULL;
 }
 
 static void a_rank_that_never_joins(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start_some(&forks, 3, 1U << 2, 0.5, early_rank, NULL);
+    ls_forks_start(&forks, 3, 1U << 2, 0.5, early_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
@@ -259,53 +246,49 @@ static void a_rank_that_never_joins(void **state) {
 /* ---- too little memory
  * --------------------------------------------------------------------------------------------------- */
 
-static int poor_rank(ls_comm *world, int rank, const void *argument) {
+static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
-    EXPECT(world != NULL);
+    LS_MUST(world != NULL);
     if (rank == 0) { /* as when the machine cannot reserve any more */
         signal(SIGXFSZ, SIG_DFL);
         const struct rlimit little = {8 << 20, 8 << 20};
-        EXPECT(setrlimit(RLIMIT_FSIZE, &little) == 0);
+        LS_MUST(setrlimit(RLIMIT_FSIZE, &little) == 0);
     }
     float *small = ls_comm_alloc(world, 1 << 20);
-    EXPECT(small != NULL);
-    EXPECT(ls_comm_alloc(world, 16 << 20) == NULL && ls_error_status() == LS_ERR_MEMORY);
-    EXPECT(ls_comm_alloc(world, (size_t)1 << 56) == NULL && ls_error_status() == LS_ERR_MEMORY);
+    LS_MUST(small != NULL);
+    LS_MUST(ls_comm_alloc(world, 16 << 20) == NULL && ls_error_status() == LS_ERR_MEMORY);
+    LS_MUST(ls_comm_alloc(world, (size_t)1 << 56) == NULL && ls_error_status() == LS_ERR_MEMORY);
     small[0] = (float)rank;
-    EXPECT(ls_comm_allreduce(world, small, small, 100000, LS_F32, LS_SUM, NULL) == LS_OK && small[0] == 1.0F);
-    return 0;
+    LS_MUST(ls_comm_allreduce(world, small, small, 100000, LS_F32, LS_SUM, NULL) == LS_OK && small[0] == 1.0F);
+    return NULL;
 }
 
 static void a_shortage_is_an_error(void **state) {
     (void)state;
-    ls_forks forks;
-    ls_forks_start(&forks, 2, PATIENT, poor_rank, NULL);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    assert_int_equal(ls_forks_wait(&forks, 1), 0);
-    ls_forks_end(&forks);
+    assert_true(ls_forks_run(2, PATIENT, poor_rank, NULL));
 }
 
 /* ---- work
  * ------------------------------------------------------------------------------------------------------------------ */
 
-static int work_rank(ls_comm *world, int rank, const void *argument) {
+static const char *work_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
-    EXPECT(world != NULL);
+    LS_MUST(world != NULL);
     ls_work *works[3] = {NULL, NULL, NULL};
     if (rank == 1) {
         raise(SIGKILL);
     }
     for (int i = 0; i < 3; i++) {
-        EXPECT(ls_comm_allreduce(world, ordinary, ordinary, 300000, LS_F32, LS_SUM, &works[i]) == LS_OK || i > 0);
+        LS_MUST(ls_comm_allreduce(world, ordinary, ordinary, 300000, LS_F32, LS_SUM, &works[i]) == LS_OK || i > 0);
     }
     const double start = ls_clock_seconds();
     while (!ls_work_done(works[0])) { /* polling alone finds out, too */
-        EXPECT(ls_clock_seconds() - start < AT_ONCE);
+        LS_MUST(ls_clock_seconds() - start < AT_ONCE);
     }
-    EXPECT(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);
-    EXPECT(works[1] == NULL || ls_work_wait(works[1]) == LS_ERR_PEER);
+    LS_MUST(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);
+    LS_MUST(works[1] == NULL || ls_work_wait(works[1]) == LS_ERR_PEER);
     ls_comm_free(world); /* before works[2] is waited for */
-    EXPECT(works[2] == NULL || ls_work_wait(works[2]) != LS_OK);
+    LS_MUST(works[2] == NULL || ls_work_wait(works[2]) != LS_OK);
     fflush(NULL);
     _exit(0);
 }
@@ -313,7 +296,7 @@ static int work_rank(ls_comm *world, int rank, const void *argument) {
 static void work_fails_with_its_reason(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, PATIENT, work_rank, NULL);
+    ls_forks_start(&forks, 2, 0, PATIENT, work_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     ls_forks_end(&forks);
 }
