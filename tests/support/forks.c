@@ -14,7 +14,7 @@ static const char *run_rank(int rank, const void *what) {
     setrlimit(RLIMIT_CORE, &no_core);
     char url[128];
     snprintf(url, sizeof url, "file://%s", forks->folder);
-    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = forks->timeout});
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = rank == 0, .timeout = forks->timeout});
     LS_MUST(store != NULL);
     const ls_join join = {.rank = rank,
                           .size = forks->size,
