@@ -1,0 +1,351 @@
+/* ls_init, ls_finalize and ls_spawn between real processes, in each way ranks can meet. */
+#include "tests/support/unit.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/store_socket.h"
+#include "tests/support/processes.h"
+
+#include <lockstep/comm.h>
+
+static char folder[] = "/tmp/lockstep-init-XXXXXX";
+
+typedef struct plan {
+    ls_init_options options;
+    int listener; /* env://: given to rank 0 as a launcher does; -1: none */
+    int port;
+} plan;
+
+static int free_port(int *listener) {
+    const ls_address any = {.host = "127.0.0.1"};
+    assert_int_equal(ls_socket_listen(&any, false, listener), LS_OK);
+    return ls_socket_port(*listener);
+}
+
+/* ---- ls_init ---- */
+
+static const char *work(ls_comm *world, int rank, int size) {
+    LS_MUST(world != NULL);
+    LS_MUST(ls_world() == world);
+    LS_MUST(ls_comm_rank(world) == rank && ls_comm_size(world) == size);
+    LS_MUST(ls_comm_local_rank(world) == rank && ls_comm_local_size(world) == size);
+    LS_MUST(strcmp(ls_comm_backend(world), size > 1 ? "shm" : "self") == 0);
+    float value = (float)(rank + 1);
+    LS_MUST(ls_comm_allreduce(world, &value, &value, 1, LS_F32, LS_SUM, NULL) == LS_OK);
+    LS_MUST(value == (float)(size * (size + 1) / 2));
+    LS_MUST(ls_init(NULL) == NULL && failed_with(LS_ERR_STATE, "ls_init: this thread is already rank "));
+    LS_MUST(ls_finalize() == LS_OK);
+    LS_MUST(ls_world() == NULL);
+    LS_MUST(ls_finalize() == LS_OK);
+    return NULL;
+}
+
+static const char *init_by_options(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    return work(ls_init(&options), rank, options.world_size);
+}
+
+static void set_number(const char *name, int number) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", number);
+    setenv(name, text, 1);
+}
+
+static const char *init_by_environment(int rank, const void *what) {
+    const plan *p = what;
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", p->options.world_size);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", p->port);
+    if (p->listener >= 0 && rank == 0) {
+        set_number("LOCKSTEP_STORE_FD", p->listener);
+    } else if (p->listener >= 0) {
+        close(p->listener);
+    }
+    return work(ls_init(NULL), rank, p->options.world_size);
+}
+
+static void test_alone(void **state) {
+    (void)state;
+    plan p = {.options = {.world_size = 1}, .listener = -1, .port = 1};
+    processes_run(1, init_by_options, &p, 0);
+    processes_run(1, init_by_environment, &p, 0);
+}
+
+static void test_tcp(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        int listener;
+        char url[64];
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
+        close(listener);
+        const plan p = {.options = {.init = url, .world_size = size, .timeout = 30}};
+        processes_run(size, init_by_options, &p, 0);
+    }
+}
+
+static int count_files(const char *path) {
+    int count = 0;
+    DIR *list = opendir(path);
+    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
+        count += item->d_name[0] != '.';
+    }
+    if (list != NULL) {
+        closedir(list);
+    }
+    return count;
+}
+
+static void test_file(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        char url[128];
+        snprintf(url, sizeof url, "file://%s/meet", folder);
+        const plan p = {.options = {.init = url, .world_size = size, .timeout = 30, .key = "key"}};
+        processes_run(size, init_by_options, &p, 0);
+        assert_int_equal(count_files(folder), 0);
+    }
+}
+
+static void test_environment(void **state) {
+    (void)state;
+    for (int inherited = 0; inherited < 2; inherited++) {
+        plan p = {.options = {.world_size = 3}};
+        p.port = free_port(&p.listener);
+        if (!inherited) {
+            close(p.listener);
+            p.listener = -1;
+        }
+        processes_run(3, init_by_environment, &p, 0);
+        if (inherited) {
+            close(p.listener);
+        }
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    static const struct {
+        ls_init_options options;
+        ls_status status;
+        const char *says;
+    } rows[] = {
+        {{.world_size = 1, .backend = "carrier pigeon"}, LS_ERR_ARGUMENT, "carrier pigeon"},
+        {{.world_size = 2, .rank = 2}, LS_ERR_ARGUMENT, "ls_init: rank is 2"},
+        {{.init = "tcp://10.0.0.1:7", .world_size = 2, .rank = 1}, LS_ERR_DENIED, "set LOCKSTEP_KEY"},
+        {{.init = "tcp://127.0.0.1:1", .world_size = 2, .rank = 1, .timeout = 0.1},
+         LS_ERR_TIMEOUT,
+         "127.0.0.1:1 within"},
+        {{.init = "file:///dev/null/x", .world_size = 2, .rank = 0}, LS_ERR_IO, "/dev/null/x"},
+        {{.init = "file:///no/such", .world_size = 2, .rank = 1, .timeout = 0.1}, LS_ERR_TIMEOUT, "/no/such within"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (ls_init(&rows[i].options) != NULL || !failed_with(rows[i].status, rows[i].says)) {
+            fail_msg("row %zu: %s: %s", i, ls_status_name(ls_error_status()), ls_error_message());
+        }
+        assert_null(ls_world());
+    }
+}
+
+static const char *die_after_init(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    ls_comm *world = ls_init(&options);
+    LS_MUST(world != NULL);
+    if (rank == 1) {
+        kill(getpid(), SIGKILL);
+    }
+    LS_MUST(ls_finalize() == LS_ERR_PEER);
+    LS_MUST(failed_with(LS_ERR_PEER, "ls_finalize: rank 1 of 3"));
+    LS_MUST(ls_world() == NULL);
+    return NULL;
+}
+
+static void test_death_before_finalize(void **state) {
+    (void)state;
+    char url[128];
+    snprintf(url, sizeof url, "file://%s/meet", folder);
+    const plan p = {.options = {.init = url, .world_size = 3, .timeout = 30}};
+    processes_run(3, die_after_init, &p, 1U << 1);
+}
+
+static const char *disagree_about_backend(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    options.backend = rank == 0 ? "self" : "shm";
+    LS_MUST(ls_init(&options) == NULL);
+    LS_MUST(rank == 0 ? failed_with(LS_ERR_ARGUMENT, "a world of one") : failed_with(LS_ERR_PEER, "rank 0"));
+    return NULL;
+}
+
+static void test_one_fails_after_meeting(void **state) {
+    (void)state;
+    char url[128];
+    snprintf(url, sizeof url, "file://%s/meet", folder);
+    const plan p = {.options = {.init = url, .world_size = 2, .timeout = 30}};
+    processes_run(2, disagree_about_backend, &p, 0);
+}
+
+/* ---- ls_spawn ---- */
+
+/* Each spawn test forks first, so that the parent stays single-threaded and can look at what is left. */
+typedef struct order {
+    int ranks;
+    const char *deed; /* what rank 1 does */
+} order;
+
+static ls_status obey(ls_comm *world, void *argument) {
+    const order *o = argument;
+    int64_t ranks = ls_comm_rank(world);
+    if (ls_comm_size(world) != o->ranks || ls_world() != world) {
+        return ls_error_set(LS_ERR_INTERNAL, "not the world it should be");
+    }
+    const ls_status status = ls_comm_allreduce(world, &ranks, &ranks, 1, LS_I64, LS_SUM, NULL);
+    if (status != LS_OK || ranks != (int64_t)o->ranks * (o->ranks - 1) / 2) {
+        return status != LS_OK ? status : LS_ERR_INTERNAL;
+    }
+    if (ls_comm_rank(world) != 1) {
+        return strcmp(o->deed, "well") == 0 ? LS_OK : ls_comm_barrier(world, NULL);
+    }
+    if (strcmp(o->deed, "fail") == 0) {
+        return ls_error_set(LS_ERR_FORMAT, "the file of rank %d is no file", ls_comm_rank(world));
+    }
+    if (strcmp(o->deed, "silent") == 0) {
+        return LS_ERR_STOPPED;
+    }
+    if (strcmp(o->deed, "kill") == 0) {
+        kill(getpid(), SIGKILL);
+    }
+    if (strcmp(o->deed, "exit") == 0) {
+        _exit(3);
+    }
+    return LS_OK;
+}
+
+static const char *spawn(int number, const void *what) {
+    (void)number;
+    order o = *(const order *)what;
+    const ls_status status = ls_spawn(o.ranks, obey, &o);
+    LS_MUST(waitpid(-1, NULL, WNOHANG) < 0); /* no child is left */
+    LS_MUST(open("/dev/null", O_RDONLY) < 16);
+    if (strcmp(o.deed, "well") == 0) {
+        LS_MUST(status == LS_OK);
+    } else if (strcmp(o.deed, "fail") == 0) {
+        LS_MUST(status == LS_ERR_FORMAT);
+        LS_MUST(failed_with(LS_ERR_FORMAT, "ls_spawn: rank 1 of 3: the file of rank 1 is no file"));
+    } else if (strcmp(o.deed, "silent") == 0) {
+        LS_MUST(status == LS_ERR_STOPPED && failed_with(LS_ERR_STOPPED, "rank 1 of 3: its function returned"));
+    } else if (strcmp(o.deed, "kill") == 0) {
+        LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "ls_spawn: rank 1 of 3: process "));
+        LS_MUST(failed_with(LS_ERR_PEER, "was ended by signal 9 (Killed)"));
+    } else {
+        LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "exited with status 3"));
+    }
+    return NULL;
+}
+
+static void test_spawn(void **state) {
+    (void)state;
+    static const order orders[] = {{1, "well"}, {2, "well"},   {4, "well"}, {3, "fail"},
+                                   {3, "kill"}, {3, "silent"}, {3, "exit"}};
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        processes_run(1, spawn, &orders[i], 0);
+    }
+}
+
+static void *wait_for_end(void *argument) {
+    char byte;
+    return read(*(int *)argument, &byte, 1) == 0 ? argument : NULL;
+}
+
+static const char *spawn_wrongly(int number, const void *what) {
+    (void)number;
+    order o = {.ranks = 1, .deed = "well"};
+    int ends[2];
+    pthread_t thread;
+    LS_MUST(what == NULL && pipe(ends) == 0);
+    LS_MUST(ls_spawn(0, obey, &o) == LS_ERR_ARGUMENT && failed_with(LS_ERR_ARGUMENT, "ranks is 0"));
+    LS_MUST(ls_spawn(1, NULL, &o) == LS_ERR_ARGUMENT && failed_with(LS_ERR_ARGUMENT, "NULL"));
+    LS_MUST(pthread_create(&thread, NULL, wait_for_end, &ends[0]) == 0);
+    LS_MUST(ls_spawn(1, obey, &o) == LS_ERR_STATE && failed_with(LS_ERR_STATE, "has 2 threads"));
+    close(ends[1]);
+    pthread_join(thread, NULL);
+    LS_MUST(ls_init(NULL) != NULL);
+    LS_MUST(ls_spawn(1, obey, &o) == LS_ERR_STATE && failed_with(LS_ERR_STATE, "already"));
+    LS_MUST(ls_finalize() == LS_OK);
+    return NULL;
+}
+
+static void test_spawn_refused(void **state) {
+    (void)state;
+    processes_run(1, spawn_wrongly, NULL, 0);
+}
+
+static ls_status sleep_on(ls_comm *world, void *argument) {
+    const int *ends = argument;
+    const ls_status status = ls_comm_barrier(world, NULL);
+    if (status == LS_OK && ls_comm_rank(world) == 0 && write(ends[1], "x", 1) != 1) {
+        return LS_ERR_IO;
+    }
+    close(ends[0]);
+    pause(); /* holding ends[1] open */
+    return status;
+}
+
+static const char *be_orphaned(int number, const void *what) {
+    (void)number;
+    int ends[2];
+    memcpy(ends, what, sizeof ends);
+    LS_MUST(ls_spawn(2, sleep_on, ends) == LS_OK);
+    return NULL;
+}
+
+/* When the process that spawned ranks is killed, they are gone too: the pipe that they hold ends. */
+static void test_no_orphans(void **state) {
+    (void)state;
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t parent = process_start(be_orphaned, 0, ends);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    kill(parent, SIGKILL);
+    assert_int_equal(process_wait(parent), -SIGKILL);
+    assert_int_equal(read(ends[0], &byte, 1), 0);
+    close(ends[0]);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return rmdir(folder); /* fails if a job left something behind */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_death_before_finalize),
+        cmocka_unit_test(test_one_fails_after_meeting),
+        cmocka_unit_test(test_spawn),
+        cmocka_unit_test(test_spawn_refused),
+        cmocka_unit_test(test_no_orphans),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
