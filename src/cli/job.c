@@ -328,8 +328,12 @@ static ls_status start_ranks(job *self, int *exit_status) {
 static void describe_end(int wait_status, char *text, size_t size) {
     if (WIFSIGNALED(wait_status)) {
         const char *name = sigabbrev_np(WTERMSIG(wait_status));
-        snprintf(text, size, "was killed by %s%s%s", name != NULL ? "SIG" : "a signal", name != NULL ? name : "",
-                 WCOREDUMP(wait_status) ? " (core dumped)" : "");
+        const char *core = WCOREDUMP(wait_status) ? " (core dumped)" : "";
+        if (name != NULL) {
+            snprintf(text, size, "was killed by SIG%s%s", name, core);
+        } else {
+            snprintf(text, size, "was killed by signal %d%s", WTERMSIG(wait_status), core);
+        }
     } else {
         snprintf(text, size, "exited with status %d", WEXITSTATUS(wait_status));
     }

@@ -6,30 +6,30 @@ up() {
     await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
 }
 down() {
-    rm -f up.* got.*
+    rm -f up.* new.* got.*
 }
 pid_of() {
     cat "up.$1"
 }
 cat >sleeper <<'END'
-echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
 exec sleep 300
 END
 cat >stubborn <<'END'
 trap "" INT TERM HUP
-echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
 while :; do sleep 300; done
 END
 cat >polite <<'END'
 for signal in INT TERM HUP; do trap "echo $signal >>got.$RANK" $signal; done
 trap 'echo end >>got.$RANK; exit 0' USR1
-echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
 while :; do read -rt 0.05 <>nothing; done
 END
 cat >parent <<'END'
-bash -c 'trap "" TERM; echo $$ >up.child$RANK.new && mv up.child$RANK.new up.child$RANK; exec sleep 300' &
+bash -c 'trap "" TERM; echo $$ >new.child$RANK && mv new.child$RANK up.child$RANK; exec sleep 300' &
 setsid sleep 300 &
-echo $$ >up.$RANK.new && mv up.$RANK.new up.$RANK
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
 wait 2>/dev/null
 END
 mkfifo nothing
@@ -53,6 +53,8 @@ check "a rank that ends well early is no failure" is "$status" 0
 launch run -n 1 bash -c 'kill -SEGV $$' </dev/null
 check "a rank alone is killed by SIGSEGV" is "$status" 139
 check "and that is said" says err 'rank 0 (pid [0-9]*) was killed by SIGSEGV'
+launch run -n 1 bash -c 'kill -40 $$' </dev/null
+check "a signal without a name has its number" says err 'was killed by signal 40$'
 launch run -n 2 bash -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 300' </dev/null
 check "kill -9 on a rank: 137" is "$status" 137
 check "kill -9 on a rank: it is named" says err 'rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
@@ -206,7 +208,7 @@ wait 2>/dev/null
 # A reader that no longer reads keeps nobody from ending the job.
 down
 mkfifo full
-LS_TEST_MARK=$mark "$lockstep" run -n 2 --grace 0.2 bash -c 'echo $$ >up.$RANK; yes' >full 2>err </dev/null &
+LS_TEST_MARK=$mark "$lockstep" run -n 2 --grace 0.2 bash -c 'echo $$ >new.$RANK; mv new.$RANK up.$RANK; yes' >full 2>err </dev/null &
 launcher=$!
 exec 7<full
 up 2
