@@ -1,0 +1,83 @@
+/*
+ * Command lines of the examples: a table of options, read by name. Nothing here is Lockstep's.
+ */
+#ifndef LS_EXAMPLES_ARGUMENTS_H
+#define LS_EXAMPLES_ARGUMENTS_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum argument_kind {
+    ARGUMENT_COUNT,  /* a whole number of 0 or more, into a long */
+    ARGUMENT_NUMBER, /* a number above 0, into a double */
+    ARGUMENT_TEXT,   /* into a const char * */
+    ARGUMENT_FLAG    /* takes no value, into a bool */
+} argument_kind;
+
+typedef struct argument {
+    const char *name; /* "--epochs" */
+    argument_kind kind;
+    void *value;
+    const char *help;
+} argument;
+
+static inline void arguments_help(const char *program, const char *about, const argument *table, int count) {
+    printf("Usage: %s [OPTIONS]\n%s\n\n", program, about);
+    for (int i = 0; i < count; i++) {
+        static const char *const kinds[] = {"N", "X", "TEXT", ""};
+        printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
+    }
+    printf("  %-15s %-5s %s\n", "--help", "", "this text");
+}
+
+/* Stores one value; false when it does not have the form. */
+static inline bool argument_store(const argument *option, const char *text) {
+    char *end = NULL;
+    errno = 0;
+    if (option->kind == ARGUMENT_TEXT) {
+        *(const char **)option->value = text;
+        return *text != '\0';
+    }
+    if (option->kind == ARGUMENT_NUMBER) {
+        *(double *)option->value = strtod(text, &end);
+        return end != text && *end == '\0' && errno == 0 && *(double *)option->value > 0;
+    }
+    *(long *)option->value = strtol(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0 && *(long *)option->value >= 0;
+}
+
+/* Reads the command line; ends the program with status 2 and one sentence when it is wrong. */
+static inline void arguments_read(int argc, char **argv, const char *about, const argument *table, int count) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            arguments_help(argv[0], about, table, count);
+            exit(0);
+        }
+        const argument *option = NULL;
+        for (int k = 0; k < count && option == NULL; k++) {
+            option = strcmp(argv[i], table[k].name) == 0 ? &table[k] : NULL;
+        }
+        if (option == NULL) {
+            fprintf(stderr, "%s: unknown option %s: --help lists what there is\n", argv[0], argv[i]);
+            exit(2);
+        }
+        if (option->kind == ARGUMENT_FLAG) {
+            *(bool *)option->value = true;
+        } else if (i + 1 == argc || !argument_store(option, argv[i + 1])) {
+            static const char *const wants[] = {"a whole number of 0 or more", "a number above 0", "a text"};
+            fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], i + 1 < argc ? argv[i + 1] : "(nothing)",
+                    wants[option->kind]);
+            exit(2);
+        } else {
+            i++;
+        }
+    }
+}
+
+#define ARGUMENTS_READ(argc, argv, about, table)                                                                       \
+    arguments_read((argc), (argv), (about), (table), (int)(sizeof(table) / sizeof *(table)))
+
+#endif

@@ -1,0 +1,146 @@
+/*
+ * flashlight's distributed perceptron: learns y = sum of x^3 + sin(2 pi u) from 10 features x in [1, 2] and noise u,
+ * one sample at a time on each rank.
+ *
+ *     lockstep run -n 2 build/examples/perceptron
+ */
+#include <math.h>
+
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+
+static long epochs = 100;
+static long batch_size = 1;
+static long samples = 10000;
+static long seed = 1;
+static long max_steps = 0;
+static double learning_rate = 1e-4;
+static bool quiet;
+
+static const argument options[] = {
+    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (100)"},
+    {"--batch-size", ARGUMENT_COUNT, &batch_size, "samples per rank and step (1)"},
+    {"--samples", ARGUMENT_COUNT, &samples, "in all, divided over the ranks (10000)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate (0.0001)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
+    {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
+};
+
+enum { FEATURES = 10, WARM_UP = 100 };
+
+static ls_dataset *make_data(void) {
+    ls_scope *scope = ls_scope_begin();
+    const double two_pi = 6.283185307179586;
+    ls_tensor *x = ls_add(ls_rand(LS_SHAPE(samples, FEATURES), LS_F32), 1);
+    ls_tensor *noise = ls_sin(ls_mul(ls_rand(LS_SHAPE(samples, 1), LS_F32), two_pi));
+    ls_tensor *y = ls_add(ls_sum_axes(ls_pow(x, 3), LS_AXES(1), true), noise);
+    ls_dataset *set = ls_tensor_dataset(x, y);
+    return ls_scope_end(scope) == LS_OK ? set : NULL;
+}
+
+/* One step on one batch; adds its loss, weighted by its samples, to *loss_sum. */
+static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
+    ls_optimizer_zero_grad(optimizer);
+    ls_status status = ls_backward(loss);
+    if (status == LS_OK) {
+        status = ls_optimizer_step(optimizer);
+        *loss_sum += ls_item(loss) * (double)batch->count;
+    }
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+typedef struct progress {
+    long steps;
+    long timed_samples;
+    double seconds;
+} progress;
+
+static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, double sums[2], progress *done) {
+    double began = ls_clock_seconds();
+    ls_batch batch;
+    bool more = true;
+    for (;;) {
+        ls_status status = ls_loader_next(loader, &batch, &more);
+        if (status == LS_OK && more && batch.count > 0) {
+            status = step(model, optimizer, &batch, &sums[0]);
+        } else if (status == LS_OK && more) {
+            status = ls_data_parallel_skip(model);
+        }
+        if (status != LS_OK) {
+            return status;
+        }
+        if (!more) {
+            done->seconds += ls_clock_seconds() - began;
+            return LS_OK;
+        }
+        sums[1] += (double)batch.count;
+        done->steps++;
+        done->timed_samples += batch.global_count;
+        if (done->steps == WARM_UP) {
+            *done = (progress){.steps = WARM_UP};
+            began = ls_clock_seconds();
+        }
+        if (max_steps > 0 && done->steps >= max_steps) {
+            done->seconds += ls_clock_seconds() - began;
+            return LS_OK;
+        }
+    }
+}
+
+static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {
+    progress done = {0};
+    double error = 0;
+    for (long i = 0; i < epochs && (max_steps == 0 || done.steps < max_steps); i++) {
+        double sums[2] = {0, 0};
+        ls_status status = epoch(model, optimizer, loader, sums, &done);
+        if (status == LS_OK) {
+            status = ls_comm_allreduce(world, sums, sums, 2, LS_F64, LS_SUM, NULL);
+        }
+        if (status != LS_OK) {
+            return status;
+        }
+        error = sums[0] / sums[1];
+        if (ls_comm_rank(world) == 0 && !quiet) {
+            printf("Epoch: %ld Mean Squared Error: %g\n", i + 1, error);
+            fflush(stdout);
+        }
+    }
+    if (ls_comm_rank(world) == 0) {
+        if (quiet) {
+            printf("Mean Squared Error: %g\n", error);
+        }
+        printf("throughput: %.0f samples/s\n", done.seconds > 0 ? (double)done.timed_samples / done.seconds : 0);
+    }
+    return LS_OK;
+}
+
+static ls_status run(ls_comm *world) {
+    ls_seed((uint64_t)seed);
+    ls_loader *loader = ls_loader_new(
+        make_data(), &(ls_loader_options){.batch_size = batch_size, .comm = world, .seed = (uint64_t)seed});
+    ls_module *model =
+        ls_data_parallel(ls_sequential(ls_nn_linear(FEATURES, 100), ls_nn_relu(), ls_nn_linear(100, 1)), world, NULL);
+    ls_optimizer *optimizer =
+        model != NULL ? ls_sgd(model, &(ls_sgd_options){.learning_rate = learning_rate, .momentum = 0.9}) : NULL;
+    const ls_status status =
+        loader != NULL && optimizer != NULL ? train(world, model, optimizer, loader) : ls_error_status();
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    ARGUMENTS_READ(argc, argv, "Learns a sum of cubes, one sample at a time.", options);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "perceptron: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
