@@ -7,6 +7,7 @@ scratch=$(mktemp -d)
 mark=lockstep-test-$$-$RANDOM$RANDOM # in the environment of everything that `launch` starts, and of nothing else
 lockstep=$LS_BUILD/bin/lockstep
 trap 'end_marked; rm -rf "$scratch"' EXIT
+trap 'exit 143' TERM INT HUP # so that a test runner's time limit cleans up too
 cd "$scratch" || exit 1
 
 # The process ids of what runs with the mark in its environment; zombies have none.
