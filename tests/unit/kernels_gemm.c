@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
+#include "tensor/device/cpu/gemm.h"
 
 /* Numbers of either type in one array, with a frame of marks around that nothing may write to. */
 enum { FRAME = 32 };
@@ -55,6 +56,27 @@ static matrix matrix_copy(const matrix *m) {
     return copy;
 }
 
+/* Ways to a product. All must give it for every shape, not only for those they are chosen for. */
+static ls_status by_choice(const ls_gemm *gemm) {
+    return ls_cpu_gemm(NULL, gemm);
+}
+
+static ls_status by_plain_loops(const ls_gemm *gemm) {
+    ls_gemm_plain(gemm);
+    return LS_OK;
+}
+
+static ls_status by_avx512(const ls_gemm *gemm) {
+    return gemm->dtype == LS_F32 && ls_gemm_avx512(gemm) ? LS_OK : by_plain_loops(gemm);
+}
+
+static ls_status by_library(const ls_gemm *gemm) {
+    return gemm->m > 0 && gemm->n > 0 && gemm->k > 0 ? ls_gemm_library(gemm) : by_choice(gemm);
+}
+
+typedef ls_status way(const ls_gemm *gemm);
+static way *const ways[] = {by_choice, by_plain_loops, by_avx512, by_library};
+
 /* What one case is; leading dimensions are the widths plus `slack`. */
 typedef struct product_case {
     ls_dtype dtype;
@@ -73,7 +95,7 @@ static double expected(const product_case *c, const matrix *a, const matrix *b, 
     return c->relu && sum < 0 ? 0 : sum;
 }
 
-static void check_product(const product_case *c, uint64_t stream) {
+static void check_product_by(way *multiply, const product_case *c, uint64_t stream) {
     const matrix a =
         matrix_random(c->dtype, c->transpose_a ? c->k : c->m, (c->transpose_a ? c->m : c->k) + c->slack, 4 * stream);
     const matrix b = matrix_random(c->dtype, c->transpose_b ? c->n : c->k, (c->transpose_b ? c->k : c->n) + c->slack,
@@ -103,7 +125,7 @@ static void check_product(const product_case *c, uint64_t stream) {
                           .accumulate = c->accumulate,
                           .bias = c->bias ? matrix_data(&bias) : NULL,
                           .activation = c->relu ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
-    assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
+    assert_int_equal(multiply(&gemm), LS_OK);
     const double tolerance = (c->dtype == LS_F32 ? 1e-6 : 1e-14) * (double)(c->k + 2);
     for (int64_t at = -FRAME; at < out.rows * out.stride + FRAME; at++) {
         const int64_t i = at < 0 ? -1 : at / out.stride;
@@ -127,17 +149,23 @@ static void check_product(const product_case *c, uint64_t stream) {
     free(before.memory);
 }
 
+static void check_product(const product_case *c, uint64_t stream) {
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        check_product_by(ways[i], c, stream);
+    }
+}
+
 /* All twenty ways to transpose, accumulate or finish one shape. */
 static void check_shape(ls_dtype dtype, int64_t m, int64_t n, int64_t k, int64_t slack, uint64_t stream) {
-    for (int way = 0; way < 20; way++) {
-        const int finish = way / 4; /* plain, accumulate, bias, relu, both */
+    for (int kind = 0; kind < 20; kind++) {
+        const int finish = kind / 4; /* plain, accumulate, bias, relu, both */
         const product_case c = {.dtype = dtype,
                                 .m = m,
                                 .n = n,
                                 .k = k,
                                 .slack = slack,
-                                .transpose_a = (way & 1) != 0,
-                                .transpose_b = (way & 2) != 0,
+                                .transpose_a = (kind & 1) != 0,
+                                .transpose_b = (kind & 2) != 0,
                                 .accumulate = finish == 1,
                                 .bias = finish == 2 || finish == 4,
                                 .relu = finish >= 3};
@@ -173,12 +201,14 @@ static void test_random_shapes(void **state) {
 static void test_layer_shapes(void **state) {
     (void)state;
     static const int64_t batches[] = {1, 3, 32, 64};
-    static const int64_t layers[][2] = {{10, 100}, {100, 1}, {96, 80}, {80, 10}, {784, 33}};
+    static const int64_t layers[][2] = {{10, 100}, {100, 1}, {96, 80}, {80, 10}, {784, 33}, {1024, 70}, {130, 1024}};
     for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++) {
         for (size_t l = 0; l < sizeof layers / sizeof layers[0]; l++) {
             const int64_t in = layers[l][0];
             const int64_t out = layers[l][1];
-            check_product(&(product_case){.m = batches[b], .n = out, .k = in, .transpose_b = true, .bias = true}, b);
+            check_product(
+                &(product_case){.m = batches[b], .n = out, .k = in, .transpose_b = true, .bias = true, .relu = true},
+                b);
             check_product(&(product_case){.m = out, .n = in, .k = batches[b], .transpose_a = true}, b);
             check_product(&(product_case){.m = batches[b], .n = in, .k = out}, b);
         }

@@ -1,0 +1,25 @@
+/*
+ * The matrix products behind ls_cpu_gemm, which chooses among them (gemm.c). The first two take
+ * an inner size of zero too; all finish the result (bias, activation) themselves.
+ */
+#ifndef LS_TENSOR_DEVICE_CPU_GEMM_H
+#define LS_TENSOR_DEVICE_CPU_GEMM_H
+
+#include "tensor/device/cpu/cpu_kernels.h"
+
+/*
+ * Small f32 products with masked vectors. False, with nothing done, where the processor lacks AVX-512 (or hides it, as
+ * valgrind does) or both operands are transposed.
+ */
+bool ls_gemm_avx512(const ls_gemm *gemm);
+
+/* Plain loops, for small products and for those that are one pass over a matrix. */
+void ls_gemm_plain(const ls_gemm *gemm);
+
+/* The bias and the activation of a product that a library made; nothing when it accumulates. */
+void ls_gemm_finish(const ls_gemm *gemm);
+
+/* oneDNN for f32, OpenBLAS for f64. */
+ls_status ls_gemm_library(const ls_gemm *gemm);
+
+#endif
