@@ -54,26 +54,46 @@ uint32_t ls_random_u32(uint64_t seed, uint64_t stream, uint64_t index) {
     return words[index % 4];
 }
 
-static uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t index) {
+/* Numbers 2 * pair and 2 * pair + 1 of 64 bits. */
+static void random_u64_pair(uint64_t seed, uint64_t stream, uint64_t pair, uint64_t numbers[2]) {
     uint32_t words[4];
-    ls_random_block(seed, stream, index / 2, words);
-    const uint64_t at = (index % 2) * 2;
-    return (uint64_t)words[at] << 32 | words[at + 1];
+    ls_random_block(seed, stream, pair, words);
+    numbers[0] = (uint64_t)words[0] << 32 | words[1];
+    numbers[1] = (uint64_t)words[2] << 32 | words[3];
+}
+
+void ls_random_uniform_pair(uint64_t seed, uint64_t stream, uint64_t pair, double numbers[2]) {
+    uint64_t bits[2];
+    random_u64_pair(seed, stream, pair, bits);
+    numbers[0] = (double)(bits[0] >> 11) * 0x1p-53;
+    numbers[1] = (double)(bits[1] >> 11) * 0x1p-53;
+}
+
+void ls_random_normal_pair(uint64_t seed, uint64_t stream, uint64_t pair, double numbers[2]) {
+    const double two_pi = 6.283185307179586476925;
+    double uniform[2];
+    ls_random_uniform_pair(seed, stream, pair, uniform);
+    const double radius = sqrt(-2.0 * log1p(-uniform[0]));
+    const double angle = two_pi * uniform[1];
+    numbers[0] = radius * cos(angle);
+    numbers[1] = radius * sin(angle);
 }
 
 double ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
-    return (double)(random_u64(seed, stream, index) >> 11) * 0x1p-53;
+    double pair[2];
+    ls_random_uniform_pair(seed, stream, index / 2, pair);
+    return pair[index % 2];
 }
 
 double ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
-    const double two_pi = 6.283185307179586476925;
-    const uint64_t pair = index / 2 * 2;
-    const double radius = sqrt(-2.0 * log1p(-ls_random_uniform(seed, stream, pair)));
-    const double angle = two_pi * ls_random_uniform(seed, stream, pair + 1);
-    return radius * (index % 2 == 0 ? cos(angle) : sin(angle));
+    double pair[2];
+    ls_random_normal_pair(seed, stream, index / 2, pair);
+    return pair[index % 2];
 }
 
 uint64_t ls_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound) {
     __extension__ typedef unsigned __int128 wide; /* one multiplication instead of a loop of divisions */
-    return (uint64_t)(((wide)random_u64(seed, stream, index) * bound) >> 64);
+    uint64_t pair[2];
+    random_u64_pair(seed, stream, index / 2, pair);
+    return (uint64_t)(((wide)pair[index % 2] * bound) >> 64);
 }

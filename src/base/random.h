@@ -13,6 +13,10 @@ ls_random_state ls_random_next_stream(void);
 /* Four 32-bit words: block `block` of `stream` under `seed` (ls_random_u32's words 4 * block and on). */
 void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);
 
+/* Numbers 2 * pair and 2 * pair + 1 of ls_random_uniform and of ls_random_normal, for less than two calls cost. */
+void ls_random_uniform_pair(uint64_t seed, uint64_t stream, uint64_t pair, double numbers[2]);
+void ls_random_normal_pair(uint64_t seed, uint64_t stream, uint64_t pair, double numbers[2]);
+
 /* A number in [0, bound) without bias for all practical bounds (multiply-high of 64 bits); number `index` of the
  * stream. */
 uint64_t ls_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);

@@ -100,6 +100,20 @@ const ls_kernels ls_cpu_kernels = {
     .min = ls_cpu_min,
     .max = ls_cpu_max,
     .add_sum = ls_cpu_add_sum,
+    /* random.c */
+    .random_uniform = ls_cpu_random_uniform,
+    .random_normal = ls_cpu_random_normal,
+    .random_integer = ls_cpu_random_integer,
+    .dropout = ls_cpu_dropout,
+    /* scan.c */
+    .argmax = ls_cpu_argmax,
+    .argmin = ls_cpu_argmin,
+    .cumsum = ls_cpu_cumsum,
+    /* index.c */
+    .index_select = ls_cpu_index_select,
+    .index_add = ls_cpu_index_add,
+    .take_along = ls_cpu_take_along,
+    .scatter_add = ls_cpu_scatter_add,
 
     /* gemm.c, softmax.c, class_loss.c, layer_norm.c, batch_norm.c, flat.c, optimizer.c */
     .gemm = ls_cpu_gemm,
