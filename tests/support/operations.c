@@ -120,3 +120,40 @@ void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, c
         fail_msg("\"%s\" does not say \"%s\"", ls_error_message(), words);
     }
 }
+
+static double precision_of(ls_dtype dtype) {
+    return dtype == LS_BF16 ? 0x1p-8 : dtype == LS_F16 ? 0x1p-11 : 1e-6;
+}
+
+void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const double *values) {
+    if (tensor == NULL) {
+        fail_msg("no tensor: %s", ls_error_message());
+    }
+    assert_int_equal(ls_dtype_of(tensor), dtype);
+    assert_int_equal(ls_ndim(tensor), shape.ndim);
+    int64_t count = 1;
+    for (int i = 0; i < shape.ndim; i++) {
+        assert_int_equal(ls_size(tensor, i), shape.size[i]);
+        count *= shape.size[i];
+    }
+    for (int64_t k = 0; k < count; k++) {
+        int64_t index[LS_MAX_DIMS];
+        int64_t rest = k;
+        for (int i = shape.ndim - 1; i >= 0; i--) {
+            index[i] = rest % shape.size[i];
+            rest /= shape.size[i];
+        }
+        const double is = ls_at(tensor, index);
+        const double difference = fabs(is - values[k]);
+        if (is != values[k] && !(isnan(is) && isnan(values[k])) &&
+            !(difference <= precision_of(dtype) * (1 + fabs(values[k])))) {
+            fail_msg("element %lld is %.9g, not %.9g", (long long)k, is, values[k]);
+        }
+    }
+}
+
+ls_tensor *leaf_from(ls_shape shape, const double *values) {
+    ls_tensor *leaf = ls_from(shape, LS_F64, values);
+    assert_int_equal(ls_set_requires_grad(leaf, true), LS_OK);
+    return leaf;
+}

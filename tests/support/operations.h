@@ -35,6 +35,13 @@ ls_tensor *wave(ls_shape shape, int salt);
 void check_against(const fixture *fixtures, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
                    ls_tensor *const *extra, int extra_count);
 
+/* Fails the test unless the tensor has this shape and dtype and, in row-major order, these values (to 1e-6 relative, or
+ * what its dtype can tell apart); NaN is equal to NaN. */
+void check_values(const ls_tensor *tensor, ls_shape shape, ls_dtype dtype, const double *values);
+
+/* An f64 leaf that wants a gradient. */
+ls_tensor *leaf_from(ls_shape shape, const double *values);
+
 /* Ends `scope`, in which `result` was to be refused: its first failure is `status` with `words` in the message. */
 void check_refused(ls_scope *scope, const ls_tensor *result, ls_status status, const char *words);
 
