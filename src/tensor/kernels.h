@@ -199,7 +199,8 @@ typedef struct ls_kernels {
                                      const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,
                                      const ls_tensor *rstd, const ls_tensor *weight, bool training);
 
-    /* indexing; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range */
+    /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and
+     * scatter_add's index may be smaller than x (or y) along the other axes. */
     ls_status (*index_select)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
     ls_status (*index_add)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
     ls_status (*take_along)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);

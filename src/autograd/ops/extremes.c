@@ -147,16 +147,11 @@ static ls_status argument_shape(ls_op_call *call) {
 }
 
 static ls_status argument_forward(ls_op_call *call) {
-    ls_tensor *x = ls_dense(call->op->name, call->inputs[0]);
-    if (x == NULL) {
-        return ls_error_status();
-    }
+    const ls_tensor *x = call->inputs[0];
     ls_tensor look = ls_reduce_look(call->output, x, call->parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
     const argument_kernel kernel = *LS_KERNEL_AT(argument_kernel, kernels, call->op->kernel);
-    const ls_status status = kernel(ls_stream_of(x), &look, x, single_axis(call->parameters));
-    ls_tensor_drop(x);
-    return status;
+    return kernel(ls_stream_of(x), &look, x, single_axis(call->parameters));
 }
 
 static const ls_op argmax_op = {

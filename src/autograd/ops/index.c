@@ -2,6 +2,9 @@
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
 
+#include <stdio.h>
+#include <string.h>
+
 enum { X, INDEX };
 
 typedef ls_status (*index_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis,
@@ -11,7 +14,15 @@ static int axis_of(const ls_op_parameters *parameters) {
     return (int)parameters->integer[0];
 }
 
-/* y = kernel(x, index) for x of any strides; y is seen in `ndim` sizes, index as the kernel wants it. */
+/* The kernel that found an index out of range named itself; the user called something else. */
+static ls_status rename_failure(const char *call, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    const char *reason = strstr(message, ": ");
+    return status == LS_ERR_ARGUMENT && reason != NULL ? ls_fail(status, "%s%s", call, reason) : status;
+}
+
+/* y = kernel(x, index), for x of any strides. */
 static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *index) {
     ls_tensor *x = ls_dense(call->op->name, call->inputs[X]);
     if (x == NULL) {
@@ -21,7 +32,7 @@ static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *ind
     const ls_status status = (*LS_KERNEL_AT(index_kernel, kernels, call->op->kernel))(ls_stream_of(x), y, x,
                                                                                       axis_of(call->parameters), index);
     ls_tensor_drop(x);
-    return status;
+    return status == LS_OK ? LS_OK : rename_failure(call->op->name, status);
 }
 
 /* Adds the gradient, seen as `ndim` sizes, to the elements of x's that were picked. */
@@ -157,7 +168,7 @@ static ls_status take_along_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X], *index = call->inputs[INDEX];
     bool fits = x->ndim == index->ndim;
     for (int i = 0; i < x->ndim && fits; i++) {
-        fits = i == axis_of(call->parameters) || index->size[i] == x->size[i];
+        fits = i == axis_of(call->parameters) || index->size[i] <= x->size[i];
     }
     if (!fits) {
         return ls_fail(LS_ERR_SHAPE,
@@ -175,32 +186,12 @@ static const ls_op take_along_op = {.name = "ls_take_along",
                                     .kernel = LS_KERNEL(take_along),
                                     .kernel_backward = LS_KERNEL(scatter_add)};
 
-/* x cut to the sizes that the index has along the other axes, as PyTorch's gather allows; a reference of the caller's.
- */
-static ls_tensor *cut_to_index(ls_tensor *x, int along, const ls_tensor *index) {
-    ls_tensor *cut = ls_tensor_hold(x);
-    for (int i = 0; i < x->ndim && x->ndim == index->ndim && cut != NULL; i++) {
-        if (i != along && index->size[i] < x->size[i]) {
-            ls_tensor *narrower = ls_tensor_take(ls_narrow(cut, i, 0, index->size[i]));
-            ls_tensor_drop(cut);
-            cut = narrower;
-        }
-    }
-    return cut;
-}
-
 ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index) {
     if (x == NULL || index == NULL) {
         return apply_to_null(&take_along_op, x, index);
     }
     const int along = ls_op_axis("ls_take_along", x, axis);
-    ls_tensor *cut = along < 0 ? NULL : cut_to_index(x, along, index);
-    if (cut == NULL) {
-        return NULL;
-    }
-    ls_tensor *y = apply_indexed(&take_along_op, cut, along, index);
-    ls_tensor_drop(cut);
-    return y;
+    return along < 0 ? NULL : apply_indexed(&take_along_op, x, along, index);
 }
 
 const ls_op *const ls_index_ops[] = {&index_select_op, &embedding_op, &take_along_op, NULL};

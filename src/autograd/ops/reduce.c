@@ -239,25 +239,20 @@ ls_tensor *ls_reduce_real(const ls_op *op, ls_tensor *x, ls_axes axes, bool keep
 /* ---- cumsum --------------------------------------------------------------------------------------------------- */
 
 static ls_status cumsum_forward(ls_op_call *call) {
-    ls_tensor *x = ls_dense(call->op->name, call->inputs[0]);
-    if (x == NULL) {
-        return ls_error_status();
-    }
+    const ls_tensor *x = call->inputs[0];
     const int axis = (int)call->parameters->integer[0];
-    const ls_status status = ls_kernels_of(x)->cumsum(ls_stream_of(x), call->output, x, axis, false);
-    ls_tensor_drop(x);
-    return status;
+    return ls_kernels_of(x)->cumsum(ls_stream_of(x), call->output, x, axis, false);
 }
 
+/* Each element is in all sums from its own on. */
 static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
-    const char *name = node->op->name;
-    ls_tensor *g = ls_dense(name, gradient);
-    ls_tensor *share = ls_tensor_new(name, gradient->ndim, gradient->size, gradient->dtype);
+    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
+    if (share == NULL) {
+        return ls_error_status();
+    }
     const int axis = (int)node->parameters.integer[0];
-    ls_status status = g == NULL || share == NULL ? ls_error_status()
-                                                  : ls_kernels_of(g)->cumsum(ls_stream_of(g), share, g, axis, true);
-    ls_tensor_drop(g);
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    LS_TRY(ls_kernels_of(share)->cumsum(ls_stream_of(share), share, gradient, axis, true));
+    return ls_give(node, 0, share);
 }
 
 static const ls_op cumsum_op = {
