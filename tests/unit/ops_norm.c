@@ -141,7 +141,11 @@ static void test_batch_norm_refuses(void **state) {
     scope = ls_scope_begin();
     ls_tensor *wide = ls_zeros(LS_SHAPE(3), LS_F64);
     check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), wide, wide, NULL, NULL, false, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "running_mean must be contiguous and f32");
+                  "running_mean is f64, must be f32 for x of f32");
+    scope = ls_scope_begin();
+    ls_tensor *strided = ls_slice(zeros(LS_SHAPE(6)), 0, 0, 6, 2);
+    check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), strided, strided, NULL, NULL, false, 0.1, 1e-5),
+                  LS_ERR_SHAPE, "running_mean is changed in place and must be contiguous");
 }
 
 int main(void) {

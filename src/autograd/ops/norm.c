@@ -193,9 +193,13 @@ static ls_status check_channels(const batch_norm *norm) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
                            LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
         }
-        if (part->dtype != compute || !part->contiguous) {
-            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s must be contiguous and %s for x of %s", names[i],
-                           ls_dtype_name(compute), ls_dtype_name((ls_dtype)norm->x->dtype));
+        if (part->dtype != compute) {
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be %s for x of %s", names[i],
+                           ls_dtype_name((ls_dtype)part->dtype), ls_dtype_name(compute),
+                           ls_dtype_name((ls_dtype)norm->x->dtype));
+        }
+        if (i < 2 && !part->contiguous) {
+            return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is changed in place and must be contiguous", names[i]);
         }
     }
     return LS_OK;
@@ -267,7 +271,7 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
         ls_tensor *const inputs[] = {
             [X] = x, [WEIGHT] = norm->weight, [BIAS] = norm->bias, [MEAN] = mean, [RSTD] = rstd};
         const ls_op_parameters parameters = {.integer = {[TRAINING] = norm->training}};
-        result = ls_apply(&batch_norm_op, inputs, RSTD + 1, &parameters);
+        result = ls_apply_dense(&batch_norm_op, inputs, RSTD + 1, RSTD + 1, &parameters, 1U << WEIGHT | 1U << BIAS);
     } else {
         (void)ls_scope_failed();
     }
