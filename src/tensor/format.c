@@ -213,7 +213,7 @@ static void put_suffix(printer *p, const char *format, ...) {
     vsnprintf(suffix, sizeof suffix, format, arguments);
     va_end(arguments);
     writer *out = &p->out;
-    if (out->length - out->line_start + strlen(suffix) + 2 > LINE_WIDTH) {
+    if (out->length - out->line_start + strlen(suffix) + 4 > LINE_WIDTH) {
         put_text(out, ",");
         put_newlines(out, 1);
         put_spaces(out, (int)strlen(prefix));

@@ -1,0 +1,243 @@
+/*
+ * A handful of operations for tests of the engine itself, each there for one thing that a rule can do: share its
+ * gradient, give views and repeats, write into a sink, keep tensors, communicate, fail. They take f32 and f64 alike by
+ * way of the kernels.
+ */
+#ifndef LS_TESTS_SUPPORT_TOY_OPS_H
+#define LS_TESTS_SUPPORT_TOY_OPS_H
+
+#include <string.h>
+
+#include "autograd/op.h"
+
+static inline ls_status toy_status(const ls_tensor *made) {
+    return made != NULL ? LS_OK : ls_error_status();
+}
+
+/* As broadcasting makes it. */
+static inline ls_status toy_shape_of_all(ls_op_call *call) {
+    int64_t size[LS_MAX_DIMS];
+    int ndim = 0;
+    for (int i = 0; i < call->input_count; i++) {
+        ndim = call->inputs[i] != NULL && call->inputs[i]->ndim > ndim ? call->inputs[i]->ndim : ndim;
+    }
+    for (int axis = 0; axis < ndim; axis++) {
+        size[axis] = 1;
+        for (int i = 0; i < call->input_count; i++) {
+            const ls_tensor *input = call->inputs[i];
+            const int at = input != NULL ? axis - (ndim - input->ndim) : -1;
+            size[axis] = at >= 0 && input->size[at] != 1 ? input->size[at] : size[axis];
+        }
+    }
+    call->output = ls_tensor_new(call->op->name, ndim, size, (ls_dtype)call->inputs[0]->dtype);
+    return toy_status(call->output);
+}
+
+static inline ls_status toy_map(ls_map_kernel kernel, ls_tensor *y, const ls_tensor *a, const ls_tensor *b) {
+    return kernel(ls_stream_of(y), y, (const ls_tensor *const[]){a, b}, NULL);
+}
+
+/* A new tensor of a's shape with kernel(a, b). */
+static inline ls_tensor *toy_new_map(ls_map_kernel kernel, const ls_tensor *a, const ls_tensor *b) {
+    ls_tensor *y = ls_tensor_new("toy", a->ndim, a->size, (ls_dtype)a->dtype);
+    return y != NULL && toy_map(kernel, y, a, b) == LS_OK ? y : NULL;
+}
+
+/* a + b: both inputs are given the gradient itself; b may be NULL. */
+static inline ls_status toy_add_forward(ls_op_call *call) {
+    const ls_kernels *kernels = ls_kernels_of(call->output);
+    return call->inputs[1] != NULL ? toy_map(kernels->add, call->output, call->inputs[0], call->inputs[1])
+                                   : kernels->copy(ls_stream_of(call->output), call->output, call->inputs[0]);
+}
+static inline ls_status toy_add_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(ls_give(node, 0, gradient));
+    return node->inputs[1] != NULL ? ls_give(node, 1, gradient) : LS_OK;
+}
+static const ls_op toy_add_op = {.name = "toy_add",
+                                 .shape = toy_shape_of_all,
+                                 .forward = toy_add_forward,
+                                 .backward = toy_add_backward,
+                                 .optional = 2};
+
+/* a * b: each input is given a tensor that was made for it. */
+static inline ls_status toy_mul_forward(ls_op_call *call) {
+    return toy_map(ls_kernels_of(call->output)->mul, call->output, call->inputs[0], call->inputs[1]);
+}
+static inline ls_status toy_mul_backward(ls_node *node, ls_tensor *gradient) {
+    for (int i = 0; i < 2; i++) {
+        if (ls_wants(node, i)) {
+            LS_TRY(ls_give(node, i, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[1 - i])));
+        }
+    }
+    return LS_OK;
+}
+static const ls_op toy_mul_op = {
+    .name = "toy_mul", .shape = toy_shape_of_all, .forward = toy_mul_forward, .backward = toy_mul_backward};
+
+/* x * x: writes its gradient into a sink. */
+static inline ls_status toy_square_forward(ls_op_call *call) {
+    return toy_map(ls_kernels_of(call->output)->mul, call->output, call->inputs[0], call->inputs[0]);
+}
+static inline ls_status toy_square_backward(ls_node *node, ls_tensor *gradient) {
+    bool accumulate;
+    ls_tensor *sink = ls_sink(node, 0, &accumulate);
+    ls_tensor *half = sink != NULL ? toy_new_map(ls_kernels_of(sink)->mul, gradient, node->inputs[0]) : NULL;
+    ls_tensor *whole = half != NULL ? toy_new_map(ls_kernels_of(sink)->add, half, half) : NULL;
+    if (whole == NULL) {
+        return ls_error_status();
+    }
+    return accumulate ? toy_map(ls_kernels_of(sink)->add, sink, sink, whole)
+                      : ls_kernels_of(sink)->copy(ls_stream_of(sink), sink, whole);
+}
+static const ls_op toy_square_op = {
+    .name = "toy_square", .shape = toy_shape_of_all, .forward = toy_square_forward, .backward = toy_square_backward};
+
+/* The sum of all elements: gives a view that repeats one number. */
+static inline ls_status toy_sum_shape(ls_op_call *call) {
+    call->output = ls_tensor_new("toy_sum", 0, NULL, (ls_dtype)call->inputs[0]->dtype);
+    return toy_status(call->output);
+}
+static inline ls_status toy_sum_forward(ls_op_call *call) {
+    ls_tensor look = *call->output;
+    look.ndim = call->inputs[0]->ndim;
+    for (int i = 0; i < look.ndim; i++) {
+        look.size[i] = 1;
+        look.stride[i] = 0;
+    }
+    return ls_kernels_of(&look)->sum(ls_stream_of(&look), &look, call->inputs[0]);
+}
+static inline ls_status toy_sum_backward(ls_node *node, ls_tensor *gradient) {
+    const ls_tensor *input = node->inputs[0];
+    return ls_give(node, 0, ls_tensor_view(gradient, input->ndim, input->size, (const int64_t[LS_MAX_DIMS]){0}, 0));
+}
+static const ls_op toy_sum_op = {
+    .name = "toy_sum", .shape = toy_sum_shape, .forward = toy_sum_forward, .backward = toy_sum_backward};
+
+/* A matrix turned over: a view forwards and a view backwards. */
+static inline ls_tensor *toy_turned(const ls_tensor *x) {
+    return ls_tensor_view(x, 2, (const int64_t[]){x->size[1], x->size[0]},
+                          (const int64_t[]){x->stride[1], x->stride[0]}, 0);
+}
+static inline ls_status toy_turn_shape(ls_op_call *call) {
+    call->output = toy_turned(call->inputs[0]);
+    return toy_status(call->output);
+}
+static inline ls_status toy_turn_backward(ls_node *node, ls_tensor *gradient) {
+    return ls_give(node, 0, toy_turned(gradient));
+}
+static const ls_op toy_turn_op = {.name = "toy_turn", .shape = toy_turn_shape, .backward = toy_turn_backward};
+
+/* exp(x): its gradient needs its output, and keeps a copy of it as well. */
+static inline ls_status toy_exp_forward(ls_op_call *call) {
+    ls_tensor *y = call->output;
+    LS_TRY(ls_kernels_of(y)->exp(ls_stream_of(y), y, (const ls_tensor *const[]){call->inputs[0]}, NULL));
+    if (call->records) {
+        call->saved[1] = ls_tensor_new_owned("toy_exp", y->ndim, y->size, (ls_dtype)y->dtype);
+        LS_TRY(toy_status(call->saved[1]));
+        return ls_kernels_of(y)->copy(ls_stream_of(y), call->saved[1], y);
+    }
+    return LS_OK;
+}
+static inline ls_status toy_exp_backward(ls_node *node, ls_tensor *gradient) {
+    if (!ls_equal(node->saved[0], node->saved[1])) {
+        return ls_fail(LS_ERR_INTERNAL, "toy_exp: the output is not what it was");
+    }
+    return ls_give(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->saved[0]));
+}
+static const ls_op toy_exp_op = {.name = "toy_exp",
+                                 .shape = toy_shape_of_all,
+                                 .forward = toy_exp_forward,
+                                 .backward = toy_exp_backward,
+                                 .saves_output = true};
+
+/* The sum of any number of tensors of one shape. */
+static inline ls_status toy_join_forward(ls_op_call *call) {
+    ls_tensor *y = call->output;
+    LS_TRY(ls_kernels_of(y)->copy(ls_stream_of(y), y, call->inputs[0]));
+    for (int i = 1; i < call->input_count; i++) {
+        LS_TRY(toy_map(ls_kernels_of(y)->add, y, y, call->inputs[i]));
+    }
+    return LS_OK;
+}
+static inline ls_status toy_join_backward(ls_node *node, ls_tensor *gradient) {
+    for (int i = 0; i < node->input_count; i++) {
+        LS_TRY(ls_give(node, i, gradient));
+    }
+    return LS_OK;
+}
+static const ls_op toy_join_op = {
+    .name = "toy_join", .shape = toy_shape_of_all, .forward = toy_join_forward, .backward = toy_join_backward};
+
+/* Hands x on, as if over a wire, and notes what came back in toy_log: "c<number><sum of the gradient> ". */
+static char toy_log[512];
+static inline void toy_note(const char *format, double number) {
+    const size_t length = strlen(toy_log);
+    snprintf(toy_log + length, sizeof toy_log - length, format, number);
+}
+static inline ls_status toy_send_backward(ls_node *node, ls_tensor *gradient) {
+    double sum = 0;
+    for (int64_t i = 0; i < gradient->count; i++) {
+        sum += ls_at(gradient, &i);
+    }
+    toy_note("c%g", node->parameters.number[0]);
+    toy_note(":%g ", sum);
+    return ls_give(node, 0, gradient);
+}
+static const ls_op toy_send_op = {.name = "toy_send",
+                                  .shape = toy_shape_of_all,
+                                  .forward = toy_join_forward,
+                                  .backward = toy_send_backward,
+                                  .communicates = true};
+
+/* Right forwards, an error backwards while toy_fails; notes itself. */
+static bool toy_fails;
+static inline ls_status toy_fail_backward(ls_node *node, ls_tensor *gradient) {
+    toy_note("f%g ", node->parameters.number[0]);
+    LS_TRY(ls_give(node, 0, gradient));
+    return toy_fails ? ls_fail(LS_ERR_UNSUPPORTED, "toy_fail: as asked") : LS_OK;
+}
+static const ls_op toy_fail_op = {
+    .name = "toy_fail", .shape = toy_shape_of_all, .forward = toy_join_forward, .backward = toy_fail_backward};
+
+/* Its gradient is wrong by half. */
+static inline ls_status toy_wrong_backward(ls_node *node, ls_tensor *gradient) {
+    return ls_give(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[0]));
+}
+static const ls_op toy_wrong_op = {
+    .name = "toy_wrong", .shape = toy_shape_of_all, .forward = toy_square_forward, .backward = toy_wrong_backward};
+
+/* Has no gradient. */
+static const ls_op toy_flat_op = {.name = "toy_flat", .shape = toy_shape_of_all, .forward = toy_join_forward};
+
+static inline ls_tensor *toy_add(ls_tensor *a, ls_tensor *b) {
+    return ls_apply(&toy_add_op, (ls_tensor *[]){a, b}, 2, NULL);
+}
+static inline ls_tensor *toy_mul(ls_tensor *a, ls_tensor *b) {
+    return ls_apply(&toy_mul_op, (ls_tensor *[]){a, b}, 2, NULL);
+}
+static inline ls_tensor *toy_unary(const ls_op *op, ls_tensor *x, double number) {
+    return ls_apply(op, &x, 1, &(ls_op_parameters){.number = {number}});
+}
+static inline ls_tensor *toy_square(ls_tensor *x) {
+    return toy_unary(&toy_square_op, x, 0);
+}
+static inline ls_tensor *toy_sum(ls_tensor *x) {
+    return toy_unary(&toy_sum_op, x, 0);
+}
+static inline ls_tensor *toy_turn(ls_tensor *x) {
+    return toy_unary(&toy_turn_op, x, 0);
+}
+static inline ls_tensor *toy_exp(ls_tensor *x) {
+    return toy_unary(&toy_exp_op, x, 0);
+}
+static inline ls_tensor *toy_send(ls_tensor *x, double number) {
+    return toy_unary(&toy_send_op, x, number);
+}
+
+/* A leaf that wants a gradient. */
+static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) {
+    ls_tensor *leaf = ls_full(shape, dtype, value);
+    return leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? leaf : NULL;
+}
+
+#endif
