@@ -237,7 +237,11 @@ static inline ls_tensor *toy_send(ls_tensor *x, double number) {
 /* A leaf that wants a gradient. */
 static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) {
     ls_tensor *leaf = ls_full(shape, dtype, value);
-    return leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? leaf : NULL;
+    if (leaf != NULL && ls_set_requires_grad(leaf, true) != LS_OK) {
+        ls_release(leaf);
+        return NULL;
+    }
+    return leaf;
 }
 
 #endif
