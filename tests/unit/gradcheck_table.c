@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "autograd/ops/linear.h"
 #include "autograd/ops/ops.h"
 
 enum { MAX_INPUTS = 6, ROUNDS = 4, LAYOUTS = 4, MAX_ROWS = 512 };
@@ -139,6 +140,72 @@ static ls_tensor *f_split(ls_tensor **x, int count, void *user) {
     return n == 2 ? ls_concat((ls_tensor *[]){parts[1], parts[0]}, 2, 0) : n < 0 ? NULL : ls_neg(parts[0]);
 }
 
+/* ---- functions: products, normalisation, losses ----------------------------------------------------------------- */
+
+FUNCTION(f_matmul, ls_matmul(x[0], x[1]))
+FUNCTION(f_linear, ls_linear(x[0], x[1], count > 2 ? x[2] : NULL))
+FUNCTION(f_linear_relu, ls_linear_activation(x[0], x[1], count > 2 ? x[2] : NULL, LS_ACTIVATION_RELU))
+FUNCTION(f_softmax_first, ls_softmax(x[0], 0))
+FUNCTION(f_softmax_last, ls_softmax(x[0], -1))
+FUNCTION(f_log_softmax_first, ls_log_softmax(x[0], 0))
+FUNCTION(f_log_softmax_last, ls_log_softmax(x[0], -1))
+FUNCTION(f_logsumexp_first, ls_logsumexp(x[0], 0, false))
+FUNCTION(f_logsumexp_last, ls_logsumexp(x[0], -1, true))
+FUNCTION(f_dropout, (ls_seed(5), ls_dropout(x[0], 0.4)))
+FUNCTION(f_layer_norm, ls_layer_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
+FUNCTION(f_batch_norm,
+         ls_batch_norm(x[0], NULL, NULL, count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, true, 0.1, 0.1))
+
+static ls_tensor *f_batch_norm_eval(ls_tensor **x, int count, void *user) {
+    ls_tensor *mean = ls_full(LS_SHAPE(ls_size(x[0], 1)), LS_F64, 0.3);
+    ls_tensor *variance = ls_full(LS_SHAPE(ls_size(x[0], 1)), LS_F64, 0.8);
+    (void)count;
+    (void)user;
+    return ls_batch_norm(x[0], mean, variance, x[1], x[2], false, 0.1, 0.1);
+}
+
+#define LOSS(name, call)                                                                                               \
+    FUNCTION(f_##name##_mean, call(LS_LOSS_MEAN))                                                                      \
+    FUNCTION(f_##name##_sum, call(LS_LOSS_SUM))                                                                        \
+    FUNCTION(f_##name##_none, call(LS_LOSS_NONE))
+
+#define MSE(reduction)        ls_mse_loss(x[0], x[1], reduction)
+#define L1(reduction)         ls_l1_loss(x[0], x[1], reduction)
+#define HUBER(reduction)      ls_huber_loss(x[0], x[1], 0.6, reduction)
+#define BCE(reduction)        ls_bce_loss(x[0], x[1], reduction)
+#define BCE_LOGITS(reduction) ls_bce_with_logits_loss(x[0], x[1], reduction)
+#define KL_DIV(reduction)     ls_kl_div_loss(x[0], x[1], reduction)
+#define NLL(reduction_)       ls_nll_loss(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
+#define CROSS_ENTROPY(reduction_)                                                                                      \
+    ls_cross_entropy(x[0], classes_for(x[0]), &(ls_class_loss_options){.reduction = (reduction_)})
+
+/* A class for every position of x but along its class axis. */
+static ls_tensor *classes_for(const ls_tensor *x) {
+    ls_shape shape = ls_shape_of(x);
+    for (int i = 1; i + 1 < shape.ndim; i++) {
+        shape.size[i] = shape.size[i + 1];
+    }
+    shape.ndim--;
+    return index_below(shape, ls_size(x, 1));
+}
+
+LOSS(mse, MSE)
+LOSS(l1, L1)
+LOSS(huber, HUBER)
+LOSS(bce, BCE)
+LOSS(bce_with_logits, BCE_LOGITS)
+LOSS(kl_div, KL_DIV)
+LOSS(nll, NLL)
+LOSS(cross_entropy, CROSS_ENTROPY)
+
+static ls_tensor *f_cross_entropy_options(ls_tensor **x, int count, void *user) {
+    ls_class_loss_options options = {.label_smoothing = 0.3, .ignore = true, .ignore_index = 1};
+    (void)count;
+    (void)user;
+    options.weight = ls_add(ls_arange(LS_SHAPE(ls_size(x[0], 1)), LS_F64), 0.5);
+    return ls_cross_entropy(x[0], classes_for(x[0]), &options);
+}
+
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
 #define ONE_TENSOR  "ij . ijk"
@@ -233,11 +300,50 @@ static const gradcheck_case shape_cases[] = {
     {.name = "take_along", .function = f_take_along, .shapes = "ijK"},
 };
 
+static const gradcheck_case matrix_cases[] = {
+    {.name = "matmul",
+     .function = f_matmul,
+     .shapes = "i,i ij,j j,jk ij,jk hij,jk ij,hjk hij,hjk 1hij,g1jk hij,j j,hjk"},
+    {.name = "linear", .function = f_linear, .shapes = "ij,oj,o hij,oj,o j,oj,o ij,oj"},
+    {.name = "linear and relu", .function = f_linear_relu, .shapes = "ij,oj,o hij,oj,o j,oj,o ij,oj"},
+    {.name = "softmax of the first axis", .function = f_softmax_first, .shapes = "i ij ijk"},
+    {.name = "softmax of the last axis", .function = f_softmax_last, .shapes = "i ij ijk"},
+    {.name = "log_softmax of the first axis", .function = f_log_softmax_first, .shapes = "i ij ijk"},
+    {.name = "log_softmax of the last axis", .function = f_log_softmax_last, .shapes = "i ij ijk"},
+    {.name = "logsumexp of the first axis", .function = f_logsumexp_first, .shapes = "i ij ijk"},
+    {.name = "logsumexp of the last axis", .function = f_logsumexp_last, .shapes = "i ij ijk"},
+    {.name = "dropout", .function = f_dropout, .shapes = ONE_TENSOR},
+    {.name = "layer_norm", .function = f_layer_norm, .shapes = "aB,B,B abC,bC,bC aB"},
+    {.name = "batch_norm", .function = f_batch_norm, .shapes = "AB,B,B ABc,B,B Ab"},
+    {.name = "batch_norm, not training", .function = f_batch_norm_eval, .shapes = "ab,b,b abc,b,b"},
+};
+
+#define LOSS_CASES(name_, shapes_, ...)                                                                                \
+    {.name = #name_ " mean", .function = f_##name_##_mean, .shapes = shapes_, __VA_ARGS__},                            \
+        {.name = #name_ " sum", .function = f_##name_##_sum, .shapes = shapes_, __VA_ARGS__}, {                        \
+        .name = #name_ " none", .function = f_##name_##_none, .shapes = shapes_, __VA_ARGS__                           \
+    }
+#define PAIRS   "ij,ij .,. ijk,ijk"
+#define CLASSES "iC iCk"
+
+static const gradcheck_case loss_cases[] = {
+    LOSS_CASES(mse, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(l1, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(huber, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(bce, PAIRS, .low = 0.2, .high = 0.8),
+    LOSS_CASES(bce_with_logits, PAIRS, .low = -1.5, .high = 1.5),
+    LOSS_CASES(kl_div, PAIRS, .low = 0.2, .high = 1.5),
+    LOSS_CASES(nll, CLASSES, .low = -1.5, .high = 1.5),
+    LOSS_CASES(cross_entropy, CLASSES, .low = -1.5, .high = 1.5),
+    {.name = "cross_entropy with all options", .function = f_cross_entropy_options, .shapes = CLASSES},
+};
+
 /* ---- running a case -------------------------------------------------------------------------------------------- */
 
 static const ls_op *const *const families[] = {
-    ls_elementwise_ops, ls_compare_ops, ls_reduce_ops, ls_extremes_ops, ls_statistics_ops,
-    ls_shape_ops,       ls_join_ops,    ls_copy_ops,   ls_index_ops,
+    ls_elementwise_ops, ls_compare_ops, ls_reduce_ops,     ls_extremes_ops, ls_statistics_ops, ls_shape_ops,
+    ls_join_ops,        ls_copy_ops,    ls_index_ops,      ls_matmul_ops,   ls_linear_ops,     ls_softmax_ops,
+    ls_norm_ops,        ls_loss_ops,    ls_class_loss_ops, ls_random_ops,
 };
 
 static const ls_op *recorded[MAX_ROWS];
@@ -388,6 +494,16 @@ static void test_shapes(void **state) {
     CHECK_CASES(shape_cases);
 }
 
+static void test_matrices_and_norms(void **state) {
+    (void)state;
+    CHECK_CASES(matrix_cases);
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    CHECK_CASES(loss_cases);
+}
+
 /* Runs after the others. */
 static void test_every_row_has_a_case(void **state) {
     int missing = 0, differentiable = 0;
@@ -411,10 +527,9 @@ static void test_every_row_has_a_case(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise),
-        cmocka_unit_test(test_reductions),
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_every_row_has_a_case),
+        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_matrices_and_norms),
+        cmocka_unit_test(test_losses),      cmocka_unit_test(test_every_row_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
