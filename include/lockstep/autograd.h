@@ -218,13 +218,13 @@ LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 
 /* ---- copies and types ------------------------------------------------------------------------------------------ */
 
-/** x itself when contiguous (another reference to it), else a dense copy. */
+/** A view of all of x when it is contiguous, else a dense copy. */
 LS_API ls_tensor *ls_contiguous(ls_tensor *x);
 /** A dense copy. */
 LS_API ls_tensor *ls_clone(ls_tensor *x);
 /** The same memory cut off from the tape. */
 LS_API ls_tensor *ls_detach(ls_tensor *x);
-/** Converted to another dtype; the gradient is converted back. */
+/** Converted to another dtype; the gradient is converted back. A view of all of x when it has the dtype. */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 
 /* ---- softmax and friends --------------------------------------------------------------------------------------- */

@@ -17,6 +17,12 @@ static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op,
     return ls_scope_failed();
 }
 
+static ls_tensor *refuse_devices(const ls_op *op, const ls_device *first, const ls_device *other, int i) {
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is on %s, those before it on %s", op->name, i + 1, other->name,
+                  first->name);
+    return ls_scope_failed();
+}
+
 static void drop_saved(ls_op_call *call) {
     for (int i = 0; i < LS_NODE_SAVED; i++) {
         if (call->saved[i] != NULL) {
@@ -31,9 +37,15 @@ ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, 
         return NULL;
     }
     bool wanted = false;
+    const ls_device *device = NULL;
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] != NULL) {
             wanted = wanted || inputs[i]->needs_grad;
+            const ls_device *own = inputs[i]->storage->device;
+            if (device != NULL && own != device) {
+                return refuse_devices(op, device, own, i);
+            }
+            device = own;
         } else if (i >= 32 || (op->optional >> i & 1U) == 0) {
             return refuse_missing(thread, op, i);
         }

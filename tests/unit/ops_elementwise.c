@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "tensor/device.h"
 #include "tests/support/operations.h"
 
 static const double nan_value = (double)NAN;
@@ -279,6 +280,20 @@ static void test_refusals(void **state) {
     check_refused(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
 }
 
+static void test_devices_do_not_mix(void **state) {
+    (void)state;
+    ls_device other = ls_cpu;
+    other.name = "elsewhere";
+    ls_tensor *here = ls_ones(LS_SHAPE(2), LS_F32), *there = ls_ones(LS_SHAPE(2), LS_F32);
+    there->storage->device = &other;
+    ls_scope *scope = ls_scope_begin();
+    check_refused(scope, ls_add(here, there), LS_ERR_ARGUMENT,
+                  "ls_add: argument 2 is on elsewhere, those before it on cpu");
+    there->storage->device = &ls_cpu;
+    ls_release(here);
+    ls_release(there);
+}
+
 /* Without a scope everything made on the way is freed: the sanitizer would tell. */
 static void test_without_a_scope(void **state) {
     (void)state;
@@ -306,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_gradients_at_the_edges),
         cmocka_unit_test(test_empty_tensors),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_devices_do_not_mix),
         cmocka_unit_test(test_without_a_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
