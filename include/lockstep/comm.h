@@ -197,7 +197,8 @@ typedef struct ls_store ls_store;
 
 /** How to open a store. */
 typedef struct ls_store_options {
-    bool serve;      /**< tcp: this process holds the store and listens (rank 0); the others connect */
+    bool serve;      /**< this process, exactly one of all (rank 0), holds the store: on TCP it listens and the others
+                        connect */
     double timeout;  /**< seconds that any call waits; 0: 300 */
     const char *key; /**< the job's key; required to listen or connect beyond loopback */
 } ls_store_options;
