@@ -8,12 +8,12 @@ find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openb
           aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: double precision and small products
 find_library(LS_OPENBLAS_LIBRARY openblas REQUIRED)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
-pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # store server, launcher
+pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # the launcher
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors header
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the launcher
 
 add_library(lockstep_dependencies INTERFACE)
-target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM PkgConfig::UV
+target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM
                       PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
 target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_DNNL_INCLUDE} ${LS_CBLAS_INCLUDE})
 
