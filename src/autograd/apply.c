@@ -11,7 +11,7 @@ bool ls_no_grad(bool on) {
 
 /* An input is NULL because what should have made it failed, and has noted that; or because the caller erred. */
 static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op, int i) {
-    if (thread->scope->status == LS_OK && ls_error_status() == LS_OK) {
+    if (!ls_scope_explains_null(thread)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is NULL", op->name, i + 1);
     }
     return ls_scope_failed();

@@ -217,7 +217,7 @@ ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options
     if (output == NULL) { /* what should have made it failed, or the caller erred */
         if (thread->scope->status != LS_OK) {
             ls_error_restore(thread->scope->status, thread->scope->message);
-        } else if (ls_error_status() == LS_OK) {
+        } else if (!ls_scope_explains_null(thread)) {
             (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
         }
         return ls_scope_failed_status();

@@ -39,7 +39,7 @@ static ls_tensor *call_function(const check *c) {
     ls_random_set_state(c->random);
     ls_tensor *result = c->function(c->inputs, c->count, c->user);
     if (result == NULL) {
-        if (ls_error_status() == LS_OK) {
+        if (!ls_scope_explains_null(ls_thread())) {
             (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL", call);
         }
         return ls_scope_failed();

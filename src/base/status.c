@@ -6,6 +6,7 @@
 
 static _Thread_local ls_status last_status;
 static _Thread_local char last_message[LS_ERROR_CAPACITY];
+_Thread_local uint32_t ls_error_count;
 
 static const char *const status_names[] = {
     [LS_OK] = "LS_OK",
@@ -54,6 +55,7 @@ ls_status ls_error_set(ls_status status, const char *format, ...) {
 
 void ls_error_restore(ls_status status, const char *message) {
     last_status = status;
+    ls_error_count++;
     if (message != last_message) {
         snprintf(last_message, sizeof last_message, "%s", message);
     }

@@ -87,7 +87,8 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
     const char *const call = "ls_copy_into";
     LS_TRY(check_changeable(call, destination));
     if (source == NULL) {
-        return ls_error_status() != LS_OK ? ls_error_status() : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
+        return ls_scope_explains_null(ls_thread()) ? ls_error_status()
+                                                   : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
     }
     if (!broadcasts_to(source, destination)) {
         return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast to %s", call, LS_SHAPE_TEXT(source),

@@ -50,7 +50,8 @@ static double read_element(const ls_tensor *tensor, int64_t offset) {
 
 double ls_item(const ls_tensor *tensor) {
     if (tensor == NULL) {
-        if (ls_error_status() == LS_OK) {
+        const ls_thread_state *thread = ls_thread();
+        if (thread != NULL && !ls_scope_explains_null(thread)) {
             (void)ls_fail(LS_ERR_ARGUMENT, "ls_item: tensor is NULL");
         }
         return fail_nan();

@@ -62,6 +62,7 @@ ls_scope *ls_scope_begin(void) {
     scope->tape = (ls_tape){0};
     scope->callbacks = NULL;
     scope->status = LS_OK;
+    scope->errors = ls_error_count;
     scope->message[0] = '\0';
     thread->scope = scope;
     return scope;
@@ -100,6 +101,13 @@ void *ls_scope_failed(void) {
         memcpy(thread->scope->message, ls_error_message(), strlen(ls_error_message()) + 1);
     }
     return NULL;
+}
+
+bool ls_scope_explains_null(const ls_thread_state *thread) {
+    if (thread->scope == &thread->root) {
+        return ls_error_status() != LS_OK;
+    }
+    return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
 }
 
 ls_tensor *ls_keep(ls_tensor *tensor) {

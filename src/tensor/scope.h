@@ -47,6 +47,7 @@ struct ls_scope {
     ls_tape tape;
     ls_scope_callback *callbacks;
     ls_status status; /* the first failure in it */
+    uint32_t errors;  /* ls_error_count when it began */
     char message[LS_ERROR_CAPACITY];
 };
 
@@ -121,5 +122,11 @@ static inline ls_status ls_scope_failed_status(void) {
     (void)ls_scope_failed();
     return ls_error_status();
 }
+
+/*
+ * Whether a NULL among a call's arguments is explained by something that failed in the innermost scope (anywhere in the
+ * thread when none is open). If not, the caller erred.
+ */
+bool ls_scope_explains_null(const ls_thread_state *thread);
 
 #endif

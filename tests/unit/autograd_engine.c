@@ -210,12 +210,22 @@ static void test_a_missing_loss_tells_the_first_error(void **state) {
 static void test_missing_inputs(void **state) {
     (void)state;
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    (void)ls_keep(x);
     assert_non_null(toy_add(x, NULL)); /* optional */
     assert_int_equal(ls_error_status(), LS_OK);
     assert_null(toy_mul(x, NULL));
     assert_string_equal(ls_error_message(), "toy_mul: argument 2 is NULL");
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
     scope = ls_scope_begin();
+    (void)ls_error_set(LS_ERR_IO, "cannot open x.npy"); /* the user's own way to make x failed */
+    assert_null(toy_mul(NULL, x));
+    assert_int_equal(ls_scope_end(scope), LS_ERR_IO);
+    assert_string_equal(ls_error_message(), "cannot open x.npy");
+    scope = ls_scope_begin();
+    assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT); /* an error of long ago explains nothing */
+    assert_true(isnan(ls_item(NULL)));
+    assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+    ls_release(x);
 }
 
 static void test_a_tape_is_walked_once(void **state) {
