@@ -123,7 +123,8 @@ static ls_status run(ls_comm *comm, ls_call *call, ls_work **work) {
 }
 
 static ls_status check_buffer(const char *name, size_t count, size_t width, const void *buffer) {
-    if (count > SIZE_MAX / 2 / width) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(count, width, &bytes) || bytes > SIZE_MAX / 2) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %zu elements of %zu bytes are more than memory can hold", name, count,
                        width);
     }

@@ -200,6 +200,34 @@ static void stopped_ranks(void **state) {
     run_faults(STOPPED);
 }
 
+/* ---- a job that is stopped as a whole goes on afterwards
+ * ------------------------------------------------------------- */
+
+static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        usleep(300000); /* the other waits meanwhile, and both are stopped */
+    }
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    return NULL;
+}
+
+static void a_stopped_job_goes_on(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, NULL);
+    usleep(150000);
+    kill(forks.processes[1], SIGSTOP);
+    kill(forks.processes[0], SIGSTOP);
+    usleep(1500000);
+    kill(forks.processes[0], SIGCONT);
+    kill(forks.processes[1], SIGCONT);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
 /* ---- children of a rank do not vouch for it
  * -------------------------------------------------------------------------- */
 
@@ -259,7 +287,7 @@ static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
     }
     float *small = ls_comm_alloc(world, 1 << 20);
     LS_MUST(small != NULL);
-    LS_MUST(ls_comm_alloc(world, 16 << 20) == NULL && ls_error_status() == LS_ERR_MEMORY);
+    LS_MUST(ls_comm_alloc(world, 16 << 20) == NULL && failed_with(LS_ERR_MEMORY, rank == 0 ? "ulimit -f" : "rank 0"));
     LS_MUST(ls_comm_alloc(world, (size_t)1 << 56) == NULL && ls_error_status() == LS_ERR_MEMORY);
     small[0] = (float)rank;
     LS_MUST(ls_comm_allreduce(world, small, small, 100000, LS_F32, LS_SUM, NULL) == LS_OK && small[0] == 1.0F);
@@ -312,6 +340,7 @@ int main(void) {
         cmocka_unit_test(exited_ranks),
         cmocka_unit_test(ranks_that_leave),
         cmocka_unit_test(stopped_ranks),
+        cmocka_unit_test(a_stopped_job_goes_on),
         cmocka_unit_test(a_child_is_not_the_rank),
         cmocka_unit_test(a_rank_that_never_joins),
         cmocka_unit_test(a_shortage_is_an_error),

@@ -8,14 +8,14 @@
 
 #define PAGE ((size_t)4096)
 
-/* What rank 0 tells the others about the memory it reserved. */
-typedef struct grant {
+/* What each rank tells the others of its part. */
+typedef struct report {
     int32_t status;
     uint32_t unused;
-    uint64_t place; /* offset in the memfd, or, between threads, the address */
-} grant;
+    uint64_t place; /* between threads, the address of all parts, from rank 0 */
+} report;
 
-_Static_assert(sizeof(grant) <= LS_SHM_PAYLOAD, "a grant travels in a cell");
+_Static_assert(sizeof(report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
 /* Between threads, memory begins with the number of ranks that still hold it. */
 typedef struct lent {
@@ -37,6 +37,12 @@ const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, s
     return NULL;
 }
 
+/* Gives this rank's part back to the machine; the others no longer touch it, or never have. */
+static void give_back(const ls_shm *shm, uint64_t offset, size_t stride) {
+    (void)fallocate(shm->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    (off_t)(offset + (uint64_t)shm->rank * stride), (off_t)stride);
+}
+
 void ls_shm_region_free(ls_shm *shm, ls_shm_region *region) {
     if (region->base == NULL) {
         return;
@@ -47,10 +53,8 @@ void ls_shm_region_free(ls_shm *shm, ls_shm_region *region) {
             ls_free(memory);
         }
     } else {
-        /* Each rank gives its own part back to the machine; the others no longer touch it. */
-        (void)fallocate(shm->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                        (off_t)(region->offset + (uint64_t)shm->rank * region->stride), (off_t)region->stride);
         munmap(region->base, region->stride * (size_t)shm->size);
+        give_back(shm, region->offset, region->stride);
     }
     region->base = NULL;
 }
@@ -83,105 +87,111 @@ static ls_shm_region *free_entry(ls_shm *shm) {
     return &grown[shm->region_count++];
 }
 
-/* Rank 0 reserves the memory of all. */
-static grant reserve(ls_shm *shm, size_t stride) {
-    grant result = {.status = LS_OK};
+/* Between threads rank 0 allocates for all; between processes each reserves its part, on its own NUMA node. */
+static report reserve(ls_shm *shm, size_t stride) {
+    report own = {.status = LS_OK};
     const size_t bytes = stride * (size_t)shm->size;
-    if (shm->file < 0) {
+    if (shm->file >= 0) {
+        const uint64_t offset = shm->file_end + (uint64_t)shm->rank * stride;
+        own.status = (int32_t)ls_shm_file_reserve("ls_comm_alloc", shm->file, offset, stride);
+    } else if (shm->rank == 0) {
         lent *memory = ls_allocate_aligned(sizeof(lent) + bytes, 64);
         if (memory == NULL) {
-            result.status = (int32_t)ls_fail_memory("ls_comm_alloc", bytes);
-            return result;
+            own.status = (int32_t)ls_fail_memory("ls_comm_alloc", bytes);
+            return own;
         }
         memset((void *)memory, 0, sizeof(lent) + bytes);
         atomic_init(&memory->holders, shm->size);
-        result.place = (uint64_t)(uintptr_t)(memory + 1);
-        return result;
-    }
-    result.status = (int32_t)ls_shm_file_reserve("ls_comm_alloc", shm->file, shm->file_end, bytes);
-    result.place = shm->file_end;
-    if (result.status == LS_OK) {
-        shm->file_end += bytes;
-    }
-    return result;
-}
-
-/* Makes the granted memory this rank's own region. */
-static ls_status attach(ls_shm *shm, const grant *granted, size_t stride, ls_shm_region **result) {
-    ls_shm_region *region = free_entry(shm);
-    if (region == NULL) {
-        return ls_fail_memory("ls_comm_alloc", sizeof *region);
-    }
-    if (shm->file < 0) {
-        region->base = (unsigned char *)(uintptr_t)granted->place;
-    } else {
-        LS_TRY(ls_shm_file_map("ls_comm_alloc", shm->file, granted->place, stride * (size_t)shm->size, &region->base));
-    }
-    region->id = ++shm->last_region;
-    region->stride = stride;
-    region->offset = granted->place;
-    *result = region;
-    return LS_OK;
-}
-
-/* Publishes this rank's status; the first failure of all ranks, or LS_OK. */
-static ls_status settle(ls_shm *shm, ls_status own, size_t bytes) {
-    grant report = {.status = (int32_t)own};
-    memcpy(ls_shm_next_cell(shm)->payload, &report, sizeof report);
-    ls_shm_post(shm);
-    LS_TRY(ls_shm_wait(shm));
-    for (int rank = 0; rank < shm->size; rank++) {
-        memcpy(&report, ls_shm_cell_of(shm, rank)->payload, sizeof report);
-        if (report.status != LS_OK && own == LS_OK) {
-            return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d cannot reach the %zu bytes it asked for", rank,
-                           bytes);
-        }
+        own.place = (uint64_t)(uintptr_t)(memory + 1);
     }
     return own;
 }
 
+/* Makes the reserved memory a region of this rank; `region` is a free entry, or NULL where there was no memory for one.
+ */
+static ls_status attach(ls_shm *shm, ls_shm_region *region, uint64_t place, size_t stride) {
+    if (region == NULL) {
+        return ls_fail_memory("ls_comm_alloc", sizeof *region);
+    }
+    if (shm->file < 0) {
+        region->base = (unsigned char *)(uintptr_t)place;
+    } else {
+        LS_TRY(ls_shm_file_map("ls_comm_alloc", shm->file, shm->file_end, stride * (size_t)shm->size, &region->base));
+    }
+    region->id = ++shm->last_region;
+    region->stride = stride;
+    region->offset = shm->file_end;
+    return LS_OK;
+}
+
+/* One step: publishes this rank's report and returns the first failure of all ranks, the own one before others'. Fills
+ * in what rank 0 says of the place. */
+static ls_status settle(ls_shm *shm, report *own, size_t bytes) {
+    memcpy(ls_shm_next_cell(shm)->payload, own, sizeof *own);
+    ls_shm_post(shm);
+    LS_TRY(ls_shm_wait(shm));
+    int failed = -1;
+    for (int rank = shm->size - 1; rank >= 0; rank--) {
+        report other;
+        memcpy(&other, ls_shm_cell_of(shm, rank)->payload, sizeof other);
+        failed = other.status != LS_OK ? rank : failed;
+        own->place = other.place;
+    }
+    if (own->status != LS_OK || failed < 0) {
+        return (ls_status)own->status;
+    }
+    return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d cannot reserve %zu bytes of shared memory", failed, bytes);
+}
+
+/* All ranks want the same, and rank 0 has seen that there is room for it. */
 static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     const ls_call call = {.operation = LS_OP_ALLOC, .count = size, .width = 1, .sequence = sequence};
     ls_shm_cell *cell = NULL;
     LS_TRY(ls_shm_declare(shm, &call, &cell));
-    ls_shm_post(shm);
-    LS_TRY(ls_shm_wait(shm));
-    LS_TRY(ls_shm_agree(shm));
     if (size > SIZE_MAX / 4 / (size_t)shm->size) {
-        return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: %zu bytes for each of %d ranks are more than memory can hold",
-                       size, shm->size);
+        size = SIZE_MAX / 4 / (size_t)shm->size;
     }
-    return LS_OK;
+    report own = {.status = LS_OK};
+    if (shm->rank == 0) {
+        own.status = (int32_t)ls_shm_room("ls_comm_alloc", size * (size_t)shm->size);
+    }
+    const ls_status status = settle(shm, &own, size);
+    if (status != LS_OK && status != LS_ERR_MEMORY) {
+        return status;
+    }
+    const ls_status agreed = ls_shm_agree(shm); /* first of all: reports mean something only if all called this */
+    return agreed != LS_OK ? agreed : status;
+}
+
+/* Gives back what this rank has of memory that another could not get. */
+static void undo(ls_shm *shm, ls_shm_region *region, const report *own, size_t stride) {
+    if (region != NULL && region->base != NULL) {
+        ls_shm_region_free(shm, region);
+    } else if (shm->file >= 0) {
+        give_back(shm, shm->file_end, stride);
+    } else if (own->place != 0) {
+        ls_shm_region unattached = {.base = (unsigned char *)(uintptr_t)own->place};
+        ls_shm_region_free(shm, &unattached);
+    }
 }
 
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory) {
     ls_shm *shm = state;
     LS_TRY(begin(shm, size, sequence));
     const size_t stride = size == 0 ? PAGE : (size + PAGE - 1) & ~(PAGE - 1);
-    grant granted = {0};
-    if (shm->rank == 0) {
-        granted = reserve(shm, stride);
-        memcpy(ls_shm_next_cell(shm)->payload, &granted, sizeof granted);
-    }
-    ls_shm_post(shm);
-    LS_TRY(ls_shm_wait(shm));
-    if (shm->rank != 0) {
-        memcpy(&granted, ls_shm_cell_of(shm, 0)->payload, sizeof granted);
-    }
-    if (granted.status != LS_OK) { /* all ranks know it */
-        return shm->rank == 0
-                   ? LS_ERR_MEMORY
-                   : ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank 0 cannot reserve %zu bytes for each of %d ranks", size,
-                             shm->size);
-    }
+    report own = reserve(shm, stride);
     ls_shm_region *region = NULL;
-    const ls_status status = settle(shm, attach(shm, &granted, stride, &region), size);
+    ls_status status = settle(shm, &own, size);
+    if (status == LS_OK) {
+        region = free_entry(shm);
+        own.status = (int32_t)attach(shm, region, own.place, stride);
+        status = settle(shm, &own, size);
+    }
     if (status != LS_OK) {
-        if (region != NULL) {
-            ls_shm_region_free(shm, region);
-        }
+        undo(shm, region, &own, stride);
         return status;
     }
+    shm->file_end += shm->file < 0 ? 0 : stride * (size_t)shm->size;
     *memory = region->base + (size_t)shm->rank * region->stride;
     return LS_OK;
 }

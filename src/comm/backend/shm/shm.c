@@ -6,10 +6,11 @@
 #include "base/memory.h"
 #include "comm/reduce.h"
 
+#define TIMEOUT_MOST 1e9 /* seconds: more are no timeout, and would not fit a count of nanoseconds */
+
 /* Rank 0 makes the shared memory, says that it lives and hands it to the others. */
 static ls_status open_first(ls_shm *shm, const ls_join *join) {
     shm->mapped = ls_shm_layout(shm, NULL);
-    shm->file_end = shm->mapped;
     LS_TRY(ls_shm_file_create("ls_comm_open", shm->mapped, &shm->file));
     unsigned char *base = NULL;
     LS_TRY(ls_shm_file_map("ls_comm_open", shm->file, 0, shm->mapped, &base));
@@ -92,7 +93,7 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
     shm->rank = join->rank;
     shm->size = join->size;
     shm->file = -1;
-    shm->timeout_ns = (uint64_t)(join->timeout * 1e9);
+    shm->timeout_ns = (uint64_t)((join->timeout < TIMEOUT_MOST ? join->timeout : TIMEOUT_MOST) * 1e9);
     shm->sources = ls_allocate_zeroed((size_t)join->size, sizeof *shm->sources);
     shm->destinations = ls_allocate_zeroed((size_t)join->size + 1, sizeof *shm->destinations);
     ls_status status = LS_OK;
@@ -106,6 +107,7 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
         return status;
     }
     ls_shm_choose_patience(shm);
+    shm->file_end = shm->mapped;
     *state = shm;
     return LS_OK;
 }

@@ -80,6 +80,7 @@ struct ls_shm {
     int file; /* the memfd; -1 between threads */
     uint64_t timeout_ns;
     uint64_t spin_ns;
+    unsigned crowded; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
     uint64_t step;     /* the latest this rank has published */
     int seen;          /* ranks before this one are known to have published it too */
@@ -96,16 +97,20 @@ struct ls_shm {
     ls_shm_region *regions;
     int region_count;
     uint32_t last_region;
-    uint64_t file_end; /* rank 0: where the next region begins */
+    uint64_t file_end; /* where the next region begins: all ranks count alike */
 };
 
-/* ---- segment.c: memory ---------------------------------------------------------------------------------------- */
+/* ---- segment.c, room.c: memory
+ * ---------------------------------------------------------------------------------------- */
 
 /* Bytes of shared memory for `size` ranks, and where its parts are. */
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
 
 /* A new memfd of `bytes`, all reserved, that cannot shrink. */
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
+
+/* room.c: LS_ERR_MEMORY when the machine or the control group cannot spare so many bytes. */
+ls_status ls_shm_room(const char *call, size_t bytes);
 
 /* Reserves [offset, offset + bytes) of the memfd. LS_ERR_MEMORY, never a signal, when there is no room. */
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes);
@@ -127,14 +132,24 @@ ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status st
 
 /* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
 
+static inline ls_shm_cell *ls_shm_cell_at(const ls_shm *shm, int rank, uint64_t step) {
+    return &shm->cells[2 * (size_t)rank + (step & 1)];
+}
+
 /* This rank's cell for the step it will post next. */
-ls_shm_cell *ls_shm_next_cell(ls_shm *shm);
+static inline ls_shm_cell *ls_shm_next_cell(const ls_shm *shm) {
+    return ls_shm_cell_at(shm, shm->rank, shm->step + 1);
+}
 
 /* The cell that `rank` published with the current step. */
-const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank);
+static inline const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
+    return ls_shm_cell_at(shm, rank, shm->step);
+}
 
 /* The slot of `rank` for `step`. */
-unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step);
+static inline unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step) {
+    return shm->slots + (2 * (size_t)rank + (step & 1)) * shm->slot;
+}
 
 /* Publishes the next step, with whatever was written for it. */
 void ls_shm_post(ls_shm *shm);

@@ -13,7 +13,10 @@
 
 #define SPIN_NS         ((uint64_t)100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
 #define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
-#define PAUSES_PER_LOOK 64                   /* between looks at the clock */
+#define SHORT_SLEEP_NS  ((uint64_t)50000)
+#define STOPPED_NS      ((uint64_t)1000000000) /* a nap this long is a stopped job: its time counts against nobody */
+#define LONG_SPIN_EVERY 64
+#define PAUSES_PER_LOOK 64 /* between looks at the clock */
 
 static inline void pause_core(void) {
 #if defined(__x86_64__)
@@ -24,22 +27,6 @@ static inline void pause_core(void) {
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
-
-static ls_shm_cell *cell_at(const ls_shm *shm, int rank, uint64_t step) {
-    return &shm->cells[2 * (size_t)rank + (step & 1)];
-}
-
-ls_shm_cell *ls_shm_next_cell(ls_shm *shm) {
-    return cell_at(shm, shm->rank, shm->step + 1);
-}
-
-const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
-    return cell_at(shm, rank, shm->step);
-}
-
-unsigned char *ls_shm_slot(const ls_shm *shm, int rank, uint64_t step) {
-    return shm->slots + (2 * (size_t)rank + (step & 1)) * shm->slot;
-}
 
 static void futex_wake(ls_shm *shm) {
     atomic_fetch_add(&shm->control->wake, 1);
@@ -53,7 +40,7 @@ void ls_shm_post(ls_shm *shm) {
      * In one total order with the counting of sleepers: either a rank that falls asleep sees this step, or this rank
      * sees the sleeper. Of several ranks that post, the last one sees the steps of all, and wakes.
      */
-    atomic_store(&cell_at(shm, shm->rank, step)->step, step);
+    atomic_store(&ls_shm_cell_at(shm, shm->rank, step)->step, step);
     shm->step = step;
     shm->seen = 0;
     shm->since_ns = 0;
@@ -64,7 +51,7 @@ void ls_shm_post(ls_shm *shm) {
 
 bool ls_shm_ready(ls_shm *shm) {
     while (shm->seen < shm->size) {
-        if (atomic_load(&cell_at(shm, shm->seen, shm->step)->step) != shm->step) {
+        if (atomic_load(&ls_shm_cell_at(shm, shm->seen, shm->step)->step) != shm->step) {
             return false;
         }
         shm->seen++;
@@ -74,7 +61,7 @@ bool ls_shm_ready(ls_shm *shm) {
 
 /* Whether `rank` has published the current step; the slow path's question. */
 static bool came(const ls_shm *shm, int rank) {
-    return atomic_load(&cell_at(shm, rank, shm->step)->step) == shm->step;
+    return atomic_load(&ls_shm_cell_at(shm, rank, shm->step)->step) == shm->step;
 }
 
 /* ---- failures -----------------------------------------------------------------------------------------------------
@@ -206,9 +193,10 @@ void ls_shm_leave(ls_shm *shm) {
 /* ---- waiting --------------------------------------------------------------------------------------------------------
  */
 
-/* Whether all came within `budget`; at least PAUSES_PER_LOOK looks. */
-static bool spin(ls_shm *shm, uint64_t budget) {
-    uint64_t end = 0;
+/* Whether all came within `budget` nanoseconds; at least PAUSES_PER_LOOK looks. `*end` becomes the time of giving up.
+ */
+static bool spin(ls_shm *shm, uint64_t budget, uint64_t *end) {
+    uint64_t last = 0;
     for (;;) {
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
             if (ls_shm_ready(shm)) {
@@ -216,11 +204,11 @@ static bool spin(ls_shm *shm, uint64_t budget) {
             }
             pause_core();
         }
-        const uint64_t now = ls_clock_ns();
-        if (end == 0) {
-            end = now + budget;
+        *end = ls_clock_ns();
+        if (last == 0) {
+            last = *end + budget;
         }
-        if (now >= end) {
+        if (*end >= last) {
             return false;
         }
     }
@@ -239,16 +227,44 @@ static void nap(ls_shm *shm) {
     atomic_fetch_sub(&control->sleepers, 1);
 }
 
+/*
+ * How long to spin. Where two ranks share a core after all (another program has theirs), the one that spins keeps the
+ * one it waits for from running. The sign is a sleep that ends at once after a long spin in vain; from then on the rank
+ * spins briefly, but for a long spin now and then, until one is not in vain.
+ */
+static uint64_t spin_budget(ls_shm *shm) {
+    if (shm->crowded != 0) {
+        shm->crowded++;
+        return shm->crowded % LONG_SPIN_EVERY == 0 ? shm->spin_ns : 0;
+    }
+    return shm->spin_ns;
+}
+
 ls_status ls_shm_wait(ls_shm *shm) {
-    if (ls_shm_ready(shm) || spin(shm, shm->spin_ns)) {
+    if (ls_shm_ready(shm)) {
+        return LS_OK;
+    }
+    const uint64_t budget = spin_budget(shm);
+    uint64_t asleep = 0;
+    if (spin(shm, budget, &asleep)) {
+        shm->crowded = 0;
         return LS_OK;
     }
     if (shm->since_ns == 0) {
-        shm->since_ns = ls_clock_ns();
+        shm->since_ns = asleep;
     }
+    uint64_t last = asleep;
     while (!ls_shm_ready(shm)) {
-        LS_TRY(look(shm, ls_clock_ns()));
+        const uint64_t now = ls_clock_ns();
+        if (now - last > STOPPED_NS) {
+            shm->since_ns += now - last;
+        }
+        last = now;
+        LS_TRY(look(shm, now));
         nap(shm);
+    }
+    if (budget != 0 && shm->crowded == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
+        shm->crowded = 1;
     }
     return LS_OK;
 }
