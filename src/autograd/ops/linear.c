@@ -12,6 +12,11 @@ typedef struct affine {
     bool x_transposed, weight_transposed;
 } affine;
 
+/* The two rows are told apart by this: only the gradient of relu asks for the output. */
+static bool is_relu(const ls_op *op) {
+    return op->saves_output;
+}
+
 static const ls_tensor *bias_of(const ls_op_call *call) {
     return call->input_count > 2 ? call->inputs[2] : NULL;
 }
@@ -89,7 +94,7 @@ static ls_status linear_forward(ls_op_call *call) {
                           .c = output->data,
                           .ldc = map.out,
                           .bias = bias != NULL ? bias->data : NULL,
-                          .activation = (ls_activation)call->parameters->integer[0]};
+                          .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
     return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
 }
 
@@ -160,7 +165,7 @@ static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map
 
 /* The gradient before the activation, dense, by a reference of the caller's. */
 static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
-    if (!node->op->saves_output) {
+    if (!is_relu(node->op)) {
         return ls_dense(node->op->name, gradient);
     }
     ls_tensor *dz = ls_tensor_new_owned(node->op->name, gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
@@ -225,8 +230,7 @@ ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
     if (ls_check_floating(op->name, inputs, count) != LS_OK) {
         return ls_scope_failed();
     }
-    const ls_op_parameters parameters = {.integer = {activation}};
-    return ls_apply_dense(op, inputs, count, count, &parameters, must_copy(x, weight));
+    return ls_apply_dense(op, inputs, count, count, NULL, must_copy(x, weight));
 }
 
 ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias) {

@@ -90,15 +90,24 @@ void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
     }
 }
 
+/* Only what kernels read is set: looks are made many times in a small training step. */
+static inline void begin_look(ls_tensor *look, const ls_tensor *base, int ndim) {
+    look->data = base->data;
+    look->storage = base->storage;
+    look->references = 1;
+    look->dtype = base->dtype;
+    look->ndim = (int8_t)ndim;
+    look->needs_grad = false;
+    look->node = NULL;
+    look->leaf = NULL;
+    look->scope = NULL;
+}
+
 ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
-    ls_tensor look = {
-        .data = (char *)base->data + offset * (int64_t)ls_dtype_size(base->dtype),
-        .storage = base->storage,
-        .count = 1,
-        .references = 1,
-        .dtype = base->dtype,
-        .ndim = (int8_t)ndim,
-    };
+    ls_tensor look;
+    begin_look(&look, base, ndim);
+    look.data = (char *)base->data + offset * (int64_t)ls_dtype_size(base->dtype);
+    look.count = 1;
     for (int i = 0; i < ndim; i++) {
         look.size[i] = size[i];
         look.stride[i] = stride[i];
@@ -109,9 +118,16 @@ ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const in
 }
 
 ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size) {
-    int64_t stride[LS_MAX_DIMS];
-    ls_dense_strides(ndim, size, stride);
-    return ls_look(base, ndim, size, stride, 0);
+    ls_tensor look;
+    begin_look(&look, base, ndim);
+    ls_dense_strides(ndim, size, look.stride);
+    look.contiguous = true;
+    look.count = 1;
+    for (int i = 0; i < ndim; i++) {
+        look.size[i] = size[i];
+        look.count *= size[i];
+    }
+    return look;
 }
 
 ls_tensor ls_look_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step) {
