@@ -1,6 +1,8 @@
 /* Batch normalisation and its gradient. Variances are biased and taken around the mean (two passes). */
 #include "tensor/device/cpu/floating.h"
 
+#include <string.h>
+
 /* [n, channels, ...] as three numbers. */
 typedef struct channel_view {
     int64_t n, channels, inner;

@@ -3,6 +3,7 @@
  * with target t has the loss sum over c of q[c] * -log_probability[c], where q[c] = w[c] s / C, and (1 - s) w[t] more
  * at c = t; rows to be ignored have q = 0.
  */
+#include "tensor/device/cpu/exponential.h"
 #include "tensor/device/cpu/floating.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ static ls_status check_targets(const ls_class_loss *loss, int64_t rows, int64_t 
 
 #define REAL     float
 #define FN(name) name##_f32
-#define EXP      expf
+#define EXP      ls_exp_f32
 #include "tensor/device/cpu/class_loss.inc"
 
 #define REAL     double
