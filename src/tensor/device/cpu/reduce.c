@@ -33,14 +33,14 @@ typedef struct ls_reduction {
 
 /*
  * T and R are what lies in memory, read and written; B is what a tree of rows is made of, and RUNNING the member that
- * holds running values, of type A.
+ * holds running values, of type A. `joining` returns what a and b join to.
  */
-#define REDUCTION(BUILD, name, T, R, B, A, RUNNING, identity, expression)                                              \
+#define REDUCTION(BUILD, name, T, R, B, A, RUNNING, identity, joining)                                                 \
     static inline B name##_join_rows(B a, B b) {                                                                       \
-        return (B)(expression);                                                                                        \
+        joining                                                                                                        \
     }                                                                                                                  \
     static inline A name##_join(A a, A b) {                                                                            \
-        return (A)(expression);                                                                                        \
+        joining                                                                                                        \
     }                                                                                                                  \
     static void name##_start(ls_running *running, int64_t columns) {                                                   \
         for (int64_t i = 0; i < columns; i++) {                                                                        \
@@ -93,23 +93,27 @@ typedef struct ls_reduction {
         }                                                                                                              \
     }
 
-REDUCTION(LS_CLONES, sum_f32, float, float, float, double, f64, 0, a + b)
-REDUCTION(LS_CLONES, sum_f64, double, double, double, double, f64, 0, a + b)
-REDUCTION(, sum_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 0, a + b)
-REDUCTION(, sum_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 0, a + b)
-REDUCTION(, sum_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 0, a + b)
-REDUCTION(, sum_b8, uint8_t, bool, uint64_t, uint64_t, u64, 0, a + b)
+REDUCTION(LS_CLONES, sum_f32, float, float, float, double, f64, 0, return a + b;)
+REDUCTION(LS_CLONES, sum_f64, double, double, double, double, f64, 0, return a + b;)
+REDUCTION(, sum_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 0, return a + b;)
+REDUCTION(, sum_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 0, return a + b;)
+REDUCTION(, sum_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 0, return a + b;)
+REDUCTION(, sum_b8, uint8_t, bool, uint64_t, uint64_t, u64, 0, return a + b;)
 
-REDUCTION(LS_CLONES, prod_f32, float, float, double, double, f64, 1, (a * b))
-REDUCTION(LS_CLONES, prod_f64, double, double, double, double, f64, 1, (a * b))
-REDUCTION(, prod_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 1, (a * b))
-REDUCTION(, prod_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 1, (a * b))
-REDUCTION(, prod_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 1, (a * b))
-REDUCTION(, prod_b8, uint8_t, bool, uint64_t, uint64_t, u64, 1, (a * b))
+REDUCTION(LS_CLONES, prod_f32, float, float, double, double, f64, 1, return a * b;)
+REDUCTION(LS_CLONES, prod_f64, double, double, double, double, f64, 1, return a * b;)
+REDUCTION(, prod_i64, int64_t, int64_t, uint64_t, uint64_t, u64, 1, return a * b;)
+REDUCTION(, prod_i32, int32_t, int32_t, uint64_t, uint64_t, u64, 1, return a * b;)
+REDUCTION(, prod_u8, uint8_t, uint8_t, uint64_t, uint64_t, u64, 1, return a * b;)
+REDUCTION(, prod_b8, uint8_t, bool, uint64_t, uint64_t, u64, 1, return a * b;)
 
-/* NaN wins: where neither is larger, the sum is NaN. */
-#define MAXIMUM (a > b ? a : (b >= a ? b : a + b))
-#define MINIMUM (a < b ? a : (b <= a ? b : a + b))
+/* NaN wins. Said in two steps without a branch, so that loops vectorise. */
+#define MAXIMUM                                                                                                        \
+    const __typeof__(a) larger = a > b ? a : b;                                                                        \
+    return a != a ? a : larger;
+#define MINIMUM                                                                                                        \
+    const __typeof__(a) smaller = a < b ? a : b;                                                                       \
+    return a != a ? a : smaller;
 REDUCTION(LS_CLONES, max_f32, float, float, float, float, f32, -INFINITY, MAXIMUM)
 REDUCTION(LS_CLONES, max_f64, double, double, double, double, f64, -INFINITY, MAXIMUM)
 REDUCTION(, max_i64, int64_t, int64_t, int64_t, int64_t, i64, INT64_MIN, MAXIMUM)
