@@ -30,6 +30,10 @@ static const char *run_rank(int rank, const void *what) {
     return failure;
 }
 
+void ls_forks_start_late(ls_forks *forks, int rank) {
+    forks->processes[rank] = process_start(run_rank, rank, forks);
+}
+
 void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
                     const void *argument) {
     *forks = (ls_forks){.size = size,
@@ -42,7 +46,7 @@ void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, 
     }
     for (int rank = 0; rank < size; rank++) {
         if ((absent >> rank & 1) == 0) {
-            forks->processes[rank] = process_start(run_rank, rank, forks);
+            ls_forks_start_late(forks, rank);
         }
     }
 }

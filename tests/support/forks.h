@@ -27,6 +27,9 @@ typedef struct ls_forks {
 void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
                     const void *argument);
 
+/* Starts one of the absent ranks after all. */
+void ls_forks_start_late(ls_forks *forks, int rank);
+
 /* Waits for one rank: its exit status, or minus the signal that ended it. */
 int ls_forks_wait(ls_forks *forks, int rank);
 

@@ -7,6 +7,8 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -274,6 +276,50 @@ static void a_rank_that_never_joins(void **state) {
     ls_forks_end(&forks);
 }
 
+/* A connection of somebody who does not know the secret, to the socket that rank 0 announced in the store. */
+static int connect_as_stranger(const ls_forks *forks) {
+    char url[128];
+    char ticket[256];
+    size_t size = 0;
+    snprintf(url, sizeof url, "file://%s", forks->folder);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = PATIENT});
+    assert_non_null(store);
+    assert_int_equal(ls_store_get(store, "test/shm", ticket, sizeof ticket, &size), LS_OK);
+    ls_store_close(store);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const size_t length = strlen(ticket); /* the ticket begins with the name */
+    memcpy(address.sun_path + 1, ticket, length);
+    const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    assert_int_equal(connect(stranger, (struct sockaddr *)&address, used), 0);
+    return stranger;
+}
+
+static const char *plain_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    return NULL;
+}
+
+static void strangers_get_nothing(void **state) {
+    (void)state;
+    ls_forks forks;
+    char answer[64];
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    const int silent = connect_as_stranger(&forks);
+    const int wrong = connect_as_stranger(&forks);
+    assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
+    assert_int_equal(recv(wrong, answer, sizeof answer, 0), 0);
+    assert_int_equal(recv(silent, answer, sizeof answer, 0), 0);
+    ls_forks_start_late(&forks, 1);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    close(silent);
+    close(wrong);
+    ls_forks_end(&forks);
+}
+
 /* ---- too little memory
  * --------------------------------------------------------------------------------------------------- */
 
@@ -343,6 +389,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_job_goes_on),
         cmocka_unit_test(a_child_is_not_the_rank),
         cmocka_unit_test(a_rank_that_never_joins),
+        cmocka_unit_test(strangers_get_nothing),
         cmocka_unit_test(a_shortage_is_an_error),
         cmocka_unit_test(work_fails_with_its_reason),
     };

@@ -23,7 +23,10 @@ typedef struct thread_rank {
 
 static ls_status run_rank(thread_rank *self) {
     ls_comm *world = ls_comm_open(&ls_backend_shm, &self->join);
-    if (world == NULL) {
+    if (world == NULL) { /* the others must not wait for it */
+        ls_shm absent = {.rank = self->join.rank, .size = self->join.size, .file = -1};
+        (void)ls_shm_layout(&absent, self->join.shared);
+        ls_shm_leave(&absent);
         return ls_error_status();
     }
     ls_log_set_rank(self->join.rank);
