@@ -221,12 +221,27 @@ static void test_nothing_counts(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
+static void test_class_losses_in_half_precision(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *exact = ls_detach(wave(LS_SHAPE(5, 4), 1));
+    ls_tensor *x = ls_to(exact, LS_BF16);
+    assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+    ls_class_loss_options options = {.weight = ls_full(LS_SHAPE(4), LS_BF16, 1.5), .reduction = LS_LOSS_SUM};
+    ls_tensor *loss = ls_cross_entropy(x, targets(LS_SHAPE(5), LS_I32), &options);
+    assert_int_equal(ls_dtype_of(loss), LS_BF16);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_int_equal(ls_dtype_of(ls_grad(x)), LS_BF16);
+    options.weight = ls_full(LS_SHAPE(4), LS_F64, 1.5);
+    ls_tensor *right = ls_cross_entropy(exact, targets(LS_SHAPE(5), LS_I32), &options);
+    assert_true(ls_allclose(ls_to(loss, LS_F64), right, 1e-2, 0));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 static void test_element_losses_refuse(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
-    assert_null(ls_mse_loss(NULL, x, LS_LOSS_MEAN));
-    assert_null(ls_mse_loss(x, NULL, LS_LOSS_MEAN));
     check_refused(scope, ls_mse_loss(x, ls_zeros(LS_SHAPE(2, 1), LS_F32), LS_LOSS_MEAN), LS_ERR_SHAPE,
                   "ls_mse_loss: [2, 3] with target [2, 1]");
     scope = ls_scope_begin();
@@ -235,6 +250,9 @@ static void test_element_losses_refuse(void **state) {
     scope = ls_scope_begin();
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(scope, ls_huber_loss(x, x, 0, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "delta is 0");
+    scope = ls_scope_begin();
+    x = ls_zeros(LS_SHAPE(2), LS_F32);
+    check_refused(scope, ls_mse_loss(x, NULL, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "ls_mse_loss: argument 2 is NULL");
 }
 
 static void refuse_class(ls_shape x, ls_shape target, int64_t number, ls_class_loss_options options, ls_status status,
@@ -266,12 +284,14 @@ static void test_class_losses_refuse(void **state) {
     ls_release(weight);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
-    assert_null(ls_cross_entropy(NULL, x, NULL));
     check_refused(scope, ls_cross_entropy(x, ls_zeros(LS_SHAPE(2), LS_F32), NULL), LS_ERR_SHAPE, "target is f32");
     scope = ls_scope_begin();
     x = ls_zeros(LS_SHAPE(2, 3), LS_I64);
     check_refused(scope, ls_nll_loss(x, ls_zeros(LS_SHAPE(2), LS_I64), NULL), LS_ERR_SHAPE,
                   "ls_nll_loss: takes floating tensors");
+    scope = ls_scope_begin();
+    x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cross_entropy(x, NULL, NULL), LS_ERR_ARGUMENT, "ls_cross_entropy: argument 2 is NULL");
 }
 
 int main(void) {
@@ -284,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_class_losses_agree_with_pytorch),
         cmocka_unit_test(test_class_losses_of_views),
         cmocka_unit_test(test_nothing_counts),
+        cmocka_unit_test(test_class_losses_in_half_precision),
         cmocka_unit_test(test_element_losses_refuse),
         cmocka_unit_test(test_class_losses_refuse),
     };

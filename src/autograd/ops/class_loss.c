@@ -6,9 +6,10 @@
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
 
 /* The inputs and saved tensors of a node, and integer[] and number[] of its parameters. */
-enum { X, WEIGHT, TARGET, INPUTS };
+enum { X, TARGET, WEIGHT, INPUTS };
 enum { LOG_PROBABILITY, DIVISOR };
 enum { REDUCTION, IGNORE, IGNORE_INDEX };
 enum { SMOOTHING };
@@ -223,19 +224,26 @@ static ls_tensor *as_row_targets(ls_tensor *target) {
     return flat == NULL || flat->dtype == LS_I64 ? flat : ls_replaced(ls_to(flat, LS_I64), flat, target);
 }
 
+/* Class weights in the dtype that kernels compute in. */
+static ls_tensor *as_plain(ls_tensor *weight) {
+    return weight == NULL || ls_is_plain(weight->dtype) ? weight : ls_to(weight, ls_compute_dtype(weight->dtype));
+}
+
 static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target,
                                 const ls_class_loss_options *options) {
     ls_tensor *rows = x->ndim == 2 ? x : as_rows(x);
     ls_tensor *row_targets = rows == NULL ? NULL : as_row_targets(target);
+    ls_tensor *weight = row_targets == NULL ? NULL : as_plain(options->weight);
     ls_tensor *result = NULL;
-    if (row_targets != NULL) {
-        ls_tensor *const inputs[INPUTS] = {[X] = rows, [WEIGHT] = options->weight, [TARGET] = row_targets};
+    if (row_targets != NULL && (weight != NULL || options->weight == NULL)) {
+        ls_tensor *const inputs[INPUTS] = {[X] = rows, [TARGET] = row_targets, [WEIGHT] = weight};
         const ls_op_parameters parameters = {
             .number = {[SMOOTHING] = options->label_smoothing},
             .integer = {
                 [REDUCTION] = options->reduction, [IGNORE] = options->ignore, [IGNORE_INDEX] = options->ignore_index}};
-        result = ls_apply_dense(op, inputs, INPUTS, TARGET, &parameters, 1U << X | 1U << WEIGHT | 1U << TARGET);
+        result = ls_apply_dense(op, inputs, INPUTS, X + 1, &parameters, 1U << X | 1U << TARGET | 1U << WEIGHT);
     }
+    (void)ls_replaced(NULL, weight, options->weight);
     (void)ls_replaced(NULL, row_targets, target);
     (void)ls_replaced(NULL, rows, x);
     return result;
@@ -243,7 +251,7 @@ static ls_tensor *apply_to_rows(const ls_op *op, ls_tensor *x, ls_tensor *target
 
 static ls_tensor *class_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
     if (x == NULL || target == NULL) {
-        return NULL;
+        return ls_apply(op, (ls_tensor *[INPUTS]){[X] = x, [TARGET] = target}, INPUTS, NULL); /* refuses */
     }
     if (check_arguments(op->name, x, target, options) != LS_OK) {
         return ls_scope_failed();

@@ -227,13 +227,13 @@ const ls_op *const ls_loss_ops[] = {&mse_op, &l1_op, &huber_op, &bce_op, &bce_wi
 
 static ls_tensor *apply_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction,
                              double number) {
+    ls_tensor *const inputs[] = {x, target};
     if (x == NULL || target == NULL) {
-        return NULL;
+        return ls_apply(op, inputs, 2, NULL); /* refuses */
     }
     if (ls_loss_check_reduction(op->name, reduction) != LS_OK) {
         return ls_scope_failed();
     }
-    ls_tensor *const inputs[] = {x, target};
     const ls_op_parameters parameters = {.number = {number}, .integer = {[REDUCTION] = reduction}};
     const ls_dtype dtype = ls_promote_real(ls_promote(x, target));
     return x->dtype == dtype && target->dtype == dtype && ls_is_plain(dtype)

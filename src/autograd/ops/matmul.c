@@ -265,10 +265,10 @@ static const ls_op matmul_op = {
 const ls_op *const ls_matmul_ops[] = {&matmul_op, NULL};
 
 ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b) {
-    if (a == NULL || b == NULL) {
-        return NULL;
-    }
     ls_tensor *const inputs[] = {a, b};
+    if (a == NULL || b == NULL) {
+        return ls_apply(&matmul_op, inputs, 2, NULL); /* refuses */
+    }
     if (ls_check_floating(matmul_op.name, inputs, 2) != LS_OK) {
         return ls_scope_failed();
     }

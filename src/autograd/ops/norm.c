@@ -111,10 +111,10 @@ static ls_status check_layer_norm(ls_tensor *const *inputs, int axes, double eps
 }
 
 ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon) {
-    if (x == NULL) {
-        return NULL;
-    }
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
+    if (x == NULL) {
+        return ls_apply(&layer_norm_op, inputs, 3, NULL); /* refuses */
+    }
     if (axes == 0) {
         axes = weight != NULL ? weight->ndim : bias != NULL ? bias->ndim : 0;
     }
@@ -283,7 +283,7 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                          ls_tensor *bias, bool training, double momentum, double epsilon) {
     if (x == NULL) {
-        return NULL;
+        return ls_apply(&batch_norm_op, &x, 1, NULL); /* refuses */
     }
     const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon};
     if (check_batch_norm(&norm) != LS_OK) {

@@ -29,7 +29,7 @@ const ls_op *const ls_random_ops[] = {&dropout_op, NULL};
 
 ls_tensor *ls_dropout(ls_tensor *x, double p) {
     if (x == NULL) {
-        return NULL;
+        return ls_apply(&dropout_op, &x, 1, NULL); /* refuses */
     }
     if (!(p >= 0.0 && p <= 1.0)) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: p is %g, must be from 0 to 1", dropout_op.name, p);
