@@ -2,11 +2,10 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)                                   # IDX files come gzipped
-find_path(LS_DNNL_INCLUDE dnnl.h REQUIRED)                    # oneDNN: large matrix products
-find_library(LS_DNNL_LIBRARY dnnl REQUIRED)
+# Headers only: src/tensor/device/cpu/libraries.c opens these two when the first large matrix product comes.
+find_path(LS_DNNL_INCLUDE dnnl.h REQUIRED)                    # oneDNN: matrix products in f32
 find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
-          aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: double precision and small products
-find_library(LS_OPENBLAS_LIBRARY openblas REQUIRED)
+          aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: matrix products in f64
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
 pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # the launcher
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors header

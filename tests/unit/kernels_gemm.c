@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/gemm.h"
+#include "tensor/device/cpu/libraries.h"
 
 /* Numbers of either type in one array, with a frame of marks around that nothing may write to. */
 enum { FRAME = 32 };
@@ -241,6 +242,20 @@ static void test_other_types_are_refused(void **state) {
     assert_non_null(strstr(ls_error_message(), "i32"));
 }
 
+static void test_missing_libraries_are_named(void **state) {
+    (void)state;
+    ls_library absent = {.title = "oneTwo", .package = "libonetwo9", .files = {"libonetwo.so.9"}, .functions = {"one"}};
+    for (int again = 0; again < 2; again++) {
+        assert_null(ls_library_get(&absent));
+        assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ls_error_message(), "oneTwo cannot be opened (libonetwo.so.9: "));
+        assert_non_null(strstr(ls_error_message(), "install libonetwo9 or newer"));
+    }
+    ls_library other = {.title = "libc", .package = "libc6", .files = {"libc.so.9", "libc.so.6"}, .functions = {"one"}};
+    assert_null(ls_library_get(&other));
+    assert_string_equal(ls_error_message(), "matrix product: libc has no function one");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small_shapes),
@@ -248,6 +263,7 @@ int main(void) {
         cmocka_unit_test(test_layer_shapes),
         cmocka_unit_test(test_not_a_number_survives_relu),
         cmocka_unit_test(test_other_types_are_refused),
+        cmocka_unit_test(test_missing_libraries_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

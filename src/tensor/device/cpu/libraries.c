@@ -3,84 +3,56 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
-/* One library: the file names it goes by, newest first, the functions wanted of it, and what came of opening it. */
-typedef struct library {
-    const char *title;
-    const char *package; /* Debian's, for the message */
-    const char *const *files;
-    const char *const *functions;
-    void **pointers;
-    int count;
-    char failure[256];
-} library;
+enum { NOT_TRIED = 0, OPEN, FAILED };
 
-static void library_open(library *lib) {
+static ls_library onednn = {
+    .title = "oneDNN", .package = "libdnnl2", .files = {"libdnnl.so.3", "libdnnl.so.2"}, .functions = {"dnnl_sgemm"}};
+static ls_library openblas = {
+    .title = "OpenBLAS", .package = "libopenblas0-openmp", .files = {"libopenblas.so.0"}, .functions = {"cblas_dgemm"}};
+
+static int open_library(ls_library *library) {
     void *handle = NULL;
-    for (const char *const *file = lib->files; handle == NULL && *file != NULL; file++) {
-        handle = dlopen(*file, RTLD_NOW | RTLD_LOCAL);
+    for (int i = 0; i < LS_LIBRARY_FILES && library->files[i] != NULL && handle == NULL; i++) {
+        handle = dlopen(library->files[i], RTLD_NOW | RTLD_LOCAL);
     }
     if (handle == NULL) {
         const char *reason = dlerror();
-        (void)snprintf(lib->failure, sizeof lib->failure,
-                       "%s cannot be opened (%.120s): install %s, or a later version of it", lib->title,
-                       reason != NULL ? reason : "no reason given", lib->package);
-        return;
+        (void)snprintf(library->failure, sizeof library->failure, "%s cannot be opened (%.120s): install %s or newer",
+                       library->title, reason != NULL ? reason : "no reason given", library->package);
+        return FAILED;
     }
-    for (int i = 0; i < lib->count; i++) {
-        lib->pointers[i] = dlsym(handle, lib->functions[i]);
-        if (lib->pointers[i] == NULL) {
-            (void)snprintf(lib->failure, sizeof lib->failure, "%s has no function %s", lib->title, lib->functions[i]);
-            return;
+    for (int i = 0; i < LS_LIBRARY_FUNCTIONS; i++) {
+        library->pointers[i] = dlsym(handle, library->functions[i]);
+        if (library->pointers[i] == NULL) {
+            (void)snprintf(library->failure, sizeof library->failure, "%s has no function %s", library->title,
+                           library->functions[i]);
+            (void)dlclose(handle);
+            return FAILED;
         }
     }
+    return OPEN;
 }
 
-static ls_status library_status(const library *lib) {
-    return lib->failure[0] == '\0' ? LS_OK : ls_fail(LS_ERR_UNSUPPORTED, "matrix product: %s", lib->failure);
-}
-
-static const char *const onednn_files[] = {"libdnnl.so.3", "libdnnl.so.2", NULL};
-static const char *const onednn_functions[] = {"dnnl_sgemm"};
-static void *onednn_pointers[1];
-static library onednn = {.title = "oneDNN",
-                         .package = "libdnnl2",
-                         .files = onednn_files,
-                         .functions = onednn_functions,
-                         .pointers = onednn_pointers,
-                         .count = 1};
-static ls_onednn onednn_calls;
-
-static void onednn_open_once(void) {
-    library_open(&onednn);
-    memcpy(&onednn_calls, onednn_pointers, sizeof onednn_calls);
+const void *ls_library_get(ls_library *library) {
+    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load_explicit(&library->state, memory_order_acquire) == NOT_TRIED) {
+        (void)pthread_mutex_lock(&opening);
+        if (atomic_load_explicit(&library->state, memory_order_relaxed) == NOT_TRIED) {
+            atomic_store_explicit(&library->state, open_library(library), memory_order_release);
+        }
+        (void)pthread_mutex_unlock(&opening);
+    }
+    if (atomic_load_explicit(&library->state, memory_order_relaxed) == FAILED) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "matrix product: %s", library->failure);
+    }
+    return library->pointers;
 }
 
 const ls_onednn *ls_onednn_open(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, onednn_open_once);
-    return library_status(&onednn) == LS_OK ? &onednn_calls : NULL;
-}
-
-static const char *const openblas_files[] = {"libopenblas.so.0", NULL};
-static const char *const openblas_functions[] = {"cblas_dgemm"};
-static void *openblas_pointers[1];
-static library openblas = {.title = "OpenBLAS",
-                           .package = "libopenblas0-openmp",
-                           .files = openblas_files,
-                           .functions = openblas_functions,
-                           .pointers = openblas_pointers,
-                           .count = 1};
-static ls_openblas openblas_calls;
-
-static void openblas_open_once(void) {
-    library_open(&openblas);
-    memcpy(&openblas_calls, openblas_pointers, sizeof openblas_calls);
+    return ls_library_get(&onednn);
 }
 
 const ls_openblas *ls_openblas_open(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, openblas_open_once);
-    return library_status(&openblas) == LS_OK ? &openblas_calls : NULL;
+    return ls_library_get(&openblas);
 }

@@ -1,18 +1,20 @@
 /*
- * The two libraries that large matrix products go to: oneDNN for f32, OpenBLAS for f64. They are opened on first use
- * and not linked, because linking them costs every process 2 ms at its start, the launcher too, and because the pthread
- * build of OpenBLAS starts threads when it is loaded, after which ls_spawn could not fork. All knowledge of their names
- * and versions is here.
+ * The libraries that large matrix products go to: oneDNN for f32, OpenBLAS for f64. They are opened on first use and
+ * not linked: linking them costs every process 2 ms at its start, the launcher too, and a build of OpenBLAS on pthreads
+ * starts threads when it is loaded, after which ls_spawn could not fork. All that is known of their names and versions
+ * is here.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_LIBRARIES_H
 #define LS_TENSOR_DEVICE_CPU_LIBRARIES_H
 
 #include "base/status.h"
 
+#include <stdatomic.h>
+
 #include <cblas.h>
 #include <dnnl.h>
 
-/* What oneDNN gives: the part of its C interface that versions 2 and 3 have alike. */
+/* What oneDNN gives: of its C interface, what versions 2 and 3 have alike. */
 typedef struct ls_onednn {
     __typeof__(&dnnl_sgemm) sgemm;
 } ls_onednn;
@@ -24,5 +26,20 @@ typedef struct ls_openblas {
 /* The opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED where it is missing. */
 const ls_onednn *ls_onednn_open(void);
 const ls_openblas *ls_openblas_open(void);
+
+/* A library: the names its file goes by, the functions wanted of it, where to put them, and what came of opening it. */
+enum { LS_LIBRARY_FILES = 2, LS_LIBRARY_FUNCTIONS = 1 };
+typedef struct ls_library {
+    const char *title;
+    const char *package; /* Debian's, for the message */
+    const char *files[LS_LIBRARY_FILES];
+    const char *functions[LS_LIBRARY_FUNCTIONS];
+    void *pointers[LS_LIBRARY_FUNCTIONS];
+    atomic_int state; /* 0: not tried yet */
+    char failure[256];
+} ls_library;
+
+/* The library's functions, in their order; opens it the first time. NULL with LS_ERR_UNSUPPORTED. */
+const void *ls_library_get(ls_library *library);
 
 #endif
