@@ -33,7 +33,10 @@ static void unlink_tensor(ls_tensor *tensor) {
 void ls_scope_sweep(ls_scope *scope) {
     while (scope->newest != NULL) {
         ls_tensor *tensor = scope->newest;
-        unlink_tensor(tensor);
+        scope->newest = tensor->scope_older;
+        if (scope->newest != NULL) {
+            scope->newest->scope_newer = NULL;
+        }
         tensor->scope = &ls_nowhere;
         ls_tensor_drop(tensor);
     }

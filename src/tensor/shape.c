@@ -1,16 +1,11 @@
 /* Looking at a tensor without touching its elements. */
 #include <stdio.h>
-#include <string.h>
 
 #include "tensor/scope.h"
 
 int ls_axis_index(int axis, int ndim) {
     const int index = axis < 0 ? axis + ndim : axis;
     return index >= 0 && index < ndim ? index : -1;
-}
-
-bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) {
-    return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
 }
 
 ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {

@@ -19,60 +19,71 @@ static ls_tensor *record_new(ls_thread_state *thread, int ndim, ls_dtype dtype) 
     return tensor;
 }
 
-/* Sizes, dense strides, count; false when the count does not fit. */
-static bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
-    int64_t count = 1;
-    int64_t step = 1;
+/* Sizes, dense strides, count; false when a size is negative or the count does not fit. */
+static inline bool lay_out_dense(ls_tensor *tensor, const int64_t *size) {
+    int64_t step = 1; /* the product of the sizes, taking 0 for 1 */
+    int64_t signs = 0;
+    bool none = false;
     bool fits = true;
     for (int i = tensor->ndim - 1; i >= 0; i--) {
         tensor->size[i] = size[i];
         tensor->stride[i] = step;
-        fits = !__builtin_mul_overflow(count, size[i], &count) && fits;
-        fits = !__builtin_mul_overflow(step, size[i] > 0 ? size[i] : 1, &step) && fits;
+        signs |= size[i];
+        none = none || size[i] == 0;
+        fits = !__builtin_mul_overflow(step, size[i] != 0 ? size[i] : 1, &step) && fits;
     }
-    tensor->count = count;
+    tensor->count = none ? 0 : step;
     tensor->contiguous = true;
-    return fits;
+    return fits && signs >= 0;
 }
 
-static bool sizes_are_good(const char *call, int ndim, const int64_t *size) {
-    if (ndim < 0 || ndim > LS_MAX_DIMS) {
-        (void)ls_fail(LS_ERR_SHAPE, "%s: a shape of more than %d dimensions", call, LS_MAX_DIMS);
-        return false;
-    }
+/* Says what is wrong with a layout that lay_out_dense or the multiplication by the element size refused. */
+__attribute__((noinline, cold)) static void *refuse_layout(const char *call, int ndim, const int64_t *size) {
+    bool negative = false;
     for (int i = 0; i < ndim; i++) {
-        if (size[i] < 0) {
-            (void)ls_fail(LS_ERR_SHAPE, "%s: shape %s has a negative size", call, ls_shape_describe(ndim, size).text);
-            return false;
-        }
+        negative = negative || size[i] < 0;
     }
-    return true;
+    (void)(negative
+               ? ls_fail(LS_ERR_SHAPE, "%s: shape %s has a negative size", call, ls_shape_describe(ndim, size).text)
+               : ls_fail(LS_ERR_MEMORY, "%s: a tensor of shape %s is larger than any memory", call,
+                         ls_shape_describe(ndim, size).text));
+    return ls_scope_failed();
+}
+
+__attribute__((noinline, cold)) static void *refuse_memory(const char *call, size_t bytes) {
+    (void)ls_fail_memory(call, bytes);
+    return ls_scope_failed();
+}
+
+__attribute__((noinline, cold)) static void *refuse_kind(const char *call, int ndim, ls_dtype dtype) {
+    (void)(ndim < 0 || ndim > LS_MAX_DIMS
+               ? ls_fail(LS_ERR_SHAPE, "%s: a shape of more than %d dimensions", call, LS_MAX_DIMS)
+               : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", call, (int)dtype));
+    return ls_scope_failed();
 }
 
 ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, ls_dtype dtype) {
     ls_thread_state *thread = ls_thread();
-    if (thread == NULL || !sizes_are_good(call, ndim, size)) {
-        return ls_scope_failed();
+    if (thread == NULL) {
+        return NULL;
     }
     const size_t width = ls_dtype_size(dtype);
-    if (width == 0) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: %d is no dtype", call, (int)dtype);
-        return ls_scope_failed();
+    if (width == 0 || ndim < 0 || ndim > LS_MAX_DIMS) {
+        return refuse_kind(call, ndim, dtype);
     }
     ls_tensor *tensor = record_new(thread, ndim, dtype);
     if (tensor == NULL) {
-        (void)ls_fail_memory(call, sizeof *tensor);
-        return ls_scope_failed();
+        return refuse_memory(call, sizeof *tensor);
     }
-    size_t bytes = 0;
-    const bool fits = lay_out_dense(tensor, size) && !__builtin_mul_overflow((size_t)tensor->count, width, &bytes);
-    tensor->storage = fits ? ls_storage_new(&ls_cpu, bytes) : NULL;
+    size_t bytes;
+    if (!lay_out_dense(tensor, size) || __builtin_mul_overflow((size_t)tensor->count, width, &bytes)) {
+        ls_cache_release(&thread->cache, tensor, sizeof *tensor);
+        return refuse_layout(call, ndim, size);
+    }
+    tensor->storage = ls_storage_new(&ls_cpu, bytes);
     if (tensor->storage == NULL) {
         ls_cache_release(&thread->cache, tensor, sizeof *tensor);
-        (void)(fits ? ls_fail_memory(call, bytes)
-                    : ls_fail(LS_ERR_MEMORY, "%s: a tensor of shape %s is larger than any memory", call,
-                              ls_shape_describe(ndim, size).text));
-        return ls_scope_failed();
+        return refuse_memory(call, bytes);
     }
     tensor->data = tensor->storage->memory;
     return tensor;
@@ -113,8 +124,7 @@ ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *
     ls_thread_state *thread = ls_thread();
     ls_tensor *tensor = thread != NULL ? record_new(thread, ndim, (ls_dtype)base->dtype) : NULL;
     if (tensor == NULL) {
-        (void)ls_fail_memory("a view", sizeof *tensor);
-        return ls_scope_failed();
+        return refuse_memory("a view", sizeof *tensor);
     }
     int64_t count = 1;
     for (int i = 0; i < ndim; i++) {

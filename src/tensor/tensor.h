@@ -109,7 +109,13 @@ ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element
 double ls_element_number(ls_dtype dtype, const void *element);
 
 /* Whether two tensors have the same sizes. */
-bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b);
+static inline bool ls_tensor_same_shape(const ls_tensor *a, const ls_tensor *b) {
+    bool same = a->ndim == b->ndim;
+    for (int i = 0; same && i < a->ndim; i++) {
+        same = a->size[i] == b->size[i];
+    }
+    return same;
+}
 
 /* -ndim..ndim-1 to 0..ndim-1; -1 when out of range. */
 int ls_axis_index(int axis, int ndim);
