@@ -79,7 +79,6 @@ static ls_status gather_in_leaf(ls_pass *pass, ls_leaf *leaf, ls_tensor *gradien
     if (leaf->gradient == NULL && can_be_taken(pass->thread, gradient) && exclusive(gradient) &&
         ls_tensor_same_shape(leaf->tensor, gradient)) {
         leaf->gradient = ls_tensor_take(gradient);
-        leaf->gradient->scope = &ls_nowhere;
     } else {
         LS_TRY(ls_leaf_make_room(leaf));
         LS_TRY(combine_any(leaf->gradient, gradient, add));

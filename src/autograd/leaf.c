@@ -46,7 +46,11 @@ bool ls_requires_grad(const ls_tensor *tensor) {
 }
 
 ls_tensor *ls_grad(const ls_tensor *tensor) {
-    return tensor != NULL && tensor->leaf != NULL && tensor->leaf->has_gradient ? tensor->leaf->gradient : NULL;
+    if (tensor == NULL || tensor->leaf == NULL || !tensor->leaf->has_gradient) {
+        return NULL;
+    }
+    tensor->leaf->gradient->scope = &ls_nowhere; /* lent: releasing it does nothing */
+    return tensor->leaf->gradient;
 }
 
 void ls_zero_grad(ls_tensor *tensor) {
@@ -83,11 +87,7 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
     }
     const ls_tensor *tensor = leaf->tensor;
     leaf->gradient = ls_tensor_new_owned("ls_backward", tensor->ndim, tensor->size, (ls_dtype)tensor->dtype);
-    if (leaf->gradient == NULL) {
-        return LS_ERR_MEMORY;
-    }
-    leaf->gradient->scope = &ls_nowhere; /* lent to users: releasing it does nothing */
-    return LS_OK;
+    return leaf->gradient != NULL ? LS_OK : LS_ERR_MEMORY;
 }
 
 void ls_leaf_touch(ls_pass *pass, ls_leaf *leaf) {
