@@ -1,20 +1,7 @@
 #include "comm/reduce_kernels.h"
 
+#include "base/clones.h"
 #include "base/float16.h"
-
-/* Built for several instruction sets; the loader picks one. The sanitizers' runtimes are not up when it does. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(LS_SANITIZED)
-#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
-
-/* Buffers may be the same but never overlap partly, so no iteration depends on another. */
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
 
 /* Types that may be read and written at any address. */
 #define UNALIGNED __attribute__((aligned(1), may_alias))
@@ -28,11 +15,11 @@ typedef uint16_t UNALIGNED u16;
 typedef uint8_t UNALIGNED u8;
 
 #define COMBINE(name, type, expression)                                                                                \
-    CLONES static void name##_##type(void *into, const void *left, const void *right, size_t count) {                  \
+    LS_CLONES static void name##_##type(void *into, const void *left, const void *right, size_t count) {               \
         type *result = into;                                                                                           \
         const type *a = left;                                                                                          \
         const type *b = right;                                                                                         \
-        INDEPENDENT for (size_t i = 0; i < count; i++) {                                                               \
+        LS_INDEPENDENT for (size_t i = 0; i < count; i++) {                                                            \
             const type x = a[i];                                                                                       \
             const type y = b[i];                                                                                       \
             result[i] = (type)(expression);                                                                            \
@@ -103,7 +90,7 @@ COMBINE_PAIRS(maxloc, loc_i64, >)
 COMBINE_PAIRS(maxloc, loc_i32, >)
 
 #define WIDEN(name, type, wide, expression)                                                                            \
-    CLONES static void widen_##name(void *into, const void *from, size_t count) {                                      \
+    LS_CLONES static void widen_##name(void *into, const void *from, size_t count) {                                   \
         wide *restrict result = into;                                                                                  \
         const type *restrict source = from;                                                                            \
         for (size_t i = 0; i < count; i++) {                                                                           \
@@ -113,10 +100,10 @@ COMBINE_PAIRS(maxloc, loc_i32, >)
     }
 
 #define FINISH(name, type, wide, expression)                                                                           \
-    CLONES static void finish_##name(void *into, const void *from, size_t count, int divisor) {                        \
+    LS_CLONES static void finish_##name(void *into, const void *from, size_t count, int divisor) {                     \
         type *result = into;                                                                                           \
         const wide *source = from;                                                                                     \
-        INDEPENDENT for (size_t i = 0; i < count; i++) {                                                               \
+        LS_INDEPENDENT for (size_t i = 0; i < count; i++) {                                                            \
             const wide x = source[i];                                                                                  \
             result[i] = (type)(expression);                                                                            \
         }                                                                                                              \

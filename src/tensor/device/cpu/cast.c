@@ -1,5 +1,5 @@
 /* Conversions between all dtypes, and counting in all of them. */
-#include "tensor/device/cpu/clones.h"
+#include "base/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"

@@ -1,8 +1,8 @@
 /* Copies between tensors of one dtype, of which filling is a case. Elements are moved as words of their size. */
 #include <string.h>
 
+#include "base/clones.h"
 #include "base/status.h"
-#include "tensor/device/cpu/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 

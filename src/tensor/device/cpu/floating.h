@@ -5,8 +5,8 @@
 #ifndef LS_TENSOR_DEVICE_CPU_FLOATING_H
 #define LS_TENSOR_DEVICE_CPU_FLOATING_H
 
+#include "base/clones.h"
 #include "base/status.h"
-#include "tensor/device/cpu/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 
 /* Runs name_f32(...) or name_f64(...): LS_OK, or the error that the CPU has no such kernel for the dtype. */

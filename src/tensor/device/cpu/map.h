@@ -13,7 +13,7 @@
 
 #include <tgmath.h>
 
-#include "tensor/device/cpu/clones.h"
+#include "base/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"

@@ -2,8 +2,8 @@
 #include "tensor/device/cpu/map.h"
 
 /* NaN wins. No branches, so that loops vectorise. */
-#define MAXIMUM(a, b) (((a) > (b)) | ((a) != (a)) ? (a) : (b))
-#define MINIMUM(a, b) (((a) < (b)) | ((a) != (a)) ? (a) : (b))
+#define MAXIMUM(a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
+#define MINIMUM(a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
 
 LS_MAP2_ANY(add, LS_NONE, a, b, (U)a + (U)b)
 LS_MAP2_ANY(sub, LS_NONE, a, b, (U)a - (U)b)

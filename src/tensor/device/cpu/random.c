@@ -37,23 +37,21 @@ static ls_status fill_by_pieces(ls_stream *stream, ls_tensor *y, ls_dtype made_a
     return LS_OK;
 }
 
+/* A piece has room for the other number of its last pair. */
 static void make_uniform(const ls_source *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
-    for (int64_t i = 0; i < count; i += 2) {
-        double pair[2];
-        ls_random_uniform_pair(source->state.seed, source->state.stream, (first + (uint64_t)i) / 2, pair);
-        number[i] = fmin(source->start + source->scale * pair[0], source->limit);
-        number[i + 1] = fmin(source->start + source->scale * pair[1], source->limit); /* a piece has even room */
+    ls_random_uniform_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
+    for (int64_t i = 0; i < count; i++) {
+        const double scaled = source->start + source->scale * number[i];
+        number[i] = scaled < source->limit ? scaled : source->limit;
     }
 }
 
 static void make_normal(const ls_source *source, uint64_t first, int64_t count, void *piece) {
     double *const number = piece;
-    for (int64_t i = 0; i < count; i += 2) {
-        double pair[2];
-        ls_random_normal_pair(source->state.seed, source->state.stream, (first + (uint64_t)i) / 2, pair);
-        number[i] = source->start + source->scale * pair[0];
-        number[i + 1] = source->start + source->scale * pair[1];
+    ls_random_normal_pairs(source->state.seed, source->state.stream, first / 2, (count + 1) / 2, number);
+    for (int64_t i = 0; i < count; i++) {
+        number[i] = source->start + source->scale * number[i];
     }
 }
 
@@ -112,9 +110,7 @@ DROPOUT(dropout_piece_f64, double)
         for (int64_t first = 0; first < y->count; first += PIECE) {                                                    \
             uint32_t word[PIECE];                                                                                      \
             const int64_t count = y->count - first < PIECE ? y->count - first : PIECE;                                 \
-            for (int64_t i = 0; i < count; i += 4) {                                                                   \
-                ls_random_block(state.seed, state.stream, (uint64_t)(first + i) / 4, word + i);                        \
-            }                                                                                                          \
+            ls_random_blocks(state.seed, state.stream, (uint64_t)first / 4, (count + 3) / 4, word);                    \
             piece((T *)y->data + first, (const T *)x->data + first, word, count, threshold, scale);                    \
         }                                                                                                              \
     }

@@ -1,6 +1,6 @@
-/* How the inner loops of the CPU's kernels are compiled, in one place for all of them. */
-#ifndef LS_TENSOR_DEVICE_CPU_CLONES_H
-#define LS_TENSOR_DEVICE_CPU_CLONES_H
+/* How inner loops over numbers are compiled, in one place for all of them. */
+#ifndef LS_BASE_CLONES_H
+#define LS_BASE_CLONES_H
 
 #include <stdint.h> /* defines __GLIBC__ */
 
@@ -20,6 +20,13 @@
 #define LS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define LS_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Before a short loop inside one that is to vectorise: it becomes straight code. */
+#if defined(__clang__)
+#define LS_UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define LS_UNROLLED _Pragma("GCC unroll 16")
 #endif
 
 #endif
