@@ -19,7 +19,7 @@ build: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target all
 
 demo: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target demo_programs >/dev/null
+	@cmake --build $(BUILD) --target demo_programs
 	@$(BUILD)/bin/lockstep run -n 2 $(BUILD)/examples/fashion_mnist $(ARGS)
 
 test:
