@@ -51,8 +51,7 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
             return false;
         }
     }
-    ls_tensor_rehome(leaf->gradient, storage, offset);
-    return true;
+    return ls_tensor_rehome(leaf->gradient, storage, offset) == LS_OK;
 }
 
 static bool lay_out(const ls_named_list *list, ls_flat *flat) {
@@ -70,10 +69,8 @@ static bool lay_out(const ls_named_list *list, ls_flat *flat) {
     for (int i = 0; good && i < list->count; i++) {
         ls_tensor *parameter = list->items[i].tensor;
         if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
-            good = lay_gradient(parameter, flat->gradients, offset);
-            if (good) {
-                ls_tensor_rehome(parameter, flat->parameters, offset);
-            }
+            good = lay_gradient(parameter, flat->gradients, offset) &&
+                   ls_tensor_rehome(parameter, flat->parameters, offset) == LS_OK;
             offset += padded(parameter->count, flat->dtype);
         }
     }
@@ -117,5 +114,5 @@ ls_status ls_module_rehome_gradients(ls_module *module, ls_flat *flat, ls_storag
     }
     ls_storage_drop(storage);
     flat->gradients = storage;
-    return good ? LS_OK : LS_ERR_MEMORY;
+    return good ? LS_OK : ls_error_status();
 }
