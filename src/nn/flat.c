@@ -75,8 +75,12 @@ static bool lay_out(const ls_named_list *list, ls_flat *flat) {
         }
     }
     /* The tensors hold the storages from here on. */
-    ls_storage_drop(flat->parameters);
-    ls_storage_drop(flat->gradients);
+    if (flat->parameters != NULL) {
+        ls_storage_drop(flat->parameters);
+    }
+    if (flat->gradients != NULL) {
+        ls_storage_drop(flat->gradients);
+    }
     return good;
 }
 
