@@ -115,8 +115,17 @@ WIDEN(i32, i32, i64, x)
 WIDEN(u8, u8, i64, x)
 FINISH(bf16, u16, f32, ls_bf16_from_float(x / (float)divisor))
 FINISH(f16, u16, f32, ls_f16_from_float(x / (float)divisor))
-FINISH(f32, f32, f32, x / (float)divisor)
-FINISH(f64, f64, f64, x / (double)divisor)
+
+/* Dividing takes ten times as long as multiplying, and by a power of two both give the same bits. */
+#define FINISH_FLOAT(name, type)                                                                                       \
+    FINISH(name##_divided, type, type, x / (type)divisor)                                                              \
+    FINISH(name##_scaled, type, type, x *((type)1 / (type)divisor))                                                    \
+    static void finish_##name(void *into, const void *from, size_t count, int divisor) {                               \
+        ((divisor & (divisor - 1)) == 0 ? finish_##name##_scaled : finish_##name##_divided)(into, from, count,         \
+                                                                                            divisor);                  \
+    }
+FINISH_FLOAT(f32, f32)
+FINISH_FLOAT(f64, f64)
 FINISH(i64, i64, i64, x / divisor)
 FINISH(i32, i32, i64, x / divisor)
 FINISH(u8, u8, i64, x / divisor)

@@ -73,6 +73,9 @@ static void read_marks(const data_parallel_state *state) {
 
 /* One averaging over ranks, to which this rank brings the gradients of `samples` samples. */
 static ls_status average_gradients(data_parallel_state *state, int64_t samples) {
+    if (ls_comm_size(state->comm) == 1) {
+        return LS_OK;
+    }
     if (state->usual_samples == 0) {
         int64_t largest = samples;
         LS_TRY(ls_comm_allreduce(state->comm, &largest, &largest, 1, LS_I64, LS_MAX, NULL));
