@@ -65,18 +65,26 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group)
     return LS_OK;
 }
 
-static bool has_parameter(const ls_optimizer *optimizer, const ls_tensor *parameter) {
-    for (int g = 0; g < optimizer->group_count; g++) {
-        for (int i = 0; i < optimizer->groups[g].count; i++) {
-            if (optimizer->groups[g].slots[i].parameter == parameter) {
-                return true;
-            }
+static bool has_parameter(const ls_group *group, const ls_tensor *parameter) {
+    for (int i = 0; i < group->count; i++) {
+        if (group->slots[i].parameter == parameter) {
+            return true;
         }
     }
     return false;
 }
 
-static ls_status check_parameter(const ls_optimizer *optimizer, const ls_tensor *parameter, int index) {
+/* Whether it is in a group, or in the part of the one being made that is there already. */
+static bool is_grouped(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
+    bool found = has_parameter(made, parameter);
+    for (int g = 0; !found && g < optimizer->group_count; g++) {
+        found = has_parameter(&optimizer->groups[g], parameter);
+    }
+    return found;
+}
+
+static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
+    const int index = made->count;
     const char *call = optimizer->type->name;
     if (parameter == NULL || parameter->leaf == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d %s", call, index,
@@ -89,7 +97,7 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_tensor 
     if (!parameter->contiguous) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is not contiguous: ls_contiguous first", call, index);
     }
-    if (has_parameter(optimizer, parameter)) {
+    if (is_grouped(optimizer, made, parameter)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
     }
     return LS_OK;
@@ -101,10 +109,9 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_t
         return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof *group->slots);
     }
     for (int i = 0; i < count; i++) {
-        LS_TRY(check_parameter(optimizer, parameters[i], i));
-        group->slots[i].parameter = parameters[i];
+        LS_TRY(check_parameter(optimizer, group, parameters[i]));
+        group->slots[group->count++].parameter = parameters[i];
     }
-    group->count = count;
     return allocate_states(optimizer, group);
 }
 
