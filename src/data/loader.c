@@ -47,6 +47,10 @@ static ls_status check_options(const ls_loader_options *options) {
                        "ls_loader_new: batch size %lld and global batch size %lld: give one of them, positive",
                        (long long)options->batch_size, (long long)options->global_batch_size);
     }
+    if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is larger than any number",
+                       (long long)options->batch_size, ls_comm_size(options->comm));
+    }
     return LS_OK;
 }
 
@@ -62,8 +66,8 @@ ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) 
     if (loader == NULL || order == NULL) {
         ls_free(loader);
         ls_free(order);
-        ls_dataset_free(dataset);
         (void)ls_fail_memory("ls_loader_new", (size_t)dataset->count * sizeof *order);
+        ls_dataset_free(dataset);
         return NULL;
     }
     loader->dataset = dataset;
@@ -96,8 +100,9 @@ int64_t ls_loader_batch_count(const ls_loader *loader) {
     if (loader == NULL) {
         return 0;
     }
-    const int64_t rest = loader->options.drop_last ? 0 : loader->global_batch - 1;
-    return (loader->dataset->count + rest) / loader->global_batch;
+    const int64_t count = loader->dataset->count;
+    const bool part = count % loader->global_batch != 0 && !loader->options.drop_last;
+    return count / loader->global_batch + part;
 }
 
 ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,13 +93,13 @@ ls_status ls_file_create(const char *call, const char *path, ls_new_file *file) 
 
 /* The rename is on disk only when its folder is. */
 static void sync_folder(const char *path) {
-    char *copy = ls_duplicate_string(path);
-    const int folder = copy != NULL ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    char copy[PATH_MAX]; /* no file has a longer name */
+    snprintf(copy, sizeof copy, "%s", path);
+    const int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
         (void)fsync(folder);
         close(folder);
     }
-    ls_free(copy);
 }
 
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) {

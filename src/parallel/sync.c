@@ -1,7 +1,7 @@
 /* Making ranks equal: parameters from one rank, gradients averaged over all. */
-#include "base/memory.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
+#include "tensor/scope.h"
 
 static ls_status check(const char *call, const ls_module *model, const ls_comm *comm) {
     if (model == NULL || comm == NULL) {
@@ -51,7 +51,7 @@ void ls_clear_missing_gradients(ls_module *model) {
 /* Agrees which parameters have a gradient on some rank. */
 static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
     const int count = ls_module_parameter_count(model);
-    uint8_t *present = ls_allocate_zeroed((size_t)count, 1);
+    uint8_t *present = ls_record_allocate((size_t)count);
     if (present == NULL) {
         return ls_fail_memory("ls_sync_gradients", (size_t)count);
     }
@@ -66,7 +66,7 @@ static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
             leaf->has_gradient = present[i] != 0;
         }
     }
-    ls_free(present);
+    ls_record_release(present, (size_t)count);
     return status;
 }
 

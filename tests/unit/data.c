@@ -160,6 +160,9 @@ static void test_errors(void **state) {
     assert_non_null(strstr(ls_error_message(), "[3, 2] and targets [4]"));
     assert_null(ls_mnist_dataset("/nowhere/at-all", true));
     assert_non_null(strstr(ls_error_message(), "/nowhere/at-all"));
+    ls_loader *whole = ls_loader_new(counting_set(3), &(ls_loader_options){.batch_size = INT64_MAX});
+    assert_int_equal(ls_loader_batch_count(whole), 1);
+    ls_loader_free(whole);
     assert_null(ls_loader_new(counting_set(3), &(ls_loader_options){.batch_size = -1}));
     assert_null(ls_dataset_subset(counting_set(3), 2, 2));
     assert_null(ls_dataset_normalize(counting_set(3), 0, 0));
