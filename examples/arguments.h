@@ -5,13 +5,16 @@
 #define LS_EXAMPLES_ARGUMENTS_H
 
 #include <errno.h>
+#include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef enum argument_kind {
-    ARGUMENT_COUNT,  /* a whole number of 0 or more, into a long */
+    ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, into a long */
+    ARGUMENT_SIZE,   /* the same, from 1 */
     ARGUMENT_NUMBER, /* a number above 0, into a double */
     ARGUMENT_TEXT,   /* into a const char * */
     ARGUMENT_FLAG    /* takes no value, into a bool */
@@ -27,7 +30,7 @@ typedef struct argument {
 static inline void arguments_help(const char *program, const char *about, const argument *table, int count) {
     printf("Usage: %s [OPTIONS]\n%s\n\n", program, about);
     for (int i = 0; i < count; i++) {
-        static const char *const kinds[] = {"N", "X", "TEXT", ""};
+        static const char *const kinds[] = {"N", "N", "X", "TEXT", ""};
         printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
     printf("  %-15s %-5s %s\n", "--help", "", "this text");
@@ -43,10 +46,12 @@ static inline bool argument_store(const argument *option, const char *text) {
     }
     if (option->kind == ARGUMENT_NUMBER) {
         *(double *)option->value = strtod(text, &end);
-        return end != text && *end == '\0' && errno == 0 && *(double *)option->value > 0;
+        return end != text && *end == '\0' && errno == 0 && *(double *)option->value > 0 &&
+               isfinite(*(double *)option->value);
     }
-    *(long *)option->value = strtol(text, &end, 10);
-    return end != text && *end == '\0' && errno == 0 && *(long *)option->value >= 0;
+    const long number = strtol(text, &end, 10);
+    *(long *)option->value = number;
+    return end != text && *end == '\0' && number >= (option->kind == ARGUMENT_SIZE) && number <= INT_MAX;
 }
 
 /* Reads the command line; ends the program with status 2 and one sentence when it is wrong. */
@@ -67,7 +72,8 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
         if (option->kind == ARGUMENT_FLAG) {
             *(bool *)option->value = true;
         } else if (i + 1 == argc || !argument_store(option, argv[i + 1])) {
-            static const char *const wants[] = {"a whole number of 0 or more", "a number above 0", "a text"};
+            static const char *const wants[] = {"a whole number from 0 to 2147483647",
+                                                "a whole number from 1 to 2147483647", "a number above 0", "a text"};
             fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], i + 1 < argc ? argv[i + 1] : "(nothing)",
                     wants[option->kind]);
             exit(2);

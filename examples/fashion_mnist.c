@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
@@ -29,9 +30,9 @@ static bool quiet;
 
 static const argument options[] = {
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (10)"},
-    {"--batch-size", ARGUMENT_COUNT, &batch_size, "samples per rank and step (64)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (64)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "Adam's learning rate (0.001)"},
-    {"--hidden", ARGUMENT_COUNT, &hidden, "width of the two hidden layers (512)"},
+    {"--hidden", ARGUMENT_SIZE, &hidden, "width of the two hidden layers (512)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--save", ARGUMENT_TEXT, &save, "folder for weights and log (runs/fashion_mnist)"},
@@ -75,16 +76,15 @@ static ls_status make_folder(const char *path) {
         }
         *at = '/';
     }
-    return LS_OK;
+    return access(part, W_OK) == 0
+               ? LS_OK
+               : ls_error_set(LS_ERR_IO, "--save: cannot write to the folder %s: %s", path, strerror(errno));
 }
 
 static ls_status write_results(const ls_trial *trial, const ls_module *model) {
     char path[4096 + 64];
-    ls_status status = make_folder(save);
-    if (status == LS_OK) {
-        snprintf(path, sizeof path, "%s/weights.safetensors", save);
-        status = ls_module_save(model, path, NULL);
-    }
+    snprintf(path, sizeof path, "%s/weights.safetensors", save);
+    ls_status status = ls_module_save(model, path, NULL);
     if (status == LS_OK) {
         snprintf(path, sizeof path, "%s/log.csv", save);
         status = ls_trial_save_history(trial, path);
@@ -115,7 +115,9 @@ static ls_status train(ls_comm *world) {
     ls_seed((uint64_t)seed);
     ls_loader *training = open_data(world, true);
     ls_loader *test = training != NULL ? open_data(world, false) : NULL;
-    ls_module *model = test != NULL ? build_model(world) : NULL;
+    /* Better now than after the training. */
+    const bool ready = test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
+    ls_module *model = ready ? build_model(world) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_adam(model, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
     ls_trial *trial = optimizer == NULL ? NULL
                                         : ls_trial_new(&(ls_trial_options){.model = model,

@@ -5,6 +5,8 @@
  *     build/examples/mnist_by_hand --world-size 2 --rank 0 --host 127.0.0.1 &
  *     build/examples/mnist_by_hand --world-size 2 --rank 1 --host 127.0.0.1
  */
+#include <inttypes.h>
+
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
@@ -86,6 +88,9 @@ static ls_status train(ls_comm *world) {
                                                                            .quiet = quiet});
     const ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     const double throughput = status == LS_OK ? ls_trial_throughput(trial) : 0;
+    if (status == LS_OK) {
+        printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
+    }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         printf("throughput: %.0f samples/s\n", throughput);
         printf("test accuracy: %.4f\n", ls_trial_metric(trial, "val_acc"));

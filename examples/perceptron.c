@@ -4,7 +4,7 @@
  *
  *     lockstep run -n 2 build/examples/perceptron
  */
-#include <math.h>
+#include <inttypes.h>
 
 #include <lockstep/lockstep.h>
 
@@ -20,8 +20,8 @@ static bool quiet;
 
 static const argument options[] = {
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (100)"},
-    {"--batch-size", ARGUMENT_COUNT, &batch_size, "samples per rank and step (1)"},
-    {"--samples", ARGUMENT_COUNT, &samples, "in all, divided over the ranks (10000)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per rank and step (1)"},
+    {"--samples", ARGUMENT_SIZE, &samples, "in all, divided over the ranks (10000)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "learning rate (0.0001)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of data, weights and shuffling (1)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
@@ -40,18 +40,21 @@ static ls_dataset *make_data(void) {
     return ls_scope_end(scope) == LS_OK ? set : NULL;
 }
 
-/* One step on one batch; adds its loss, weighted by its samples, to *loss_sum. */
-static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
+/* The loss and its gradients; adds the loss, weighted by the samples, to *loss_sum. */
+static ls_status backward(ls_module *model, const ls_batch *batch, double *loss_sum) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *loss = ls_mse_loss(ls_forward(model, batch->input), batch->target, LS_LOSS_MEAN);
-    ls_optimizer_zero_grad(optimizer);
-    ls_status status = ls_backward(loss);
-    if (status == LS_OK) {
-        status = ls_optimizer_step(optimizer);
-        *loss_sum += ls_item(loss) * (double)batch->count;
-    }
+    const ls_status status = ls_backward(loss);
+    *loss_sum += status == LS_OK ? ls_item(loss) * (double)batch->count : 0;
     const ls_status ended = ls_scope_end(scope);
     return status != LS_OK ? status : ended;
+}
+
+/* One step on one batch. A rank whose share of the last batch is empty steps with the gradients of the others. */
+static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss_sum) {
+    ls_optimizer_zero_grad(optimizer);
+    const ls_status status = batch->count > 0 ? backward(model, batch, loss_sum) : ls_data_parallel_skip(model);
+    return status == LS_OK ? ls_optimizer_step(optimizer) : status;
 }
 
 typedef struct progress {
@@ -66,10 +69,8 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     bool more = true;
     for (;;) {
         ls_status status = ls_loader_next(loader, &batch, &more);
-        if (status == LS_OK && more && batch.count > 0) {
+        if (status == LS_OK && more) {
             status = step(model, optimizer, &batch, &sums[0]);
-        } else if (status == LS_OK && more) {
-            status = ls_data_parallel_skip(model);
         }
         if (status != LS_OK) {
             return status;
@@ -110,6 +111,7 @@ static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer
             fflush(stdout);
         }
     }
+    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     if (ls_comm_rank(world) == 0) {
         if (quiet) {
             printf("Mean Squared Error: %g\n", error);

@@ -41,7 +41,10 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
 
-/** Takes part in one averaging of gradients without any samples: what a rank does whose share of the batch is empty. */
+/**
+ * Takes part in one averaging of gradients without any samples: what a rank does instead of a backward pass when its
+ * share of the batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs.
+ */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
 /** The communicator of a data-parallel module, lent; NULL for any other module. */

@@ -1,0 +1,178 @@
+# The examples: what they print on one rank and on several, that ranks and runs agree to the bit, that they learn, and
+# what their options do.
+. "$LS_SOURCE/tests/support/checks.sh"
+examples=$LS_BUILD/examples
+python=$(command -v python3 || true)
+
+# alone PROGRAM ARGUMENTS...: without the launcher.
+alone() {
+    LS_TEST_MARK=$mark "$@" >out 2>err </dev/null
+    status=$?
+}
+hashes() {
+    sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' "${1:-out}" | sort -u
+}
+# number NAME: the number that the line "NAME: ..." shows.
+number() {
+    sed -n "s/^$1: \([-+.0-9e]*\).*/\1/p" out | tail -1
+}
+holds() {
+    awk "BEGIN { exit !($1) }"
+}
+# one_model RANKS: every rank printed its line, and all lines show one model.
+one_model() {
+    is "$(sed -n 's/^rank \([0-9]*\) parameters .*/\1/p' out | sort -n | tr '\n' ' ')" "$(seq -s ' ' 0 $(($1 - 1))) " &&
+        is "$(hashes | wc -l)" 1
+}
+only() { # PATTERN: there is no line but such
+    is "$(grep -vE "$1" out)" ""
+}
+
+# ---- options ----
+for name in fashion_mnist perceptron mnist_by_hand; do
+    program=$examples/$name
+    alone "$program" --help
+    check "$name --help succeeds" is "$status" 0
+    for option in --epochs --seed --max-steps --quiet; do
+        check "$name --help tells of $option" says out "^  $option "
+    done
+    alone "$program" --epoch 3
+    check "$name, an unknown option: 2" is "$status" 2
+    check "$name, an unknown option: named" says err "unknown option --epoch: --help lists"
+    for wrong in "--epochs many" "--epochs -1" "--epochs 1.5" "--epochs 99999999999999999999" "--max-steps 3x" "--seed"; do
+        alone "$program" $wrong
+        check "$name $wrong: 2" is "$status" 2
+        check "$name $wrong: one sentence" lines err 1
+        check "$name $wrong: says what it takes" says err "$wrong.*: it takes a whole number from 0"
+    done
+done
+for wrong in "fashion_mnist --batch-size 0" "fashion_mnist --hidden 0" "perceptron --samples 0" "perceptron --batch-size 0"; do
+    alone "$examples/"$wrong
+    check "$wrong: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"
+done
+for wrong in 0 -1 nan inf fast; do
+    alone "$examples/perceptron" --lr $wrong
+    check "perceptron --lr $wrong: refused" is "$status $(grep -c 'a number above 0' err)" "2 1"
+done
+
+# ---- perceptron ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/perceptron" --epochs 4 </dev/null
+    check "perceptron on $ranks: ends well" is "$status" 0
+    check "perceptron on $ranks: a line per epoch" is "$(grep -cE '^Epoch: [1-4] Mean Squared Error: [0-9.]+$' out)" 4
+    check "perceptron on $ranks: throughput" holds "$(number throughput) > 0"
+    # 10,000 samples over 3 ranks leave a last step with one sample: two ranks have none.
+    check "perceptron on $ranks: one model" one_model $ranks
+    check "perceptron on $ranks: learns (error $(number 'Epoch: 4 Mean Squared Error'))" \
+        holds "$(number 'Epoch: 4 Mean Squared Error') < 4"
+    check "perceptron on $ranks: silent otherwise" is "$(cat err)" ""
+done
+launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/null
+first=$(hashes)
+check "perceptron --quiet: result lines only" only '^(rank [01] parameters|Mean Squared Error:|throughput:) '
+launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/null
+check "perceptron: the same seed, the same bits" is "$(hashes)" "$first"
+launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 8 </dev/null
+check "perceptron: another seed, another model" test "$(hashes)" != "$first"
+
+# ---- the two on Fashion-MNIST ----
+if [ ! -d /usr/share/datasets/fashion-mnist ]; then
+    echo "SKIPPED fashion_mnist and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
+    check "nothing is left running" nobody_soon
+    [ "$failed" = 0 ] && exit 77
+    exit 1
+fi
+
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/fashion_mnist" --max-steps 3 --limit 600 --hidden 32 --save saved$ranks </dev/null
+    check "fashion_mnist on $ranks: ends well" is "$status" 0
+    check "fashion_mnist on $ranks: one model" one_model $ranks
+    check "fashion_mnist on $ranks: throughput" says out '^throughput: [0-9]* samples/s$'
+    check "fashion_mnist on $ranks: where things are" is "$(tail -1 out)" \
+        "saved saved$ranks/weights.safetensors and saved$ranks/log.csv"
+    check "fashion_mnist on $ranks: the accuracy before it" says <(tail -2 out) '^test accuracy: 0\.[0-9]\{4\}$'
+    check "fashion_mnist on $ranks: a line for each pass" is "$(grep -cE '^(0/10\([tv]\)|test): .*%\|' out)" 3
+    check "fashion_mnist on $ranks: no escape codes in a file" is "$(grep -c $'[\033\r]' out)" 0
+    check "fashion_mnist on $ranks: the log has its line" is "$(wc -l <saved$ranks/log.csv)" 2
+    check "fashion_mnist on $ranks: nothing else is written" is "$(ls saved$ranks | tr '\n' ' ')" \
+        "log.csv weights.safetensors "
+    check "fashion_mnist on $ranks: silent otherwise" is "$(cat err)" ""
+done
+quick=("$examples/fashion_mnist" --max-steps 3 --limit 600 --hidden 32 --save again --quiet)
+before=$(hashes)
+launch run -n 3 "${quick[@]}" </dev/null
+check "fashion_mnist: the same seed, the same bits" is "$(hashes)" "$before"
+check "fashion_mnist: and the same file" cmp -s saved3/weights.safetensors again/weights.safetensors
+check "fashion_mnist --quiet: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
+launch run -n 3 "${quick[@]}" --seed 2 </dev/null
+check "fashion_mnist: another seed, another model" test "$(hashes)" != "$before"
+
+if [ -n "$python" ]; then
+    # Format and hash as documented, read without Lockstep: 8 bytes of length, a JSON header, the tensors' bytes.
+    cat >read.py <<'END'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size, = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + size])
+header.pop("__metadata__", None)
+digest = 0xcbf29ce484222325
+for byte in data[8 + size:]:
+    digest = (digest ^ byte) * 0x100000001b3 % 2**64
+print(*(f"{name}{entry['shape']}" for name, entry in header.items()), f"{digest:016x}")
+END
+    check "the weights are those whose hash was printed" is "$("$python" read.py saved3/weights.safetensors)" \
+        "0.weight[32, 784] 0.bias[32] 2.weight[32, 32] 2.bias[32] 4.weight[10, 32] 4.bias[10] $before"
+fi
+if [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null; then
+    check "Python's safetensors reads the weights" is "$("$python" -c '
+from safetensors.numpy import load_file
+print(*sorted((name, tensor.shape) for name, tensor in load_file("saved3/weights.safetensors").items()))')" \
+        "('0.bias', (32,)) ('0.weight', (32, 784)) ('2.bias', (32,)) ('2.weight', (32, 32)) ('4.bias', (10,)) ('4.weight', (10, 32))"
+else
+    echo "SKIPPED Python's safetensors reads the weights: it is not installed"
+fi
+
+launch run -n 2 "$examples/fashion_mnist" --epochs 3 --save trained </dev/null
+check "fashion_mnist, 3 epochs on 2 ranks: ends well" is "$status" 0
+check "fashion_mnist, 3 epochs on 2 ranks: accuracy $(number 'test accuracy') is at least 0.86" \
+    holds "$(number 'test accuracy') >= 0.86"
+check "fashion_mnist, 3 epochs on 2 ranks: throughput" holds "$(number throughput) > 0"
+check "fashion_mnist, 3 epochs on 2 ranks: one model" one_model 2
+check "fashion_mnist, 3 epochs on 2 ranks: a line per pass" is "$(grep -c '%|' out)" 7
+
+if script --version >/dev/null 2>&1; then
+    LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 $examples/fashion_mnist --epochs 1 --max-steps 200 --save seen" \
+        /dev/null >out 2>err </dev/null
+    check "on a terminal: ends well" is $? 0
+    check "on a terminal: the bar is drawn over itself" test "$(grep -o $'\r0/1(t): ' out | wc -l)" -ge 2
+    check "on a terminal: what is left of a longer bar is wiped away" says out $']\033\\[K'
+    check "on a terminal: the result lines stand alone" says out $'^test accuracy: 0[.0-9]*\r*$'
+    LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 ${quick[*]}" /dev/null >out 2>err </dev/null
+    check "on a terminal, --quiet: no bar" is "$(grep -c '%|' out)" 0
+else
+    echo "SKIPPED progress on a terminal: no script here (Debian: bsdutils)"
+fi
+
+# ---- by hand: two processes that only know an address ----
+port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')
+by_hand() { # RANK
+    LS_TEST_MARK=$mark "$examples/mnist_by_hand" --world-size 2 --rank "$1" --host 127.0.0.1 --port "$port" --epochs 1 \
+        --max-steps 20 >"out.$1" 2>"err.$1" </dev/null
+}
+by_hand 1 &
+other=$!
+by_hand 0
+check "mnist_by_hand: rank 0 ends well" is $? 0
+wait $other
+check "mnist_by_hand: rank 1 ends well" is $? 0
+check "mnist_by_hand: rank 0 reports" is "$(grep -cE '^(test accuracy: 0\.[0-9]{4}|throughput: [0-9]+ samples/s)$' out.0)" 2
+check "mnist_by_hand: rank 1 only shows its model" is "$(grep -cv '^rank 1 parameters' out.1)" 0
+check "mnist_by_hand: one model" is "$(hashes out.0)" "$(hashes out.1)"
+check "mnist_by_hand: silent otherwise" is "$(cat err.0 err.1)" ""
+launch run -n 2 "$examples/mnist_by_hand" --epochs 1 --max-steps 20 --quiet </dev/null
+check "mnist_by_hand under the launcher: the same model" is "$(hashes)" "$(hashes out.0)"
+check "mnist_by_hand --quiet: result lines only" only '^(rank [01] parameters|throughput:|test accuracy:) '
+alone "$examples/mnist_by_hand" --max-steps 20 --quiet
+check "mnist_by_hand alone: ends well" is "$status" 0
+check "mnist_by_hand alone: one model" one_model 1
+finish
