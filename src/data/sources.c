@@ -113,6 +113,20 @@ static ls_status find_file(const char *folder, const char *name, char *path, siz
                    name, name, folder);
 }
 
+/* Images and labels exchanged, or files of something else under these names. */
+static ls_dataset *check_mnist(ls_dataset *dataset, const char *images, const char *labels) {
+    const ls_sample_layout layout = ls_dataset_layout(dataset);
+    if (dataset != NULL && (layout.input_shape.ndim != 2 || layout.target_shape.ndim != 0)) {
+        const bool good = layout.input_shape.ndim == 2;
+        (void)ls_fail(LS_ERR_FORMAT, "ls_mnist_dataset: %s has %d axes, must have %d: it does not hold %s",
+                      good ? labels : images, 1 + (good ? layout.target_shape.ndim : layout.input_shape.ndim),
+                      good ? 1 : 3, good ? "labels" : "images");
+        ls_dataset_free(dataset);
+        return NULL;
+    }
+    return dataset;
+}
+
 ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
     static const char debian_folder[] = "/usr/share/datasets/fashion-mnist";
     const bool own = folder != NULL;
@@ -132,7 +146,7 @@ ls_dataset *ls_mnist_dataset(const char *folder, bool train) {
         find_file(folder, labels_name, labels, sizeof labels) != LS_OK) {
         return NULL;
     }
-    return ls_idx_dataset(images, labels);
+    return check_mnist(ls_idx_dataset(images, labels), images, labels);
 }
 
 ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
