@@ -15,15 +15,19 @@ static int find_value(const ls_history_entry *entry, const char *name) {
     return -1;
 }
 
-void ls_history_put(ls_history_entry *entry, const char *name, double value) {
+ls_status ls_history_put(ls_history_entry *entry, const char *name, double value) {
     int at = find_value(entry, name);
-    if (at < 0 && entry->count < 2 * LS_METRIC_LIMIT) {
+    if (at < 0) {
+        if (entry->count == LS_RESULT_LIMIT) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_trial: no room for the result \"%s\": a trial keeps %d of different names", name,
+                           LS_RESULT_LIMIT);
+        }
         at = entry->count++;
         snprintf(entry->values[at].name, sizeof entry->values[at].name, "%s", name);
     }
-    if (at >= 0) {
-        entry->values[at].value = value;
-    }
+    entry->values[at].value = value;
+    return LS_OK;
 }
 
 double ls_history_get(const ls_history_entry *entry, const char *name) {

@@ -40,6 +40,15 @@ static ls_status add_metric(ls_trial *trial, const ls_metric *metric) {
     if (trial->metric_count == LS_METRIC_LIMIT) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: more than %d metrics", LS_METRIC_LIMIT);
     }
+    if (strlen(metric->name) > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: the metric's name \"%s\" is longer than %d bytes", metric->name,
+                       LS_METRIC_NAME_LIMIT / 2);
+    }
+    for (int i = 0; i < trial->metric_count; i++) {
+        if (strcmp(trial->metrics[i].name, metric->name) == 0) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: two metrics are named \"%s\"", metric->name);
+        }
+    }
     trial->metrics[trial->metric_count++] = *metric;
     return LS_OK;
 }
@@ -69,6 +78,15 @@ ls_status ls_metrics_find(ls_trial *trial) {
     return LS_OK;
 }
 
+size_t ls_metrics_longest(const ls_trial *trial) {
+    size_t longest = 0;
+    for (int i = 0; i < trial->metric_count; i++) {
+        const size_t length = strlen(trial->metrics[i].name);
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
 void ls_metrics_begin(ls_trial *trial) {
     memset(trial->sums, 0, sizeof trial->sums);
 }
@@ -93,7 +111,7 @@ ls_status ls_metrics_end(ls_trial *trial, const char *prefix) {
         char name[LS_METRIC_NAME_LIMIT];
         snprintf(name, sizeof name, "%s%s", prefix, trial->metrics[i].name);
         const ls_metric_sum *sum = &trial->sums[i];
-        ls_history_put(&trial->latest, name, sum->weight != 0 ? sum->sum / sum->weight : NAN);
+        LS_TRY(ls_history_put(&trial->latest, name, sum->weight != 0 ? sum->sum / sum->weight : NAN));
     }
     return LS_OK;
 }

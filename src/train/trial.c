@@ -14,20 +14,28 @@ ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target) {
     return ls_mse_loss(output, target, LS_LOSS_MEAN);
 }
 
-/* Calls one hook, named by its place in ls_callback, of every callback that has it. */
-static ls_status call_hooks(ls_trial *trial, size_t hook) {
+/* Calls one hook, given by its place in ls_callback and its name, of every callback that has it. */
+static ls_status call_hooks(ls_trial *trial, size_t hook, const char *name) {
     for (int i = 0; i < trial->options.callback_count; i++) {
         const ls_callback *callback = &trial->callbacks[i];
         const ls_callback_function function =
             *(const ls_callback_function *)(const void *)((const char *)callback + hook);
-        if (function != NULL) {
-            LS_TRY(function(&trial->state, callback->user));
+        if (function == NULL) {
+            continue;
+        }
+        const uint64_t errors = ls_error_count();
+        const ls_status status = function(&trial->state, callback->user);
+        if (status != LS_OK) {
+            /* A hook that says nothing must not be heard with the words of an older error. */
+            return ls_error_count() != errors ? status
+                                              : ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s",
+                                                        name, i, ls_status_name(status));
         }
     }
     return LS_OK;
 }
 
-#define CALL(trial, hook) call_hooks((trial), offsetof(ls_callback, hook))
+#define CALL(trial, hook) call_hooks((trial), offsetof(ls_callback, hook), #hook)
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -59,6 +67,12 @@ static ls_status prepare(ls_trial *trial) {
 ls_trial *ls_trial_new(const ls_trial_options *options) {
     if (options == NULL || options->model == NULL || options->criterion == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model and a criterion");
+    }
+    if ((options->callbacks == NULL && options->callback_count > 0) ||
+        (options->custom_metrics == NULL && options->custom_metric_count > 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "ls_trial_new: %d callbacks and %d custom metrics are counted, but not there",
+                            options->callback_count, options->custom_metric_count);
     }
     if (options->max_steps < 0 || options->callback_count < 0 || options->custom_metric_count < 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: a negative number: %lld steps, %d callbacks, %d metrics",
@@ -152,6 +166,7 @@ static ls_status in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
         return ls_error_status();
     }
     const ls_status status = step(trial);
+    trial->state.input = trial->state.target = trial->state.output = trial->state.loss = NULL;
     if (status == LS_OK) {
         return ls_scope_end(scope);
     }
@@ -247,7 +262,13 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
     if (trial == NULL || loader == NULL || label == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
     }
-    char prefix[32];
+    char prefix[LS_METRIC_NAME_LIMIT];
+    if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_evaluate: the label \"%s\" is too long: with a metric's name it may have %d "
+                       "bytes",
+                       label, LS_METRIC_NAME_LIMIT - 1);
+    }
     snprintf(prefix, sizeof prefix, "%s_", label);
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;

@@ -10,6 +10,7 @@
 
 #define LS_METRIC_LIMIT      16
 #define LS_METRIC_NAME_LIMIT 48
+#define LS_RESULT_LIMIT      (4 * LS_METRIC_LIMIT) /* training, validation and two more labels with every metric */
 
 /* Sums of a metric over the batches of an epoch. */
 typedef struct ls_metric_sum {
@@ -25,7 +26,7 @@ typedef struct ls_metric_value {
 
 /* The results of one epoch. */
 typedef struct ls_history_entry {
-    ls_metric_value values[2 * LS_METRIC_LIMIT];
+    ls_metric_value values[LS_RESULT_LIMIT];
     int count;
 } ls_history_entry;
 
@@ -64,9 +65,11 @@ ls_status ls_metrics_find(ls_trial *trial);
 void ls_metrics_begin(ls_trial *trial);
 ls_status ls_metrics_add(ls_trial *trial);
 ls_status ls_metrics_end(ls_trial *trial, const char *prefix);
+/* The length of the longest metric's name. */
+size_t ls_metrics_longest(const ls_trial *trial);
 
-/* Stores a value under its name, replacing an older one. */
-void ls_history_put(ls_history_entry *entry, const char *name, double value);
+/* Stores a value under its name, replacing an older one. Fails when there are too many names. */
+ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
 double ls_history_get(const ls_history_entry *entry, const char *name);
 /* Appends trial->latest to the history. */
 ls_status ls_history_append(ls_trial *trial);
