@@ -23,13 +23,13 @@ static ls_status call_hooks(ls_trial *trial, size_t hook, const char *name) {
         if (function == NULL) {
             continue;
         }
-        const uint64_t errors = ls_error_count();
+        const uint32_t errors = ls_error_count;
         const ls_status status = function(&trial->state, callback->user);
         if (status != LS_OK) {
             /* A hook that says nothing must not be heard with the words of an older error. */
-            return ls_error_count() != errors ? status
-                                              : ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s",
-                                                        name, i, ls_status_name(status));
+            return ls_error_count != errors ? status
+                                            : ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s",
+                                                      name, i, ls_status_name(status));
         }
     }
     return LS_OK;
