@@ -1,4 +1,6 @@
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -22,6 +24,21 @@ static void end_membership(void *argument) {
         ls_log_set_rank(-1);
     }
     ls_free(ended);
+}
+
+/*
+ * Shares the cores among the ranks of the machine, as `lockstep run` does: without this each of two ranks started by
+ * hand has a thread on every core, and they fight. OpenMP reads the variable when its library is first opened, which is
+ * later.
+ */
+static void share_cores(int local_size) {
+    cpu_set_t cores;
+    if (local_size > 1 && getenv("OMP_NUM_THREADS") == NULL && sched_getaffinity(0, sizeof cores, &cores) == 0) {
+        const int threads = CPU_COUNT(&cores) / local_size;
+        char number[16];
+        snprintf(number, sizeof number, "%d", threads > 1 ? threads : 1);
+        (void)setenv("OMP_NUM_THREADS", number, 0);
+    }
 }
 
 /* Opens the world's communicator; takes the store. */
@@ -50,6 +67,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     }
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
+    share_cores(meeting->local_size);
     ls_log_set_rank(job->rank);
     return joined->comm;
 }
