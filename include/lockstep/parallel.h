@@ -30,20 +30,22 @@ typedef struct ls_data_parallel_options {
  * A module that does what `model` does (which it takes over), trained by all ranks of `comm` (lent; it must outlive the
  * module) together: parameters and buffers start as rank 0's, and every backward pass ends with the mean gradient over
  * the *samples* of all ranks (the first axis of the input counts them), so that training is that of one process with
- * the whole batch. Parameters that no sample used on some or all ranks are fine. `options` may be NULL. A collective
- * call.
+ * the whole batch. Where several forward passes lead to one loss, each is shared out over the ranks like the last.
+ * Parameters that no sample used on some or all ranks are fine. Buffers (running statistics) become the mean over
+ * samples too, so that all ranks keep the same model. `options` may be NULL. A collective call.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
 /**
  * While `on`, backward passes through the data-parallel module only add to the local gradients; the next pass after it
- * is off averages all that was gathered. Every rank does the same.
+ * is off averages all that was gathered, however each pass was shared out (for which the ranks exchange a number for
+ * every such pass). Every rank does the same.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
 
 /**
- * Takes part in one averaging of gradients without any samples: what a rank does instead of a backward pass when its
- * share of the batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs.
+ * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
+ * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

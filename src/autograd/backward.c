@@ -238,16 +238,18 @@ ls_status ls_after_backward(ls_backward_callback function, void *user) {
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
+    ls_scope_callback **end = &thread->scope->callbacks;
+    for (; *end != NULL; end = &(*end)->next) {
+        if ((*end)->function == function && (*end)->user == user) {
+            return LS_OK;
+        }
+    }
     ls_scope_callback *added = ls_record_allocate(sizeof *added);
     if (added == NULL) {
         (void)ls_fail_memory("ls_after_backward", sizeof *added);
         return ls_scope_failed_status();
     }
     *added = (ls_scope_callback){.function = function, .user = user};
-    ls_scope_callback **end = &thread->scope->callbacks;
-    while (*end != NULL) {
-        end = &(*end)->next;
-    }
     *end = added;
     return LS_OK;
 }

@@ -108,15 +108,21 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
     return used;
 }
 
-ls_status ls_module_rehome_gradients(ls_module *module, ls_flat *flat, ls_storage *storage) {
-    bool good = ls_module_list(module);
-    for (int i = 0; good && i < module->parameters.count; i++) {
-        ls_tensor *parameter = module->parameters.items[i].tensor;
-        if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
-            good = lay_gradient(parameter, storage, ls_flat_offset(flat, parameter));
-        }
+ls_status ls_module_rehome_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage) {
+    if (!ls_module_list(module)) {
+        return ls_error_status();
     }
-    ls_storage_drop(storage);
-    flat->gradients = storage;
-    return good ? LS_OK : ls_error_status();
+    int64_t offset = 0;
+    for (int i = 0; i < module->parameters.count; i++) {
+        ls_tensor *parameter = module->parameters.items[i].tensor;
+        if (parameter->dtype != dtype || parameter->leaf == NULL) {
+            continue;
+        }
+        const ls_tensor *gradient = parameter->leaf->gradient;
+        if ((gradient == NULL || gradient->storage != storage) && !lay_gradient(parameter, storage, offset)) {
+            return ls_error_status();
+        }
+        offset += padded(parameter->count, dtype);
+    }
+    return LS_OK;
 }

@@ -88,9 +88,28 @@ static bool name_is_good(const ls_module *module, const char *name) {
     return true;
 }
 
+/* Whether something to be added is there. If its maker failed, that has been told already. */
+static bool is_there(const ls_module *module, const char *name, const void *added) {
+    if (added == NULL && ls_error_status() == LS_OK) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is NULL", module->type->name,
+                      name != NULL ? name : "");
+    }
+    return added != NULL;
+}
+
+/* Parameters and buffers are copied, reduced and stepped through as one stretch of memory. */
+static bool is_dense(const ls_module *module, const char *name, const ls_tensor *tensor) {
+    if (!tensor->contiguous) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%s\" %s is not contiguous: ls_contiguous first", module->type->name, name,
+                      LS_SHAPE_TEXT(tensor));
+    }
+    return tensor->contiguous;
+}
+
 static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
     tensor = ls_tensor_take(tensor);
-    if (module == NULL || module->failed || tensor == NULL || !name_is_good(module, name)) {
+    if (module == NULL || module->failed || !is_there(module, name, tensor) || !name_is_good(module, name) ||
+        !is_dense(module, name, tensor)) {
         ls_tensor_drop(tensor);
         if (module != NULL) {
             module->failed = true;
@@ -137,7 +156,7 @@ static bool grow_children(ls_module *module) {
 }
 
 ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
-    if (module == NULL || module->failed || child == NULL || !name_is_good(module, name)) {
+    if (module == NULL || module->failed || !is_there(module, name, child) || !name_is_good(module, name)) {
         ls_module_free(child);
         if (module != NULL) {
             module->failed = true;

@@ -69,10 +69,10 @@ bool ls_module_list(ls_module *module);
 int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
 
 /*
- * Moves the gradients of a flattened module into `storage` (a reference taken over), which has room for flat->count
- * elements and is cleared.
+ * Moves those gradients of the dtype that lie elsewhere into `storage` (lent: each gradient there holds a reference),
+ * each to its place in the flat buffer, for which there must be room.
  */
-ls_status ls_module_rehome_gradients(ls_module *module, ls_flat *flat, ls_storage *storage);
+ls_status ls_module_rehome_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage);
 
 /* The offset of a parameter in its flat buffer, in elements. */
 int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter);

@@ -1,0 +1,165 @@
+/* The plain calls: parameters and buffers from one rank to all, gradients averaged over all. */
+#include "tests/support/ranks.h"
+
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+#include "tests/support/numbers.h"
+
+/* Trained parameters of two dtypes, one that wants no gradient by its dtype, buffers of three. */
+static ls_tensor *pass_through(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return input;
+}
+
+static ls_tensor *filled(int64_t count, ls_dtype dtype, double value) {
+    return ls_full(LS_SHAPE(count), dtype, value);
+}
+
+static ls_module *make_model(double value) {
+    static const ls_module_type type = {.name = "Numbers", .forward = pass_through};
+    ls_module *model = ls_module_new(&type);
+    (void)ls_module_add_parameter(model, "single", filled(5, LS_F32, value));
+    (void)ls_module_add_parameter(model, "double", filled(33, LS_F64, value + 0.1));
+    (void)ls_module_add_parameter(model, "whole", filled(3, LS_I32, value));
+    (void)ls_module_add_parameter(model, "last", filled(17, LS_F32, value + 0.5));
+    (void)ls_module_add_buffer(model, "mean", filled(4, LS_F32, value + 0.25));
+    (void)ls_module_add_buffer(model, "half", filled(7, LS_BF16, value));
+    (void)ls_module_add_buffer(model, "steps", filled(1, LS_I64, value));
+    return ls_module_finish(model);
+}
+
+static ls_status parameters_from_every_root(ls_comm *world) {
+    for (int root = 0; root < ls_comm_size(world); root++) {
+        ls_module *model = make_model(ls_comm_rank(world) + 1);
+        ls_module *right = make_model(root + 1);
+        LS_CHECK(model != NULL && right != NULL);
+        ls_tensor *single = ls_module_find(model, "single");
+        LS_TRY(ls_sync_parameters(model, world, root));
+        LS_CHECK(ls_module_find(model, "single") == single);
+        LS_CHECK(ls_module_hash(model) == ls_module_hash(right));
+        for (int i = 0; i < ls_module_buffer_count(model); i++) {
+            LS_CHECK(ls_equal(ls_module_buffer(model, i), ls_module_buffer(right, i)));
+        }
+        ls_module_free(model);
+        ls_module_free(right);
+    }
+    return LS_OK;
+}
+
+/* Adds `value` to every element of the parameter's gradient. */
+static ls_status give(ls_module *model, const char *name, double value) {
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_backward(ls_sum(ls_mul(ls_module_find(model, name), value)));
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+static ls_status all_elements_are(const ls_tensor *gradient, double value) {
+    LS_CHECK(gradient != NULL);
+    for (int64_t at = 0; at < ls_count(gradient); at++) {
+        LS_CHECK(fabs(numbers_get(gradient, at) - value) <= 2 * numbers_tolerance(ls_dtype_of(gradient)) * (1 + value));
+    }
+    return LS_OK;
+}
+
+static ls_status gradients_become_means(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    const int size = ls_comm_size(world);
+    ls_module *model = make_model(1);
+    LS_CHECK(model != NULL);
+    for (int round = 0; round < 2; round++) {
+        ls_module_zero_grad(model);
+        LS_TRY(give(model, "double", rank + 1)); /* on all ranks */
+        if (rank == size - 1) {
+            LS_TRY(give(model, "last", 6 * size)); /* on one: the others count as zero */
+        }
+        LS_TRY(ls_sync_gradients(model, world));
+        LS_TRY(all_elements_are(ls_grad(ls_module_find(model, "double")), (size + 1) / 2.0));
+        LS_TRY(all_elements_are(ls_grad(ls_module_find(model, "last")), 6));
+        LS_CHECK(ls_grad(ls_module_find(model, "single")) == NULL); /* on none */
+    }
+    LS_TRY(ls_sync_gradients(model, world)); /* equal already */
+    LS_TRY(all_elements_are(ls_grad(ls_module_find(model, "last")), 6));
+    ls_module_zero_grad(model);
+    LS_TRY(ls_sync_gradients(model, world));
+    LS_CHECK(ls_grad(ls_module_find(model, "double")) == NULL);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* Training by hand: sync at the start, gradients on each step. Ranks stay equal, bit by bit. */
+static ls_status by_hand(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_seed((uint64_t)rank);
+    ls_module *model = ls_sequential(ls_nn_linear(4, 9), ls_nn_relu(), ls_nn_linear(9, 2));
+    LS_TRY(ls_sync_parameters(model, world, ls_comm_size(world) - 1));
+    ls_optimizer *optimizer = ls_adam(model, NULL);
+    for (int step = 0; step < 5; step++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = ls_randn(LS_SHAPE(3, 4), LS_F32);
+        ls_optimizer_zero_grad(optimizer);
+        LS_TRY(ls_backward(ls_mean(ls_square(ls_forward(model, x)))));
+        LS_TRY(ls_scope_end(scope));
+        LS_TRY(ls_sync_gradients(model, world));
+        LS_TRY(ls_optimizer_step(optimizer));
+    }
+    int64_t most = (int64_t)(ls_module_hash(model) >> 1);
+    int64_t least = most;
+    LS_TRY(ls_comm_allreduce(world, &most, &most, 1, LS_I64, LS_MAX, NULL));
+    LS_TRY(ls_comm_allreduce(world, &least, &least, 1, LS_I64, LS_MIN, NULL));
+    LS_CHECK(most == least);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* Models of other sizes, or other numbers of parameters: every rank is told, and the job goes on. */
+static ls_status models_that_differ(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    const bool odd = ls_comm_rank(world) == 1;
+    ls_module *wider = ls_nn_linear(3, odd ? 70 : 7);
+    LS_CHECK(ls_sync_parameters(wider, world, 0) == LS_ERR_MISMATCH);
+    LS_CHECK(strstr(ls_error_message(), "rank 1 called broadcast") != NULL);
+    LS_CHECK(ls_sync_gradients(wider, world) == LS_ERR_MISMATCH);
+    ls_module_free(wider);
+    ls_module *more = odd ? ls_sequential(ls_nn_linear(3, 7), ls_nn_linear(7, 7)) : ls_nn_linear(3, 7);
+    LS_CHECK(ls_sync_gradients(more, world) == LS_ERR_MISMATCH);
+    LS_CHECK(ls_sync_parameters(more, world, 1) == LS_ERR_MISMATCH);
+    ls_module_free(more);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status wrong_input(ls_comm *world) {
+    ls_module *model = make_model(2);
+    LS_CHECK(ls_sync_parameters(NULL, world, 0) == LS_ERR_ARGUMENT);
+    LS_CHECK(strstr(ls_error_message(), "ls_sync_parameters: the model is NULL") != NULL);
+    LS_CHECK(ls_sync_parameters(model, NULL, 0) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_sync_gradients(NULL, world) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_sync_gradients(model, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_sync_parameters(model, world, -1) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_sync_parameters(model, world, ls_comm_size(world)) == LS_ERR_ARGUMENT);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A model without parameters has nothing to be made equal. */
+static ls_status nothing_to_sync(ls_comm *world) {
+    ls_module *model = ls_nn_relu();
+    LS_TRY(ls_sync_parameters(model, world, 0));
+    LS_TRY(ls_sync_gradients(model, world));
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(wrong_input(world));
+    LS_TRY(nothing_to_sync(world));
+    LS_TRY(parameters_from_every_root(world));
+    LS_TRY(gradients_become_means(world));
+    LS_TRY(by_hand(world));
+    LS_TRY(models_that_differ(world));
+    return ls_comm_barrier(world, NULL);
+}
