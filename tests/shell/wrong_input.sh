@@ -1,28 +1,12 @@
 # Training told wrong things, and training that ends in the middle: one clear sentence that names what and where, the
 # right exit status, and nothing left: no process, no shared memory, no temporary file, no half-written result.
 . "$LS_SOURCE/tests/support/checks.sh"
+. "$LS_SOURCE/tests/support/idx.sh"
 train=$LS_BUILD/examples/fashion_mnist
-mkdir tmp good
+mkdir tmp
+mnist_folder good 40
 export TMPDIR=$scratch/tmp
 shared_before=$(ls /dev/shm | grep -i lockstep)
-
-# bytes NUMBER...: those bytes.
-bytes() {
-    printf "$(printf '\\%03o' "$@")"
-}
-# images COUNT ROWS COLUMNS and labels COUNT VALUE: IDX files on standard output.
-images() {
-    bytes 0 0 8 3 0 0 0 "$1" 0 0 0 "$2" 0 0 0 "$3"
-    head -c $(($1 * $2 * $3)) /dev/urandom
-}
-labels() {
-    bytes 0 0 8 1 0 0 0 "$1"
-    head -c "$1" /dev/zero | tr '\0' "\\$(printf '%03o' "$2")"
-}
-images 40 28 28 >good/train-images-idx3-ubyte
-labels 40 7 >good/train-labels-idx1-ubyte
-images 12 28 28 | gzip >good/t10k-images-idx3-ubyte.gz
-labels 12 7 | gzip >good/t10k-labels-idx1-ubyte.gz
 
 nothing_left() { # NAME
     check "$1: no process is left" nobody_soon
