@@ -86,7 +86,7 @@ nothing_left "the launcher"
 # ---- training that ends in the middle ----
 # Starts it, waits until two epochs are done and finds the ranks' process ids.
 start_training() {
-    rm -f out err
+    : >out
     launch_aside run -n 2 "$train" --data good --epochs 100000000 --hidden 64 --save saved
     check "$1: training runs" await says out '^1/100000000(v)'
     mapfile -t pids < <(pgrep -P "$launcher" -x fashion_mnist | sort -n)
@@ -114,6 +114,7 @@ nothing_left "Ctrl-C"
 
 # As a terminal sends it, to the launcher and to rank 0 at once.
 mkfifo keys
+: >out
 LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 $train --data good --epochs 100000000 --save saved" /dev/null \
     <keys >out 2>err &
 launcher=$!
@@ -128,6 +129,7 @@ nothing_left "Ctrl-C on a terminal"
 
 # Whoever was not started by the launcher learns of a death from Lockstep itself.
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')
+: >out.0
 for rank in 0 1; do
     LS_TEST_MARK=$mark RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
         MASTER_PORT=$port "$train" --data good --epochs 100000000 --save saved >out.$rank 2>err.$rank </dev/null &
