@@ -7,6 +7,7 @@
  *   relay.c      what ranks print                    tree.c         every process a job has on this machine
  *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
  *   guard.c      ends the ranks of a launcher that was killed
+ *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *
  * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help) and
  * relay.c print.
@@ -27,5 +28,6 @@ enum {
 
 /* The subcommands. */
 extern const ls_command ls_run_command;
+extern const ls_command ls_bench_command;
 
 #endif

@@ -1,6 +1,5 @@
 #include "cli/environment.h"
 
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +14,6 @@ typedef struct own_variables {
     char text[OWN_VARIABLES][OWN_SIZE];
     size_t count;
 } own_variables;
-
-ls_status ls_key_make(char key[LS_KEY_TEXT]) {
-    unsigned char bytes[LS_KEY_BYTES];
-    if (sodium_init() < 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: libsodium finds no source of random numbers for the job's key");
-    }
-    randombytes_buf(bytes, sizeof bytes);
-    sodium_bin2hex(key, LS_KEY_TEXT, bytes, sizeof bytes);
-    return LS_OK;
-}
 
 static void set_text(own_variables *own, const char *name, const char *value) {
     snprintf(own->text[own->count++], OWN_SIZE, "%s=%s", name, value);

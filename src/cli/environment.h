@@ -4,8 +4,6 @@
 
 #include <lockstep/base.h>
 
-enum { LS_KEY_BYTES = 32, LS_KEY_TEXT = 2 * LS_KEY_BYTES + 1 };
-
 typedef struct ls_rank_place {
     int rank;
     int ranks;
@@ -15,9 +13,6 @@ typedef struct ls_rank_place {
     int threads;
     const char *key;
 } ls_rank_place;
-
-/* A fresh random key as text, terminated. */
-ls_status ls_key_make(char key[LS_KEY_TEXT]);
 
 /* The environment for execve, in one block that ls_free takes back; it lends the launcher's strings. NULL on failure.
  */

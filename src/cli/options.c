@@ -52,9 +52,9 @@ static ls_status fail_unknown(const ls_command *command, const char *typed) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s; did you mean --%s?", command->name, typed,
                        nearest);
     }
-    return ls_fail(LS_ERR_ARGUMENT,
-                   "lockstep %s: unknown option %s; options of PROGRAM go after its name (see lockstep %s --help)",
-                   command->name, typed, command->name);
+    return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s%s (see lockstep %s --help)", command->name, typed,
+                   strstr(command->usage, "PROGRAM") != NULL ? "; options of PROGRAM go after its name" : "",
+                   command->name);
 }
 
 static ls_status fail_value(const ls_command *command, const ls_option *option, const char *text, const char *wanted) {

@@ -9,6 +9,7 @@
 #include "cli/environment.h"
 #include "cli/job.h"
 #include "cli/relay.h"
+#include "comm/auth.h"
 
 typedef struct ls_rank {
     uv_poll_t watch; /* of pidfd; first: libuv gives it back */
@@ -28,7 +29,7 @@ typedef struct ls_launch {
     ls_outlet *output;
     ls_outlet *error;
     int restarts;
-    char key[LS_KEY_TEXT];
+    char key[LS_KEY_TEXT_SIZE];
     int store_fd; /* listening on 127.0.0.1:store_port; -1: closed */
     int store_port;
     int nothing_fd; /* /dev/null */

@@ -1,0 +1,280 @@
+#include "cli/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cli/cli.h"
+#include "cli/job.h"
+#include "comm/backend.h"
+#include "comm/reduce.h"
+
+enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, OWN_WORDS = 16 };
+static const size_t MOST_BYTES = (size_t)1 << 40;
+
+typedef struct bench_values {
+    int ranks;
+    const char *backend;
+    const char *sizes;
+    const char *dtype;
+    const char *op;
+    int iterations;
+    bool registered;
+    bool json;
+} bench_values;
+
+static const ls_option options[] = {
+    {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(bench_values, ranks), 1, MOST_RANKS, "how many ranks to start (2)"},
+    {"backend", 0, LS_OPTION_TEXT, "B", offsetof(bench_values, backend), 0, 0, "what carries it (the one that fits)"},
+    {"sizes", 0, LS_OPTION_TEXT, "LIST", offsetof(bench_values, sizes), 0, 0,
+     "bytes, with K, M, G for 2^10, 2^20, 2^30\n(4,1K,64K,1M,16M,64M)"},
+    {"dtype", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, dtype), 0, 0,
+     "type of the elements: f32 f64 bf16 f16 i64 i32 u8 bool\n(f32)"},
+    {"op", 0, LS_OPTION_TEXT, "OP", offsetof(bench_values, op), 0, 0,
+     "reduction: sum avg prod min max land lor lxor band bor\nbxor minloc maxloc (sum)"},
+    {"iterations", 0, LS_OPTION_COUNT, "K", offsetof(bench_values, iterations), 1, MOST_ITERATIONS,
+     "how many timings of each size (about 0.25 s of them)"},
+    {"registered", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, registered), 0, 0,
+     "buffers of ls_comm_alloc instead of ordinary memory"},
+    {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
+};
+
+/* ---- the command line ------------------------------------------------------------------------------------------ */
+
+static ls_status read_size(const char *text, size_t length, size_t *size) {
+    static const char units[] = "KMG";
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long number = strtoull(text, &end, 10);
+    int shift = 0;
+    const char *unit = end < text + length ? strchr(units, *end) : NULL;
+    if (unit != NULL && *unit != '\0') {
+        shift = 10 * (int)(unit - units + 1);
+        end++;
+    }
+    const bool fits = errno == 0 && number >= 1 && number <= MOST_BYTES >> shift;
+    if (text[0] < '0' || text[0] > '9' || end != text + length || !fits) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: --sizes: '%.*s' is no size; sizes are bytes like 4, 64K, 16M or 1G, from 1 to "
+                       "1024G, separated by commas",
+                       (int)(length < 64 ? length : 64), text);
+    }
+    *size = (size_t)number << shift;
+    return LS_OK;
+}
+
+static ls_status read_sizes(const char *text, ls_bench_plan *plan) {
+    for (;;) {
+        const size_t length = strcspn(text, ",");
+        if (plan->size_count == LS_BENCH_SIZES) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --sizes: more than %d sizes", LS_BENCH_SIZES);
+        }
+        LS_TRY(read_size(text, length, &plan->sizes[plan->size_count++]));
+        if (text[length] == '\0') {
+            return LS_OK;
+        }
+        text += length + 1;
+    }
+}
+
+static ls_status read_dtype(const char *text, ls_dtype *dtype) {
+    for (int i = 0; i < LS_DTYPE_COUNT; i++) {
+        if (strcmp(text, ls_dtype_name((ls_dtype)i)) == 0) {
+            *dtype = (ls_dtype)i;
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "lockstep bench: there is no dtype '%s'; there are: f32, f64, bf16, f16, i64, i32, u8, bool", text);
+}
+
+static ls_status read_op(const char *text, ls_reduction *reduction) {
+    for (int i = 0; i < LS_REDUCTION_COUNT; i++) {
+        if (strcmp(text, ls_reduction_name((ls_reduction)i)) == 0) {
+            *reduction = (ls_reduction)i;
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "lockstep bench: there is no reduction '%s'; there are: sum, avg, prod, min, max, land, lor, lxor, "
+                   "band, bor, bxor, minloc, maxloc",
+                   text);
+}
+
+/* What was asked for but means nothing for this collective. */
+static ls_status check_fit(const bench_values *values, const ls_bench_collective *collective) {
+    const char *name = collective->name;
+    if (!collective->reduces && values->op != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s: %s reduces nothing", values->op, name);
+    }
+    if (collective->receive == LS_BENCH_NOTHING &&
+        (values->sizes != NULL || values->dtype != NULL || values->registered)) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: %s moves no data: --%s does not fit", name,
+                       values->sizes != NULL   ? "sizes"
+                       : values->dtype != NULL ? "dtype"
+                                               : "registered");
+    }
+    return LS_OK;
+}
+
+static ls_status check_backend(const char *name, int ranks) {
+    const ls_backend *backend = ls_backend_find(name);
+    if (backend == NULL) {
+        char reason[LS_ERROR_CAPACITY];
+        snprintf(reason, sizeof reason, "%s", ls_error_message());
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --backend: %s", reason);
+    }
+    if (backend == &ls_backend_self && ranks > 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --backend self is for one rank: it goes with -n 1, not -n %d",
+                       ranks);
+    }
+    return LS_OK;
+}
+
+static ls_status make_plan(const bench_values *values, const char *name, ls_bench_plan *plan) {
+    *plan = (ls_bench_plan){.collective = ls_bench_find(name),
+                            .backend = values->backend,
+                            .iterations = values->iterations,
+                            .registered = values->registered,
+                            .json = values->json};
+    if (plan->collective == NULL) {
+        return LS_ERR_ARGUMENT;
+    }
+    LS_TRY(check_fit(values, plan->collective));
+    LS_TRY(read_dtype(values->dtype != NULL ? values->dtype : "f32", &plan->dtype));
+    LS_TRY(read_op(values->op != NULL ? values->op : "sum", &plan->reduction));
+    if (plan->collective->reduces && ls_reduce_check("", plan->dtype, plan->reduction) != LS_OK) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s means nothing on --dtype %s",
+                       ls_reduction_name(plan->reduction), ls_dtype_name(plan->dtype));
+    }
+    if (plan->collective->receive == LS_BENCH_NOTHING) {
+        plan->size_count = 1;
+        return LS_OK;
+    }
+    return read_sizes(values->sizes != NULL ? values->sizes : "4,1K,64K,1M,16M,64M", plan);
+}
+
+/* Options may stand before COLLECTIVE and after it. */
+static ls_status parse(int argc, char **argv, bench_values *values, const char **collective, bool *help) {
+    int rest = 0;
+    LS_TRY(ls_options_parse(&ls_bench_command, argc, argv, values, &rest, help));
+    if (*help) {
+        return LS_OK;
+    }
+    char names[256];
+    if (rest == argc) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: no COLLECTIVE given; there are: %s",
+                       ls_bench_names(names, sizeof names));
+    }
+    *collective = argv[rest];
+    argc -= rest;
+    argv += rest;
+    LS_TRY(ls_options_parse(&ls_bench_command, argc, argv, values, &rest, help));
+    if (!*help && rest < argc) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: '%s' is too much: one COLLECTIVE at a time (usage: lockstep "
+                       "bench %s)",
+                       argv[rest], ls_bench_command.usage);
+    }
+    return LS_OK;
+}
+
+/* ---- running it ------------------------------------------------------------------------------------------------ */
+
+/* Ranks are this program again, which finds itself in a job. */
+static ls_status start_ranks(const bench_values *values, const char *collective, int ranks, int *exit_status) {
+    char iterations[16];
+    snprintf(iterations, sizeof iterations, "%d", values->iterations);
+    const struct {
+        const char *option;
+        const char *value;
+    } texts[] = {{"--backend", values->backend},
+                 {"--sizes", values->sizes},
+                 {"--dtype", values->dtype},
+                 {"--op", values->op},
+                 {"--iterations", values->iterations != 0 ? iterations : NULL}};
+    const char *words[OWN_WORDS] = {"lockstep", "bench", collective};
+    int count = 3;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i].value != NULL) {
+            words[count++] = texts[i].option;
+            words[count++] = texts[i].value;
+        }
+    }
+    if (values->registered) {
+        words[count++] = "--registered";
+    }
+    if (values->json) {
+        words[count++] = "--json";
+    }
+    ls_cores cores;
+    const ls_job_options job = {
+        .path = "/proc/self/exe", .argv = (char *const *)words, .cores = &cores, .ranks = ranks, .grace = 5.0};
+    LS_TRY(ls_cores_share(&cores, ranks, true));
+    ls_job_outcome outcome = {0};
+    const ls_status status = ls_job_run(&job, 0, &outcome);
+    ls_cores_release(&cores);
+    *exit_status = outcome.exit_status;
+    return status;
+}
+
+static ls_status run(int argc, char **argv, int *exit_status) {
+    bench_values values = {0};
+    const char *collective = NULL;
+    bool help = false;
+    LS_TRY(parse(argc, argv, &values, &collective, &help));
+    if (help) {
+        char names[256];
+        ls_options_help(&ls_bench_command);
+        printf("\ncollectives:\n  %s\n", ls_bench_names(names, sizeof names));
+        return LS_OK;
+    }
+    ls_bench_plan plan;
+    LS_TRY(make_plan(&values, collective, &plan));
+    const bool in_job = values.ranks == 0 && getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+    const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
+    if (values.backend != NULL) {
+        LS_TRY(check_backend(values.backend, in_job ? 0 : ranks));
+    }
+    if (!in_job) {
+        return start_ranks(&values, collective, ranks, exit_status);
+    }
+    bool wrong = false;
+    LS_TRY(ls_bench_rank(&plan, &wrong));
+    *exit_status = wrong ? LS_EXIT_FAILED : 0;
+    return LS_OK;
+}
+
+const ls_command ls_bench_command = {
+    .name = "bench",
+    .summary = "measure a collective, by size, and check its results",
+    .usage = "COLLECTIVE [options]",
+    .about =
+        "Starts N ranks on this machine and times a collective for buffers of each size. An iteration takes as long\n"
+        "as on the rank where it takes longest; ranks meet at a barrier before each, outside the time. Calls of\n"
+        "less than 10 us are timed in groups, of which one iteration is the mean. Every size's result is checked.\n",
+    .notes =
+        "examples:\n"
+        "  lockstep bench allreduce -n 4\n"
+        "  lockstep bench allreduce --sizes 1K,1M --dtype bf16 --op avg --registered\n"
+        "  lockstep bench broadcast --json | python3 plot.py\n"
+        "  lockstep run -n 2 --no-bind lockstep bench allreduce    without -n, inside a job: one of its ranks\n"
+        "\n"
+        "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
+        "algbw_gbps busbw_gbps correct):\n"
+        "  bytes    the larger buffer of a rank, in whole elements, at least one for each rank it is cut for\n"
+        "  algbw    bytes / median, in 10^9 bytes per second\n"
+        "  busbw    algbw times what nccl-tests multiplies with: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"
+        "           gather, scatter and all-to-all (n-1)/n; others 1\n"
+        "  correct  whether each rank found what it should, after the first call and after the last\n"
+        "\n"
+        "exit status:\n"
+        "  0    measured, all results correct\n"
+        "  1    a result was wrong, or the ranks could not do it\n"
+        "  2    the command line is wrong\n",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .run = run,
+};

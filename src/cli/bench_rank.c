@@ -1,0 +1,244 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "cli/bench.h"
+
+/*
+ * Calls shorter than GROUP_SECONDS are timed several at a time, else the clock is what one measures. Without
+ * --iterations a size takes about SIZE_SECONDS.
+ */
+static const double GROUP_SECONDS = 10e-6;
+static const double WARM_SECONDS = 20e-3;
+static const double SIZE_SECONDS = 0.25;
+enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERATIONS = 1000 };
+
+/* One size on one rank. */
+typedef struct bench {
+    const ls_bench_plan *plan;
+    ls_bench_call call;
+    size_t bytes;   /* of the larger buffer */
+    void *memory;   /* what is sent, NULL in place */
+    double *times;  /* one entry per iteration, seconds; first those of this rank, then of the slowest */
+    int iterations; /* each of `group` calls */
+    int group;
+} bench;
+
+static size_t parts_of(const bench *self, ls_bench_parts parts) {
+    return parts == LS_BENCH_ONE_PER_RANK ? (size_t)self->call.ranks : parts;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static ls_status get_buffer(const bench *self, size_t bytes, void **buffer) {
+    *buffer = self->plan->registered ? ls_comm_alloc(self->call.comm, bytes) : ls_allocate_aligned(bytes, 64);
+    if (*buffer != NULL) {
+        return LS_OK;
+    }
+    return self->plan->registered ? ls_error_status() : ls_fail_memory("lockstep bench", bytes);
+}
+
+static void give_buffer(const bench *self, void *buffer) {
+    if (self->plan->registered) {
+        ls_comm_release(self->call.comm, buffer);
+    } else {
+        ls_free(buffer);
+    }
+}
+
+static void close_bench(bench *self) {
+    give_buffer(self, self->memory);
+    give_buffer(self, self->call.receive);
+    ls_free(self->times);
+}
+
+/* Whole elements, at least one in each part. */
+static ls_status open_bench(bench *self, size_t size) {
+    const ls_bench_collective *row = self->plan->collective;
+    ls_bench_call *call = &self->call;
+    const size_t sent = parts_of(self, row->send);
+    const size_t received = parts_of(self, row->receive);
+    const size_t unit = (sent > received ? sent : received) * ls_bench_width(call->dtype, call->reduction);
+    if (unit == 0) {
+        return LS_OK;
+    }
+    call->count = (size + unit - 1) / unit;
+    self->bytes = call->count * unit;
+    const size_t part = self->bytes / (sent > received ? sent : received);
+    if (!row->in_place) {
+        LS_TRY(get_buffer(self, sent * part, &self->memory));
+        ls_bench_fill(call, self->memory, sent * call->count);
+        call->send = self->memory;
+    }
+    LS_TRY(get_buffer(self, received * part, &call->receive));
+    ls_bench_fill(call, call->receive, received * call->count);
+    return LS_OK;
+}
+
+/* ---- checking -------------------------------------------------------------------------------------------------- */
+
+/* Looks at what was received. The rank that finds something wrong says so; all get to know. */
+static ls_status check(const bench *self, bool *wrong) {
+    const ls_bench_collective *row = self->plan->collective;
+    const ls_bench_call *call = &self->call;
+    const bool receives = !row->root_alone_receives || call->rank == LS_BENCH_ROOT;
+    const int parts = receives ? (int)parts_of(self, row->receive) : 0;
+    int32_t found = 0;
+    for (int part = 0; part < parts && found == 0; part++) {
+        found = !ls_bench_check(call, row->origin(call->rank, part), part);
+    }
+    if (found != 0) {
+        fprintf(stderr, "lockstep bench: %s of %zu bytes on %d ranks is wrong: %s\n", row->name, self->bytes,
+                call->ranks, ls_error_message());
+    }
+    LS_TRY(ls_comm_allreduce(call->comm, &found, &found, 1, LS_I32, LS_MAX, NULL));
+    *wrong = *wrong || found != 0;
+    return LS_OK;
+}
+
+/* ---- timing ---------------------------------------------------------------------------------------------------- */
+
+/* Seconds that one of `calls` calls takes on this rank. */
+static ls_status time_calls(const bench *self, int calls, double *seconds) {
+    ls_status status = ls_comm_barrier(self->call.comm, NULL);
+    const uint64_t start = ls_clock_ns();
+    for (int i = 0; i < calls && status == LS_OK; i++) {
+        status = self->plan->collective->run(&self->call);
+    }
+    *seconds = (double)(ls_clock_ns() - start) * 1e-9 / calls;
+    return status;
+}
+
+static int within(double value, int least, int most) {
+    return value <= least ? least : value >= most ? most : (int)value;
+}
+
+/* Warms up and finds, alike on all ranks, how many iterations of how many calls to time. */
+static ls_status choose_iterations(bench *self) {
+    double seconds = 0.0;
+    int calls = 2;
+    for (int round = 0; round < 2; round++) {
+        LS_TRY(time_calls(self, calls, &seconds));
+        LS_TRY(ls_comm_allreduce(self->call.comm, &seconds, &seconds, 1, LS_F64, LS_MAX, NULL));
+        calls = within(WARM_SECONDS / seconds, 1, WARM_CALLS);
+    }
+    self->group = within(GROUP_SECONDS / seconds + 1.0, 1, LARGEST_GROUP);
+    self->iterations = self->plan->iterations != 0
+                           ? self->plan->iterations
+                           : within(SIZE_SECONDS / (seconds * self->group), FEWEST_ITERATIONS, MOST_ITERATIONS);
+    return LS_OK;
+}
+
+static int compare(const void *left, const void *right) {
+    const double a = *(const double *)left;
+    const double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* An iteration takes as long as on the rank where it takes longest. Afterwards `times` is sorted. */
+static ls_status measure(bench *self) {
+    const size_t count = (size_t)self->iterations;
+    self->times = ls_allocate_zeroed(count, sizeof *self->times);
+    if (self->times == NULL) {
+        return ls_fail_memory("lockstep bench", count * sizeof *self->times);
+    }
+    for (size_t i = 0; i < count; i++) {
+        LS_TRY(time_calls(self, self->group, &self->times[i]));
+    }
+    LS_TRY(ls_comm_allreduce(self->call.comm, self->times, self->times, count, LS_F64, LS_MAX, NULL));
+    qsort(self->times, count, sizeof *self->times, compare);
+    return LS_OK;
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------- */
+
+static double microseconds(const bench *self, double quantile) {
+    return 1e6 * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
+}
+
+static void print_result(const bench *self, bool wrong) {
+    const ls_bench_call *call = &self->call;
+    const ls_bench_collective *row = self->plan->collective;
+    const double median = microseconds(self, 0.5);
+    const double algorithm = median > 0.0 ? (double)self->bytes / median * 1e-3 : 0.0;
+    const double bus = algorithm * row->bus_factor(call->ranks);
+    if (self->plan->json) {
+        printf("{\"collective\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"iterations\": %d, "
+               "\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"algbw_gbps\": %.6f, \"busbw_gbps\": %.6f, "
+               "\"correct\": %s}\n",
+               row->name, ls_comm_backend(call->comm), call->ranks, self->bytes, self->iterations, median,
+               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, wrong ? "false" : "true");
+    } else {
+        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f  %s\n", self->bytes, self->iterations, median,
+               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, wrong ? "WRONG" : "yes");
+    }
+    fflush(stdout);
+}
+
+static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
+    const bool moves = plan->collective->receive != LS_BENCH_NOTHING;
+    printf("# %s, %d rank%s, backend %s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
+           ls_comm_size(comm) == 1 ? "" : "s", ls_comm_backend(comm), moves ? ", " : "",
+           moves ? ls_dtype_name(plan->dtype) : "", plan->collective->reduces ? ", " : "",
+           plan->collective->reduces ? ls_reduction_name(plan->reduction) : "",
+           !moves             ? ""
+           : plan->registered ? ", registered memory"
+                              : ", ordinary memory");
+    printf("# %10s %10s %12s %12s %12s %10s %10s  %s\n", "bytes", "iterations", "median us", "p10 us", "p90 us",
+           "algbw GB/s", "busbw GB/s", "correct");
+    fflush(stdout);
+}
+
+/* ---- one rank -------------------------------------------------------------------------------------------------- */
+
+/* Checked after the first call, into a buffer that held something else, and after the last. */
+static ls_status bench_size(bench *self, size_t size, bool *wrong) {
+    LS_TRY(open_bench(self, size));
+    LS_TRY(self->plan->collective->run(&self->call));
+    LS_TRY(check(self, wrong));
+    LS_TRY(choose_iterations(self));
+    LS_TRY(measure(self));
+    LS_TRY(check(self, wrong));
+    if (self->call.rank == 0) {
+        print_result(self, *wrong);
+    }
+    return LS_OK;
+}
+
+static ls_status bench_sizes(const ls_bench_plan *plan, ls_comm *comm, bool *any_wrong) {
+    if (ls_comm_rank(comm) == 0 && !plan->json) {
+        print_heading(plan, comm);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < plan->size_count && status == LS_OK; i++) {
+        bench self = {.plan = plan,
+                      .call = {.comm = comm,
+                               .rank = ls_comm_rank(comm),
+                               .ranks = ls_comm_size(comm),
+                               .dtype = plan->dtype,
+                               .reduction = plan->reduction}};
+        bool wrong = false;
+        status = bench_size(&self, plan->sizes[i], &wrong);
+        *any_wrong = *any_wrong || wrong;
+        close_bench(&self);
+    }
+    return status;
+}
+
+ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong) {
+    const ls_init_options options = {.backend = plan->backend};
+    ls_comm *comm = ls_init(&options);
+    if (comm == NULL) {
+        return ls_error_status();
+    }
+    ls_status status = bench_sizes(plan, comm, wrong);
+    if (status == LS_OK) {
+        return ls_finalize();
+    }
+    char reason[LS_ERROR_CAPACITY];
+    snprintf(reason, sizeof reason, "%s", ls_error_message());
+    ls_comm_free(comm);
+    ls_error_restore(status, reason);
+    return status;
+}

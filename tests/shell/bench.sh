@@ -1,0 +1,120 @@
+# `lockstep bench`: what it prints, that it checks results, and that wrong words are one clear sentence.
+. "$LS_SOURCE/tests/support/checks.sh"
+export LOCKSTEP_TIMEOUT=60
+unset RANK WORLD_SIZE
+
+is_json_lines() {
+    command -v python3 >/dev/null || {
+        [ "$(grep -c '^{".*}$' "$1")" = "$(wc -l <"$1")" ]
+        return
+    }
+    while read -r line; do
+        python3 -m json.tool >/dev/null <<<"$line" || return 1
+    done <"$1"
+}
+
+# key KEY: its values, one line each.
+key() {
+    sed 's/.*"'"$1"'": "\{0,1\}\([^",}]*\).*/\1/' out
+}
+
+# bus COLLECTIVE RANKS FACTOR: busbw is algbw times the factor.
+bus() {
+    launch bench "$1" -n "$2" --sizes 1M --iterations 2 --json </dev/null
+    sed 's/.*"algbw_gbps": \([0-9.]*\), "busbw_gbps": \([0-9.]*\).*/\1 \2/' out |
+        awk -v factor="$3" '{ d = $1 * factor - $2; found = $1 > 0 && d < 1e-5 && d > -1e-5 } END { exit !found }'
+}
+
+# ---- every collective it knows ----
+launch bench </dev/null
+known=$(sed 's/.*there are: //; s/,//g' err)
+for collective in $known; do
+    sizes="--sizes 1,1K,100001"
+    wanted=3
+    [ "$collective" != barrier ] || { sizes="" wanted=1; }
+    for ranks in 1 2 3; do
+        launch bench "$collective" -n "$ranks" $sizes --iterations 3 --json </dev/null
+        check "$collective, $ranks ranks: ends well" is "$status" 0
+        check "$collective, $ranks ranks: one line per size" lines out "$wanted"
+        check "$collective, $ranks ranks: JSON" is_json_lines out
+        check "$collective, $ranks ranks: correct" is "$(key correct | sort -u)" true
+        check "$collective, $ranks ranks: says its name" is "$(key collective | sort -u)" "$collective"
+        check "$collective, $ranks ranks: says how many" is "$(key ranks | sort -u)" "$ranks"
+        check "$collective, $ranks ranks: as many iterations as asked for" is "$(key iterations | sort -u)" 3
+    done
+done
+
+# ---- what is printed ----
+keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps correct"
+launch bench allreduce --json --sizes 4,1K,1M --iterations 4 </dev/null
+check "two ranks without -n" is "$(key ranks | sort -u)" 2
+check "the backend is named" is "$(key backend | sort -u)" shm
+check "bytes are those asked for" is "$(key bytes | tr '\n' ' ')" "4 1024 1048576 "
+check "keys are those promised" is "$(head -1 out | grep -o '"[a-z0-9_]*":' | tr -d '":' | tr '\n' ' ')" "$keys "
+check "times are ordered" awk -F'[:,]' '{ if (!($14 <= $12 && $12 <= $16 && $14 > 0)) exit 1 }' out
+check "all-reduce over 2 ranks: bus bandwidth is 1 times" bus allreduce 2 1
+check "all-reduce over 3 ranks: bus bandwidth is 4/3 times" bus allreduce 3 1.333333333
+check "broadcast: bus bandwidth is 1 times" bus broadcast 3 1
+launch bench allreduce --sizes 4,64K </dev/null
+check "a table: two lines of heading, one per size" lines out 4
+check "a table: what was measured" says out "^# allreduce, 2 ranks, backend shm, f32, sum, ordinary memory"
+check "a table: results are correct" is "$(grep -c ' yes$' out)" 2
+check "a table: iterations chosen by time" test "$(awk 'END { print $2 }' out)" -ge 10
+
+# ---- options ----
+launch bench allreduce --sizes 3 --dtype f64 --json --iterations 1 </dev/null
+check "sizes become whole elements" is "$(key bytes)" 8
+launch bench all-reduce --registered --sizes 1K,1M --iterations 2 </dev/null
+check "registered memory" is "$status $(grep -c ' yes$' out)" "0 2"
+check "registered memory is named" says out "registered memory"
+launch bench allreduce -n 1 --backend self --json --sizes 1K --iterations 1 </dev/null
+check "one rank on backend self" is "$(key backend) $(key correct)" "self true"
+for pair in "bf16 avg" "f16 sum" "f64 prod" "i64 min" "i32 maxloc" "f32 minloc" "u8 bxor" "bool lxor"; do
+    launch bench allreduce -n 3 --dtype "${pair% *}" --op "${pair#* }" --sizes 1,5000 --iterations 1 </dev/null
+    check "$pair is correct" is "$status $(grep -c ' yes$' out)" "0 2"
+done
+launch run -n 2 "$lockstep" bench allreduce --sizes 1K --json --iterations 1 </dev/null
+check "inside a job it is one of its ranks" is "$(key ranks) $(key correct)" "2 true"
+
+# ---- wrong words ----
+# refuses NAME SENTENCE ARGUMENTS...
+refuses() {
+    local name=$1 sentence=$2
+    shift 2
+    launch bench "$@" </dev/null
+    check "$name: exit status 2" is "$status" 2
+    check "$name: says so" says err "$sentence"
+    check "$name: in one line" lines err 1
+    check "$name: nothing on standard output" is "$(wc -c <out)" 0
+}
+refuses "no collective" "no COLLECTIVE given; there are: .*allreduce"
+refuses "an unknown collective" "no collective 'allredcue'; there are: .*allreduce.*broadcast" allredcue
+refuses "two collectives" "'broadcast' is too much" allreduce broadcast
+refuses "-n 0" "-n '0': N must be a whole number from 1" allreduce -n 0
+refuses "-n of no number" "-n 'two': N must be" allreduce -n two
+refuses "--iterations 0" "--iterations '0': K must be a whole number from 1" allreduce --iterations 0
+for sizes in 0 "" , 4, 4,,8 4X 4KK -4 K 0x10 99999999999999999999 17179869184G 2000G; do
+    refuses "--sizes '$sizes'" "--sizes: '.*' is no size; sizes are bytes like" allreduce --sizes "$sizes"
+done
+refuses "too many sizes" "more than 64 sizes" allreduce --sizes "$(seq -s, 65)"
+refuses "an unknown dtype" "no dtype 'f33'; there are: f32" allreduce --dtype f33
+refuses "an unknown reduction" "no reduction 'mean'; there are: sum, avg" allreduce --op mean
+refuses "bits of floats" "band means nothing on --dtype f32" allreduce --op band
+refuses "a mean of bool" "avg means nothing on --dtype bool" allreduce --op avg --dtype bool
+refuses "a reduction where nothing is reduced" "--op sum: broadcast reduces nothing" broadcast --op sum
+refuses "a barrier with sizes" "barrier moves no data: --sizes does not fit" barrier --sizes 4
+refuses "a barrier with a dtype" "barrier moves no data: --dtype does not fit" barrier --dtype f32
+refuses "an unknown backend" "no backend \"smh\"" allreduce --backend smh
+refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
+refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
+refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
+
+launch bench allreduce --sizes 1000G </dev/null
+check "more memory than there is: exit status 1" is "$status" 1
+check "more memory than there is: says so" says err "memory"
+launch bench --help
+check "--help succeeds" is "$status" 0
+for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --json busbw_gbps allreduce "exit status"; do
+    check "--help tells of $word" says out "$word"
+done
+finish
