@@ -353,11 +353,12 @@ static void report_failure(job *self) {
     if (self->options->output_dir != NULL) {
         ls_rank_log_path(self->options, rank->rank, log, sizeof log);
     }
+    const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
     ls_outlet_say(&self->error, "lockstep: rank %d (pid %d) %s%s%s%s", rank->rank, (int)rank->pid, end, others,
                   log[0] != '\0' ? "; its output is in " : "", log);
     size_t size = 0;
     const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
-    if (size > 0) {
+    if (size > 0 && out_of_sight) {
         ls_outlet_say(&self->error, "lockstep: the last lines of rank %d were:\n%.*s", rank->rank, (int)size, tail);
     }
 }

@@ -35,6 +35,7 @@ static void flush(ls_outlet *outlet) {
 }
 
 static void put(ls_outlet *outlet, const char *data, size_t size) {
+    outlet->total += size;
     while (size > 0) {
         const size_t room = sizeof outlet->buffer - outlet->used;
         const size_t part = size < room ? size : room;
@@ -81,6 +82,7 @@ static void put_line(ls_relay_stream *stream, const char *data, size_t size) {
         }
     }
     put(outlet, data, size);
+    stream->passed_on = outlet->total;
     outlet->unfinished = data[size - 1] == '\n' ? NULL : stream;
 }
 
@@ -147,6 +149,11 @@ static void take(ls_relay_stream *stream, const char *data, size_t size) {
     }
     hold(stream, data + whole, size - whole);
     flush(stream->outlet);
+}
+
+bool ls_relay_out_of_sight(const ls_relay_stream *stream) {
+    enum { SCREENFUL = 1500 };
+    return stream->outlet != NULL && stream->outlet->total - stream->passed_on > SCREENFUL;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------- */

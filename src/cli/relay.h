@@ -26,6 +26,7 @@ typedef struct ls_outlet {
     const ls_relay_stream *unfinished; /* whose line has no end yet; NULL: the next byte starts a line */
     ls_outlet_wait wait;
     void *user;
+    uint64_t total; /* bytes that went through it */
     size_t used;
     char buffer[LS_RELAY_BUFFER];
 } ls_outlet;
@@ -41,6 +42,7 @@ struct ls_relay_stream {
     bool keep_tail; /* whether `tail` is kept */
     size_t tail_size;
     char tail[LS_RELAY_TAIL]; /* the last bytes that came */
+    uint64_t passed_on;       /* the outlet's total after this stream's last bytes */
 };
 
 /* Takes over `fd` (non-blocking, its own file description) and passes on what comes until its end. */
@@ -52,6 +54,9 @@ void ls_relay_drain(ls_relay_stream *stream);
 /* Passes on what is there, an unfinished line too, and closes. The stream's memory must outlive the loop's next turn.
  */
 void ls_relay_close(ls_relay_stream *stream);
+
+/* Whether so much came from others after this stream's last lines that a person would have to look for them. */
+bool ls_relay_out_of_sight(const ls_relay_stream *stream);
 
 /* The last whole lines of the stream, at most `lines`, within `tail`; their size becomes *size. */
 const char *ls_relay_last_lines(const ls_relay_stream *stream, int lines, size_t *size);
