@@ -43,6 +43,11 @@ static int64_t tail_count(const data_parallel_state *state, int flat) {
     return flat == tail_flat(state) ? 1 + state->parameter_count : 0;
 }
 
+/* What parameter `index` of the model, whose list is there, carries; NULL when it wants no gradient. */
+static ls_leaf *leaf_of(const data_parallel_state *state, int index) {
+    return state->model->parameters.items[index].tensor->leaf;
+}
+
 static void write_number(const ls_flat *flat, int64_t index, double value) {
     if (flat->dtype == LS_F64) {
         ((double *)flat->gradients->memory)[index] = value;
@@ -69,7 +74,7 @@ static void write_tail(const data_parallel_state *state, double weight) {
     const ls_flat *flat = &state->flats[tail_flat(state)];
     write_number(flat, flat->count, weight);
     for (int i = 0; i < state->parameter_count; i++) {
-        const ls_leaf *leaf = ls_module_parameter(state->model, i)->leaf;
+        const ls_leaf *leaf = leaf_of(state, i);
         write_number(flat, flat->count + 1 + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
     }
 }
@@ -78,7 +83,7 @@ static void write_tail(const data_parallel_state *state, double weight) {
 static double read_tail(const data_parallel_state *state) {
     const ls_flat *flat = &state->flats[tail_flat(state)];
     for (int i = 0; i < state->parameter_count; i++) {
-        ls_leaf *leaf = ls_module_parameter(state->model, i)->leaf;
+        ls_leaf *leaf = leaf_of(state, i);
         if (leaf != NULL) {
             leaf->has_gradient = read_number(flat, flat->count + 1 + i) > 0;
         }
@@ -127,6 +132,9 @@ static ls_status agree_on_usual_samples(data_parallel_state *state, int64_t samp
 static ls_status average_gradients(data_parallel_state *state, int64_t samples) {
     if (ls_comm_size(state->comm) == 1) {
         return LS_OK;
+    }
+    if (!ls_module_list(state->model)) {
+        return ls_error_status();
     }
     if (state->usual_samples == 0) {
         LS_TRY(agree_on_usual_samples(state, samples));
@@ -201,7 +209,7 @@ static bool gathers(const data_parallel_state *state) {
 static ls_tensor *data_parallel_forward(ls_module *self, ls_tensor *input) {
     data_parallel_state *state = self->state;
     ls_tensor *output = state->model->type->forward(state->model, input);
-    if (!self->training || output == NULL || !output->needs_grad) {
+    if (output == NULL || !output->needs_grad) {
         return output;
     }
     state->samples = input->ndim > 0 ? input->size[0] : 1;
