@@ -356,6 +356,20 @@ static ls_status laid_out_anew(ls_comm *world) {
     return LS_OK;
 }
 
+/* Fine-tuning with dropout and running statistics frozen: gradients flow in evaluation mode, and become one. */
+static ls_status evaluation_mode(ls_comm *world) {
+    const training t = {.make = make_mlp, .dtype = LS_F64, .batches = usual_batches, .passes = 1};
+    trainee all = {.rank = ls_comm_rank(world), .size = ls_comm_size(world)};
+    ls_module *parallel = ls_data_parallel(make_mlp(LS_F64), world, NULL);
+    LS_TRY(begin(&all, parallel, parallel));
+    ls_module_train(parallel, false);
+    LS_TRY(one_pass(&t, &all, 0, 12, all.size));
+    LS_TRY(ls_optimizer_step(all.optimizer));
+    LS_TRY(same_on_all_ranks(world, ls_module_hash(parallel)));
+    end(&all);
+    return LS_OK;
+}
+
 static ls_status without_initial_sync(ls_comm *world) {
     const ls_data_parallel_options options = {.no_initial_sync = true};
     ls_seed((uint64_t)(SEED + ls_comm_rank(world)));
@@ -409,6 +423,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(running_statistics(world));
     LS_TRY(all_skip(world));
     LS_TRY(laid_out_anew(world));
+    LS_TRY(evaluation_mode(world));
     LS_TRY(without_initial_sync(world));
     LS_TRY(models_that_differ(world));
     return ls_comm_barrier(world, NULL);
