@@ -40,7 +40,10 @@ typedef struct ls_trial_state {
 /** A hook. A status other than LS_OK ends the run with it; ls_error_message() should say why. */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
-/** The hooks of a trial, all optional, in the order in which they are called. */
+/**
+ * The hooks of a trial, all optional, in the order in which they are called. A rank whose share of a batch is empty is
+ * not called from on_sample to on_criterion; every other hook is called on every rank.
+ */
 typedef struct ls_callback {
     void *user;                    /**< given to every hook */
     ls_callback_function on_init;  /**< the trial was made */
@@ -109,8 +112,11 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 /** Runs epochs until `epochs` have been run since the trial was made. */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
-/** Measures the model on the loader's batches, in evaluation mode, without callbacks and without an entry in the
- * history. `label` is shown with the progress. */
+/**
+ * Measures the model on the loader's batches, in evaluation mode, without callbacks and without an entry in the
+ * history. `label` is shown with the progress. The model is then in the mode it was in; a hook may evaluate too, on a
+ * loader that no run is using.
+ */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 
 /** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the

@@ -35,14 +35,14 @@ double ls_history_get(const ls_history_entry *entry, const char *name) {
     return at >= 0 ? entry->values[at].value : NAN;
 }
 
-ls_status ls_history_append(ls_trial *trial) {
+ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry) {
     const size_t size = (size_t)trial->history_count * sizeof *trial->history;
     ls_history_entry *history = ls_reallocate(trial->history, size, size + sizeof *history);
     if (history == NULL) {
         return ls_fail_memory("ls_trial_run", size + sizeof *history);
     }
     trial->history = history;
-    trial->history[trial->history_count++] = trial->latest;
+    trial->history[trial->history_count++] = *entry;
     return LS_OK;
 }
 

@@ -6,8 +6,11 @@
 
 static ls_status measure_loss(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
-    const double loss = ls_item(state->loss);
-    *sum = loss * (double)state->count;
+    if (ls_count(state->loss) != 1) {
+        return ls_fail(LS_ERR_SHAPE, "ls_trial: the criterion's loss must be one number, not %lld",
+                       (long long)ls_count(state->loss));
+    }
+    *sum = ls_item(state->loss) * (double)state->count;
     *weight = (double)state->count;
     return LS_OK;
 }
@@ -95,14 +98,20 @@ ls_status ls_metrics_add(ls_trial *trial) {
     for (int i = 0; i < trial->metric_count; i++) {
         double sum = 0;
         double weight = 0;
-        LS_TRY(trial->metrics[i].measure(&trial->state, trial->metrics[i].user, &sum, &weight));
+        const uint32_t errors = ls_error_count;
+        const ls_status status = trial->metrics[i].measure(&trial->state, trial->metrics[i].user, &sum, &weight);
+        if (status != LS_OK) {
+            return ls_error_count != errors ? status
+                                            : ls_fail(status, "ls_trial: the metric \"%s\" failed with %s",
+                                                      trial->metrics[i].name, ls_status_name(status));
+        }
         trial->sums[i].sum += sum;
         trial->sums[i].weight += weight;
     }
     return LS_OK;
 }
 
-ls_status ls_metrics_end(ls_trial *trial, const char *prefix) {
+ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry) {
     if (trial->state.comm != NULL) {
         LS_TRY(ls_comm_allreduce(trial->state.comm, trial->sums, trial->sums, 2 * (size_t)trial->metric_count, LS_F64,
                                  LS_SUM, NULL));
@@ -111,7 +120,11 @@ ls_status ls_metrics_end(ls_trial *trial, const char *prefix) {
         char name[LS_METRIC_NAME_LIMIT];
         snprintf(name, sizeof name, "%s%s", prefix, trial->metrics[i].name);
         const ls_metric_sum *sum = &trial->sums[i];
-        LS_TRY(ls_history_put(&trial->latest, name, sum->weight != 0 ? sum->sum / sum->weight : NAN));
+        const double mean = sum->weight != 0 ? sum->sum / sum->weight : NAN;
+        LS_TRY(ls_history_put(&trial->latest, name, mean));
+        if (entry != NULL) {
+            LS_TRY(ls_history_put(entry, name, mean));
+        }
     }
     return LS_OK;
 }

@@ -111,18 +111,25 @@ static void take_batch(ls_trial *trial, const ls_batch *batch) {
     state->global_count = batch->global_count;
 }
 
+/* A failure by returning NULL, told in its own words unless there were none since `errors` were counted. */
+static ls_status nothing_made(const char *what, uint32_t errors) {
+    return ls_error_count != errors ? ls_error_status()
+                                    : ls_fail(LS_ERR_ARGUMENT, "ls_trial: %s returned NULL without an error", what);
+}
+
 /* From sample to loss, with the hooks of training or of validation. */
 static ls_status compute_loss(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
+    const uint32_t errors = ls_error_count;
     LS_TRY(training ? CALL(trial, on_sample) : CALL(trial, on_sample_validation));
     state->output = ls_forward(state->model, state->input);
     if (state->output == NULL) {
-        return ls_error_status();
+        return nothing_made("the model", errors);
     }
     LS_TRY(training ? CALL(trial, on_forward) : CALL(trial, on_forward_validation));
     state->loss = trial->options.criterion(state->output, state->target);
     if (state->loss == NULL) {
-        return ls_error_status();
+        return nothing_made("the criterion", errors);
     }
     return training ? CALL(trial, on_criterion) : CALL(trial, on_criterion_validation);
 }
@@ -151,11 +158,10 @@ static ls_status training_step(ls_trial *trial) {
 }
 
 static ls_status validation_step(ls_trial *trial) {
-    if (trial->state.count == 0) {
-        return LS_OK;
+    if (trial->state.count > 0) {
+        LS_TRY(compute_loss(trial, false));
+        LS_TRY(ls_metrics_add(trial));
     }
-    LS_TRY(compute_loss(trial, false));
-    LS_TRY(ls_metrics_add(trial));
     return CALL(trial, on_step_validation);
 }
 
@@ -206,7 +212,9 @@ static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) 
     return LS_OK;
 }
 
-static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const char *label, const char *prefix) {
+/* One pass over the loader. Its results are stored as the latest, and in `entry` unless that is NULL. */
+static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const char *label, const char *prefix,
+                      ls_history_entry *entry) {
     ls_module_train(trial->state.model, training);
     const bool before = ls_no_grad(!training);
     ls_metrics_begin(trial);
@@ -214,7 +222,7 @@ static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const c
     ls_status status = run_batches(trial, loader, training);
     ls_no_grad(before);
     if (status == LS_OK) {
-        status = ls_metrics_end(trial, prefix);
+        status = ls_metrics_end(trial, prefix, entry);
     }
     if (status == LS_OK) {
         ls_progress_end(trial, prefix);
@@ -224,20 +232,21 @@ static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const c
 
 static ls_status run_epoch(ls_trial *trial) {
     char label[48];
+    ls_history_entry entry = {.count = 0};
     LS_TRY(CALL(trial, on_start_epoch));
     LS_TRY(CALL(trial, on_start_training));
     LS_TRY(ls_loader_seek(trial->options.train, trial->state.epoch, 0));
     snprintf(label, sizeof label, "%lld/%lld(t)", (long long)trial->state.epoch, (long long)trial->state.epochs);
-    LS_TRY(pass(trial, trial->options.train, true, label, ""));
+    LS_TRY(pass(trial, trial->options.train, true, label, "", &entry));
     LS_TRY(CALL(trial, on_end_training));
     if (trial->options.validate != NULL) {
         LS_TRY(CALL(trial, on_start_validation));
         LS_TRY(ls_loader_seek(trial->options.validate, 0, 0));
         snprintf(label, sizeof label, "%lld/%lld(v)", (long long)trial->state.epoch, (long long)trial->state.epochs);
-        LS_TRY(pass(trial, trial->options.validate, false, label, "val_"));
+        LS_TRY(pass(trial, trial->options.validate, false, label, "val_", &entry));
         LS_TRY(CALL(trial, on_end_validation));
     }
-    LS_TRY(ls_history_append(trial));
+    LS_TRY(ls_history_append(trial, &entry));
     trial->epochs_run++;
     LS_TRY(CALL(trial, on_end_epoch));
     return CALL(trial, on_checkpoint);
@@ -257,7 +266,27 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     return CALL(trial, on_end);
 }
 
-/* Evaluation is a pass without hooks. */
+/* A pass without hooks. One of them may have asked for it, in the midst of an epoch that goes on afterwards. */
+static ls_status evaluate(ls_trial *trial, ls_loader *loader, const char *label, const char *prefix) {
+    const ls_trial_state state = trial->state;
+    const ls_progress progress = trial->progress;
+    const bool training = ls_module_is_training(state.model);
+    const int hooks = trial->options.callback_count;
+    ls_metric_sum sums[LS_METRIC_LIMIT];
+    memcpy(sums, trial->sums, sizeof sums);
+    trial->options.callback_count = 0;
+    ls_status status = ls_loader_seek(loader, 0, 0);
+    if (status == LS_OK) {
+        status = pass(trial, loader, false, label, prefix, NULL);
+    }
+    trial->options.callback_count = hooks;
+    memcpy(trial->sums, sums, sizeof sums);
+    ls_module_train(state.model, training);
+    trial->progress = progress;
+    trial->state = state;
+    return status;
+}
+
 ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) {
     if (trial == NULL || loader == NULL || label == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
@@ -270,14 +299,7 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                        label, LS_METRIC_NAME_LIMIT - 1);
     }
     snprintf(prefix, sizeof prefix, "%s_", label);
-    const int hooks = trial->options.callback_count;
-    trial->options.callback_count = 0;
-    ls_status status = ls_loader_seek(loader, 0, 0);
-    if (status == LS_OK) {
-        status = pass(trial, loader, false, label, prefix);
-    }
-    trial->options.callback_count = hooks;
-    return status;
+    return evaluate(trial, loader, label, prefix);
 }
 
 double ls_trial_throughput(ls_trial *trial) {

@@ -60,19 +60,19 @@ struct ls_trial {
 
 /* Fills trial->metrics from the options. */
 ls_status ls_metrics_find(ls_trial *trial);
-/* Begins a new sum, adds the batch in trial->state, and ends it: reduced over ranks, stored in trial->latest as prefix
- * + name. */
+/* Begins a new sum, adds the batch in trial->state, and ends it: reduced over ranks, stored as prefix + name in
+ * trial->latest and, unless that is NULL, in `entry`. */
 void ls_metrics_begin(ls_trial *trial);
 ls_status ls_metrics_add(ls_trial *trial);
-ls_status ls_metrics_end(ls_trial *trial, const char *prefix);
+ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
 double ls_history_get(const ls_history_entry *entry, const char *name);
-/* Appends trial->latest to the history. */
-ls_status ls_history_append(ls_trial *trial);
+/* Appends an epoch's results to the history. */
+ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry);
 
 /* Progress of a pass over a loader: "0/3(t)" for training, "0/3(v)" for validation. */
 void ls_progress_begin(ls_trial *trial, const char *label);

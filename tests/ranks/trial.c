@@ -1,0 +1,268 @@
+/*
+ * Trials on many ranks: with the same global batches, every number measured is one process's, and the same bits on all
+ * ranks, however the samples are shared out; hooks are called on all ranks alike.
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/train.h>
+
+enum { SAMPLES = 36, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };
+
+/* ---- what is trained --------------------------------------------------------------------------------------------- */
+
+static ls_dataset *make_dataset(int set, int64_t count) {
+    ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
+    ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
+    double *x = ls_data(input);
+    for (int64_t row = 0; x != NULL && row < count; row++) {
+        for (int64_t i = 0; i < INPUTS; i++) {
+            x[row * INPUTS + i] = ls_random_normal(SEED, (uint64_t)set, (uint64_t)(row * INPUTS + i));
+        }
+        ((int64_t *)ls_data(target))[row] = (x[row * INPUTS] > 0) + (x[row * INPUTS + 1] > 0.3);
+    }
+    return ls_tensor_dataset(input, target);
+}
+
+/* One participant: all ranks together, or this process alone with the same global batches. */
+typedef struct participant {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_loader *train;
+    ls_loader *validate;
+    ls_trial *trial;
+} participant;
+
+/* What sort of trial. */
+typedef struct plan {
+    int64_t global_batch;
+    bool by_hand; /* a plain model whose callbacks make ranks equal, instead of a data-parallel one */
+    int64_t max_steps;
+    ls_callback callback;
+} plan;
+
+static ls_status sync_model(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->comm != NULL ? ls_sync_parameters(state->model, state->comm, 0) : LS_OK;
+}
+
+static ls_status sync_gradients(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->comm != NULL ? ls_sync_gradients(state->model, state->comm) : LS_OK;
+}
+
+static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
+    const ls_callback callbacks[] = {how->callback, {.on_init = sync_model, .on_backward = sync_gradients}};
+    const ls_layer_options layer = {.dtype = LS_F64};
+    const ls_loader_options loading = {.global_batch_size = how->global_batch, .comm = comm, .seed = SEED};
+    ls_seed(comm != NULL ? (uint64_t)(SEED + ls_comm_rank(comm)) : SEED);
+    p->model = ls_sequential(ls_nn_linear_with(INPUTS, 6, &layer), ls_nn_tanh(), ls_nn_linear_with(6, CLASSES, &layer));
+    if (comm != NULL && !how->by_hand) {
+        p->model = ls_data_parallel(p->model, comm, NULL);
+    }
+    p->optimizer = ls_sgd(p->model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.7});
+    p->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    p->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    p->trial = ls_trial_new(&(ls_trial_options){.model = p->model,
+                                                .optimizer = p->optimizer,
+                                                .criterion = ls_criterion_cross_entropy,
+                                                .train = p->train,
+                                                .validate = p->validate,
+                                                .comm = how->by_hand ? comm : NULL,
+                                                .metrics = LS_METRICS("loss", "acc"),
+                                                .callbacks = callbacks,
+                                                .callback_count = how->by_hand ? 2 : 1,
+                                                .max_steps = how->max_steps,
+                                                .quiet = true});
+    LS_CHECK(p->trial != NULL);
+    return LS_OK;
+}
+
+static void end(participant *p) {
+    ls_trial_free(p->trial);
+    ls_optimizer_free(p->optimizer);
+    ls_loader_free(p->train);
+    ls_loader_free(p->validate);
+    ls_module_free(p->model);
+}
+
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+
+static ls_status same_bits(ls_comm *world, const void *value) {
+    uint64_t bits;
+    memcpy(&bits, value, sizeof bits);
+    int64_t sides[2] = {(int64_t)(bits >> 1), -(int64_t)(bits >> 1)};
+    LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_I64, LS_MAX, NULL));
+    LS_CHECK(sides[0] == -sides[1]);
+    return LS_OK;
+}
+
+static ls_status compare_metric(ls_comm *world, double is, double want) {
+    LS_TRY(same_bits(world, &is));
+    if (!(fabs(is - want) <= 1e-10)) {
+        return ls_fail(LS_ERR_INTERNAL, "measured %.17g, one process %.17g", is, want);
+    }
+    return LS_OK;
+}
+
+static ls_status compare_results(ls_comm *world, const participant *all, const participant *alone) {
+    static const char *const names[] = {"loss", "acc", "val_loss", "val_acc"};
+    const int64_t epochs = ls_trial_history_count(alone->trial);
+    LS_CHECK(ls_trial_history_count(all->trial) == epochs);
+    for (int64_t epoch = 0; epoch < epochs; epoch++) {
+        for (int i = 0; i < 4; i++) {
+            LS_TRY(compare_metric(world, ls_trial_history(all->trial, epoch, names[i]),
+                                  ls_trial_history(alone->trial, epoch, names[i])));
+        }
+    }
+    LS_CHECK(ls_trial_metric(all->trial, "loss") == ls_trial_history(all->trial, epochs - 1, "loss"));
+    const uint64_t hash = ls_module_hash(all->model);
+    return same_bits(world, &hash);
+}
+
+static ls_status compare(ls_comm *world, const plan *how) {
+    participant all;
+    participant alone;
+    LS_TRY(begin(&all, how, world));
+    LS_TRY(begin(&alone, how, NULL));
+    LS_TRY(ls_trial_run(all.trial, EPOCHS));
+    LS_TRY(ls_trial_run(alone.trial, EPOCHS));
+    LS_TRY(compare_results(world, &all, &alone));
+    LS_CHECK(ls_trial_history(all.trial, 0, "loss") > ls_trial_history(all.trial, EPOCHS - 1, "loss"));
+
+    LS_TRY(ls_trial_evaluate(all.trial, all.validate, "test"));
+    LS_TRY(ls_trial_evaluate(alone.trial, alone.validate, "test"));
+    LS_TRY(compare_metric(world, ls_trial_metric(all.trial, "test_loss"), ls_trial_metric(alone.trial, "test_loss")));
+    LS_CHECK(ls_trial_metric(all.trial, "test_acc") == ls_trial_metric(all.trial, "val_acc"));
+    const double throughput = ls_trial_throughput(all.trial);
+    LS_CHECK(throughput > 0 && isfinite(throughput));
+    LS_TRY(same_bits(world, &throughput));
+    end(&all);
+    end(&alone);
+    return LS_OK;
+}
+
+/* Global batches of 10 (the last of 6), of 2 (empty shares in every step) and of 11 (the last of 3). */
+static ls_status equals_one_process(ls_comm *world) {
+    LS_TRY(compare(world, &(plan){.global_batch = 10}));
+    LS_TRY(compare(world, &(plan){.global_batch = 2}));
+    return compare(world, &(plan){.global_batch = 11});
+}
+
+/* Callbacks that sync the model and average gradients: the mean over ranks is that over samples when shares are equal,
+ * as all are when each rank has one sample of each batch. */
+static ls_status by_hand(ls_comm *world) {
+    return compare(world, &(plan){.global_batch = ls_comm_size(world), .by_hand = true});
+}
+
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
+
+/* Counts calls, and adds up what hooks are told. */
+typedef struct counts {
+    int64_t samples;
+    int64_t global_samples;
+    int forwards;
+    int steps;
+    int validations;
+    int validation_samples;
+    int64_t stop_at;
+} counts;
+
+static ls_status count_sample(ls_trial_state *state, void *user) {
+    ((counts *)user)->samples += state->count;
+    return state->count > 0 && state->count == ls_size(state->input, 0)
+               ? LS_OK
+               : ls_error_set(LS_ERR_INTERNAL, "%lld samples, not %lld", (long long)ls_size(state->input, 0),
+                              (long long)state->count);
+}
+
+static ls_status count_forward(ls_trial_state *state, void *user) {
+    ((counts *)user)->forwards++;
+    return state->output != NULL ? LS_OK : ls_error_set(LS_ERR_INTERNAL, "no output");
+}
+
+static ls_status count_step(ls_trial_state *state, void *user) {
+    counts *c = user;
+    c->steps++;
+    c->global_samples += state->global_count;
+    state->stop = c->stop_at == state->step;
+    return LS_OK;
+}
+
+static ls_status count_validation(ls_trial_state *state, void *user) {
+    counts *c = user;
+    c->validations++;
+    c->validation_samples += (int)state->count;
+    return LS_OK;
+}
+
+static ls_callback counting(counts *c) {
+    return (ls_callback){.user = c,
+                         .on_sample = count_sample,
+                         .on_forward = count_forward,
+                         .on_step_training = count_step,
+                         .on_step_validation = count_validation};
+}
+
+static ls_status sum_is(ls_comm *world, int64_t part, int64_t whole) {
+    LS_TRY(ls_comm_allreduce(world, &part, &part, 1, LS_I64, LS_SUM, NULL));
+    LS_CHECK(part == whole);
+    return LS_OK;
+}
+
+/* With two samples in a batch no rank has more than one (but a rank alone), some none; all take every step. */
+static ls_status hooks_on_every_rank(ls_comm *world) {
+    counts c = {.stop_at = -1};
+    participant all;
+    LS_TRY(begin(&all, &(plan){.global_batch = 2, .callback = counting(&c)}, world));
+    LS_TRY(ls_trial_run(all.trial, 2));
+    LS_CHECK(c.steps == 2 * 18 && c.validations == 2 * 5);
+    LS_CHECK(c.global_samples == 2 * SAMPLES);
+    LS_TRY(sum_is(world, c.samples, 2 * SAMPLES));
+    LS_TRY(sum_is(world, c.validation_samples, 2 * HELD_BACK));
+    LS_CHECK(c.forwards == (ls_comm_size(world) == 1 ? c.steps : c.samples));
+    end(&all);
+    return LS_OK;
+}
+
+static ls_status early_ends(ls_comm *world) {
+    counts c = {.stop_at = 5};
+    participant all;
+    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = counting(&c)}, world)); /* 4 batches an epoch */
+    LS_TRY(ls_trial_run(all.trial, 9));
+    LS_CHECK(c.steps == 5 && ls_trial_history_count(all.trial) == 2);
+    end(&all);
+    c = (counts){.stop_at = -1};
+    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = counting(&c), .max_steps = 6}, world));
+    LS_TRY(ls_trial_run(all.trial, 9));
+    LS_CHECK(c.steps == 6 && ls_trial_history_count(all.trial) == 2);
+    end(&all);
+    return LS_OK;
+}
+
+/* A hook that fails on every rank ends the run there, and the ranks can go on together. */
+static ls_status refuse(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->step == 3 ? ls_error_set(LS_ERR_STATE, "refused at step 3") : LS_OK;
+}
+
+static ls_status failing_hook(ls_comm *world) {
+    participant all;
+    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = {.on_step_training = refuse}}, world));
+    LS_CHECK(ls_trial_run(all.trial, 2) == LS_ERR_STATE);
+    LS_CHECK(strcmp(ls_error_message(), "refused at step 3") == 0);
+    LS_CHECK(ls_trial_history_count(all.trial) == 0);
+    end(&all);
+    return ls_comm_barrier(world, NULL);
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(equals_one_process(world));
+    LS_TRY(by_hand(world));
+    LS_TRY(hooks_on_every_rank(world));
+    LS_TRY(early_ends(world));
+    LS_TRY(failing_hook(world));
+    return ls_comm_barrier(world, NULL);
+}

@@ -1,0 +1,249 @@
+/* Trials in one process: what is measured and remembered, and what is shown. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tests/support/files.h"
+#include "tests/support/trials.h"
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+/* Mean cross entropy and share of right answers over a whole set, one sample at a time. */
+static void measure(const ls_module *model, int set, int64_t count, double *loss, double *accuracy) {
+    const double *weight = ls_data(ls_module_find(model, "weight"));
+    const double *bias = ls_data(ls_module_find(model, "bias"));
+    *loss = *accuracy = 0;
+    for (int64_t row = 0; row < count; row++) {
+        double sum = 0;
+        double output[CLASSES];
+        int best = 0;
+        for (int c = 0; c < CLASSES; c++) {
+            output[c] =
+                bias[c] + weight[2 * c] * input_at(set, 2 * row) + weight[2 * c + 1] * input_at(set, 2 * row + 1);
+            sum += exp(output[c]);
+            best = output[c] > output[best] ? c : best;
+        }
+        *loss += (log(sum) - output[target_at(set, row)]) / (double)count;
+        *accuracy += (best == target_at(set, row)) / (double)count;
+    }
+}
+
+static void expect_near(double is, double want) {
+    if (!(fabs(is - want) <= 1e-12)) {
+        fail_msg("%.17g is not %.17g", is, want);
+    }
+}
+
+/* A metric of the user's: the mean of the inputs. */
+static ls_status measure_inputs(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    *(int *)user += 1;
+    *sum = ls_item(ls_sum(state->input));
+    *weight = (double)ls_count(state->input);
+    return LS_OK;
+}
+
+static void test_metrics_are_means_over_samples(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int calls = 0;
+    const ls_metric custom = {.name = "input", .measure = measure_inputs, .user = &calls};
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("acc", "loss");
+    options.custom_metrics = &custom;
+    options.custom_metric_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_true(isnan(ls_trial_metric(trial, "loss")));
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(calls, 2 * (3 + 2));
+    double loss;
+    double accuracy;
+    measure(s.model, 0, TRAIN_COUNT, &loss, &accuracy);
+    for (int epoch = 0; epoch < 2; epoch++) { /* the model has not changed */
+        expect_near(ls_trial_history(trial, epoch, "loss"), loss);
+        expect_near(ls_trial_history(trial, epoch, "acc"), accuracy);
+    }
+    measure(s.model, 1, TEST_COUNT, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "val_loss"), loss);
+    expect_near(ls_trial_metric(trial, "val_acc"), accuracy);
+    double mean = 0;
+    for (int i = 0; i < 2 * TEST_COUNT; i++) {
+        mean += input_at(1, i) / (2 * TEST_COUNT);
+    }
+    expect_near(ls_trial_metric(trial, "val_input"), mean);
+    assert_true(isnan(ls_trial_metric(trial, "test_loss")));
+    assert_true(isnan(ls_trial_history(trial, 2, "loss")) && isnan(ls_trial_history(trial, -1, "loss")));
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static void test_training_learns(void **state) {
+    (void)state;
+    setting s = make_setting();
+    assert_int_equal(ls_optimizer_set_learning_rate(s.optimizer, -1, 0.3), LS_OK);
+    ls_trial_options options = options_of(&s);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_true(ls_trial_throughput(trial) == 0);
+    assert_int_equal(ls_trial_run(trial, 20), LS_OK);
+    assert_true(ls_trial_history(trial, 19, "loss") < ls_trial_history(trial, 0, "loss"));
+    assert_int_equal(ls_trial_history_count(trial), 20);
+    assert_true(ls_trial_throughput(trial) > 0);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* Evaluates on another loader in the midst of training. */
+static ls_status evaluate_now(ls_trial_state *state, void *user) {
+    const ls_tensor *output = state->output;
+    assert_int_equal(ls_trial_evaluate(state->trial, user, "now"), LS_OK);
+    assert_true(ls_module_is_training(state->model));
+    assert_int_equal(state->batches, 3);
+    assert_ptr_equal(state->output, output);
+    return LS_OK;
+}
+
+static void test_evaluate(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_loader *test = make_loader(2, 6);
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    const ls_callback callback = {.user = test, .on_step_training = evaluate_now, .on_criterion = evaluate_now};
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    const uint64_t hash = ls_module_hash(s.model);
+    assert_int_equal(ls_trial_evaluate(trial, test, "test"), LS_OK);
+    assert_true(ls_module_is_training(s.model)); /* as before */
+    assert_true(ls_module_hash(s.model) == hash);
+    assert_int_equal(ls_trial_history_count(trial), 0);
+    double loss;
+    double accuracy;
+    measure(s.model, 2, 6, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "test_loss"), loss);
+    expect_near(ls_trial_metric(trial, "test_acc"), accuracy);
+
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    expect_near(ls_trial_metric(trial, "now_loss"), loss);
+    expect_near(ls_trial_metric(trial, "test_loss"), loss);
+    assert_true(isnan(ls_trial_history(trial, 0, "test_loss")) && isnan(ls_trial_history(trial, 0, "now_loss")));
+    measure(s.model, 0, TRAIN_COUNT, &loss, &accuracy);
+    expect_near(ls_trial_history(trial, 0, "loss"), loss);
+    ls_trial_free(trial);
+
+    options = options_of(&s); /* nothing but evaluation */
+    options.optimizer = NULL;
+    options.train = NULL;
+    trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, test, "test"), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    ls_trial_free(trial);
+    ls_loader_free(test);
+    free_setting(&s);
+}
+
+static void test_history_as_csv(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    const char *path = test_path("history.csv");
+    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    char text[1024];
+    FILE *stream = fopen(path, "r");
+    assert_string_equal(fgets(text, sizeof text, stream), "epoch\n");
+    assert_null(fgets(text, sizeof text, stream));
+    fclose(stream);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    stream = fopen(path, "r");
+    assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc\n");
+    for (int epoch = 0; epoch < 2; epoch++) {
+        int number;
+        double loss, acc, val_loss, val_acc;
+        assert_int_equal(fscanf(stream, "%d,%lf,%lf,%lf,%lf", &number, &loss, &acc, &val_loss, &val_acc), 5);
+        assert_int_equal(number, epoch);
+        assert_true(fabs(loss - ls_trial_history(trial, epoch, "loss")) < 1e-8);
+        assert_true(fabs(val_acc - ls_trial_history(trial, epoch, "val_acc")) < 1e-8);
+    }
+    fclose(stream);
+    assert_int_equal(ls_trial_save_history(trial, "/nowhere/at/all.csv"), LS_ERR_IO);
+    expect_message("/nowhere/at/all.csv");
+    assert_int_equal(ls_trial_save_history(trial, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_trial_save_history(NULL, path), LS_ERR_ARGUMENT);
+    assert_int_equal(test_files_count(), 1);
+    ls_trial_free(trial);
+    free_setting(&s);
+    test_files_remove();
+}
+
+/* ---- showing ----------------------------------------------------------------------------------------------------- */
+
+/* What a run and an evaluation write to standard output. */
+static void captured(ls_trial *trial, ls_loader *test, char *text, size_t capacity) {
+    const char *path = test_path("output.txt");
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO);
+    const int file = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && file >= 0);
+    dup2(file, STDOUT_FILENO);
+    const ls_status status = ls_trial_run(trial, 2);
+    const ls_status evaluated = ls_trial_evaluate(trial, test, "test");
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    const ssize_t length = pread(file, text, capacity - 1, 0);
+    close(kept);
+    close(file);
+    assert_int_equal(status, LS_OK);
+    assert_int_equal(evaluated, LS_OK);
+    assert_true(length >= 0);
+    text[length] = '\0';
+    test_files_remove();
+}
+
+static void test_progress(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.metrics = LS_METRICS("loss", "acc");
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096];
+    captured(trial, s.validate, text, sizeof text);
+    static const char *const begins[] = {"0/2(t): 100%|##########| 3/3 [00:00<00:00, ",
+                                         "0/2(v): 100%|##########| 2/2 [", "1/2(t): 100%|##########| 3/3 [",
+                                         "1/2(v): 100%|##########| 2/2 [", "test: 100%|##########| 2/2 ["};
+    const char *line = text;
+    for (int i = 0; i < 5; i++) {
+        assert_memory_equal(line, begins[i], strlen(begins[i]));
+        const char *prefix = i == 4 ? "test_" : i % 2 == 1 ? "val_" : "";
+        char metrics[64];
+        snprintf(metrics, sizeof metrics, "%sloss", prefix);
+        const double loss = ls_trial_metric(trial, metrics);
+        snprintf(metrics, sizeof metrics, "it/s, %sloss=%.4g, %sacc=", prefix, loss, prefix);
+        const char *end = strchr(line, '\n');
+        assert_non_null(end);
+        const char *found = strstr(line, metrics);
+        assert_true(found != NULL && found < end);
+        line = end + 1;
+    }
+    assert_string_equal(line, "");
+    ls_trial_free(trial);
+    options.quiet = true;
+    trial = ls_trial_new(&options);
+    captured(trial, s.validate, text, sizeof text);
+    assert_string_equal(text, "");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_metrics_are_means_over_samples),
+        cmocka_unit_test(test_training_learns),
+        cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_history_as_csv),
+        cmocka_unit_test(test_progress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
