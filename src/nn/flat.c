@@ -38,7 +38,9 @@ static bool already_flat(const ls_named_list *list, ls_flat *flat) {
         }
         offset += padded(parameter->count, flat->dtype);
     }
-    return true;
+    /* A tensor's own storage may end before the padding does, or go on with something else. */
+    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
+    return flat->parameters->bytes == bytes && flat->gradients->bytes >= bytes;
 }
 
 /* Gives the parameter a gradient tensor if it has none: one over the storage at the offset. */

@@ -91,6 +91,33 @@ static void test_flat_buffers_keep_values_and_handles(void **state) {
     ls_module_free(model);
 }
 
+/* A lone parameter with its gradient lies in order, but its memory ends, or goes on with something else, where the
+ * padding should be. */
+static void test_flat_buffers_are_padded(void **state) {
+    (void)state;
+    static const ls_module_type type = {.name = "Scale", .state_size = sizeof(scale_state), .forward = scale_forward};
+    for (int view = 0; view < 2; view++) {
+        ls_tensor *whole = ls_ones(LS_SHAPE(40), LS_F64);
+        ls_module *model = ls_module_new(&type);
+        scale_state *scale = ls_module_state(model);
+        scale->factor = ls_module_add_parameter(model, "factor",
+                                                view == 1 ? ls_narrow(whole, 0, 0, 33) : ls_ones(LS_SHAPE(33), LS_F64));
+        ls_scope *scope = ls_scope_begin();
+        assert_int_equal(ls_backward(ls_sum(ls_forward(model, ls_ones(LS_SHAPE(33), LS_F64)))), LS_OK);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        ls_flat flats[LS_FLAT_LIMIT];
+        assert_int_equal(ls_module_flatten(model, flats), 1);
+        assert_int_equal(flats[0].count, 40);
+        assert_true(flats[0].parameters->bytes >= 40 * sizeof(double));
+        assert_true(flats[0].gradients->bytes >= 40 * sizeof(double));
+        assert_ptr_not_equal(flats[0].parameters, whole->storage);
+        assert_true(((const double *)flats[0].gradients->memory)[32] == 1);
+        assert_true(((const double *)flats[0].parameters->memory)[33] == 0);
+        ls_module_free(model);
+        ls_release(whole);
+    }
+}
+
 static ls_tensor *run(ls_module *model, bool training) {
     ls_module_train(model, training);
     return ls_forward(model, ls_ones(LS_SHAPE(4, 8), LS_F32));
@@ -253,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_constructors_nest_over_errors),
         cmocka_unit_test(test_a_module_of_ones_own),
         cmocka_unit_test(test_flat_buffers_keep_values_and_handles),
+        cmocka_unit_test(test_flat_buffers_are_padded),
         cmocka_unit_test(test_modes),
         cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_initialisers),
