@@ -35,7 +35,7 @@ typedef struct ls_init_options {
      * NULL: env:// when RANK and WORLD_SIZE are set, else a world of one.
      */
     const char *init;
-    const char *backend; /**< "shm" or "self"; NULL: the best for where the ranks are */
+    const char *backend; /**< "shm", "self" or a module such as "mpi"; NULL: the best for where the ranks are */
     int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
     int rank;            /**< this process's rank; read only when world_size is not 0 */
     double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */
@@ -90,8 +90,17 @@ LS_API int ls_comm_local_rank(const ls_comm *comm);
 /** The number of ranks on this machine. */
 LS_API int ls_comm_local_size(const ls_comm *comm);
 
-/** The name of the backend that carries it: "shm" or "self". Lent, lives as long as the program. */
+/** The name of the backend that carries it: "shm", "self", "mpi", ... Lent, lives as long as the program. */
 LS_API const char *ls_comm_backend(const ls_comm *comm);
+
+/**
+ * Divides the ranks: those that give the same `color` make a new communicator, ordered by `key` and, where keys are
+ * equal, by their rank in `comm`. All ranks of `comm` call it, in the same order as their other calls. `*result` is the
+ * caller's; ls_comm_free gives it back, before or after `comm` (the world must outlive it). A rank whose color is
+ * negative joins none and gets NULL. Every communicator carries its calls independently of the others; ranks that
+ * belong to several must call on them in an order that fits together.
+ */
+LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) LS_WARN_UNUSED;
 
 /** Frees a communicator without waiting for the other ranks. NULL is allowed. */
 LS_API void ls_comm_free(ls_comm *comm);
@@ -144,10 +153,15 @@ typedef struct ls_loc_i64 {
 } ls_loc_i64;
 
 /**
- * Every call below is made by all ranks of the communicator, in the same order with the same operation, dtype, count,
- * reduction and root. With `work` NULL it returns when the result is there. Otherwise it may return earlier and stores
- * an ls_work: the buffers stay Lockstep's until ls_work_wait. Work begun on one communicator is carried out in the
- * order of the calls. `send` and `receive` may be the same buffer (in place) and may not overlap otherwise.
+ * Every call below, but for ls_comm_send and ls_comm_recv, is made by all ranks of the communicator, in the same order
+ * with the same operation, dtype, count, reduction and root. With `work` NULL it returns when the result is there.
+ * Otherwise it may return earlier and stores an ls_work: the buffers, and the arrays of counts and displacements, stay
+ * Lockstep's until ls_work_wait. Work begun on one communicator is carried out in the order of the calls. `send` and
+ * `receive` may not overlap but where a call says how it works in place.
+ *
+ * The calls that end in v take another number of elements from or to each rank: `counts` has one entry per rank, and
+ * `displacements` says where each rank's part begins, in elements from the start of the buffer. Displacements may be
+ * NULL: the parts follow each other without gaps. Parts of one buffer that is received into may not overlap.
  */
 
 /** Returns when every rank has come here. */
@@ -164,6 +178,80 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * The same reduction, with the same bits, for rank `root` alone: `receive` is used there and may be NULL elsewhere. In
+ * place on the root: receive is send.
+ */
+LS_API ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
+                                ls_reduction reduction, int root, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Rank `root` receives `count` elements from each rank, ordered by rank; `receive` is used there alone and holds size
+ * times count. In place on the root: send is its part of receive.
+ */
+LS_API ls_status ls_comm_gather(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype, int root,
+                                ls_work **work) LS_WARN_UNUSED;
+
+/** Each rank gives `count` elements, the root takes counts[r] from rank r. `counts` matters on the root alone. */
+LS_API ls_status ls_comm_gatherv(ls_comm *comm, const void *send, size_t count, void *receive, const size_t *counts,
+                                 const size_t *displacements, ls_dtype dtype, int root, ls_work **work) LS_WARN_UNUSED;
+
+/** Every rank receives `count` elements from each rank, ordered by rank. In place: send is this rank's part. */
+LS_API ls_status ls_comm_allgather(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
+                                   ls_work **work) LS_WARN_UNUSED;
+
+/** Rank r gives counts[r] elements to every rank. All ranks give the same `counts`; displacements may differ. */
+LS_API ls_status ls_comm_allgatherv(ls_comm *comm, const void *send, void *receive, const size_t *counts,
+                                    const size_t *displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Rank `root` gives `count` elements to each rank: the r-th part of its `send`, which is used there alone, to rank r.
+ * In place on the root: receive is its part of send.
+ */
+LS_API ls_status ls_comm_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype, int root,
+                                 ls_work **work) LS_WARN_UNUSED;
+
+/** The root gives counts[r] elements to rank r, which takes `count`. `counts` matters on the root alone. */
+LS_API ls_status ls_comm_scatterv(ls_comm *comm, const void *send, const size_t *counts, const size_t *displacements,
+                                  void *receive, size_t count, ls_dtype dtype, int root, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Rank r receives the reduction over ranks of the r-th part of `send`, `count` elements of size times count, with the
+ * bits of ls_comm_allreduce. In place: receive is send (the result is at its start) or this rank's part of it.
+ */
+LS_API ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
+                                        ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
+
+/** The same with counts[r] elements for rank r; the parts follow each other. All ranks give the same `counts`. */
+LS_API ls_status ls_comm_reduce_scatterv(ls_comm *comm, const void *send, void *receive, const size_t *counts,
+                                         ls_dtype dtype, ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;
+
+/** Rank r receives the r-th `count` elements of every rank's `send`, ordered by rank. In place: receive is send. */
+LS_API ls_status ls_comm_alltoall(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
+                                  ls_work **work) LS_WARN_UNUSED;
+
+/** Gives send_counts[r] elements to rank r and takes receive_counts[r] from it. Not in place. */
+LS_API ls_status ls_comm_alltoallv(ls_comm *comm, const void *send, const size_t *send_counts,
+                                   const size_t *send_displacements, void *receive, const size_t *receive_counts,
+                                   const size_t *receive_displacements, ls_dtype dtype, ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Sends `count` elements to rank `to`, which takes them with ls_comm_recv of the same tag (0 or more), count and dtype.
+ * Messages between two ranks with the same tag arrive in the order of the sends. Small messages are kept for the
+ * receiver, so this returns at once; whether a message is small is the backend's choice, so ranks that both send before
+ * they receive take `work`. Calls to oneself are allowed. Sends and receives are independent of the order of the other
+ * calls, and move on while this rank is in any call on this communicator.
+ */
+LS_API ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int to, int tag,
+                              ls_work **work) LS_WARN_UNUSED;
+
+/**
+ * Receives the next message of rank `from` with this tag. LS_ERR_MISMATCH, saying who sent what, when its count or
+ * dtype is another; the message is gone then, the buffer is as it was, and the communicator goes on.
+ */
+LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int from, int tag,
+                              ls_work **work) LS_WARN_UNUSED;
 
 /**
  * Memory that every rank of the machine can reach: an all-reduce whose buffers all lie in it, at whatever place, needs

@@ -11,8 +11,16 @@
  *    the frame makes no further call on it but close.
  *  - The contract of lockstep/comm.h: no entry waits longer than the join's timeout for a silent rank.
  *
- * Adding a call (gather, send, ...) means an ls_operation, its row in operation.c, an entry here and in the backends
- * that have it, and the public function in comm.c.
+ * What a backend must have: open, close, begin[LS_OP_ALLTOALLV], post, test and progress. An entry of `begin` that is
+ * NULL is composed (compose.c) from exchanges:
+ *  - barrier, broadcast, gather(v), allgather(v), scatter(v), alltoall, split: one exchange;
+ *  - reduce_scatter(v): an exchange into scratch memory of which each rank reduces its part;
+ *  - reduce, allreduce: the same for equal shares, then an exchange of the results.
+ * So is a reduction that `reduces` denies. An exchange made for another call goes to begin[LS_OP_ALLTOALLV] with that
+ * call's `operation`, so that messages and agreement between ranks speak of what the user called.
+ *
+ * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in operation.c, a
+ * composition, and the public function.
  */
 #ifndef LS_COMM_BACKEND_H
 #define LS_COMM_BACKEND_H
@@ -29,6 +37,7 @@ typedef struct ls_join {
     const char *prefix; /* begins every key that this communicator sets; no other communicator of the store has it */
     double timeout;     /* seconds to wait for a silent rank, positive */
     void *shared;       /* ls_run_threads: what the threads share; NULL between processes */
+    uint64_t machine;   /* equal on ranks of one machine; for what a split communicator calls local */
 } ls_join;
 
 typedef enum ls_operation {
@@ -36,21 +45,54 @@ typedef enum ls_operation {
     LS_OP_BROADCAST,
     LS_OP_ALLREDUCE,
     LS_OP_ALLOC,
+    LS_OP_REDUCE,
+    LS_OP_GATHER,
+    LS_OP_GATHERV,
+    LS_OP_ALLGATHER,
+    LS_OP_ALLGATHERV,
+    LS_OP_SCATTER,
+    LS_OP_SCATTERV,
+    LS_OP_REDUCE_SCATTER,
+    LS_OP_REDUCE_SCATTERV,
+    LS_OP_ALLTOALL,
+    LS_OP_ALLTOALLV,
+    LS_OP_SPLIT, /* an allgather of what the ranks want */
+    LS_OP_SEND,
+    LS_OP_RECV,
     LS_OP_COUNT
 } ls_operation;
 
-/* One call as the frame checked it. Fields that an operation does not have are 0. */
+/*
+ * One call as the frame checked it. Fields that an operation does not have are 0. Counts and displacements are in
+ * elements of `width` bytes. `count` is what the public call says; for allgatherv and reduce_scatterv it is this rank's
+ * own. An exchange has all four arrays and no count; calls that end in v have those of their varying side,
+ * displacements included. Where the own part of an exchange is sent to the very place it is received at, there is
+ * nothing to move.
+ */
 typedef struct ls_call {
     ls_operation operation;
     ls_dtype dtype;
     ls_reduction reduction;
-    int root;
+    int root;          /* send, recv: the other rank */
+    int tag;           /* send, recv */
     size_t count;      /* elements; pairs for minloc and maxloc; bytes for alloc */
     size_t width;      /* bytes of one of these */
     const void *send;  /* the buffers stay the caller's and live until the call has finished */
     void *receive;     /* the same as send where the call is in place */
-    uint64_t sequence; /* the number of this call on this communicator, from 1 */
+    uint64_t sequence; /* the number of this call on this communicator, from 1; send and recv are numbered apart */
+    const size_t *send_counts;
+    const size_t *send_displacements;
+    const size_t *receive_counts;
+    const size_t *receive_displacements;
+    size_t total;    /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
+    uint32_t layout; /* the same: a hash of counts */
 } ls_call;
+
+/*
+ * Begins a call (copied by the backend where it needs it later) and does of it what is possible without waiting. On
+ * LS_OK, progress is called until it reports the end.
+ */
+typedef ls_status ls_backend_begin(void *state, const ls_call *call);
 
 typedef struct ls_backend {
     const char *name;
@@ -61,20 +103,34 @@ typedef struct ls_backend {
     /* Frees the state without waiting for others, in whatever condition it is; they learn that this rank left. */
     void (*close)(void *state);
 
-    /*
-     * Begin a call (copied by the backend where it needs it later) and do of it what is possible without waiting. On
-     * LS_OK, progress is called until it reports the end.
-     */
-    ls_status (*barrier)(void *state, const ls_call *call);
-    ls_status (*broadcast)(void *state, const ls_call *call);
-    ls_status (*allreduce)(void *state, const ls_call *call);
+    ls_backend_begin *begin[LS_OP_COUNT];
 
-    /* Moves the call that was begun; with `wait` until its end. `*finished` says whether the results are there. */
+    /* Whether allreduce, reduce and reduce_scatter(v) of this backend know the reduction on the dtype. NULL: all do. */
+    bool (*reduces)(ls_dtype dtype, ls_reduction reduction);
+
+    /* Moves the call that was begun; with `wait` until its end. `*finished` says whether the results are there. Both
+     * this and test also move all that was posted. */
     ls_status (*progress)(void *state, bool wait, bool *finished);
 
     /*
+     * Begins a send or receive, independent of the other calls: any number may be under way. `*request` is NULL when it
+     * has finished already, else test is called with it until it reports the end or fails, which frees it. close frees
+     * those that are left. A receive of something else than was sent is LS_ERR_MISMATCH.
+     */
+    ls_status (*post)(void *state, const ls_call *call, void **request);
+    ls_status (*test)(void *state, void *request, bool wait, bool *finished);
+
+    /*
+     * Opens the state of a communicator made of ranks of this one: `join` is lent as for open, but has no store;
+     * ranks[i] is the rank here of the new rank i. Called by all ranks together while no call is in progress, with
+     * `join` NULL on those that join none. On failure of the new group alone, this state goes on. NULL: the frame calls
+     * open, which meets through the store.
+     */
+    ls_status (*split)(void *state, const ls_join *join, const int *ranks, void **result);
+
+    /*
      * Memory for ls_comm_alloc: a call like the others (all ranks, in order, number `sequence`), blocking. It is owned
-     * by the state, at the latest until close; release is local and takes only what alloc gave.
+     * by the state, at the latest until close; release is local and takes only what alloc gave. NULL: ordinary memory.
      */
     ls_status (*alloc)(void *state, size_t size, uint64_t sequence, void **memory);
     void (*release)(void *state, void *memory);
@@ -83,7 +139,7 @@ typedef struct ls_backend {
 extern const ls_backend ls_backend_self; /* a world of one */
 extern const ls_backend ls_backend_shm;  /* ranks of one machine */
 
-/* The backend of that name, or NULL with an error that lists the names there are. */
+/* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
 const ls_backend *ls_backend_find(const char *name);
 
 /* "barrier", "broadcast", ...: the public name without its ls_comm_. */
@@ -91,6 +147,9 @@ const char *ls_operation_name(ls_operation operation);
 
 /* Writes how messages name the call: "ls_comm_allreduce #17". Returns `text`. */
 const char *ls_call_describe(ls_operation operation, uint64_t sequence, char *text, size_t capacity);
+
+/* The count that ranks must agree on: 0 where each may have its own. */
+size_t ls_call_agreed(const ls_call *call);
 
 /* Writes all that ranks must agree on: "allreduce of 10 f32, sum". Returns `text`. */
 const char *ls_call_detail(const ls_call *call, char *text, size_t capacity);

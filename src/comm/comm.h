@@ -1,5 +1,5 @@
 /*
- * Communicators from the inside: how ls_init, ls_spawn, ls_run_threads and later ls_comm_split make one. The calls on
+ * Communicators from the inside: how ls_init, ls_spawn, ls_run_threads and ls_comm_split make one. The calls on
  * buffers are in lockstep/comm.h; what carries them is behind backend.h.
  */
 #ifndef LS_COMM_COMM_H

@@ -1,4 +1,5 @@
-/* The inside of a communicator and of its work, for comm.c and work.c alone. */
+/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, memory.c, split.c and
+ * work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
 
@@ -10,6 +11,8 @@
 struct ls_work {
     ls_comm *comm; /* NULL once the communicator is gone */
     ls_call call;
+    bool posted;   /* a send or receive: in no queue */
+    void *request; /* the backend's, of a posted one that has not finished */
     bool begun;
     bool finished;
     ls_status status;
@@ -19,6 +22,25 @@ struct ls_work {
     char message[LS_ERROR_CAPACITY];
 };
 
+/* Arrays of one number per rank. */
+enum {
+    LS_SEND_COUNTS = 0,
+    LS_SEND_PLACES,
+    LS_RECEIVE_COUNTS,
+    LS_RECEIVE_PLACES,
+    LS_GIVEN_SEND_PLACES,
+    LS_GIVEN_RECEIVE_PLACES,
+    LS_PARTS
+};
+
+/* The next part of a composed call; `*begun` when it began something on the backend. */
+typedef ls_status ls_comm_sequel(ls_comm *comm, bool *begun);
+
+/* Ordinary memory of ls_comm_alloc, where the backend has no better. */
+typedef struct ls_comm_block {
+    _Alignas(64) struct ls_comm_block *next;
+} ls_comm_block;
+
 struct ls_comm {
     const ls_backend *backend;
     void *state;
@@ -26,7 +48,19 @@ struct ls_comm {
     int size;
     int local_rank;
     int local_size;
-    uint64_t sequence; /* number of the latest call */
+    uint64_t sequence;    /* number of the latest call */
+    uint64_t posts;       /* number of the latest send or receive */
+    ls_call call;         /* compose.c: the call in progress */
+    ls_comm_sequel *then; /* what comes when the part of it that is under way has finished */
+    size_t *parts[LS_PARTS];
+    const void **sources;
+    unsigned char *scratch;
+    size_t scratch_bytes;
+    ls_comm_block *blocks;
+    ls_store *store; /* lent; NULL where there is none */
+    char *prefix;    /* of its keys in the store */
+    double timeout;
+    uint64_t machine;
     ls_work *first_queued;
     ls_work *last_queued;
     ls_work *open;
@@ -40,14 +74,40 @@ struct ls_comm {
 /* Whether the communicator still works; otherwise its failure again. */
 ls_status ls_comm_check(const ls_comm *comm);
 
+/* Remembers a failure that revokes the communicator; returns the status. */
+ls_status ls_comm_note(ls_comm *comm, ls_status status);
+
+/* Ends the communicator with this thread's error, of `status`, which it returns. */
+ls_status ls_comm_revoke(ls_comm *comm, ls_status status);
+
+/* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
+ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);
+
+/* compose.c: whether the call needs any of what ls_comm_compose does; begins it. */
+bool ls_comm_composes(const ls_comm *comm, const ls_call *call);
+ls_status ls_comm_compose(ls_comm *comm, const ls_call *call);
+
 /* Begins `call` on the backend; notes failures that revoke the communicator. */
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call);
 
 /* Moves the call that was begun. */
 ls_status ls_comm_progress(ls_comm *comm, bool wait, bool *finished);
 
+/* The same for a send or receive. */
+ls_status ls_comm_post(ls_comm *comm, const ls_call *call, void **request);
+ls_status ls_comm_test(ls_comm *comm, void *request, bool wait, bool *finished);
+
+/* A communicator without a state yet, of join's ranks; ls_comm_free ends it. NULL: out of memory. */
+ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join);
+
 /* Carries out all queued work. Failures stay with the work. */
 void ls_comm_drain(ls_comm *comm);
+
+/* Carries out a send or receive: now, or as work. */
+ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **work);
+
+/* memory.c: ends what is left of ls_comm_alloc's ordinary memory. */
+void ls_comm_free_blocks(ls_comm *comm);
 
 /* Queues `call` and gives its work. */
 ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **work);

@@ -49,7 +49,8 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
                           .local_size = meeting->local_size,
                           .store = meeting->store,
                           .prefix = "world/",
-                          .timeout = job->timeout};
+                          .timeout = job->timeout,
+                          .machine = meeting->machine};
     membership *joined = ls_allocate_zeroed(1, sizeof *joined);
     if (joined == NULL) {
         ls_fail_memory("ls_init", sizeof *joined);

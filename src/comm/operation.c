@@ -7,16 +7,31 @@
 
 typedef struct operation_row {
     const char *name;
-    bool typed;   /* has elements of a dtype */
-    bool rooted;  /* has a root */
-    bool reduces; /* has a reduction */
+    bool typed;          /* has elements of a dtype */
+    const char *towards; /* what the root is to the call; NULL: it has none */
+    bool reduces;        /* has a reduction */
+    bool varies;         /* ranks need not agree on the count */
 } operation_row;
 
 static const operation_row operations[LS_OP_COUNT] = {
-    [LS_OP_BARRIER] = {"barrier", false, false, false},
-    [LS_OP_BROADCAST] = {"broadcast", true, true, false},
-    [LS_OP_ALLREDUCE] = {"allreduce", true, false, true},
-    [LS_OP_ALLOC] = {"alloc", false, false, false},
+    [LS_OP_BARRIER] = {.name = "barrier"},
+    [LS_OP_BROADCAST] = {.name = "broadcast", .typed = true, .towards = "from"},
+    [LS_OP_ALLREDUCE] = {.name = "allreduce", .typed = true, .reduces = true},
+    [LS_OP_ALLOC] = {.name = "alloc"},
+    [LS_OP_REDUCE] = {.name = "reduce", .typed = true, .towards = "to", .reduces = true},
+    [LS_OP_GATHER] = {.name = "gather", .typed = true, .towards = "to"},
+    [LS_OP_GATHERV] = {.name = "gatherv", .typed = true, .towards = "to", .varies = true},
+    [LS_OP_ALLGATHER] = {.name = "allgather", .typed = true},
+    [LS_OP_ALLGATHERV] = {.name = "allgatherv", .typed = true},
+    [LS_OP_SCATTER] = {.name = "scatter", .typed = true, .towards = "from"},
+    [LS_OP_SCATTERV] = {.name = "scatterv", .typed = true, .towards = "from", .varies = true},
+    [LS_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .typed = true, .reduces = true},
+    [LS_OP_REDUCE_SCATTERV] = {.name = "reduce_scatterv", .typed = true, .reduces = true},
+    [LS_OP_ALLTOALL] = {.name = "alltoall", .typed = true},
+    [LS_OP_ALLTOALLV] = {.name = "alltoallv", .typed = true, .varies = true},
+    [LS_OP_SPLIT] = {.name = "split"},
+    [LS_OP_SEND] = {.name = "send", .typed = true, .towards = "to"},
+    [LS_OP_RECV] = {.name = "recv", .typed = true, .towards = "from"},
 };
 
 const char *ls_operation_name(ls_operation operation) {
@@ -34,16 +49,22 @@ const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
         return text;
     }
     const operation_row *row = &operations[call->operation];
-    char elements[64] = "";
-    char root[32] = "";
+    char elements[96] = "";
+    char root[48] = "";
     char reduction[32] = "";
-    if (row->typed) {
-        snprintf(elements, sizeof elements, " of %zu %s", call->count, ls_dtype_name(call->dtype));
-    } else if (call->count != 0) {
+    if (row->typed && row->varies) {
+        snprintf(elements, sizeof elements, " of %s", ls_dtype_name(call->dtype));
+    } else if (row->typed) {
+        snprintf(elements, sizeof elements, " of %zu %s", ls_call_agreed(call), ls_dtype_name(call->dtype));
+    } else if (call->count != 0 && call->operation == LS_OP_ALLOC) {
         snprintf(elements, sizeof elements, " of %zu bytes", call->count);
     }
-    if (row->rooted) {
-        snprintf(root, sizeof root, " from rank %d", call->root);
+    if (call->layout != 0) {
+        const size_t length = strlen(elements);
+        snprintf(elements + length, sizeof elements - length, " (counts with hash %08x)", call->layout);
+    }
+    if (row->towards != NULL) {
+        snprintf(root, sizeof root, " %s rank %d", row->towards, call->root);
     }
     if (row->reduces) {
         snprintf(reduction, sizeof reduction, ", %s", ls_reduction_name(call->reduction));
@@ -52,18 +73,9 @@ const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
     return text;
 }
 
-static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm};
-
-const ls_backend *ls_backend_find(const char *name) {
-    char names[128] = "";
-    size_t length = 0;
-    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
-        if (name != NULL && strcmp(name, backends[i]->name) == 0) {
-            return backends[i];
-        }
-        length +=
-            (size_t)snprintf(names + length, sizeof names - length, "%s%s", i == 0 ? "" : ", ", backends[i]->name);
+size_t ls_call_agreed(const ls_call *call) {
+    if (operations[call->operation].varies) {
+        return 0;
     }
-    return ls_fail_null(LS_ERR_ARGUMENT, "there is no backend \"%s\"; this build has: %s", name == NULL ? "" : name,
-                        names);
+    return call->layout != 0 ? call->total : call->count;
 }

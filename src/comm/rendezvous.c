@@ -40,6 +40,15 @@ static int find_elsewhere(const ls_roster *world, int rank) {
     return -1;
 }
 
+/* A number for the machine: that of another comes out equal once in 2^64. */
+static uint64_t number_machine(const char *name) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *name != '\0'; name++) {
+        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
 static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeting *meeting) {
     int before = 0, total = 0;
     for (int other = 0; other < world->size; other++) {
@@ -50,6 +59,7 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
     }
     meeting->local_rank = job->local_rank >= 0 ? job->local_rank : before;
     meeting->local_size = job->local_size > 0 ? job->local_size : total;
+    meeting->machine = number_machine(world->cards[job->rank].machine);
 }
 
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {

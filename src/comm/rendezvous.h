@@ -30,6 +30,7 @@ typedef struct ls_meeting {
     ls_store *store; /* NULL for a world of one; given to the caller */
     int local_rank, local_size;
     const ls_backend *backend; /* the one that fits */
+    uint64_t machine;          /* a number that ranks of one machine share */
 } ls_meeting;
 
 /* Meets the other ranks of the job. On failure nothing stays open. */

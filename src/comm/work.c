@@ -1,4 +1,6 @@
+#include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/memory.h"
 #include "comm/frame.h"
@@ -50,18 +52,28 @@ static bool advance(ls_comm *comm, bool wait) {
     return true;
 }
 
-ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
+/* A new work, on the list of those that are open; NULL and an error when there is no memory. */
+static ls_work *make(ls_comm *comm, const ls_call *call) {
     ls_work *work = comm->spare;
     if (work != NULL) {
         comm->spare = work->next_open;
     } else {
         work = ls_allocate(sizeof *work);
         if (work == NULL) {
-            return ls_fail_memory("ls_comm", sizeof *work);
+            (void)ls_fail_memory("ls_comm", sizeof *work);
+            return NULL;
         }
     }
     *work = (ls_work){.comm = comm, .call = *call};
     open_insert(comm, work);
+    return work;
+}
+
+ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
+    ls_work *work = make(comm, call);
+    if (work == NULL) {
+        return LS_ERR_MEMORY;
+    }
     if (comm->last_queued == NULL) {
         comm->first_queued = work;
     } else {
@@ -75,6 +87,88 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
     return LS_OK;
 }
 
+/* ---- sends and receives -------------------------------------------------------------------------------------------
+ */
+
+#define EAGER_LOOKS 1000
+#define NAP_NS      50000
+
+/*
+ * One look at a request that was posted; with `wait` to its end. Calls in the queue move on meanwhile: the partner may
+ * send only after one of them. `*looks` counts, so that looking in vain costs less and less.
+ */
+static ls_status look(ls_comm *comm, void *request, bool wait, unsigned *looks, bool *finished) {
+    LS_TRY(ls_comm_check(comm));
+    if (comm->first_queued == NULL) {
+        return ls_comm_test(comm, request, wait, finished);
+    }
+    LS_TRY(ls_comm_test(comm, request, false, finished));
+    if (!*finished) {
+        (void)advance(comm, false);
+        if (wait && ++*looks > EAGER_LOOKS) {
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        } else if (wait) {
+            sched_yield();
+        }
+    }
+    return LS_OK;
+}
+
+/* Whether the posted work has finished; with `wait` it has. */
+static bool advance_posted(ls_work *work, bool wait) {
+    unsigned looks = 0;
+    bool finished = false;
+    ls_status status = LS_OK;
+    do {
+        status = look(work->comm, work->request, wait, &looks, &finished);
+    } while (status == LS_OK && !finished && wait);
+    if (status == LS_OK && !finished) {
+        return false;
+    }
+    finish(work, status);
+    return true;
+}
+
+static ls_status post_and_wait(ls_comm *comm, const ls_call *call) {
+    void *request = NULL;
+    unsigned looks = 0;
+    LS_TRY(ls_comm_post(comm, call, &request));
+    bool finished = request == NULL;
+    while (!finished) {
+        LS_TRY(look(comm, request, true, &looks, &finished));
+    }
+    return LS_OK;
+}
+
+ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
+    if (result != NULL) {
+        *result = NULL;
+    }
+    LS_TRY(ls_comm_check(comm));
+    call->sequence = ++comm->posts;
+    if (result == NULL) {
+        return post_and_wait(comm, call);
+    }
+    ls_work *work = make(comm, call);
+    if (work == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    work->posted = true;
+    const ls_status status = ls_comm_post(comm, call, &work->request);
+    if (status != LS_OK || work->request == NULL) {
+        finish(work, status);
+    }
+    *result = work;
+    return LS_OK;
+}
+
+/* ---- all work -------------------------------------------------------------------------------------------------------
+ */
+
+static bool move(ls_work *work, bool wait) {
+    return work->posted ? advance_posted(work, wait) : advance(work->comm, wait);
+}
+
 void ls_comm_drain(ls_comm *comm) {
     while (comm->first_queued != NULL) {
         (void)advance(comm, true);
@@ -86,7 +180,7 @@ ls_status ls_work_wait(ls_work *work) {
         return LS_OK;
     }
     while (!work->finished) {
-        (void)advance(work->comm, true);
+        (void)move(work, true);
     }
     const ls_status status = work->status;
     if (status != LS_OK) {
@@ -107,7 +201,7 @@ bool ls_work_done(ls_work *work) {
         return true;
     }
     while (!work->finished) {
-        if (!advance(work->comm, false)) {
+        if (!move(work, false)) {
             return false;
         }
     }

@@ -1,36 +1,23 @@
-/* self: a world of one. A call ends when it begins. */
+/* self: a world of one. A call ends when it begins; messages to itself are kept until it takes them. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/backend.h"
+#include "comm/match.h"
+#include "comm/pieces.h"
 #include "comm/reduce.h"
-
-/* Memory of ls_comm_alloc, so that close can free what is left. */
-typedef struct block {
-    _Alignas(64) struct block *next;
-} block;
-
-typedef struct self_state {
-    block *blocks;
-} self_state;
 
 static ls_status self_open(const ls_join *join, void **state) {
     if (join->size != 1) {
         return ls_fail(LS_ERR_UNSUPPORTED, "ls_comm_open: backend self is a world of one, not of %d ranks", join->size);
     }
-    *state = ls_allocate_zeroed(1, sizeof(self_state));
-    return *state != NULL ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(self_state));
+    *state = ls_allocate_zeroed(1, sizeof(ls_match));
+    return *state != NULL ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(ls_match));
 }
 
 static void self_close(void *state) {
-    self_state *self = state;
-    while (self->blocks != NULL) {
-        block *next = self->blocks->next;
-        ls_free(self->blocks);
-        self->blocks = next;
-    }
-    ls_free(self);
+    ls_match_free(state);
+    ls_free(state);
 }
 
 static ls_status self_nothing(void *state, const ls_call *call) {
@@ -40,7 +27,7 @@ static ls_status self_nothing(void *state, const ls_call *call) {
 }
 
 /* Not a mere copy: a logical reduction makes 0 and 1 of what it is given. */
-static ls_status self_allreduce(void *state, const ls_call *call) {
+static ls_status self_reduce(void *state, const ls_call *call) {
     (void)state;
     const ls_reduce_task task = {.dtype = call->dtype,
                                  .reduction = call->reduction,
@@ -53,6 +40,24 @@ static ls_status self_allreduce(void *state, const ls_call *call) {
     return LS_OK;
 }
 
+static ls_status self_exchange(void *state, const ls_call *call) {
+    (void)state;
+    const ls_piece sent = ls_piece_sent(call, 0, 0);
+    const ls_piece received = ls_piece_received(call, 0, 0);
+    if (sent.count != received.count) {
+        char name[64];
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 sends itself %zu elements where it wants %zu",
+                       ls_call_describe(call->operation, call->sequence, name, sizeof name), sent.count,
+                       received.count);
+    }
+    const unsigned char *from = (const unsigned char *)call->send + sent.at * call->width;
+    unsigned char *to = (unsigned char *)call->receive + received.at * call->width;
+    if (sent.count != 0 && to != from) {
+        memcpy(to, from, sent.count * call->width);
+    }
+    return LS_OK;
+}
+
 static ls_status self_progress(void *state, bool wait, bool *finished) {
     (void)state;
     (void)wait;
@@ -60,42 +65,57 @@ static ls_status self_progress(void *state, bool wait, bool *finished) {
     return LS_OK;
 }
 
-static ls_status self_alloc(void *state, size_t size, uint64_t sequence, void **memory) {
-    (void)sequence;
-    self_state *self = state;
-    if (size > SIZE_MAX / 2) {
-        return ls_fail_memory("ls_comm_alloc", size);
+static ls_status self_post(void *state, const ls_call *call, void **request) {
+    *request = NULL;
+    return call->operation == LS_OP_SEND ? ls_match_send_self(state, 0, call)
+                                         : ls_match_receive(state, call, (ls_match_receipt **)request);
+}
+
+/* Nobody else can send what this rank waits for. */
+static ls_status self_test(void *state, void *request, bool wait, bool *finished) {
+    ls_match_receipt *receipt = request;
+    *finished = ls_match_arrived(receipt);
+    if (*finished) {
+        return ls_match_end(state, receipt);
     }
-    block *made = ls_allocate_aligned(sizeof *made + size, 64);
-    if (made == NULL) {
-        return ls_fail_memory("ls_comm_alloc", size);
+    if (wait) {
+        char name[64];
+        ls_call_describe(LS_OP_RECV, receipt->call.sequence, name, sizeof name);
+        const int tag = receipt->call.tag;
+        ls_match_cancel(state, receipt);
+        return ls_fail(LS_ERR_STATE, "%s: rank 0 waits for its own message with tag %d, which it has not sent", name,
+                       tag);
     }
-    made->next = self->blocks;
-    self->blocks = made;
-    *memory = memset(made + 1, 0, size);
     return LS_OK;
 }
 
-static void self_release(void *state, void *memory) {
-    self_state *self = state;
-    for (block **link = &self->blocks; *link != NULL; link = &(*link)->next) {
-        block *found = *link;
-        if ((void *)(found + 1) == memory) {
-            *link = found->next;
-            ls_free(found);
-            return;
-        }
-    }
+static ls_status self_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    (void)state;
+    (void)ranks;
+    return join == NULL ? LS_OK : self_open(join, result);
 }
 
 const ls_backend ls_backend_self = {
     .name = "self",
     .open = self_open,
     .close = self_close,
-    .barrier = self_nothing,
-    .broadcast = self_nothing,
-    .allreduce = self_allreduce,
+    .begin = {[LS_OP_BARRIER] = self_nothing,
+              [LS_OP_BROADCAST] = self_nothing,
+              [LS_OP_ALLREDUCE] = self_reduce,
+              [LS_OP_REDUCE] = self_reduce,
+              [LS_OP_REDUCE_SCATTER] = self_reduce,
+              [LS_OP_REDUCE_SCATTERV] = self_reduce,
+              [LS_OP_GATHER] = self_exchange,
+              [LS_OP_GATHERV] = self_exchange,
+              [LS_OP_ALLGATHER] = self_exchange,
+              [LS_OP_ALLGATHERV] = self_exchange,
+              [LS_OP_SCATTER] = self_exchange,
+              [LS_OP_SCATTERV] = self_exchange,
+              [LS_OP_ALLTOALL] = self_exchange,
+              [LS_OP_ALLTOALLV] = self_exchange,
+              [LS_OP_SPLIT] = self_exchange},
     .progress = self_progress,
-    .alloc = self_alloc,
-    .release = self_release,
+    .post = self_post,
+    .test = self_test,
+    .split = self_split,
 };

@@ -42,7 +42,14 @@ static bool goes_whole(const ls_shm *shm) {
 
 static uint64_t sign(const ls_call *call) {
     return (uint64_t)call->operation | (uint64_t)call->dtype << 8 | (uint64_t)call->reduction << 16 |
-           (uint64_t)(uint32_t)call->root << 32;
+           (uint64_t)(uint32_t)(call->layout != 0 ? (int)call->layout : call->root) << 32;
+}
+
+/* Where counts are agreed on as a whole, their hash takes the place of the root. */
+static uint32_t layout_of(const ls_shm_cell *cell) {
+    const uint64_t operation = cell->signature & 0xff;
+    const bool whole = operation == LS_OP_ALLGATHERV || operation == LS_OP_REDUCE_SCATTERV;
+    return whole ? (uint32_t)(cell->signature >> 32) : 0;
 }
 
 static void unsign(const ls_shm_cell *cell, ls_call *call) {
@@ -50,7 +57,9 @@ static void unsign(const ls_shm_cell *cell, ls_call *call) {
                       .dtype = (ls_dtype)(cell->signature >> 8 & 0xff),
                       .reduction = (ls_reduction)(cell->signature >> 16 & 0xff),
                       .root = (int)(cell->signature >> 32),
+                      .layout = layout_of(cell),
                       .count = cell->count,
+                      .total = cell->count,
                       .sequence = cell->sequence};
 }
 
@@ -60,7 +69,7 @@ ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result)
     shm->done = 0;
     ls_shm_cell *cell = ls_shm_next_cell(shm);
     cell->signature = sign(call);
-    cell->count = call->count;
+    cell->count = ls_call_agreed(call);
     cell->sequence = (uint32_t)call->sequence;
     cell->region = 0;
     *result = cell;
@@ -212,7 +221,7 @@ static ls_status end_agreed(ls_shm *shm, bool *finished) {
     return ls_shm_agree(shm);
 }
 
-static ls_status end(ls_shm *shm, bool *finished) {
+ls_status ls_shm_end(ls_shm *shm, bool *finished) {
     (void)shm;
     *finished = true;
     return LS_OK;
@@ -351,7 +360,7 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     const ls_shm_region *region = common_region(shm);
     if (region != NULL) {
         allreduce_direct(shm, region);
-        shm->stage = end;
+        shm->stage = ls_shm_end;
     } else {
         shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
         if (!any_region(shm)) {
@@ -441,7 +450,7 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
         const unsigned char *part = region->base + (size_t)shm->call.root * region->stride;
         memcpy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm));
     }
-    shm->stage = end;
+    shm->stage = ls_shm_end;
     ls_shm_post(shm);
     return LS_OK;
 }
@@ -469,16 +478,25 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
 /* ---- progress
  * ------------------------------------------------------------------------------------------------------------- */
 
-ls_status ls_shm_progress(void *state, bool wait, bool *finished) {
-    ls_shm *shm = state;
-    *finished = false;
+static ls_status move(ls_shm *shm, bool wait, bool *finished) {
     while (!*finished) {
         if (wait) {
             LS_TRY(ls_shm_wait(shm));
         } else if (!ls_shm_ready(shm)) {
+            bool moved = false;
+            LS_TRY(ls_shm_point_poll(shm, &moved));
             return ls_shm_check(shm);
         }
         LS_TRY(shm->stage(shm, finished));
     }
     return LS_OK;
+}
+
+ls_status ls_shm_progress(void *state, bool wait, bool *finished) {
+    *finished = false;
+    const ls_status status = move(state, wait, finished);
+    if (status != LS_OK && status != LS_ERR_MISMATCH) {
+        ls_shm_pull_settle(state);
+    }
+    return status;
 }

@@ -14,6 +14,8 @@
     ((size_t)8 << 20) /* slots shrink towards SLOT_LEAST when many ranks would need more than this                     \
                        */
 
+#define SLOT_PER_RANK ((size_t)32) /* bytes: an entry of a table and a little data */
+
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
 #endif
@@ -28,13 +30,18 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     while (slot > SLOT_LEAST && 2 * slot * size > SLOTS_TOGETHER) {
         slot /= 2;
     }
+    while (slot < SLOT_PER_RANK * size) {
+        slot *= 2;
+    }
     const size_t people = sizeof(ls_shm_control);
     const size_t cells = people + size * sizeof(ls_shm_person);
-    const size_t slots = pages(cells + 2 * size * sizeof(ls_shm_cell));
+    const size_t pipes = cells + 2 * size * sizeof(ls_shm_cell);
+    const size_t slots = pages(pipes + ls_shm_point_layout(&shm->point, shm->size));
     if (base != NULL) {
         shm->control = (ls_shm_control *)base;
         shm->people = (ls_shm_person *)(base + people);
         shm->cells = (ls_shm_cell *)(base + cells);
+        shm->point.pipes = base + pipes;
         shm->slots = base + slots;
         shm->slot = slot;
     }

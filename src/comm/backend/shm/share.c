@@ -1,7 +1,8 @@
 /*
  * The memfd goes from rank 0 to the others as a descriptor over a Unix socket with an abstract name (no file that could
  * stay behind), which needs neither a common /proc nor the right to trace. The name and a secret travel through the
- * job's store; only processes of the same user that know the secret are served.
+ * job's store, or through the communicator that is split; only processes of the same user that know the secret are
+ * served.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,12 +20,6 @@
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
 #define HELLO_MS      1000 /* a connection that does not introduce itself by then is dropped */
 #define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
-
-/* What the store holds. */
-typedef struct ticket {
-    char name[40];
-    unsigned char secret[16];
-} ticket;
 
 typedef struct hello {
     unsigned char secret[16];
@@ -44,7 +39,7 @@ typedef struct verdict {
 
 typedef struct server {
     const ls_join *join;
-    ticket ticket;
+    const ls_shm_ticket *ticket;
     int listener;
     int file;
     size_t bytes;
@@ -69,7 +64,7 @@ static ls_status store_key(const ls_join *join, char key[256]) {
     return LS_OK;
 }
 
-static ls_status make_ticket(ticket *made) {
+static ls_status make_ticket(ls_shm_ticket *made) {
     unsigned char bytes[32];
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
         return ls_fail(LS_ERR_IO, "ls_comm_open: no random bytes: %s", strerror(errno));
@@ -83,17 +78,36 @@ static ls_status make_ticket(ticket *made) {
     return LS_OK;
 }
 
-static ls_status start_listening(server *self) {
+ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener) {
     struct sockaddr_un address;
-    const socklen_t length = abstract_address(self->ticket.name, &address);
-    self->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (self->listener < 0 || bind(self->listener, (struct sockaddr *)&address, length) != 0 ||
-        listen(self->listener, self->join->size) != 0) {
-        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot listen on a local socket: %s", strerror(errno));
+    LS_TRY(make_ticket(ticket));
+    const socklen_t length = abstract_address(ticket->name, &address);
+    *listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*listener < 0 || bind(*listener, (struct sockaddr *)&address, length) != 0 || listen(*listener, ranks) != 0) {
+        (void)ls_fail(LS_ERR_IO, "ls_comm_open: cannot listen on a local socket: %s", strerror(errno));
+        if (*listener >= 0) {
+            close(*listener);
+        }
+        return LS_ERR_IO;
     }
+    return LS_OK;
+}
+
+ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket) {
     char key[256];
-    LS_TRY(store_key(self->join, key));
-    return ls_store_set(self->join->store, key, &self->ticket, sizeof self->ticket);
+    LS_TRY(store_key(join, key));
+    return ls_store_set(join->store, key, ticket, sizeof *ticket);
+}
+
+ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket) {
+    char key[256];
+    size_t size = 0;
+    LS_TRY(store_key(join, key));
+    LS_TRY(ls_store_get(join->store, key, ticket, sizeof *ticket, &size));
+    if (size != sizeof *ticket || memchr(ticket->name, '\0', sizeof ticket->name) == NULL) {
+        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: the store's %s is not what rank 0 writes there", key);
+    }
+    return LS_OK;
 }
 
 /* ---- rank 0 --------------------------------------------------------------------------------------------------------
@@ -133,7 +147,7 @@ static void admit(server *self) {
     struct pollfd arrival = {.fd = connection, .events = POLLIN};
     if (same_user(connection) && poll(&arrival, 1, HELLO_MS) == 1 &&
         recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
-        memcmp(greeting.secret, self->ticket.secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
+        memcmp(greeting.secret, self->ticket->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
         greeting.rank < self->join->size && self->connections[greeting.rank] < 0 &&
         send_file(connection, self->file, self->bytes)) {
         self->connections[greeting.rank] = connection;
@@ -211,8 +225,6 @@ static void announce(server *self, ls_status status) {
 }
 
 static ls_status serve(server *self) {
-    LS_TRY(make_ticket(&self->ticket));
-    LS_TRY(start_listening(self));
     const double end = ls_clock_seconds() + self->join->timeout;
     while (self->missing != 0) {
         LS_TRY(serve_once(self, end));
@@ -220,9 +232,10 @@ static ls_status serve(server *self) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_serve(const ls_join *join, int file, size_t bytes) {
+ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, int file, size_t bytes) {
     const size_t size = (size_t)join->size;
-    server self = {.join = join, .listener = -1, .file = file, .bytes = bytes, .missing = join->size - 1};
+    server self = {
+        .join = join, .ticket = ticket, .listener = listener, .file = file, .bytes = bytes, .missing = join->size - 1};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
     self.polls = ls_allocate_zeroed(size, sizeof *self.polls);
@@ -235,9 +248,6 @@ ls_status ls_shm_share_serve(const ls_join *join, int file, size_t bytes) {
         }
         status = serve(&self);
         announce(&self, status);
-    }
-    if (self.listener >= 0) {
-        close(self.listener);
     }
     ls_free(self.connections);
     ls_free(self.confirmed);
@@ -290,7 +300,7 @@ static ls_status receive_file(const ls_join *join, int connection, int *file, si
     return LS_OK;
 }
 
-static ls_status greet(const ls_join *join, const ticket *from, int connection) {
+static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
     if (connect(connection, (struct sockaddr *)&address, length) != 0) {
@@ -307,20 +317,13 @@ static ls_status greet(const ls_join *join, const ticket *from, int connection) 
     return LS_OK;
 }
 
-ls_status ls_shm_share_receive(const ls_join *join, int *connection, int *file, size_t *bytes) {
-    char key[256];
-    ticket from;
-    size_t size = 0;
-    LS_TRY(store_key(join, key));
-    LS_TRY(ls_store_get(join->store, key, &from, sizeof from, &size));
-    if (size != sizeof from || memchr(from.name, '\0', sizeof from.name) == NULL) {
-        return ls_fail(LS_ERR_FORMAT, "ls_comm_open: the store's %s is not what rank 0 writes there", key);
-    }
+ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, int *connection, int *file,
+                               size_t *bytes) {
     const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (made < 0) {
         return ls_fail(LS_ERR_IO, "ls_comm_open: cannot make a local socket: %s", strerror(errno));
     }
-    ls_status status = greet(join, &from, made);
+    ls_status status = greet(join, from, made);
     if (status == LS_OK) {
         status = receive_file(join, made, file, bytes);
     }

@@ -8,8 +8,7 @@
 
 #define TIMEOUT_MOST 1e9 /* seconds: more are no timeout, and would not fit a count of nanoseconds */
 
-/* Rank 0 makes the shared memory, says that it lives and hands it to the others. */
-static ls_status open_first(ls_shm *shm, const ls_join *join) {
+ls_status ls_shm_create(ls_shm *shm) {
     shm->mapped = ls_shm_layout(shm, NULL);
     LS_TRY(ls_shm_file_create("ls_comm_open", shm->mapped, &shm->file));
     unsigned char *base = NULL;
@@ -17,7 +16,24 @@ static ls_status open_first(ls_shm *shm, const ls_join *join) {
     (void)ls_shm_layout(shm, base);
     LS_TRY(ls_shm_vouch(shm));
     ls_shm_introduce(shm);
-    return shm->size == 1 ? LS_OK : ls_shm_share_serve(join, shm->file, shm->mapped);
+    return LS_OK;
+}
+
+/* Rank 0 hands what it made to the others, who learn from the store where. */
+static ls_status open_first(ls_shm *shm, const ls_join *join) {
+    LS_TRY(ls_shm_create(shm));
+    if (shm->size == 1) {
+        return LS_OK;
+    }
+    ls_shm_ticket ticket;
+    int listener = -1;
+    LS_TRY(ls_shm_share_listen(join->size, &ticket, &listener));
+    ls_status status = ls_shm_share_announce(join, &ticket);
+    if (status == LS_OK) {
+        status = ls_shm_share_serve(join, &ticket, listener, shm->file, shm->mapped);
+    }
+    close(listener);
+    return status;
 }
 
 static ls_status map_received(ls_shm *shm, size_t bytes) {
@@ -37,14 +53,20 @@ static ls_status map_received(ls_shm *shm, size_t bytes) {
     return LS_OK;
 }
 
-static ls_status open_other(ls_shm *shm, const ls_join *join) {
+ls_status ls_shm_attach(ls_shm *shm, const ls_join *join, const ls_shm_ticket *ticket) {
     int connection = -1;
     size_t bytes = 0;
-    LS_TRY(ls_shm_share_receive(join, &connection, &shm->file, &bytes));
+    LS_TRY(ls_shm_share_receive(join, ticket, &connection, &shm->file, &bytes));
     return ls_shm_share_confirm(join, connection, map_received(shm, bytes));
 }
 
-static void forget(ls_shm *shm) {
+static ls_status open_other(ls_shm *shm, const ls_join *join) {
+    ls_shm_ticket ticket;
+    LS_TRY(ls_shm_share_find(join, &ticket));
+    return ls_shm_attach(shm, join, &ticket);
+}
+
+void ls_shm_forget(ls_shm *shm) {
     for (int i = 0; i < shm->region_count; i++) {
         ls_shm_region_free(shm, &shm->regions[i]);
     }
@@ -53,22 +75,36 @@ static void forget(ls_shm *shm) {
             munmap(shm->control, shm->mapped);
         }
         close(shm->file);
+    } else if (shm->holders != NULL && atomic_fetch_sub(shm->holders, 1) == 1) {
+        ls_free((void *)shm->holders);
     }
+    ls_shm_point_close(shm);
     ls_free(shm->regions);
     ls_free(shm->sources);
     ls_free(shm->destinations);
     ls_free(shm);
 }
 
+ls_status ls_shm_settle_in(ls_shm *shm) {
+    shm->people[shm->rank].pulls = ls_shm_pull_probe(shm);
+    shm->call.operation = LS_OP_BARRIER;
+    ls_shm_post(shm);
+    LS_TRY(ls_shm_wait(shm));
+    ls_shm_choose_patience(shm);
+    shm->file_end = shm->mapped;
+    return LS_OK;
+}
+
 static ls_status open_somehow(ls_shm *shm, const ls_join *join) {
     if (join->shared != NULL) {
         (void)ls_shm_layout(shm, join->shared);
         ls_shm_introduce(shm);
-        shm->call.operation = LS_OP_BARRIER; /* the first step: every thread has introduced itself */
-        ls_shm_post(shm);
-        return ls_shm_wait(shm);
+    } else if (join->rank == 0) {
+        LS_TRY(open_first(shm, join));
+    } else {
+        LS_TRY(open_other(shm, join));
     }
-    return join->rank == 0 ? open_first(shm, join) : open_other(shm, join);
+    return ls_shm_settle_in(shm);
 }
 
 static ls_status check_join(const ls_join *join) {
@@ -84,7 +120,7 @@ static ls_status check_join(const ls_join *join) {
     return LS_OK;
 }
 
-static ls_status shm_open_state(const ls_join *join, void **state) {
+ls_status ls_shm_make(const ls_join *join, ls_shm **result) {
     LS_TRY(check_join(join));
     ls_shm *shm = ls_allocate_zeroed(1, sizeof *shm);
     if (shm == NULL) {
@@ -100,31 +136,54 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
     if (shm->sources == NULL || shm->destinations == NULL) {
         status = ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *shm->sources);
     } else {
-        status = open_somehow(shm, join);
+        status = ls_shm_point_open(shm);
     }
     if (status != LS_OK) {
-        forget(shm);
+        ls_shm_forget(shm);
         return status;
     }
-    ls_shm_choose_patience(shm);
-    shm->file_end = shm->mapped;
+    *result = shm;
+    return LS_OK;
+}
+
+static ls_status shm_open_state(const ls_join *join, void **state) {
+    ls_shm *shm = NULL;
+    LS_TRY(ls_shm_make(join, &shm));
+    const ls_status status = open_somehow(shm, join);
+    if (status != LS_OK) {
+        ls_shm_forget(shm);
+        return status;
+    }
     *state = shm;
     return LS_OK;
 }
 
 static void shm_close_state(void *state) {
     ls_shm_leave(state);
-    forget(state);
+    ls_shm_pull_settle(state);
+    ls_shm_forget(state);
 }
 
 const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
     .close = shm_close_state,
-    .barrier = ls_shm_barrier,
-    .broadcast = ls_shm_broadcast,
-    .allreduce = ls_shm_allreduce,
+    .begin = {[LS_OP_BARRIER] = ls_shm_barrier,
+              [LS_OP_BROADCAST] = ls_shm_broadcast,
+              [LS_OP_ALLREDUCE] = ls_shm_allreduce,
+              [LS_OP_GATHER] = ls_shm_exchange,
+              [LS_OP_GATHERV] = ls_shm_exchange,
+              [LS_OP_ALLGATHER] = ls_shm_exchange,
+              [LS_OP_ALLGATHERV] = ls_shm_exchange,
+              [LS_OP_SCATTER] = ls_shm_exchange,
+              [LS_OP_SCATTERV] = ls_shm_exchange,
+              [LS_OP_ALLTOALL] = ls_shm_exchange,
+              [LS_OP_ALLTOALLV] = ls_shm_exchange,
+              [LS_OP_SPLIT] = ls_shm_exchange},
     .progress = ls_shm_progress,
+    .post = ls_shm_post_message,
+    .test = ls_shm_test_message,
+    .split = ls_shm_split,
     .alloc = ls_shm_alloc,
     .release = ls_shm_release,
 };

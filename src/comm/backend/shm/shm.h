@@ -21,6 +21,7 @@
 
 #include "base/status.h"
 #include "comm/backend.h"
+#include "comm/backend/shm/point.h"
 
 #define LS_SHM_PAYLOAD 80 /* bytes of data that travel in a cell */
 
@@ -40,7 +41,10 @@ typedef struct ls_shm_cell {
 typedef struct ls_shm_person {
     _Alignas(128) _Atomic uint32_t left; /* it has closed its communicator */
     int32_t process;
-    uint64_t process_space; /* the inode of its PID namespace: process numbers mean something only within one */
+    uint64_t process_space;   /* the inode of its PID namespace: process numbers mean something only within one */
+    uint64_t magic;           /* the address of a number that shows whether others can read its memory */
+    _Atomic uint32_t reading; /* between threads: it reads the memory of others */
+    uint32_t pulls;           /* it can read from the memory of others */
     cpu_set_t cores;
 } ls_shm_person;
 
@@ -91,6 +95,7 @@ struct ls_shm {
     ls_shm_stage *stage;
     size_t chunk;         /* elements that travel together */
     size_t done;          /* elements that have gone through the pipeline */
+    size_t most;          /* bytes of the largest piece of the call */
     const void **sources; /* scratch: one pointer per rank */
     void **destinations;
 
@@ -98,6 +103,11 @@ struct ls_shm {
     int region_count;
     uint32_t last_region;
     uint64_t file_end; /* where the next region begins: all ranks count alike */
+
+    bool pulls;           /* all ranks can read straight from each other's memory */
+    uint64_t magic;       /* see ls_shm_person */
+    _Atomic int *holders; /* threads of a split: states that share this memory, which begins with their number */
+    ls_shm_point point;
 };
 
 /* ---- segment.c, room.c: memory
@@ -120,15 +130,42 @@ ls_status ls_shm_file_map(const char *call, int file, uint64_t offset, size_t by
 
 /* ---- share.c: how the memfd gets from rank 0 to the others ------------------------------------------------------- */
 
+/* Where rank 0 can be met; travels to the others. */
+typedef struct ls_shm_ticket {
+    char name[40];
+    unsigned char secret[16];
+} ls_shm_ticket;
+
+/* Rank 0: opens the door for so many. The listener is the caller's. */
+ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
+
+/* The ticket goes through the store. */
+ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket);
+ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket);
+
 /* Rank 0: hands `file` to all other ranks and returns when each has confirmed. */
-ls_status ls_shm_share_serve(const ls_join *join, int file, size_t bytes);
+ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, int file, size_t bytes);
 
 /* The others: receive it over a connection that stays open until confirmed. */
-ls_status ls_shm_share_receive(const ls_join *join, int *connection, int *file, size_t *bytes);
+ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, int *connection, int *file,
+                               size_t *bytes);
 
 /* Tells rank 0 whether this rank could map it (`status` and this thread's message), closes the connection and returns
  * whether everybody could. */
 ls_status ls_shm_share_confirm(const ls_join *join, int connection, ls_status status);
+
+/* ---- shm.c: joining, and split.c, which joins the ranks of another communicator ---------------------------------- */
+
+/* A state without shared memory, and its end, in whatever condition it is. */
+ls_status ls_shm_make(const ls_join *join, ls_shm **shm);
+void ls_shm_forget(ls_shm *shm);
+
+/* Rank 0 makes the shared memory, and serves it; the others get it from the one who gave the ticket. */
+ls_status ls_shm_create(ls_shm *shm);
+ls_status ls_shm_attach(ls_shm *shm, const ls_join *join, const ls_shm_ticket *ticket);
+
+/* The first step: all ranks have introduced themselves, and decide how to wait and to read. */
+ls_status ls_shm_settle_in(ls_shm *shm);
 
 /* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
 
@@ -160,6 +197,40 @@ bool ls_shm_ready(ls_shm *shm);
 /* Returns when they have; fails when a rank died, left, or stayed away for the timeout. */
 ls_status ls_shm_wait(ls_shm *shm);
 
+/* Wakes the ranks that sleep, if any do: something has changed. */
+void ls_shm_stir(ls_shm *shm);
+
+/* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or, with `for_step`, all
+ * ranks have published the step. */
+ls_status ls_shm_nap(ls_shm *shm, bool for_step);
+
+/* Makes this thread's error that of all ranks, unless another rank was first. Returns what now holds. */
+ls_status ls_shm_give_up(ls_shm *shm, ls_status status);
+
+/* Whether the kernel vouches for the process of `rank`. */
+bool ls_shm_alive(const ls_shm *shm, int rank);
+
+static inline void ls_shm_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
+ */
+
+/* Shows where to look for this rank's number; says whether this rank finds that of its neighbour. */
+void ls_shm_pull_offer(ls_shm *shm);
+bool ls_shm_pull_probe(ls_shm *shm);
+
+/* Copies `bytes` at `address` in the memory of `rank`. */
+ls_status ls_shm_pull(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes);
+
+/* After a failure: returns when no other thread reads from this rank's buffers any more. */
+void ls_shm_pull_settle(const ls_shm *shm);
+
 /* For callers that poll: fails as ls_shm_wait would, without waiting. */
 ls_status ls_shm_check(ls_shm *shm);
 
@@ -182,6 +253,15 @@ ls_status ls_shm_barrier(void *state, const ls_call *call);
 ls_status ls_shm_broadcast(void *state, const ls_call *call);
 ls_status ls_shm_allreduce(void *state, const ls_call *call);
 ls_status ls_shm_progress(void *state, bool wait, bool *finished);
+
+/* exchange.c: every call that only moves data between the ranks' buffers. */
+ls_status ls_shm_exchange(void *state, const ls_call *call);
+
+/* A stage that ends a call. */
+ls_status ls_shm_end(ls_shm *shm, bool *finished);
+
+/* split.c */
+ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void **result);
 
 /* Begins a call: writes what ranks must agree on into this rank's next cell, which may then be filled. Fails when the
  * communicator was revoked meanwhile. */

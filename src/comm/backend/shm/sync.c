@@ -19,20 +19,18 @@
 #define PAUSES_PER_LOOK 64  /* between looks at the clock */
 #define EAGER_LOOKS     256 /* without a pause */
 
-static inline void pause_core(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb" ::: "memory");
-#endif
-}
-
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 static void futex_wake(ls_shm *shm) {
     atomic_fetch_add(&shm->control->wake, 1);
     const int operation = shm->file < 0 ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE;
     syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, 0);
+}
+
+void ls_shm_stir(ls_shm *shm) {
+    if (atomic_load(&shm->control->sleepers) != 0) {
+        futex_wake(shm);
+    }
 }
 
 void ls_shm_post(ls_shm *shm) {
@@ -77,8 +75,7 @@ ls_status ls_shm_sound(const ls_shm *shm) {
     return atomic_load(&shm->control->revoked) != LS_SHM_REVOKED ? LS_OK : repeat_failure(shm);
 }
 
-/* Makes this thread's error that of all ranks, unless another rank was first. */
-static ls_status give_up(ls_shm *shm, ls_status status) {
+ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
     ls_shm_control *control = shm->control;
     uint32_t sound = LS_SHM_SOUND;
     if (atomic_compare_exchange_strong(&control->revoked, &sound, LS_SHM_BEING_REVOKED)) {
@@ -94,7 +91,7 @@ static ls_status give_up(ls_shm *shm, ls_status status) {
         if (ls_clock_ns() > patience) {
             return status;
         }
-        pause_core();
+        ls_shm_pause();
     }
     return repeat_failure(shm);
 }
@@ -116,7 +113,7 @@ static bool same_process(const ls_shm_person *a, const ls_shm_person *b) {
  * however it ends. Unlike a process number, a lock is never taken over by a newcomer and is visible through every
  * container; unlike a socket, it is not kept open by children of the rank.
  */
-static bool alive(const ls_shm *shm, int rank) {
+bool ls_shm_alive(const ls_shm *shm, int rank) {
     if (shm->file < 0 || same_process(&shm->people[rank], &shm->people[shm->rank])) {
         return true;
     }
@@ -133,7 +130,7 @@ static ls_status fail_gone(ls_shm *shm, int rank, bool left) {
     } else {
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) died", call, rank, process);
     }
-    return give_up(shm, LS_ERR_PEER);
+    return ls_shm_give_up(shm, LS_ERR_PEER);
 }
 
 static ls_status fail_late(ls_shm *shm) {
@@ -155,7 +152,7 @@ static ls_status fail_late(ls_shm *shm) {
     }
     (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank%s %s did not make this call within %g s", call, late == 1 ? "" : "s", ranks,
                   (double)shm->timeout_ns * 1e-9);
-    return give_up(shm, LS_ERR_TIMEOUT);
+    return ls_shm_give_up(shm, LS_ERR_TIMEOUT);
 }
 
 /* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
@@ -166,7 +163,7 @@ static ls_status look(ls_shm *shm, uint64_t now) {
             continue;
         }
         const bool left = atomic_load(&shm->people[rank].left) != 0;
-        if ((left || !alive(shm, rank)) && !came(shm, rank)) { /* it may have come just before it went */
+        if ((left || !ls_shm_alive(shm, rank)) && !came(shm, rank)) { /* it may have come just before it went */
             return fail_gone(shm, rank, left);
         }
     }
@@ -194,44 +191,53 @@ void ls_shm_leave(ls_shm *shm) {
 /* ---- waiting --------------------------------------------------------------------------------------------------------
  */
 
-/* Whether all came within `budget` nanoseconds; at least PAUSES_PER_LOOK looks. `*end` becomes the time of giving up.
+/*
+ * Looks until all came (`*came`), for `budget` nanoseconds; at least PAUSES_PER_LOOK times. Messages move meanwhile.
+ * `*end` becomes the time of giving up.
  */
-static bool spin(ls_shm *shm, uint64_t budget, uint64_t *end) {
+static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_all) {
+    *came_all = true;
     /* Ranks that run side by side are rarely further apart than this, and a pause can take longer than a meeting. */
     for (int i = 0; i < EAGER_LOOKS && budget != 0; i++) {
         if (ls_shm_ready(shm)) {
-            return true;
+            return LS_OK;
         }
     }
     uint64_t last = 0;
     for (;;) {
+        bool moved = false;
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
             if (ls_shm_ready(shm)) {
-                return true;
+                return LS_OK;
             }
-            pause_core();
+            ls_shm_pause();
         }
+        LS_TRY(ls_shm_point_poll(shm, &moved));
         *end = ls_clock_ns();
         if (last == 0) {
             last = *end + budget;
         }
         if (*end >= last) {
-            return false;
+            *came_all = false;
+            return LS_OK;
         }
     }
 }
 
-/* Sleeps until somebody wakes the sleepers, for NAP_NS at most. */
-static void nap(ls_shm *shm) {
+ls_status ls_shm_nap(ls_shm *shm, bool for_step) {
     ls_shm_control *control = shm->control;
     const uint32_t wake = atomic_load(&control->wake);
     atomic_fetch_add(&control->sleepers, 1);
-    if (!ls_shm_ready(shm) && atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+    bool moved = false;
+    const ls_status status = ls_shm_point_poll(shm, &moved);
+    if (status == LS_OK && !moved && !(for_step && ls_shm_ready(shm)) &&
+        atomic_load(&control->revoked) != LS_SHM_REVOKED) {
         const struct timespec time = {.tv_nsec = (long)NAP_NS};
         const int operation = shm->file < 0 ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
         syscall(SYS_futex, &control->wake, operation, wake, &time, NULL, 0);
     }
     atomic_fetch_sub(&control->sleepers, 1);
+    return status;
 }
 
 /*
@@ -253,7 +259,9 @@ ls_status ls_shm_wait(ls_shm *shm) {
     }
     const uint64_t budget = spin_budget(shm);
     uint64_t asleep = 0;
-    if (spin(shm, budget, &asleep)) {
+    bool came_all = false;
+    LS_TRY(spin(shm, budget, &asleep, &came_all));
+    if (came_all) {
         shm->crowded = 0;
         return LS_OK;
     }
@@ -268,7 +276,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
         }
         last = now;
         LS_TRY(look(shm, now));
-        nap(shm);
+        LS_TRY(ls_shm_nap(shm, true));
     }
     if (budget != 0 && shm->crowded == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
         shm->crowded = 1;
@@ -283,6 +291,7 @@ void ls_shm_introduce(ls_shm *shm) {
     ls_shm_person *self = &shm->people[shm->rank];
     struct stat space;
     self->process = (int32_t)getpid();
+    ls_shm_pull_offer(shm);
     self->process_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
     if (sched_getaffinity(0, sizeof self->cores, &self->cores) != 0) {
         memset(&self->cores, 0xff, sizeof self->cores); /* more cores than a cpu_set_t has: enough for all */
@@ -292,7 +301,9 @@ void ls_shm_introduce(ls_shm *shm) {
 void ls_shm_choose_patience(ls_shm *shm) {
     cpu_set_t all;
     CPU_ZERO(&all);
+    shm->pulls = true;
     for (int rank = 0; rank < shm->size; rank++) {
+        shm->pulls = shm->pulls && shm->people[rank].pulls != 0;
         CPU_OR(&all, &all, &shm->people[rank].cores);
     }
     shm->spin_ns = CPU_COUNT(&all) >= shm->size ? SPIN_NS : 0;

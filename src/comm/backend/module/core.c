@@ -1,0 +1,123 @@
+/* In every module: the core's functions, called through the table that the core hands over. See comm/module.h. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/module.h"
+
+/* Set before any other function of the module runs, always to the same. */
+static const ls_core *core;
+
+void ls_core_set(const ls_core *given) {
+    core = given;
+}
+
+/* ---- base ----------------------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_error_set(ls_status status, const char *format, ...) {
+    char text[LS_ERROR_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    core->error_restore(status, text);
+    return status;
+}
+
+void ls_error_restore(ls_status status, const char *message) {
+    core->error_restore(status, message);
+}
+
+ls_status ls_fail_memory(const char *call, size_t bytes) {
+    return core->fail_memory(call, bytes);
+}
+
+const char *ls_error_message(void) {
+    return core->error_message();
+}
+
+ls_status ls_error_status(void) {
+    return core->error_status();
+}
+
+void ls_log_write(ls_log_level level, const char *format, ...) {
+    char text[LS_ERROR_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    core->log_write(level, "%s", text);
+}
+
+void *ls_allocate(size_t size) {
+    return core->allocate(size);
+}
+
+void *ls_allocate_aligned(size_t size, size_t alignment) {
+    return core->allocate_aligned(size, alignment);
+}
+
+void *ls_allocate_zeroed(size_t count, size_t size) {
+    return core->allocate_zeroed(count, size);
+}
+
+void *ls_reallocate(void *memory, size_t old_size, size_t new_size) {
+    return core->reallocate(memory, old_size, new_size);
+}
+
+char *ls_duplicate_string(const char *text) {
+    return core->duplicate_string(text);
+}
+
+void ls_free(void *memory) {
+    core->release(memory);
+}
+
+uint64_t ls_clock_ns(void) {
+    return core->clock_ns();
+}
+
+double ls_clock_seconds(void) {
+    return (double)core->clock_ns() * 1e-9;
+}
+
+size_t ls_dtype_size(ls_dtype dtype) {
+    return core->dtype_size(dtype);
+}
+
+const char *ls_dtype_name(ls_dtype dtype) {
+    return core->dtype_name(dtype);
+}
+
+/* ---- comm ----------------------------------------------------------------------------------------------------------
+ */
+
+const char *ls_reduction_name(ls_reduction reduction) {
+    return core->reduction_name(reduction);
+}
+
+size_t ls_reduce_width(ls_dtype dtype, ls_reduction reduction) {
+    return core->reduce_width(dtype, reduction);
+}
+
+void ls_reduce(const ls_reduce_task *task) {
+    core->reduce(task);
+}
+
+ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t size) {
+    return core->store_set(store, key, value, size);
+}
+
+ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity, size_t *size) {
+    return core->store_get(store, key, value, capacity, size);
+}
+
+ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) {
+    return core->store_add(store, key, amount, result);
+}
+
+ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
+    return core->store_wait(store, key, timeout);
+}

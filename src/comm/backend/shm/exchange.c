@@ -1,0 +1,373 @@
+/*
+ * Calls that only move data, all with one algorithm over the pieces of comm/pieces.h. By size in bytes:
+ *  - where a rank's pieces fit into its cell: one step;
+ *  - where all pieces are at most PULL_LEAST, or nobody may read from the memory of others and they fit a slot: through
+ *    the slots in one step;
+ *  - beyond, each rank reads its pieces straight from the senders' buffers, which a second step ends; or, where that is
+ *    not allowed, they go through the slots in rounds, a step each.
+ * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
+ * and wanted agree: nothing is written before.
+ *
+ * A slot holds the table of pieces, where the call has one, then a place for each piece, all of the same size; or one
+ * place where everybody is sent the same.
+ */
+#include <string.h>
+
+#include "comm/backend/shm/shm.h"
+#include "comm/pieces.h"
+
+#define PULL_LEAST ((size_t)16384)
+
+/* What a sender tells each receiver. */
+typedef struct entry {
+    uint64_t at;    /* bytes into its buffer */
+    uint64_t count; /* elements */
+} entry;
+
+/* What a rank found when it compared what it is sent with what it wants. */
+typedef struct verdict {
+    uint64_t sent;
+    uint64_t wanted;
+    int32_t from; /* -1: all agrees */
+} verdict;
+
+/* Where the buffer of a rank can be reached besides by its address. */
+typedef struct reach {
+    uint64_t offset; /* in its part of the cell's region */
+} reach;
+
+_Static_assert(sizeof(verdict) <= LS_SHM_PAYLOAD && sizeof(reach) <= LS_SHM_PAYLOAD, "these travel in cells");
+
+/* ---- the call ------------------------------------------------------------------------------------------------------
+ */
+
+/* Only the sender knows its pieces. */
+static bool has_table(const ls_call *call) {
+    return call->operation == LS_OP_SCATTERV || (call->send_counts != NULL && call->receive_counts != NULL);
+}
+
+/* The user gives counts on both sides, which may not agree. */
+static bool needs_verdict(const ls_call *call) {
+    return call->operation == LS_OP_GATHERV || call->operation == LS_OP_SCATTERV || call->operation == LS_OP_ALLTOALLV;
+}
+
+static bool cuts(const ls_call *call) {
+    return has_table(call) || ls_flows[call->operation].cuts;
+}
+
+/* Bytes of the largest piece this rank sends. */
+static size_t largest_sent(const ls_shm *shm) {
+    const ls_call *call = &shm->call;
+    if (!has_table(call)) {
+        return call->count * call->width;
+    }
+    size_t most = 0;
+    for (int to = 0; to < shm->size; to++) {
+        const size_t count = ls_piece_sent(call, shm->rank, to).count;
+        most = count > most ? count : most;
+    }
+    return most * call->width;
+}
+
+static size_t table_bytes(const ls_shm *shm) {
+    return has_table(&shm->call) ? (size_t)shm->size * sizeof(entry) : 0;
+}
+
+/* Bytes of a piece that a slot has room for. */
+static size_t place_bytes(const ls_shm *shm) {
+    const size_t room = shm->slot - table_bytes(shm);
+    const size_t place = cuts(&shm->call) ? room / (size_t)shm->size : room;
+    return place < 64 ? place : place & ~(size_t)63;
+}
+
+static size_t place_of(const ls_shm *shm, int to) {
+    return table_bytes(shm) + (cuts(&shm->call) ? place_bytes(shm) * (size_t)to : 0);
+}
+
+/* The largest piece that goes through the slots in one step. */
+static size_t most_at_once(const ls_shm *shm) {
+    const size_t place = place_bytes(shm);
+    return shm->pulls && place > PULL_LEAST ? PULL_LEAST : place;
+}
+
+static bool in_cells(const ls_shm *shm) {
+    const ls_call *call = &shm->call;
+    const size_t pieces = cuts(call) ? (size_t)shm->size : 1;
+    return !has_table(call) && !needs_verdict(call) && call->layout == 0 &&
+           call->count * call->width <= LS_SHM_PAYLOAD / pieces;
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------------------
+ */
+
+static unsigned char *target_of(const ls_shm *shm, ls_piece piece) {
+    return (unsigned char *)shm->call.receive + piece.at * shm->call.width;
+}
+
+static void copy_own(const ls_shm *shm) {
+    const ls_call *call = &shm->call;
+    const ls_piece sent = ls_piece_sent(call, shm->rank, shm->rank);
+    const ls_piece received = ls_piece_received(call, shm->rank, shm->rank);
+    const size_t bytes = received.count * call->width;
+    if (bytes != 0) {
+        const unsigned char *from = (const unsigned char *)call->send + sent.at * call->width;
+        unsigned char *to = target_of(shm, received);
+        if (to != from) {
+            memcpy(to, from, bytes);
+        }
+    }
+}
+
+/* Puts the bytes from `done` on of every piece that this rank sends into its next slot. */
+static void put_pieces(const ls_shm *shm, size_t done) {
+    const ls_call *call = &shm->call;
+    const size_t place = place_bytes(shm);
+    unsigned char *slot = ls_shm_slot(shm, shm->rank, shm->step + 1);
+    bool put = false;
+    for (int to = 0; to < shm->size && !(put && !cuts(call)); to++) {
+        const ls_piece piece = ls_piece_sent(call, shm->rank, to);
+        const size_t bytes = piece.count * call->width;
+        if (to != shm->rank && done < bytes) {
+            memcpy(slot + place_of(shm, to), (const unsigned char *)call->send + piece.at * call->width + done,
+                   bytes - done < place ? bytes - done : place);
+            put = true;
+        }
+    }
+}
+
+static void put_table(const ls_shm *shm) {
+    unsigned char *slot = ls_shm_slot(shm, shm->rank, shm->step + 1);
+    for (int to = 0; to < shm->size && has_table(&shm->call); to++) {
+        const ls_piece piece = ls_piece_sent(&shm->call, shm->rank, to);
+        const entry told = {.at = piece.at * shm->call.width, .count = piece.count};
+        memcpy(slot + (size_t)to * sizeof told, &told, sizeof told);
+    }
+}
+
+/* What `from` says that it sends to this rank. */
+static entry told_by(const ls_shm *shm, int from) {
+    entry told;
+    if (has_table(&shm->call)) {
+        memcpy(&told, ls_shm_slot(shm, from, shm->step) + (size_t)shm->rank * sizeof told, sizeof told);
+        return told;
+    }
+    const ls_flow *flow = &ls_flows[shm->call.operation];
+    const size_t part = flow->cuts ? shm->call.count * shm->call.width * (size_t)shm->rank : 0;
+    return (entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
+}
+
+/* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
+static void take_pieces(const ls_shm *shm, size_t done) {
+    const ls_call *call = &shm->call;
+    const size_t place = place_bytes(shm);
+    for (int from = 0; from < shm->size; from++) {
+        const ls_piece piece = ls_piece_received(call, shm->rank, from);
+        const size_t bytes = piece.count * call->width;
+        if (from != shm->rank && done < bytes) {
+            memcpy(target_of(shm, piece) + done, ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank),
+                   bytes - done < place ? bytes - done : place);
+        }
+    }
+}
+
+/* ---- straight from the senders' buffers ------------------------------------------------------------------------- */
+
+/* Tells where this rank's buffer is. */
+static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell) {
+    const ls_call *call = &shm->call;
+    size_t end = 0;
+    for (int to = 0; to < shm->size; to++) {
+        const ls_piece piece = ls_piece_sent(call, shm->rank, to);
+        end = piece.at + piece.count > end ? piece.at + piece.count : end;
+    }
+    const ls_shm_region *region = ls_shm_region_find(shm, call->send, end * call->width);
+    cell->send = (uint64_t)(uintptr_t)call->send;
+    cell->region = region != NULL ? region->id : 0;
+    if (region != NULL) {
+        const unsigned char *part = region->base + (size_t)shm->rank * region->stride;
+        const reach how = {.offset = (uint64_t)((const unsigned char *)call->send - part)};
+        memcpy(cell->payload, &how, sizeof how);
+    }
+}
+
+static const ls_shm_region *region_of(const ls_shm *shm, uint32_t id) {
+    for (int i = 0; id != 0 && i < shm->region_count; i++) {
+        if (shm->regions[i].id == id && shm->regions[i].base != NULL) {
+            return &shm->regions[i];
+        }
+    }
+    return NULL;
+}
+
+static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
+    const ls_shm_cell *cell = ls_shm_cell_of(shm, from);
+    const uint64_t at = told_by(shm, from).at;
+    const size_t bytes = piece.count * shm->call.width;
+    const ls_shm_region *region = region_of(shm, cell->region);
+    if (region == NULL) {
+        return ls_shm_pull(shm, from, target_of(shm, piece), cell->send + at, bytes);
+    }
+    reach how;
+    memcpy(&how, cell->payload, sizeof how);
+    memcpy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes);
+    return LS_OK;
+}
+
+/* Each rank begins with the one after it, so that they do not all read from the same. */
+static ls_status pull_pieces(ls_shm *shm) {
+    for (int i = 1; i < shm->size; i++) {
+        const int from = (shm->rank + i) % shm->size;
+        const ls_piece piece = ls_piece_received(&shm->call, shm->rank, from);
+        if (piece.count != 0) {
+            LS_TRY(pull_piece(shm, from, piece));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- stages --------------------------------------------------------------------------------------------------------
+ */
+
+static ls_status exchange_cells(ls_shm *shm, bool *finished) {
+    *finished = true;
+    LS_TRY(ls_shm_agree(shm));
+    copy_own(shm);
+    const ls_call *call = &shm->call;
+    const size_t bytes = call->count * call->width;
+    const size_t part = cuts(call) ? bytes * (size_t)shm->rank : 0;
+    for (int from = 0; from < shm->size && bytes != 0; from++) {
+        const ls_piece piece = ls_piece_received(call, shm->rank, from);
+        if (from != shm->rank && piece.count != 0) {
+            memcpy(target_of(shm, piece), ls_shm_cell_of(shm, from)->payload + part, bytes);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
+    const size_t next = shm->done + place_bytes(shm);
+    *finished = next >= shm->most;
+    if (!*finished) {
+        put_pieces(shm, next);
+    }
+    take_pieces(shm, shm->done);
+    shm->done = next;
+    if (!*finished) {
+        ls_shm_post(shm);
+    }
+    return LS_OK;
+}
+
+/* The slots of this step hold the table and what of the pieces could be put; cells tell how large pieces are. */
+static ls_status deliver(ls_shm *shm, bool *finished) {
+    shm->most = 0;
+    for (int rank = 0; rank < shm->size; rank++) {
+        const size_t largest = ls_shm_cell_of(shm, rank)->receive;
+        shm->most = largest > shm->most ? largest : shm->most;
+    }
+    copy_own(shm);
+    if (!shm->pulls || shm->most <= most_at_once(shm)) {
+        shm->stage = exchange_rounds;
+        return exchange_rounds(shm, finished);
+    }
+    LS_TRY(pull_pieces(shm));
+    shm->stage = ls_shm_end;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+static ls_status deliver_agreed(ls_shm *shm, bool *finished) {
+    const ls_status status = ls_shm_agree(shm);
+    if (status != LS_OK) {
+        *finished = true;
+        return status;
+    }
+    return deliver(shm, finished);
+}
+
+/* Fills this rank's next cell and slot for `deliver`. */
+static void prepare(ls_shm *shm, ls_shm_cell *cell) {
+    const size_t largest = largest_sent(shm);
+    cell->receive = largest;
+    put_table(shm);
+    declare_buffer(shm, cell);
+    if (!shm->pulls || largest <= most_at_once(shm)) {
+        put_pieces(shm, 0);
+    }
+}
+
+static ls_status deliver_judged(ls_shm *shm, bool *finished) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        verdict found;
+        memcpy(&found, ls_shm_cell_of(shm, rank)->payload + sizeof(reach), sizeof found);
+        if (found.from >= 0) {
+            char name[64];
+            *finished = true;
+            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %zu %s to rank %d, which wants %zu",
+                           ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name), found.from,
+                           (size_t)found.sent, ls_dtype_name(shm->call.dtype), rank, (size_t)found.wanted);
+        }
+    }
+    return deliver(shm, finished);
+}
+
+/* What others say that they send, against what this rank wants. */
+static verdict judge(const ls_shm *shm) {
+    const ls_call *call = &shm->call;
+    for (int from = 0; from < shm->size; from++) {
+        const size_t wanted = ls_piece_received(call, shm->rank, from).count;
+        size_t sent = 0;
+        if (has_table(call)) {
+            sent = told_by(shm, from).count;
+        } else if (shm->rank == call->root) {
+            sent = ls_shm_cell_of(shm, from)->receive / call->width;
+        }
+        if (sent != wanted) {
+            return (verdict){.sent = sent, .wanted = wanted, .from = from};
+        }
+    }
+    return (verdict){.from = -1};
+}
+
+static ls_status exchange_judged(ls_shm *shm, bool *finished) {
+    const ls_status status = ls_shm_agree(shm);
+    if (status != LS_OK) {
+        *finished = true;
+        return status;
+    }
+    const verdict found = judge(shm);
+    ls_shm_cell *cell = ls_shm_next_cell(shm);
+    prepare(shm, cell);
+    memcpy(cell->payload + sizeof(reach), &found, sizeof found);
+    shm->stage = deliver_judged;
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+static void put_in_cell(const ls_shm *shm, ls_shm_cell *cell) {
+    const ls_call *call = &shm->call;
+    const ls_flow *flow = &ls_flows[call->operation];
+    const size_t bytes = call->count * call->width * (flow->cuts ? (size_t)shm->size : 1);
+    if (bytes != 0 && !(flow->from_root && shm->rank != call->root)) {
+        memcpy(cell->payload, call->send, bytes);
+    }
+}
+
+ls_status ls_shm_exchange(void *state, const ls_call *call) {
+    ls_shm *shm = state;
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, call, &cell));
+    if (in_cells(shm)) {
+        put_in_cell(shm, cell);
+        shm->stage = exchange_cells;
+    } else if (needs_verdict(call)) {
+        cell->receive = largest_sent(shm);
+        put_table(shm);
+        shm->stage = exchange_judged;
+    } else {
+        prepare(shm, cell);
+        shm->stage = deliver_agreed;
+    }
+    ls_shm_post(shm);
+    return LS_OK;
+}

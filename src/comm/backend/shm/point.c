@@ -1,0 +1,504 @@
+#include "comm/backend/shm/point.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/backend/shm/shm.h"
+
+#define LOOKS_PER_CLOCK 64
+#define LOOK_NS         ((uint64_t)20000000) /* how often a rank looks whether the others live */
+
+/*
+ * The turn of packet number m (from 1), which lies at place (m - 1) % depth: 2m when it is written, 2(m + depth) - 1
+ * when it was read, which lets the writer have it again. Fresh memory, 0, is the writer's.
+ */
+static uint64_t written(uint64_t number) {
+    return 2 * number;
+}
+
+static uint64_t writable(const ls_shm_point *point, uint64_t number) {
+    return number <= point->depth ? 0 : 2 * number - 1;
+}
+
+/* ---- room ----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct shape {
+    int ranks; /* up to so many */
+    size_t depth;
+    size_t more; /* bytes of payload beyond those in a packet's head */
+} shape;
+
+static const shape shapes[] = {{4, 8, 8192}, {16, 8, 2048}, {64, 4, 512}, {256, 2, 0}, {1 << 30, 1, 0}};
+
+size_t ls_shm_point_layout(ls_shm_point *point, int size) {
+    const shape *row = shapes;
+    while (size > row->ranks) {
+        row++;
+    }
+    point->depth = row->depth;
+    point->stride = sizeof(ls_shm_packet) + row->more;
+    return (size_t)size * (size_t)size * point->depth * point->stride;
+}
+
+static ls_shm_packet *packet_at(const ls_shm *shm, int from, int to, uint64_t number) {
+    const ls_shm_point *point = &shm->point;
+    const size_t pipe = (size_t)from * (size_t)shm->size + (size_t)to;
+    const size_t place = pipe * point->depth + (size_t)((number - 1) % point->depth);
+    return (ls_shm_packet *)(void *)(point->pipes + place * point->stride);
+}
+
+static size_t packet_room(const ls_shm_point *point) {
+    return point->stride - offsetof(ls_shm_packet, payload);
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------
+ */
+
+/* The next packet to `to`, when it is this rank's to write. */
+static ls_shm_packet *next_free(const ls_shm *shm, int to) {
+    const uint64_t number = shm->point.lanes[to].sent + 1;
+    ls_shm_packet *packet = packet_at(shm, shm->rank, to, number);
+    return atomic_load(&packet->turn) == writable(&shm->point, number) ? packet : NULL;
+}
+
+static void publish(ls_shm *shm, int to, ls_shm_packet *packet) {
+    const uint64_t number = ++shm->point.lanes[to].sent;
+    atomic_store(&packet->turn, written(number));
+    ls_shm_stir(shm);
+}
+
+static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet_kind kind, const ls_call *call,
+                       size_t from) {
+    const size_t room = packet_room(&shm->point);
+    const size_t total = call->count * call->width;
+    const size_t bytes = total - from < room ? total - from : room;
+    packet->kind = kind;
+    packet->tag = call->tag;
+    packet->dtype = call->dtype;
+    packet->bytes = (uint32_t)bytes;
+    packet->count = call->count;
+    packet->total = total;
+    if (bytes != 0) {
+        memcpy(packet->payload, (const unsigned char *)call->send + from, bytes);
+    }
+    publish(shm, to, packet);
+}
+
+static void write_notice(ls_shm *shm, int to, ls_shm_packet *packet, const ls_shm_sending *sending) {
+    packet->kind = sending->kind;
+    packet->tag = sending->call.tag;
+    packet->dtype = sending->call.dtype;
+    packet->bytes = sizeof sending->notice;
+    packet->count = sending->call.count;
+    packet->total = sending->call.count * sending->call.width;
+    memcpy(packet->payload, &sending->notice, sizeof sending->notice);
+    publish(shm, to, packet);
+}
+
+static ls_shm_sending *make_sending(ls_shm *shm, const ls_call *call, ls_shm_packet_kind kind) {
+    ls_shm_sending *sending = shm->point.spare;
+    if (sending != NULL) {
+        shm->point.spare = sending->next;
+    } else {
+        sending = ls_allocate(sizeof *sending);
+        if (sending == NULL) {
+            (void)ls_fail_memory("ls_comm_send", sizeof *sending);
+            return NULL;
+        }
+    }
+    *sending = (ls_shm_sending){.call = *call, .kind = kind};
+    return sending;
+}
+
+static void recycle(ls_shm *shm, ls_shm_sending *sending) {
+    sending->next = shm->point.spare;
+    shm->point.spare = sending;
+}
+
+/* Writes what there is room for of the lane's first sending; whether it left the lane. */
+static bool push_first(ls_shm *shm, int to, ls_shm_lane *lane, bool *moved) {
+    ls_shm_sending *sending = lane->first;
+    const bool streams = sending->kind == LS_SHM_FIRST || sending->kind == LS_SHM_MORE;
+    const size_t total = sending->call.count * sending->call.width;
+    bool ended = false;
+    ls_shm_packet *packet = NULL;
+    while (!ended && (packet = next_free(shm, to)) != NULL) {
+        *moved = true;
+        if (streams) {
+            write_part(shm, to, packet, sending->kind, &sending->call, sending->sent);
+            sending->kind = LS_SHM_MORE;
+            sending->sent += packet_room(&shm->point);
+            ended = sending->sent >= total;
+        } else {
+            write_notice(shm, to, packet, sending);
+            ended = true;
+        }
+    }
+    if (!ended) {
+        return false;
+    }
+    lane->first = sending->next;
+    if (sending->kind == LS_SHM_REMOTE) {
+        sending->next = shm->point.awaiting;
+        shm->point.awaiting = sending;
+    } else if (streams) {
+        sending->finished = true;
+    } else {
+        recycle(shm, sending);
+    }
+    return true;
+}
+
+static void push(ls_shm *shm, int to, bool *moved) {
+    ls_shm_lane *lane = &shm->point.lanes[to];
+    while (lane->first != NULL && push_first(shm, to, lane, moved)) {
+    }
+}
+
+static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
+    ls_shm_lane *lane = &shm->point.lanes[to];
+    sending->next = NULL;
+    if (lane->first == NULL) {
+        lane->first = sending;
+    } else {
+        lane->last->next = sending;
+    }
+    lane->last = sending;
+    bool moved = false;
+    push(shm, to, &moved);
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------
+ */
+
+/* ls_match_fetch: reads an announced message and answers. */
+static ls_status fetch(void *context, const ls_match_header *header, void *into) {
+    ls_shm *shm = context;
+    if (into != NULL) {
+        LS_TRY(ls_shm_pull(shm, header->from, into, header->address, header->bytes));
+    }
+    const ls_call none = {0};
+    ls_shm_sending *answer = make_sending(shm, &none, into != NULL ? LS_SHM_TAKEN : LS_SHM_REFUSED);
+    if (answer == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    answer->notice.ticket = header->ticket;
+    enqueue(shm, header->from, answer);
+    return LS_OK;
+}
+
+/* The other has taken, or refused, what was announced. */
+static void hear_answer(ls_shm *shm, uint64_t ticket, bool refused) {
+    for (ls_shm_sending **link = &shm->point.awaiting; *link != NULL; link = &(*link)->next) {
+        ls_shm_sending *sending = *link;
+        if ((uint64_t)(uintptr_t)sending == ticket) {
+            *link = sending->next;
+            sending->finished = true;
+            sending->refused = refused;
+            return;
+        }
+    }
+}
+
+static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet) {
+    if (lane->target.into != NULL && packet->bytes != 0) {
+        memcpy(lane->target.into + lane->arrived, packet->payload, packet->bytes);
+    }
+    lane->arrived += packet->bytes;
+    if (lane->arrived >= lane->total) {
+        ls_match_complete(&shm->point.match, &lane->target);
+    }
+    return LS_OK;
+}
+
+static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_shm_packet *packet) {
+    if (packet->kind == LS_SHM_MORE) {
+        return take_part(shm, lane, packet);
+    }
+    ls_shm_notice notice;
+    memcpy(&notice, packet->payload, sizeof notice);
+    if (packet->kind == LS_SHM_TAKEN || packet->kind == LS_SHM_REFUSED) {
+        hear_answer(shm, notice.ticket, packet->kind == LS_SHM_REFUSED);
+        return LS_OK;
+    }
+    ls_match_header header = {.from = from,
+                              .tag = packet->tag,
+                              .dtype = (ls_dtype)packet->dtype,
+                              .count = packet->count,
+                              .bytes = packet->total,
+                              .remote = packet->kind == LS_SHM_REMOTE};
+    if (header.remote) {
+        ls_match_target target;
+        header.address = notice.address;
+        header.ticket = notice.ticket;
+        return ls_match_offer(&shm->point.match, &header, &target);
+    }
+    lane->total = packet->total;
+    lane->arrived = 0;
+    LS_TRY(ls_match_offer(&shm->point.match, &header, &lane->target));
+    return take_part(shm, lane, packet);
+}
+
+/* Takes in all that `from` has sent. */
+static ls_status drain(ls_shm *shm, int from, bool *moved) {
+    ls_shm_lane *lane = &shm->point.lanes[from];
+    for (;;) {
+        const uint64_t number = lane->got + 1;
+        ls_shm_packet *packet = packet_at(shm, from, shm->rank, number);
+        if (atomic_load(&packet->turn) != written(number)) {
+            return LS_OK;
+        }
+        *moved = true;
+        lane->got = number;
+        const ls_status status = take_packet(shm, from, lane, packet);
+        atomic_store(&packet->turn, 2 * (number + shm->point.depth) - 1);
+        ls_shm_stir(shm);
+        if (status != LS_OK) {
+            return ls_shm_give_up(shm, status); /* the message is lost */
+        }
+    }
+}
+
+ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (rank != shm->rank) {
+            LS_TRY(drain(shm, rank, moved));
+            push(shm, rank, moved);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- failures ------------------------------------------------------------------------------------------------------
+ */
+
+static ls_status fail_with(ls_shm *shm, const ls_call *call, ls_status status, int rank, const char *what) {
+    char name[64];
+    ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    (void)ls_fail(status, "%s: rank %d (process %d) %s", name, rank, (int)shm->people[rank].process, what);
+    return ls_shm_give_up(shm, status);
+}
+
+/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout. */
+static ls_status look(ls_shm *shm, const ls_call *call, uint64_t since, uint64_t now) {
+    LS_TRY(ls_shm_sound(shm));
+    for (int rank = 0; rank < shm->size; rank++) {
+        const bool left = atomic_load(&shm->people[rank].left) != 0;
+        if (left && rank == call->root) {
+            bool moved = false; /* what it sent before it went counts */
+            LS_TRY(drain(shm, rank, &moved));
+            return moved ? LS_OK : fail_with(shm, call, LS_ERR_PEER, rank, "left without making the call that fits");
+        }
+        if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && atomic_load(&shm->people[rank].left) == 0) {
+            return fail_with(shm, call, LS_ERR_PEER, rank, "died");
+        }
+    }
+    if (now - since > shm->timeout_ns) {
+        char what[96];
+        snprintf(what, sizeof what, "did not make the call that fits within %g s", (double)shm->timeout_ns * 1e-9);
+        return fail_with(shm, call, LS_ERR_TIMEOUT, call->root, what);
+    }
+    return LS_OK;
+}
+
+/* The same for callers that only look now and then. */
+static ls_status check(ls_shm *shm, const ls_call *call) {
+    const uint64_t now = ls_clock_ns();
+    if (now < shm->point.check_ns) {
+        return LS_OK;
+    }
+    shm->point.check_ns = now + LOOK_NS;
+    return look(shm, call, now, now);
+}
+
+/* ---- sends and receives --------------------------------------------------------------------------------------------
+ */
+
+static bool has_finished(const ls_shm_request *asked) {
+    return asked->sends ? asked->sending->finished : ls_match_arrived(asked->receipt);
+}
+
+static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **result) {
+    ls_shm_point *point = &shm->point;
+    ls_shm_request *kept = point->spare_requests;
+    if (kept != NULL) {
+        point->spare_requests = kept->next;
+    } else {
+        kept = ls_allocate(sizeof *kept);
+        if (kept == NULL) {
+            return ls_shm_give_up(shm, ls_fail_memory("ls_comm_send", sizeof *kept));
+        }
+    }
+    *kept = *made;
+    kept->next = point->requests;
+    point->requests = kept;
+    *result = kept;
+    return LS_OK;
+}
+
+static void end_request(ls_shm_point *point, ls_shm_request *asked) {
+    ls_shm_request **link = &point->requests;
+    while (*link != asked) {
+        link = &(*link)->next;
+    }
+    *link = asked->next;
+    asked->next = point->spare_requests;
+    point->spare_requests = asked;
+}
+
+static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
+    const size_t bytes = call->count * call->width;
+    const int to = call->root;
+    if (to == shm->rank) {
+        return ls_match_send_self(&shm->point.match, shm->rank, call);
+    }
+    LS_TRY(check(shm, call));
+    if (atomic_load(&shm->people[to].left) != 0) {
+        return fail_with(shm, call, LS_ERR_PEER, to, "left without making the call that fits");
+    }
+    const bool fits = bytes <= packet_room(&shm->point);
+    ls_shm_packet *packet = fits && shm->point.lanes[to].first == NULL ? next_free(shm, to) : NULL;
+    if (packet != NULL) {
+        write_part(shm, to, packet, LS_SHM_FIRST, call, 0);
+        return LS_OK;
+    }
+    ls_shm_sending *sending = make_sending(shm, call, fits || !shm->pulls ? LS_SHM_FIRST : LS_SHM_REMOTE);
+    if (sending == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    sending->notice.address = (uint64_t)(uintptr_t)call->send;
+    sending->notice.ticket = (uint64_t)(uintptr_t)sending;
+    enqueue(shm, to, sending);
+    return make_request(shm, &(ls_shm_request){.sends = true, .sending = sending}, result);
+}
+
+static ls_status post_receive(ls_shm *shm, const ls_call *call, void **result) {
+    ls_match_receipt *receipt = NULL;
+    bool moved = false;
+    if (call->root != shm->rank) {
+        LS_TRY(drain(shm, call->root, &moved));
+    }
+    LS_TRY(ls_match_receive(&shm->point.match, call, &receipt));
+    return receipt == NULL ? LS_OK : make_request(shm, &(ls_shm_request){.receipt = receipt}, result);
+}
+
+ls_status ls_shm_post_message(void *state, const ls_call *call, void **result) {
+    ls_shm *shm = state;
+    *result = NULL;
+    LS_TRY(ls_shm_sound(shm));
+    return call->operation == LS_OP_SEND ? post_send(shm, call, result) : post_receive(shm, call, result);
+}
+
+static ls_status end_send(ls_shm *shm, ls_shm_sending *sending) {
+    const ls_call call = sending->call;
+    const bool refused = sending->refused;
+    recycle(shm, sending);
+    if (refused) {
+        char name[64];
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank %d wants something else than %zu %s with tag %d",
+                       ls_call_describe(LS_OP_SEND, call.sequence, name, sizeof name), call.root, call.count,
+                       ls_dtype_name(call.dtype), call.tag);
+    }
+    return LS_OK;
+}
+
+/* Waits a while, and looks for reasons to give up. */
+static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
+    const ls_call *call = asked->sends ? &asked->sending->call : &asked->receipt->call;
+    const uint64_t start = ls_clock_ns();
+    asked->since_ns = asked->since_ns == 0 ? start : asked->since_ns;
+    bool moved = false;
+    for (uint64_t now = start; now - start <= shm->spin_ns; now = ls_clock_ns()) {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (call->root != shm->rank) {
+                LS_TRY(drain(shm, call->root, &moved));
+            }
+            if (moved || has_finished(asked)) {
+                return LS_OK;
+            }
+            ls_shm_pause();
+        }
+        LS_TRY(ls_shm_point_poll(shm, &moved));
+    }
+    LS_TRY(look(shm, call, asked->since_ns, ls_clock_ns()));
+    return has_finished(asked) ? LS_OK : ls_shm_nap(shm, false);
+}
+
+static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {
+    bool moved = false;
+    LS_TRY(ls_shm_point_poll(shm, &moved));
+    while (wait && !has_finished(asked)) {
+        LS_TRY(wait_some(shm, asked));
+        LS_TRY(ls_shm_point_poll(shm, &moved));
+    }
+    *finished = has_finished(asked);
+    if (!*finished && asked->since_ns == 0) {
+        asked->since_ns = ls_clock_ns();
+    }
+    if (!*finished) {
+        const uint64_t now = ls_clock_ns();
+        if (now >= shm->point.check_ns) {
+            shm->point.check_ns = now + LOOK_NS;
+            return look(shm, asked->sends ? &asked->sending->call : &asked->receipt->call, asked->since_ns, now);
+        }
+        return LS_OK;
+    }
+    return asked->sends ? end_send(shm, asked->sending) : ls_match_end(&shm->point.match, asked->receipt);
+}
+
+ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finished) {
+    ls_shm *shm = state;
+    *finished = false;
+    const ls_status status = test(shm, asked, wait, finished);
+    if (status != LS_OK || *finished) {
+        end_request(&shm->point, asked);
+    }
+    if (status != LS_OK && status != LS_ERR_MISMATCH) {
+        ls_shm_pull_settle(shm);
+    }
+    return status;
+}
+
+/* ---- beginning and end ---------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_shm_point_open(ls_shm *shm) {
+    ls_shm_point *point = &shm->point;
+    point->lanes = ls_allocate_zeroed((size_t)shm->size, sizeof *point->lanes);
+    point->match.fetch = fetch;
+    point->match.context = shm;
+    return point->lanes != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)shm->size * sizeof *point->lanes);
+}
+
+static void free_list(ls_shm_sending *first) {
+    while (first != NULL) {
+        ls_shm_sending *next = first->next;
+        ls_free(first);
+        first = next;
+    }
+}
+
+void ls_shm_point_close(ls_shm *shm) {
+    ls_shm_point *point = &shm->point;
+    for (int rank = 0; point->lanes != NULL && rank < shm->size; rank++) {
+        free_list(point->lanes[rank].first);
+    }
+    while (point->requests != NULL) {
+        ls_shm_request *asked = point->requests;
+        if (asked->sends && asked->sending->finished) {
+            ls_free(asked->sending); /* the others are in the lists */
+        }
+        end_request(point, asked);
+    }
+    while (point->spare_requests != NULL) {
+        ls_shm_request *next = point->spare_requests->next;
+        ls_free(point->spare_requests);
+        point->spare_requests = next;
+    }
+    free_list(point->awaiting);
+    free_list(point->spare);
+    ls_match_free(&point->match);
+    ls_free(point->lanes);
+}

@@ -1,0 +1,101 @@
+/*
+ * Messages between two ranks of shm. Every ordered pair has a pipe: a ring of packets in shared memory that one rank
+ * writes and the other reads. A message that fits one packet goes at once; a larger one is announced and then read
+ * straight from the sender's memory where that is allowed (ls_shm_pulls), else it goes as a stream of packets. A rank
+ * in any call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a
+ * full pipe empties as soon as its reader calls anything.
+ */
+#ifndef LS_COMM_BACKEND_SHM_POINT_H
+#define LS_COMM_BACKEND_SHM_POINT_H
+
+#include <stdatomic.h>
+
+#include "comm/match.h"
+
+typedef struct ls_shm ls_shm;
+
+#define LS_SHM_PACKET_PAYLOAD 88
+
+typedef enum ls_shm_packet_kind {
+    LS_SHM_FIRST = 1, /* begins a message, all of it where it fits */
+    LS_SHM_MORE,      /* goes on with the one before */
+    LS_SHM_REMOTE,    /* announces a message to be read at `address` */
+    LS_SHM_TAKEN,     /* answers: the announced message `ticket` was taken */
+    LS_SHM_REFUSED    /* or was another than was wanted */
+} ls_shm_packet_kind;
+
+/* One packet; room for more payload may follow it. */
+typedef struct ls_shm_packet {
+    _Alignas(128) _Atomic uint64_t turn; /* says whose it is: see point.c */
+    uint32_t kind;
+    int32_t tag;
+    uint32_t dtype;
+    uint32_t bytes; /* of payload */
+    uint64_t count;
+    uint64_t total; /* bytes of the message */
+    unsigned char payload[LS_SHM_PACKET_PAYLOAD];
+} ls_shm_packet;
+
+/* What travels instead of the content of a remote message. */
+typedef struct ls_shm_notice {
+    uint64_t address;
+    uint64_t ticket;
+} ls_shm_notice;
+
+/* A send, or an answer, that is not finished. */
+typedef struct ls_shm_sending {
+    struct ls_shm_sending *next;
+    ls_call call;
+    ls_shm_notice notice;
+    ls_shm_packet_kind kind; /* of its next packet */
+    size_t sent;             /* bytes */
+    bool finished;
+    bool refused;
+} ls_shm_sending;
+
+/* A send or a receive of the user that has not finished. */
+typedef struct ls_shm_request {
+    struct ls_shm_request *next;
+    bool sends;
+    uint64_t since_ns; /* when this rank began to wait; 0: not yet */
+    ls_shm_sending *sending;
+    ls_match_receipt *receipt;
+} ls_shm_request;
+
+/* This rank's side of the two pipes that join it with another. */
+typedef struct ls_shm_lane {
+    uint64_t sent; /* packets */
+    uint64_t got;
+    ls_shm_sending *first; /* waiting for room in the pipe */
+    ls_shm_sending *last;
+    ls_match_target target; /* of the message that is arriving */
+    size_t total;           /* its bytes */
+    size_t arrived;         /* those that are here */
+} ls_shm_lane;
+
+typedef struct ls_shm_point {
+    unsigned char *pipes;     /* in shared memory */
+    size_t depth;             /* packets of a pipe */
+    size_t stride;            /* bytes from one packet to the next */
+    ls_shm_lane *lanes;       /* one per rank */
+    ls_shm_sending *awaiting; /* announced, not answered */
+    ls_shm_sending *spare;
+    ls_match match;
+    ls_shm_request *requests;
+    ls_shm_request *spare_requests;
+    uint64_t check_ns; /* when to look next whether the others live */
+} ls_shm_point;
+
+/* Bytes of shared memory for all pipes of `size` ranks, and their shape. */
+size_t ls_shm_point_layout(ls_shm_point *point, int size);
+
+ls_status ls_shm_point_open(ls_shm *shm);
+void ls_shm_point_close(ls_shm *shm);
+
+/* Takes in what has arrived and sends what there is room for; `*moved` says whether there was anything. */
+ls_status ls_shm_point_poll(ls_shm *shm, bool *moved);
+
+ls_status ls_shm_post_message(void *state, const ls_call *call, void **request);
+ls_status ls_shm_test_message(void *state, void *request, bool wait, bool *finished);
+
+#endif

@@ -1,0 +1,85 @@
+/*
+ * Reading straight from the memory of another rank: between threads a copy, between processes process_vm_readv where
+ * the kernel allows it (it does not across users, and not between siblings under Yama's ptrace_scope 1 and above).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "comm/backend/shm/shm.h"
+
+#define MAGIC UINT64_C(0x6c6f636b73746570)
+
+static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+    const struct iovec here = {.iov_base = into, .iov_len = bytes};
+    const struct iovec there = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
+    return process_vm_readv(shm->people[rank].process, &here, 1, &there, 1, 0);
+}
+
+bool ls_shm_pull_probe(ls_shm *shm) {
+    const char *wish = getenv("LOCKSTEP_SHM_PULL");
+    if (wish != NULL && strcmp(wish, "0") == 0) {
+        return false;
+    }
+    if (shm->file < 0) {
+        return true;
+    }
+    const int next = (shm->rank + 1) % shm->size;
+    uint64_t found = 0;
+    return shm->people[next].process_space == shm->people[shm->rank].process_space &&
+           read_memory(shm, next, &found, shm->people[next].magic, sizeof found) == (ssize_t)sizeof found &&
+           found == MAGIC + (uint64_t)next;
+}
+
+void ls_shm_pull_offer(ls_shm *shm) {
+    shm->magic = MAGIC + (uint64_t)shm->rank;
+    shm->people[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
+}
+
+/*
+ * Between threads a rank that fails may free its buffers at once. So whoever reads says so first and then looks whether
+ * all is well; whoever fails says that first and then waits for the readers (ls_shm_pull_settle).
+ */
+static ls_status copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+    _Atomic uint32_t *reading = &shm->people[shm->rank].reading;
+    atomic_store(reading, 1);
+    ls_status status = ls_shm_sound(shm);
+    if (status == LS_OK && atomic_load(&shm->people[rank].left) != 0) {
+        char name[64];
+        ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
+        status = ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d left in the middle of it", name, rank));
+    }
+    if (status == LS_OK) {
+        memcpy(into, (const void *)(uintptr_t)address, bytes);
+    }
+    atomic_store(reading, 0);
+    return status;
+}
+
+void ls_shm_pull_settle(const ls_shm *shm) {
+    for (int rank = 0; shm->file < 0 && rank < shm->size; rank++) {
+        while (rank != shm->rank && atomic_load(&shm->people[rank].reading) != 0) {
+            ls_shm_pause();
+        }
+    }
+}
+
+ls_status ls_shm_pull(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+    if (shm->file < 0) {
+        return copy_between_threads(shm, rank, into, address, bytes);
+    }
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = read_memory(shm, rank, (unsigned char *)into + done, address + done, bytes - done);
+        if (got <= 0) {
+            const bool gone = !ls_shm_alive(shm, rank);
+            return ls_shm_give_up(shm, ls_fail(gone ? LS_ERR_PEER : LS_ERR_IO,
+                                               "ls_comm: rank %d (process %d) %s while its memory was read: %s", rank,
+                                               (int)shm->people[rank].process, gone ? "died" : "refused",
+                                               strerror(got < 0 ? errno : EFAULT)));
+        }
+        done += (size_t)got;
+    }
+    return LS_OK;
+}

@@ -1,0 +1,120 @@
+/* Communicators of some of the ranks: memory of their own, handed over through the communicator that is split. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/backend/shm/shm.h"
+
+#define HEAD ((size_t)4096) /* between threads, what comes before the shared memory: the number of its holders */
+
+/* What every rank tells in one step of the parent; the place matters from the new rank 0. */
+typedef struct word {
+    int32_t status;
+    uint64_t address;     /* between threads */
+    ls_shm_ticket ticket; /* between processes */
+} word;
+
+_Static_assert(sizeof(word) <= LS_SHM_PAYLOAD, "a word travels in a cell");
+
+static ls_status reserve_for_threads(ls_shm *shm, word *own) {
+    const size_t bytes = HEAD + ls_shm_layout(shm, NULL);
+    unsigned char *memory = ls_allocate_aligned(bytes, 4096);
+    if (memory == NULL) {
+        return ls_fail_memory("ls_comm_open", bytes);
+    }
+    memset(memory, 0, bytes);
+    _Atomic int *holders = (_Atomic int *)(void *)memory;
+    atomic_init(holders, shm->size);
+    own->address = (uint64_t)(uintptr_t)memory;
+    return LS_OK;
+}
+
+/* What the new rank 0 does before the others know of it. */
+static ls_status prepare(const ls_shm *parent, ls_shm *shm, word *own, int *listener) {
+    if (parent->file < 0) {
+        return reserve_for_threads(shm, own);
+    }
+    LS_TRY(ls_shm_create(shm));
+    return ls_shm_share_listen(shm->size, &own->ticket, listener);
+}
+
+/* Tells all ranks of the parent this rank's word and learns that of the new rank 0, and whether all can go on. */
+static ls_status tell(ls_shm *parent, const word *own, int members, const int *ranks, word *first) {
+    memcpy(ls_shm_next_cell(parent)->payload, own, sizeof *own);
+    ls_shm_post(parent);
+    LS_TRY(ls_shm_wait(parent));
+    for (int i = members - 1; i >= 0; i--) {
+        memcpy(first, ls_shm_cell_of(parent, ranks[i])->payload, sizeof *first);
+        if (first->status != LS_OK && own->status == LS_OK) {
+            return ls_fail((ls_status)first->status, "rank %d of the new communicator has no memory for it", i);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, const word *first, int listener) {
+    if (parent->file < 0) {
+        unsigned char *memory = (unsigned char *)(uintptr_t)first->address;
+        shm->holders = (_Atomic int *)(void *)memory;
+        (void)ls_shm_layout(shm, memory + HEAD);
+        ls_shm_introduce(shm);
+    } else if (join->rank != 0) {
+        LS_TRY(ls_shm_attach(shm, join, &first->ticket));
+    } else if (join->size != 1) {
+        LS_TRY(ls_shm_share_serve(join, &first->ticket, listener, shm->file, shm->mapped));
+    }
+    return ls_shm_settle_in(shm);
+}
+
+/* With the outcome so far of this rank in `own`: the rest, and on failure the end of what there is. */
+static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const int *ranks, word *own, int listener) {
+    word first = {0};
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls_status status = tell(parent, own, join == NULL ? 0 : join->size, ranks, &first);
+    if (status == LS_OK && own->status != LS_OK) {
+        ls_error_restore((ls_status)own->status, message);
+        status = (ls_status)own->status;
+    }
+    const bool goes_on = status == LS_OK && join != NULL;
+    if (goes_on) {
+        status = meet(parent, shm, join, &first, listener);
+    } else if (own->address != 0 && (status == LS_ERR_PEER || status == LS_ERR_TIMEOUT)) {
+        /* Some may have seen the step and be on their way into this memory: it stays until they have left it. */
+        shm->holders = (_Atomic int *)(uintptr_t)own->address;
+        (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)own->address + HEAD);
+    } else if (own->address != 0) {
+        ls_free((void *)(uintptr_t)own->address);
+    }
+    if (shm != NULL && status != LS_OK) {
+        if (shm->people != NULL) {
+            ls_shm_leave(shm);
+        }
+        ls_shm_forget(shm);
+    }
+    return status;
+}
+
+ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    ls_shm *parent = state;
+    ls_shm *shm = NULL;
+    word own = {0};
+    int listener = -1;
+    LS_TRY(ls_shm_sound(parent));
+    ls_status status = LS_OK;
+    if (join != NULL) {
+        status = ls_shm_make(join, &shm);
+        if (status == LS_OK && join->rank == 0) {
+            status = prepare(parent, shm, &own, &listener);
+        }
+    }
+    own.status = (int32_t)status;
+    status = finish(parent, shm, join, ranks, &own, listener);
+    if (listener >= 0) {
+        close(listener);
+    }
+    if (status == LS_OK) {
+        *result = shm;
+    }
+    return status;
+}

@@ -1,0 +1,194 @@
+#include "comm/match.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+
+static bool fits(const ls_match_header *header, const ls_call *call) {
+    return header->from == call->root && header->tag == call->tag;
+}
+
+static bool agrees(const ls_match_header *header, const ls_call *call) {
+    return header->count == call->count && header->dtype == call->dtype;
+}
+
+static ls_status fail_refused(const ls_match_header *header, const ls_call *call) {
+    char name[64];
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sent %zu %s with tag %d, but this rank wants %zu %s",
+                   ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), header->from, header->count,
+                   ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
+}
+
+static void remove_message(ls_match *match, ls_match_message *message) {
+    ls_match_message **link = &match->messages;
+    while (*link != message) {
+        link = &(*link)->next;
+    }
+    *link = message->next;
+    ls_free(message);
+}
+
+static void remove_receipt(ls_match *match, ls_match_receipt *receipt) {
+    ls_match_receipt **link = &match->receipts;
+    while (*link != receipt) {
+        link = &(*link)->next;
+    }
+    *link = receipt->next;
+    receipt->next = match->spare;
+    match->spare = receipt;
+}
+
+static void copy(void *to, const void *from, size_t bytes) {
+    if (bytes != 0) {
+        memcpy(to, from, bytes);
+    }
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+static ls_match_receipt *find_receipt(const ls_match *match, const ls_match_header *header) {
+    ls_match_receipt *receipt = match->receipts;
+    while (receipt != NULL && (receipt->claimed || !fits(header, &receipt->call))) {
+        receipt = receipt->next;
+    }
+    return receipt;
+}
+
+static ls_status keep(ls_match *match, const ls_match_header *header, ls_match_target *target) {
+    ls_match_message *message = ls_allocate(sizeof *message + (header->remote ? 0 : header->bytes));
+    if (message == NULL) {
+        return ls_fail_memory("ls_comm_send", sizeof *message + header->bytes);
+    }
+    *message = (ls_match_message){.header = *header, .complete = header->remote};
+    ls_match_message **link = &match->messages;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = message;
+    *target = (ls_match_target){.into = (unsigned char *)(message + 1), .message = message};
+    return LS_OK;
+}
+
+ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target) {
+    ls_match_receipt *receipt = find_receipt(match, header);
+    if (receipt == NULL) {
+        return keep(match, header, target);
+    }
+    receipt->claimed = true;
+    receipt->refused = !agrees(header, &receipt->call);
+    receipt->header = *header;
+    *target = (ls_match_target){.into = receipt->refused ? NULL : receipt->call.receive, .receipt = receipt};
+    if (header->remote) {
+        LS_TRY(match->fetch(match->context, header, target->into));
+        receipt->arrived = true;
+    }
+    return LS_OK;
+}
+
+void ls_match_complete(ls_match *match, ls_match_target *target) {
+    ls_match_message *message = target->message;
+    if (message == NULL) {
+        target->receipt->arrived = true;
+        return;
+    }
+    message->complete = true;
+    if (message->receipt != NULL) {
+        if (!message->receipt->refused) {
+            copy(message->receipt->call.receive, message + 1, message->header.bytes);
+        }
+        message->receipt->arrived = true;
+        remove_message(match, message);
+    }
+}
+
+ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call) {
+    const ls_match_header header = {
+        .from = rank, .tag = call->tag, .dtype = call->dtype, .count = call->count, .bytes = call->count * call->width};
+    ls_match_target target;
+    LS_TRY(ls_match_offer(match, &header, &target));
+    if (target.into != NULL) {
+        copy(target.into, call->send, header.bytes);
+    }
+    ls_match_complete(match, &target);
+    return LS_OK;
+}
+
+/* ---- receives ---------------------------------------------------------------------------------------------------- */
+
+static ls_match_message *find_message(const ls_match *match, const ls_call *call) {
+    ls_match_message *message = match->messages;
+    while (message != NULL && (message->receipt != NULL || !fits(&message->header, call))) {
+        message = message->next;
+    }
+    return message;
+}
+
+/* Takes a message that is here. */
+static ls_status take(ls_match *match, ls_match_message *message, const ls_call *call) {
+    const ls_match_header header = message->header;
+    const bool wanted = agrees(&header, call);
+    ls_status status = LS_OK;
+    if (header.remote) {
+        status = match->fetch(match->context, &header, wanted ? call->receive : NULL);
+    } else if (wanted) {
+        copy(call->receive, message + 1, header.bytes);
+    }
+    remove_message(match, message);
+    return status != LS_OK || wanted ? status : fail_refused(&header, call);
+}
+
+ls_status ls_match_receive(ls_match *match, const ls_call *call, ls_match_receipt **result) {
+    *result = NULL;
+    ls_match_message *message = find_message(match, call);
+    if (message != NULL && message->complete) {
+        return take(match, message, call);
+    }
+    ls_match_receipt *receipt = match->spare;
+    if (receipt != NULL) {
+        match->spare = receipt->next;
+    } else {
+        receipt = ls_allocate(sizeof *receipt);
+        if (receipt == NULL) {
+            return ls_fail_memory("ls_comm_recv", sizeof *receipt);
+        }
+    }
+    *receipt = (ls_match_receipt){.call = *call};
+    ls_match_receipt **link = &match->receipts;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = receipt;
+    if (message != NULL) {
+        message->receipt = receipt;
+        receipt->claimed = true;
+        receipt->refused = !agrees(&message->header, call);
+        receipt->header = message->header;
+    }
+    *result = receipt;
+    return LS_OK;
+}
+
+ls_status ls_match_end(ls_match *match, ls_match_receipt *receipt) {
+    const ls_match_receipt ended = *receipt;
+    remove_receipt(match, receipt);
+    return ended.refused ? fail_refused(&ended.header, &ended.call) : LS_OK;
+}
+
+void ls_match_cancel(ls_match *match, ls_match_receipt *receipt) {
+    remove_receipt(match, receipt);
+}
+
+void ls_match_free(ls_match *match) {
+    while (match->messages != NULL) {
+        remove_message(match, match->messages);
+    }
+    while (match->receipts != NULL) {
+        remove_receipt(match, match->receipts);
+    }
+    while (match->spare != NULL) {
+        ls_match_receipt *next = match->spare->next;
+        ls_free(match->spare);
+        match->spare = next;
+    }
+}

@@ -1,0 +1,87 @@
+/*
+ * Which message goes to which receive: for backends that carry messages themselves. A rank's receives wait here until
+ * their message comes, messages that nobody waits for yet are kept here until somebody does, each in order for every
+ * pair of sender and tag. Knows nothing of how messages travel.
+ */
+#ifndef LS_COMM_MATCH_H
+#define LS_COMM_MATCH_H
+
+#include "comm/backend.h"
+
+/* What is known of a message before its content. */
+typedef struct ls_match_header {
+    int from;
+    int tag;
+    ls_dtype dtype;
+    size_t count;
+    size_t bytes;
+    bool remote;      /* the content still lies with the sender, see `fetch` */
+    uint64_t address; /* remote: what the sender said of it */
+    uint64_t ticket;
+} ls_match_header;
+
+typedef struct ls_match_receipt ls_match_receipt;
+typedef struct ls_match_message ls_match_message;
+
+/* A receive under way. */
+struct ls_match_receipt {
+    ls_match_receipt *next;
+    ls_call call;
+    bool claimed; /* its message is here or arriving */
+    bool arrived;
+    bool refused; /* the message was another than was wanted */
+    ls_match_header header;
+};
+
+/* A message that came before its receive; the content follows. */
+struct ls_match_message {
+    _Alignas(16) ls_match_message *next;
+    ls_match_header header;
+    ls_match_receipt *receipt; /* who wants it, once it is complete */
+    bool complete;
+};
+
+/* Brings the content of a remote message to `into`, or lets the sender know that it is refused where that is NULL. */
+typedef ls_status ls_match_fetch(void *context, const ls_match_header *header, void *into);
+
+typedef struct ls_match {
+    ls_match_receipt *receipts;
+    ls_match_receipt *spare;
+    ls_match_message *messages;
+    ls_match_fetch *fetch; /* needed only where messages are remote */
+    void *context;
+} ls_match;
+
+/* Where an arriving message goes. */
+typedef struct ls_match_target {
+    unsigned char *into; /* NULL: the content is not wanted */
+    ls_match_receipt *receipt;
+    ls_match_message *message;
+} ls_match_target;
+
+/* A message comes. Remote ones are fetched at once where a receive waits for them; then there is nothing more to do. */
+ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target);
+
+/* Its content is complete. */
+void ls_match_complete(ls_match *match, ls_match_target *target);
+
+/* Begins a receive; `*receipt` is NULL when it has finished already. */
+ls_status ls_match_receive(ls_match *match, const ls_call *call, ls_match_receipt **receipt);
+
+static inline bool ls_match_arrived(const ls_match_receipt *receipt) {
+    return receipt->arrived;
+}
+
+/* Gives back a receipt that arrived; LS_ERR_MISMATCH when the message was another than was wanted. */
+ls_status ls_match_end(ls_match *match, ls_match_receipt *receipt);
+
+/* Gives back a receipt whose message has not begun to arrive. */
+void ls_match_cancel(ls_match *match, ls_match_receipt *receipt);
+
+/* A message of `rank` to itself. */
+ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call);
+
+/* Ends all that is left. */
+void ls_match_free(ls_match *match);
+
+#endif

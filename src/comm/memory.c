@@ -1,0 +1,100 @@
+/* ls_comm_alloc, and its ordinary memory where the backend has no better. */
+#include "base/memory.h"
+
+#include <string.h>
+
+#include "comm/frame.h"
+
+/* All ranks learn which of them has no memory; `mine` says whether this one has. */
+static ls_status agree(ls_comm *comm, size_t size, bool mine) {
+    size_t *const *parts = comm->parts;
+    unsigned char *lacking = (unsigned char *)parts[LS_GIVEN_SEND_PLACES]; /* a byte per rank fits */
+    const unsigned char own = mine ? 0 : 1;
+    bool finished = false;
+    for (int rank = 0; rank < comm->size; rank++) {
+        parts[LS_SEND_COUNTS][rank] = 1;
+        parts[LS_SEND_PLACES][rank] = 0;
+        parts[LS_RECEIVE_COUNTS][rank] = 1;
+        parts[LS_RECEIVE_PLACES][rank] = (size_t)rank;
+    }
+    const ls_call call = {.operation = LS_OP_ALLOC,
+                          .count = size,
+                          .width = 1,
+                          .send = &own,
+                          .receive = lacking,
+                          .sequence = comm->sequence,
+                          .send_counts = parts[LS_SEND_COUNTS],
+                          .send_displacements = parts[LS_SEND_PLACES],
+                          .receive_counts = parts[LS_RECEIVE_COUNTS],
+                          .receive_displacements = parts[LS_RECEIVE_PLACES]};
+    LS_TRY(comm->backend->begin[LS_OP_ALLTOALLV](comm->state, &call));
+    LS_TRY(ls_comm_progress(comm, true, &finished));
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (lacking[rank] != 0) {
+            return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d has no %zu bytes of memory", rank, size);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status alloc_block(ls_comm *comm, size_t size, void **memory) {
+    ls_comm_block *block = size <= SIZE_MAX / 2 ? ls_allocate_aligned(sizeof *block + size, 64) : NULL;
+    const ls_status status = agree(comm, size, block != NULL);
+    if (status != LS_OK) {
+        ls_free(block);
+        return status;
+    }
+    block->next = comm->blocks;
+    comm->blocks = block;
+    *memory = memset(block + 1, 0, size);
+    return LS_OK;
+}
+
+static void release_block(ls_comm *comm, const void *memory) {
+    for (ls_comm_block **link = &comm->blocks; *link != NULL; link = &(*link)->next) {
+        ls_comm_block *found = *link;
+        if ((const void *)(found + 1) == memory) {
+            *link = found->next;
+            ls_free(found);
+            return;
+        }
+    }
+}
+
+void ls_comm_free_blocks(ls_comm *comm) {
+    while (comm->blocks != NULL) {
+        ls_comm_block *next = comm->blocks->next;
+        ls_free(comm->blocks);
+        comm->blocks = next;
+    }
+}
+
+void *ls_comm_alloc(ls_comm *comm, size_t size) {
+    if (comm == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_alloc: the communicator is NULL");
+    }
+    if (ls_comm_check(comm) != LS_OK) {
+        return NULL;
+    }
+    ls_comm_drain(comm);
+    if (ls_comm_check(comm) != LS_OK) {
+        return NULL;
+    }
+    void *memory = NULL;
+    comm->sequence++;
+    const ls_status status = comm->backend->alloc != NULL
+                                 ? comm->backend->alloc(comm->state, size, comm->sequence, &memory)
+                                 : alloc_block(comm, size, &memory);
+    return ls_comm_note(comm, status) == LS_OK ? memory : NULL;
+}
+
+void ls_comm_release(ls_comm *comm, void *memory) {
+    if (comm == NULL || memory == NULL) {
+        return;
+    }
+    if (comm->backend->release != NULL) {
+        comm->backend->release(comm->state, memory);
+    } else {
+        release_block(comm, memory);
+    }
+}

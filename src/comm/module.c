@@ -1,0 +1,149 @@
+#include "comm/module.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#ifndef LS_LIBDIR
+#define LS_LIBDIR "lib"
+#endif
+
+#define PATH_CAPACITY 4096
+
+static const ls_core core = {.error_restore = ls_error_restore,
+                             .error_message = ls_error_message,
+                             .error_status = ls_error_status,
+                             .fail_memory = ls_fail_memory,
+                             .log_write = ls_log_write,
+                             .allocate = ls_allocate,
+                             .allocate_aligned = ls_allocate_aligned,
+                             .allocate_zeroed = ls_allocate_zeroed,
+                             .reallocate = ls_reallocate,
+                             .duplicate_string = ls_duplicate_string,
+                             .release = ls_free,
+                             .clock_ns = ls_clock_ns,
+                             .dtype_size = ls_dtype_size,
+                             .dtype_name = ls_dtype_name,
+                             .reduction_name = ls_reduction_name,
+                             .reduce_width = ls_reduce_width,
+                             .reduce = ls_reduce,
+                             .store_set = ls_store_set,
+                             .store_get = ls_store_get,
+                             .store_add = ls_store_add,
+                             .store_wait = ls_store_wait};
+
+static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm};
+
+/* ---- where modules are ---------------------------------------------------------------------------------------------
+ */
+
+/* The folder of the library or program that this code is in; "." when the system does not say. */
+static void own_folder(char folder[PATH_CAPACITY]) {
+    Dl_info info;
+    char path[PATH_CAPACITY] = "";
+    snprintf(folder, PATH_CAPACITY, ".");
+    if (dladdr((const void *)&core, &info) == 0 || info.dli_fname == NULL) {
+        return;
+    }
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    /* A program's own name may be relative to a folder it has left, or found by way of PATH. */
+    const bool library = strstr(info.dli_fname, ".so") != NULL;
+    const char *file = library || length <= 0 ? info.dli_fname : path;
+    const char *slash = strrchr(file, '/');
+    if (slash != NULL) {
+        snprintf(folder, PATH_CAPACITY, "%.*s", (int)(slash - file), file);
+    }
+}
+
+/* Opens FOLDER/lockstep-NAME.so. NULL with `*there` false when there is none. */
+static void *open_in(const char *folder, size_t length, const char *name, bool *there) {
+    char path[PATH_CAPACITY];
+    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", (int)length, folder, name) >= (int)sizeof path) {
+        return NULL;
+    }
+    *there = access(path, F_OK) == 0;
+    return *there ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+static void *open_on_path(const char *path, const char *name, bool *there) {
+    while (*path != '\0') {
+        const size_t length = strcspn(path, ":");
+        void *module = length == 0 ? NULL : open_in(path, length, name, there);
+        if (module != NULL || *there) {
+            return module;
+        }
+        path += length;
+        path += *path == ':';
+    }
+    return NULL;
+}
+
+/* Looks on the path, then around `folder`; `*there` says whether a file was found. */
+static void *open_module(const char *name, const char *folder, bool *there) {
+    static const char *const places[] = {"", "/lockstep", "/../lib", "/../" LS_LIBDIR "/lockstep"};
+    const char *path = getenv("LOCKSTEP_MODULE_PATH");
+    *there = false;
+    void *module = path == NULL ? NULL : open_on_path(path, name, there);
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && !*there; i++) {
+        char place[PATH_CAPACITY + 64];
+        const int length = snprintf(place, sizeof place, "%s%s", folder, places[i]);
+        module = open_in(place, (size_t)length, name, there);
+    }
+    return module;
+}
+
+/* ---- backends by name ----------------------------------------------------------------------------------------------
+ */
+
+/* A name becomes part of a path: letters and digits only. */
+static bool is_name(const char *name) {
+    return name[0] != '\0' && strlen(name) <= 32 &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(name);
+}
+
+static const ls_backend *find_module(const char *name) {
+    char folder[PATH_CAPACITY];
+    bool there = false;
+    own_folder(folder);
+    void *module = open_module(name, folder, &there);
+    if (!there) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
+                            "LOCKSTEP_MODULE_PATH, %s and the folders beside it",
+                            name, name, folder);
+    }
+    if (module == NULL) {
+        const char *reason = dlerror();
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\" cannot be opened: %s", name,
+                            reason == NULL ? "the system gives no reason" : reason);
+    }
+    ls_backend_module_function *enter = NULL;
+    void *symbol = dlsym(module, "ls_backend_module");
+    memcpy((void *)&enter, (const void *)&symbol, sizeof enter);
+    if (enter == NULL) {
+        return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", name, name);
+    }
+    const ls_backend *backend = enter(LS_BACKEND_ABI, &core);
+    if (backend == NULL && ls_error_status() == LS_OK) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": its module is of another version of Lockstep", name);
+    }
+    return backend;
+}
+
+const ls_backend *ls_backend_find(const char *name) {
+    for (size_t i = 0; name != NULL && i < sizeof backends / sizeof backends[0]; i++) {
+        if (strcmp(name, backends[i]->name) == 0) {
+            return backends[i];
+        }
+    }
+    if (name == NULL || !is_name(name)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is no name of a backend", name == NULL ? "" : name);
+    }
+    return find_module(name);
+}

@@ -1,0 +1,56 @@
+/*
+ * Backends that the core opens on demand: one shared library each, `lockstep-NAME.so`, built by ls_add_backend_module
+ * of cmake/Modules.cmake from the sources in backend/NAME and backend/module. It exports one function,
+ *
+ *     LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
+ *
+ * which keeps `core` (ls_core_set), opens what it stands on and gives its ls_backend, or NULL and an error; where
+ * abi_version is not LS_BACKEND_ABI it gives NULL. It is called once per ls_backend_find and never closed.
+ *
+ * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
+ * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/backend.h, comm/pieces.h,
+ * comm/reduce.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's own do.
+ *
+ * ls_backend_find looks for the file in the folders of LOCKSTEP_MODULE_PATH (separated by colons), then, seen from the
+ * folder of the library or program that holds the core, in that folder, in lockstep/, in ../lib, and in
+ * ../LIBDIR/lockstep for the LIBDIR that the installation uses.
+ */
+#ifndef LS_COMM_MODULE_H
+#define LS_COMM_MODULE_H
+
+#include "comm/backend.h"
+#include "comm/reduce.h"
+
+#define LS_BACKEND_ABI 1
+
+/* What the core does for modules: see the declarations of the functions without core_. */
+typedef struct ls_core {
+    void (*error_restore)(ls_status status, const char *message);
+    const char *(*error_message)(void);
+    ls_status (*error_status)(void);
+    ls_status (*fail_memory)(const char *call, size_t bytes);
+    void (*log_write)(ls_log_level level, const char *format, ...);
+    void *(*allocate)(size_t size);
+    void *(*allocate_aligned)(size_t size, size_t alignment);
+    void *(*allocate_zeroed)(size_t count, size_t size);
+    void *(*reallocate)(void *memory, size_t old_size, size_t new_size);
+    char *(*duplicate_string)(const char *text);
+    void (*release)(void *memory);
+    uint64_t (*clock_ns)(void);
+    size_t (*dtype_size)(ls_dtype dtype);
+    const char *(*dtype_name)(ls_dtype dtype);
+    const char *(*reduction_name)(ls_reduction reduction);
+    size_t (*reduce_width)(ls_dtype dtype, ls_reduction reduction);
+    void (*reduce)(const ls_reduce_task *task);
+    ls_status (*store_set)(ls_store *store, const char *key, const void *value, size_t size);
+    ls_status (*store_get)(ls_store *store, const char *key, void *value, size_t capacity, size_t *size);
+    ls_status (*store_add)(ls_store *store, const char *key, int64_t amount, int64_t *result);
+    ls_status (*store_wait)(ls_store *store, const char *key, double timeout);
+} ls_core;
+
+typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
+
+/* In a module: the first thing ls_backend_module does. */
+void ls_core_set(const ls_core *core);
+
+#endif

@@ -1,0 +1,128 @@
+/* Communicators made of the ranks of another one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "comm/frame.h"
+
+/* What a rank wants, as it travels. */
+typedef struct wish {
+    int64_t color;
+    int64_t key;
+    uint64_t machine;
+    int64_t rank;
+} wish;
+
+enum { WISH_NUMBERS = sizeof(wish) / sizeof(int64_t) };
+
+static int compare_wishes(const void *left, const void *right) {
+    const wish *a = left;
+    const wish *b = right;
+    if (a->key != b->key) {
+        return a->key < b->key ? -1 : 1;
+    }
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+/* Tells all ranks what this one wants, and learns what they want. */
+static ls_status exchange_wishes(ls_comm *comm, const wish *own, wish *all) {
+    ls_call call = {.operation = LS_OP_SPLIT,
+                    .dtype = LS_I64,
+                    .count = WISH_NUMBERS,
+                    .width = sizeof(int64_t),
+                    .send = own,
+                    .receive = all};
+    return ls_comm_call(comm, &call, NULL);
+}
+
+/* Keeps the wishes of this rank's color, in the order of the new ranks; returns how many. */
+static int choose(const ls_comm *comm, int color, wish *all) {
+    int count = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (all[rank].color == color) {
+            all[count++] = all[rank];
+        }
+    }
+    qsort(all, (size_t)count, sizeof *all, compare_wishes);
+    return count;
+}
+
+static ls_join describe(const ls_comm *comm, const wish *group, int size) {
+    ls_join join = {.size = size, .timeout = comm->timeout, .machine = comm->machine};
+    for (int i = 0; i < size; i++) {
+        join.rank = group[i].rank == comm->rank ? i : join.rank;
+    }
+    for (int i = 0; i < size; i++) {
+        const bool local = group[i].machine == comm->machine;
+        join.local_size += local;
+        join.local_rank += local && i < join.rank;
+    }
+    return join;
+}
+
+/* Opens the new communicator on the parent's backend; `ranks` are those of the parent. */
+static ls_status open_state(const ls_comm *comm, ls_join *join, const int *ranks, void **state) {
+    if (comm->backend->split != NULL) {
+        return comm->backend->split(comm->state, join, ranks, state);
+    }
+    if (join == NULL) {
+        return LS_OK;
+    }
+    join->store = comm->store;
+    return comm->backend->open(join, state);
+}
+
+static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, ls_comm **result) {
+    char prefix[256];
+    snprintf(prefix, sizeof prefix, "%s%llu.%d/", comm->prefix, (unsigned long long)comm->sequence,
+             size == 0 ? 0 : (int)group[0].rank);
+    ls_comm *made = NULL;
+    ls_join join = describe(comm, group, size);
+    join.prefix = prefix;
+    for (int i = 0; i < size; i++) {
+        ranks[i] = (int)group[i].rank;
+    }
+    if (size != 0) {
+        made = ls_comm_make(comm->backend, &join);
+    }
+    /* A rank without memory takes part all the same: it goes in and leaves, which the others then see. */
+    void *state = NULL;
+    ls_status status = open_state(comm, size == 0 ? NULL : &join, ranks, &state);
+    if (status == LS_OK && size != 0 && made == NULL) {
+        comm->backend->close(state);
+        return ls_fail_memory("ls_comm_split", sizeof *made);
+    }
+    if (status != LS_OK) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_comm_free(made);
+        return ls_fail(status, "ls_comm_split: %s", message);
+    }
+    if (made != NULL) {
+        made->state = state;
+        made->store = comm->store;
+    }
+    *result = made;
+    return LS_OK;
+}
+
+ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) {
+    if (comm == NULL || result == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_split: %s is NULL", comm == NULL ? "the communicator" : "the result");
+    }
+    *result = NULL;
+    const size_t size = (size_t)comm->size;
+    wish *all = ls_allocate_zeroed(size, sizeof *all + sizeof(int));
+    if (all == NULL) {
+        return ls_comm_revoke(comm, ls_fail_memory("ls_comm_split", size * sizeof *all));
+    }
+    const wish own = {.color = color, .key = key, .machine = comm->machine, .rank = comm->rank};
+    ls_status status = exchange_wishes(comm, &own, all);
+    if (status == LS_OK) {
+        const int members = color < 0 ? 0 : choose(comm, color, all);
+        status = divide(comm, all, members, (int *)(void *)(all + size), result);
+    }
+    ls_free(all);
+    return status;
+}
