@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "cli/cli.h"
 #include "cli/job.h"
+#include "cli/program.h"
 #include "comm/backend.h"
 #include "comm/reduce.h"
 
@@ -209,9 +210,10 @@ static ls_status start_ranks(const bench_values *values, const char *collective,
     if (values->json) {
         words[count++] = "--json";
     }
+    char path[PATH_MAX];
     ls_cores cores;
     const ls_job_options job = {
-        .path = "/proc/self/exe", .argv = (char *const *)words, .cores = &cores, .ranks = ranks, .grace = 5.0};
+        .path = ls_program_self(path), .argv = (char *const *)words, .cores = &cores, .ranks = ranks, .grace = 5.0};
     LS_TRY(ls_cores_share(&cores, ranks, true));
     ls_job_outcome outcome = {0};
     const ls_status status = ls_job_run(&job, 0, &outcome);

@@ -8,9 +8,10 @@
  *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
  *   guard.c      ends the ranks of a launcher that was killed
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
+ *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
  *
- * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help) and
- * relay.c print.
+ * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help),
+ * relay.c, bench and doctor print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H
@@ -29,5 +30,6 @@ enum {
 /* The subcommands. */
 extern const ls_command ls_run_command;
 extern const ls_command ls_bench_command;
+extern const ls_command ls_doctor_command;
 
 #endif

@@ -12,4 +12,7 @@
  */
 ls_status ls_program_find(const char *name, char path[PATH_MAX], int *exit_status);
 
+/* Writes the path of this command itself, to start it again. Returns `path`. */
+const char *ls_program_self(char path[PATH_MAX]);
+
 #endif

@@ -1,0 +1,77 @@
+#include "cli/doctor.h"
+
+#include "base/status.h"
+#include "cli/cli.h"
+
+typedef struct doctor_values {
+    bool json;
+} doctor_values;
+
+static const ls_option options[] = {
+    {"json", 0, LS_OPTION_FLAG, NULL, offsetof(doctor_values, json), 0, 0, "one JSON object"},
+};
+
+/* In the order in which they are printed. */
+static const struct {
+    const char *key;
+    void (*check)(ls_report *report);
+} checks[] = {
+    {"backends", ls_doctor_backends},   {"devices", ls_doctor_devices},         {"cores", ls_doctor_cores},
+    {"memory", ls_doctor_memory},       {"limits", ls_doctor_limits},           {"network", ls_doctor_network},
+    {"libraries", ls_doctor_libraries}, {"environment", ls_doctor_environment},
+};
+
+static ls_status run(int argc, char **argv, int *exit_status) {
+    doctor_values values = {0};
+    int rest = 0;
+    bool help = false;
+    LS_TRY(ls_options_parse(&ls_doctor_command, argc, argv, &values, &rest, &help));
+    if (help) {
+        ls_options_help(&ls_doctor_command);
+        return LS_OK;
+    }
+    if (rest < argc) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep doctor: '%s' is too much (usage: lockstep doctor %s)", argv[rest],
+                       ls_doctor_command.usage);
+    }
+    ls_report report;
+    LS_TRY(ls_report_begin(&report, values.json));
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
+        ls_report_section(&report, checks[i].key);
+        checks[i].check(&report);
+    }
+    bool problems = false;
+    LS_TRY(ls_report_end(&report, &problems));
+    *exit_status = problems ? LS_EXIT_FAILED : 0;
+    return LS_OK;
+}
+
+const ls_command ls_doctor_command = {
+    .name = "doctor",
+    .summary = "look at this machine: backends, cores, memory, network",
+    .usage = "[--json]",
+    .about = "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
+             "backend compute and check an all-reduce. It takes a second and changes nothing.\n",
+    .notes = "keys of --json:\n"
+             "  version      of Lockstep\n"
+             "  backends     for self, shm, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
+             "               fail, or null where it is not available), version (of its library, or null)\n"
+             "  devices      for cpu, cuda: available, reason\n"
+             "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
+             "               virtual_machine, pair_speedup (work of two cores at once / of one alone, or null)\n"
+             "  memory       total_bytes, available_bytes, group_limit_bytes, shm_bytes, shm_free_bytes\n"
+             "  limits       locked_memory_bytes, open_files (both null: unlimited), ptrace_scope (null: none)\n"
+             "  network      interfaces (for each: up, addresses), same_machine, other_machines (each: interface,\n"
+             "               address; null: none), host (name, addresses, seconds)\n"
+             "  libraries    for onednn, openblas: found, version, file, reason\n"
+             "  environment  variables that matter here, by name; keys are not shown\n"
+             "  notes        sentences: what may be worth changing\n"
+             "  problems     sentences: what Lockstep needs and what is broken\n"
+             "  ok           whether there are no problems\n"
+             "\n"
+             "exit status:\n"
+             "  0    all that is needed works     1    there are problems     2    the command line is wrong\n",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .run = run,
+};

@@ -1,0 +1,61 @@
+/*
+ * `lockstep doctor`: what this machine has for Lockstep. doctor.c is the command and the list of checks; a check is a
+ * function that looks at one thing and reports facts, notes and problems. doctor_report.c turns these into lines for
+ * people or one JSON object.
+ */
+#ifndef LS_CLI_DOCTOR_H
+#define LS_CLI_DOCTOR_H
+
+#include <jansson.h>
+#include <lockstep/base.h>
+
+typedef struct ls_report {
+    bool as_json;       /* nothing is printed before ls_report_end */
+    bool out_of_memory; /* something is missing from the object */
+    json_t *root;       /* the object */
+    json_t *section;    /* where facts go, lent by root */
+    json_t *problems;   /* lent by root */
+    json_t *notes;      /* lent by root */
+} ls_report;
+
+/* Fills in an empty report. */
+ls_status ls_report_begin(ls_report *report, bool as_json);
+
+/* Facts from here on belong to section `key`. */
+void ls_report_section(ls_report *report, const char *key);
+
+/* One fact: `value` (taken) under `key` for JSON; the line in printf's format for people, who also read `key`. */
+void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) LS_PRINTF(4, 5);
+
+/* Something that a person may want to change. */
+void ls_report_note(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+
+/* Something that Lockstep needs and that is broken: `lockstep doctor` will exit with 1. */
+void ls_report_problem(ls_report *report, const char *format, ...) LS_PRINTF(2, 3);
+
+/* Prints what is left to print, frees the report and says whether there were problems. */
+ls_status ls_report_end(ls_report *report, bool *problems);
+
+/* Any bytes as a JSON string: what is not UTF-8 or not printable becomes '?'. */
+json_t *ls_report_text(const char *text);
+
+/* Puts '?' for what is not printable ASCII. */
+void ls_report_make_plain(char *text);
+
+/* Writes bytes as people read them: "64 MiB". Returns `text`. */
+const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity);
+
+/* The first line of a file, without its end. False where it cannot be read. */
+bool ls_report_read_line(const char *path, char *line, size_t capacity);
+
+/* The checks. */
+void ls_doctor_backends(ls_report *report);
+void ls_doctor_devices(ls_report *report);
+void ls_doctor_cores(ls_report *report);
+void ls_doctor_memory(ls_report *report);
+void ls_doctor_limits(ls_report *report);
+void ls_doctor_network(ls_report *report);
+void ls_doctor_environment(ls_report *report);
+void ls_doctor_libraries(ls_report *report);
+
+#endif

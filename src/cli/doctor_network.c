@@ -1,0 +1,209 @@
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli/doctor.h"
+
+enum { NAMES = 1024 };
+
+/* ---- addresses ------------------------------------------------------------------------------------------------- */
+
+static socklen_t size_of(const struct sockaddr *address) {
+    return address->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+/* The address as text; false for one that is no IP address. */
+static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN]) {
+    if (address == NULL || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) {
+        return false;
+    }
+    const void *bytes = address->sa_family == AF_INET
+                            ? (const void *)&((const struct sockaddr_in *)(const void *)address)->sin_addr
+                            : (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+    return inet_ntop(address->sa_family, bytes, text, INET6_ADDRSTRLEN) != NULL;
+}
+
+/* The interface that has this address; NULL: none of this machine. */
+static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, const char *address) {
+    for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
+        char text[INET6_ADDRSTRLEN];
+        if (to_text(at->ifa_addr, text) && strcmp(text, address) == 0) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+/* Adds to a list as far as there is room. */
+static void append(char *list, size_t capacity, const char *text) {
+    size_t length = strlen(list);
+    for (const char *at = length > 0 ? ", " : ""; *at != '\0' && length + 1 < capacity; at++) {
+        list[length++] = *at;
+    }
+    for (const char *at = text; *at != '\0' && length + 1 < capacity; at++) {
+        list[length++] = *at;
+    }
+    list[length] = '\0';
+}
+
+/* ---- interfaces ------------------------------------------------------------------------------------------------ */
+
+/* The addresses of the interface, as JSON and as text. */
+static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, char *list, size_t capacity) {
+    json_t *addresses = json_array();
+    for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
+        char text[INET6_ADDRSTRLEN];
+        if (strcmp(at->ifa_name, name) == 0 && to_text(at->ifa_addr, text)) {
+            json_array_append_new(addresses, json_string(text));
+            append(list, capacity, text);
+        }
+    }
+    return addresses;
+}
+
+static void check_interfaces(ls_report *report, const struct ifaddrs *interfaces) {
+    json_t *all = json_object();
+    char names[NAMES] = "";
+    for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
+        if (json_object_get(all, at->ifa_name) != NULL) {
+            continue;
+        }
+        char list[NAMES] = "";
+        const bool up = (at->ifa_flags & IFF_UP) != 0;
+        json_t *addresses = addresses_of(interfaces, at->ifa_name, list, sizeof list);
+        json_object_set_new(all, at->ifa_name, json_pack("{s:b, s:o}", "up", up, "addresses", addresses));
+        char line[NAMES + 64];
+        snprintf(line, sizeof line, "%s %s%s%s%s", at->ifa_name, up ? "up" : "down", list[0] != '\0' ? " (" : "", list,
+                 list[0] != '\0' ? ")" : "");
+        append(names, sizeof names, line);
+    }
+    ls_report_fact(report, "interfaces", all, "%s", names[0] != '\0' ? names : "none");
+}
+
+/* ---- which would be used --------------------------------------------------------------------------------------- */
+
+/* The own address that packets to `to` would carry; nothing is sent. */
+static bool find_source(const struct sockaddr *to, char text[INET6_ADDRSTRLEN]) {
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    const int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool found = fd >= 0 && connect(fd, to, size_of(to)) == 0 &&
+                       getsockname(fd, (struct sockaddr *)&own, &size) == 0 && to_text((struct sockaddr *)&own, text);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return found;
+}
+
+/* An address that documentation uses stands for some other machine. */
+static bool find_way_out(char text[INET6_ADDRSTRLEN]) {
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(9)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
+    inet_pton(AF_INET, "192.0.2.1", &four.sin_addr);
+    inet_pton(AF_INET6, "2001:db8::1", &six.sin6_addr);
+    return find_source((struct sockaddr *)&four, text) || find_source((struct sockaddr *)&six, text);
+}
+
+static void report_way(ls_report *report, const char *key, const struct ifaddrs *interfaces, const char *address,
+                       const char *when) {
+    const struct ifaddrs *interface = find_interface(interfaces, address);
+    const char *name = interface != NULL ? interface->ifa_name : "unknown";
+    ls_report_fact(report, key, json_pack("{s:s, s:s}", "interface", name, "address", address), "%s (%s)%s", name,
+                   address, when);
+}
+
+static void check_ways(ls_report *report, const struct ifaddrs *interfaces) {
+    char address[INET6_ADDRSTRLEN];
+    if (find_interface(interfaces, "127.0.0.1") != NULL) {
+        report_way(report, "same_machine", interfaces, "127.0.0.1", ", where the ranks of lockstep run meet");
+    } else {
+        ls_report_fact(report, "same_machine", json_null(), "none: no interface has 127.0.0.1");
+        ls_report_problem(report, "no interface has the address 127.0.0.1, where ranks meet: bring up lo");
+    }
+    if (find_way_out(address)) {
+        report_way(report, "other_machines", interfaces, address, "");
+    } else {
+        ls_report_fact(report, "other_machines", json_null(), "none: no route leads to another machine");
+    }
+}
+
+/* ---- the own name ---------------------------------------------------------------------------------------------- */
+
+static void judge_host(ls_report *report, const char *host, int found, int here, int outward) {
+    if (found == 0) {
+        ls_report_note(report,
+                       "the own host name '%s' does not resolve: give MASTER_ADDR as an address, or put the name in "
+                       "/etc/hosts",
+                       host);
+    } else if (here == 0) {
+        ls_report_note(report, "the own host name '%s' resolves to an address that no interface of this machine has",
+                       host);
+    } else if (outward == 0) {
+        ls_report_note(report,
+                       "the own host name '%s' resolves to this machine's loopback alone: as MASTER_ADDR it serves "
+                       "ranks of this machine only",
+                       host);
+    }
+}
+
+static void check_host(ls_report *report, const struct ifaddrs *interfaces) {
+    char host[HOST_NAME_MAX + 1] = "";
+    char list[NAMES] = "";
+    gethostname(host, sizeof host - 1);
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *results = NULL;
+    const double start = ls_clock_seconds();
+    const int failure = getaddrinfo(host, NULL, &hints, &results);
+    const double seconds = ls_clock_seconds() - start;
+    json_t *addresses = json_array();
+    int found = 0;
+    int here = 0;
+    int outward = 0;
+    for (const struct addrinfo *at = results; failure == 0 && at != NULL; at = at->ai_next) {
+        char text[INET6_ADDRSTRLEN];
+        if (to_text(at->ai_addr, text)) {
+            const struct ifaddrs *interface = find_interface(interfaces, text);
+            const bool loopback = strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0;
+            found++;
+            here += interface != NULL || loopback;
+            outward += interface != NULL && !loopback;
+            json_array_append_new(addresses, json_string(text));
+            append(list, sizeof list, text);
+        }
+    }
+    if (failure == 0) {
+        freeaddrinfo(results);
+    }
+    ls_report_fact(
+        report, "host",
+        json_pack("{s:o, s:o, s:f}", "name", ls_report_text(host), "addresses", addresses, "seconds", seconds),
+        "%s is %s", host,
+        found > 0      ? list
+        : failure != 0 ? gai_strerror(failure)
+                       : "nowhere");
+    judge_host(report, host, found, here, outward);
+    if (seconds > 1.0) {
+        ls_report_note(report, "looking up the own host name took %.1f s: its name server does not answer well",
+                       seconds);
+    }
+}
+
+void ls_doctor_network(ls_report *report) {
+    struct ifaddrs *interfaces = NULL;
+    if (getifaddrs(&interfaces) != 0) {
+        interfaces = NULL;
+    }
+    check_interfaces(report, interfaces);
+    check_ways(report, interfaces);
+    check_host(report, interfaces);
+    if (interfaces != NULL) {
+        freeifaddrs(interfaces);
+    }
+}

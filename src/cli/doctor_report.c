@@ -1,0 +1,176 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cli/doctor.h"
+
+enum { LINE_CAPACITY = 2048 };
+
+/* Makes text safe for a terminal; with `plain` for what takes ASCII alone. */
+static void make_printable(char *text, bool plain) {
+    for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
+        if (*at < ' ' || *at == 0x7f || (plain && *at > 0x7f)) {
+            *at = '?';
+        }
+    }
+}
+
+json_t *ls_report_text(const char *text) {
+    char copy[LINE_CAPACITY];
+    snprintf(copy, sizeof copy, "%s", text);
+    make_printable(copy, false);
+    json_t *string = json_string(copy);
+    if (string == NULL) {
+        make_printable(copy, true);
+        string = json_string(copy);
+    }
+    return string;
+}
+
+void ls_report_make_plain(char *text) {
+    make_printable(text, true);
+}
+
+const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024.0 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024.0;
+        unit++;
+    }
+    snprintf(text, capacity, "%.*f %s", value < 10.0 && unit > 0 ? 1 : 0, value, units[unit]);
+    return text;
+}
+
+bool ls_report_read_line(const char *path, char *line, size_t capacity) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    const bool found = fgets(line, (int)capacity, file) != NULL;
+    fclose(file);
+    if (found) {
+        line[strcspn(line, "\n")] = '\0';
+    }
+    return found;
+}
+
+/* Takes the value. */
+static void add(ls_report *report, json_t *object, const char *key, json_t *value) {
+    if (json_object_set_new(object, key, value) != 0) {
+        report->out_of_memory = true;
+    }
+}
+
+ls_status ls_report_begin(ls_report *report, bool as_json) {
+    *report = (ls_report){.as_json = as_json, .root = json_object(), .problems = json_array(), .notes = json_array()};
+    add(report, report->root, "version", json_string(ls_version()));
+    add(report, report->root, "notes", report->notes);
+    add(report, report->root, "problems", report->problems);
+    if (report->out_of_memory) {
+        json_decref(report->root);
+        return ls_fail(LS_ERR_MEMORY, "lockstep doctor: out of memory");
+    }
+    if (!as_json) {
+        printf("lockstep %s\n", ls_version());
+    }
+    return LS_OK;
+}
+
+void ls_report_section(ls_report *report, const char *key) {
+    report->section = json_object();
+    add(report, report->root, key, report->section);
+    if (!report->as_json) {
+        printf("\n%s\n", key);
+        fflush(stdout);
+    }
+}
+
+/* A key as people read it: "shm_free_bytes" is "shm free"; names of variables stay as they are. */
+static void make_label(const char *key, char *label, size_t capacity) {
+    static const char unit[] = "_bytes";
+    snprintf(label, capacity, "%s", key);
+    if (label[0] < 'a' || label[0] > 'z') {
+        return;
+    }
+    const size_t length = strlen(label);
+    if (length > sizeof unit - 1 && strcmp(label + length - (sizeof unit - 1), unit) == 0) {
+        label[length - (sizeof unit - 1)] = '\0';
+    }
+    for (char *at = label; *at != '\0'; at++) {
+        *at = *at == '_' ? ' ' : *at;
+    }
+}
+
+void ls_report_fact(ls_report *report, const char *key, json_t *value, const char *format, ...) {
+    add(report, report->section, key, value);
+    if (report->as_json) {
+        return;
+    }
+    char label[128];
+    char line[LINE_CAPACITY];
+    make_label(key, label, sizeof label);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    make_printable(line, false);
+    printf("  %-22s %s\n", label, line);
+    fflush(stdout);
+}
+
+static void add_sentence(ls_report *report, json_t *list, const char *kind, const char *format, va_list arguments) {
+    char line[LINE_CAPACITY];
+    vsnprintf(line, sizeof line, format, arguments);
+    make_printable(line, false);
+    report->out_of_memory = json_array_append_new(list, ls_report_text(line)) != 0 || report->out_of_memory;
+    if (!report->as_json) {
+        printf("  %-22s %s\n", kind, line);
+    }
+}
+
+void ls_report_note(ls_report *report, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    add_sentence(report, report->notes, "note:", format, arguments);
+    va_end(arguments);
+}
+
+void ls_report_problem(ls_report *report, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    add_sentence(report, report->problems, "PROBLEM:", format, arguments);
+    va_end(arguments);
+}
+
+/* Problems stand where they were found, and once more at the end, where nobody overlooks them. */
+static void print_end(const ls_report *report) {
+    const size_t count = json_array_size(report->problems);
+    if (count == 0) {
+        printf("\nall that is needed works\n");
+        return;
+    }
+    printf("\n%zu problem%s:\n", count, count == 1 ? "" : "s");
+    for (size_t i = 0; i < count; i++) {
+        printf("  %s\n", json_string_value(json_array_get(report->problems, i)));
+    }
+}
+
+ls_status ls_report_end(ls_report *report, bool *problems) {
+    *problems = json_array_size(report->problems) > 0;
+    add(report, report->root, "ok", json_boolean(!*problems));
+    bool printed = true;
+    if (report->as_json && !report->out_of_memory) {
+        printed = json_dumpf(report->root, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF;
+    } else if (!report->as_json) {
+        print_end(report);
+    }
+    json_decref(report->root);
+    printed = fflush(stdout) == 0 && printed;
+    if (report->out_of_memory) {
+        return ls_fail(LS_ERR_MEMORY, "lockstep doctor: out of memory");
+    }
+    return printed ? LS_OK : ls_fail(LS_ERR_IO, "lockstep doctor: cannot write to standard output");
+}

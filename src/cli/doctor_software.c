@@ -1,0 +1,116 @@
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "cli/doctor.h"
+#include "comm/rendezvous.h"
+#include "tensor/device/cpu/libraries.h"
+
+/* ---- libraries ------------------------------------------------------------------------------------------------- */
+
+enum { VERSION = 160 };
+
+static void onednn_version(void *library, char version[VERSION]) {
+    const dnnl_version_t *(*function)(void) = NULL;
+    *(void **)&function = dlsym(library, "dnnl_version");
+    if (function != NULL) {
+        const dnnl_version_t *found = function();
+        snprintf(version, VERSION, "%d.%d.%d", found->major, found->minor, found->patch);
+    }
+}
+
+static void openblas_version(void *library, char version[VERSION]) {
+    char *(*function)(void) = NULL;
+    *(void **)&function = dlsym(library, "openblas_get_config");
+    if (function != NULL) {
+        snprintf(version, VERSION, "%s", function());
+    }
+}
+
+static void check_library(ls_report *report, const char *key, const void *functions,
+                          void (*read_version)(void *library, char version[VERSION])) {
+    char version[VERSION] = "";
+    Dl_info about;
+    if (functions == NULL) {
+        const char *reason = ls_error_message();
+        ls_report_fact(
+            report, key,
+            json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason)),
+            "not here: %s", reason);
+        ls_report_problem(report, "%s", reason);
+        return;
+    }
+    void *const *first = functions;
+    const char *file = dladdr(*first, &about) != 0 && about.dli_fname != NULL ? about.dli_fname : "";
+    void *library = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+    if (library != NULL) {
+        read_version(library, version);
+        dlclose(library);
+    }
+    ls_report_fact(report, key,
+                   json_pack("{s:b, s:o, s:o, s:n}", "found", true, "version", ls_report_text(version), "file",
+                             ls_report_text(file), "reason"),
+                   "%s (%s)", version[0] != '\0' ? version : "of unknown version", file);
+}
+
+void ls_doctor_libraries(ls_report *report) {
+    check_library(report, "onednn", ls_onednn_open(), onednn_version);
+    check_library(report, "openblas", ls_openblas_open(), openblas_version);
+}
+
+/* ---- environment ----------------------------------------------------------------------------------------------- */
+
+/* Beginnings of the names of variables that matter to Lockstep or to those that start it. */
+static const char *const beginnings[] = {"LOCKSTEP_",
+                                         "OMPI_COMM_WORLD_",
+                                         "PMI_",
+                                         "PMIX_RANK=",
+                                         "SLURM_PROCID=",
+                                         "SLURM_NTASKS=",
+                                         "SLURM_NODEID=",
+                                         "SLURM_LOCALID=",
+                                         "RANK=",
+                                         "WORLD_SIZE=",
+                                         "LOCAL_RANK=",
+                                         "LOCAL_WORLD_SIZE=",
+                                         "MASTER_ADDR=",
+                                         "MASTER_PORT=",
+                                         "GROUP_RANK=",
+                                         "TORCHELASTIC_RESTART_COUNT=",
+                                         "OMP_NUM_THREADS=",
+                                         "OPENBLAS_NUM_THREADS="};
+
+static bool matters(const char *variable) {
+    for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++) {
+        if (strncmp(variable, beginnings[i], strlen(beginnings[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_doctor_environment(ls_report *report) {
+    int count = 0;
+    for (char **at = environ; at != NULL && *at != NULL; at++) {
+        const size_t length = strcspn(*at, "=");
+        char name[128];
+        if (!matters(*at) || length >= sizeof name) {
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s", (int)length, *at);
+        ls_report_make_plain(name);
+        const char *value = (*at)[length] == '=' ? *at + length + 1 : "";
+        const char *shown = strstr(name, "KEY") != NULL ? (value[0] != '\0' ? "(set, not shown)" : "") : value;
+        ls_report_fact(report, name, ls_report_text(shown), "%s", shown);
+        count++;
+    }
+    if (count == 0 && !report->as_json) {
+        printf("  (none that matters here)\n");
+    }
+    ls_job job;
+    if (ls_job_read(&job, NULL) != LS_OK) {
+        ls_report_note(report, "a program started with this environment does not find its job: %s", ls_error_message());
+    }
+}

@@ -1,0 +1,98 @@
+# `lockstep doctor`: that it finds what is here, notices what is broken, keeps the key to itself and writes JSON.
+. "$LS_SOURCE/tests/support/checks.sh"
+for name in $(env | grep -o '^\(LOCKSTEP\|OMPI\|PMI\|SLURM\)_[A-Z_]*'); do unset "$name"; done
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+
+is_json() {
+    if command -v python3 >/dev/null; then
+        python3 -m json.tool out >/dev/null
+    else
+        [ "$(head -1 out)$(tail -1 out)" = "{}" ]
+    fi
+}
+
+# ---- for people ----
+launch doctor </dev/null
+check "ends well here" is "$status" 0
+check "says so" says out "^all that is needed works"
+check "nothing on standard error" is "$(wc -c <err)" 0
+for section in backends devices cores memory limits network libraries environment; do
+    check "tells of $section" says out "^$section\$"
+done
+check "the version comes first" is "$(head -1 out)" "$("$lockstep" --version)"
+check "backend self works" says out "^  self  *works: 1 rank computed and checked"
+check "backend shm works" says out "^  shm  *works: 2 ranks computed and checked"
+for backend in mpi gloo nccl; do
+    check "$backend works, or it says why not" says out "^  $backend  *\(works\|not here\): ..."
+done
+check "the cores are counted" says out "^  usable  *$(nproc): "
+check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
+check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{22\} [^ ]')" 0
+check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
+
+# ---- for programs ----
+launch doctor --json </dev/null
+check "--json ends well" is "$status" 0
+check "--json is JSON" is_json
+for key in version notes problems backends devices cores memory limits network libraries environment ok \
+    available reason self_test model online usable physical quota virtual_machine pair_speedup total_bytes \
+    available_bytes group_limit_bytes shm_bytes shm_free_bytes locked_memory_bytes open_files ptrace_scope \
+    interfaces same_machine other_machines host addresses onednn openblas found file; do
+    check "--json has $key" says out "\"$key\": "
+done
+check "--json: two self-tests at least have passed" test "$(grep -c '"self_test": "pass"' out)" -ge 2
+check "--json: all is well" says out '"ok": true'
+LC_ALL=C launch doctor --help </dev/null
+for key in $(sed -n 's/^  "\([a-z]*\)":.*/\1/p' out) backends cores memory limits network libraries environment; do
+    check "--help tells of $key" says out "$key"
+done
+
+# ---- the environment ----
+secret=correct-horse-battery-staple
+LOCKSTEP_KEY=$secret LOCKSTEP_TIMEOUT=7 RANK=1 WORLD_SIZE=2 launch doctor </dev/null
+check "variables are shown" says out "^  LOCKSTEP_TIMEOUT  *7\$"
+check "the key is said to be set" says out "^  LOCKSTEP_KEY  *(set, not shown)\$"
+check "and not shown" is "$(cat out err | grep -c "$secret")" 0
+check "half an environment of a job is noted" says out "note: .*does not find its job: MASTER_ADDR is not set"
+check "which breaks nothing" is "$status" 0
+LOCKSTEP_KEY=$secret launch doctor --json </dev/null
+check "--json does not show it either" is "$(cat out err | grep -c "$secret")" 0
+env "LOCKSTEP_LOG=$(printf '\377\033[31m')" "$lockstep" doctor --json >out 2>err </dev/null
+check "bytes that are no text: still JSON" is_json
+env "LOCKSTEP_LOG=$(printf '\033[31m')" "$lockstep" doctor >out 2>err </dev/null
+check "bytes that move a terminal's cursor are not passed on" is "$(tr -dc '\033' <out | wc -c)" 0
+
+# ---- what is broken ----
+limited() {
+    LS_TEST_MARK=$mark bash -c 'ulimit -n 8; "$@"; echo "status $?"' bash "$lockstep" "$@" 2>err </dev/null | cat >out
+    status=$(sed -n 's/^status //p' out)
+}
+limited doctor
+check "too few open files: exit status 1" is "$status" 1
+check "too few open files: backend shm fails" says out "^  shm  *FAILS: .*open files"
+check "too few open files: a problem where it is found" says out "^  PROBLEM: *backend shm does not work"
+check "too few open files: and at the end" says out "^[0-9]* problems\{0,1\}:\$"
+limited doctor --json
+check "too few open files: --json exits with 1 too" is "$status" 1
+check "too few open files: --json says so" says out '"ok": false'
+check "too few open files: --json has a failed test" says out '"self_test": "fail"'
+
+# ---- wrong words ----
+# refuses NAME SENTENCE ARGUMENTS...
+refuses() {
+    local name=$1 sentence=$2
+    shift 2
+    launch "$@" </dev/null
+    check "$name: exit status 2" is "$status" 2
+    check "$name: says so" says err "$sentence"
+    check "$name: in one line" lines err 1
+    check "$name: nothing on standard output" is "$(wc -c <out)" 0
+}
+refuses "a word too many" "'shm' is too much" doctor shm
+refuses "an option nearly right" "unknown option --jsn; did you mean --json?" doctor --jsn
+refuses "a value for a flag" "takes no value" doctor --json=1
+refuses "the command nearly right" "did you mean 'lockstep doctor'?" docter
+"$lockstep" doctor >/dev/full 2>err </dev/null
+check "a full disk is an error" is "$?" 1
+check "a full disk: says so" says err "cannot write to standard output"
+finish
