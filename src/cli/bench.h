@@ -34,14 +34,14 @@ typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_P
 
 /* One row: all that is special about a collective. */
 typedef struct ls_bench_collective {
-    const char *name; /* as in ls_comm_NAME */
+    const char *name; /* as in ls_comm_NAME, but for sendrecv */
     ls_bench_parts send, receive;
     bool in_place;            /* sends what it receives into: there is one buffer */
     bool root_alone_receives; /* the others' buffer is left as it is */
     bool reduces;
     double (*bus_factor)(int ranks); /* bus bandwidth / algorithm bandwidth, as nccl-tests defines them */
     ls_status (*run)(const ls_bench_call *call);
-    ls_bench_origin (*origin)(int rank, int part); /* of part `part` of what `rank` receives */
+    ls_bench_origin (*origin)(const ls_bench_call *call, int part); /* of part `part` of what this rank receives */
 } ls_bench_collective;
 
 /* The row of that name, dashes and underscores aside; NULL with an error that lists the names. */

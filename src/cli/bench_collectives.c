@@ -11,26 +11,67 @@ static double once(int ranks) {
     return 1.0;
 }
 
+static double others(int ranks) {
+    return (double)(ranks - 1) / ranks;
+}
+
 static double twice_others(int ranks) {
-    return 2.0 * (ranks - 1) / ranks;
+    return 2.0 * others(ranks);
 }
 
 /* ---- where results come from ----------------------------------------------------------------------------------- */
 
-static ls_bench_origin from_root(int rank, int part) {
-    (void)rank;
+static ls_bench_origin from_root(const ls_bench_call *call, int part) {
+    (void)call;
     return (ls_bench_origin){LS_BENCH_ROOT, part};
 }
 
-static ls_bench_origin from_all(int rank, int part) {
-    (void)rank;
+static ls_bench_origin own_from_root(const ls_bench_call *call, int part) {
+    (void)part;
+    return (ls_bench_origin){LS_BENCH_ROOT, call->rank};
+}
+
+static ls_bench_origin from_all(const ls_bench_call *call, int part) {
+    (void)call;
     return (ls_bench_origin){LS_BENCH_ALL, part};
+}
+
+static ls_bench_origin own_from_all(const ls_bench_call *call, int part) {
+    (void)part;
+    return (ls_bench_origin){LS_BENCH_ALL, call->rank};
+}
+
+/* Part `part` of the result is what rank `part` sent, */
+static ls_bench_origin from_each(const ls_bench_call *call, int part) {
+    (void)call;
+    return (ls_bench_origin){part, 0};
+}
+
+/* or, of that, what was meant for this rank. */
+static ls_bench_origin own_from_each(const ls_bench_call *call, int part) {
+    return (ls_bench_origin){part, call->rank};
+}
+
+static int rank_before(const ls_bench_call *call) {
+    return (call->rank + call->ranks - 1) % call->ranks;
+}
+
+static ls_bench_origin from_before(const ls_bench_call *call, int part) {
+    return (ls_bench_origin){rank_before(call), part};
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
+static ls_status run_allgather(const ls_bench_call *call) {
+    return ls_comm_allgather(call->comm, call->send, call->receive, call->count, call->dtype, NULL);
+}
+
 static ls_status run_allreduce(const ls_bench_call *call) {
     return ls_comm_allreduce(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction, NULL);
+}
+
+static ls_status run_alltoall(const ls_bench_call *call) {
+    return ls_comm_alltoall(call->comm, call->send, call->receive, call->count, call->dtype, NULL);
 }
 
 static ls_status run_barrier(const ls_bench_call *call) {
@@ -41,7 +82,41 @@ static ls_status run_broadcast(const ls_bench_call *call) {
     return ls_comm_broadcast(call->comm, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
 }
 
+static ls_status run_gather(const ls_bench_call *call) {
+    return ls_comm_gather(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
+}
+
+static ls_status run_reduce(const ls_bench_call *call) {
+    return ls_comm_reduce(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction,
+                          LS_BENCH_ROOT, NULL);
+}
+
+static ls_status run_reduce_scatter(const ls_bench_call *call) {
+    return ls_comm_reduce_scatter(call->comm, call->send, call->receive, call->count, call->dtype, call->reduction,
+                                  NULL);
+}
+
+static ls_status run_scatter(const ls_bench_call *call) {
+    return ls_comm_scatter(call->comm, call->send, call->receive, call->count, call->dtype, LS_BENCH_ROOT, NULL);
+}
+
+/* Every rank sends to the next and receives from the one before, as in nccl-tests. */
+static ls_status run_sendrecv(const ls_bench_call *call) {
+    ls_work *sending = NULL;
+    LS_TRY(ls_comm_send(call->comm, call->send, call->count, call->dtype, (call->rank + 1) % call->ranks, 0, &sending));
+    const ls_status received =
+        ls_comm_recv(call->comm, call->receive, call->count, call->dtype, rank_before(call), 0, NULL);
+    const ls_status sent = ls_work_wait(sending);
+    return received != LS_OK ? received : sent;
+}
+
 static const ls_bench_collective collectives[] = {
+    {.name = "allgather",
+     .send = LS_BENCH_ONE,
+     .receive = LS_BENCH_ONE_PER_RANK,
+     .bus_factor = others,
+     .run = run_allgather,
+     .origin = from_each},
     {.name = "allreduce",
      .send = LS_BENCH_ONE,
      .receive = LS_BENCH_ONE,
@@ -49,6 +124,12 @@ static const ls_bench_collective collectives[] = {
      .bus_factor = twice_others,
      .run = run_allreduce,
      .origin = from_all},
+    {.name = "alltoall",
+     .send = LS_BENCH_ONE_PER_RANK,
+     .receive = LS_BENCH_ONE_PER_RANK,
+     .bus_factor = others,
+     .run = run_alltoall,
+     .origin = own_from_each},
     {.name = "barrier", .bus_factor = once, .run = run_barrier, .origin = from_all},
     {.name = "broadcast",
      .receive = LS_BENCH_ONE,
@@ -56,6 +137,40 @@ static const ls_bench_collective collectives[] = {
      .bus_factor = once,
      .run = run_broadcast,
      .origin = from_root},
+    {.name = "gather",
+     .send = LS_BENCH_ONE,
+     .receive = LS_BENCH_ONE_PER_RANK,
+     .root_alone_receives = true,
+     .bus_factor = others,
+     .run = run_gather,
+     .origin = from_each},
+    {.name = "reduce",
+     .send = LS_BENCH_ONE,
+     .receive = LS_BENCH_ONE,
+     .root_alone_receives = true,
+     .reduces = true,
+     .bus_factor = once,
+     .run = run_reduce,
+     .origin = from_all},
+    {.name = "reduce_scatter",
+     .send = LS_BENCH_ONE_PER_RANK,
+     .receive = LS_BENCH_ONE,
+     .reduces = true,
+     .bus_factor = others,
+     .run = run_reduce_scatter,
+     .origin = own_from_all},
+    {.name = "scatter",
+     .send = LS_BENCH_ONE_PER_RANK,
+     .receive = LS_BENCH_ONE,
+     .bus_factor = others,
+     .run = run_scatter,
+     .origin = own_from_root},
+    {.name = "sendrecv",
+     .send = LS_BENCH_ONE,
+     .receive = LS_BENCH_ONE,
+     .bus_factor = once,
+     .run = run_sendrecv,
+     .origin = from_before},
 };
 enum { COLLECTIVES = sizeof collectives / sizeof collectives[0] };
 

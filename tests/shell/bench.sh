@@ -54,7 +54,14 @@ check "keys are those promised" is "$(head -1 out | grep -o '"[a-z0-9_]*":' | tr
 check "times are ordered" awk -F'[:,]' '{ if (!($14 <= $12 && $12 <= $16 && $14 > 0)) exit 1 }' out
 check "all-reduce over 2 ranks: bus bandwidth is 1 times" bus allreduce 2 1
 check "all-reduce over 3 ranks: bus bandwidth is 4/3 times" bus allreduce 3 1.333333333
-check "broadcast: bus bandwidth is 1 times" bus broadcast 3 1
+for collective in broadcast reduce sendrecv; do
+    check "$collective: bus bandwidth is 1 times" bus "$collective" 3 1
+done
+for collective in allgather alltoall gather reduce_scatter scatter; do
+    check "$collective over 3 ranks: bus bandwidth is 2/3 times" bus "$collective" 3 0.666666667
+done
+launch bench reduce-scatter -n 3 --sizes 100 --json --iterations 1 </dev/null
+check "bytes are cut in whole elements for each rank" is "$(key bytes)" 108
 launch bench allreduce --sizes 4,64K </dev/null
 check "a table: two lines of heading, one per size" lines out 4
 check "a table: what was measured" says out "^# allreduce, 2 ranks, backend shm, f32, sum, ordinary memory"
