@@ -256,6 +256,7 @@ size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
         state.floating = ls_dtype_is_floating((ls_dtype)tensor->dtype);
         state.cut = tensor->count > WHOLE_UP_TO;
         state.whole = true;
+        state.width = 1;
         put_tensor(&state);
     }
     if (capacity > 0) {

@@ -294,6 +294,60 @@ static void test_devices_do_not_mix(void **state) {
     ls_release(there);
 }
 
+static void test_clamp_with_odd_bounds(void **state) {
+    (void)state;
+    const ls_dtype dtypes[] = {LS_F32, LS_F64};
+    for (int k = 0; k < 2; k++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = numbers(LS_SHAPE(4), dtypes[k], VALUES(-2, 0, 2, nan_value));
+        check_values(ls_clamp(x, 1, -1), LS_SHAPE(4), dtypes[k], VALUES(-1, -1, -1, nan_value));
+        const double *all_nan = VALUES(nan_value, nan_value, nan_value, nan_value);
+        check_values(ls_clamp(x, nan_value, 1), LS_SHAPE(4), dtypes[k], all_nan);
+        check_values(ls_clamp(x, -1, nan_value), LS_SHAPE(4), dtypes[k], all_nan);
+        assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+        assert_int_equal(ls_backward(ls_sum(ls_clamp(x, -1, 1))), LS_OK);
+        check_values(ls_grad(x), LS_SHAPE(4), dtypes[k], VALUES(0, 1, 0, 0));
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+}
+
+/* A number that an integer dtype does not hold is compared as it is, and sums and products wrap around. */
+static void test_numbers_that_integers_do_not_hold(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
+    check_values(ls_add(x, -1), LS_SHAPE(3), LS_U8, VALUES(255, 6, 254));
+    check_values(ls_sub(x, -1), LS_SHAPE(3), LS_U8, VALUES(1, 8, 0));
+    check_values(ls_mul(x, 300), LS_SHAPE(3), LS_U8, VALUES(0, 52, 212));
+    check_values(ls_maximum(x, -1), LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
+    check_values(ls_eq(x, -1), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
+    check_values(ls_eq(x, 300), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
+    check_values(ls_ge(x, 256), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
+    check_values(ls_le(x, -1), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
+    check_values(ls_gt(x, -1), LS_SHAPE(3), LS_BOOL, VALUES(1, 1, 1));
+    ls_tensor *y = numbers(LS_SHAPE(2), LS_I32, VALUES(INT32_MAX, INT32_MIN));
+    check_values(ls_eq(y, 0x1p31), LS_SHAPE(2), LS_BOOL, VALUES(0, 0));
+    check_values(ls_add(y, 0x1p32), LS_SHAPE(2), LS_I32, VALUES(INT32_MAX, INT32_MIN));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void test_integer_powers_are_exact(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    const int64_t three_to_the_39 = 4052555153018976267;
+    ls_tensor *base = ls_full(LS_SHAPE(1), LS_I64, 3), *exponent = ls_full(LS_SHAPE(1), LS_I64, 39);
+    assert_int_equal(*(int64_t *)ls_data(ls_pow(base, 39)), three_to_the_39);
+    assert_int_equal(*(int64_t *)ls_data(ls_pow(base, exponent)), three_to_the_39);
+    check_values(ls_pow(base, 3), LS_SHAPE(1), LS_I64, VALUES(27));
+    ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(2, 20, 255));
+    check_values(ls_pow(x, 2), LS_SHAPE(3), LS_U8, VALUES(4, 144, 1));
+    check_values(ls_pow(x, 0), LS_SHAPE(3), LS_U8, VALUES(1, 1, 1));
+    ls_tensor *signs = numbers(LS_SHAPE(4), LS_I32, VALUES(1, -1, 2, 0));
+    ls_tensor *negative = numbers(LS_SHAPE(4), LS_I32, VALUES(-3, -3, -3, -3));
+    check_values(ls_pow(signs, negative), LS_SHAPE(4), LS_I32, VALUES(1, -1, 0, 0));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* Without a scope everything made on the way is freed: the sanitizer would tell. */
 static void test_without_a_scope(void **state) {
     (void)state;
@@ -322,6 +376,9 @@ int main(void) {
         cmocka_unit_test(test_empty_tensors),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_devices_do_not_mix),
+        cmocka_unit_test(test_clamp_with_odd_bounds),
+        cmocka_unit_test(test_numbers_that_integers_do_not_hold),
+        cmocka_unit_test(test_integer_powers_are_exact),
         cmocka_unit_test(test_without_a_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -228,6 +228,12 @@ static void test_refusals(void **state) {
     REFUSES(ls_expand(x, LS_SHAPE(2, 4)), "ls_expand: [2, 3] cannot become [2, 4]: axis 1 has size 3");
     REFUSES(ls_expand(x, LS_SHAPE(3)), "ls_expand: [2, 3] cannot become [3]");
     REFUSES(ls_expand(x, LS_SHAPE(-1, 2, 3)), "ls_expand: [2, 3] cannot become [-1, 2, 3]");
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *one = ls_ones(LS_SHAPE(1), LS_U8);
+    REFUSES(ls_expand(one, LS_SHAPE(INT64_C(1) << 40, INT64_C(1) << 40)), "it has more elements than can be counted");
+    ls_tensor *long_one = ls_expand(one, LS_SHAPE(INT64_C(1) << 62));
+    REFUSES(ls_concat((ls_tensor *[]){long_one, long_one}, 2, 0), "more positions along axis 0 than can be counted");
+    assert_int_equal(ls_scope_end(scope), LS_OK);
     REFUSES(ls_narrow(x, 1, 1, 3), "ls_narrow: 3 positions from 1 of axis 1 of [2, 3], which has 3");
     REFUSES(ls_narrow(x, 1, 0, -1), "ls_narrow: -1 positions");
     REFUSES(ls_narrow(x, 1, INT64_MIN, 1), "ls_narrow: 1 positions");

@@ -80,6 +80,9 @@ static void test_nothing_to_show(void **state) {
 
 static void test_long_lines_break(void **state) {
     (void)state;
+    expect(ls_zeros(LS_SHAPE(25), LS_F32),
+           "tensor([0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0., 0.,\n"
+           "        0.])");
     expect(ls_arange(LS_SHAPE(40), LS_F32),
            "tensor([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8.,  9., 10., 11., 12., 13.,\n"
            "        14., 15., 16., 17., 18., 19., 20., 21., 22., 23., 24., 25., 26., 27.,\n"

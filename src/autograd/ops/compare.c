@@ -37,7 +37,7 @@ static ls_tensor *compare_number(const ls_op *op, ls_tensor *a, double number) {
     if (a == NULL) {
         return ls_apply(op, &a, 1, &parameters);
     }
-    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(ls_promote_number(a, number)), LS_BOOL);
+    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype_with(ls_promote_number(a, number), number), LS_BOOL);
 }
 
 ls_tensor *ls_eq_tensor(ls_tensor *a, ls_tensor *b) {

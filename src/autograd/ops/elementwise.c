@@ -298,12 +298,22 @@ static ls_tensor *arithmetic_number(const ls_op *op, ls_tensor *a, double number
     return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(result), result);
 }
 
+/* Sums and products of integers wrap around, also those with a number that the dtype does not hold. */
+static ls_tensor *wrapping_number(const ls_op *op, ls_tensor *a, double number) {
+    const ls_op_parameters parameters = {.number = {number}};
+    if (ready(a, a)) {
+        return ls_apply(op, &a, 1, &parameters);
+    }
+    const ls_dtype result = ls_promote_number(a, number);
+    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype_with(result, number), result);
+}
+
 ls_tensor *ls_add_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&add_op, a, b);
 }
 
 ls_tensor *ls_add_number(ls_tensor *a, double b) {
-    return arithmetic_number(&add_number_op, a, b);
+    return wrapping_number(&add_number_op, a, b);
 }
 
 ls_tensor *ls_sub_tensor(ls_tensor *a, ls_tensor *b) {
@@ -314,7 +324,7 @@ ls_tensor *ls_sub_tensor(ls_tensor *a, ls_tensor *b) {
 }
 
 ls_tensor *ls_sub_number(ls_tensor *a, double b) {
-    return arithmetic_number(&sub_number_op, a, b);
+    return wrapping_number(&sub_number_op, a, b);
 }
 
 ls_tensor *ls_mul_tensor(ls_tensor *a, ls_tensor *b) {
@@ -322,7 +332,7 @@ ls_tensor *ls_mul_tensor(ls_tensor *a, ls_tensor *b) {
 }
 
 ls_tensor *ls_mul_number(ls_tensor *a, double b) {
-    return arithmetic_number(&mul_number_op, a, b);
+    return wrapping_number(&mul_number_op, a, b);
 }
 
 ls_tensor *ls_maximum_tensor(ls_tensor *a, ls_tensor *b) {
@@ -354,9 +364,9 @@ ls_tensor *ls_div_number(ls_tensor *a, double b) {
     return real_function(&div_number_op, a, &(ls_op_parameters){.number = {b}});
 }
 
-/* Integer powers by way of f64, which holds them exactly up to 2^53. */
+/* Integer powers by way of i64, where they are exact and wrap around as products do. */
 static ls_dtype power_dtype(ls_dtype result) {
-    return ls_dtype_is_floating(result) ? ls_compute_dtype(result) : LS_F64;
+    return ls_dtype_is_floating(result) ? ls_compute_dtype(result) : LS_I64;
 }
 
 ls_tensor *ls_pow_tensor(ls_tensor *a, ls_tensor *b) {

@@ -28,7 +28,10 @@ static ls_status concat_shape(ls_op_call *call) {
             return ls_fail(LS_ERR_SHAPE, "ls_concat: tensor %d, %s, does not fit tensor 0, %s, along axis %d", i,
                            LS_SHAPE_TEXT(next), LS_SHAPE_TEXT(first), axis);
         }
-        size[axis] += next->size[axis];
+        if (__builtin_add_overflow(size[axis], next->size[axis], &size[axis])) {
+            return ls_fail(LS_ERR_SHAPE, "ls_concat: the tensors have more positions along axis %d than can be counted",
+                           axis);
+        }
     }
     call->output = ls_tensor_new(call->op->name, first->ndim, size, first->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;

@@ -43,6 +43,13 @@ ls_dtype ls_promote_number(const ls_tensor *a, double number) {
     return dtype == LS_BOOL ? LS_I64 : dtype;
 }
 
+ls_dtype ls_compute_dtype_with(ls_dtype dtype, double number) {
+    const bool held = dtype == LS_U8    ? number >= 0 && number <= UINT8_MAX
+                      : dtype == LS_I32 ? number >= INT32_MIN && number <= INT32_MAX
+                                        : true;
+    return held ? ls_compute_dtype(dtype) : LS_I64;
+}
+
 ls_dtype ls_promote_real(ls_dtype dtype) {
     return ls_dtype_is_floating(dtype) ? dtype : LS_F32;
 }

@@ -24,6 +24,9 @@ static inline ls_dtype ls_compute_dtype(ls_dtype dtype) {
     return dtype == LS_BF16 || dtype == LS_F16 ? LS_F32 : dtype;
 }
 
+/* The same beside a number: i64 for a smaller integer that does not hold it. */
+ls_dtype ls_compute_dtype_with(ls_dtype dtype, double number);
+
 /* Whether kernels compute it as it is and it can have a gradient: f32 or f64. */
 static inline bool ls_is_plain(ls_dtype dtype) {
     return dtype == LS_F32 || dtype == LS_F64;

@@ -299,6 +299,8 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
         return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more dimensions", LS_SHAPE_TEXT(x),
                              asked.text);
     }
+    int64_t bytes = (int64_t)ls_dtype_size(x->dtype);
+    bool fits = true;
     for (int i = 0; i < shape.ndim; i++) {
         const int64_t old = i < added ? 1 : x->size[i - added];
         const int64_t size = shape.size[i] == -1 && i >= added ? old : shape.size[i];
@@ -307,6 +309,11 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
                                  LS_SHAPE_TEXT(x), asked.text, i, (long long)old);
         }
         shape.size[i] = size;
+        fits = !__builtin_mul_overflow(bytes, size != 0 ? size : 1, &bytes) && fits;
+    }
+    if (!fits) { /* no memory is needed, but everything counts elements in 64 bits */
+        return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more elements than can be counted",
+                             LS_SHAPE_TEXT(x), asked.text);
     }
     const ls_op_parameters parameters = shape_parameters(shape.ndim, shape.size);
     return ls_apply(&expand_op, &x, 1, &parameters);

@@ -12,7 +12,7 @@ LS_MAP2_CALLS(silu_backward, LS_NONE, g, x, (g * LS_SIGMOID(x) * (1 + x * (1 - L
 LS_MAP2_CALLS(softplus_backward, LS_NONE, g, x, (g * LS_SIGMOID(x)))
 LS_MAP2(leaky_relu_backward, LS_TAKE(slope), g, x, x > 0 ? g : slope * g)
 LS_MAP2_CALLS(elu_backward, LS_TAKE(alpha), g, x, x > 0 ? g : g * alpha * exp(x))
-LS_MAP2(clamp_backward, LS_TAKE2(low, high), g, x, (x < low || x > high) ? 0 : g)
+LS_MAP2(clamp_backward, LS_TAKE2(low, high), g, x, ((x >= low) & (x <= high)) ? g : 0) /* NaN is not inside */
 
 LS_MAP2(sqrt_backward, LS_NONE, g, y, g / (2 * y))
 LS_MAP2(tanh_backward, LS_NONE, g, y, (g * (1 - y * y)))

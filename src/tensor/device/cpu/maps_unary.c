@@ -4,7 +4,10 @@
 LS_MAP1_ANY(neg, LS_NONE, x, -(U)x)
 LS_MAP1_ANY(abs, LS_NONE, x, (x > 0 ? (U)x : -(U)x) + 0) /* + 0 turns -0 into 0 */
 LS_MAP1_ANY(square, LS_NONE, x, ((U)x * (U)x))
-LS_MAP1_ANY(clamp, LS_TAKE2(low, high), x, (x < low ? low : (x > high ? high : x)))
+/* Where low > high, high wins; a bound that is NaN makes all NaN; no branches, so that loops vectorise. */
+#define AT_LEAST(x, low) ((((x) < (low)) | ((low) != (low))) ? (low) : (x))
+#define AT_MOST(x, high) ((((x) > (high)) | ((high) != (high))) ? (high) : (x))
+LS_MAP1_ANY(clamp, LS_TAKE2(low, high), x, AT_MOST(AT_LEAST(x, low), high))
 
 LS_MAP1(sqrt, LS_NONE, x, sqrt(x))
 LS_MAP1_CALLS(exp, LS_NONE, x, exp(x))
