@@ -86,9 +86,12 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
     ls_tensor *x = ls_tensor_give(batch);
     for (int i = 0; i < chain->count && x != NULL; i++) {
         const ls_transform_step *step = &chain->steps[i];
-        x = step->function(x, step->user != NULL ? step->user : (void *)step->numbers);
+        x = step->function(x, step->built_in ? (void *)step->numbers : step->user);
     }
     ls_no_grad(before);
+    if (x == NULL && !ls_scope_explains_null(ls_thread())) {
+        (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform gave NULL without an error");
+    }
     ls_tensor *result = x != NULL && x->scope != scope ? ls_tensor_hold(x) : ls_tensor_take(x);
     if (ls_scope_end(scope) != LS_OK || result == NULL) {
         ls_tensor_drop(result);

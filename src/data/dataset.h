@@ -15,7 +15,8 @@
 /* A transform and its argument: the user's pointer, or two numbers that the data set keeps for its own transforms. */
 typedef struct ls_transform_step {
     ls_transform function;
-    void *user; /* NULL: the numbers below */
+    void *user;
+    bool built_in; /* it is given the numbers instead of `user` */
     double numbers[2];
 } ls_transform_step;
 

@@ -1,5 +1,6 @@
 /* Transforms of whole batches. */
 #include "data/dataset.h"
+#include "tensor/scope.h"
 
 static void sample_of(const ls_tensor *batch, ls_shape *shape, ls_dtype *dtype) {
     shape->ndim = batch->ndim - 1;
@@ -70,9 +71,10 @@ ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviat
         return NULL;
     }
     const double scale = dataset->layout.input_dtype == LS_U8 ? 1.0 / 255 : 1.0;
-    return add_step(
-        dataset, &dataset->input,
-        (ls_transform_step){.function = scale_and_shift, .numbers = {scale / deviation, -mean / deviation}});
+    return add_step(dataset, &dataset->input,
+                    (ls_transform_step){.function = scale_and_shift,
+                                        .built_in = true,
+                                        .numbers = {scale / deviation, -mean / deviation}});
 }
 
 static ls_tensor *flatten_samples(ls_tensor *batch, void *user) {
@@ -88,7 +90,16 @@ ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
 static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
     const double *numbers = user;
     const int64_t classes = (int64_t)numbers[0];
-    ls_tensor *wanted = ls_unsqueeze(ls_to(batch, LS_I64), -1);
+    ls_tensor *targets = ls_to(batch, LS_I64);
+    if (ls_count(targets) > 0) {
+        const double least = ls_item(ls_min(targets)), largest = ls_item(ls_max(targets));
+        if (least < 0 || largest >= (double)classes) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_one_hot: the target %g is not one of %lld classes",
+                          least < 0 ? least : largest, (long long)classes);
+            return ls_scope_failed();
+        }
+    }
+    ls_tensor *wanted = ls_unsqueeze(targets, -1);
     return ls_to(ls_eq(wanted, ls_arange(LS_SHAPE(classes), LS_I64)), LS_F32);
 }
 
@@ -99,5 +110,5 @@ ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes) {
                             (long long)classes);
     }
     return add_step(dataset, dataset != NULL ? &dataset->target : NULL,
-                    (ls_transform_step){.function = to_one_hot, .numbers = {(double)classes, 0}});
+                    (ls_transform_step){.function = to_one_hot, .built_in = true, .numbers = {(double)classes, 0}});
 }

@@ -239,7 +239,21 @@ static ls_status plan_columns(csv_reader *reader, const ls_csv_options *options,
     return status;
 }
 
+/* Some editors begin UTF-8 files with a mark. Other encodings have zero bytes, which would end fields early. */
+static ls_status check_text(csv_reader *reader) {
+    static const char byte_order_mark[] = "\xEF\xBB\xBF";
+    const size_t size = (size_t)(reader->end - reader->at);
+    if (memchr(reader->at, '\0', size) != NULL) {
+        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s holds zero bytes: it is not UTF-8 text", reader->path);
+    }
+    if (strncmp(reader->at, byte_order_mark, strlen(byte_order_mark)) == 0) {
+        reader->at += strlen(byte_order_mark);
+    }
+    return LS_OK;
+}
+
 static ls_status read_table(csv_reader *reader, const ls_csv_options *options, csv_table *table) {
+    LS_TRY(check_text(reader));
     skip_blank_lines(reader);
     if (reader->at >= reader->end) {
         return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s is empty", reader->path);

@@ -181,6 +181,12 @@ ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
                        "more can be written",
                        path != NULL ? path : "NULL");
     }
+    for (int i = 0; i < ls_ndim(tensor); i++) {
+        if (ls_size(tensor, i) > UINT32_MAX) {
+            return ls_fail(LS_ERR_SHAPE, "ls_idx_write: %s: %s has a size of more than 32 bits, which IDX cannot tell",
+                           path, LS_SHAPE_TEXT(tensor));
+        }
+    }
     const size_t room = 4 + 4 * (size_t)ls_ndim(tensor) + (size_t)ls_count(tensor) * type->width;
     unsigned char *bytes = ls_allocate(room);
     if (bytes == NULL) {

@@ -13,6 +13,8 @@
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
 
+static const char metadata_name[] = "__metadata__";
+
 static const char *const type_names[LS_DTYPE_COUNT] = {
     [LS_F32] = "F32", [LS_F64] = "F64", [LS_BF16] = "BF16", [LS_F16] = "F16",
     [LS_I64] = "I64", [LS_I32] = "I32", [LS_U8] = "U8",     [LS_BOOL] = "BOOL",
@@ -42,7 +44,7 @@ static bool add_metadata(json_t *header, const char *const *metadata) {
     for (; good && metadata[0] != NULL; metadata += 2) {
         good = json_object_set_new(pairs, metadata[0], json_string(metadata[1])) == 0;
     }
-    return json_object_set_new(header, "__metadata__", pairs) == 0 && good;
+    return json_object_set_new(header, metadata_name, pairs) == 0 && good;
 }
 
 /* The header's text, padded with spaces so that the data is aligned; from malloc. NULL without memory. */
@@ -87,11 +89,18 @@ static ls_status write_all(ls_new_file *file, const char *header, size_t header_
 }
 
 static ls_status check_tensors(const ls_named *tensors, int count) {
+    if (count < 0 || (tensors == NULL && count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_safetensors_save: %d tensors%s", count, tensors == NULL ? " at NULL" : "");
+    }
     for (int i = 0; i < count; i++) {
         if (tensors[i].name == NULL || tensors[i].tensor == NULL || !ls_is_contiguous(tensors[i].tensor)) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_safetensors_save: tensor %d (%s) is %s", i,
                            tensors[i].name != NULL ? tensors[i].name : "without a name",
                            tensors[i].tensor == NULL ? "NULL" : "not contiguous or has no name");
+        }
+        if (strcmp(tensors[i].name, metadata_name) == 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_safetensors_save: no tensor can be named %s: the format keeps that name", metadata_name);
         }
         for (int j = 0; j < i; j++) {
             if (strcmp(tensors[i].name, tensors[j].name) == 0) {
@@ -233,7 +242,7 @@ static ls_status read_tensors(ls_safetensors *file, const char *path, const unsi
     json_t *value;
     size_t covered = 0;
     json_object_foreach(file->header, name, value) {
-        if (strcmp(name, "__metadata__") == 0) {
+        if (strcmp(name, metadata_name) == 0) {
             continue;
         }
         entry parsed;
@@ -316,6 +325,6 @@ ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
     return file != NULL && key != NULL
-               ? json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key))
+               ? json_string_value(json_object_get(json_object_get(file->header, metadata_name), key))
                : NULL;
 }

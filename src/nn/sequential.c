@@ -23,6 +23,9 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
 
 ls_module *ls_sequential_of(ls_module *const *modules, int count) {
     static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};
+    if (count < 0 || (modules == NULL && count > 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_sequential: %d modules%s", count, modules == NULL ? " at NULL" : "");
+    }
     ls_module *module = ls_module_new(&type);
     for (int i = 0; i < count; i++) {
         char name[16];

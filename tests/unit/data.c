@@ -119,6 +119,55 @@ static ls_tensor *lose_a_row(ls_tensor *batch, void *user) {
     return ls_narrow(batch, 0, 0, 0);
 }
 
+static ls_tensor *expect_no_user(ls_tensor *batch, void *user) {
+    return user == NULL ? batch : NULL;
+}
+
+static ls_tensor *give_nothing(ls_tensor *batch, void *user) {
+    (void)batch;
+    (void)user;
+    return NULL;
+}
+
+static ls_tensor *fail_in_words(ls_tensor *batch, void *user) {
+    (void)batch;
+    (void)user;
+    (void)ls_error_set(LS_ERR_STOPPED, "the user's own words");
+    return NULL;
+}
+
+static void test_transforms_that_fail(void **state) {
+    (void)state;
+    ls_dataset *set = ls_dataset_transform_input(counting_set(5), expect_no_user, NULL);
+    assert_non_null(set);
+    ls_dataset_free(set);
+    assert_null(ls_dataset_transform_input(counting_set(5), give_nothing, NULL));
+    assert_non_null(strstr(ls_error_message(), "a transform gave NULL"));
+    assert_null(ls_dataset_transform_input(counting_set(5), fail_in_words, NULL));
+    assert_string_equal(ls_error_message(), "the user's own words");
+}
+
+static void test_one_hot_of_a_class_too_many(void **state) {
+    (void)state;
+    const int64_t labels[] = {2, 3}, negative[] = {-1, 1};
+    ls_dataset *set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, labels));
+    ls_loader *loader =
+        ls_loader_new(ls_dataset_one_hot(set, 3), &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), "the target 3 is not one of 3 classes"));
+    ls_loader_free(loader);
+    set = ls_tensor_dataset(ls_zeros(LS_SHAPE(2), LS_F32), ls_from(LS_SHAPE(2), LS_I64, negative));
+    assert_null(ls_dataset_one_hot(set, 3));
+    assert_non_null(strstr(ls_error_message(), "the target -1 is not one of 3 classes"));
+    set = ls_tensor_dataset(ls_zeros(LS_SHAPE(0, 2), LS_F32), ls_zeros(LS_SHAPE(0), LS_I64));
+    loader = ls_loader_new(ls_dataset_one_hot(set, 3), NULL);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_false(more);
+    ls_loader_free(loader);
+}
+
 static void test_user_transforms(void **state) {
     (void)state;
     double number = 100;
@@ -191,6 +240,8 @@ int main(void) {
         cmocka_unit_test(test_shuffle_is_a_permutation_of_seed_and_epoch),
         cmocka_unit_test(test_transforms_change_batches_and_layout),
         cmocka_unit_test(test_user_transforms),
+        cmocka_unit_test(test_transforms_that_fail),
+        cmocka_unit_test(test_one_hot_of_a_class_too_many),
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_errors),
     };

@@ -113,6 +113,10 @@ static void test_csv_reads_columns(void **state) {
     expect_numbers(ls_csv_read(csv("1;2\n3;4"), &(ls_csv_options){.separator = ';', .no_header = true}), 2, 2,
                    (const float[]){1, 2, 3, 4});
     expect_numbers(ls_csv_read(csv("x\n7\n"), NULL), 1, 1, (const float[]){7});
+    const char *marked[] = {"x"};
+    expect_numbers(
+        ls_csv_read(csv("\xEF\xBB\xBFx,y\r\n7,8\r\n"), &(ls_csv_options){.columns = marked, .column_count = 1}), 1, 1,
+        (const float[]){7});
     ls_tensor *none = ls_csv_read(csv("x,y\n"), NULL);
     assert_int_equal(ls_size(none, 0), 0);
     assert_int_equal(ls_size(none, 1), 2);
@@ -131,6 +135,9 @@ static void test_csv_errors_name_line_and_column(void **state) {
     expect_csv_error("a,b\n1,2\n3\n", NULL, "line 3: 1 fields where the first line has 2");
     expect_csv_error("a,b\n1,2,3\n", NULL, "line 2: 3 fields");
     expect_csv_error("", NULL, "is empty");
+    expect_csv_error("\xEF\xBB\xBF", NULL, "is empty");
+    assert_null(ls_csv_read(test_file("table.csv", "1\0002,3\n", 6), &(ls_csv_options){.no_header = true}));
+    assert_non_null(strstr(ls_error_message(), "zero bytes"));
     expect_csv_error("a,\"b\n1,2\n", NULL, "does not end");
     expect_csv_error("a\"b,c\"\n1,2\n", NULL, "quote");
     const char *const missing[] = {"c"};
@@ -210,6 +217,17 @@ static void test_safetensors_refuses_bad_files(void **state) {
     const unsigned char tiny[] = {255, 255, 255, 255};
     assert_null(ls_safetensors_load(test_file("tiny", tiny, sizeof tiny)));
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+}
+
+static void test_safetensors_refuses_bad_arguments(void **state) {
+    (void)state;
+    const char *path = test_file("arguments.safetensors", "", 0);
+    assert_int_equal(ls_safetensors_save(path, NULL, 3, NULL), LS_ERR_ARGUMENT);
+    assert_int_equal(ls_safetensors_save(path, NULL, -1, NULL), LS_ERR_ARGUMENT);
+    const ls_named kept = {"__metadata__", ls_ones(LS_SHAPE(1), LS_F32)};
+    assert_int_equal(ls_safetensors_save(path, &kept, 1, NULL), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), "__metadata__"));
+    ls_release(kept.tensor);
 }
 
 static void test_safetensors_leaves_the_old_file_when_it_fails(void **state) {
@@ -322,6 +340,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
+        cmocka_unit_test(test_safetensors_refuses_bad_arguments),
         cmocka_unit_test(test_safetensors_leaves_the_old_file_when_it_fails),
         cmocka_unit_test(test_full_disk_keeps_the_old_file),
         cmocka_unit_test(test_random_damage),

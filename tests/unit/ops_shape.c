@@ -228,6 +228,7 @@ static void test_refusals(void **state) {
     REFUSES(ls_expand(x, LS_SHAPE(2, 4)), "ls_expand: [2, 3] cannot become [2, 4]: axis 1 has size 3");
     REFUSES(ls_expand(x, LS_SHAPE(3)), "ls_expand: [2, 3] cannot become [3]");
     REFUSES(ls_expand(x, LS_SHAPE(-1, 2, 3)), "ls_expand: [2, 3] cannot become [-1, 2, 3]");
+    REFUSES(ls_expand(x, ((ls_shape){100, {0}})), "ls_expand: more than 8 dimensions");
     ls_scope *scope = ls_scope_begin();
     ls_tensor *one = ls_ones(LS_SHAPE(1), LS_U8);
     REFUSES(ls_expand(one, LS_SHAPE(INT64_C(1) << 40, INT64_C(1) << 40)), "it has more elements than can be counted");

@@ -293,9 +293,12 @@ ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
     if (x == NULL) {
         return ls_apply(&expand_op, &x, 1, NULL);
     }
-    const ls_shape_text asked = ls_shape_describe(shape.ndim < 0 ? 0 : shape.ndim, shape.size);
+    if (shape.ndim < 0 || shape.ndim > LS_MAX_DIMS) {
+        return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: more than %d dimensions", LS_MAX_DIMS);
+    }
+    const ls_shape_text asked = ls_shape_describe(shape.ndim, shape.size);
     const int added = shape.ndim - x->ndim;
-    if (shape.ndim > LS_MAX_DIMS || added < 0) {
+    if (added < 0) {
         return ls_fail_noted(LS_ERR_SHAPE, "ls_expand: %s cannot become %s: it has more dimensions", LS_SHAPE_TEXT(x),
                              asked.text);
     }
