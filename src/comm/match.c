@@ -80,7 +80,7 @@ ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_matc
     receipt->header = *header;
     *target = (ls_match_target){.into = receipt->refused ? NULL : receipt->call.receive, .receipt = receipt};
     if (header->remote) {
-        LS_TRY(match->fetch(match->context, header, target->into));
+        LS_TRY(match->fetch(match->context, header, &receipt->call, receipt->refused));
         receipt->arrived = true;
     }
     return LS_OK;
@@ -130,7 +130,7 @@ static ls_status take(ls_match *match, ls_match_message *message, const ls_call 
     const bool wanted = agrees(&header, call);
     ls_status status = LS_OK;
     if (header.remote) {
-        status = match->fetch(match->context, &header, wanted ? call->receive : NULL);
+        status = match->fetch(match->context, &header, call, !wanted);
     } else if (wanted) {
         copy(call->receive, message + 1, header.bytes);
     }

@@ -41,8 +41,9 @@ struct ls_match_message {
     bool complete;
 };
 
-/* Brings the content of a remote message to `into`, or lets the sender know that it is refused where that is NULL. */
-typedef ls_status ls_match_fetch(void *context, const ls_match_header *header, void *into);
+/* Brings the content of a remote message to the buffer of `call`, which receives it, or lets the sender know that it is
+ * refused. */
+typedef ls_status ls_match_fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused);
 
 typedef struct ls_match {
     ls_match_receipt *receipts;

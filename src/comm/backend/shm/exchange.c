@@ -205,7 +205,7 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     const size_t bytes = piece.count * shm->call.width;
     const ls_shm_region *region = region_of(shm, cell->region);
     if (region == NULL) {
-        return ls_shm_pull(shm, from, target_of(shm, piece), cell->send + at, bytes);
+        return ls_shm_pull(shm, &shm->call, from, target_of(shm, piece), cell->send + at, bytes);
     }
     reach how;
     memcpy(&how, cell->payload, sizeof how);

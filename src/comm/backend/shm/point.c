@@ -174,13 +174,13 @@ static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
  */
 
 /* ls_match_fetch: reads an announced message and answers. */
-static ls_status fetch(void *context, const ls_match_header *header, void *into) {
+static ls_status fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused) {
     ls_shm *shm = context;
-    if (into != NULL) {
-        LS_TRY(ls_shm_pull(shm, header->from, into, header->address, header->bytes));
+    if (!refused) {
+        LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
     }
     const ls_call none = {0};
-    ls_shm_sending *answer = make_sending(shm, &none, into != NULL ? LS_SHM_TAKEN : LS_SHM_REFUSED);
+    ls_shm_sending *answer = make_sending(shm, &none, refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
     if (answer == NULL) {
         return LS_ERR_MEMORY;
     }

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include "comm/backend/shm/shm.h"
 
-#define MAGIC UINT64_C(0x6c6f636b73746570)
+#define DYING_MS 200 /* that the end of a process may take */
+#define MAGIC    UINT64_C(0x6c6f636b73746570)
 
 static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
     const struct iovec here = {.iov_base = into, .iov_len = bytes};
@@ -37,18 +39,29 @@ void ls_shm_pull_offer(ls_shm *shm) {
     shm->people[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
 }
 
+/* `what` befell the rank; NULL: nothing, but its memory cannot be read. */
+static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const char *what) {
+    char name[64];
+    ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    const int process = (int)shm->people[rank].process;
+    if (what == NULL) {
+        return ls_shm_give_up(shm, ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name,
+                                           rank, process, strerror(errno)));
+    }
+    return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what));
+}
+
 /*
  * Between threads a rank that fails may free its buffers at once. So whoever reads says so first and then looks whether
  * all is well; whoever fails says that first and then waits for the readers (ls_shm_pull_settle).
  */
-static ls_status copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+static ls_status copy_between_threads(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address,
+                                      size_t bytes) {
     _Atomic uint32_t *reading = &shm->people[shm->rank].reading;
     atomic_store(reading, 1);
     ls_status status = ls_shm_sound(shm);
     if (status == LS_OK && atomic_load(&shm->people[rank].left) != 0) {
-        char name[64];
-        ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
-        status = ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d left in the middle of it", name, rank));
+        status = fail_read(shm, call, rank, "left in the middle of it");
     }
     if (status == LS_OK) {
         memcpy(into, (const void *)(uintptr_t)address, bytes);
@@ -65,19 +78,29 @@ void ls_shm_pull_settle(const ls_shm *shm) {
     }
 }
 
-ls_status ls_shm_pull(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+/* A process that ends gives up its memory before its lock. */
+static bool is_dying(const ls_shm *shm, int rank) {
+    const int failure = errno;
+    bool dying = false;
+    for (int i = 0; i < DYING_MS && !dying; i++) {
+        dying = !ls_shm_alive(shm, rank);
+        if (!dying) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        }
+    }
+    errno = failure;
+    return dying;
+}
+
+ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes) {
     if (shm->file < 0) {
-        return copy_between_threads(shm, rank, into, address, bytes);
+        return copy_between_threads(shm, call, rank, into, address, bytes);
     }
     size_t done = 0;
     while (done < bytes) {
         const ssize_t got = read_memory(shm, rank, (unsigned char *)into + done, address + done, bytes - done);
         if (got <= 0) {
-            const bool gone = !ls_shm_alive(shm, rank);
-            return ls_shm_give_up(shm, ls_fail(gone ? LS_ERR_PEER : LS_ERR_IO,
-                                               "ls_comm: rank %d (process %d) %s while its memory was read: %s", rank,
-                                               (int)shm->people[rank].process, gone ? "died" : "refused",
-                                               strerror(got < 0 ? errno : EFAULT)));
+            return fail_read(shm, call, rank, is_dying(shm, rank) ? "died" : NULL);
         }
         done += (size_t)got;
     }

@@ -225,8 +225,8 @@ static inline void ls_shm_pause(void) {
 void ls_shm_pull_offer(ls_shm *shm);
 bool ls_shm_pull_probe(ls_shm *shm);
 
-/* Copies `bytes` at `address` in the memory of `rank`. */
-ls_status ls_shm_pull(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes);
+/* Copies `bytes` at `address` in the memory of `rank`, for `call`. */
+ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes);
 
 /* After a failure: returns when no other thread reads from this rank's buffers any more. */
 void ls_shm_pull_settle(const ls_shm *shm);
