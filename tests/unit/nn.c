@@ -32,9 +32,9 @@ static void test_names_and_sizes(void **state) {
 static void test_constructors_nest_over_errors(void **state) {
     (void)state;
     assert_null(ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(0, 3), ls_nn_relu()));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_linear: 0 inputs and 3 outputs"));
     assert_null(ls_sequential_of(NULL, 3));
     assert_null(ls_sequential_of(NULL, -1));
-    assert_non_null(strstr(ls_error_message(), "ls_nn_linear: 0 inputs and 3 outputs"));
     assert_null(ls_nn_dropout(1.5));
     ls_module *model = ls_nn_relu();
     (void)ls_module_add_parameter(model, "a.b", ls_ones(LS_SHAPE(1), LS_F32));
