@@ -158,7 +158,8 @@ LS_API void ls_print(const ls_tensor *tensor);
 /*
  * ---- changing in place ------------------------------------------------------------------------------------------
  * Never recorded. LS_ERR_STATE for what a recorded operation made, for leaves that require a gradient unless ls_no_grad
- * is on, and for views that repeat their elements.
+ * is on, and for views that repeat their elements. A recorded operation keeps its inputs, not copies of them: a
+ * gradient that depends on an input's value is that of the value at ls_backward, so change what was used after it.
  */
 
 /** Copies `source`, broadcast and converted, into `destination`. */

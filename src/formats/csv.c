@@ -1,5 +1,6 @@
 /* CSV: a line per row; fields may be quoted, with "" for a quote inside (RFC 4180). */
 #include <errno.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ typedef struct csv_reader {
     char *end; /* there stands a final zero */
     char separator;
     int64_t line;
+    locale_t locale; /* numbers have points, whatever the program's locale has */
 } csv_reader;
 
 typedef struct csv_field {
@@ -118,7 +120,7 @@ static ls_status reserve(csv_table *table) {
 
 static ls_status parse_number(const csv_reader *reader, const char *text, int column, double *number) {
     char *end;
-    *number = strtod(text, &end);
+    *number = strtod_l(text, &end, reader->locale);
     while (*end == ' ' || *end == '\t') {
         end++;
     }
@@ -298,16 +300,24 @@ ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     }
     text[bytes.size] = '\0';
     text[bytes.size + 1] = '\0';
+    const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (locale == (locale_t)0) {
+        ls_free(text);
+        (void)ls_fail_memory("ls_csv_read", sizeof locale);
+        return NULL;
+    }
     csv_reader reader = {.path = path,
                          .at = text,
                          .end = text + bytes.size,
                          .separator = options->separator != '\0' ? options->separator : ',',
-                         .line = 1};
+                         .line = 1,
+                         .locale = locale};
     csv_table table = {0};
     ls_tensor *tensor = NULL;
     if (read_table(&reader, options, &table) == LS_OK) {
         tensor = to_tensor(&table, options->dtype);
     }
+    freelocale(locale);
     ls_free(table.numbers);
     ls_free(table.take);
     ls_free(text);

@@ -133,10 +133,15 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+/* A tensor and where its data begins, for sorting and for finding holes. */
+typedef struct stored {
+    ls_named named;
+    size_t begin;
+} stored;
+
 struct ls_safetensors {
-    json_t *header; /* owns the names and metadata */
-    ls_named *tensors;
-    size_t *begins; /* data offsets, for sorting and for finding holes */
+    json_t *header;  /* owns the names and metadata */
+    stored *tensors; /* in the order of the data */
     int count;
 };
 
@@ -145,10 +150,9 @@ void ls_safetensors_free(ls_safetensors *file) {
         return;
     }
     for (int i = 0; i < file->count; i++) {
-        ls_tensor_drop(file->tensors[i].tensor);
+        ls_tensor_drop(file->tensors[i].named.tensor);
     }
     ls_free(file->tensors);
-    ls_free(file->begins);
     json_decref(file->header);
     ls_free(file);
 }
@@ -220,22 +224,17 @@ static ls_status parse_entry(const char *path, const char *name, const json_t *v
     return wrong == NULL ? LS_OK : ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: tensor %s: %s", path, name, wrong);
 }
 
-/* Inserts in the order of the data; files come sorted, so this rarely moves anything. */
-static void insert_sorted(ls_safetensors *file, ls_named named, size_t begin) {
-    int at = file->count++;
-    for (; at > 0 && file->begins[at - 1] > begin; at--) {
-        file->begins[at] = file->begins[at - 1];
-        file->tensors[at] = file->tensors[at - 1];
-    }
-    file->begins[at] = begin;
-    file->tensors[at] = named;
+/* By place; a tensor without elements comes before the one whose data begins there. */
+static int by_place(const void *left, const void *right) {
+    const stored *a = left, *b = right;
+    const size_t a_size = byte_count(a->named.tensor), b_size = byte_count(b->named.tensor);
+    return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin) : (a_size > b_size) - (a_size < b_size);
 }
 
 static ls_status read_tensors(ls_safetensors *file, const char *path, const unsigned char *data, size_t data_size) {
     const size_t capacity = json_object_size(file->header) + 1;
     file->tensors = ls_allocate_zeroed(capacity, sizeof *file->tensors);
-    file->begins = ls_allocate_zeroed(capacity, sizeof *file->begins);
-    if (file->tensors == NULL || file->begins == NULL) {
+    if (file->tensors == NULL) {
         return ls_fail_memory("ls_safetensors_load", capacity * sizeof *file->tensors);
     }
     const char *name;
@@ -253,13 +252,15 @@ static ls_status read_tensors(ls_safetensors *file, const char *path, const unsi
             return ls_error_status();
         }
         memcpy(tensor->data, data + parsed.begin, parsed.end - parsed.begin);
-        insert_sorted(file, (ls_named){.name = name, .tensor = tensor}, parsed.begin);
+        file->tensors[file->count++] = (stored){.named = {.name = name, .tensor = tensor}, .begin = parsed.begin};
         covered += parsed.end - parsed.begin;
     }
+    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, by_place);
     for (int i = 0; i + 1 < file->count; i++) {
-        if (file->begins[i] + byte_count(file->tensors[i].tensor) > file->begins[i + 1]) {
+        const stored *here = &file->tensors[i], *next = here + 1;
+        if (here->begin + byte_count(here->named.tensor) > next->begin) {
             return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: the data of %s and %s overlap", path,
-                           file->tensors[i].name, file->tensors[i + 1].name);
+                           here->named.name, next->named.name);
         }
     }
     if (covered != data_size) {
@@ -311,13 +312,13 @@ int ls_safetensors_count(const ls_safetensors *file) {
 }
 
 ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
-    return index >= 0 && index < ls_safetensors_count(file) ? file->tensors[index] : (ls_named){0};
+    return index >= 0 && index < ls_safetensors_count(file) ? file->tensors[index].named : (ls_named){0};
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
     for (int i = 0; name != NULL && i < ls_safetensors_count(file); i++) {
-        if (strcmp(file->tensors[i].name, name) == 0) {
-            return file->tensors[i].tensor;
+        if (strcmp(file->tensors[i].named.name, name) == 0) {
+            return file->tensors[i].named.tensor;
         }
     }
     return NULL;

@@ -3,6 +3,7 @@
 
 #include <lockstep/formats.h>
 
+#include <locale.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -123,6 +124,30 @@ static void test_csv_reads_columns(void **state) {
     ls_release(none);
 }
 
+/* Where such a locale is installed. */
+static bool use_a_locale_with_commas(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "es_ES.UTF-8", "it_IT.UTF-8"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (setlocale(LC_NUMERIC, names[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void test_numbers_have_points_in_every_locale(void **state) {
+    (void)state;
+    if (!use_a_locale_with_commas()) {
+        skip();
+    }
+    ls_tensor *tensor = ls_csv_read(csv("x\n1.5\n"), NULL);
+    char text[64];
+    (void)ls_format(tensor, text, sizeof text);
+    (void)setlocale(LC_NUMERIC, "C");
+    assert_string_equal(text, "tensor([[1.5000]])");
+    ls_release(tensor);
+}
+
 static void expect_csv_error(const char *text, const ls_csv_options *options, const char *part) {
     assert_null(ls_csv_read(csv(text), options));
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
@@ -217,6 +242,24 @@ static void test_safetensors_refuses_bad_files(void **state) {
     const unsigned char tiny[] = {255, 255, 255, 255};
     assert_null(ls_safetensors_load(test_file("tiny", tiny, sizeof tiny)));
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+}
+
+/* In any order of the header; a tensor without elements overlaps nothing. */
+static void test_safetensors_of_empty_tensors(void **state) {
+    (void)state;
+    const char header[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
+                          "\"none\":{\"dtype\":\"F32\",\"shape\":[0,5],\"data_offsets\":[1,1]},"
+                          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+    char text[8 + sizeof header - 1 + 3] = {(char)(sizeof header - 1)};
+    memcpy(text + 8, header, sizeof header - 1);
+    memcpy(text + 8 + sizeof header - 1, "\1\2\3", 3);
+    ls_safetensors *file = ls_safetensors_load(test_file("empty.safetensors", text, sizeof text));
+    assert_non_null(file);
+    assert_string_equal(ls_safetensors_at(file, 0).name, "a");
+    assert_string_equal(ls_safetensors_at(file, 1).name, "none");
+    assert_int_equal(ls_size(ls_safetensors_find(file, "none"), 1), 5);
+    assert_memory_equal(ls_data(ls_safetensors_find(file, "b")), "\2\3", 2);
+    ls_safetensors_free(file);
 }
 
 static void test_safetensors_refuses_bad_arguments(void **state) {
@@ -336,10 +379,12 @@ int main(void) {
         cmocka_unit_test(test_idx_errors_name_file_and_reason),
         cmocka_unit_test(test_idx_truncated_gzip),
         cmocka_unit_test(test_csv_reads_columns),
+        cmocka_unit_test(test_numbers_have_points_in_every_locale),
         cmocka_unit_test(test_csv_errors_name_line_and_column),
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
+        cmocka_unit_test(test_safetensors_of_empty_tensors),
         cmocka_unit_test(test_safetensors_refuses_bad_arguments),
         cmocka_unit_test(test_safetensors_leaves_the_old_file_when_it_fails),
         cmocka_unit_test(test_full_disk_keeps_the_old_file),
