@@ -35,7 +35,7 @@ docs:
 
 format:
 	@scripts/install-deps --lint
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.inc' | xargs clang-format -i
 
 lint:
 	@scripts/install-deps --lint

@@ -70,18 +70,31 @@ LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int coun
 
 /* ---- of one tensor, element by element ------------------------------------------------------------------------- */
 
+/** -x. */
 LS_API ls_tensor *ls_neg(ls_tensor *x);
+/** |x|; the gradient at 0 is 0. */
 LS_API ls_tensor *ls_abs(ls_tensor *x);
+/** The square root; NaN below 0. */
 LS_API ls_tensor *ls_sqrt(ls_tensor *x);
+/** x * x. */
 LS_API ls_tensor *ls_square(ls_tensor *x);
+/** e to the x. */
 LS_API ls_tensor *ls_exp(ls_tensor *x);
+/** The natural logarithm. */
 LS_API ls_tensor *ls_log(ls_tensor *x);
+/** log(1 + x), exact near 0. */
 LS_API ls_tensor *ls_log1p(ls_tensor *x);
+/** The sine of x in radians. */
 LS_API ls_tensor *ls_sin(ls_tensor *x);
+/** The cosine of x in radians. */
 LS_API ls_tensor *ls_cos(ls_tensor *x);
+/** The hyperbolic tangent. */
 LS_API ls_tensor *ls_tanh(ls_tensor *x);
+/** The error function. */
 LS_API ls_tensor *ls_erf(ls_tensor *x);
+/** 1 / (1 + exp(-x)). */
 LS_API ls_tensor *ls_sigmoid(ls_tensor *x);
+/** max(x, 0); the gradient at 0 is 0. */
 LS_API ls_tensor *ls_relu(ls_tensor *x);
 /** x where x > 0, else slope * x. */
 LS_API ls_tensor *ls_leaky_relu(ls_tensor *x, double slope);
@@ -141,16 +154,25 @@ LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /* ---- reductions: of everything, or over axes ------------------------------------------------------------------- */
 
+/** The sum of all elements, a tensor of no dimensions. */
 LS_API ls_tensor *ls_sum(ls_tensor *x);
+/** Sums over `axes`, which go away, or keep size 1 with `keepdim`; likewise below. */
 LS_API ls_tensor *ls_sum_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+/** The mean of all elements. */
 LS_API ls_tensor *ls_mean(ls_tensor *x);
+/** Means over axes. */
 LS_API ls_tensor *ls_mean_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+/** The product of all elements. */
 LS_API ls_tensor *ls_prod(ls_tensor *x);
+/** Products over axes. */
 LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** The largest element; its gradient goes to the first of equals. */
 LS_API ls_tensor *ls_max(ls_tensor *x);
+/** The largest over axes. */
 LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
+/** The smallest element; its gradient goes to the first of equals. */
 LS_API ls_tensor *ls_min(ls_tensor *x);
+/** The smallest over axes. */
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** The variance: the sum of squared deviations over (n - 1). */
 LS_API ls_tensor *ls_var(ls_tensor *x);
@@ -162,6 +184,7 @@ LS_API ls_tensor *ls_norm(ls_tensor *x);
 LS_API ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim);
 /** The index (i64) of the largest element along `axis`, the first of equals. */
 LS_API ls_tensor *ls_argmax(ls_tensor *x, int axis, bool keepdim);
+/** The index (i64) of the smallest element along `axis`, the first of equals. */
 LS_API ls_tensor *ls_argmin(ls_tensor *x, int axis, bool keepdim);
 /** Running sums along `axis`. */
 LS_API ls_tensor *ls_cumsum(ls_tensor *x, int axis);
@@ -229,7 +252,9 @@ LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 
 /* ---- softmax and friends --------------------------------------------------------------------------------------- */
 
+/** exp(x) / sum(exp(x)) along `axis`, without overflow. */
 LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
+/** x - log(sum(exp(x))) along `axis`, without overflow. */
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
 /** Zeroes each element with probability p and divides the others by (1 - p); takes the next stream of ls_seed's
  * generator. */

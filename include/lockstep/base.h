@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the library exports, results that must not be ignored, and printf-like arguments. */
 #if defined(__GNUC__) || defined(__clang__)
 #define LS_API                             __attribute__((visibility("default")))
 #define LS_WARN_UNUSED                     __attribute__((warn_unused_result))
@@ -24,6 +25,7 @@
 extern "C" {
 #endif
 
+/** The version of these headers; ls_version() is that of the library. */
 #define LS_VERSION_MAJOR 0
 #define LS_VERSION_MINOR 1
 #define LS_VERSION_PATCH 0

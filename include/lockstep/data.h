@@ -37,6 +37,7 @@ typedef struct ls_sample_layout {
 
 /** A data set of your own kind with `count` samples. */
 LS_API ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_sample_layout *layout);
+/** The state of type->state_size bytes; NULL for NULL. */
 LS_API void *ls_dataset_state(const ls_dataset *dataset);
 /** The number of samples; 0 for NULL. */
 LS_API int64_t ls_dataset_count(const ls_dataset *dataset);

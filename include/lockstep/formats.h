@@ -14,7 +14,7 @@ extern "C" {
 
 /**
  * Reads an IDX file (Y. LeCun's MNIST page describes it), gzipped or not, as a tensor with the file's sizes: unsigned
- * bytes as u8, 16- and 32-bit integers as i32, floats as f32 and f64. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT
+ * bytes as u8, all other integers as i32, floats as f32 and f64. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT
  * when it is cut short, too long or not IDX.
  */
 LS_API ls_tensor *ls_idx_read(const char *path);

@@ -58,9 +58,11 @@ LS_API int ls_module_parameter_count(const ls_module *module);
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
 /** Its full name, "0.weight", lent until the module changes; NULL out of range. */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
-/** The same three for buffers. */
+/** The number of buffers in the module and all below it. */
 LS_API int ls_module_buffer_count(const ls_module *module);
+/** Buffer `index`, lent; NULL out of range. */
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
+/** Its full name, lent until the module changes; NULL out of range. */
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
 /** The parameter or buffer of that full name, lent; NULL when there is none. */
 LS_API ls_tensor *ls_module_find(const ls_module *module, const char *name);
@@ -97,16 +99,27 @@ typedef struct ls_layer_options {
 
 /** y = x weight^T + bias; weight [out, in] and bias [out] start uniform in +-1/sqrt(in), as PyTorch's. */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
+/** The same with options (`dtype`, `no_bias`), which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options);
+/** The activations apply the operation of their name to every element: ls_relu and so on. */
 LS_API ls_module *ls_nn_relu(void);
+/** See ls_leaky_relu. */
 LS_API ls_module *ls_nn_leaky_relu(double slope);
+/** See ls_elu. */
 LS_API ls_module *ls_nn_elu(double alpha);
+/** See ls_gelu. */
 LS_API ls_module *ls_nn_gelu(void);
+/** See ls_silu. */
 LS_API ls_module *ls_nn_silu(void);
+/** See ls_softplus. */
 LS_API ls_module *ls_nn_softplus(void);
+/** See ls_sigmoid. */
 LS_API ls_module *ls_nn_sigmoid(void);
+/** See ls_tanh. */
 LS_API ls_module *ls_nn_tanh(void);
+/** See ls_softmax. */
 LS_API ls_module *ls_nn_softmax(int axis);
+/** See ls_log_softmax. */
 LS_API ls_module *ls_nn_log_softmax(int axis);
 /** Zeroes elements with probability p while training, nothing otherwise. */
 LS_API ls_module *ls_nn_dropout(double p);
@@ -132,8 +145,11 @@ LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 /* ---- initialisers: fill a floating tensor; each takes the next stream of ls_seed's generator ------------------------
  */
 
+/** Every element is `value`. */
 LS_API ls_status ls_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
+/** Uniform in [low, high). */
 LS_API ls_status ls_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
+/** Normal with the mean and deviation. */
 LS_API ls_status ls_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
 /** Normal, drawn again until within [low, high]. */
 LS_API ls_status ls_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,

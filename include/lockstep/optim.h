@@ -59,9 +59,13 @@ typedef struct ls_adagrad_options {
  * ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
+/** As ls_sgd, by ls_adam_options. */
 LS_API ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options);
+/** As ls_adam, with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). */
 LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
+/** As ls_sgd, by ls_rmsprop_options. */
 LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
+/** As ls_sgd, by ls_adagrad_options. */
 LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
 
 /** What a group of parameters does differently from the optimizer's options. */

@@ -59,11 +59,15 @@ static inline ls_axes ls_axes_make(size_t count, const int *axis) {
 }
 
 #ifndef __cplusplus
+/** LS_SHAPE(64, 784) is an ls_shape of two dimensions. */
 #define LS_SHAPE(...)                                                                                                  \
     ls_shape_make(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+/** LS_AXES(0, -1) is an ls_axes of two axes. */
 #define LS_AXES(...) ls_axes_make(sizeof((const int[]){__VA_ARGS__}) / sizeof(int), (const int[]){__VA_ARGS__})
-#define LS_SCALAR    ((ls_shape){0, {0}})
-#define LS_ALL_AXES  ((ls_axes){0, {0}})
+/** The shape of a single number. */
+#define LS_SCALAR ((ls_shape){0, {0}})
+/** Every axis there is. */
+#define LS_ALL_AXES ((ls_axes){0, {0}})
 #endif
 
 /* ---- scopes --------------------------------------------------------------------------------------------------- */
@@ -94,7 +98,9 @@ LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 
 /** A tensor whose elements are not set. All calls that make tensors return NULL and set an error on failure. */
 LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
+/** Every element is 0. */
 LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
+/** Every element is 1. */
 LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
 /** Every element is `value`, converted to the dtype. */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);

@@ -63,7 +63,7 @@ static ls_status fail_value(const ls_command *command, const ls_option *option, 
                    text, option->argument, wanted, option->least, option->most);
 }
 
-static ls_status store_value(const ls_command *command, const ls_option *option, const char *text, char *place) {
+static ls_status store_value(const ls_command *command, const ls_option *option, const char *text, void *place) {
     char *end = NULL;
     errno = 0;
     switch (option->kind) {

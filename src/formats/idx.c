@@ -100,7 +100,7 @@ static void decode(const idx_header *header, const unsigned char *from, void *to
 
 ls_tensor *ls_idx_read(const char *path) {
     ls_bytes bytes;
-    idx_header header;
+    idx_header header = {0};
     ls_tensor *tensor = NULL;
     ls_status status = ls_file_read("ls_idx_read", path, &bytes);
     if (status == LS_OK) {
