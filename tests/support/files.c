@@ -67,3 +67,21 @@ void test_files_remove(void) {
         folder[0] = '\0';
     }
 }
+
+int test_files_teardown(void **state) {
+    (void)state;
+    test_files_remove();
+    return 0;
+}
+
+int test_folder_count(const char *path) {
+    int count = 0;
+    DIR *list = opendir(path);
+    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
+        count += item->d_name[0] != '.';
+    }
+    if (list != NULL) {
+        closedir(list);
+    }
+    return count;
+}

@@ -13,7 +13,13 @@ const char *test_file(const char *name, const void *bytes, size_t size);
 /* Removes the folder with all in it. */
 void test_files_remove(void);
 
+/* The same as the end of a group of cmocka tests. */
+int test_files_teardown(void **state);
+
 /* The number of files in the folder: so that a test can see that nothing was left. */
 int test_files_count(void);
+
+/* The number of files in any folder; 0 when there is no such folder. Names that begin with a dot do not count. */
+int test_folder_count(const char *path);
 
 #endif

@@ -37,19 +37,33 @@ fixture *fixtures_load(const char *name) {
     return first;
 }
 
-void fixtures_free(fixture *fixtures) {
-    while (fixtures != NULL) {
-        fixture *next = fixtures->next;
-        free(fixtures->values);
-        free(fixtures);
-        fixtures = next;
+void fixtures_free(fixture *first) {
+    while (first != NULL) {
+        fixture *next = first->next;
+        free(first->values);
+        free(first);
+        first = next;
     }
 }
 
-const fixture *fixture_find(const fixture *fixtures, const char *name) {
-    for (; fixtures != NULL; fixtures = fixtures->next) {
-        if (strcmp(fixtures->name, name) == 0) {
-            return fixtures;
+fixture *fixtures;
+
+int fixtures_begin(void **state) {
+    (void)state;
+    fixtures = fixtures_load("operations.txt");
+    return 0;
+}
+
+int fixtures_end(void **state) {
+    (void)state;
+    fixtures_free(fixtures);
+    return 0;
+}
+
+const fixture *fixture_find(const fixture *first, const char *name) {
+    for (; first != NULL; first = first->next) {
+        if (strcmp(first->name, name) == 0) {
+            return first;
         }
     }
     fail_msg("no fixture %s", name);
@@ -91,9 +105,9 @@ static int check_part(const fixture *expected, int at, const char *what, const l
     return at;
 }
 
-void check_against(const fixture *fixtures, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
+void check_against(const fixture *first, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
                    ls_tensor *const *extra, int extra_count) {
-    const fixture *expected = fixture_find(fixtures, name);
+    const fixture *expected = fixture_find(first, name);
     if (result == NULL) {
         fail_msg("%s: %s", name, ls_error_message());
     }

@@ -17,10 +17,15 @@ typedef struct fixture {
 
 /* All fixtures of tests/fixtures/FILE; fails the test when it cannot be read. */
 fixture *fixtures_load(const char *file);
-void fixtures_free(fixture *fixtures);
+void fixtures_free(fixture *first);
+
+/* Those of operations.txt, there between the two that a group of cmocka tests begins and ends with. */
+extern fixture *fixtures;
+int fixtures_begin(void **state);
+int fixtures_end(void **state);
 
 /* The one of that name; fails the test when there is none. */
-const fixture *fixture_find(const fixture *fixtures, const char *name);
+const fixture *fixture_find(const fixture *first, const char *name);
 
 /* An f64 tensor whose element i is low + (high - low) (1 + sin(1.37 salt + 0.73 i)) / 2: the scripts' wave. */
 ls_tensor *wave_between(ls_shape shape, int salt, double low, double high);
@@ -32,7 +37,7 @@ ls_tensor *wave(ls_shape shape, int salt);
  * Fails the test unless `result`, then the gradients of the inputs of sum(result * wave(result's shape, 99)), then
  * `extra` (may be NULL) are, one after the other, the values of the fixture.
  */
-void check_against(const fixture *fixtures, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
+void check_against(const fixture *first, const char *name, ls_tensor *result, ls_tensor *const *inputs, int count,
                    ls_tensor *const *extra, int extra_count);
 
 /* Fails the test unless the tensor has this shape and dtype and, in row-major order, these values (to 1e-6 relative, or

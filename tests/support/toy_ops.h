@@ -244,4 +244,22 @@ static inline ls_tensor *toy_leaf(ls_shape shape, ls_dtype dtype, double value) 
     return leaf;
 }
 
+/* A test begins in a scope of its own, with nothing noted and nothing failing, and ends with it. */
+static ls_scope *scope;
+
+static int begin(void **state) {
+    (void)state;
+    (void)ls_error_set(LS_OK, "%s", "");
+    toy_log[0] = '\0';
+    toy_fails = false;
+    scope = ls_scope_begin();
+    return scope == NULL;
+}
+
+static int end(void **state) {
+    (void)state;
+    (void)ls_scope_end(scope); /* the failures are those that the tests provoke */
+    return 0;
+}
+
 #endif

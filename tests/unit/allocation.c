@@ -202,12 +202,6 @@ static int write_files(void **state) {
     return 0;
 }
 
-static int remove_files(void **state) {
-    (void)state;
-    test_files_remove();
-    return 0;
-}
-
 static ls_loader *open_files(ls_comm *world) {
     ls_dataset *set = ls_dataset_subset(ls_idx_dataset(images, labels), 1, FILE_SAMPLES - 2);
     set = ls_dataset_preload(ls_dataset_flatten(ls_dataset_normalize(set, 0.3, 0.4)));
@@ -335,5 +329,5 @@ int main(void) {
         cmocka_unit_test(test_memory_runs_out_alone),
         cmocka_unit_test(test_memory_runs_out_on_two_ranks),
     };
-    return cmocka_run_group_tests(tests, write_files, remove_files);
+    return cmocka_run_group_tests(tests, write_files, test_files_teardown);
 }

@@ -6,23 +6,6 @@
 #include "tests/support/allocator.h"
 #include "tests/support/toy_ops.h"
 
-static ls_scope *scope;
-
-static int begin(void **state) {
-    (void)state;
-    (void)ls_error_set(LS_OK, "%s", "");
-    toy_log[0] = '\0';
-    toy_fails = false;
-    scope = ls_scope_begin();
-    return scope == NULL;
-}
-
-static int end(void **state) {
-    (void)state;
-    (void)ls_scope_end(scope); /* the failures are those that the tests provoke */
-    return 0;
-}
-
 #define GRAD(leaf, ...) ls_at(ls_grad(leaf), (const int64_t[]){__VA_ARGS__})
 #define assert_near(a, b)                                                                                              \
     do {                                                                                                               \

@@ -5,23 +5,6 @@
 
 #include "tests/support/toy_ops.h"
 
-static ls_scope *scope;
-
-static int begin(void **state) {
-    (void)state;
-    (void)ls_error_set(LS_OK, "%s", "");
-    toy_log[0] = '\0';
-    toy_fails = false;
-    scope = ls_scope_begin();
-    return scope == NULL;
-}
-
-static int end(void **state) {
-    (void)state;
-    (void)ls_scope_end(scope); /* the failures are those that the tests provoke */
-    return 0;
-}
-
 /* The first number of an f64 gradient. */
 #define GRAD(leaf) (*(const double *)ls_data(ls_grad(leaf)))
 

@@ -228,12 +228,6 @@ static void test_errors(void **state) {
     ls_release(labels);
 }
 
-static int remove_files(void **state) {
-    (void)state;
-    test_files_remove();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loader_keeps_order_when_asked),
@@ -245,5 +239,5 @@ int main(void) {
         cmocka_unit_test(test_csv_set),
         cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests(tests, NULL, remove_files);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -366,12 +366,6 @@ static void test_random_damage(void **state) {
     fuzz(bytes, size, read_safetensors);
 }
 
-static int remove_files(void **state) {
-    (void)state;
-    test_files_remove();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idx_reads_a_file_by_hand),
@@ -390,5 +384,5 @@ int main(void) {
         cmocka_unit_test(test_full_disk_keeps_the_old_file),
         cmocka_unit_test(test_random_damage),
     };
-    return cmocka_run_group_tests(tests, NULL, remove_files);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -1,7 +1,7 @@
 /* ls_init, ls_finalize and ls_spawn between real processes, in each way ranks can meet. */
+#include "tests/support/files.h"
 #include "tests/support/unit.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -91,18 +91,6 @@ static void test_tcp(void **state) {
     }
 }
 
-static int count_files(const char *path) {
-    int count = 0;
-    DIR *list = opendir(path);
-    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
-        count += item->d_name[0] != '.';
-    }
-    if (list != NULL) {
-        closedir(list);
-    }
-    return count;
-}
-
 static void test_file(void **state) {
     (void)state;
     for (int size = 2; size <= 4; size++) {
@@ -110,7 +98,7 @@ static void test_file(void **state) {
         snprintf(url, sizeof url, "file://%s/meet", folder);
         const plan p = {.options = {.init = url, .world_size = size, .timeout = 30, .key = "key"}};
         processes_run(size, init_by_options, &p, 0);
-        assert_int_equal(count_files(folder), 0);
+        assert_int_equal(test_folder_count(folder), 0);
     }
 }
 

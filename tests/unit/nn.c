@@ -270,12 +270,6 @@ static void test_sequential_fuses_without_changing_results(void **state) {
     ls_module_free(fused);
 }
 
-static int remove_files(void **state) {
-    (void)state;
-    test_files_remove();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_and_sizes),
@@ -289,5 +283,5 @@ int main(void) {
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_sequential_fuses_without_changing_results),
     };
-    return cmocka_run_group_tests(tests, NULL, remove_files);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

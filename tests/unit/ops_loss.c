@@ -7,20 +7,6 @@
 
 #include "tests/support/operations.h"
 
-static fixture *fixtures;
-
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("operations.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
-    return 0;
-}
-
 static ls_tensor *huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
     return ls_huber_loss(x, target, 0.7, reduction);
 }
@@ -308,5 +294,5 @@ int main(void) {
         cmocka_unit_test(test_element_losses_refuse),
         cmocka_unit_test(test_class_losses_refuse),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -7,20 +7,6 @@
 #include "autograd/ops/linear.h"
 #include "tests/support/operations.h"
 
-static fixture *fixtures;
-
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("operations.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
-    return 0;
-}
-
 static void test_products_agree_with_pytorch(void **state) {
     (void)state;
     const struct {
@@ -226,5 +212,5 @@ int main(void) {
         cmocka_unit_test(test_wrong_shapes_are_named),
         cmocka_unit_test(test_null_is_refused),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

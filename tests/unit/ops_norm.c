@@ -5,20 +5,6 @@
 
 #include "tests/support/operations.h"
 
-static fixture *fixtures;
-
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("operations.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
-    return 0;
-}
-
 static void test_layer_norm_agrees_with_pytorch(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -161,5 +147,5 @@ int main(void) {
         cmocka_unit_test(test_layer_norm_refuses),
         cmocka_unit_test(test_batch_norm_refuses),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -7,20 +7,6 @@
 
 #include "tests/support/operations.h"
 
-static fixture *fixtures;
-
-static int load(void **state) {
-    (void)state;
-    fixtures = fixtures_load("operations.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
-    return 0;
-}
-
 static ls_tensor *logsumexp(ls_tensor *x, int axis) {
     return ls_logsumexp(x, axis, false);
 }
@@ -119,5 +105,5 @@ int main(void) {
         cmocka_unit_test(test_half_precision_comes_back_half),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

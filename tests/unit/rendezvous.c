@@ -1,7 +1,7 @@
 /* Ranks that meet through a store of either kind, and all that can go wrong while they do. Each rank is a process. */
+#include "tests/support/files.h"
 #include "tests/support/unit.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -253,18 +253,6 @@ static const char *all_die(int rank, const void *what) {
     return status == LS_OK ? NULL : "not reached";
 }
 
-static int count_files(const char *path) {
-    int count = 0;
-    DIR *list = opendir(path);
-    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
-        count += item->d_name[0] != '.';
-    }
-    if (list != NULL) {
-        closedir(list);
-    }
-    return count;
-}
-
 static void test_leftovers_do_not_matter(void **state) {
     (void)state;
     if (!in_folder) {
@@ -276,10 +264,10 @@ static void test_leftovers_do_not_matter(void **state) {
         snprintf(path, sizeof path, "%s/meet", folder);
         *shared_flag = announced;
         processes_run(3, all_die, &m, 7U);
-        assert_true(count_files(path) >= 1);
+        assert_true(test_folder_count(path) >= 1);
         *shared_flag = 0;
         processes_run(3, meet_and_leave, &m, 0);
-        assert_int_equal(count_files(path), 0);
+        assert_int_equal(test_folder_count(path), 0);
         rmdir(path);
     }
 }
