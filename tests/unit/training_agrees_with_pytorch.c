@@ -12,17 +12,9 @@
 
 enum { STEPS = 200, BATCH = 16, INPUTS = 20, HIDDEN = 32, CLASSES = 10, WEIGHT_SEED = 7, DATA_SEED = 8 };
 
-static fixture *fixtures;
-
 static int load(void **state) {
     (void)state;
     fixtures = fixtures_load("training.txt");
-    return 0;
-}
-
-static int unload(void **state) {
-    (void)state;
-    fixtures_free(fixtures);
     return 0;
 }
 
@@ -103,5 +95,5 @@ int main(void) {
         cmocka_unit_test(test_sgd_with_momentum),
         cmocka_unit_test(test_adam),
     };
-    return cmocka_run_group_tests(tests, load, unload);
+    return cmocka_run_group_tests(tests, load, fixtures_end);
 }
