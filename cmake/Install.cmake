@@ -7,6 +7,9 @@ if(TARGET lockstep_command)
   install(TARGETS lockstep_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# The .pc file finds the prefix from where it lies, so that an installed tree can be moved.
+file(RELATIVE_PATH LS_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" LS_PREFIX_FROM_PC "${LS_PREFIX_FROM_PC}")
 configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
