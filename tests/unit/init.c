@@ -91,7 +91,7 @@ static void test_tcp(void **state) {
     }
 }
 
-static void test_file(void **state) {
+static void test_meeting_in_a_folder(void **state) {
     (void)state;
     for (int size = 2; size <= 4; size++) {
         char url[128];
@@ -338,7 +338,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_tcp),
-        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_meeting_in_a_folder),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_death_before_finalize),
