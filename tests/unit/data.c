@@ -84,6 +84,60 @@ static void test_shuffle_is_a_permutation_of_seed_and_epoch(void **state) {
     ls_loader_free(loader);
 }
 
+typedef struct squares {
+    int64_t offset;
+} squares;
+
+static int finished;
+
+static ls_status fetch_squares(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                               ls_tensor *target) {
+    const squares *own = ls_dataset_state(self);
+    for (int64_t i = 0; i < n; i++) {
+        if (indices[i] == 5) {
+            return ls_error_set(LS_ERR_FORMAT, "squares: sample 5 is spoilt");
+        }
+        ((double *)ls_data(input))[i] = (double)indices[i];
+        ((double *)ls_data(target))[i] = (double)(indices[i] * indices[i] + own->offset);
+    }
+    return LS_OK;
+}
+
+static void finish_squares(ls_dataset *self) {
+    (void)self;
+    finished++;
+}
+
+static ls_tensor *negate(ls_tensor *batch, void *user) {
+    (void)user;
+    return ls_neg(batch);
+}
+
+static void test_a_data_set_of_ones_own(void **state) {
+    (void)state;
+    static const ls_dataset_type type = {"squares", sizeof(squares), fetch_squares, finish_squares};
+    const ls_sample_layout layout = {.input_dtype = LS_F64, .target_dtype = LS_F64};
+    finished = 0;
+    ls_dataset *set = ls_dataset_new(&type, 6, &layout);
+    assert_non_null(set);
+    assert_int_equal(((squares *)ls_dataset_state(set))->offset, 0);
+    ((squares *)ls_dataset_state(set))->offset = 10;
+    set = ls_dataset_transform_target(set, negate, NULL);
+    ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.batch_size = 3, .no_shuffle = true});
+    assert_ptr_equal(ls_loader_dataset(loader), set);
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    const double wanted[] = {-10, -11, -14};
+    assert_memory_equal(ls_data(batch.target), wanted, sizeof wanted);
+    assert_true(((double *)ls_data(batch.input))[2] == 2);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT);
+    assert_string_equal(ls_error_message(), "squares: sample 5 is spoilt");
+    ls_loader_free(loader);
+    assert_int_equal(finished, 1);
+    assert_null(ls_dataset_state(NULL));
+}
+
 static void test_transforms_change_batches_and_layout(void **state) {
     (void)state;
     const unsigned char pixels[] = {0, 255, 51, 102, 153, 204, 0, 255};
@@ -232,6 +286,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loader_keeps_order_when_asked),
         cmocka_unit_test(test_shuffle_is_a_permutation_of_seed_and_epoch),
+        cmocka_unit_test(test_a_data_set_of_ones_own),
         cmocka_unit_test(test_transforms_change_batches_and_layout),
         cmocka_unit_test(test_user_transforms),
         cmocka_unit_test(test_transforms_that_fail),
