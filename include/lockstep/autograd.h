@@ -296,7 +296,8 @@ typedef struct ls_class_loss_options {
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 /** -log_probabilities[target], as above. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);
-/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. */
+/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is an
+ * error. */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
 /** The same of sigmoid(logits), without overflow. */
 LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction);

@@ -234,6 +234,12 @@ static void test_element_losses_refuse(void **state) {
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(scope, ls_l1_loss(x, x, (ls_loss_reduction)7), LS_ERR_ARGUMENT, "ls_l1_loss: reduction 7");
     scope = ls_scope_begin();
+    check_refused(scope, ls_bce_loss(ls_full(LS_SHAPE(2), LS_F32, 1.5), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_MEAN),
+                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is 1.5, must be from 0 to 1");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_bce_loss(ls_full(LS_SHAPE(2), LS_F16, -2), ls_ones(LS_SHAPE(2), LS_F32), LS_LOSS_SUM),
+                  LS_ERR_ARGUMENT, "ls_bce_loss: a probability is -2, must be from 0 to 1");
+    scope = ls_scope_begin();
     x = ls_zeros(LS_SHAPE(2), LS_F32);
     check_refused(scope, ls_huber_loss(x, x, 0, LS_LOSS_MEAN), LS_ERR_ARGUMENT, "delta is 0");
     scope = ls_scope_begin();

@@ -256,7 +256,29 @@ ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_
     return apply_loss(&huber_op, x, target, reduction, delta);
 }
 
+/* Logits given by mistake would make a loss that looks like one. NaN passes, as through every loss. */
+static ls_status check_probabilities(ls_tensor *probability) {
+    if (probability == NULL || probability->count == 0 || probability->dtype == LS_BOOL) {
+        return LS_OK;
+    }
+    const bool before = ls_no_grad(true);
+    ls_tensor *least = ls_min(probability), *largest = ls_max(probability);
+    (void)ls_no_grad(before);
+    ls_status status = least == NULL || largest == NULL ? ls_error_status() : LS_OK;
+    if (status == LS_OK && (ls_item(least) < 0 || ls_item(largest) > 1)) {
+        status = ls_fail(LS_ERR_ARGUMENT,
+                         "ls_bce_loss: a probability is %g, must be from 0 to 1; ls_bce_with_logits_loss takes others",
+                         ls_item(least) < 0 ? ls_item(least) : ls_item(largest));
+    }
+    ls_release(least);
+    ls_release(largest);
+    return status;
+}
+
 ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction) {
+    if (check_probabilities(probability) != LS_OK) {
+        return ls_scope_failed();
+    }
     return apply_loss(&bce_op, probability, target, reduction, 0.0);
 }
 
