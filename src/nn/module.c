@@ -106,7 +106,24 @@ static bool is_dense(const ls_module *module, const char *name, const ls_tensor 
     return tensor->contiguous;
 }
 
+static bool has_tensor(const ls_module *module, const ls_tensor *tensor) {
+    for (int i = 0; i < module->own_parameters.count + module->own_buffers.count; i++) {
+        const int parameters = module->own_parameters.count;
+        const ls_named_tensor *own =
+            i < parameters ? &module->own_parameters.items[i] : &module->own_buffers.items[i - parameters];
+        if (own->tensor == tensor) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
+    if (module != NULL && tensor != NULL && has_tensor(module, tensor)) {
+        module->failed = true;
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is a parameter or buffer of it already",
+                            module->type->name, name != NULL ? name : "");
+    }
     tensor = ls_tensor_take(tensor);
     if (module == NULL || module->failed || !is_there(module, name, tensor) || !name_is_good(module, name) ||
         !is_dense(module, name, tensor)) {
@@ -155,7 +172,24 @@ static bool grow_children(ls_module *module) {
     return true;
 }
 
+/* A module has one owner, which frees it: one that has an owner already stays his. */
+static bool is_free(const ls_module *module, const char *name, const ls_module *child) {
+    if (child == NULL || (!child->owned && child != module)) {
+        return true;
+    }
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is %s",
+                  module != NULL ? module->type->name : "module", name != NULL ? name : "",
+                  child == module ? "the module itself" : "part of a module already");
+    return false;
+}
+
 ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
+    if (!is_free(module, name, child)) {
+        if (module != NULL) {
+            module->failed = true;
+        }
+        return NULL;
+    }
     if (module == NULL || module->failed || !is_there(module, name, child) || !name_is_good(module, name)) {
         ls_module_free(child);
         if (module != NULL) {
@@ -172,6 +206,7 @@ ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *c
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
         return NULL;
     }
+    child->owned = true;
     module->children[module->child_count++] = (ls_child){.name = copy, .module = child};
     return child;
 }

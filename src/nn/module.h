@@ -43,6 +43,7 @@ struct ls_module {
     const ls_module_type *type;
     void *state;
     bool training;
+    bool owned;  /* is the child of a module */
     bool failed; /* something added to it was NULL or could not be stored */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
