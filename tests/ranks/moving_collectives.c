@@ -305,6 +305,36 @@ static ls_status reductions(ls_comm *comm, size_t count, ls_dtype dtype, ls_redu
     return LS_OK;
 }
 
+/* The same in memory of ls_comm_alloc, on all ranks and on all but one. */
+static ls_status shared_reductions(ls_comm *comm, size_t count, bool all_shared) {
+    const int size = ls_comm_size(comm);
+    const int rank = ls_comm_rank(comm);
+    const size_t all = count * (size_t)size;
+    buffer outside = make(all * 4, 0);
+    buffer right = make(all * 4, 0);
+    float *memory = ls_comm_alloc(comm, 8 * all);
+    LS_CHECK(memory != NULL);
+    float *send = all_shared || rank != 0 ? memory : (float *)(void *)outside.data;
+    for (int k = 0; k < 4; k++) {
+        for (size_t i = 0; i < all; i++) {
+            send[i] = term(rank, i + (size_t)k);
+        }
+        float *into = k == 0 ? memory + all : k == 1 ? send + count * (size_t)rank : send;
+        LS_TRY(ls_comm_allreduce(comm, send, right.data, all, LS_F32, LS_SUM, NULL));
+        if (k < 3) {
+            LS_TRY(ls_comm_reduce_scatter(comm, send, into, count, LS_F32, LS_SUM, NULL));
+            LS_CHECK(memcmp(into, right.data + 4 * count * (size_t)rank, 4 * count) == 0);
+        } else {
+            LS_TRY(ls_comm_reduce(comm, send, memory + all, all, LS_F32, LS_SUM, size / 2, NULL));
+            LS_CHECK(rank != size / 2 || memcmp(memory + all, right.data, 4 * all) == 0);
+        }
+        LS_TRY(ls_comm_barrier(comm, NULL));
+    }
+    ls_comm_release(comm, memory);
+    LS_CHECK(end(&outside) && end(&right));
+    return LS_OK;
+}
+
 static ls_status uneven_reduction(ls_comm *comm, int k, bool in_place) {
     const int size = ls_comm_size(comm);
     const int rank = ls_comm_rank(comm);
@@ -336,6 +366,8 @@ static ls_status every_reduction(ls_comm *comm) {
         LS_TRY(reductions(comm, counts[i], LS_F32, LS_SUM));
         LS_TRY(reductions(comm, counts[i], LS_I32, i % 2 == 0 ? LS_LAND : LS_AVG));
         LS_TRY(reductions(comm, counts[i], LS_I32, LS_MAXLOC));
+        LS_TRY(shared_reductions(comm, counts[i], true));
+        LS_TRY(shared_reductions(comm, counts[i], false));
     }
     for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
         for (int reduction = 0; reduction < LS_REDUCTION_COUNT; reduction++) {

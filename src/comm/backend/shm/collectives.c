@@ -131,21 +131,26 @@ ls_status ls_shm_agree(const ls_shm *shm) {
 /* ---- where the buffers are
  * -------------------------------------------------------------------------------------------- */
 
+/* Whether this rank gets the result of the reduction. */
+static bool takes_result(const ls_shm *shm) {
+    return shm->call.operation != LS_OP_REDUCE || shm->rank == shm->call.root;
+}
+
 /* Tells the others where this rank's buffers are, if they can be reached. */
 static void declare_region(ls_shm *shm, ls_shm_cell *cell) {
     const size_t bytes = call_bytes(shm);
+    const void *receive = takes_result(shm) ? shm->call.receive : shm->call.send;
     const ls_shm_region *from = ls_shm_region_find(shm, shm->call.send, bytes);
-    if (from == NULL || ls_shm_region_find(shm, shm->call.receive, bytes) != from) {
+    if (from == NULL || ls_shm_region_find(shm, receive, bytes) != from) {
         return;
     }
     const unsigned char *own = from->base + (size_t)shm->rank * from->stride;
     cell->region = from->id;
     cell->send = (uint64_t)((const unsigned char *)shm->call.send - own);
-    cell->receive = (uint64_t)((const unsigned char *)shm->call.receive - own);
+    cell->receive = (uint64_t)((const unsigned char *)receive - own);
 }
 
-/* The region in which all ranks' buffers lie; NULL: there is none. */
-static const ls_shm_region *common_region(const ls_shm *shm) {
+const ls_shm_region *ls_shm_region_common(const ls_shm *shm) {
     const uint32_t id = ls_shm_cell_of(shm, shm->rank)->region;
     for (int rank = 0; rank < shm->size; rank++) {
         if (id == 0 || ls_shm_cell_of(shm, rank)->region != id) {
@@ -155,7 +160,7 @@ static const ls_shm_region *common_region(const ls_shm *shm) {
     return ls_shm_region_find(shm, shm->call.send, call_bytes(shm));
 }
 
-static bool any_region(const ls_shm *shm) {
+bool ls_shm_region_any(const ls_shm *shm) {
     for (int rank = 0; rank < shm->size; rank++) {
         if (ls_shm_cell_of(shm, rank)->region != 0) {
             return true;
@@ -236,12 +241,15 @@ ls_status ls_shm_barrier(void *state, const ls_call *call) {
     return LS_OK;
 }
 
-/* ---- all-reduce
+/* ---- all-reduce and reduce
  * --------------------------------------------------------------------------------------------------------- */
 
 static ls_status allreduce_cells(ls_shm *shm, bool *finished) {
     *finished = true;
     LS_TRY(ls_shm_agree(shm));
+    if (!takes_result(shm)) {
+        return LS_OK;
+    }
     for (int rank = 0; rank < shm->size; rank++) {
         shm->sources[rank] = ls_shm_cell_of(shm, rank)->payload;
     }
@@ -252,6 +260,9 @@ static ls_status allreduce_cells(ls_shm *shm, bool *finished) {
 
 static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     *finished = true;
+    if (!takes_result(shm)) {
+        return LS_OK;
+    }
     for (int rank = 0; rank < shm->size; rank++) {
         shm->sources[rank] = rank == shm->rank ? shm->call.send : ls_shm_slot(shm, rank, shm->step);
     }
@@ -260,18 +271,22 @@ static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* Straight between the ranks' buffers: this rank's share of all, to all. */
+/* Straight between the ranks' buffers: this rank's share of all, to all or to the root. */
 static void allreduce_direct(ls_shm *shm, const ls_shm_region *region) {
+    const bool to_all = shm->call.operation != LS_OP_REDUCE;
     size_t first = 0;
     size_t count = 0;
+    int copies = 0;
     share(shm, shm->call.count, shm->rank, &first, &count);
     for (int rank = 0; rank < shm->size; rank++) {
         const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
         unsigned char *part = region->base + (size_t)rank * region->stride + first * shm->call.width;
         shm->sources[rank] = part + cell->send;
-        shm->destinations[rank] = part + cell->receive;
+        if (to_all || rank == shm->call.root) {
+            shm->destinations[copies++] = part + cell->receive;
+        }
     }
-    reduce(shm, shm->size, count);
+    reduce(shm, copies, count);
 }
 
 /* Puts the chunk at `from` into this rank's slot of `step`, but for its own share. */
@@ -298,9 +313,14 @@ static void reduce_chunk(const ls_shm *shm, size_t from) {
         shm->sources[rank] = ls_shm_slot(shm, rank, shm->step) + own * width;
     }
     shm->sources[shm->rank] = (const unsigned char *)shm->call.send + (from + own) * width;
-    shm->destinations[0] = (unsigned char *)shm->call.receive + (from + own) * width;
-    shm->destinations[1] = ls_shm_slot(shm, shm->rank, shm->step + 1) + own * width;
-    reduce(shm, 2, owned);
+    int copies = 0;
+    if (takes_result(shm)) {
+        shm->destinations[copies++] = (unsigned char *)shm->call.receive + (from + own) * width;
+    }
+    if (shm->call.operation != LS_OP_REDUCE || shm->rank != shm->call.root) {
+        shm->destinations[copies++] = ls_shm_slot(shm, shm->rank, shm->step + 1) + own * width;
+    }
+    reduce(shm, copies, owned);
 }
 
 /* Collects the other ranks' results for the chunk at `from`. */
@@ -329,7 +349,7 @@ static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
         put_chunk(shm, at + chunk, shm->step + 1);
         reduce_chunk(shm, at);
     }
-    if (at != 0) {
+    if (at != 0 && takes_result(shm)) {
         collect_chunk(shm, at - chunk);
     }
     shm->done += chunk;
@@ -357,13 +377,13 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
         *finished = true;
         return status;
     }
-    const ls_shm_region *region = common_region(shm);
+    const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
         allreduce_direct(shm, region);
         shm->stage = ls_shm_end;
     } else {
         shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
-        if (!any_region(shm)) {
+        if (!ls_shm_region_any(shm)) {
             return shm->stage(shm, finished);
         }
         put_first(shm);
@@ -372,7 +392,7 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-ls_status ls_shm_allreduce(void *state, const ls_call *call) {
+ls_status ls_shm_reduce(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
     LS_TRY(ls_shm_declare(shm, call, &cell));
@@ -441,7 +461,7 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
         *finished = true;
         return status;
     }
-    const ls_shm_region *region = common_region(shm);
+    const ls_shm_region *region = ls_shm_region_common(shm);
     if (region == NULL) {
         shm->stage = broadcast_chunks;
         return broadcast_chunks(shm, finished);

@@ -251,7 +251,8 @@ void ls_shm_choose_patience(ls_shm *shm);
 
 ls_status ls_shm_barrier(void *state, const ls_call *call);
 ls_status ls_shm_broadcast(void *state, const ls_call *call);
-ls_status ls_shm_allreduce(void *state, const ls_call *call);
+ls_status ls_shm_reduce(void *state, const ls_call *call); /* allreduce too */
+ls_status ls_shm_reduce_scatter(void *state, const ls_call *call);
 ls_status ls_shm_progress(void *state, bool wait, bool *finished);
 
 /* exchange.c: every call that only moves data between the ranks' buffers. */
@@ -275,6 +276,10 @@ void ls_shm_release(void *state, void *memory);
 
 /* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);
+
+/* The region in which all ranks' buffers of this call lie; NULL: there is none. And whether any rank's do in any. */
+const ls_shm_region *ls_shm_region_common(const ls_shm *shm);
+bool ls_shm_region_any(const ls_shm *shm);
 
 /* Gives back one region, or none if its entry is free. */
 void ls_shm_region_free(ls_shm *shm, ls_shm_region *region);

@@ -1,0 +1,170 @@
+/*
+ * Reduce-scatter: each rank reduces its own part. By size in bytes:
+ *  - where all parts fit into a cell: one step;
+ *  - where every rank's `send` lies in one ls_comm_alloc: straight from there, two steps;
+ *  - else through the slots in rounds, a step each: a slot holds a place for the next elements of every part.
+ */
+#include <string.h>
+
+#include "comm/backend/shm/shm.h"
+#include "comm/pieces.h"
+#include "comm/reduce.h"
+
+#define DIRECT_LEAST ((size_t)1536) /* bytes of a part below which two steps cost more than a copy */
+
+static ls_piece part(const ls_shm *shm, int rank) {
+    return ls_piece_part(shm->call.send_counts, shm->call.send_displacements, shm->call.count, rank);
+}
+
+/* Elements of the largest part. */
+static size_t largest(const ls_shm *shm) {
+    size_t most = 0;
+    for (int rank = 0; rank < shm->size; rank++) {
+        const size_t count = part(shm, rank).count;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+/* Elements that a place has room for; places begin at multiples of 64 bytes where slots are large enough. */
+static size_t place_count(const ls_shm *shm) {
+    const size_t bytes = shm->slot / (size_t)shm->size;
+    return (bytes < 64 ? bytes : bytes & ~(size_t)63) / shm->call.width;
+}
+
+/* In place at the start of `send`, the result could overwrite what is still to be read of the own part. */
+static bool keeps_own(const ls_shm *shm) {
+    return shm->call.receive != shm->call.send || part(shm, shm->rank).at == 0;
+}
+
+static size_t portion(const ls_shm *shm, int rank, size_t done) {
+    const size_t count = part(shm, rank).count;
+    const size_t most = place_count(shm);
+    return count <= done ? 0 : count - done < most ? count - done : most;
+}
+
+/* Puts the elements from `done` on of every part into this rank's next slot. */
+static void put_parts(const ls_shm *shm, size_t done) {
+    const size_t width = shm->call.width;
+    unsigned char *slot = ls_shm_slot(shm, shm->rank, shm->step + 1);
+    for (int rank = 0; rank < shm->size; rank++) {
+        const size_t count = portion(shm, rank, done);
+        if (count != 0 && (rank != shm->rank || !keeps_own(shm))) {
+            memcpy(slot + (size_t)rank * place_count(shm) * width,
+                   (const unsigned char *)shm->call.send + (part(shm, rank).at + done) * width, count * width);
+        }
+    }
+}
+
+/* Reduces `count` elements from shm->sources into `receive` from element `done` on. */
+static void reduce_into(const ls_shm *shm, size_t done, size_t count) {
+    void *result = (unsigned char *)shm->call.receive + done * shm->call.width;
+    if (count != 0) {
+        ls_reduce(&(ls_reduce_task){.dtype = shm->call.dtype,
+                                    .reduction = shm->call.reduction,
+                                    .ranks = shm->size,
+                                    .sources = shm->sources,
+                                    .copies = 1,
+                                    .destinations = &result,
+                                    .count = count});
+    }
+}
+
+static ls_status scatter_cells(ls_shm *shm, bool *finished) {
+    *finished = true;
+    LS_TRY(ls_shm_agree(shm));
+    const size_t bytes = shm->call.count * shm->call.width;
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = ls_shm_cell_of(shm, rank)->payload + bytes * (size_t)shm->rank;
+    }
+    reduce_into(shm, 0, shm->call.count);
+    return LS_OK;
+}
+
+static ls_status scatter_rounds(ls_shm *shm, bool *finished) {
+    const size_t width = shm->call.width;
+    const size_t done = shm->done;
+    const size_t next = done + place_count(shm);
+    *finished = next >= shm->most;
+    if (!*finished) {
+        put_parts(shm, next);
+    }
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = ls_shm_slot(shm, rank, shm->step) + (size_t)shm->rank * place_count(shm) * width;
+    }
+    if (keeps_own(shm)) {
+        shm->sources[shm->rank] = (const unsigned char *)shm->call.send + (part(shm, shm->rank).at + done) * width;
+    }
+    reduce_into(shm, done, portion(shm, shm->rank, done));
+    shm->done = next;
+    if (!*finished) {
+        ls_shm_post(shm);
+    }
+    return LS_OK;
+}
+
+/* Straight from the memory of all ranks. Nobody else reads a rank's own part, where its result may go. */
+static void scatter_direct(ls_shm *shm, const ls_shm_region *region) {
+    const size_t at = part(shm, shm->rank).at * shm->call.width;
+    for (int rank = 0; rank < shm->size; rank++) {
+        shm->sources[rank] = region->base + (size_t)rank * region->stride + ls_shm_cell_of(shm, rank)->send + at;
+    }
+    reduce_into(shm, 0, part(shm, shm->rank).count);
+}
+
+static ls_status scatter_choose(ls_shm *shm, bool *finished) {
+    const ls_status status = ls_shm_agree(shm);
+    if (status != LS_OK) {
+        *finished = true;
+        return status;
+    }
+    const ls_shm_region *region = ls_shm_region_common(shm);
+    if (region != NULL) {
+        scatter_direct(shm, region);
+        shm->stage = ls_shm_end;
+    } else {
+        shm->stage = scatter_rounds;
+        if (!ls_shm_region_any(shm)) {
+            return scatter_rounds(shm, finished);
+        }
+        put_parts(shm, 0);
+    }
+    ls_shm_post(shm);
+    return LS_OK;
+}
+
+/* Tells the others where this rank's buffer is, if it can be reached and the result does not overwrite what they read.
+ */
+static void declare_send(const ls_shm *shm, ls_shm_cell *cell, size_t end) {
+    const ls_shm_region *region = ls_shm_region_find(shm, shm->call.send, end * shm->call.width);
+    if (region != NULL && keeps_own(shm)) {
+        const unsigned char *own = region->base + (size_t)shm->rank * region->stride;
+        cell->region = region->id;
+        cell->send = (uint64_t)((const unsigned char *)shm->call.send - own);
+    }
+}
+
+ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
+    ls_shm *shm = state;
+    ls_shm_cell *cell = NULL;
+    LS_TRY(ls_shm_declare(shm, call, &cell));
+    const size_t size = (size_t)shm->size;
+    if (call->layout == 0 && call->count * call->width <= LS_SHM_PAYLOAD / size) {
+        if (call->count != 0) {
+            memcpy(cell->payload, call->send, size * call->count * call->width);
+        }
+        shm->stage = scatter_cells;
+    } else {
+        const ls_piece last = part(shm, shm->size - 1);
+        shm->most = largest(shm);
+        shm->stage = scatter_choose;
+        if (shm->most * call->width >= DIRECT_LEAST) {
+            declare_send(shm, cell, last.at + last.count);
+        }
+        if (cell->region == 0) {
+            put_parts(shm, 0);
+        }
+    }
+    ls_shm_post(shm);
+    return LS_OK;
+}
