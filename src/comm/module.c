@@ -129,8 +129,9 @@ static const ls_backend *find_module(const char *name) {
     if (enter == NULL) {
         return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", name, name);
     }
+    const uint32_t errors = ls_error_count;
     const ls_backend *backend = enter(LS_BACKEND_ABI, &core);
-    if (backend == NULL && ls_error_status() == LS_OK) {
+    if (backend == NULL && ls_error_count == errors) {
         return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": its module is of another version of Lockstep", name);
     }
     return backend;
