@@ -31,8 +31,9 @@ typedef struct ls_work ls_work;
 typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
-     * "tcp://HOST:PORT" (rank 0 listens there) or "file://PATH" (a folder all ranks see; it is made if missing).
-     * NULL: env:// when RANK and WORLD_SIZE are set, else a world of one.
+     * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see; it is made if missing) or
+     * "mpi://" (the ranks that mpirun started). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under
+     * mpirun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "self" or a module such as "mpi"; NULL: the best for where the ranks are */

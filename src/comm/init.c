@@ -101,7 +101,12 @@ ls_status ls_finalize(void) {
     }
     ls_status status = LS_OK;
     char message[LS_ERROR_CAPACITY];
-    if (mine->store != NULL && ls_store_leave(mine->store) != LS_OK) {
+    if (mine->store == NULL && ls_comm_size(mine->comm) > 1) { /* the ranks came without a store */
+        status = ls_comm_barrier(mine->comm, NULL);
+    } else if (mine->store != NULL) {
+        status = ls_store_leave(mine->store);
+    }
+    if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
         snprintf(message, sizeof message, "%s", ls_error_message());
     }

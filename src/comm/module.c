@@ -107,32 +107,48 @@ static bool is_name(const char *name) {
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(name);
 }
 
-static const ls_backend *find_module(const char *name) {
+/*
+ * The file's part after "lockstep-". MPI libraries cannot stand in for each other, so there is a module for each, and
+ * what the launcher set tells which it belongs to: MPICH's, and others that know its protocol, set PMI_RANK.
+ */
+static const char *module_of(const char *name) {
+    if (strcmp(name, "mpi") != 0) {
+        return name;
+    }
+    return getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMI_RANK") != NULL ? "mpi_mpich" : "mpi_openmpi";
+}
+
+static const ls_backend *find_module(const char *backend_name) {
     char folder[PATH_CAPACITY];
     bool there = false;
+    const char *name = module_of(backend_name);
     own_folder(folder);
     void *module = open_module(name, folder, &there);
     if (!there) {
-        return ls_fail_null(LS_ERR_ARGUMENT,
-                            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
-                            "LOCKSTEP_MODULE_PATH, %s and the folders beside it",
-                            name, name, folder);
+        return ls_fail_null(
+            LS_ERR_ARGUMENT,
+            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
+            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s",
+            backend_name, name, folder,
+            name == backend_name ? "" : "; `scripts/install-deps --mpi` and building Lockstep again make it");
     }
     if (module == NULL) {
         const char *reason = dlerror();
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\" cannot be opened: %s", name,
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\" cannot be opened: %s", backend_name,
                             reason == NULL ? "the system gives no reason" : reason);
     }
     ls_backend_module_function *enter = NULL;
     void *symbol = dlsym(module, "ls_backend_module");
     memcpy((void *)&enter, (const void *)&symbol, sizeof enter);
     if (enter == NULL) {
-        return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", name, name);
+        return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", backend_name,
+                            name);
     }
     const uint32_t errors = ls_error_count;
     const ls_backend *backend = enter(LS_BACKEND_ABI, &core);
     if (backend == NULL && ls_error_count == errors) {
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": its module is of another version of Lockstep", name);
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": its module is of another version of Lockstep",
+                            backend_name);
     }
     return backend;
 }

@@ -70,8 +70,8 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     if (*backend == &ls_backend_self && job->size > 1) {
         return ls_fail(LS_ERR_ARGUMENT, "backend \"self\" carries a world of one, this one has %d ranks", job->size);
     }
-    const int elsewhere = find_elsewhere(world, job->rank);
-    if (*backend == &ls_backend_shm && elsewhere >= 0) {
+    const int elsewhere = *backend == &ls_backend_shm ? find_elsewhere(world, job->rank) : -1;
+    if (elsewhere >= 0) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
                        "and backend \"shm\" needs that",
@@ -82,7 +82,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
 
 static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
     fill_card(&world->cards[job->rank]);
-    if (job->size > 1) {
+    if (job->size > 1 && job->url[0] != '\0') {
         const ls_store_place place = {.url = job->url,
                                       .serve = job->rank == 0,
                                       .timeout = job->timeout,

@@ -12,7 +12,7 @@
 
 /* What this process knows of its job before it has met anybody. */
 typedef struct ls_job {
-    char url[LS_URL_CAPACITY]; /* of the store; empty for a world of one */
+    char url[LS_URL_CAPACITY]; /* of the store; empty for a world of one, and where MPI started the ranks */
     int rank, size;
     int local_rank;      /* -1: found out when the ranks meet */
     int local_size;      /* 0: the same */

@@ -117,6 +117,53 @@ static ls_status read_master(ls_job *job) {
     return LS_OK;
 }
 
+/* What the launchers of MPI libraries set. */
+typedef struct launcher {
+    const char *rank, *size, *local_rank, *local_size;
+} launcher;
+
+static const launcher launchers[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+};
+
+/* The one that started this process; NULL: none. */
+static const launcher *find_launcher(void) {
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        if (lookup(launchers[i].rank) != NULL && lookup(launchers[i].size) != NULL) {
+            return &launchers[i];
+        }
+    }
+    return NULL;
+}
+
+/* The ranks of an MPI job know each other already: they need no store. */
+static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
+    const launcher *found = find_launcher();
+    if (found == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "init is mpi://, but no MPI launcher started this process: mpirun sets neither "
+                                        "OMPI_COMM_WORLD_RANK nor PMI_RANK");
+    }
+    if (options->world_size != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but the ranks of mpi:// are those that mpirun started",
+                       options->world_size);
+    }
+    LS_TRY(read_number(found->size, 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(read_number(found->rank, 0, job->size - 1, &job->rank));
+    if (lookup(found->local_size) != NULL && lookup(found->local_rank) != NULL) {
+        LS_TRY(read_number(found->local_size, 1, job->size, &job->local_size));
+        LS_TRY(read_number(found->local_rank, 0, job->local_size - 1, &job->local_rank));
+    }
+    job->backend = job->backend != NULL ? job->backend : "mpi";
+    if (strcmp(job->backend, "mpi") != 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "the ranks of an MPI job meet through backend \"mpi\", not \"%s\": for that, use an init other "
+                       "than mpi://",
+                       job->backend);
+    }
+    return LS_OK;
+}
+
 static ls_status read_url(ls_job *job, const char *init) {
     if (strcmp(init, "env://") == 0) {
         return job->size > 1 ? read_master(job) : LS_OK;
@@ -138,8 +185,11 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
     job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
     LS_TRY(read_timeout(job, options));
+    if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {
+        return read_mpi(job, options);
+    }
     if (options->init == NULL && options->world_size == 0 && lookup("RANK") == NULL && lookup("WORLD_SIZE") == NULL) {
-        return LS_OK;
+        return find_launcher() != NULL ? read_mpi(job, options) : LS_OK;
     }
     LS_TRY(read_place(job, options));
     return read_url(job, options->init != NULL ? options->init : "env://");

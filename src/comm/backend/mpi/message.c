@@ -1,0 +1,224 @@
+/* Sends and receives: a packet says what is sent and holds what is small; larger content follows it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/backend/mpi/mpi.h"
+
+/* ---- what arrives --------------------------------------------------------------------------------------------------
+ */
+
+static int rank_of(const ls_mpi *mpi, int source) {
+    int rank = 0;
+    while (rank < mpi->size - 1 && mpi->ranks[rank] != source) {
+        rank++;
+    }
+    return rank;
+}
+
+/* Begins to receive content that did not fit the packet. */
+static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target) {
+    ls_mpi_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
+    if (arrival == NULL) {
+        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *arrival));
+    }
+    arrival->next = mpi->arrivals;
+    mpi->arrivals = arrival;
+    arrival->target = *target;
+    void *into = target->into;
+    if (into == NULL) {
+        arrival->refused = ls_allocate(header->bytes);
+        into = arrival->refused;
+    }
+    if (into == NULL) {
+        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", header->bytes));
+    }
+    return ls_mpi_take(mpi, header->from, LS_MPI_CONTENTS, into, header->bytes, &arrival->open);
+}
+
+static ls_status take_packet(ls_mpi *mpi, int from, const ls_mpi_packet *packet) {
+    if (packet->header.operation == LS_MPI_LEFT) {
+        mpi->left[from] = true;
+        return LS_OK;
+    }
+    const ls_match_header header = {.from = from,
+                                    .tag = packet->header.tag,
+                                    .dtype = (ls_dtype)packet->header.dtype,
+                                    .count = (size_t)packet->header.count,
+                                    .bytes = (size_t)packet->header.bytes};
+    ls_match_target target;
+    const ls_status status = ls_match_offer(&mpi->match, &header, &target);
+    if (status != LS_OK) {
+        return ls_mpi_give_up(mpi, status); /* the message is lost */
+    }
+    if (header.bytes > LS_MPI_ROOM) {
+        return begin_content(mpi, &header, &target);
+    }
+    if (target.into != NULL && header.bytes != 0) {
+        memcpy(target.into, packet->data, header.bytes);
+    }
+    ls_match_complete(&mpi->match, &target);
+    return LS_OK;
+}
+
+static void end_contents(ls_mpi *mpi) {
+    for (ls_mpi_arrival **link = &mpi->arrivals; *link != NULL;) {
+        ls_mpi_arrival *arrival = *link;
+        if (arrival->open != 0) {
+            link = &arrival->next;
+            continue;
+        }
+        ls_match_complete(&mpi->match, &arrival->target);
+        *link = arrival->next;
+        ls_free(arrival->refused);
+        ls_free(arrival);
+    }
+}
+
+ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
+    for (int there = 1; there != 0;) {
+        MPI_Status status;
+        ls_mpi_packet packet;
+        const int tag = mpi->tags + (int)LS_MPI_MESSAGES;
+        int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->wire, &there, &status);
+        if (code == MPI_SUCCESS && there != 0) {
+            code = MPI_Recv(&packet, (int)sizeof packet, MPI_BYTE, status.MPI_SOURCE, tag, mpi->wire, &status);
+        }
+        if (code != MPI_SUCCESS) {
+            return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm_recv", "MPI_Recv", code));
+        }
+        if (there != 0) {
+            *moved = true;
+            LS_TRY(take_packet(mpi, rank_of(mpi, status.MPI_SOURCE), &packet));
+        }
+    }
+    end_contents(mpi);
+    return LS_OK;
+}
+
+/* ---- what is posted ------------------------------------------------------------------------------------------------
+ */
+
+static bool has_finished(const ls_mpi_request *asked) {
+    return asked->receipt != NULL ? ls_match_arrived(asked->receipt) : asked->open == 0;
+}
+
+static void end_request(ls_mpi *mpi, ls_mpi_request *asked) {
+    ls_mpi_request **link = &mpi->requests;
+    while (*link != asked) {
+        link = &(*link)->next;
+    }
+    *link = asked->next;
+    ls_free(asked);
+}
+
+static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
+    const ls_call *call = &asked->call;
+    const size_t bytes = call->count * call->width;
+    const size_t data = bytes <= LS_MPI_ROOM ? bytes : 0;
+    asked->packet.header = (ls_mpi_header){
+        .operation = LS_OP_SEND, .dtype = (int32_t)call->dtype, .tag = call->tag, .count = call->count, .bytes = bytes};
+    if (data != 0) {
+        memcpy(asked->packet.data, call->send, data);
+    }
+    const size_t length = sizeof asked->packet.header + data;
+    LS_TRY(ls_mpi_give(mpi, call->root, LS_MPI_MESSAGES, &asked->packet, length, &asked->open));
+    return data == bytes ? LS_OK : ls_mpi_give(mpi, call->root, LS_MPI_CONTENTS, call->send, bytes, &asked->open);
+}
+
+ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
+    ls_mpi *mpi = state;
+    bool moved = false;
+    *request = NULL;
+    if (mpi->ended) {
+        char name[64];
+        return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator",
+                       ls_call_describe(call->operation, call->sequence, name, sizeof name));
+    }
+    if (call->operation == LS_OP_SEND && call->root == mpi->rank) {
+        return ls_match_send_self(&mpi->match, mpi->rank, call);
+    }
+    ls_mpi_request *asked = ls_allocate(sizeof *asked);
+    if (asked == NULL) {
+        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_send", sizeof *asked));
+    }
+    asked->next = mpi->requests;
+    asked->call = *call;
+    asked->open = 0;
+    asked->receipt = NULL;
+    asked->waited_ns = 0;
+    mpi->requests = asked;
+    ls_status status =
+        call->operation == LS_OP_SEND ? begin_send(mpi, asked) : ls_match_receive(&mpi->match, call, &asked->receipt);
+    if (status == LS_OK) {
+        status = ls_mpi_poll(mpi, &moved);
+    }
+    if (status != LS_OK || (asked->receipt == NULL && asked->open == 0)) {
+        end_request(mpi, asked);
+        return status;
+    }
+    *request = asked;
+    return LS_OK;
+}
+
+/* Looks for reasons to give up what was posted. */
+static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
+    const ls_call *call = &asked->call;
+    char name[64];
+    ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    /* What a rank sent before it left has arrived before the news, but for content that may be on its way. */
+    if (mpi->left[call->root] && (asked->receipt == NULL || !asked->receipt->claimed)) {
+        return ls_mpi_give_up(
+            mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root));
+    }
+    if (asked->waited_ns > mpi->timeout_ns) {
+        return ls_mpi_give_up(mpi, ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make the call that fits within %g s",
+                                           name, call->root, (double)mpi->timeout_ns * 1e-9));
+    }
+    return LS_OK;
+}
+
+static ls_status wait_for(ls_mpi *mpi, ls_mpi_request *asked, bool wait) {
+    for (;;) {
+        bool moved = false;
+        LS_TRY(ls_mpi_poll(mpi, &moved));
+        if (has_finished(asked)) {
+            return LS_OK;
+        }
+        if (!moved) {
+            ls_mpi_pause(mpi, &asked->waited_ns);
+            LS_TRY(look(mpi, asked));
+        }
+        if (!wait) {
+            return LS_OK;
+        }
+    }
+}
+
+ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished) {
+    ls_mpi *mpi = state;
+    ls_mpi_request *asked = request;
+    ls_status status = wait_for(mpi, asked, wait);
+    *finished = status == LS_OK && has_finished(asked);
+    if (*finished && asked->receipt != NULL) {
+        status = ls_match_end(&mpi->match, asked->receipt);
+    }
+    if (status != LS_OK || *finished) {
+        end_request(mpi, asked);
+    }
+    return status;
+}
+
+void ls_mpi_free_messages(ls_mpi *mpi) {
+    while (mpi->requests != NULL) {
+        end_request(mpi, mpi->requests);
+    }
+    while (mpi->arrivals != NULL) {
+        ls_mpi_arrival *next = mpi->arrivals->next;
+        ls_free(mpi->arrivals->refused);
+        ls_free(mpi->arrivals);
+        mpi->arrivals = next;
+    }
+    ls_match_free(&mpi->match);
+}

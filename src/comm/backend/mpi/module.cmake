@@ -1,0 +1,24 @@
+# Backend mpi: one module for each MPI library, since their binary interfaces differ. src/comm/module.c picks the one
+# whose launcher started the process. scripts/install-deps --mpi installs both libraries on Debian.
+set(LS_MPI auto CACHE STRING "MPI libraries to build a backend for: auto (all that are found), openmpi, mpich or off")
+set_property(CACHE LS_MPI PROPERTY STRINGS auto openmpi mpich off)
+if(NOT LS_MPI MATCHES "^(auto|openmpi|mpich|off)$")
+  message(FATAL_ERROR "LS_MPI is ${LS_MPI}, must be auto, openmpi, mpich or off")
+endif()
+
+file(GLOB LS_MPI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/mpi/*.c)
+foreach(flavour openmpi mpich)
+  if(LS_MPI STREQUAL auto)
+    set(need QUIET)
+  elseif(LS_MPI STREQUAL flavour)
+    set(need REQUIRED)
+  else()
+    continue()
+  endif()
+  string(REPLACE openmpi ompi-c package ${flavour})
+  pkg_check_modules(LS_MPI_${flavour} ${need} IMPORTED_TARGET ${package})
+  if(LS_MPI_${flavour}_FOUND)
+    ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/match.c
+                          LIBRARIES PkgConfig::LS_MPI_${flavour})
+  endif()
+endforeach()

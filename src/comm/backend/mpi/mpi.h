@@ -1,0 +1,160 @@
+/*
+ * The inside of backend mpi: what its files share. All calls are made of nonblocking messages between two ranks, so
+ * that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that disagree are told so;
+ * MPI's own collectives promise none of this.
+ *
+ * mpi.c opens, divides and closes; transfer.c moves messages and waits; exchange.c is every collective; message.c sends
+ * and receives. One duplicate of MPI_COMM_WORLD carries everything: a communicator has a context, a number that no
+ * other communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
+ */
+#ifndef LS_COMM_BACKEND_MPI_H
+#define LS_COMM_BACKEND_MPI_H
+
+#include <mpi.h>
+
+#include "comm/backend.h"
+#include "comm/match.h"
+
+/* What an MPI tag says besides the context. */
+typedef enum ls_mpi_kind {
+    LS_MPI_HEADERS = 0, /* a rank's call, with what fits of its data */
+    LS_MPI_VERDICTS,    /* whether counts fit */
+    LS_MPI_PIECES,      /* data of calls */
+    LS_MPI_MESSAGES,    /* sends, with what fits of their data */
+    LS_MPI_CONTENTS,    /* data of sends */
+    LS_MPI_KINDS = 8
+} ls_mpi_kind;
+
+/* The operation of a header by which a rank says that it makes no more calls. */
+#define LS_MPI_LEFT ((uint32_t)LS_OP_COUNT)
+
+typedef struct ls_mpi_header {
+    uint32_t operation;
+    int32_t dtype;
+    int32_t reduction;
+    int32_t root;
+    int32_t tag;
+    uint32_t layout;
+    uint64_t agreed;
+    uint64_t sequence;
+    uint64_t count; /* elements for the receiver of this header */
+    uint64_t bytes; /* the same */
+} ls_mpi_header;
+
+/* Data up to this size travels behind the header. */
+#define LS_MPI_ROOM 1024
+
+typedef struct ls_mpi_packet {
+    ls_mpi_header header;
+    unsigned char data[LS_MPI_ROOM];
+} ls_mpi_packet;
+
+/* What a rank found when it compared what it is sent with what it wants. */
+typedef struct ls_mpi_verdict {
+    uint64_t sent;
+    uint64_t wanted;
+    int64_t from; /* -1: all agrees */
+} ls_mpi_verdict;
+
+/* A message under way in MPI. */
+typedef struct ls_mpi_transfer {
+    MPI_Request request;
+    int peer;
+    bool receives;
+    size_t *open; /* counts the transfers of its owner */
+} ls_mpi_transfer;
+
+/* A send or receive that was posted. */
+typedef struct ls_mpi_request {
+    struct ls_mpi_request *next;
+    ls_call call;
+    size_t open;               /* a send's transfers */
+    ls_match_receipt *receipt; /* a receive's */
+    uint64_t waited_ns;
+    ls_mpi_packet packet; /* a send's */
+} ls_mpi_request;
+
+/* A message whose content is arriving. */
+typedef struct ls_mpi_arrival {
+    struct ls_mpi_arrival *next;
+    ls_match_target target;
+    size_t open;
+    void *refused; /* where content goes that nobody wants */
+} ls_mpi_arrival;
+
+typedef struct ls_mpi ls_mpi;
+
+/* What comes when all transfers of a call have ended. */
+typedef ls_status ls_mpi_stage(ls_mpi *mpi, bool *finished);
+
+struct ls_mpi {
+    MPI_Comm wire;
+    int rank;
+    int size;
+    int *ranks; /* in `wire` */
+    int tags;   /* the first of this context */
+    uint64_t timeout_ns;
+
+    ls_mpi_transfer *transfers;
+    size_t transfer_count;
+    size_t transfer_capacity;
+    unsigned idle;      /* looks in vain since something moved */
+    uint64_t looked_ns; /* when the last of these was */
+
+    ls_call call;
+    ls_mpi_stage *stage;
+    size_t open;         /* transfers of the call */
+    uint64_t waited_ns;  /* since one of them ended */
+    ls_mpi_packet *sent; /* one per rank, as the next three */
+    ls_mpi_packet *got;
+    ls_mpi_verdict *found; /* by each rank, in an exchange of verdicts */
+    bool *left;            /* who makes no more sends */
+
+    ls_match match;
+    ls_mpi_request *requests;
+    ls_mpi_arrival *arrivals;
+    bool world; /* no part of another communicator */
+    bool ended; /* the others were told that this rank left */
+};
+
+/* ---- transfer.c ----------------------------------------------------------------------------------------------------
+ */
+
+/* Begin to move `bytes` to or from `peer`; `*open` counts what this makes. */
+ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open);
+ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open);
+
+/* Looks at all transfers once, and takes in messages; `*moved` becomes true when anything ended. */
+ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved);
+
+/* A pause after a look in vain: none at first, longer later. Adds the time since the last one to `*waited_ns`, but not
+ * time in which this process itself was stopped. */
+void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns);
+
+/* Ends all transfers after a failure of `status`, which it returns, and tells the other ranks. */
+ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status);
+
+/* Tells the other ranks, once, that this one makes no more calls. */
+void ls_mpi_leave(ls_mpi *mpi);
+
+/* The error of an MPI call that failed on behalf of `call`. */
+ls_status ls_mpi_fail(const char *call, const char *function, int code);
+
+/* ---- exchange.c ----------------------------------------------------------------------------------------------------
+ */
+
+ls_backend_begin ls_mpi_exchange;
+ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
+
+/* ---- message.c -----------------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_mpi_post(void *state, const ls_call *call, void **request);
+ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished);
+
+/* Takes in what others sent. */
+ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved);
+
+void ls_mpi_free_messages(ls_mpi *mpi);
+
+#endif
