@@ -27,7 +27,7 @@ static const backend_row backends[] = {
     {.name = "self", .ranks = 1, .needed = true},
     {.name = "shm", .ranks = 2, .needed = true},
     {.name = "mpi",
-     .ranks = 2,
+     .ranks = 1, /* more need MPI's own launcher */
      .libraries = {"libmpi.so.40", "libmpich.so.12"},
      .package = "libopenmpi3 or libmpich12",
      .version_function = "MPI_Get_library_version"},

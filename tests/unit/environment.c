@@ -6,9 +6,24 @@
 
 #include "comm/rendezvous.h"
 
-static const char *const names[] = {
-    "RANK",        "WORLD_SIZE",   "LOCAL_RANK",       "LOCAL_WORLD_SIZE",  "MASTER_ADDR",
-    "MASTER_PORT", "LOCKSTEP_KEY", "LOCKSTEP_TIMEOUT", "LOCKSTEP_STORE_FD", "TORCHELASTIC_USE_AGENT_STORE"};
+static const char *const names[] = {"RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "LOCAL_WORLD_SIZE",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "LOCKSTEP_KEY",
+                                    "LOCKSTEP_TIMEOUT",
+                                    "LOCKSTEP_STORE_FD",
+                                    "TORCHELASTIC_USE_AGENT_STORE",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "MPI_LOCALNRANKS"};
 
 enum { NAMES = sizeof names / sizeof *names, MOST = 8 };
 
@@ -47,6 +62,18 @@ static const struct {
      2,
      NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"PMI_RANK=1", "PMI_SIZE=3"}, "", 1, 3, -1, 0, NULL},
+    {{0}, {"PMI_RANK=2", "PMI_SIZE=3", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"}, "", 2, 3, 1, 2, NULL},
+    {{.init = "mpi://"},
+     {"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+      "OMPI_COMM_WORLD_LOCAL_SIZE=1"},
+     "",
+     2,
+     3,
+     0,
+     1,
+     NULL},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3"}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=", "WORLD_SIZE="}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=::1", "MASTER_PORT=1"}, "tcp://[::1]:1", 1, 2, -1, 0, NULL},
     {{0},
@@ -124,7 +151,11 @@ static const struct {
     {{.init = "tcp://h:-7", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"-7\""},
     {{.init = "tcp://h:70000", .world_size = 1}, {NULL}, NULL, 0, 0, 0, 0, "the port is \"70000\""},
     {{.init = "file://", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "names no folder"},
-    {{.init = "mpi://", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "neither tcp:// nor file://"},
+    {{.init = "mpi://"}, {NULL}, NULL, 0, 0, 0, 0, "no MPI launcher started this process"},
+    {{.init = "mpi://", .world_size = 2}, {"PMI_RANK=0", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "world_size is 2"},
+    {{.backend = "shm"}, {"PMI_RANK=0", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "not \"shm\""},
+    {{0}, {"PMI_RANK=2", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "PMI_RANK=2 must be from 0 to 1"},
+    {{0}, {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=0"}, NULL, 0, 0, 0, 0, "OMPI_COMM_WORLD_SIZE=0 must be"},
     {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "neither tcp:// nor file://"},
 };
 

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -19,6 +20,7 @@ static struct {
     int worlds;    /* that are open */
     int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
     bool failed;
+    pid_t id;
 } process;
 
 #define FAREWELL_NS UINT64_C(2000000000)
@@ -47,14 +49,20 @@ static void take_farewells(void) {
 
 /*
  * A rank that ends in the midst of a job, or after a failure, does not finalize MPI: this is how its launcher knows
- * that it has to end the others.
+ * that it has to end the others. Where such a rank reports success, MPICH's would report the same of the job. A child
+ * that this process forked has no part in MPI.
  */
-static void leave_mpi(void) {
+static void leave_mpi(int status, void *argument) {
     int finalized = 0;
-    if (process.joined && process.worlds == 0 && !process.failed && MPI_Finalized(&finalized) == MPI_SUCCESS &&
-        finalized == 0) {
+    (void)argument;
+    if (getpid() != process.id || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized != 0) {
+        return;
+    }
+    if (process.joined && process.worlds == 0 && !process.failed) {
         take_farewells();
         MPI_Finalize();
+    } else if (status == 0) {
+        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     }
 }
 
@@ -71,7 +79,8 @@ static ls_status start_mpi(void) {
     }
     if (code == MPI_SUCCESS && started == 0) {
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
-        if (code == MPI_SUCCESS && atexit(leave_mpi) != 0) {
+        process.id = getpid();
+        if (code == MPI_SUCCESS && on_exit(leave_mpi, NULL) != 0) {
             return ls_fail_memory("ls_comm_open", sizeof(void *));
         }
     }

@@ -1,0 +1,147 @@
+# Backend mpi under both MPI libraries, as far as they are installed: the rank programs, the same model as on shared
+# memory, and how jobs end that go wrong.
+. "$LS_SOURCE/tests/support/checks.sh"
+export LOCKSTEP_TIMEOUT=60
+programs=$LS_BUILD/tests
+unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+
+# mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status.
+mpi() {
+    local flavour=$1 ranks=$2 options=()
+    shift 2
+    # Open MPI starts nothing as root, and no more ranks than cores, unless told; it keeps its own files in TMPDIR.
+    [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe)
+    TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@" \
+        >out 2>err </dev/null
+    status=$?
+}
+
+# kill_one PROGRAM: ends one of its processes that this script started.
+kill_one() {
+    local victim
+    for victim in $(marked); do
+        if [ "$(readlink "/proc/$victim/exe")" = "$1" ]; then
+            kill -9 "$victim"
+            return
+        fi
+    done
+    return 1
+}
+
+hashes() {
+    sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
+}
+
+check_flavour() {
+    local flavour=$1 ranks name first
+    for ranks in 1 2 3; do
+        for name in collectives moving_collectives points_and_groups disagreement data_parallel; do
+            mpi "$flavour" $ranks "$programs/ranks_$name"
+            check "$flavour, $ranks ranks: $name" is "$status" 0
+            check "$flavour, $ranks ranks: $name is silent" is "$(cat out err)" ""
+        done
+    done
+    if [ -d /usr/share/datasets/fashion-mnist ]; then
+        launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
+        first=$(hashes)
+        mpi "$flavour" 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
+        check "$flavour: fashion_mnist ends well" is "$status" 0
+        check "$flavour: both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
+        check "$flavour: the bits of shared memory" is "$(hashes)" "$first"
+    fi
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere "$scratch/copy/bin/sync"
+    check "$flavour, no module: fails" test "$status" != 0
+    check "$flavour, no module: says what makes it" \
+        says err "no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
+
+    mpi "$flavour" 2 ./quitter 0
+    check "$flavour, a rank ends in the midst as if all were well: the launcher fails" test "$status" != 0
+    mpi "$flavour" 2 ./quitter 3
+    check "$flavour, a rank ends with status 3: so does the launcher" is "$status" 3
+    mpi "$flavour" 2 ./quitter leave
+    check "$flavour, a rank leaves: the other is told" \
+        says out '^0: ls_comm_barrier #1: rank 1 left without making this call$'
+    mpi "$flavour" 2 ./quitter sleep
+    check "$flavour, a rank is silent: the other does not wait for ever" \
+        says out '^0: ls_comm_barrier #1: rank 1 did not make this call within 1 s$'
+
+    LS_TEST_MARK=$mark bash -c "$(declare -f mpi); scratch=$scratch mark=$mark; mpi $flavour 2 \
+        $LS_BUILD/examples/perceptron --epochs 100000 --quiet; exit \$status" &
+    await kill_one "$(readlink -f "$LS_BUILD/examples/perceptron")"
+    wait $!
+    check "$flavour, a rank is killed: the launcher fails" test $? != 0
+    check "$flavour, a rank is killed: the others end" nobody_soon
+}
+
+# ---- programs that go wrong ----
+cat >alone.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    ls_init_options options = {.init = "mpi://", .backend = argc > 1 ? argv[1] : NULL};
+    if (ls_init(&options) == NULL) {
+        printf("%s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
+END
+cat >quitter.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv) { /* 0, 3, leave or sleep: what rank 1 does instead of the call */
+    ls_init_options options = {.timeout = 1};
+    ls_comm *world = ls_init(&options);
+    if (argc != 2 || world == NULL) {
+        return 9;
+    }
+    if (ls_comm_rank(world) == 1) {
+        if (strcmp(argv[1], "leave") == 0) {
+            ls_comm_free(world);
+        } else if (strcmp(argv[1], "sleep") == 0) {
+            sleep(2);
+        }
+        exit(atoi(argv[1]));
+    }
+    const ls_status status = ls_comm_barrier(world, NULL);
+    printf("%d: %s\n", ls_comm_rank(world), ls_error_message());
+    fflush(stdout);
+    return status == LS_OK ? 0 : 1;
+}
+END
+for name in alone quitter; do
+    cc -I"$LS_SOURCE/include" $name.c -o $name -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
+done
+
+missing=()
+mkdir -p copy/bin
+cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
+for flavour in openmpi mpich; do
+    if ! command -v "mpirun.$flavour" >/dev/null; then
+        missing+=("mpirun.$flavour is not installed")
+    elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then
+        missing+=("this build has no lockstep-mpi_$flavour.so")
+    else
+        check_flavour $flavour
+    fi
+done
+
+# ---- without a launcher ----
+./alone >out 2>err
+check "mpi:// without mpirun: an error" is "$?" 1
+check "mpi:// without mpirun: says so" says out "^ls_init: init is mpi://, but no MPI launcher started this process"
+PMI_RANK=0 PMI_SIZE=2 ./alone shm >out 2>err
+check "mpi:// with another backend: refused" says out 'through backend "mpi", not "shm"'
+PMI_RANK=2 PMI_SIZE=2 ./alone >out 2>err
+check "a rank outside its world: refused" says out "PMI_RANK=2 must be from 0 to 1"
+
+if [ ${#missing[@]} != 0 ]; then
+    printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"
+    check "nothing is left running" nobody_soon
+    [ "$failed" = 0 ] && exit 77
+    exit 1
+fi
+finish
