@@ -70,13 +70,19 @@ static ls_status scale_gradients(const data_parallel_state *state, double factor
     return LS_OK;
 }
 
-static void write_tail(const data_parallel_state *state, double weight) {
+/* Writes the weight and the marks, and zeroes what a parameter without a gradient would contribute. */
+static ls_status write_tail(const data_parallel_state *state, double weight) {
     const ls_flat *flat = &state->flats[tail_flat(state)];
     write_number(flat, flat->count, weight);
     for (int i = 0; i < state->parameter_count; i++) {
-        const ls_leaf *leaf = leaf_of(state, i);
-        write_number(flat, flat->count + 1 + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
+        ls_leaf *leaf = leaf_of(state, i);
+        const bool present = leaf != NULL && leaf->has_gradient;
+        if (leaf != NULL && !present) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+        write_number(flat, flat->count + 1 + i, present ? 1 : 0);
     }
+    return LS_OK;
 }
 
 /* Learns which parameters have a gradient on any rank; returns the mean weight. */
@@ -89,6 +95,21 @@ static double read_tail(const data_parallel_state *state) {
         }
     }
     return read_number(flat, flat->count);
+}
+
+/* Whether the gradient of every parameter lies where it is averaged. */
+static bool gradients_are_home(const data_parallel_state *state) {
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        bool home = leaf == NULL;
+        for (int k = 0; !home && leaf->gradient != NULL && k < state->flat_count; k++) {
+            home = leaf->gradient->storage == state->shared[k];
+        }
+        if (!home) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* A model that was laid out anew, as part of a larger one or in parts, has its gradients brought back. */
@@ -141,12 +162,13 @@ static ls_status average_gradients(data_parallel_state *state, int64_t samples) 
     }
     const double weight = state->gathering ? 1 : (double)samples / (double)state->usual_samples;
     state->gathering = false;
-    LS_TRY(reclaim_gradients(state));
-    ls_clear_missing_gradients(state->model);
+    if (!gradients_are_home(state)) {
+        LS_TRY(reclaim_gradients(state));
+    }
     if (weight != 1) {
         LS_TRY(scale_gradients(state, weight));
     }
-    write_tail(state, weight);
+    LS_TRY(write_tail(state, weight));
     for (int i = 0; i < state->flat_count; i++) {
         const ls_flat *flat = &state->flats[i];
         void *memory = flat->gradients->memory;

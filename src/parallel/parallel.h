@@ -7,7 +7,4 @@
 
 #include <lockstep/parallel.h>
 
-/* Zeroes the gradients of the flattened model that no backward pass has written since they were forgotten. */
-void ls_clear_missing_gradients(ls_module *model);
-
 #endif

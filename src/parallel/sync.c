@@ -38,7 +38,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
 }
 
 /* Zeroes what a parameter without a gradient would contribute. */
-void ls_clear_missing_gradients(ls_module *model) {
+static void clear_missing_gradients(ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL && !leaf->has_gradient) {
@@ -77,7 +77,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     if (used < 0) {
         return ls_error_status();
     }
-    ls_clear_missing_gradients(model);
+    clear_missing_gradients(model);
     LS_TRY(agree_on_gradients(model, comm));
     for (int i = 0; i < used; i++) {
         void *memory = flats[i].gradients->memory;
