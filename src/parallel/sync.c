@@ -38,14 +38,15 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
 }
 
 /* Zeroes what a parameter without a gradient would contribute. */
-static void clear_missing_gradients(ls_module *model) {
+static ls_status clear_missing_gradients(ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL && !leaf->has_gradient) {
             const ls_tensor *gradient = leaf->gradient;
-            (void)ls_kernels_of(gradient)->fill(ls_stream_of(gradient), leaf->gradient, 0);
+            LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), leaf->gradient, 0));
         }
     }
+    return LS_OK;
 }
 
 /* Agrees which parameters have a gradient on some rank. */
@@ -77,7 +78,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     if (used < 0) {
         return ls_error_status();
     }
-    clear_missing_gradients(model);
+    LS_TRY(clear_missing_gradients(model));
     LS_TRY(agree_on_gradients(model, comm));
     for (int i = 0; i < used; i++) {
         void *memory = flats[i].gradients->memory;
