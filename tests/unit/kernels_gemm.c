@@ -71,12 +71,16 @@ static ls_status by_avx512(const ls_gemm *gemm) {
     return gemm->dtype == LS_F32 && ls_gemm_avx512(gemm) ? LS_OK : by_plain_loops(gemm);
 }
 
+static ls_status by_avx2(const ls_gemm *gemm) {
+    return gemm->dtype == LS_F32 && ls_gemm_avx2(gemm) ? LS_OK : by_plain_loops(gemm);
+}
+
 static ls_status by_library(const ls_gemm *gemm) {
     return gemm->m > 0 && gemm->n > 0 && gemm->k > 0 ? ls_gemm_library(gemm) : by_choice(gemm);
 }
 
 typedef ls_status way(const ls_gemm *gemm);
-static way *const ways[] = {by_choice, by_plain_loops, by_avx512, by_library};
+static way *const ways[] = {by_choice, by_plain_loops, by_avx512, by_avx2, by_library};
 
 /* What one case is; leading dimensions are the widths plus `slack`. */
 typedef struct product_case {

@@ -8,8 +8,8 @@
  * copy operands and, the first time, write its code (25 ms).
  */
 enum {
-    MOST_IN_STRIPS = 131072, /* AVX-512, B as it is */
-    MOST_IN_DOTS = 4096,     /* AVX-512, B transposed */
+    MOST_IN_STRIPS = 131072, /* our vectors, B as it is */
+    MOST_IN_DOTS = 4096,     /* our vectors, B transposed */
     MOST_IN_PLAIN_LOOPS = 1024
 };
 
@@ -28,8 +28,9 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
     }
     const bool one_pass = is_one_pass(gemm);
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
-    const int most_in_avx512 = gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS;
-    if (gemm->dtype == LS_F32 && (one_pass || multiplications <= most_in_avx512) && ls_gemm_avx512(gemm)) {
+    const int most_in_vectors = gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS;
+    if (gemm->dtype == LS_F32 && (one_pass || multiplications <= most_in_vectors) &&
+        (ls_gemm_avx512(gemm) || ls_gemm_avx2(gemm))) {
         return LS_OK;
     }
     if (one_pass || multiplications <= MOST_IN_PLAIN_LOOPS) {

@@ -1,5 +1,5 @@
 /*
- * The matrix products behind ls_cpu_gemm, which chooses among them (gemm.c). The first two take
+ * The matrix products behind ls_cpu_gemm, which chooses among them (gemm.c). The first three take
  * an inner size of zero too; all finish the result (bias, activation) themselves.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_GEMM_H
@@ -8,10 +8,11 @@
 #include "tensor/device/cpu/cpu_kernels.h"
 
 /*
- * Small f32 products with masked vectors. False, with nothing done, where the processor lacks AVX-512 (or hides it, as
- * valgrind does) or both operands are transposed.
+ * Small f32 products with masked vectors. False, with nothing done, where the processor lacks them (or hides them, as
+ * valgrind does AVX-512) or both operands are transposed.
  */
 bool ls_gemm_avx512(const ls_gemm *gemm);
+bool ls_gemm_avx2(const ls_gemm *gemm);
 
 /* Plain loops, for small products and for those that are one pass over a matrix. */
 void ls_gemm_plain(const ls_gemm *gemm);
