@@ -12,7 +12,6 @@
  *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
  *    (a step per chunk and two more).
  */
-#define DIRECT_LEAST ((size_t)1536) /* bytes below which two steps cost more than a copy */
 
 typedef struct threshold_row {
     int ranks; /* the row holds up to this many */
@@ -20,9 +19,9 @@ typedef struct threshold_row {
 } threshold_row;
 
 static const threshold_row thresholds[] = {
-    {2, 16384},
-    {4, 8192},
-    {LS_REDUCE_MAX_RANKS, 4096},
+    {2, LS_SHM_WHOLE_2},
+    {4, LS_SHM_WHOLE_4},
+    {LS_REDUCE_MAX_RANKS, LS_SHM_WHOLE_MORE},
 };
 
 static size_t call_bytes(const ls_shm *shm) {
@@ -405,7 +404,7 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
     } else {
         shm->stage = allreduce_choose;
         choose_chunk(shm);
-        if (bytes >= DIRECT_LEAST) {
+        if (bytes >= LS_SHM_DIRECT_LEAST) {
             declare_region(shm, cell);
         }
         if (cell->region == 0) {

@@ -1,8 +1,8 @@
 /*
  * Calls that only move data, all with one algorithm over the pieces of comm/pieces.h. By size in bytes:
  *  - where a rank's pieces fit into its cell: one step;
- *  - where all pieces are at most PULL_LEAST, or nobody may read from the memory of others and they fit a slot: through
- *    the slots in one step;
+ *  - where all pieces are at most LS_SHM_PULL_LEAST, or nobody may read from the memory of others and they fit a slot:
+ *    through the slots in one step;
  *  - beyond, each rank reads its pieces straight from the senders' buffers, which a second step ends; or, where that is
  *    not allowed, they go through the slots in rounds, a step each.
  * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
@@ -15,8 +15,6 @@
 
 #include "comm/backend/shm/shm.h"
 #include "comm/pieces.h"
-
-#define PULL_LEAST ((size_t)16384)
 
 /* What a sender tells each receiver. */
 typedef struct entry {
@@ -87,7 +85,7 @@ static size_t place_of(const ls_shm *shm, int to) {
 /* The largest piece that goes through the slots in one step. */
 static size_t most_at_once(const ls_shm *shm) {
     const size_t place = place_bytes(shm);
-    return shm->pulls && place > PULL_LEAST ? PULL_LEAST : place;
+    return shm->pulls && place > LS_SHM_PULL_LEAST ? LS_SHM_PULL_LEAST : place;
 }
 
 static bool in_cells(const ls_shm *shm) {

@@ -30,7 +30,11 @@ typedef struct shape {
     size_t more; /* bytes of payload beyond those in a packet's head */
 } shape;
 
-static const shape shapes[] = {{4, 8, 8192}, {16, 8, 2048}, {64, 4, 512}, {256, 2, 0}, {1 << 30, 1, 0}};
+static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
+                               {16, 8, LS_SHM_PACKET_MORE_16},
+                               {64, 4, LS_SHM_PACKET_MORE_64},
+                               {256, 2, 0},
+                               {1 << 30, 1, 0}};
 
 size_t ls_shm_point_layout(ls_shm_point *point, int size) {
     const shape *row = shapes;

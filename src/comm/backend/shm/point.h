@@ -10,11 +10,10 @@
 
 #include <stdatomic.h>
 
+#include "comm/backend/shm/sizes.h"
 #include "comm/match.h"
 
 typedef struct ls_shm ls_shm;
-
-#define LS_SHM_PACKET_PAYLOAD 88
 
 typedef enum ls_shm_packet_kind {
     LS_SHM_FIRST = 1, /* begins a message, all of it where it fits */

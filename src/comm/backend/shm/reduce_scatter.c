@@ -10,8 +10,6 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-#define DIRECT_LEAST ((size_t)1536) /* bytes of a part below which two steps cost more than a copy */
-
 static ls_piece part(const ls_shm *shm, int rank) {
     return ls_piece_part(shm->call.send_counts, shm->call.send_displacements, shm->call.count, rank);
 }
@@ -158,7 +156,7 @@ ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
         const ls_piece last = part(shm, shm->size - 1);
         shm->most = largest(shm);
         shm->stage = scatter_choose;
-        if (shm->most * call->width >= DIRECT_LEAST) {
+        if (shm->most * call->width >= LS_SHM_DIRECT_LEAST) {
             declare_send(shm, cell, last.at + last.count);
         }
         if (cell->region == 0) {

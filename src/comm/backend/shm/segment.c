@@ -7,13 +7,7 @@
 
 #include "comm/backend/shm/shm.h"
 
-#define PAGE       ((size_t)4096)
-#define SLOT_MOST  ((size_t)256 << 10)
-#define SLOT_LEAST ((size_t)64 << 10)
-#define SLOTS_TOGETHER                                                                                                 \
-    ((size_t)8 << 20) /* slots shrink towards SLOT_LEAST when many ranks would need more than this                     \
-                       */
-
+#define PAGE          ((size_t)4096)
 #define SLOT_PER_RANK ((size_t)32) /* bytes: an entry of a table and a little data */
 
 #ifndef MFD_NOEXEC_SEAL
@@ -26,8 +20,8 @@ static size_t pages(size_t bytes) {
 
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     const size_t size = (size_t)shm->size;
-    size_t slot = SLOT_MOST;
-    while (slot > SLOT_LEAST && 2 * slot * size > SLOTS_TOGETHER) {
+    size_t slot = LS_SHM_SLOT_MOST;
+    while (slot > LS_SHM_SLOT_LEAST && 2 * slot * size > LS_SHM_SLOTS_TOGETHER) {
         slot /= 2;
     }
     while (slot < SLOT_PER_RANK * size) {

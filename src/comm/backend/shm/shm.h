@@ -22,8 +22,7 @@
 #include "base/status.h"
 #include "comm/backend.h"
 #include "comm/backend/shm/point.h"
-
-#define LS_SHM_PAYLOAD 80 /* bytes of data that travel in a cell */
+#include "comm/backend/shm/sizes.h"
 
 /* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
 typedef struct ls_shm_cell {

@@ -1,0 +1,42 @@
+/*
+ * The sizes at which the way of travelling changes, all in one place: the algorithms choose by them, and the
+ * conformance list looks around each. Bytes of the whole call, or of one rank's part, as each says.
+ */
+#ifndef LS_COMM_BACKEND_SHM_SIZES_H
+#define LS_COMM_BACKEND_SHM_SIZES_H
+
+#include <stddef.h>
+
+#define LS_SHM_PAYLOAD 80 /* data of a rank that travels in its cell */
+
+/* A reduction: all of it written to the slots, and read there, in one step; among 2, up to 4, and more ranks. */
+#define LS_SHM_WHOLE_2    ((size_t)16384)
+#define LS_SHM_WHOLE_4    ((size_t)8192)
+#define LS_SHM_WHOLE_MORE ((size_t)4096)
+
+/* From here on straight between buffers in ls_comm_alloc's memory: below, two steps cost more than a copy. */
+#define LS_SHM_DIRECT_LEAST ((size_t)1536)
+
+/* A piece up to this goes through a slot where it fits, else it is read from the sender's memory. */
+#define LS_SHM_PULL_LEAST ((size_t)16384)
+
+/* Slots shrink from the first towards the second when all together would need more than the third. */
+#define LS_SHM_SLOT_MOST      ((size_t)256 << 10)
+#define LS_SHM_SLOT_LEAST     ((size_t)64 << 10)
+#define LS_SHM_SLOTS_TOGETHER ((size_t)8 << 20)
+
+/* Messages: data in the head of a packet, and beyond it among up to 4, 16, 64 ranks. */
+#define LS_SHM_PACKET_PAYLOAD 88
+#define LS_SHM_PACKET_MORE_4  ((size_t)8192)
+#define LS_SHM_PACKET_MORE_16 ((size_t)2048)
+#define LS_SHM_PACKET_MORE_64 ((size_t)512)
+
+/* For tests: every size above at which something changes. Add to it whatever is added there. */
+#define LS_SHM_SWITCH_OVERS                                                                                            \
+    {                                                                                                                  \
+        LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \
+            LS_SHM_WHOLE_MORE, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4, LS_SHM_WHOLE_2,           \
+            LS_SHM_PULL_LEAST, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST                                                     \
+    }
+
+#endif
