@@ -4,7 +4,7 @@
  *     ls_status rank_test(ls_comm *world);
  *
  * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes;
- * `PROGRAM --threads 1,2,3,4` runs it as so many threads of one process, one count after the other.
+ * `PROGRAM --threads 1,2,3,4,5` runs it as so many threads of one process, one count after the other.
  */
 #ifndef LS_TESTS_SUPPORT_RANKS_H
 #define LS_TESTS_SUPPORT_RANKS_H
