@@ -129,6 +129,13 @@ typedef struct ls_backend {
     ls_status (*split)(void *state, const ls_join *join, const int *ranks, void **result);
 
     /*
+     * Opens a state over a communicator of the program's own: `handle` points to an MPI_Comm. Of `join`, timeout and
+     * machine are given; this finds the ranks. All ranks of it call this, which blocks as MPI does. NULL: the backend
+     * knows no such thing.
+     */
+    ls_status (*adopt)(const void *handle, ls_join *join, void **state);
+
+    /*
      * Memory for ls_comm_alloc: a call like the others (all ranks, in order, number `sequence`), blocking. It is owned
      * by the state, at the latest until close; release is local and takes only what alloc gave. NULL: ordinary memory.
      */
@@ -141,6 +148,9 @@ extern const ls_backend ls_backend_shm;  /* ranks of one machine */
 
 /* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
 const ls_backend *ls_backend_find(const char *name);
+
+/* Backend mpi on the MPI library of that name, "openmpi" or "mpich". */
+const ls_backend *ls_backend_find_mpi(const char *library);
 
 /* "barrier", "broadcast", ...: the public name without its ls_comm_. */
 const char *ls_operation_name(ls_operation operation);

@@ -118,10 +118,10 @@ static const char *module_of(const char *name) {
     return getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMI_RANK") != NULL ? "mpi_mpich" : "mpi_openmpi";
 }
 
-static const ls_backend *find_module(const char *backend_name) {
+/* The backend in lockstep-NAME.so. */
+static const ls_backend *find_module(const char *backend_name, const char *name) {
     char folder[PATH_CAPACITY];
     bool there = false;
-    const char *name = module_of(backend_name);
     own_folder(folder);
     void *module = open_module(name, folder, &there);
     if (!there) {
@@ -162,5 +162,13 @@ const ls_backend *ls_backend_find(const char *name) {
     if (name == NULL || !is_name(name)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is no name of a backend", name == NULL ? "" : name);
     }
-    return find_module(name);
+    return find_module(name, module_of(name));
+}
+
+const ls_backend *ls_backend_find_mpi(const char *library) {
+    char name[64];
+    if (snprintf(name, sizeof name, "mpi_%s", library) >= (int)sizeof name || !is_name(name)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" is no name of an MPI library", library);
+    }
+    return find_module("mpi", name);
 }

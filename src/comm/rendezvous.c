@@ -49,6 +49,12 @@ static uint64_t number_machine(const char *name) {
     return hash;
 }
 
+uint64_t ls_machine_number(void) {
+    ls_card card;
+    fill_card(&card);
+    return number_machine(card.machine);
+}
+
 static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeting *meeting) {
     int before = 0, total = 0;
     for (int other = 0; other < world->size; other++) {

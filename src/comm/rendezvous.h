@@ -25,6 +25,12 @@ typedef struct ls_job {
 /* Reads the options (may be NULL) and the environment. LS_ERR_ARGUMENT says which value is wrong or missing. */
 ls_status ls_job_read(ls_job *job, const ls_init_options *options);
 
+/* How long a call waits for a silent rank, in seconds: from the options, the environment, or the default. */
+ls_status ls_timeout_read(const ls_init_options *options, double *timeout);
+
+/* A number that processes share which run under one kernel and see each other's process ids. */
+uint64_t ls_machine_number(void);
+
 /* Where the ranks of a world turned out to be. */
 typedef struct ls_meeting {
     ls_store *store; /* NULL for a world of one; given to the caller */

@@ -32,21 +32,21 @@ static ls_status read_number(const char *name, long low, long high, int *number)
     return LS_OK;
 }
 
-static ls_status read_timeout(ls_job *job, const ls_init_options *options) {
+ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     const char *text = lookup("LOCKSTEP_TIMEOUT");
-    job->timeout = options->timeout;
+    *timeout = options->timeout;
     if (!(options->timeout >= 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
     }
     if (options->timeout == 0 && text != NULL) {
         char *end;
-        job->timeout = strtod(text, &end);
-        if (end == text || *end != '\0' || !isfinite(job->timeout) || job->timeout <= 0) {
+        *timeout = strtod(text, &end);
+        if (end == text || *end != '\0' || !isfinite(*timeout) || *timeout <= 0) {
             return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT=%s is not a positive number of seconds", text);
         }
     }
-    if (job->timeout == 0) {
-        job->timeout = LS_DEFAULT_TIMEOUT;
+    if (*timeout == 0) {
+        *timeout = LS_DEFAULT_TIMEOUT;
     }
     return LS_OK;
 }
@@ -184,7 +184,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     options = options != NULL ? options : &defaults;
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
     job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
-    LS_TRY(read_timeout(job, options));
+    LS_TRY(ls_timeout_read(options, &job->timeout));
     if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {
         return read_mpi(job, options);
     }

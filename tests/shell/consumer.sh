@@ -56,13 +56,32 @@ check "find_package configures" cmake -S "$work/project" -B "$work/project/build
 check "find_package builds C and C++" cmake --build "$work/project/build"
 check "find_package program learns on two ranks" runs_on_two "$work/project/build/first-c"
 
-# Every public header stands alone, in both languages.
-for header in "$work"/prefix/include/lockstep/*.h; do
-    name=$(basename "$header")
+# alone HEADER SAYING FLAGS...: a public header stands alone, in both languages.
+alone() {
+    local name=$1 saying=$2 language
+    shift 2
     for language in c c++; do
-        check "lockstep/$name alone in $language" sh -c \
-            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Werror -I'$work/prefix/include' -fsyntax-only -"
+        check "lockstep/$name alone in $language$saying" sh -c \
+            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Werror -I'$work/prefix/include' $* -fsyntax-only -"
     done
+}
+for header in "$work"/prefix/include/lockstep/*.h; do
+    [ "$(basename "$header")" = mpi.h ] || alone "$(basename "$header")" ""
+done
+
+# With each MPI library: a program that uses MPI itself finds the module of the installed tree.
+for flavour in openmpi mpich; do
+    package=${flavour/openmpi/ompi-c}
+    if [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ] || ! command -v "mpicc.$flavour" >/dev/null; then
+        echo "SKIPPED lockstep/mpi.h on $flavour: it is not installed, or this build has no module for it"
+        continue
+    fi
+    alone mpi.h " on $flavour" "$(pkg-config --cflags-only-I "$package" | sed 's/-I/-isystem /g')"
+    check "$flavour: a program of MPI's builds" "mpicc.$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" "${flags[@]}" \
+        -o "$work/mpi"
+    options=()
+    [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe)
+    check "$flavour: it runs on two ranks" env TMPDIR="$work" timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np 2 "$work/mpi"
 done
 
 echo "$passed passed, $failed failed"

@@ -54,6 +54,18 @@ check_flavour() {
     check "$flavour, no module: says what makes it" \
         says err "no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
 
+    check "$flavour: a program with lockstep/mpi.h builds" "mpicc.$flavour" -Wall -Wextra -Werror \
+        "$LS_SOURCE/tests/shell/mpi_program.c" -o program -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep \
+        -Wl,-rpath,"$LS_BUILD/lib"
+    for ranks in 1 2 3 4; do
+        mpi "$flavour" $ranks ./program
+        check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
+        check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(cat out err)" ""
+    done
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" ./program
+    check "$flavour, a program's own communicator without a module: says what makes it" \
+        says out "ls_comm_from_mpi: there is no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
+
     mpi "$flavour" 2 ./quitter 0
     check "$flavour, a rank ends in the midst as if all were well: the launcher fails" test "$status" != 0
     mpi "$flavour" 2 ./quitter 3
@@ -117,7 +129,8 @@ for name in alone quitter; do
 done
 
 missing=()
-mkdir -p copy/bin
+mkdir -p copy/bin copy/lib
+cp -P "$LS_BUILD"/lib/liblockstep.so* copy/lib
 cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
 for flavour in openmpi mpich; do
     if ! command -v "mpirun.$flavour" >/dev/null; then

@@ -81,9 +81,9 @@ ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
         MPI_Status status;
         ls_mpi_packet packet;
         const int tag = mpi->tags + (int)LS_MPI_MESSAGES;
-        int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->wire, &there, &status);
+        int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->comm, &there, &status);
         if (code == MPI_SUCCESS && there != 0) {
-            code = MPI_Recv(&packet, (int)sizeof packet, MPI_BYTE, status.MPI_SOURCE, tag, mpi->wire, &status);
+            code = MPI_Recv(&packet, (int)sizeof packet, MPI_BYTE, status.MPI_SOURCE, tag, mpi->comm, &status);
         }
         if (code != MPI_SUCCESS) {
             return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm_recv", "MPI_Recv", code));

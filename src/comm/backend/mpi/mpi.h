@@ -3,9 +3,10 @@
  * that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that disagree are told so;
  * MPI's own collectives promise none of this.
  *
- * mpi.c opens, divides and closes; transfer.c moves messages and waits; exchange.c is every collective; message.c sends
- * and receives. One duplicate of MPI_COMM_WORLD carries everything: a communicator has a context, a number that no
- * other communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
+ * process.c starts MPI and leaves it; mpi.c opens, divides and closes; transfer.c moves messages and waits; exchange.c
+ * is every collective; message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that the
+ * program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
+ * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -82,16 +83,26 @@ typedef struct ls_mpi_arrival {
     void *refused; /* where content goes that nobody wants */
 } ls_mpi_arrival;
 
+/* A communicator of MPI that is Lockstep's own, and what travels on it. */
+typedef struct ls_mpi_wire {
+    struct ls_mpi_wire *next;
+    MPI_Comm comm;
+    int contexts;  /* that its tags have room for */
+    int uses;      /* communicators on it */
+    int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
+} ls_mpi_wire;
+
 typedef struct ls_mpi ls_mpi;
 
 /* What comes when all transfers of a call have ended. */
 typedef ls_status ls_mpi_stage(ls_mpi *mpi, bool *finished);
 
 struct ls_mpi {
-    MPI_Comm wire;
+    ls_mpi_wire *wire;
+    MPI_Comm comm; /* of the wire */
     int rank;
     int size;
-    int *ranks; /* in `wire` */
+    int *ranks; /* in `comm` */
     int tags;   /* the first of this context */
     uint64_t timeout_ns;
 
@@ -116,6 +127,26 @@ struct ls_mpi {
     bool world; /* no part of another communicator */
     bool ended; /* the others were told that this rank left */
 };
+
+/* ---- process.c -----------------------------------------------------------------------------------------------------
+ */
+
+/* Whether MPI is initialized and not finalized. */
+bool ls_mpi_runs(void);
+
+/* Starts MPI unless the program has; then there is the world's wire. Blocks as MPI does, once in a process. */
+ls_status ls_mpi_join(void);
+ls_mpi_wire *ls_mpi_wire_of_world(void);
+
+/* A wire over the ranks of `comm`, which all call this. Blocks as MPI does. NULL and an error when there is none. */
+ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm);
+
+/* One communicator less on the wire; the last one frees it. */
+void ls_mpi_wire_release(ls_mpi_wire *wire);
+
+/* How the process has to end: see leave_mpi. */
+void ls_mpi_count_world(int change);
+void ls_mpi_note_failure(void);
 
 /* ---- transfer.c ----------------------------------------------------------------------------------------------------
  */

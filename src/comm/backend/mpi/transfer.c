@@ -63,7 +63,7 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
         next->receives = false;
         LS_TRY(begun(mpi, next, "MPI_Isend",
                      MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                               mpi->tags + (int)kind, mpi->wire, &next->request),
+                               mpi->tags + (int)kind, mpi->comm, &next->request),
                      open));
     }
     return LS_OK;
@@ -78,7 +78,7 @@ ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_
         next->receives = true;
         LS_TRY(begun(mpi, next, "MPI_Irecv",
                      MPI_Irecv((unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                               mpi->tags + (int)kind, mpi->wire, &next->request),
+                               mpi->tags + (int)kind, mpi->comm, &next->request),
                      open));
     }
     return LS_OK;
@@ -138,7 +138,7 @@ void ls_mpi_leave(ls_mpi *mpi) {
     for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
         MPI_Request request;
         if (i / 2 != mpi->rank && MPI_Isend(&left, (int)sizeof left, MPI_BYTE, mpi->ranks[i / 2],
-                                            mpi->tags + (int)kinds[i % 2], mpi->wire, &request) == MPI_SUCCESS) {
+                                            mpi->tags + (int)kinds[i % 2], mpi->comm, &request) == MPI_SUCCESS) {
             (void)MPI_Request_free(&request);
         }
     }

@@ -1,0 +1,112 @@
+/* A program with an MPI of its own: communicators of Lockstep over its communicators. */
+#include <lockstep/mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank;
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("rank %d, line %d: not true: %s (%s)\n", rank, __LINE__, #condition, ls_error_message());           \
+            fflush(stdout);                                                                                            \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+/* Sums over `comm`: rank r gives its rank, first one number, then many. */
+static void add(ls_comm *comm) {
+    enum { MANY = 300000 };
+    static float numbers[MANY];
+    const int size = ls_comm_size(comm);
+    const float sum = (float)(size * (size - 1) / 2);
+    for (size_t count = 1; count <= MANY; count += MANY - 1) {
+        for (size_t i = 0; i < count; i++) {
+            numbers[i] = (float)ls_comm_rank(comm);
+        }
+        CHECK(ls_comm_allreduce(comm, numbers, numbers, count, LS_F32, LS_SUM, NULL) == LS_OK);
+        CHECK(numbers[0] == sum && numbers[count - 1] == sum);
+    }
+}
+
+/* Messages of the program's own on the very communicator, sent before and received after a call of Lockstep's. */
+static void add_between_messages(MPI_Comm mpi, ls_comm *comm) {
+    int size, mine, got = -1;
+    MPI_Comm_size(mpi, &size);
+    MPI_Comm_rank(mpi, &mine);
+    MPI_Request request;
+    MPI_Isend(&mine, 1, MPI_INT, (mine + 1) % size, 0, mpi, &request);
+    add(comm);
+    MPI_Recv(&got, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, mpi, MPI_STATUS_IGNORE);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    CHECK(got == (mine + size - 1) % size);
+}
+
+static void use_parts(void) {
+    MPI_Comm half;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2 != 0 ? 1 : MPI_UNDEFINED, -rank, &half); /* odd ranks, the last first */
+    if (half == MPI_COMM_NULL) {
+        CHECK(ls_comm_from_mpi(half, NULL) == NULL && ls_error_status() == LS_ERR_ARGUMENT);
+        CHECK(strcmp(ls_error_message(), "ls_comm_from_mpi: the communicator is MPI_COMM_NULL") == 0);
+        return;
+    }
+    int size, mine;
+    MPI_Comm_size(half, &size);
+    MPI_Comm_rank(half, &mine);
+    ls_comm *comm = ls_comm_from_mpi(half, NULL);
+    CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == mine && ls_comm_local_size(comm) == size);
+    MPI_Comm_free(&half);
+    add(comm);
+    ls_comm_free(comm);
+}
+
+static void split_it(ls_comm *comm) {
+    ls_comm *part = NULL;
+    CHECK(ls_comm_split(comm, rank / 2, 0, &part) == LS_OK);
+    ls_comm_free(comm); /* the part outlives it */
+    add(part);
+    ls_comm_free(part);
+}
+
+static void use_world(void) {
+    ls_comm *world = ls_init(&(ls_init_options){.backend = "mpi"});
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
+    CHECK(ls_world() == world && comm != world);
+    add(world);
+    add(comm);
+    CHECK(ls_finalize() == LS_OK);
+    add(comm);
+    ls_comm_free(comm);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    int size;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.rank = 1}) == NULL);
+    CHECK(strstr(ls_error_message(), "ls_comm_from_mpi: rank is set") == ls_error_message());
+    for (int i = 0; i < 8; i++) {
+        ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.timeout = 20});
+        CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
+        CHECK(ls_world() == NULL);
+        for (int calls = i % 4; calls > 0; calls--) {
+            CHECK(ls_comm_barrier(comm, NULL) == LS_OK);
+        }
+        ls_comm_free(comm);
+    }
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
+    add_between_messages(MPI_COMM_WORLD, comm);
+    use_parts();
+    use_world();
+    split_it(comm);
+    int sum = 0;
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* MPI is still the program's */
+    CHECK(sum == size * (size - 1) / 2);
+    comm = ls_comm_from_mpi(MPI_COMM_SELF, NULL);
+    MPI_Finalize();
+    ls_comm_free(comm); /* too late, but no crash */
+    CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, NULL) == NULL && ls_error_status() == LS_ERR_STATE);
+    return 0;
+}
