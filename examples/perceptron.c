@@ -69,6 +69,10 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
     bool more = true;
     for (;;) {
         ls_status status = ls_loader_next(loader, &batch, &more);
+        if (status == LS_OK && more && done->steps == WARM_UP) { /* enough follows to measure it alone */
+            *done = (progress){.steps = WARM_UP};
+            began = ls_clock_seconds();
+        }
         if (status == LS_OK && more) {
             status = step(model, optimizer, &batch, &sums[0]);
         }
@@ -82,10 +86,6 @@ static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loa
         sums[1] += (double)batch.count;
         done->steps++;
         done->timed_samples += batch.global_count;
-        if (done->steps == WARM_UP) {
-            *done = (progress){.steps = WARM_UP};
-            began = ls_clock_seconds();
-        }
         if (max_steps > 0 && done->steps >= max_steps) {
             done->seconds += ls_clock_seconds() - began;
             return LS_OK;

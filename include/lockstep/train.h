@@ -131,8 +131,9 @@ LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char 
 LS_API ls_status ls_trial_save_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**
- * Training samples per second over all ranks, counted over the training steps only (validation and the first steps of
- * the trial left out); 0 before there are enough. A collective call when the trial has a communicator.
+ * Training samples per second over all ranks, counted over the training steps only: validation is left out, and so are
+ * the trial's first 10 steps once there are more. 0 before the first. A collective call when the trial has a
+ * communicator.
  */
 LS_API double ls_trial_throughput(ls_trial *trial);
 

@@ -4,14 +4,15 @@
  *   main.c       the table of subcommands            options.c      a subcommand's options: parsing, --help
  *   run.c        `lockstep run`: checks, restarts    program.c      which file PROGRAM names
  *   job.c        one start of N ranks, to their end  process.c      one rank's process
- *   relay.c      what ranks print                    tree.c         every process a job has on this machine
+ *   relay.c      what ranks print, line by line      tree.c         every process a job has on this machine
+ *   lines.c      which lines are shown, and when     outlet.c       the launcher's own two outputs
  *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
  *   guard.c      ends the ranks of a launcher that was killed
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
  *
  * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help),
- * relay.c, bench and doctor print.
+ * outlet.c, bench and doctor print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H

@@ -48,6 +48,9 @@ typedef struct job {
     char notice[256];      /* to be said when no write is under way */
     ls_outlet output;
     ls_outlet error;
+    ls_lines lines;
+    bool explained;  /* the failed rank has said why, and its line says the rest */
+    char remark[64]; /* that rest */
 } job;
 
 /* ---- ending ---------------------------------------------------------------------------------------------------- */
@@ -126,6 +129,7 @@ static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
         return;
     }
     self->interrupt = (int)info->ssi_signo;
+    ls_lines_interrupted(&self->lines);
     snprintf(
         self->notice, sizeof self->notice,
         "lockstep: SIG%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills at "
@@ -195,14 +199,28 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
         rank->pidfd = -1;
     }
     take_signals(self); /* was it a Ctrl-C that reached it before us? */
-    if (wait_status != 0 && self->phase == RUNNING) {
+    const bool fails = wait_status != 0 && self->phase == RUNNING;
+    if (fails) {
         self->failed = rank;
         self->ended_by_failure = self->running;
         end_job(self, SIGTERM, 0);
     }
     ls_relay_drain(&rank->output);
     ls_relay_drain(&rank->error);
+    if (fails) {
+        snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", rank->rank, WEXITSTATUS(wait_status));
+        self->explained = ls_lines_failed(&self->lines, rank->rank, WIFEXITED(wait_status) ? self->remark : NULL);
+    }
     settle(self);
+}
+
+/* Whether we say ourselves that this rank came to its end. */
+static bool told_of(void *user, int rank, long process) {
+    const job *self = user;
+    if (rank < 0 || rank >= self->options->ranks || (process != 0 && self->ranks[rank].pid != (pid_t)process)) {
+        return false;
+    }
+    return self->interrupt != 0 || &self->ranks[rank] == self->failed;
 }
 
 /* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
@@ -290,12 +308,14 @@ static ls_status open_job(job *self, const ls_job_options *options, int restarts
     self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
     self->timer.data = self;
+    ls_lines_open(&self->lines, &self->loop, !options->prefix, told_of, self);
     LS_TRY(ls_tree_open(&self->tree));
     LS_TRY(open_signals(self));
     self->launch = (ls_launch){.options = options,
                                .loop = &self->loop,
                                .output = &self->output,
                                .error = &self->error,
+                               .lines = &self->lines,
                                .restarts = restarts,
                                .mask = self->mask,
                                .broken_pipe = self->broken_pipe};
@@ -368,6 +388,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         ls_relay_close(&self->ranks[i].output);
         ls_relay_close(&self->ranks[i].error);
     }
+    ls_lines_flush(&self->lines);
     say_notice(self);
     if (self->interrupt != 0) {
         outcome->exit_status = LS_EXIT_SIGNAL + self->interrupt;
@@ -375,7 +396,9 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         const int wait_status = self->failed->wait_status;
         outcome->exit_status =
             WIFSIGNALED(wait_status) ? LS_EXIT_SIGNAL + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-        report_failure(self);
+        if (!self->explained) {
+            report_failure(self);
+        }
         outcome->restart = self->launch.restarts < self->options->most_restarts;
         if (outcome->restart) {
             ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d of %d)", self->launch.restarts + 1,
@@ -397,6 +420,7 @@ static void close_job(job *self) {
     close_handle(&self->signals, self->signal_fd);
     close_handle(&self->children, self->child_fd);
     uv_close((uv_handle_t *)&self->timer, NULL);
+    ls_lines_close(&self->lines);
     uv_run(&self->loop, UV_RUN_DEFAULT);
     uv_loop_close(&self->loop);
     ls_tree_close(&self->tree);

@@ -62,14 +62,14 @@ static ls_status open_log(const ls_launch *launch, int rank, int *fd) {
     return *fd >= 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep run: cannot write %s: %s", path, strerror(errno));
 }
 
-static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, ls_outlet *outlet, int *fd) {
+static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int *fd) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: no pipe for the output of %d ranks: %s", launch->options->ranks,
                        strerror(errno));
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    const ls_status status = ls_relay_open(stream, launch->loop, ends[0], outlet);
+    const ls_status status = ls_relay_open(stream, launch->loop, ends[0], launch->lines);
     if (status != LS_OK) {
         close(ends[0]);
         close(ends[1]);
@@ -80,21 +80,25 @@ static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, ls_
 }
 
 /*
- * A rank writes straight through where that mixes nothing up: when it is alone, and as rank 0 on a terminal, where
- * progress bars live. Everything else comes by pipe and is passed on line by line.
+ * A rank writes straight through where that mixes nothing up: when it is alone, and rank 0's standard output on a
+ * terminal, where progress bars live. Everything else comes by pipe and is passed on line by line.
  */
 static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int *standard_fd) {
     const ls_job_options *options = launch->options;
-    if (!options->prefix && (options->ranks == 1 || (rank->rank == 0 && isatty(fd)))) {
+    const bool error = fd == STDERR_FILENO;
+    const bool terminal = rank->rank == 0 && isatty(fd);
+    if (!options->prefix && (options->ranks == 1 || (terminal && !error))) {
         *standard_fd = fd;
         return LS_OK;
     }
-    ls_relay_stream *stream = fd == STDOUT_FILENO ? &rank->output : &rank->error;
+    ls_relay_stream *stream = error ? &rank->error : &rank->output;
+    stream->prompts = terminal && !options->prefix;
+    stream->speaker =
+        (ls_speaker){.rank = rank->rank, .error = error, .outlet = error ? launch->error : launch->output};
     if (options->prefix) {
-        snprintf(stream->prefix, sizeof stream->prefix, "[rank %d] ", rank->rank);
+        snprintf(stream->speaker.prefix, sizeof stream->speaker.prefix, "[rank %d] ", rank->rank);
     }
-    stream->keep_tail = fd == STDERR_FILENO;
-    return open_pipe(stream, launch, fd == STDOUT_FILENO ? launch->output : launch->error, standard_fd);
+    return open_pipe(stream, launch, standard_fd);
 }
 
 static ls_status open_descriptors(ls_rank *rank, const ls_launch *launch, int fds[3]) {

@@ -28,6 +28,7 @@ typedef struct ls_launch {
     uv_loop_t *loop;
     ls_outlet *output;
     ls_outlet *error;
+    ls_lines *lines;
     int restarts;
     char key[LS_KEY_TEXT_SIZE];
     int store_fd; /* listening on 127.0.0.1:store_port; -1: closed */

@@ -1,100 +1,37 @@
 #include "cli/relay.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { MOST_READS = 64 };
-
-/* ---- the launcher's own outputs ------------------------------------------------------------------------------- */
-
-static void write_out(ls_outlet *outlet, const char *data, size_t size) {
-    while (size > 0 && !outlet->broken) {
-        if (!outlet->wait(outlet->fd, outlet->user)) {
-            return;
-        }
-        /* A pipe that is ready takes this many at once, so that no write blocks while a signal waits. */
-        const ssize_t wrote = write(outlet->fd, data, size < PIPE_BUF ? size : PIPE_BUF);
-        if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
-            outlet->broken = true;
-        }
-        data += wrote > 0 ? wrote : 0;
-        size -= wrote > 0 ? (size_t)wrote : 0;
-    }
-}
-
-static void flush(ls_outlet *outlet) {
-    write_out(outlet, outlet->buffer, outlet->used);
-    outlet->used = 0;
-}
-
-static void put(ls_outlet *outlet, const char *data, size_t size) {
-    outlet->total += size;
-    while (size > 0) {
-        const size_t room = sizeof outlet->buffer - outlet->used;
-        const size_t part = size < room ? size : room;
-        memcpy(outlet->buffer + outlet->used, data, part);
-        outlet->used += part;
-        data += part;
-        size -= part;
-        if (outlet->used == sizeof outlet->buffer) {
-            flush(outlet);
-        }
-    }
-}
-
-void ls_outlet_say(ls_outlet *outlet, const char *format, ...) {
-    char line[LS_ERROR_CAPACITY + LS_RELAY_TAIL];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    if (outlet->unfinished != NULL) {
-        put(outlet, "\n", 1);
-        outlet->unfinished = NULL;
-    }
-    put(outlet, line, strlen(line));
-    put(outlet, "\n", 1);
-    flush(outlet);
-}
+enum { MOST_READS = 64, PROMPT_MS = 50 };
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one line, with or without its end. */
-static void put_line(ls_relay_stream *stream, const char *data, size_t size) {
-    ls_outlet *outlet = stream->outlet;
-    if (size == 0) {
-        return;
-    }
-    if (stream->prefix[0] != '\0') {
-        if (outlet->unfinished != NULL && outlet->unfinished != stream) {
-            put(outlet, "\n", 1);
-            outlet->unfinished = NULL;
-        }
-        if (outlet->unfinished == NULL) {
-            put(outlet, stream->prefix, strlen(stream->prefix));
-        }
-    }
-    put(outlet, data, size);
-    stream->passed_on = outlet->total;
-    outlet->unfinished = data[size - 1] == '\n' ? NULL : stream;
-}
-
 static void put_lines(ls_relay_stream *stream, const char *data, size_t size) {
-    while (size > 0 && stream->prefix[0] != '\0') {
+    while (size > 0 && ls_lines_one_by_one(stream->lines, &stream->speaker)) {
         const char *end = memchr(data, '\n', size);
         const size_t line = end != NULL ? (size_t)(end - data) + 1 : size;
-        put_line(stream, data, line);
+        ls_lines_say(stream->lines, &stream->speaker, data, line);
         data += line;
         size -= line;
     }
-    put_line(stream, data, size);
+    ls_lines_say(stream->lines, &stream->speaker, data, size);
+}
+
+/* Passes on the beginning of a line. */
+static void give_held(ls_relay_stream *stream) {
+    ls_lines_say(stream->lines, &stream->speaker, stream->held, stream->held_size);
+    stream->held_size = 0;
+}
+
+static void on_patience(uv_timer_t *timer) {
+    ls_relay_stream *stream = timer->data;
+    give_held(stream);
+    ls_lines_flush(stream->lines);
 }
 
 /* Keeps the beginning of a line until its end comes. What does not fit or finds no memory is passed on in pieces. */
@@ -109,14 +46,16 @@ static void hold(ls_relay_stream *stream, const char *data, size_t size) {
         stream->held_capacity = held != NULL ? capacity : stream->held_capacity;
     }
     if (stream->held_size + size > stream->held_capacity) {
-        put_line(stream, stream->held, stream->held_size);
-        put_line(stream, data, size);
-        stream->held_size = 0;
+        give_held(stream);
+        ls_lines_say(stream->lines, &stream->speaker, data, size);
         return;
     }
     if (size > 0) {
         memcpy(stream->held + stream->held_size, data, size);
         stream->held_size += size;
+    }
+    if (stream->prompts && stream->held_size > 0) {
+        uv_timer_start(&stream->patience, on_patience, PROMPT_MS, 0);
     }
 }
 
@@ -133,39 +72,39 @@ static void keep_tail(ls_relay_stream *stream, const char *data, size_t size) {
 }
 
 static void take(ls_relay_stream *stream, const char *data, size_t size) {
-    if (stream->keep_tail) {
+    if (stream->speaker.error) {
         keep_tail(stream, data, size);
     }
     const char *last = memrchr(data, '\n', size);
     const size_t whole = last != NULL ? (size_t)(last - data) + 1 : 0;
     if (whole > 0) {
-        const size_t first = (size_t)((const char *)memchr(data, '\n', whole) - data) + 1;
+        size_t first = 0;
         if (stream->held_size > 0) {
-            put_line(stream, stream->held, stream->held_size);
-            stream->held_size = 0;
+            first = (size_t)((const char *)memchr(data, '\n', whole) - data) + 1;
+            hold(stream, data, first);
+            give_held(stream);
         }
-        put_line(stream, data, first);
         put_lines(stream, data + first, whole - first);
     }
     hold(stream, data + whole, size - whole);
-    flush(stream->outlet);
+    ls_outlet_flush(stream->speaker.outlet);
 }
 
 bool ls_relay_out_of_sight(const ls_relay_stream *stream) {
     enum { SCREENFUL = 1500 };
-    return stream->outlet != NULL && stream->outlet->total - stream->passed_on > SCREENFUL;
+    const ls_outlet *outlet = stream->speaker.outlet;
+    return outlet != NULL && outlet->total - stream->speaker.passed_on > SCREENFUL;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------------- */
 
 static void shut(ls_relay_stream *stream) {
-    if (stream->held_size > 0) {
-        put_line(stream, stream->held, stream->held_size);
+    give_held(stream);
+    if (stream->speaker.prefix[0] != '\0' && stream->speaker.outlet->unfinished == &stream->speaker) {
+        ls_lines_say(stream->lines, &stream->speaker, "\n", 1);
     }
-    if (stream->prefix[0] != '\0' && stream->outlet->unfinished == stream) {
-        put_line(stream, "\n", 1);
-    }
-    flush(stream->outlet);
+    ls_outlet_flush(stream->speaker.outlet);
+    uv_close((uv_handle_t *)&stream->patience, NULL);
     ls_free(stream->held);
     stream->held = NULL;
     stream->held_size = stream->held_capacity = 0;
@@ -176,11 +115,11 @@ static void shut(ls_relay_stream *stream) {
 
 /* Reads once; false when nothing is there now. */
 static bool read_some(ls_relay_stream *stream) {
-    char data[LS_RELAY_BUFFER];
+    char data[LS_RELAY_READ];
     const ssize_t size = read(stream->fd, data, sizeof data);
     if (size > 0) {
         take(stream, data, (size_t)size);
-        if (stream->outlet->broken) {
+        if (stream->speaker.outlet->broken) {
             shut(stream); /* the rank meets the broken pipe at its next write, as if it wrote there itself */
         }
         return stream->fd >= 0;
@@ -197,11 +136,13 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
     (void)read_some((ls_relay_stream *)poll);
 }
 
-ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_outlet *outlet) {
+ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lines *lines) {
     int failure = uv_poll_init(loop, &stream->poll, fd);
     if (failure == 0) {
         stream->fd = fd;
-        stream->outlet = outlet;
+        stream->lines = lines;
+        uv_timer_init(loop, &stream->patience);
+        stream->patience.data = stream;
         failure = uv_poll_start(&stream->poll, UV_READABLE, on_readable);
     }
     return failure == 0 ? LS_OK

@@ -189,6 +189,16 @@ static bool reached_limit(const ls_trial *trial) {
     return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
 }
 
+/* The step after the warm-up makes what was measured until then void: only shorter training is judged by it. */
+static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples) {
+    if (trial->state.step == LS_WARM_UP_STEPS + 1) {
+        trial->training_ns = 0;
+        trial->training_samples = 0;
+    }
+    trial->training_ns += nanoseconds;
+    trial->training_samples += samples;
+}
+
 static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) {
     ls_trial_state *state = &trial->state;
     state->batches = ls_loader_batch_count(loader);
@@ -202,9 +212,8 @@ static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) 
         }
         take_batch(trial, &batch);
         LS_TRY(in_scope(trial, training ? training_step : validation_step));
-        if (training && state->step > LS_WARM_UP_STEPS) {
-            trial->training_ns += ls_clock_ns() - began;
-            trial->training_samples += batch.global_count;
+        if (training) {
+            measure_step(trial, ls_clock_ns() - began, batch.global_count);
         }
         state->batch++;
         ls_progress_step(trial);

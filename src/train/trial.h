@@ -51,7 +51,8 @@ struct ls_trial {
     int64_t history_count;
     int64_t epochs_run;
     ls_progress progress;
-    /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS. */
+    /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS; of all while there are no
+     * more. */
     uint64_t training_ns;
     int64_t training_samples;
 };

@@ -69,6 +69,7 @@ for ranks in 1 2 3; do
 done
 launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/null
 first=$(hashes)
+check "perceptron: throughput of a run that is all warm-up" holds "$(number throughput) > 0"
 check "perceptron --quiet: result lines only" only '^(rank [01] parameters|Mean Squared Error:|throughput:) '
 launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/null
 check "perceptron: the same seed, the same bits" is "$(hashes)" "$first"
@@ -87,7 +88,7 @@ for ranks in 1 2 3; do
     launch run -n $ranks "$examples/fashion_mnist" --max-steps 3 --limit 600 --hidden 32 --save saved$ranks </dev/null
     check "fashion_mnist on $ranks: ends well" is "$status" 0
     check "fashion_mnist on $ranks: one model" one_model $ranks
-    check "fashion_mnist on $ranks: throughput" says out '^throughput: [0-9]* samples/s$'
+    check "fashion_mnist on $ranks: throughput, of a run that is all warm-up too" holds "$(number throughput) > 0"
     check "fashion_mnist on $ranks: where things are" is "$(tail -1 out)" \
         "saved saved$ranks/weights.safetensors and saved$ranks/log.csv"
     check "fashion_mnist on $ranks: the accuracy before it" says <(tail -2 out) '^test accuracy: 0\.[0-9]\{4\}$'

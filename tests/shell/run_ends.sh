@@ -40,6 +40,8 @@ check "a rank exits 3: so does the launcher" is "$status" 3
 check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3; the other was ended$'
 check "a rank exits 3: nothing is left" nobody_soon
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file: weights" >&2; exit 9' </dev/null
+check "a failed rank that said why: one line" is "$(cat err)" "no such file: weights (rank 2, exit status 9)"
+launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file" >&2; echo "weights" >&2; exit 9' </dev/null
 check "its last words are still in sight: said once" is "$(grep -c 'no such file' err) $(grep -c 'last lines' err)" "1 0"
 check "how many others were ended" says err "rank 2 .* status 9; the other 2 were ended"
 launch run -n 2 bash -c 'if [ $RANK = 1 ]; then for i in $(seq 20); do echo "line $i" >&2; done; sleep 0.3; exit 4; fi
@@ -59,6 +61,29 @@ launch run -n 2 bash -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 300' </dev/null
 check "kill -9 on a rank: 137" is "$status" 137
 check "kill -9 on a rank: it is named" says err 'rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
 check "kill -9 on a rank: nothing is left" nobody_soon
+
+# What several ranks say as the job fails is shown once; nothing else is lost.
+alike='[ $RANK = 0 ] || until [ -e said.0 ]; do :; done; printf "both\nown $RANK\nboth\n" >&2; : >said.$RANK
+    until [ -e said.1 ]; do :; done; [ $RANK = 1 ] || sleep 0.05;'
+rm -f said.*
+launch run -n 2 bash -c "$alike exit 3" </dev/null
+check "alike as the job fails: once, with all that differs" is "$(head -4 err | sort | tr '\n' ,)" "both,both,own 0,own 1,"
+check "and the launcher's line" says err '^lockstep: rank 1 (pid [0-9]*) exited with status 3'
+rm -f said.*
+launch run -n 2 bash -c "$alike exit 0" </dev/null
+check "alike in a job that ends well: as often as it was said" is "$(sort err | tr '\n' ,)" "both,both,both,both,own 0,own 1,"
+rm -f said.*
+launch run -n 2 --prefix bash -c "$alike exit 3" </dev/null
+check "--prefix: each with its rank" is "$(grep -c '^\[rank [01]\] both' err)" 4
+launch run -n 2 bash -c 'if [ $RANK = 1 ]; then echo $$ >new.pid; mv new.pid pid; exec sleep 300; fi
+    until [ -e pid ]; do :; done; trap "" TERM; kill -9 $(cat pid)
+    echo "me: ls_comm_barrier #3: rank 1 (process $(cat pid)) died" >&2; echo "rank 1 (process 1) died" >&2' </dev/null
+check "a death that the launcher tells of is told once" is "$(grep -c 'rank 1 (p' err)" 2
+check "another one is not it" says err "^rank 1 (process 1) died"
+LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'for i in 1 2 3 4; do echo "$RANK err $i" >&2; sleep 0.03; echo "$RANK out $i"; sleep 0.03; done' \
+    >out 2>&1 </dev/null
+check "what one rank says to both outputs stays in order" is "$(grep ^1 out | tr '\n' ,)" \
+    "1 err 1,1 out 1,1 err 2,1 out 2,1 err 3,1 out 3,1 err 4,1 out 4,"
 
 # The first failure is the one that is told, though the others fail too as soon as they see it.
 for i in 1 2 3 4 5; do

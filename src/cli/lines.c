@@ -1,0 +1,269 @@
+#include "cli/lines.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+/* Between saying why and having ended; a person does not notice it. */
+static const double hold_seconds = 0.3;
+
+enum { MOST_HELD = 1 << 16 };
+
+struct ls_held_line {
+    ls_held_line *next;
+    ls_speaker *speaker;
+    double time;
+    const char *remark; /* NULL: none */
+    size_t size;
+    char data[];
+};
+
+/* ---- passing on ------------------------------------------------------------------------------------------------ */
+
+static void pass(ls_speaker *speaker, const char *data, size_t size) {
+    ls_outlet *outlet = speaker->outlet;
+    if (speaker->prefix[0] != '\0') {
+        ls_outlet_end_line(outlet, speaker);
+        if (outlet->unfinished == NULL) {
+            ls_outlet_put(outlet, speaker->prefix, strlen(speaker->prefix));
+        }
+    }
+    ls_outlet_put(outlet, data, size);
+    speaker->passed_on = outlet->total;
+    outlet->unfinished = data[size - 1] == '\n' ? NULL : speaker;
+}
+
+static uint64_t hash_of(const char *data, size_t size) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* Whether another rank has said it as often as this one has, now included. */
+static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
+    int own = 1, shown = 0;
+    for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
+        const ls_passed_line *line = &lines->passed[i];
+        if (line->hash == hash && line->time >= lines->window) {
+            own += line->rank == rank;
+            shown += line->shown;
+        }
+    }
+    return shown >= own;
+}
+
+/*
+ * Whether `text`, which follows "rank ", goes on as Lockstep says that a rank came to its end: "1 died", "1 of 4
+ * (process 42 on node3) ended while", "0, which serves the store at". The process is 0 where it is not told.
+ */
+static bool read_end(const char *text, int *rank, long *process) {
+    static const char *const ends[] = {" died", " left ", " ended ", ", which serves the store "};
+    static const char named[] = " (process ";
+    char *rest;
+    *rank = (int)strtol(text, &rest, 10);
+    *process = 0;
+    if (rest == text) {
+        return false;
+    }
+    if (strncmp(rest, " of ", 4) == 0) {
+        (void)strtol(rest + 4, &rest, 10);
+    }
+    if (strncmp(rest, named, sizeof named - 1) == 0) {
+        *process = strtol(rest + sizeof named - 1, &rest, 10);
+        rest += strcspn(rest, ")\n");
+        rest += *rest == ')';
+    }
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (strncmp(rest, ends[i], strlen(ends[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the line only tells of an end that the launcher tells of. */
+static bool tells_of_end(const ls_lines *lines, const char *text) {
+    static const char word[] = "rank ";
+    for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word)) {
+        int rank;
+        long process;
+        if (read_end(at + sizeof word - 1, &rank, &process) && lines->told(lines->user, rank, process)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_worth_showing(const ls_lines *lines, const ls_held_line *line, uint64_t hash) {
+    const int rank = line->speaker->rank;
+    if (!lines->ending || line->remark != NULL) {
+        return true;
+    }
+    if (rank != lines->failed && tells_of_end(lines, line->data)) {
+        return false;
+    }
+    return lines->failed < 0 || !was_said(lines, hash, rank);
+}
+
+/* Passes on or drops the oldest line that is held. */
+static void release_first(ls_lines *lines) {
+    ls_held_line *line = lines->first;
+    ls_speaker *speaker = line->speaker;
+    lines->first = line->next;
+    lines->last = lines->first != NULL ? lines->last : NULL;
+    lines->size -= line->size;
+    bool show = true;
+    if (speaker->error) {
+        const uint64_t hash = hash_of(line->data, line->size);
+        show = is_worth_showing(lines, line, hash);
+        lines->passed[lines->passed_count++ % LS_LINES_REMEMBERED] =
+            (ls_passed_line){.hash = hash, .rank = speaker->rank, .shown = show, .time = line->time};
+    }
+    if (show && line->remark != NULL) {
+        const size_t text = line->size - (line->data[line->size - 1] == '\n');
+        pass(speaker, line->data, text);
+        pass(speaker, line->remark, strlen(line->remark));
+        pass(speaker, "\n", 1);
+    } else if (show) {
+        pass(speaker, line->data, line->size);
+    }
+    ls_free(line);
+}
+
+/* Releases what was said until `limit`. */
+static void release(ls_lines *lines, double limit) {
+    ls_outlet *outlet = NULL;
+    while (lines->first != NULL && lines->first->time <= limit) {
+        if (outlet != NULL && outlet != lines->first->speaker->outlet) {
+            ls_outlet_flush(outlet);
+        }
+        outlet = lines->first->speaker->outlet;
+        release_first(lines);
+    }
+    if (outlet != NULL) {
+        ls_outlet_flush(outlet);
+    }
+}
+
+void ls_lines_flush(ls_lines *lines) {
+    release(lines, INFINITY);
+}
+
+/* ---- holding back ---------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *timer) {
+    ls_lines *lines = (ls_lines *)timer;
+    const double limit = ls_clock_seconds() - hold_seconds;
+    release(lines, limit);
+    if (lines->first != NULL) {
+        uv_timer_start(timer, on_timer, (uint64_t)((lines->first->time - limit) * 1e3) + 1, 0);
+    }
+}
+
+/* False without memory. */
+static bool hold_back(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size) {
+    ls_held_line *line = ls_allocate(sizeof *line + size + 1);
+    if (line == NULL) {
+        return false;
+    }
+    *line = (ls_held_line){.speaker = speaker, .time = ls_clock_seconds(), .size = size};
+    memcpy(line->data, data, size);
+    line->data[size] = '\0';
+    if (lines->first == NULL) {
+        lines->first = line;
+        uv_timer_start(&lines->timer, on_timer, (uint64_t)(hold_seconds * 1e3), 0);
+    } else {
+        lines->last->next = line;
+    }
+    lines->last = line;
+    lines->size += size;
+    return true;
+}
+
+static bool waits(const ls_lines *lines, int rank) {
+    const ls_held_line *line = lines->first;
+    while (line != NULL && line->speaker->rank != rank) {
+        line = line->next;
+    }
+    return line != NULL;
+}
+
+bool ls_lines_one_by_one(const ls_lines *lines, const ls_speaker *speaker) {
+    return speaker->prefix[0] != '\0' || (lines->hold && speaker->error);
+}
+
+void ls_lines_say(ls_lines *lines, ls_speaker *speaker, const char *data, size_t size) {
+    if (size == 0) {
+        return;
+    }
+    const bool wanted = lines->hold && (speaker->error || waits(lines, speaker->rank));
+    if (!wanted) {
+        pass(speaker, data, size);
+        return;
+    }
+    if (lines->size + size > MOST_HELD) { /* who says so much is not about to say why it fails */
+        ls_lines_flush(lines);
+    }
+    if (size > MOST_HELD || !hold_back(lines, speaker, data, size)) {
+        ls_lines_flush(lines);
+        pass(speaker, data, size);
+    }
+}
+
+/* ---- the end of the job ---------------------------------------------------------------------------------------- */
+
+void ls_lines_interrupted(ls_lines *lines) {
+    lines->ending = true;
+}
+
+/* The only line that the rank has said of late, if it is still held. */
+static const ls_held_line *only_line_of(const ls_lines *lines, int rank) {
+    const ls_held_line *found = NULL;
+    for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
+        if (lines->passed[i].rank == rank && lines->passed[i].time >= lines->window) {
+            return NULL;
+        }
+    }
+    for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
+        if (line->speaker->rank == rank && line->speaker->error) {
+            if (found != NULL) {
+                return NULL;
+            }
+            found = line;
+        }
+    }
+    return found;
+}
+
+bool ls_lines_failed(ls_lines *lines, int rank, const char *remark) {
+    lines->ending = true;
+    lines->failed = rank;
+    lines->window = ls_clock_seconds() - 2 * hold_seconds;
+    const ls_held_line *reason = remark != NULL ? only_line_of(lines, rank) : NULL;
+    if (reason == NULL) {
+        return false;
+    }
+    ls_held_line *said = lines->first; /* who said it first is the one that is shown */
+    while (!said->speaker->error || said->size != reason->size || memcmp(said->data, reason->data, said->size) != 0) {
+        said = said->next;
+    }
+    said->remark = remark;
+    return true;
+}
+
+void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user) {
+    uv_timer_init(loop, &lines->timer);
+    lines->hold = hold;
+    lines->failed = -1;
+    lines->told = told;
+    lines->user = user;
+}
+
+void ls_lines_close(ls_lines *lines) {
+    ls_lines_flush(lines);
+    uv_close((uv_handle_t *)&lines->timer, NULL);
+}
