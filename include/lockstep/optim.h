@@ -55,6 +55,41 @@ typedef struct ls_adagrad_options {
 } ls_adagrad_options;
 
 /**
+ * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
+ * directions from the last `history_size` steps. All fields mean what PyTorch's LBFGS means by them; zero is its
+ * default, and a tolerance as small as 1e-300 never ends a step. It steps by ls_optimizer_step_closure and takes
+ * parameters of one dtype in one group without weight decay.
+ */
+typedef struct ls_lbfgs_options {
+    double learning_rate;      /**< length of a fixed step, and what a search tries first; 0: 1 */
+    int history_size;          /**< 0: 100; each takes twice the memory of the parameters */
+    int max_iterations;        /**< directions taken per step; 0: 20 */
+    int max_evaluations;       /**< per step, looked at after each direction; 0: 5/4 max_iterations */
+    double tolerance_gradient; /**< done when no element of the gradient is larger; 0: 1e-7 */
+    double tolerance_change;   /**< done when neither loss nor any parameter changes by more; 0: 1e-9 */
+    bool strong_wolfe;         /**< search along each direction for a point that meets the strong Wolfe conditions */
+} ls_lbfgs_options;
+
+/** How a conjugate direction remembers the one before: the method's beta. */
+typedef enum ls_conjugate_formula { LS_POLAK_RIBIERE = 0, LS_FLETCHER_REEVES } ls_conjugate_formula;
+
+/**
+ * Nonlinear conjugate gradients (Nocedal and Wright, algorithm 5.4), for when there is no memory for the history of
+ * ls_lbfgs; always with its search, made tighter. It goes back to steepest descent after `restart_every` directions,
+ * where gradients are far from orthogonal (5.52) and where a direction does not descend. The other fields, how it steps
+ * and what it takes are as in ls_lbfgs.
+ */
+typedef struct ls_conjugate_gradient_options {
+    ls_conjugate_formula formula; /**< zero: Polak and Ribiere's, never below 0 (5.44, 5.45) */
+    double learning_rate;         /**< scales the first trial step; 0: 1 */
+    int restart_every;            /**< 0: as many as there are numbers in the parameters */
+    int max_iterations;           /**< 0: 20 */
+    int max_evaluations;          /**< 0: 5/2 max_iterations */
+    double tolerance_gradient;    /**< 0: 1e-7 */
+    double tolerance_change;      /**< 0: 1e-9 */
+} ls_conjugate_gradient_options;
+
+/**
  * An optimizer of all parameters of `model` (lent), in one group. With `model` NULL it begins without groups:
  * ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option is out of range.
  */
@@ -67,6 +102,10 @@ LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
 LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
 /** As ls_sgd, by ls_adagrad_options. */
 LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
+/** As ls_sgd, by ls_lbfgs_options. */
+LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options);
+/** As ls_sgd, by ls_conjugate_gradient_options. */
+LS_API ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options);
 
 /** What a group of parameters does differently from the optimizer's options. */
 typedef struct ls_group_options {
@@ -85,8 +124,27 @@ LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int grou
 /** Sets the learning rate of a group, or of all with group -1. */
 LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate);
 
-/** Changes every parameter that has a gradient; the others are left alone. */
+/**
+ * Changes every parameter that has a gradient; the others are left alone. LS_ERR_STATE for the methods that must
+ * evaluate the loss themselves: ls_lbfgs, ls_conjugate_gradient.
+ */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer) LS_WARN_UNUSED;
+
+/**
+ * Evaluates the loss at the parameters as they are: goes backwards from it and stores its value in `*loss`. It is
+ * called in a scope of its own, with recording on and the gradients of the optimizer's parameters forgotten.
+ */
+typedef ls_status (*ls_closure)(void *argument, double *loss);
+
+/**
+ * One step of an optimizer that may evaluate the loss, by `closure(argument, ...)`, as often as it needs: ls_lbfgs and
+ * ls_conjugate_gradient go through up to max_iterations directions, any other evaluates once and does
+ * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step. On many ranks the closure must leave the same
+ * loss and gradients on all of them (ls_allreduce); they then take the same steps. LS_ERR_STATE when the loss is not
+ * finite; a failure leaves the parameters where they were when the last direction was chosen.
+ */
+LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument,
+                                           double *loss) LS_WARN_UNUSED;
 /** Forgets the gradients of all parameters of all groups. */
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
 /** Frees it; the parameters stay. NULL is allowed. */

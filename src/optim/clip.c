@@ -23,8 +23,8 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     ls_tensor *gradient;
     for (int index = 0; (gradient = next_gradient(model, &index)) != NULL;) {
         double part = 0;
-        LS_TRY(ls_kernels_of(gradient)->sum_of_squares(ls_stream_of(gradient), (ls_dtype)gradient->dtype,
-                                                       gradient->count, gradient->data, &part));
+        LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
+                                            gradient->data, gradient->data, &part));
         squares += part;
     }
     const double total = sqrt(squares);

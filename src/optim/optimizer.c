@@ -26,16 +26,14 @@ static void group_free(ls_group *group) {
  * Gives every parameter its place in the state buffers. Parameters that lie side by side keep their distance there,
  * gaps included, so that a run over them is one stretch of each buffer.
  */
-static size_t place_slots(ls_group *group) {
-    size_t end = 0;
+static void place_slots(ls_group *group) {
     for (int i = 0; i < group->count; i++) {
         const ls_tensor *parameter = group->slots[i].parameter;
         const size_t bytes = (size_t)parameter->count * ls_dtype_size((ls_dtype)parameter->dtype);
         const size_t step = LS_FLAT_ALIGNMENT;
-        group->slots[i].offset = end;
-        end += (bytes + step - 1) / step * step;
+        group->slots[i].offset = group->bytes;
+        group->bytes += (bytes + step - 1) / step * step;
     }
-    return end;
 }
 
 static void fill_state(void *state, ls_dtype dtype, int64_t count, double value) {
@@ -49,9 +47,10 @@ static void fill_state(void *state, ls_dtype dtype, int64_t count, double value)
 }
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
-    const size_t bytes = place_slots(group);
+    const size_t bytes = group->bytes;
+    const int states = optimizer->type->state_count != NULL ? optimizer->type->state_count(optimizer) : 0;
     const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
-    for (int k = 0; k < optimizer->type->state_count(optimizer); k++) {
+    for (int k = 0; k < states; k++) {
         group->state[k] = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
         if (group->state[k] == NULL) {
             return ls_fail_memory(optimizer->type->name, bytes);
@@ -111,6 +110,10 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_t
     for (int i = 0; i < count; i++) {
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
         group->slots[group->count++].parameter = parameters[i];
+    }
+    place_slots(group);
+    if (optimizer->type->check_group != NULL) {
+        LS_TRY(optimizer->type->check_group(optimizer, group));
     }
     return allocate_states(optimizer, group);
 }
@@ -189,6 +192,9 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return;
     }
+    if (optimizer->type->forget != NULL) {
+        optimizer->type->forget(optimizer);
+    }
     for (int g = 0; g < optimizer->group_count; g++) {
         group_free(&optimizer->groups[g]);
     }
@@ -260,6 +266,12 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step: the optimizer is NULL");
     }
+    if (optimizer->type->step == NULL) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_optimizer_step: %s evaluates the loss itself: ls_optimizer_step_closure, with a function "
+                       "that does so",
+                       optimizer->type->name);
+    }
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
         for (int i = 0; i < group->count;) {
@@ -277,6 +289,33 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
         }
     }
     return LS_OK;
+}
+
+ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    ls_optimizer_zero_grad(optimizer);
+    const bool no_grad = ls_no_grad(false);
+    const ls_status status = closure(argument, loss);
+    (void)ls_no_grad(no_grad);
+    const ls_status noted = ls_scope_end(scope);
+    return status != LS_OK ? status : noted;
+}
+
+ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+    if (optimizer == NULL || closure == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the %s is NULL",
+                       optimizer == NULL ? "optimizer" : "closure");
+    }
+    double value = NAN;
+    double *first = loss != NULL ? loss : &value;
+    if (optimizer->type->step_closure != NULL) {
+        return optimizer->type->step_closure(optimizer, closure, argument, first);
+    }
+    LS_TRY(ls_optimizer_evaluate(optimizer, closure, argument, first));
+    return ls_optimizer_step(optimizer);
 }
 
 void ls_optimizer_zero_grad(ls_optimizer *optimizer) {

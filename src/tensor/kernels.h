@@ -206,10 +206,13 @@ typedef struct ls_kernels {
     ls_status (*take_along)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
     ls_status (*scatter_add)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
 
-    /* flat runs of numbers: y += a x; y *= a; the sum of squares, in double precision */
+    /* flat runs of numbers: y += a x; y *= a; in double precision the sum of products, and the sum and the largest of
+     * magnitudes (NaN is the largest) */
     ls_status (*axpy)(ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y);
     ls_status (*scale)(ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y);
-    ls_status (*sum_of_squares)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum);
+    ls_status (*dot)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum);
+    ls_status (*sum_of_magnitudes)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum);
+    ls_status (*largest_magnitude)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *largest);
     ls_status (*sgd)(ls_stream *stream, const ls_sgd_step *step);
     ls_status (*adam)(ls_stream *stream, const ls_adam_step *step);
     ls_status (*rmsprop)(ls_stream *stream, const ls_rmsprop_step *step);

@@ -235,17 +235,23 @@ static void check_flat(ls_dtype dtype, int64_t count) {
     ls_tensor x = numbers_random(dtype, LS_SHAPE(count), 1, 0);
     ls_tensor y = numbers_random(dtype, LS_SHAPE(count), 2, 0);
     ls_tensor before = numbers_random(dtype, LS_SHAPE(count), 2, 0);
-    double squares = 0;
-    double sum = -1;
+    double products = 0, magnitudes = 0, largest = 0;
+    double dot = -1, sum = -1, most = -1;
+    assert_int_equal(ls_cpu_dot(NULL, dtype, count, x.data, y.data, &dot), LS_OK);
+    assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, dtype, count, x.data, &sum), LS_OK);
+    assert_int_equal(ls_cpu_largest_magnitude(NULL, dtype, count, x.data, &most), LS_OK);
     assert_int_equal(ls_cpu_axpy(NULL, dtype, count, -0.3, x.data, y.data), LS_OK);
     assert_int_equal(ls_cpu_scale(NULL, dtype, count, 1.7, y.data), LS_OK);
-    assert_int_equal(ls_cpu_sum_of_squares(NULL, dtype, count, x.data, &sum), LS_OK);
     for (int64_t i = 0; i < count; i++) {
-        squares += numbers_get(&x, i) * numbers_get(&x, i);
+        products += numbers_get(&x, i) * numbers_get(&before, i);
+        magnitudes += fabs(numbers_get(&x, i));
+        largest = fmax(largest, fabs(numbers_get(&x, i)));
         numbers_expect("scaled", numbers_get(&y, i), 1.7 * (numbers_get(&before, i) - 0.3 * numbers_get(&x, i)),
                        numbers_tolerance(dtype));
     }
-    numbers_expect("sum of squares", sum, squares, 1e-13);
+    numbers_expect("sum of products", dot, products, 1e-13);
+    numbers_expect("sum of magnitudes", sum, magnitudes, 1e-13);
+    numbers_expect("largest magnitude", most, largest, 0);
     numbers_free(&x);
     numbers_free(&y);
     numbers_free(&before);
@@ -258,8 +264,12 @@ static void test_flat_kernels(void **state) {
         check_flat(i % 2 == 0 ? LS_F32 : LS_F64, counts[i / 2]);
     }
     double sum = 0;
-    assert_int_equal(ls_cpu_sum_of_squares(NULL, LS_F32, 1, &(float){1e30F}, &sum), LS_OK);
+    const float big = 1e30F;
+    assert_int_equal(ls_cpu_dot(NULL, LS_F32, 1, &big, &big, &sum), LS_OK);
     numbers_expect("a square beyond f32", sum, 1e60, 1e-6);
+    const double some[] = {3, -4, NAN, 2};
+    assert_int_equal(ls_cpu_largest_magnitude(NULL, LS_F64, 4, some, &sum), LS_OK);
+    assert_true(isnan(sum));
 }
 
 static void test_other_types_are_refused(void **state) {
@@ -268,7 +278,9 @@ static void test_other_types_are_refused(void **state) {
     int64_t x = 1;
     assert_int_equal(ls_cpu_axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_scale(NULL, LS_I64, 1, 1, &x), LS_ERR_UNSUPPORTED);
-    assert_int_equal(ls_cpu_sum_of_squares(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_dot(NULL, LS_I64, 1, &x, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_largest_magnitude(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_sgd(NULL, &(ls_sgd_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_adam(NULL, &(ls_adam_step){.dtype = LS_BF16}), LS_ERR_UNSUPPORTED);
     assert_string_equal(ls_error_message(), "adam: the CPU has no kernel for bf16");

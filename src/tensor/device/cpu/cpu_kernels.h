@@ -99,7 +99,9 @@ ls_status ls_cpu_batch_norm_backward(ls_stream *stream, ls_tensor *dx, ls_tensor
 /* optimizer.c */
 ls_status ls_cpu_axpy(ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y);
 ls_status ls_cpu_scale(ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y);
-ls_status ls_cpu_sum_of_squares(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum);
+ls_status ls_cpu_dot(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum);
+ls_status ls_cpu_sum_of_magnitudes(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum);
+ls_status ls_cpu_largest_magnitude(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *largest);
 ls_status ls_cpu_sgd(ls_stream *stream, const ls_sgd_step *step);
 ls_status ls_cpu_adam(ls_stream *stream, const ls_adam_step *step);
 ls_status ls_cpu_rmsprop(ls_stream *stream, const ls_rmsprop_step *step);

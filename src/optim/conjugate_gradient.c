@@ -1,0 +1,96 @@
+/*
+ * Nonlinear conjugate gradients: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 5.4 and section 5.2.
+ */
+#include <math.h>
+
+#include "optim/descent.h"
+
+/* Gradients of which this share is common are far from orthogonal: nu of (5.52). */
+#define TOO_SIMILAR 0.1
+
+/* Beta of the present gradient, by (5.41a) or (5.45); 0 where the direction is to start anew. */
+static ls_status weigh(const ls_descent *descent, ls_conjugate_formula formula, double *beta) {
+    const void *gradient = descent->gradient[0], *previous = descent->previous_gradient;
+    double square = 0, previous_square = 0, shared = 0;
+    LS_TRY(ls_vector_dot(descent, gradient, gradient, &square));
+    LS_TRY(ls_vector_dot(descent, previous, previous, &previous_square));
+    LS_TRY(ls_vector_dot(descent, gradient, previous, &shared));
+    *beta = formula == LS_FLETCHER_REEVES ? square / previous_square : fmax(0, (square - shared) / previous_square);
+    if (fabs(shared) >= TOO_SIMILAR * square) {
+        *beta = 0;
+    }
+    return LS_OK;
+}
+
+/* direction = beta direction - gradient; *slope is the loss's derivative along it. */
+static ls_status conjugate(ls_descent *descent, double beta, double *slope) {
+    LS_TRY(ls_vector_scale(descent, beta, descent->direction));
+    LS_TRY(ls_vector_add(descent, -1, descent->gradient[0], descent->direction));
+    return ls_vector_dot(descent, descent->gradient[0], descent->direction, slope);
+}
+
+static int64_t restart_every(const ls_optimizer *optimizer) {
+    int64_t numbers = 0;
+    for (int i = 0; i < optimizer->groups[0].count; i++) {
+        numbers += optimizer->groups[0].slots[i].parameter->count;
+    }
+    const int given = optimizer->options.conjugate_gradient.restart_every;
+    return given != 0 ? given : numbers;
+}
+
+static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
+    if (descent->step == 0) { /* the beginning, or the last search found nothing better */
+        descent->restarted = descent->iterations;
+        return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);
+    }
+    double beta = 0, slope = 0;
+    if (descent->iterations - descent->restarted < restart_every(optimizer)) {
+        LS_TRY(weigh(descent, optimizer->options.conjugate_gradient.formula, &beta));
+    }
+    LS_TRY(conjugate(descent, beta, &slope));
+    if (beta != 0 && slope >= 0) {
+        beta = 0;
+        LS_TRY(conjugate(descent, 0, &slope));
+    }
+    descent->restarted = beta != 0 ? descent->restarted : descent->iterations;
+    /* The step that is tried first would change the loss, were it linear, as the last one did (section 3.5). */
+    descent->step *= descent->slope / slope;
+    return LS_OK;
+}
+
+static ls_status conjugate_gradient_step(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+    const ls_conjugate_gradient_options *options = &optimizer->options.conjugate_gradient;
+    const ls_descent_options limits = {
+        .max_iterations = options->max_iterations,
+        .max_evaluations = options->max_evaluations,
+        .tolerance_gradient = options->tolerance_gradient,
+        .tolerance_change = options->tolerance_change,
+        .searches = true,
+        .curvature = 0.1,
+    };
+    return ls_descend(optimizer, &limits, direct, closure, argument, loss);
+}
+
+static void conjugate_gradient_forget(ls_optimizer *optimizer) {
+    ls_descent_free(optimizer->descent);
+}
+
+ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options) {
+    static const ls_optimizer_type type = {.name = "ls_conjugate_gradient",
+                                           .step_closure = conjugate_gradient_step,
+                                           .check_group = ls_descent_check_group,
+                                           .forget = conjugate_gradient_forget};
+    ls_conjugate_gradient_options given = options != NULL ? *options : (ls_conjugate_gradient_options){0};
+    if (given.formula != LS_POLAK_RIBIERE && given.formula != LS_FLETCHER_REEVES) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_conjugate_gradient: there is no formula %d", (int)given.formula);
+    }
+    if (ls_option_within(type.name, "restart_every", given.restart_every, 0, INT32_MAX) != LS_OK ||
+        ls_descent_limits(type.name, 2.5, &given.max_iterations, &given.max_evaluations, &given.tolerance_gradient,
+                          &given.tolerance_change) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.conjugate_gradient = given,
+                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1},
+                            model);
+}

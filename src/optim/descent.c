@@ -1,0 +1,250 @@
+#include "optim/descent.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/module.h"
+
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
+
+void *ls_vector_new(const ls_descent *descent) {
+    const size_t bytes = descent->group->bytes;
+    void *vector = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
+    if (vector == NULL) {
+        (void)ls_fail_memory(descent->optimizer->type->name, bytes);
+        return NULL;
+    }
+    memset(vector, 0, bytes);
+    return vector;
+}
+
+void ls_vector_copy(const ls_descent *descent, void *to, const void *from) {
+    memcpy(to, from, descent->group->bytes);
+}
+
+static size_t slot_bytes(const ls_slot *slot) {
+    return (size_t)slot->parameter->count * ls_dtype_size((ls_dtype)slot->parameter->dtype);
+}
+
+static void gather_parameters(const ls_descent *descent, char *vector) {
+    for (int i = 0; i < descent->group->count; i++) {
+        const ls_slot *slot = &descent->group->slots[i];
+        memcpy(vector + slot->offset, slot->parameter->data, slot_bytes(slot));
+    }
+}
+
+/* A parameter without a gradient has one of zeros. */
+static void gather_gradient(const ls_descent *descent, char *vector) {
+    for (int i = 0; i < descent->group->count; i++) {
+        const ls_slot *slot = &descent->group->slots[i];
+        const ls_tensor *gradient = ls_grad(slot->parameter);
+        if (gradient != NULL) {
+            memcpy(vector + slot->offset, gradient->data, slot_bytes(slot));
+        } else {
+            memset(vector + slot->offset, 0, slot_bytes(slot));
+        }
+    }
+}
+
+static ls_status move_parameters(const ls_descent *descent, double step) {
+    for (int i = 0; i < descent->group->count; i++) {
+        const ls_slot *slot = &descent->group->slots[i];
+        LS_TRY(descent->kernels->axpy(descent->stream, descent->dtype, slot->parameter->count, step,
+                                      (const char *)descent->direction + slot->offset, slot->parameter->data));
+    }
+    return LS_OK;
+}
+
+ls_status ls_descent_place(ls_descent *descent, double step) {
+    for (int i = 0; i < descent->group->count; i++) {
+        const ls_slot *slot = &descent->group->slots[i];
+        memcpy(slot->parameter->data, (const char *)descent->start + slot->offset, slot_bytes(slot));
+    }
+    return step != 0 ? move_parameters(descent, step) : LS_OK;
+}
+
+static ls_status largest_magnitude(const ls_descent *descent, const void *vector, double *largest) {
+    return descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, largest);
+}
+
+ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
+    double sum = 0;
+    ls_vector_copy(descent, descent->direction, descent->gradient[0]);
+    LS_TRY(ls_vector_scale(descent, -1, descent->direction));
+    LS_TRY(
+        descent->kernels->sum_of_magnitudes(descent->stream, descent->dtype, descent->count, descent->direction, &sum));
+    descent->step = fmin(1, 1 / sum) * learning_rate;
+    return LS_OK;
+}
+
+/* ---- beginning and ending ---------------------------------------------------------------------------------------- */
+
+ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *group) {
+    const char *call = optimizer->type->name;
+    if (optimizer->group_count > 0) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: it has a group of parameters already and works on one", call);
+    }
+    if (group->weight_decay != 0) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: weight_decay is %g; add the decay to the loss", call,
+                       group->weight_decay);
+    }
+    for (int i = 1; i < group->count; i++) {
+        const int first = group->slots[0].parameter->dtype, dtype = group->slots[i].parameter->dtype;
+        if (dtype != first) {
+            return ls_fail(LS_ERR_UNSUPPORTED, "%s: parameter %d is of %s, parameter 0 of %s; it works on one dtype",
+                           call, i, ls_dtype_name((ls_dtype)dtype), ls_dtype_name((ls_dtype)first));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_descent_limits(const char *call, double evaluations, int *max_iterations, int *max_evaluations,
+                            double *tolerance_gradient, double *tolerance_change) {
+    LS_TRY(ls_option_within(call, "max_iterations", *max_iterations, 0, INT32_MAX));
+    LS_TRY(ls_option_within(call, "max_evaluations", *max_evaluations, 0, INT32_MAX));
+    LS_TRY(ls_option_within(call, "tolerance_gradient", *tolerance_gradient, 0, INFINITY));
+    LS_TRY(ls_option_within(call, "tolerance_change", *tolerance_change, 0, INFINITY));
+    *max_iterations = *max_iterations != 0 ? *max_iterations : 20;
+    *max_evaluations = *max_evaluations != 0 ? *max_evaluations : (int)fmin(*max_iterations * evaluations, INT32_MAX);
+    *tolerance_gradient = *tolerance_gradient != 0 ? *tolerance_gradient : 1e-7;
+    *tolerance_change = *tolerance_change != 0 ? *tolerance_change : 1e-9;
+    return LS_OK;
+}
+
+void ls_descent_free(ls_descent *descent) {
+    if (descent == NULL) {
+        return;
+    }
+    for (int i = 0; i < LS_DESCENT_GRADIENTS; i++) {
+        ls_free(descent->gradient[i]);
+    }
+    ls_free(descent->previous_gradient);
+    ls_free(descent->direction);
+    ls_free(descent->start);
+    ls_free(descent);
+}
+
+static ls_status allocate_vectors(ls_descent *descent, bool searches) {
+    void **const vectors[] = {&descent->direction,   &descent->previous_gradient, &descent->gradient[0],
+                              &descent->gradient[1], &descent->gradient[2],       &descent->start};
+    const int count = searches ? 6 : 4;
+    for (int i = 0; i < count; i++) {
+        *vectors[i] = ls_vector_new(descent);
+        if (*vectors[i] == NULL) {
+            return ls_error_status();
+        }
+    }
+    return LS_OK;
+}
+
+/* Makes optimizer->descent on the first step. */
+static ls_status begin(ls_optimizer *optimizer, bool searches) {
+    if (optimizer->descent != NULL) {
+        return LS_OK;
+    }
+    const ls_tensor *first = optimizer->groups[0].slots[0].parameter;
+    ls_descent *descent = ls_allocate(sizeof *descent);
+    if (descent == NULL) {
+        return ls_fail_memory(optimizer->type->name, sizeof *descent);
+    }
+    *descent = (ls_descent){
+        .optimizer = optimizer,
+        .group = &optimizer->groups[0],
+        .kernels = ls_kernels_of(first),
+        .stream = ls_stream_of(first),
+        .dtype = (ls_dtype)first->dtype,
+        .count = (int64_t)(optimizer->groups[0].bytes / ls_dtype_size((ls_dtype)first->dtype)),
+    };
+    const ls_status status = allocate_vectors(descent, searches);
+    if (status != LS_OK) {
+        ls_descent_free(descent);
+        return status;
+    }
+    optimizer->descent = descent;
+    return LS_OK;
+}
+
+/* ---- stepping ---------------------------------------------------------------------------------------------------- */
+
+ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
+    descent->evaluations++;
+    LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
+    gather_gradient(descent, gradient);
+    return LS_OK;
+}
+
+/* Evaluates where the parameters are, which must be a place to go on from. */
+static ls_status arrive(ls_descent *descent) {
+    LS_TRY(ls_descent_evaluate(descent, descent->gradient[0], &descent->loss));
+    if (!isfinite(descent->loss)) {
+        return ls_fail(LS_ERR_STATE, "%s: the loss of evaluation %d is not finite; %s", descent->optimizer->type->name,
+                       descent->evaluations,
+                       descent->evaluations == 1 ? "begin elsewhere"
+                                                 : "a smaller learning_rate or strong_wolfe may help");
+    }
+    return LS_OK;
+}
+
+/* Goes along the direction. The last move of fixed steps is not evaluated: the next step begins with that. */
+static ls_status move(ls_descent *descent, const ls_descent_options *options, bool last) {
+    if (options->searches) {
+        gather_parameters(descent, descent->start);
+        return ls_line_search(descent, options);
+    }
+    LS_TRY(move_parameters(descent, descent->step));
+    return last ? LS_OK : arrive(descent);
+}
+
+/* Whether the gradient is as good as zero, or the last move changed nothing that counts. */
+static ls_status converged(const ls_descent *descent, const ls_descent_options *options, double loss_before,
+                           bool *enough) {
+    double gradient = 0, direction = 0;
+    LS_TRY(largest_magnitude(descent, descent->gradient[0], &gradient));
+    LS_TRY(largest_magnitude(descent, descent->direction, &direction));
+    *enough = gradient <= options->tolerance_gradient || fabs(descent->step) * direction <= options->tolerance_change ||
+              fabs(descent->loss - loss_before) < options->tolerance_change;
+    return LS_OK;
+}
+
+static ls_status descend(ls_descent *descent, const ls_descent_options *options, ls_descent_direct direct) {
+    bool enough = false;
+    for (int i = 1; i <= options->max_iterations && !enough; i++) {
+        descent->iterations++;
+        LS_TRY(direct(descent->optimizer, descent));
+        LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
+        ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]);
+        if (!isfinite(descent->slope)) {
+            return ls_fail(LS_ERR_STATE, "%s: the gradient of evaluation %d is not finite",
+                           descent->optimizer->type->name, descent->evaluations);
+        }
+        if (descent->slope > -options->tolerance_change) {
+            return LS_OK;
+        }
+        const double loss_before = descent->loss;
+        const bool last = i == options->max_iterations;
+        LS_TRY(move(descent, options, last));
+        if (last || descent->evaluations >= options->max_evaluations) {
+            return LS_OK;
+        }
+        LS_TRY(converged(descent, options, loss_before, &enough));
+    }
+    return LS_OK;
+}
+
+ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
+                     ls_closure closure, void *argument, double *first_loss) {
+    if (optimizer->group_count == 0 || optimizer->groups[0].count == 0) {
+        return ls_optimizer_evaluate(optimizer, closure, argument, first_loss);
+    }
+    LS_TRY(begin(optimizer, options->searches));
+    ls_descent *descent = optimizer->descent;
+    descent->closure = closure;
+    descent->argument = argument;
+    descent->evaluations = 0;
+    double gradient = 0;
+    LS_TRY(arrive(descent));
+    *first_loss = descent->loss;
+    LS_TRY(largest_magnitude(descent, descent->gradient[0], &gradient));
+    return gradient <= options->tolerance_gradient ? LS_OK : descend(descent, options, direct);
+}

@@ -1,0 +1,149 @@
+/*
+ * Limited-memory BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5. Which pairs are
+ * kept, first steps and limits are PyTorch's.
+ */
+#include <math.h>
+
+#include "base/memory.h"
+#include "optim/descent.h"
+
+/* A move that was made, s, and how the gradient changed by it, y. */
+typedef struct pair {
+    void *move;
+    void *change;
+    double inverse; /* rho = 1 / (y.s) */
+    double alpha;   /* of the present direction */
+} pair;
+
+/* A ring of pairs: the k-th oldest is [(oldest + k) % capacity]. */
+typedef struct history {
+    int capacity;
+    int oldest;
+    int used;
+    double scale; /* gamma of (7.20): the diagonal of the first approximation */
+    pair pairs[];
+} history;
+
+static pair *pair_at(history *past, int k) {
+    return &past->pairs[(past->oldest + k) % past->capacity];
+}
+
+static history *history_new(const char *call, int capacity) {
+    const size_t bytes = sizeof(history) + (size_t)capacity * sizeof(pair);
+    history *past = ls_allocate_zeroed(1, bytes);
+    if (past == NULL) {
+        (void)ls_fail_memory(call, bytes);
+        return NULL;
+    }
+    past->capacity = capacity;
+    past->scale = 1;
+    return past;
+}
+
+/* Remembers the last move if the curvature along it is positive, in place of the oldest when there is no room. */
+static ls_status remember(ls_descent *descent, history *past) {
+    void *change = descent->gradient[1];
+    double product = 0, square = 0;
+    ls_vector_copy(descent, change, descent->gradient[0]);
+    LS_TRY(ls_vector_add(descent, -1, descent->previous_gradient, change));
+    LS_TRY(ls_vector_dot(descent, change, descent->direction, &product));
+    product *= descent->step;
+    if (!(product > 1e-10)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_vector_dot(descent, change, change, &square));
+    const bool full = past->used == past->capacity;
+    pair *newest = pair_at(past, full ? 0 : past->used);
+    newest->move = newest->move != NULL ? newest->move : ls_vector_new(descent);
+    newest->change = newest->change != NULL ? newest->change : ls_vector_new(descent);
+    if (newest->move == NULL || newest->change == NULL) {
+        return ls_error_status();
+    }
+    /* The direction is about to be chosen anew, and gradient[1] is free: their memory becomes the pair's. */
+    LS_TRY(ls_vector_scale(descent, descent->step, descent->direction));
+    void *const move = newest->move;
+    newest->move = descent->direction;
+    descent->direction = move;
+    descent->gradient[1] = newest->change;
+    newest->change = change;
+    newest->inverse = 1 / product;
+    past->scale = product / square;
+    past->oldest = full ? (past->oldest + 1) % past->capacity : past->oldest;
+    past->used += full ? 0 : 1;
+    return LS_OK;
+}
+
+/* Algorithm 7.4: direction = -H gradient. */
+static ls_status two_loops(ls_descent *descent, history *past) {
+    void *direction = descent->direction;
+    double product = 0;
+    ls_vector_copy(descent, direction, descent->gradient[0]);
+    LS_TRY(ls_vector_scale(descent, -1, direction));
+    for (int k = past->used - 1; k >= 0; k--) {
+        pair *each = pair_at(past, k);
+        LS_TRY(ls_vector_dot(descent, each->move, direction, &product));
+        each->alpha = product * each->inverse;
+        LS_TRY(ls_vector_add(descent, -each->alpha, each->change, direction));
+    }
+    LS_TRY(ls_vector_scale(descent, past->scale, direction));
+    for (int k = 0; k < past->used; k++) {
+        const pair *each = pair_at(past, k);
+        LS_TRY(ls_vector_dot(descent, each->change, direction, &product));
+        LS_TRY(ls_vector_add(descent, each->alpha - product * each->inverse, each->move, direction));
+    }
+    return LS_OK;
+}
+
+static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
+    const double learning_rate = optimizer->groups[0].learning_rate;
+    if (descent->memory == NULL) {
+        descent->memory = history_new(optimizer->type->name, optimizer->options.lbfgs.history_size);
+        if (descent->memory == NULL) {
+            return ls_error_status();
+        }
+        return ls_descent_steepest(descent, learning_rate);
+    }
+    LS_TRY(remember(descent, descent->memory));
+    LS_TRY(two_loops(descent, descent->memory));
+    descent->step = learning_rate;
+    return LS_OK;
+}
+
+static ls_status lbfgs_step(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss) {
+    const ls_lbfgs_options *options = &optimizer->options.lbfgs;
+    const ls_descent_options limits = {
+        .max_iterations = options->max_iterations,
+        .max_evaluations = options->max_evaluations,
+        .tolerance_gradient = options->tolerance_gradient,
+        .tolerance_change = options->tolerance_change,
+        .searches = options->strong_wolfe,
+        .curvature = 0.9,
+    };
+    return ls_descend(optimizer, &limits, direct, closure, argument, loss);
+}
+
+static void lbfgs_forget(ls_optimizer *optimizer) {
+    history *past = optimizer->descent != NULL ? optimizer->descent->memory : NULL;
+    for (int i = 0; past != NULL && i < past->capacity; i++) {
+        ls_free(past->pairs[i].move);
+        ls_free(past->pairs[i].change);
+    }
+    ls_free(past);
+    ls_descent_free(optimizer->descent);
+}
+
+ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
+    static const ls_optimizer_type type = {
+        .name = "ls_lbfgs", .step_closure = lbfgs_step, .check_group = ls_descent_check_group, .forget = lbfgs_forget};
+    ls_lbfgs_options given = options != NULL ? *options : (ls_lbfgs_options){0};
+    given.history_size = given.history_size != 0 ? given.history_size : 100;
+    if (ls_option_within("ls_lbfgs", "history_size", given.history_size, 1, 1e6) != LS_OK ||
+        ls_descent_limits("ls_lbfgs", 1.25, &given.max_iterations, &given.max_evaluations, &given.tolerance_gradient,
+                          &given.tolerance_change) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.lbfgs = given,
+                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1},
+                            model);
+}
