@@ -38,6 +38,8 @@ typedef struct ls_join {
     double timeout;     /* seconds to wait for a silent rank, positive */
     void *shared;       /* ls_run_threads: what the threads share; NULL between processes */
     uint64_t machine;   /* equal on ranks of one machine; for what a split communicator calls local */
+    const char
+        *address; /* of this machine, numeric: where to listen for data; NULL where the ranks meet without a store */
 } ls_join;
 
 typedef enum ls_operation {

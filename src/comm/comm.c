@@ -1,5 +1,6 @@
 #include "comm/comm.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -43,6 +44,7 @@ ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join) {
     comm->store = join->store;
     comm->timeout = join->timeout;
     comm->machine = join->machine;
+    snprintf(comm->address, sizeof comm->address, "%s", join->address != NULL ? join->address : "");
     if (reserve(comm, join) != LS_OK) {
         discard(comm);
         return NULL;

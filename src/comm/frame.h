@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "comm/comm.h"
+#include "comm/interface.h"
 
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; those not finished also in its
  * queue, in the order of the calls. */
@@ -61,6 +62,7 @@ struct ls_comm {
     char *prefix;    /* of its keys in the store */
     double timeout;
     uint64_t machine;
+    char address[LS_ADDRESS_CAPACITY]; /* empty: unknown */
     ls_work *first_queued;
     ls_work *last_queued;
     ls_work *open;

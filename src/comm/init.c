@@ -50,7 +50,8 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
                           .store = meeting->store,
                           .prefix = "world/",
                           .timeout = job->timeout,
-                          .machine = meeting->machine};
+                          .machine = meeting->machine,
+                          .address = meeting->address};
     membership *joined = ls_allocate_zeroed(1, sizeof *joined);
     if (joined == NULL) {
         ls_fail_memory("ls_init", sizeof *joined);

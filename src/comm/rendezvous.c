@@ -5,10 +5,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Processes for which this is equal run under one kernel and see each other's process ids. */
+/* "pid:[4026531836]" */
+static void read_space(const char *link, char space[24]) {
+    const ssize_t got = readlink(link, space, 23);
+    space[got > 0 ? got : 0] = '\0';
+}
+
+/*
+ * Processes for which this is equal run under one kernel, see each other's process ids and reach each other by names
+ * that a network namespace has to itself, as backend shm needs.
+ */
 static void name_machine(char *name, size_t capacity, const char *host) {
-    char boot[40] = "";
-    char space[40] = "";
+    char boot[40] = "", processes[24], network[24];
     const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         const ssize_t got = read(fd, boot, sizeof boot - 1);
@@ -16,9 +24,9 @@ static void name_machine(char *name, size_t capacity, const char *host) {
         boot[strcspn(boot, "\n")] = '\0';
         close(fd);
     }
-    const ssize_t got = readlink("/proc/self/ns/pid", space, sizeof space - 1);
-    space[got > 0 ? got : 0] = '\0';
-    snprintf(name, capacity, "%s %s", boot[0] != '\0' ? boot : host, space);
+    read_space("/proc/self/ns/pid", processes);
+    read_space("/proc/self/ns/net", network);
+    snprintf(name, capacity, "%s %s %s", boot[0] != '\0' ? boot : host, processes, network);
 }
 
 static void fill_card(ls_card *card) {
@@ -68,20 +76,28 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
     meeting->machine = number_machine(world->cards[job->rank].machine);
 }
 
+/* The best for where the ranks are. All of them see the same and choose the same. */
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
-    *backend = ls_backend_find(job->backend != NULL ? job->backend : job->size == 1 ? "self" : "shm");
+    const int away = find_elsewhere(world, job->rank);
+    *backend = ls_backend_find(job->backend != NULL ? job->backend
+                               : job->size == 1     ? "self"
+                               : away < 0           ? "shm"
+                                                    : "gloo");
+    if (*backend == NULL && job->backend == NULL) {
+        return ls_fail(ls_error_status(), "rank %d is on %s and rank %d on %s, which takes backend \"gloo\": %s",
+                       job->rank, world->cards[job->rank].host, away, world->cards[away].host, ls_error_message());
+    }
     if (*backend == NULL) {
         return ls_error_status();
     }
     if (*backend == &ls_backend_self && job->size > 1) {
         return ls_fail(LS_ERR_ARGUMENT, "backend \"self\" carries a world of one, this one has %d ranks", job->size);
     }
-    const int elsewhere = *backend == &ls_backend_shm ? find_elsewhere(world, job->rank) : -1;
-    if (elsewhere >= 0) {
+    if (*backend == &ls_backend_shm && away >= 0) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "rank %d is on %s and rank %d on %s, which do not share memory (other machines or containers), "
                        "and backend \"shm\" needs that",
-                       job->rank, world->cards[job->rank].host, elsewhere, world->cards[elsewhere].host);
+                       job->rank, world->cards[job->rank].host, away, world->cards[away].host);
     }
     return LS_OK;
 }
@@ -102,6 +118,10 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &card, world->cards));
     }
     find_local_place(job, world, meeting);
+    if (meeting->store != NULL) {
+        LS_TRY(ls_interface_address(job->interface, ls_store_connection(meeting->store),
+                                    find_elsewhere(world, job->rank) < 0, meeting->address));
+    }
     return choose_backend(job, world, &meeting->backend);
 }
 

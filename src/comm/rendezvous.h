@@ -6,6 +6,7 @@
 #define LS_COMM_RENDEZVOUS_H
 
 #include "comm/backend.h"
+#include "comm/interface.h"
 #include "comm/store.h"
 
 #define LS_URL_CAPACITY 4096
@@ -14,12 +15,13 @@
 typedef struct ls_job {
     char url[LS_URL_CAPACITY]; /* of the store; empty for a world of one, and where MPI started the ranks */
     int rank, size;
-    int local_rank;      /* -1: found out when the ranks meet */
-    int local_size;      /* 0: the same */
-    double timeout;      /* seconds */
-    const char *key;     /* lent by the options or the environment; NULL: none */
-    const char *backend; /* NULL: whatever fits */
-    int listener;        /* see ls_store_place */
+    int local_rank;        /* -1: found out when the ranks meet */
+    int local_size;        /* 0: the same */
+    double timeout;        /* seconds */
+    const char *key;       /* lent by the options or the environment; NULL: none */
+    const char *backend;   /* NULL: whatever fits */
+    const char *interface; /* a name or an address, for data; NULL: whatever fits */
+    int listener;          /* see ls_store_place */
 } ls_job;
 
 /* Reads the options (may be NULL) and the environment. LS_ERR_ARGUMENT says which value is wrong or missing. */
@@ -35,8 +37,9 @@ uint64_t ls_machine_number(void);
 typedef struct ls_meeting {
     ls_store *store; /* NULL for a world of one; given to the caller */
     int local_rank, local_size;
-    const ls_backend *backend; /* the one that fits */
-    uint64_t machine;          /* a number that ranks of one machine share */
+    const ls_backend *backend;         /* the one that fits */
+    uint64_t machine;                  /* a number that ranks of one machine share */
+    char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
 } ls_meeting;
 
 /* Meets the other ranks of the job. On failure nothing stays open. */

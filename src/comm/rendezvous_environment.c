@@ -183,6 +183,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     const ls_init_options defaults = {0};
     options = options != NULL ? options : &defaults;
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
+    job->interface = lookup("LOCKSTEP_INTERFACE");
     job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
     LS_TRY(ls_timeout_read(options, &job->timeout));
     if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {

@@ -49,7 +49,7 @@ static int choose(const ls_comm *comm, int color, wish *all) {
 }
 
 static ls_join describe(const ls_comm *comm, const wish *group, int size) {
-    ls_join join = {.size = size, .timeout = comm->timeout, .machine = comm->machine};
+    ls_join join = {.size = size, .timeout = comm->timeout, .machine = comm->machine, .address = comm->address};
     for (int i = 0; i < size; i++) {
         join.rank = group[i].rank == comm->rank ? i : join.rank;
     }

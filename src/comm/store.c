@@ -88,6 +88,10 @@ void ls_store_close(ls_store *store) {
     }
 }
 
+int ls_store_connection(const ls_store *store) {
+    return store->kind->connection != NULL ? store->kind->connection(store) : -1;
+}
+
 int ls_store_port(const ls_store *store) {
     return store != NULL ? store->kind->port(store) : 0;
 }

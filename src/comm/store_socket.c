@@ -13,7 +13,7 @@
 
 enum { BACKLOG = 1024 };
 
-static bool is_loopback(const struct sockaddr *address) {
+bool ls_socket_is_loopback(const struct sockaddr *address) {
     if (address->sa_family == AF_INET) {
         struct sockaddr_in v4;
         memcpy(&v4, address, sizeof v4);
@@ -29,7 +29,7 @@ static bool is_loopback(const struct sockaddr *address) {
 }
 
 static ls_status check_reach(const struct addrinfo *addresses, const char *host, bool keyed) {
-    while (addresses != NULL && is_loopback(addresses->ai_addr)) {
+    while (addresses != NULL && ls_socket_is_loopback(addresses->ai_addr)) {
         addresses = addresses->ai_next;
     }
     if (keyed || addresses == NULL) {

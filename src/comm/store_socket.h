@@ -22,6 +22,11 @@ ls_status ls_socket_listen(const ls_address *address, bool keyed, int *listener)
 /* Takes over a listening socket that was inherited; LS_ERR_ARGUMENT or LS_ERR_DENIED when it is none or not allowed. */
 ls_status ls_socket_adopt(int listener, bool keyed);
 
+struct sockaddr;
+
+/* Whether nobody beyond this machine reaches it. */
+bool ls_socket_is_loopback(const struct sockaddr *address);
+
 /* The port a socket is bound to; 0 if there is none. */
 int ls_socket_port(int socket);
 

@@ -273,12 +273,17 @@ static int tcp_port(const ls_store *store) {
     return ((const tcp_store *)store)->port;
 }
 
+static int tcp_connection(const ls_store *store) {
+    return ((const tcp_store *)store)->fd;
+}
+
 const ls_store_kind ls_store_tcp = {
     .scheme = "tcp://",
     .check_url = tcp_check_url,
     .open = tcp_open,
     .close = tcp_close,
     .port = tcp_port,
+    .connection = tcp_connection,
     .set = tcp_set,
     .get = tcp_get,
     .add = tcp_add,

@@ -1,0 +1,125 @@
+#include "comm/interface.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/store_socket.h"
+
+/* The address as text; false for one that is no IP address. An IPv4 address in IPv6's clothes is undressed. */
+static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY]) {
+    struct sockaddr_storage address = {0};
+    if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) {
+        return false;
+    }
+    socklen_t size = from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    memcpy(&address, from, size);
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&address;
+    if (from->sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+        struct sockaddr_in four = {.sin_family = AF_INET};
+        memcpy(&four.sin_addr, &six->sin6_addr.s6_addr[12], 4);
+        memcpy(&address, &four, sizeof four);
+        size = sizeof four;
+    }
+    return getnameinfo((const struct sockaddr *)&address, size, text, LS_ADDRESS_CAPACITY, NULL, 0, NI_NUMERICHOST) ==
+           0;
+}
+
+/* Names what there is: "eth0 (10.0.0.3), lo (127.0.0.1)". */
+static void list_interfaces(const struct ifaddrs *interfaces, char *list, size_t capacity) {
+    size_t used = 0;
+    list[0] = '\0';
+    for (const struct ifaddrs *at = interfaces; at != NULL && used < capacity; at = at->ifa_next) {
+        char text[LS_ADDRESS_CAPACITY];
+        if ((at->ifa_flags & IFF_UP) != 0 && to_text(at->ifa_addr, text)) {
+            used +=
+                (size_t)snprintf(list + used, capacity - used, "%s%s (%s)", used > 0 ? ", " : "", at->ifa_name, text);
+        }
+    }
+}
+
+/* An interface has addresses of both families; IPv4's is what everything else here speaks too. */
+static bool find_wanted(const struct ifaddrs *interfaces, const char *wanted, char address[LS_ADDRESS_CAPACITY]) {
+    int best = 0;
+    for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
+        char text[LS_ADDRESS_CAPACITY];
+        if ((at->ifa_flags & IFF_UP) == 0 || !to_text(at->ifa_addr, text)) {
+            continue;
+        }
+        const bool four = at->ifa_addr->sa_family == AF_INET;
+        const int worth = strcmp(text, wanted) == 0           ? 4
+                          : strcmp(at->ifa_name, wanted) != 0 ? 0
+                          : four                              ? 3
+                          : strchr(text, '%') == NULL         ? 2
+                                                              : 1;
+        if (worth > best) {
+            best = worth;
+            memcpy(address, text, sizeof text);
+        }
+    }
+    return best > 0;
+}
+
+static ls_status take_wanted(const char *wanted, char address[LS_ADDRESS_CAPACITY]) {
+    struct ifaddrs *interfaces = NULL;
+    char list[512];
+    if (getifaddrs(&interfaces) != 0) {
+        return ls_fail(LS_ERR_IO, "the system does not list the network interfaces of this machine");
+    }
+    const bool found = find_wanted(interfaces, wanted, address);
+    list_interfaces(interfaces, list, sizeof list);
+    freeifaddrs(interfaces);
+    return found ? LS_OK
+                 : ls_fail(LS_ERR_ARGUMENT,
+                           "LOCKSTEP_INTERFACE=%s is neither an interface of this machine that is up nor an address of "
+                           "one: there are %s",
+                           wanted, list);
+}
+
+/* The own address that packets to `host`, some other machine, would carry; nothing is sent. */
+static bool find_source(const char *host, int family, char address[LS_ADDRESS_CAPACITY]) {
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    struct addrinfo *to = NULL;
+    const struct addrinfo hints = {
+        .ai_family = family, .ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    if (getaddrinfo(host, "9", &hints, &to) != 0) {
+        return false;
+    }
+    const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool found = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
+                       getsockname(fd, (struct sockaddr *)&own, &size) == 0 &&
+                       to_text((const struct sockaddr *)&own, address);
+    if (fd >= 0) {
+        close(fd);
+    }
+    freeaddrinfo(to);
+    return found;
+}
+
+ls_status ls_interface_address(const char *wanted, int connection, bool local, char address[LS_ADDRESS_CAPACITY]) {
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    if (wanted != NULL) {
+        return take_wanted(wanted, address);
+    }
+    if (local) {
+        snprintf(address, LS_ADDRESS_CAPACITY, "127.0.0.1");
+        return LS_OK;
+    }
+    if (connection >= 0 && getsockname(connection, (struct sockaddr *)&own, &size) == 0 &&
+        !ls_socket_is_loopback((const struct sockaddr *)&own) && to_text((const struct sockaddr *)&own, address)) {
+        return LS_OK;
+    }
+    /* Addresses that are kept for documentation stand for some other machine. */
+    if (find_source("192.0.2.1", AF_INET, address) || find_source("2001:db8::1", AF_INET6, address)) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_IO, "no route leads from this machine to another one: name the interface that the other "
+                              "ranks reach it by in LOCKSTEP_INTERFACE");
+}
