@@ -137,7 +137,7 @@ static ls_status seed(ls_tensor *output, ls_tensor *gradient) {
         }
         LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, 1));
     }
-    return ls_gather("ls_backward", 0, output, gradient);
+    return ls_gather_gradient("ls_backward", 0, output, gradient);
 }
 
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {

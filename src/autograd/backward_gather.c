@@ -148,7 +148,7 @@ static ls_node *gathering_node(const char *call, const ls_tensor *input) {
     return (ls_node *)input->node;
 }
 
-ls_status ls_gather(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
+ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient) {
     ls_pass *pass = ls_thread()->walking;
     if (gradient->dtype != input->dtype || !reduces_to(gradient, input)) {
         return ls_fail(LS_ERR_INTERNAL, "%s: its rule gave input %d, %s of %s, a gradient of %s of %s", call, i,
@@ -170,7 +170,7 @@ ls_status ls_give(ls_node *node, int i, ls_tensor *gradient) {
         return ls_error_status() != LS_OK ? ls_error_status()
                                           : ls_fail(LS_ERR_INTERNAL, "%s: its rule gave no gradient", node->op->name);
     }
-    return ls_wants(node, i) ? ls_gather(node->op->name, i, node->inputs[i], gradient) : LS_OK;
+    return ls_wants(node, i) ? ls_gather_gradient(node->op->name, i, node->inputs[i], gradient) : LS_OK;
 }
 
 static ls_tensor *sink_of_node(ls_node *node, bool *accumulate) {

@@ -27,7 +27,7 @@ typedef struct ls_pass {
 } ls_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */
-ls_status ls_gather(const char *call, int i, ls_tensor *input, ls_tensor *gradient);
+ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tensor *gradient);
 
 /* The walk has passed one use of the leaf: calls its hooks when that was the last. */
 ls_status ls_leaf_passed(ls_pass *pass, ls_leaf *leaf);

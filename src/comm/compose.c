@@ -92,13 +92,13 @@ static ls_status reduce_parts(ls_comm *comm, bool *begun) {
         comm->sources[rank] = comm->scratch + (size_t)rank * bytes;
     }
     if (own.count != 0) {
-        ls_reduce(&(ls_reduce_task){.dtype = call->dtype,
-                                    .reduction = call->reduction,
-                                    .ranks = comm->size,
-                                    .sources = comm->sources,
-                                    .copies = 1,
-                                    .destinations = &result,
-                                    .count = own.count});
+        ls_reduce_buffers(&(ls_reduce_task){.dtype = call->dtype,
+                                            .reduction = call->reduction,
+                                            .ranks = comm->size,
+                                            .sources = comm->sources,
+                                            .copies = 1,
+                                            .destinations = &result,
+                                            .count = own.count});
     }
     *begun = !scatters;
     return scatters ? LS_OK : collect(comm, result, own.count);

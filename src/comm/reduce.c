@@ -77,14 +77,14 @@ static bool gives_truth(const ls_reduce_task *task) {
            task->reduction == LS_LXOR;
 }
 
-void ls_reduce(const ls_reduce_task *task) {
+void ls_reduce_buffers(const ls_reduce_task *task) {
     if (task->ranks == 1 && gives_truth(task)) {
         const void *const twice[2] = {task->sources[0], task->sources[0]};
         ls_reduce_task same = *task;
         same.ranks = 2;
         same.sources = twice;
         same.reduction = LS_LOR;
-        ls_reduce(&same);
+        ls_reduce_buffers(&same);
         return;
     }
     const ls_reduce_kernel *kernel = ls_reduce_find(task->dtype, task->reduction);

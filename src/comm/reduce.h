@@ -31,6 +31,6 @@ typedef struct ls_reduce_task {
  * power of two below n, reduced, and the rest, reduced. A destination may be one of the sources; buffers may not
  * overlap otherwise. No alignment is needed. The pair must have passed ls_reduce_check.
  */
-void ls_reduce(const ls_reduce_task *task);
+void ls_reduce_buffers(const ls_reduce_task *task);
 
 #endif

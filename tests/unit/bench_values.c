@@ -24,7 +24,7 @@ static void reduce_all(ls_bench_call *call, void *result) {
                                  .copies = 1,
                                  .destinations = &result,
                                  .count = COUNT};
-    ls_reduce(&task);
+    ls_reduce_buffers(&task);
     for (int rank = 0; rank < RANKS; rank++) {
         ls_free(sources[rank]);
     }

@@ -26,7 +26,7 @@ static ls_status broadcast_failed(const char *call, const ls_tensor *a, const ls
                    LS_SHAPE_TEXT(b), (long long)a_size, (long long)b_size, axis);
 }
 
-ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size) {
+ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size) {
     const int total = a->ndim > b->ndim ? a->ndim : b->ndim;
     for (int from_end = 1; from_end <= total; from_end++) {
         const int64_t a_size = from_end <= a->ndim ? a->size[a->ndim - from_end] : 1;
@@ -49,7 +49,7 @@ ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype) {
         if (!ls_tensor_same_shape(first, next)) {
             int ndim = 0;
             int64_t size[LS_MAX_DIMS];
-            LS_TRY(ls_broadcast(name, first, next, &ndim, size));
+            LS_TRY(ls_broadcast_shapes(name, first, next, &ndim, size));
             together.ndim = (int8_t)ndim;
             memcpy(together.size, size, sizeof size);
             first = &together;

@@ -41,7 +41,7 @@ int ls_op_new_axis(const char *call, const ls_tensor *x, int axis);
 ls_tensor *ls_view_as_is(ls_tensor *x);
 
 /* The shape that a and b have together, as NumPy broadcasts; LS_ERR_SHAPE names the axis that does not fit. */
-ls_status ls_broadcast(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size);
+ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_tensor *b, int *ndim, int64_t *size);
 
 /* Shape rule: the output has the dtype and the shape of all inputs (1 to 3) together. */
 ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype);

@@ -102,7 +102,7 @@ size_t ls_reduce_width(ls_dtype dtype, ls_reduction reduction) {
     return core->reduce_width(dtype, reduction);
 }
 
-void ls_reduce(const ls_reduce_task *task) {
+void ls_reduce_buffers(const ls_reduce_task *task) {
     core->reduce(task);
 }
 

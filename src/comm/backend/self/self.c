@@ -36,7 +36,7 @@ static ls_status self_reduce(void *state, const ls_call *call) {
                                  .copies = 1,
                                  .destinations = (void *const *)&call->receive,
                                  .count = call->count};
-    ls_reduce(&task);
+    ls_reduce_buffers(&task);
     return LS_OK;
 }
 

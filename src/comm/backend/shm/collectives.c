@@ -214,7 +214,7 @@ static void reduce(const ls_shm *shm, int copies, size_t count) {
                                  .copies = copies,
                                  .destinations = shm->destinations,
                                  .count = count};
-    ls_reduce(&task);
+    ls_reduce_buffers(&task);
 }
 
 /* ---- barrier

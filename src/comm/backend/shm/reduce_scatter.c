@@ -58,13 +58,13 @@ static void put_parts(const ls_shm *shm, size_t done) {
 static void reduce_into(const ls_shm *shm, size_t done, size_t count) {
     void *result = (unsigned char *)shm->call.receive + done * shm->call.width;
     if (count != 0) {
-        ls_reduce(&(ls_reduce_task){.dtype = shm->call.dtype,
-                                    .reduction = shm->call.reduction,
-                                    .ranks = shm->size,
-                                    .sources = shm->sources,
-                                    .copies = 1,
-                                    .destinations = &result,
-                                    .count = count});
+        ls_reduce_buffers(&(ls_reduce_task){.dtype = shm->call.dtype,
+                                            .reduction = shm->call.reduction,
+                                            .ranks = shm->size,
+                                            .sources = shm->sources,
+                                            .copies = 1,
+                                            .destinations = &result,
+                                            .count = count});
     }
 }
 
