@@ -140,6 +140,18 @@ static ls_status seed(ls_tensor *output, ls_tensor *gradient) {
     return ls_gather_gradient("ls_backward", 0, output, gradient);
 }
 
+bool ls_tape_communicates(void) {
+    const ls_thread_state *thread = ls_thread();
+    for (const ls_scope *scope = thread != NULL ? thread->scope : NULL; scope != NULL; scope = scope->outer) {
+        for (const ls_tape_link *link = scope->tape.last; link != NULL; link = link->previous) {
+            if (((const ls_node *)link)->op->communicates) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {
     if (!ls_dtype_is_floating((ls_dtype)output->dtype)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is %s; only floating tensors have gradients",
@@ -156,11 +168,11 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
                        LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype), LS_SHAPE_TEXT(output),
                        ls_dtype_name((ls_dtype)output->dtype));
     }
-    if (!output->needs_grad) {
+    if (!output->needs_grad && !ls_tape_communicates()) {
         return ls_fail(LS_ERR_STATE, "ls_backward: the loss has no history: nothing that it was made from requires a "
                                      "gradient, or recording was off (ls_no_grad)");
     }
-    if (output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
+    if (output->needs_grad && output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
         return ls_fail(LS_ERR_STATE, "ls_backward: the tape of this loss was already walked and is used up; keep_tape "
                                      "in ls_backward_with keeps it");
     }
@@ -169,7 +181,7 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
 
 static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {
     ls_scope *innermost = pass->scope->outer;
-    ls_status status = seed(output, options->gradient);
+    ls_status status = output->needs_grad ? seed(output, options->gradient) : LS_OK;
     if (status == LS_OK) {
         status = walk_scopes(pass, innermost, options->keep_tape);
     }

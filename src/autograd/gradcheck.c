@@ -2,16 +2,18 @@
  * thread's generator is put back before every call of the function, so that random operations repeat themselves. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "autograd/gradcheck.h"
 #include "autograd/tape.h"
 #include "base/memory.h"
 #include "base/random.h"
 
-static const char call[] = "ls_gradcheck";
-
-static const ls_random_state weight_stream = {.seed = 0x6c6f636b73746570, .stream = 0};
+#define WEIGHT_SEED 0x6c6f636b73746570
 
 typedef struct check {
+    const char *call;
+    const ls_gradcheck_ranks *ranks; /* who adds to the sum; NULL: this rank alone */
     ls_function function;
     ls_tensor **inputs;
     int count;
@@ -19,11 +21,13 @@ typedef struct check {
     double step, absolute, relative;
     ls_random_state random; /* the thread's generator, as it was */
     ls_tensor *weight;      /* f64, of the result's shape; made by the first call of the function */
+    ls_status found;        /* the first difference; other ranks wait for the rest of the check all the same */
+    char message[LS_ERROR_CAPACITY];
 } check;
 
 /* sum(weight * result) */
 static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
-    ls_tensor *dense = ls_tensor_dense(call, result, LS_F64);
+    ls_tensor *dense = ls_tensor_dense(c->call, result, LS_F64);
     if (dense == NULL) {
         return ls_error_status();
     }
@@ -35,17 +39,22 @@ static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
     return LS_OK;
 }
 
+/* The sum over all ranks. */
+static ls_status add_ranks(const check *c, double *sum) {
+    return c->ranks != NULL ? c->ranks->add(c->ranks->user, sum) : LS_OK;
+}
+
 static ls_tensor *call_function(const check *c) {
     ls_random_set_state(c->random);
     ls_tensor *result = c->function(c->inputs, c->count, c->user);
     if (result == NULL) {
         if (!ls_scope_explains_null(ls_thread())) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL", call);
+            (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function returned NULL", c->call);
         }
         return ls_scope_failed();
     }
     if (!ls_dtype_is_floating((ls_dtype)result->dtype)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function's result is %s, not a floating tensor", call,
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the function's result is %s, not a floating tensor", c->call,
                       ls_dtype_name((ls_dtype)result->dtype));
         return ls_scope_failed();
     }
@@ -62,15 +71,16 @@ static ls_status evaluate(const check *c, double *sum) {
     const ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK && !ls_tensor_same_shape(result, c->weight)) {
-        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s and is now %s", call, LS_SHAPE_TEXT(c->weight),
-                         LS_SHAPE_TEXT(result));
+        status = ls_fail(LS_ERR_SHAPE, "%s: the function's result was %s and is now %s", c->call,
+                         LS_SHAPE_TEXT(c->weight), LS_SHAPE_TEXT(result));
     }
     if (status == LS_OK) {
         status = weigh(c, result, sum);
     }
     (void)ls_no_grad(no_grad);
     const ls_status ended = ls_scope_end(scope);
-    return status != LS_OK ? status : ended;
+    LS_TRY(status != LS_OK ? status : ended);
+    return add_ranks(c, sum);
 }
 
 /* Makes the weights and walks the tape, which leaves the gradients in the inputs' leaves. */
@@ -83,13 +93,14 @@ static ls_status differentiate(check *c) {
     ls_tensor *result = call_function(c);
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK) {
-        c->weight = ls_tensor_new_owned(call, result->ndim, result->size, LS_F64);
-        status = c->weight != NULL
-                     ? ls_kernels_of(result)->random_normal(ls_stream_of(result), c->weight, weight_stream, 0, 1)
-                     : LS_ERR_MEMORY;
+        const ls_random_state stream = {.seed = WEIGHT_SEED, .stream = c->ranks != NULL ? (uint64_t)c->ranks->rank : 0};
+        c->weight = ls_tensor_new_owned(c->call, result->ndim, result->size, LS_F64);
+        status = c->weight != NULL ? ls_kernels_of(result)->random_normal(ls_stream_of(result), c->weight, stream, 0, 1)
+                                   : LS_ERR_MEMORY;
     }
-    if (status == LS_OK && result->needs_grad) { /* else the gradients are 0, and so must the differences be */
-        ls_tensor *gradient = ls_tensor_dense(call, c->weight, (ls_dtype)result->dtype);
+    /* Else the gradients are 0, and so must the differences be. */
+    if (status == LS_OK && (result->needs_grad || ls_tape_communicates())) {
+        ls_tensor *gradient = ls_tensor_dense(c->call, c->weight, (ls_dtype)result->dtype);
         status = gradient != NULL ? ls_backward_with(result, &(ls_backward_options){.gradient = gradient})
                                   : ls_error_status();
         ls_tensor_drop(gradient);
@@ -138,7 +149,7 @@ static ls_status difference(const check *c, ls_tensor *input, int64_t offset, do
     return LS_OK;
 }
 
-static ls_status compare_input(const check *c, int number) {
+static ls_status compare_input(check *c, int number) {
     ls_tensor *input = c->inputs[number];
     const ls_tensor *gradient = ls_grad(input);
     for (int64_t i = 0; i < input->count; i++) {
@@ -151,10 +162,14 @@ static ls_status compare_input(const check *c, int number) {
         double by_difference = 0;
         LS_TRY(difference(c, input, offset, &by_difference));
         const double error = fabs(by_tape - by_difference);
-        if (!(error <= c->absolute + c->relative * fabs(by_difference))) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "%s: input %d, element %s: the gradient is %.9g, the central difference %.9g", call, number,
-                           index.text, by_tape, by_difference);
+        if (!(error <= c->absolute + c->relative * fabs(by_difference)) && c->found == LS_OK) {
+            c->found =
+                ls_fail(LS_ERR_MISMATCH, "%s: input %d, element %s: the gradient is %.9g, the central difference %.9g",
+                        c->call, number, index.text, by_tape, by_difference);
+            memcpy(c->message, ls_error_message(), sizeof c->message);
+        }
+        if (c->found != LS_OK && c->ranks == NULL) {
+            return c->found;
         }
     }
     return LS_OK;
@@ -164,17 +179,17 @@ static bool is_checked(const check *c, int i) {
     return c->inputs[i] != NULL && c->inputs[i]->needs_grad;
 }
 
-static ls_status check_input(const ls_tensor *input, int number) {
+static ls_status check_input(const check *c, const ls_tensor *input, int number) {
     if (input->leaf == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is the result of an operation, not a leaf", call, number);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is the result of an operation, not a leaf", c->call, number);
     }
     if (input->dtype != LS_F64) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is %s; differences need f64", call, number,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is %s; differences need f64", c->call, number,
                        ls_dtype_name((ls_dtype)input->dtype));
     }
     for (int axis = 0; axis < input->ndim; axis++) {
         if (input->stride[axis] == 0 && input->size[axis] > 1) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: input %d repeats its elements along axis %d", call, number, axis);
+            return ls_fail(LS_ERR_ARGUMENT, "%s: input %d repeats its elements along axis %d", c->call, number, axis);
         }
     }
     return LS_OK;
@@ -182,27 +197,59 @@ static ls_status check_input(const ls_tensor *input, int number) {
 
 static ls_status check_arguments(const check *c) {
     if (c->function == NULL || (c->inputs == NULL && c->count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", call, c->function == NULL ? "function" : "inputs");
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", c->call, c->function == NULL ? "function" : "inputs");
     }
     bool any = false;
     for (int i = 0; i < c->count; i++) {
         if (is_checked(c, i)) {
             any = true;
-            LS_TRY(check_input(c->inputs[i], i));
+            LS_TRY(check_input(c, c->inputs[i], i));
         }
     }
-    return any ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: no input requires a gradient", call);
+    return any || c->ranks != NULL ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: no input requires a gradient", c->call);
 }
 
-/* The gradient of every input from scratch, then every element of it. */
-static ls_status compare_all(check *c) {
-    LS_TRY(differentiate(c));
+static ls_status compare_inputs(check *c) {
     for (int i = 0; i < c->count; i++) {
         if (is_checked(c, i)) {
             LS_TRY(compare_input(c, i));
         }
     }
     return LS_OK;
+}
+
+/* Every rank's turn to vary its inputs; the others evaluate as often. */
+static ls_status take_turns(check *c) {
+    for (int rank = 0; rank < c->ranks->size; rank++) {
+        double elements = 0;
+        for (int i = 0; i < c->count && rank == c->ranks->rank; i++) {
+            elements += is_checked(c, i) ? (double)c->inputs[i]->count : 0;
+        }
+        LS_TRY(c->ranks->add(c->ranks->user, &elements));
+        if (rank == c->ranks->rank) {
+            LS_TRY(compare_inputs(c));
+            continue;
+        }
+        for (double i = 0; i < 2 * elements; i++) {
+            double sum = 0;
+            LS_TRY(evaluate(c, &sum));
+        }
+    }
+    double found = c->found != LS_OK;
+    LS_TRY(c->ranks->add(c->ranks->user, &found));
+    if (c->found != LS_OK) {
+        ls_error_restore(c->found, c->message);
+        return c->found;
+    }
+    return found == 0 ? LS_OK
+                      : ls_fail(LS_ERR_MISMATCH, "%s: a gradient of another rank is wrong: its own message says which",
+                                c->call);
+}
+
+/* The gradient of every input from scratch, then every element of it. */
+static ls_status compare_all(check *c) {
+    LS_TRY(differentiate(c));
+    return c->ranks != NULL ? take_turns(c) : compare_inputs(c);
 }
 
 /*
@@ -213,7 +260,7 @@ static ls_status compare_with_own_leaves(check *c) {
     const size_t bytes = (size_t)c->count * sizeof(ls_leaf *);
     ls_leaf **leaves = ls_allocate(bytes);
     if (leaves == NULL) {
-        return ls_fail_memory(call, bytes);
+        return ls_fail_memory(c->call, bytes);
     }
     ls_status status = LS_OK;
     int swapped = 0;
@@ -242,11 +289,13 @@ static ls_status compare_with_own_leaves(check *c) {
     return status;
 }
 
-ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
-                       const ls_gradcheck_options *options) {
+ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, ls_function function, ls_tensor **inputs,
+                            int count, void *user, const ls_gradcheck_options *options) {
     static const ls_gradcheck_options defaults;
     const ls_gradcheck_options *given = options != NULL ? options : &defaults;
-    check state = {.function = function,
+    check state = {.call = call,
+                   .ranks = ranks,
+                   .function = function,
                    .inputs = inputs,
                    .count = count,
                    .user = user,
@@ -261,4 +310,9 @@ ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void
         ls_tensor_drop(state.weight);
     }
     return status != LS_OK ? (ls_scope_failed(), status) : LS_OK;
+}
+
+ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
+                       const ls_gradcheck_options *options) {
+    return ls_gradcheck_with("ls_gradcheck", NULL, function, inputs, count, user, options);
 }

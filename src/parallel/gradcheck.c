@@ -1,0 +1,19 @@
+/* The gradient check of programs that communicate. */
+#include "autograd/gradcheck.h"
+
+#include "parallel/parallel.h"
+
+static ls_status add(void *user, double *number) {
+    return ls_comm_allreduce(user, number, number, 1, LS_F64, LS_SUM, NULL);
+}
+
+ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count, void *user,
+                                   const ls_gradcheck_options *options) {
+    static const char call[] = "ls_gradcheck_distributed";
+    if (comm == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+        return ls_scope_failed_status();
+    }
+    const ls_gradcheck_ranks ranks = {.rank = ls_comm_rank(comm), .size = ls_comm_size(comm), .add = add, .user = comm};
+    return ls_gradcheck_with(call, &ranks, function, inputs, count, user, options);
+}

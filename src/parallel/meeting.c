@@ -1,0 +1,275 @@
+#include "parallel/meeting.h"
+
+#include <string.h>
+
+#include "autograd/ops/ops.h"
+#include "base/memory.h"
+#include "comm/reduce.h"
+
+static const char *const names[LS_MEET_KINDS] = {
+    [LS_MEET_ALLREDUCE] = "ls_allreduce",
+};
+
+_Static_assert(sizeof(ls_offer) <= 88, "an offer is meant to travel in one piece");
+
+static const char *name_of(const ls_offer *offer) {
+    return offer->kind > 0 && offer->kind < LS_MEET_KINDS ? names[offer->kind] : "something unknown";
+}
+
+/* ---- this rank's offer ------------------------------------------------------------------------------------------- */
+
+static bool has_gradient(const ls_collective *what, ls_reduction reduction) {
+    return what->op.backward != NULL && (!what->reduces || reduction <= LS_MAX);
+}
+
+static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *proposal) {
+    const ls_collective *what = meeting->what;
+    const char *name = what->op.name;
+    const ls_tensor *tensor = proposal->tensor;
+    if (what->rooted && (proposal->root < 0 || proposal->root >= meeting->size)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: root %d is no rank of %d", name, proposal->root, meeting->size);
+    }
+    const bool brings = what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank;
+    if (brings && tensor == NULL) {
+        return ls_scope_explains_null(ls_thread()) ? ls_error_status()
+                                                   : ls_fail(LS_ERR_ARGUMENT, "%s: the tensor is NULL", name);
+    }
+    if (what->reduces && tensor != NULL) {
+        if (proposal->reduction >= LS_MINLOC) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: %s is no reduction of tensors", name,
+                           ls_reduction_name(proposal->reduction));
+        }
+        LS_TRY(ls_reduce_check(name, (ls_dtype)tensor->dtype, proposal->reduction));
+    }
+    for (int i = 0; i < what->axes && brings; i++) {
+        if (ls_axis_index(proposal->axis[i], tensor->ndim) < 0) {
+            return ls_fail(LS_ERR_SHAPE, "%s: axis %d of %s, which has %d", name, proposal->axis[i],
+                           LS_SHAPE_TEXT(tensor), tensor->ndim);
+        }
+    }
+    return proposal->count >= 0 ? LS_OK
+                                : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld", name, (long long)proposal->count);
+}
+
+static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
+    ls_tensor *tensor = proposal->tensor;
+    ls_offer *own = &meeting->own;
+    meeting->dense = ls_tensor_dense(meeting->what->op.name, tensor, (ls_dtype)tensor->dtype);
+    if (meeting->dense == NULL) {
+        return ls_error_status();
+    }
+    own->state = 0;
+    own->dtype = tensor->dtype;
+    own->ndim = tensor->ndim;
+    memcpy(own->size, tensor->size, (size_t)tensor->ndim * sizeof *own->size);
+    for (int i = 0; i < meeting->what->axes; i++) {
+        own->axis[i] = (int8_t)ls_axis_index(proposal->axis[i], tensor->ndim);
+    }
+    const size_t place = (size_t)tensor->ndim * sizeof *own->size;
+    const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
+    if (bytes <= LS_OFFER_ROOM - place && meeting->size <= LS_FEW_RANKS) {
+        own->state |= LS_OFFER_CARRIES;
+        if (bytes != 0) {
+            memcpy(own->room + place, meeting->dense->data, bytes);
+        }
+    }
+    if (tensor->needs_grad && !ls_thread()->no_grad && has_gradient(meeting->what, proposal->reduction)) {
+        own->state |= LS_OFFER_WANTS;
+    }
+    return LS_OK;
+}
+
+static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
+    const ls_collective *what = meeting->what;
+    meeting->own = (ls_offer){.kind = (uint8_t)what->kind,
+                              .state = LS_OFFER_EMPTY,
+                              .reduction = (uint8_t)proposal->reduction,
+                              .root = proposal->root,
+                              .count = proposal->count};
+    ls_status status = check_arguments(meeting, proposal);
+    if (status == LS_OK && (what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank)) {
+        status = show_tensor(meeting, proposal);
+    }
+    if (status != LS_OK) {
+        meeting->own.state = LS_OFFER_EMPTY | LS_OFFER_FAILED;
+    }
+    return status;
+}
+
+/* ---- all offers -------------------------------------------------------------------------------------------------- */
+
+static bool same_shape(const ls_offer *a, const ls_offer *b) {
+    return a->ndim == b->ndim && memcmp(a->size, b->size, (size_t)a->ndim * sizeof *a->size) == 0;
+}
+
+/* Shapes that may differ along the axes of the call. */
+static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_offer *b) {
+    bool fit = a->ndim == b->ndim;
+    for (int axis = 0; fit && axis < a->ndim; axis++) {
+        const bool free = axis == a->axis[0];
+        fit = a->size[axis] == b->size[axis] || (what->bringers == LS_BRING_ALL && free);
+    }
+    return fit;
+}
+
+static ls_status refuse_shapes(const ls_meeting *meeting, int first, int other) {
+    const ls_offer *a = &meeting->offers[first];
+    const ls_offer *b = &meeting->offers[other];
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d brings %s of %s, rank %d %s of %s", meeting->what->op.name, first,
+                   ls_shape_describe(a->ndim, a->size).text, ls_dtype_name((ls_dtype)a->dtype), other,
+                   ls_shape_describe(b->ndim, b->size).text, ls_dtype_name((ls_dtype)b->dtype));
+}
+
+/* What all ranks must give alike, whether they bring a tensor or not. */
+static ls_status compare_arguments(const ls_meeting *meeting, int other) {
+    const ls_offer *a = &meeting->offers[0];
+    const ls_offer *b = &meeting->offers[other];
+    const char *name = meeting->what->op.name;
+    if (a->kind != b->kind) {
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 called %s, rank %d %s", name, name_of(a), other, name_of(b));
+    }
+    if (meeting->what->rooted && a->root != b->root) {
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 gives rank %d as the root, rank %d rank %d", name, a->root, other,
+                       b->root);
+    }
+    if (meeting->what->reduces && a->reduction != b->reduction) {
+        return ls_fail(LS_ERR_MISMATCH, "%s: rank 0 reduces with %s, rank %d with %s", name,
+                       ls_reduction_name((ls_reduction)a->reduction), other,
+                       ls_reduction_name((ls_reduction)b->reduction));
+    }
+    return LS_OK;
+}
+
+static ls_status compare_tensors(const ls_meeting *meeting, int first, int other) {
+    const ls_offer *a = &meeting->offers[first];
+    const ls_offer *b = &meeting->offers[other];
+    if (a->dtype != b->dtype || (!same_shape(a, b) && !shapes_fit(meeting->what, a, b))) {
+        return refuse_shapes(meeting, first, other);
+    }
+    for (int i = 0; i < meeting->what->axes; i++) {
+        if (a->axis[i] != b->axis[i]) {
+            return ls_fail(LS_ERR_MISMATCH, "%s: rank %d gives axis %d, rank %d axis %d", meeting->what->op.name, first,
+                           a->axis[i], other, b->axis[i]);
+        }
+    }
+    return LS_OK;
+}
+
+/* Every rank comes to the same end here. */
+static ls_status examine(ls_meeting *meeting) {
+    for (int rank = 0; rank < meeting->size; rank++) {
+        if ((meeting->offers[rank].state & LS_OFFER_FAILED) != 0) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "%s: rank %d brings nothing, for something failed there: its own message "
+                           "says what",
+                           meeting->what->op.name, rank);
+        }
+        LS_TRY(compare_arguments(meeting, rank));
+    }
+    int first = -1;
+    meeting->carried = meeting->size <= LS_FEW_RANKS;
+    for (int rank = 0; rank < meeting->size; rank++) {
+        const ls_offer *offer = &meeting->offers[rank];
+        if ((offer->state & LS_OFFER_EMPTY) != 0) {
+            continue;
+        }
+        first = first < 0 ? rank : first;
+        LS_TRY(compare_tensors(meeting, first, rank));
+        meeting->wanted = meeting->wanted || (offer->state & LS_OFFER_WANTS) != 0;
+        meeting->carried = meeting->carried && (offer->state & LS_OFFER_CARRIES) != 0;
+    }
+    return LS_OK;
+}
+
+static ls_status exchange(ls_meeting *meeting) {
+    if (meeting->size == 1) {
+        meeting->offers[0] = meeting->own;
+        return LS_OK;
+    }
+    const ls_status status =
+        ls_comm_allgather(meeting->comm, &meeting->own, meeting->offers, sizeof meeting->own, LS_U8, NULL);
+    return status == LS_OK ? LS_OK : ls_fail(status, "%s: %s", meeting->what->op.name, ls_error_message());
+}
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
+
+static void note_arguments(ls_meeting *meeting, const ls_proposal *proposal) {
+    ls_op_parameters *parameters = &meeting->parameters;
+    parameters->integer[0] = (intptr_t)proposal->comm;
+    parameters->integer[1] = proposal->reduction;
+    parameters->integer[2] = proposal->root;
+    for (int rank = 0; rank < meeting->size; rank++) {
+        if ((meeting->offers[rank].state & LS_OFFER_EMPTY) == 0) {
+            parameters->integer[3] = meeting->offers[rank].axis[0];
+            parameters->integer[4] = meeting->offers[rank].axis[1];
+            return;
+        }
+    }
+}
+
+ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
+    if (!ls_thread()->no_grad) {
+        return ls_apply(op, &input, 1, parameters);
+    }
+    ls_tensor *cut_off = ls_alias(input);
+    ls_tensor *result = ls_apply(op, &cut_off, 1, parameters);
+    ls_release(cut_off);
+    if (result == NULL || !result->needs_grad) {
+        return result;
+    }
+    ls_tensor *seen = ls_alias(result);
+    ls_release(result);
+    return seen;
+}
+
+static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
+    const ls_status status = make_offer(meeting, proposal);
+    char message[LS_ERROR_CAPACITY];
+    if (status != LS_OK) {
+        memcpy(message, ls_error_message(), sizeof message);
+    }
+    ls_status met = exchange(meeting);
+    if (status != LS_OK) {
+        ls_error_restore(status, message);
+        return ls_scope_failed();
+    }
+    met = met == LS_OK ? examine(meeting) : met;
+    if (met != LS_OK) {
+        return ls_scope_failed();
+    }
+    note_arguments(meeting, proposal);
+    if ((meeting->own.state & LS_OFFER_EMPTY) != 0) {
+        return ls_apply_unseen(&meeting->what->op, NULL, &meeting->parameters);
+    }
+    return ls_apply_unseen(&meeting->what->op, proposal->tensor, &meeting->parameters);
+}
+
+ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
+    ls_meeting meeting;
+    if (proposal->comm == NULL || ls_thread() == NULL) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the communicator is NULL", what->op.name);
+    }
+    meeting.what = what;
+    meeting.comm = proposal->comm;
+    meeting.rank = ls_comm_rank(proposal->comm);
+    meeting.size = ls_comm_size(proposal->comm);
+    meeting.dense = NULL;
+    meeting.wanted = false;
+    meeting.carried = false;
+    meeting.parameters = (ls_op_parameters){0};
+    meeting.offers = meeting.few;
+    const size_t bytes = (size_t)meeting.size * sizeof *meeting.offers;
+    if (meeting.size > LS_FEW_RANKS) {
+        meeting.offers = ls_record_allocate(bytes);
+        if (meeting.offers == NULL) {
+            (void)ls_fail_memory(what->op.name, bytes);
+            return ls_scope_failed();
+        }
+    }
+    ls_tensor *result = meet(&meeting, proposal);
+    ls_tensor_drop(meeting.dense);
+    if (meeting.offers != meeting.few) {
+        ls_record_release(meeting.offers, bytes);
+    }
+    return result;
+}

@@ -1,0 +1,118 @@
+/*
+ * How the ranks of a differentiable collective meet. Before anything moves, each shows the others what it calls, with
+ * which tensor, and whether it wants a gradient: one exchange of small offers. So shapes travel, ranks that disagree
+ * are told so, a rank whose tensor could not be made tells the others instead of leaving them to wait, and all ranks
+ * record the call on their tapes or none does. A tensor of a few bytes travels inside its offer.
+ *
+ * A collective is one `static const ls_collective` row; its public function fills in an ls_proposal and hands both to
+ * ls_meet.
+ */
+#ifndef LS_PARALLEL_MEETING_H
+#define LS_PARALLEL_MEETING_H
+
+#include "autograd/op.h"
+#include "parallel/parallel.h"
+
+/* Whose tensor the call is about. */
+typedef enum ls_bringers {
+    LS_BRING_EQUAL, /* every rank brings one, all of one shape */
+    LS_BRING_ALL,   /* every rank brings one; shapes may differ along the axes of the call */
+    LS_BRING_ROOT   /* the root alone */
+} ls_bringers;
+
+typedef enum ls_collective_kind { LS_MEET_ALLREDUCE = 1, LS_MEET_KINDS } ls_collective_kind;
+
+typedef struct ls_collective {
+    ls_op op; /* its rules get the ls_meeting from ls_meeting_of */
+    ls_collective_kind kind;
+    ls_bringers bringers;
+    bool reduces; /* has a reduction */
+    int axes;     /* how many axes it has: 0 to 2 */
+    bool rooted;
+} ls_collective;
+
+/* The arguments of one call. Fields that the call does not have are 0. */
+typedef struct ls_proposal {
+    ls_comm *comm;
+    ls_tensor *tensor;
+    ls_reduction reduction;
+    int root;
+    int axis[2];
+    int64_t count; /* of elements along the second axis that this rank is to get */
+} ls_proposal;
+
+enum { LS_OFFER_WANTS = 1, LS_OFFER_FAILED = 2, LS_OFFER_EMPTY = 4, LS_OFFER_CARRIES = 8 };
+
+#define LS_OFFER_ROOM (LS_MAX_DIMS * sizeof(int64_t))
+
+/* What a rank shows the others. It is small enough for one cell of shared memory. */
+typedef struct ls_offer {
+    uint8_t kind;
+    uint8_t dtype;
+    int8_t ndim;
+    uint8_t state; /* LS_OFFER_... */
+    uint8_t reduction;
+    int8_t axis[2];
+    uint8_t unused;
+    int32_t root;
+    int32_t also_unused;
+    int64_t count;
+    union {
+        int64_t size[LS_MAX_DIMS];
+        unsigned char room[LS_OFFER_ROOM]; /* behind the sizes: the elements, where they fit */
+    };
+} ls_offer;
+
+/* Offers of so many ranks need no memory of their own. */
+#define LS_FEW_RANKS 16
+
+/* One call, between the offers and its end. */
+typedef struct ls_meeting {
+    ls_op_parameters parameters; /* first: what the rules of the call are given */
+    const ls_collective *what;
+    ls_comm *comm;
+    int rank;
+    int size;
+    ls_tensor *dense; /* the tensor's elements, contiguous; NULL where this rank brings none */
+    bool wanted;      /* somebody wants a gradient: all ranks record the call */
+    bool carried;     /* all elements are in the offers, of at most LS_FEW_RANKS ranks */
+    ls_offer own;
+    ls_offer *offers; /* of all ranks */
+    ls_offer few[LS_FEW_RANKS];
+} ls_meeting;
+
+/* Meets the other ranks and applies the operation. NULL on every rank when any failed before the meeting, with the
+ * reason. */
+ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
+
+/* In shape and forward rules. */
+static inline const ls_meeting *ls_meeting_of(const ls_op_call *call) {
+    return (const ls_meeting *)(const void *)call->parameters;
+}
+
+/* The elements that an offer carries. */
+static inline const void *ls_offer_elements(const ls_offer *offer) {
+    return offer->room + (size_t)offer->ndim * sizeof(int64_t);
+}
+
+/* What is left of the arguments in a node. */
+static inline ls_comm *ls_node_comm(const ls_node *node) {
+    return (ls_comm *)(intptr_t)node->parameters.integer[0]; // NOLINT(performance-no-int-to-ptr)
+}
+static inline ls_reduction ls_node_reduction(const ls_node *node) {
+    return (ls_reduction)node->parameters.integer[1];
+}
+static inline int ls_node_root(const ls_node *node) {
+    return (int)node->parameters.integer[2];
+}
+static inline int ls_node_axis(const ls_node *node, int i) {
+    return (int)node->parameters.integer[3 + i];
+}
+
+/*
+ * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,
+ * with an input that wants no gradient, and the result has no history. `input` may be NULL if the operation allows it.
+ */
+ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters);
+
+#endif

@@ -1,0 +1,182 @@
+/*
+ * Reductions over ranks and their gradients. With y = op(x_0, ..., x_n-1) on every rank and g_r the gradient of rank
+ * r's loss by its y, the sum of all losses has the gradient (g_0 + ... + g_n-1) dy/dx_r by x_r. The derivative is 1 for
+ * a sum, 1/n for a mean, the product of the other ranks' numbers for a product (computed as such, so that zeros are
+ * right), and 1 on the one rank that holds the extreme for a minimum or maximum.
+ */
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "comm/reduce.h"
+#include "parallel/meeting.h"
+
+/* ---- forwards ---------------------------------------------------------------------------------------------------- */
+
+static ls_status shape_of_input(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->records = ls_meeting_of(call)->wanted;
+    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+/* The elements of all ranks are here: the same reduction as ls_comm_allreduce's, with the same bits. */
+static void reduce_carried(const ls_meeting *meeting, ls_tensor *y) {
+    const void *sources[LS_FEW_RANKS];
+    for (int rank = 0; rank < meeting->size; rank++) {
+        sources[rank] = ls_offer_elements(&meeting->offers[rank]);
+    }
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = (ls_dtype)y->dtype,
+                                        .reduction = (ls_reduction)meeting->own.reduction,
+                                        .ranks = meeting->size,
+                                        .sources = sources,
+                                        .copies = 1,
+                                        .destinations = (void *[]){y->data},
+                                        .count = (size_t)y->count});
+}
+
+static ls_status allreduce_forward(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    ls_tensor *y = call->output;
+    if (meeting->carried) {
+        reduce_carried(meeting, y);
+        return LS_OK;
+    }
+    return ls_comm_allreduce(meeting->comm, meeting->dense->data, y->data, (size_t)y->count, (ls_dtype)y->dtype,
+                             (ls_reduction)meeting->own.reduction, NULL);
+}
+
+/* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
+
+/* Elements of each rank that are looked at together. */
+#define PRODUCT_PIECE 16384
+
+static ls_tensor *new_like(const ls_node *node, const ls_tensor *x, ls_dtype dtype) {
+    return ls_tensor_new(node->op->name, x->ndim, x->size, dtype);
+}
+
+static const char *at_element(const ls_tensor *x, int64_t index) {
+    return (const char *)x->data + index * (int64_t)ls_dtype_size((ls_dtype)x->dtype);
+}
+
+/* others[done ...] = the product of the `count` elements from `done` on over all ranks but this. */
+static ls_status multiply_others(ls_comm *comm, const ls_tensor *x, ls_tensor *others, int64_t done, int64_t count,
+                                 char *pieces, const void **sources) {
+    const ls_dtype dtype = (ls_dtype)x->dtype;
+    const size_t bytes = (size_t)count * ls_dtype_size(dtype);
+    LS_TRY(ls_comm_allgather(comm, at_element(x, done), pieces, (size_t)count, dtype, NULL));
+    int used = 0;
+    for (int rank = 0; rank < ls_comm_size(comm); rank++) {
+        if (rank != ls_comm_rank(comm)) {
+            sources[used++] = pieces + (size_t)rank * bytes;
+        }
+    }
+    ls_reduce_buffers(&(ls_reduce_task){
+        .dtype = dtype,
+        .reduction = LS_PROD,
+        .ranks = used,
+        .sources = sources,
+        .copies = 1,
+        .destinations = (void *[]){(char *)others->data + (at_element(x, done) - (const char *)x->data)},
+        .count = (size_t)count});
+    return LS_OK;
+}
+
+/* The product of x over all ranks but this, element by element. A collective call. */
+static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls_tensor *x) {
+    const int64_t size = ls_comm_size(comm);
+    ls_tensor *others = new_like(node, x, (ls_dtype)x->dtype);
+    if (others == NULL || size == 1) {
+        return others == NULL || ls_kernels_of(x)->fill(ls_stream_of(x), others, 1) == LS_OK ? others : NULL;
+    }
+    const int64_t piece = x->count < PRODUCT_PIECE ? x->count : PRODUCT_PIECE;
+    ls_tensor *pieces = ls_tensor_new(node->op->name, 2, (const int64_t[]){size, piece}, (ls_dtype)x->dtype);
+    ls_tensor *sources = ls_tensor_new(node->op->name, 1, &size, LS_I64); /* room for a pointer per rank */
+    if (pieces == NULL || sources == NULL) {
+        return NULL;
+    }
+    for (int64_t done = 0; done < x->count; done += piece) {
+        const int64_t left = x->count - done;
+        if (multiply_others(comm, x, others, done, left < piece ? left : piece, pieces->data, sources->data) != LS_OK) {
+            return NULL;
+        }
+    }
+    return others;
+}
+
+/* Where this rank is the lowest that holds the extreme y: a tensor of bool. A collective call. NaN is its own equal. */
+static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, ls_tensor *y) {
+    const int32_t rank = ls_comm_rank(comm);
+    const int32_t size = ls_comm_size(comm);
+    ls_tensor *equal = ls_eq_tensor(x, y);
+    const ls_tensor *undefined = ls_ne_tensor(x, x);
+    const ls_tensor *holder = new_like(node, x, LS_I32);
+    if (equal == NULL || undefined == NULL || holder == NULL) {
+        return NULL;
+    }
+    bool *held = equal->data;
+    const bool *is_nan = undefined->data;
+    int32_t *lowest = holder->data;
+    for (int64_t i = 0; i < x->count; i++) {
+        lowest[i] = held[i] || is_nan[i] ? rank : size;
+    }
+    if (ls_comm_allreduce(comm, lowest, lowest, (size_t)x->count, LS_I32, LS_MIN, NULL) != LS_OK) {
+        return NULL;
+    }
+    for (int64_t i = 0; i < x->count; i++) {
+        held[i] = lowest[i] == rank;
+    }
+    return equal;
+}
+
+/*
+ * `total`, the gradient by the reduced value y, times the derivative by this rank's x. For products and extremes a
+ * collective call, which all ranks make whether their x wants a gradient or not.
+ */
+static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) {
+    ls_comm *comm = ls_node_comm(node);
+    const ls_reduction reduction = ls_node_reduction(node);
+    if (reduction == LS_SUM || reduction == LS_AVG) {
+        return total;
+    }
+    ls_tensor *x = ls_tensor_give(ls_tensor_dense(node->op->name, node->inputs[0], (ls_dtype)node->inputs[0]->dtype));
+    if (x == NULL || total == NULL) {
+        return NULL;
+    }
+    if (reduction == LS_PROD) {
+        return ls_mul_tensor(total, product_of_others(node, comm, x));
+    }
+    ls_tensor *zeros = new_like(node, x, (ls_dtype)x->dtype);
+    return zeros != NULL && ls_kernels_of(x)->fill(ls_stream_of(x), zeros, 0) == LS_OK
+               ? ls_where(where_held(node, comm, x, y), total, zeros)
+               : NULL;
+}
+
+/* ---- backwards --------------------------------------------------------------------------------------------------- */
+
+static ls_status allreduce_backward(ls_node *node, ls_tensor *gradient) {
+    const ls_dtype dtype = (ls_dtype)gradient->dtype;
+    const ls_reduction reduction = ls_node_reduction(node) == LS_AVG ? LS_AVG : LS_SUM;
+    ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
+    ls_tensor *total = dense != NULL ? new_like(node, gradient, dtype) : NULL;
+    ls_status status = ls_made(total);
+    if (status == LS_OK) {
+        status = ls_comm_allreduce(ls_node_comm(node), dense->data, total->data, (size_t)total->count, dtype, reduction,
+                                   NULL);
+    }
+    ls_tensor_drop(dense);
+    LS_TRY(status);
+    ls_tensor *share = share_of(node, total, node->output);
+    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+}
+
+static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
+                                               .shape = shape_of_input,
+                                               .forward = allreduce_forward,
+                                               .backward = allreduce_backward,
+                                               .communicates = true},
+                                        .kind = LS_MEET_ALLREDUCE,
+                                        .bringers = LS_BRING_EQUAL,
+                                        .reduces = true};
+
+ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction) {
+    return ls_meet(&allreduce, &(ls_proposal){.comm = comm, .tensor = tensor, .reduction = reduction});
+}
