@@ -25,8 +25,10 @@ demo: $(BUILD)/build.ninja
 test:
 	@scripts/test
 
-bench: build
+bench:
 	@scripts/install-deps --peers
+	@cmake --preset release >/dev/null
+	@cmake --build $(BUILD) --target all
 	@bench/run $(ARGS)
 
 docs:

@@ -11,8 +11,9 @@
 #include "cli/program.h"
 #include "comm/backend.h"
 #include "comm/reduce.h"
+#include "comm/rendezvous.h"
 
-enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, OWN_WORDS = 16 };
+enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, OWN_WORDS = 20 };
 static const size_t MOST_BYTES = (size_t)1 << 40;
 
 typedef struct bench_values {
@@ -23,6 +24,8 @@ typedef struct bench_values {
     const char *op;
     int iterations;
     bool registered;
+    bool in_place;
+    bool fresh;
     bool json;
 } bench_values;
 
@@ -39,6 +42,10 @@ static const ls_option options[] = {
      "how many timings of each size (about 0.25 s of them)"},
     {"registered", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, registered), 0, 0,
      "buffers of ls_comm_alloc instead of ordinary memory"},
+    {"in-place", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, in_place), 0, 0,
+     "allreduce: one buffer, which the result replaces"},
+    {"fresh", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, fresh), 0, 0,
+     "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
 };
 
@@ -111,11 +118,18 @@ static ls_status check_fit(const bench_values *values, const ls_bench_collective
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s: %s reduces nothing", values->op, name);
     }
     if (collective->receive == LS_BENCH_NOTHING &&
-        (values->sizes != NULL || values->dtype != NULL || values->registered)) {
+        (values->sizes != NULL || values->dtype != NULL || values->registered || values->fresh)) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: %s moves no data: --%s does not fit", name,
                        values->sizes != NULL   ? "sizes"
                        : values->dtype != NULL ? "dtype"
-                                               : "registered");
+                       : values->registered    ? "registered"
+                                               : "fresh");
+    }
+    if (values->in_place && !collective->may_be_in_place) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --in-place is for allreduce; %s %s", name,
+                       collective->in_place                      ? "has one buffer in any case"
+                       : collective->receive == LS_BENCH_NOTHING ? "has no buffer"
+                                                                 : "needs two buffers");
     }
     return LS_OK;
 }
@@ -139,6 +153,8 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
                             .backend = values->backend,
                             .iterations = values->iterations,
                             .registered = values->registered,
+                            .in_place = values->in_place,
+                            .fresh = values->fresh,
                             .json = values->json};
     if (plan->collective == NULL) {
         return LS_ERR_ARGUMENT;
@@ -204,11 +220,17 @@ static ls_status start_ranks(const bench_values *values, const char *collective,
             words[count++] = texts[i].value;
         }
     }
-    if (values->registered) {
-        words[count++] = "--registered";
-    }
-    if (values->json) {
-        words[count++] = "--json";
+    const struct {
+        const char *option;
+        bool given;
+    } flags[] = {{"--registered", values->registered},
+                 {"--in-place", values->in_place},
+                 {"--fresh", values->fresh},
+                 {"--json", values->json}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (flags[i].given) {
+            words[count++] = flags[i].option;
+        }
     }
     char path[PATH_MAX];
     ls_cores cores;
@@ -220,6 +242,13 @@ static ls_status start_ranks(const bench_values *values, const char *collective,
     ls_cores_release(&cores);
     *exit_status = outcome.exit_status;
     return status;
+}
+
+/* Whether a launcher, be it mpirun, made this process a rank. */
+static bool is_rank(void) {
+    ls_job job;
+    return (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL) ||
+           (ls_job_read(&job, NULL) == LS_OK && job.size > 1);
 }
 
 static ls_status run(int argc, char **argv, int *exit_status) {
@@ -235,7 +264,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     ls_bench_plan plan;
     LS_TRY(make_plan(&values, collective, &plan));
-    const bool in_job = values.ranks == 0 && getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+    const bool in_job = values.ranks == 0 && is_rank();
     const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
     if (values.backend != NULL) {
         LS_TRY(check_backend(values.backend, in_job ? 0 : ranks));
@@ -261,16 +290,19 @@ const ls_command ls_bench_command = {
         "examples:\n"
         "  lockstep bench allreduce -n 4\n"
         "  lockstep bench allreduce --sizes 1K,1M --dtype bf16 --op avg --registered\n"
+        "  lockstep bench allreduce --in-place --fresh          as gradients are reduced\n"
         "  lockstep bench broadcast --json | python3 plot.py\n"
         "  lockstep run -n 2 --no-bind lockstep bench allreduce    without -n, inside a job: one of its ranks\n"
+        "  mpirun -np 2 lockstep bench allreduce                   the same\n"
         "\n"
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
         "algbw_gbps busbw_gbps correct):\n"
         "  bytes    the larger buffer of a rank, in whole elements, at least one for each rank it is cut for\n"
         "  algbw    bytes / median, in 10^9 bytes per second\n"
+        "           (pingpong: from rank 2k to rank 2k+1 and back, half of which counts)\n"
         "  busbw    algbw times what nccl-tests multiplies with: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"
         "           gather, scatter and all-to-all (n-1)/n; others 1\n"
-        "  correct  whether each rank found what it should, after the first call and after the last\n"
+        "  correct  whether each rank found what it should, before the timed calls and after them\n"
         "\n"
         "exit status:\n"
         "  0    measured, all results correct\n"

@@ -21,13 +21,16 @@ typedef struct ls_bench_call {
     ls_reduction reduction;
 } ls_bench_call;
 
-/* Where a part of a result comes from: part `part` of what `rank` sends, or, with rank LS_BENCH_ALL, of all reduced. */
+/*
+ * Where a part of a result comes from: part `part` of what `rank` sends, with rank LS_BENCH_ALL of all reduced, with
+ * LS_BENCH_NOBODY of no one: nothing is received.
+ */
 typedef struct ls_bench_origin {
     int rank;
     int part;
 } ls_bench_origin;
 
-enum { LS_BENCH_ALL = -1, LS_BENCH_ROOT = 0 };
+enum { LS_BENCH_NOBODY = -2, LS_BENCH_ALL = -1, LS_BENCH_ROOT = 0 };
 
 /* How many parts a buffer has. */
 typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_PER_RANK } ls_bench_parts;
@@ -37,6 +40,8 @@ typedef struct ls_bench_collective {
     const char *name; /* as in ls_comm_NAME, but for sendrecv */
     ls_bench_parts send, receive;
     bool in_place;            /* sends what it receives into: there is one buffer */
+    bool may_be_in_place;     /* where --in-place asks for it */
+    bool both_ways;           /* a call is two messages, one after the other: half of its time counts */
     bool root_alone_receives; /* the others' buffer is left as it is */
     bool reduces;
     double (*bus_factor)(int ranks); /* bus bandwidth / algorithm bandwidth, as nccl-tests defines them */
@@ -60,6 +65,8 @@ typedef struct ls_bench_plan {
     int size_count;
     int iterations; /* 0: by time */
     bool registered;
+    bool in_place; /* one buffer, which the result replaces */
+    bool fresh;    /* ranks write what they send before each call */
     bool json;
 } ls_bench_plan;
 

@@ -60,6 +60,16 @@ static ls_bench_origin from_before(const ls_bench_call *call, int part) {
     return (ls_bench_origin){rank_before(call), part};
 }
 
+/* Ranks go in pairs; with an odd number the last is alone. */
+static int partner(const ls_bench_call *call) {
+    const int other = call->rank ^ 1;
+    return other < call->ranks ? other : LS_BENCH_NOBODY;
+}
+
+static ls_bench_origin from_partner(const ls_bench_call *call, int part) {
+    return (ls_bench_origin){partner(call), part};
+}
+
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 static ls_status run_allgather(const ls_bench_call *call) {
@@ -110,6 +120,19 @@ static ls_status run_sendrecv(const ls_bench_call *call) {
     return received != LS_OK ? received : sent;
 }
 
+/* The lower rank of a pair sends, the other answers. */
+static ls_status run_pingpong(const ls_bench_call *call) {
+    const int other = partner(call);
+    if (other == LS_BENCH_NOBODY) {
+        return LS_OK;
+    }
+    if (call->rank < other) {
+        LS_TRY(ls_comm_send(call->comm, call->send, call->count, call->dtype, other, 0, NULL));
+    }
+    LS_TRY(ls_comm_recv(call->comm, call->receive, call->count, call->dtype, other, 0, NULL));
+    return call->rank < other ? LS_OK : ls_comm_send(call->comm, call->send, call->count, call->dtype, other, 0, NULL);
+}
+
 static const ls_bench_collective collectives[] = {
     {.name = "allgather",
      .send = LS_BENCH_ONE,
@@ -120,6 +143,7 @@ static const ls_bench_collective collectives[] = {
     {.name = "allreduce",
      .send = LS_BENCH_ONE,
      .receive = LS_BENCH_ONE,
+     .may_be_in_place = true,
      .reduces = true,
      .bus_factor = twice_others,
      .run = run_allreduce,
@@ -144,6 +168,13 @@ static const ls_bench_collective collectives[] = {
      .bus_factor = others,
      .run = run_gather,
      .origin = from_each},
+    {.name = "pingpong",
+     .send = LS_BENCH_ONE,
+     .receive = LS_BENCH_ONE,
+     .both_ways = true,
+     .bus_factor = once,
+     .run = run_pingpong,
+     .origin = from_partner},
     {.name = "reduce",
      .send = LS_BENCH_ONE,
      .receive = LS_BENCH_ONE,

@@ -26,6 +26,10 @@ typedef struct bench {
     int group;
 } bench;
 
+static bool is_in_place(const ls_bench_plan *plan) {
+    return plan->in_place || plan->collective->in_place;
+}
+
 static size_t parts_of(const bench *self, ls_bench_parts parts) {
     return parts == LS_BENCH_ONE_PER_RANK ? (size_t)self->call.ranks : parts;
 }
@@ -67,26 +71,38 @@ static ls_status open_bench(bench *self, size_t size) {
     call->count = (size + unit - 1) / unit;
     self->bytes = call->count * unit;
     const size_t part = self->bytes / (sent > received ? sent : received);
-    if (!row->in_place) {
-        LS_TRY(get_buffer(self, sent * part, &self->memory));
-        ls_bench_fill(call, self->memory, sent * call->count);
-        call->send = self->memory;
-    }
     LS_TRY(get_buffer(self, received * part, &call->receive));
-    if (row->in_place) {
-        ls_bench_fill(call, call->receive, received * call->count);
+    if (is_in_place(self->plan)) {
+        call->send = call->receive;
     } else {
-        memset(call->receive, 0x5a, received * part); /* nothing that would pass for a result */
+        LS_TRY(get_buffer(self, sent * part, &self->memory));
+        call->send = self->memory;
     }
     return LS_OK;
 }
 
+/* The values that this rank sends. */
+static void write_values(const bench *self) {
+    const ls_bench_collective *row = self->plan->collective;
+    const size_t parts = parts_of(self, is_in_place(self->plan) ? row->receive : row->send);
+    ls_bench_fill(&self->call, (void *)self->call.send, parts * self->call.count);
+}
+
 /* ---- checking -------------------------------------------------------------------------------------------------- */
 
-/* Looks at what was received. The rank that finds something wrong says so; all get to know. */
+/*
+ * Makes a call with known values, into a buffer that holds something else, and looks at what was received. The rank
+ * that finds something wrong says so; all get to know.
+ */
 static ls_status check(const bench *self, bool *wrong) {
     const ls_bench_collective *row = self->plan->collective;
     const ls_bench_call *call = &self->call;
+    if (!is_in_place(self->plan) && self->bytes > 0) {
+        memset(call->receive, 0x5a,
+               parts_of(self, row->receive) * call->count * ls_bench_width(call->dtype, call->reduction));
+    }
+    write_values(self);
+    LS_TRY(row->run(call));
     const bool receives = !row->root_alone_receives || call->rank == LS_BENCH_ROOT;
     const int parts = receives ? (int)parts_of(self, row->receive) : 0;
     int32_t found = 0;
@@ -106,6 +122,9 @@ static ls_status check(const bench *self, bool *wrong) {
 
 /* Seconds that one of `calls` calls takes on this rank. */
 static ls_status time_calls(const bench *self, int calls, double *seconds) {
+    if (self->plan->fresh) {
+        write_values(self);
+    }
     ls_status status = ls_comm_barrier(self->call.comm, NULL);
     const uint64_t start = ls_clock_ns();
     for (int i = 0; i < calls && status == LS_OK; i++) {
@@ -128,7 +147,7 @@ static ls_status choose_iterations(bench *self) {
         LS_TRY(ls_comm_allreduce(self->call.comm, &seconds, &seconds, 1, LS_F64, LS_MAX, NULL));
         calls = within(WARM_SECONDS / seconds, 1, WARM_CALLS);
     }
-    self->group = within(GROUP_SECONDS / seconds + 1.0, 1, LARGEST_GROUP);
+    self->group = self->plan->fresh ? 1 : within(GROUP_SECONDS / seconds + 1.0, 1, LARGEST_GROUP);
     self->iterations = self->plan->iterations != 0
                            ? self->plan->iterations
                            : within(SIZE_SECONDS / (seconds * self->group), FEWEST_ITERATIONS, MOST_ITERATIONS);
@@ -159,7 +178,8 @@ static ls_status measure(bench *self) {
 /* ---- printing -------------------------------------------------------------------------------------------------- */
 
 static double microseconds(const bench *self, double quantile) {
-    return 1e6 * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
+    const double part = self->plan->collective->both_ways ? 0.5 : 1.0;
+    return 1e6 * part * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
 }
 
 static void print_result(const bench *self, bool wrong) {
@@ -183,13 +203,14 @@ static void print_result(const bench *self, bool wrong) {
 
 static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
     const bool moves = plan->collective->receive != LS_BENCH_NOTHING;
-    printf("# %s, %d rank%s, backend %s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
+    printf("# %s, %d rank%s, backend %s%s%s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
            ls_comm_size(comm) == 1 ? "" : "s", ls_comm_backend(comm), moves ? ", " : "",
            moves ? ls_dtype_name(plan->dtype) : "", plan->collective->reduces ? ", " : "",
            plan->collective->reduces ? ls_reduction_name(plan->reduction) : "",
            !moves             ? ""
            : plan->registered ? ", registered memory"
-                              : ", ordinary memory");
+                              : ", ordinary memory",
+           plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "");
     printf("# %10s %10s %12s %12s %12s %10s %10s  %s\n", "bytes", "iterations", "median us", "p10 us", "p90 us",
            "algbw GB/s", "busbw GB/s", "correct");
     fflush(stdout);
@@ -197,11 +218,14 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
 
 /* ---- one rank -------------------------------------------------------------------------------------------------- */
 
-/* Checked after the first call, into a buffer that held something else, and after the last. */
+/* Checked before the timed calls and after them. */
 static ls_status bench_size(bench *self, size_t size, bool *wrong) {
     LS_TRY(open_bench(self, size));
-    LS_TRY(self->plan->collective->run(&self->call));
     LS_TRY(check(self, wrong));
+    if (self->plan->in_place && !self->plan->fresh) {
+        /* Results are the next call's values: those of zeros stay zeros, others would grow beyond all bounds. */
+        memset(self->call.receive, 0, self->bytes);
+    }
     LS_TRY(choose_iterations(self));
     LS_TRY(measure(self));
     LS_TRY(check(self, wrong));

@@ -54,7 +54,7 @@ check "keys are those promised" is "$(head -1 out | grep -o '"[a-z0-9_]*":' | tr
 check "times are ordered" awk -F'[:,]' '{ if (!($14 <= $12 && $12 <= $16 && $14 > 0)) exit 1 }' out
 check "all-reduce over 2 ranks: bus bandwidth is 1 times" bus allreduce 2 1
 check "all-reduce over 3 ranks: bus bandwidth is 4/3 times" bus allreduce 3 1.333333333
-for collective in broadcast reduce sendrecv; do
+for collective in broadcast pingpong reduce sendrecv; do
     check "$collective: bus bandwidth is 1 times" bus "$collective" 3 1
 done
 for collective in allgather alltoall gather reduce_scatter scatter; do
@@ -74,6 +74,13 @@ check "sizes become whole elements" is "$(key bytes)" 8
 launch bench all-reduce --registered --sizes 1K,1M --iterations 2 </dev/null
 check "registered memory" is "$status $(grep -c ' yes$' out)" "0 2"
 check "registered memory is named" says out "registered memory"
+for words in "--in-place" "--fresh" "--in-place --fresh" "--in-place --fresh --registered -n 3 --op max"; do
+    launch bench allreduce $words --sizes 1,1K,1M --iterations 3 </dev/null
+    check "allreduce $words is correct" is "$status $(grep -c ' yes$' out)" "0 3"
+done
+check "buffers in place and fresh are named" says out "registered memory, in place, freshly written"
+launch bench alltoall -n 3 --fresh --sizes 1K --iterations 2 </dev/null
+check "alltoall --fresh is correct" is "$status $(grep -c ' yes$' out)" "0 1"
 launch bench allreduce -n 1 --backend self --json --sizes 1K --iterations 1 </dev/null
 check "one rank on backend self" is "$(key backend) $(key correct)" "self true"
 for pair in "bf16 avg" "f16 sum" "f64 prod" "i64 min" "i32 maxloc" "f32 minloc" "u8 bxor" "bool lxor"; do
@@ -111,6 +118,10 @@ refuses "a mean of bool" "avg means nothing on --dtype bool" allreduce --op avg 
 refuses "a reduction where nothing is reduced" "--op sum: broadcast reduces nothing" broadcast --op sum
 refuses "a barrier with sizes" "barrier moves no data: --sizes does not fit" barrier --sizes 4
 refuses "a barrier with a dtype" "barrier moves no data: --dtype does not fit" barrier --dtype f32
+refuses "a barrier with values" "barrier moves no data: --fresh does not fit" barrier --fresh
+refuses "in place where there are two buffers" "--in-place is for allreduce; alltoall needs two" alltoall --in-place
+refuses "in place where there is one buffer" "broadcast has one buffer in any case" broadcast --in-place
+refuses "in place where there is none" "barrier has no buffer" barrier --in-place
 refuses "an unknown backend" "no backend \"smh\"" allreduce --backend smh
 refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
@@ -121,7 +132,7 @@ check "more memory than there is: exit status 1" is "$status" 1
 check "more memory than there is: says so" says err "memory"
 launch bench --help
 check "--help succeeds" is "$status" 0
-for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --json busbw_gbps allreduce "exit status"; do
+for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json busbw_gbps allreduce "exit status"; do
     check "--help tells of $word" says out "$word"
 done
 finish
