@@ -55,6 +55,49 @@ for wrong in 0 -1 nan inf fast; do
     check "perceptron --lr $wrong: refused" is "$status $(grep -c 'a number above 0' err)" "2 1"
 done
 
+# ---- sends and receives ----
+for name in send_recv ring all_reduce_by_hand sync_parameters; do
+    alone "$examples/$name" --help
+    check "$name --help succeeds" is "$status $(head -1 out)" "0 Usage: $examples/$name [OPTIONS]"
+    alone "$examples/$name" --frobnicate
+    check "$name, an unknown option: 2, in a sentence" is "$status $(grep -c 'unknown option --frobnicate' err)" "2 1"
+done
+alone "$examples/send_recv"
+check "send_recv alone: says that it takes two" is "$status $(grep -c 'takes two ranks: lockstep run -n 2' err)" "2 1"
+for count in 0 -3 many; do
+    alone "$examples/all_reduce_by_hand" --count $count
+    check "all_reduce_by_hand --count $count: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"
+done
+# printed LINE...: these lines, whatever their order, and no others.
+printed() {
+    is "$(sort out)" "$(printf '%s\n' "$@" | sort)"
+}
+for ranks in 2 3 4; do
+    launch run -n $ranks "$examples/send_recv" </dev/null
+    check "send_recv on $ranks: two ranks have the numbers" printed "rank 0 has [1, -1]" "rank 1 has [1, -1]"
+    check "send_recv on $ranks: ends well" is "$status $(cat err)" "0 "
+done
+launch run -n 1 "$examples/ring" </dev/null
+check "ring on 1: its own number" is "$status $(cat out)" "0 rank 0 saw 0"
+launch run -n 2 "$examples/ring" </dev/null
+check "ring on 2" printed "rank 0 saw 0, 10" "rank 1 saw 10, 0"
+launch run -n 4 "$examples/ring" </dev/null
+check "ring on 4" printed "rank 0 saw 0, 30, 20, 10" "rank 1 saw 10, 0, 30, 20" "rank 2 saw 20, 10, 0, 30" \
+    "rank 3 saw 30, 20, 10, 0"
+check "ring on 4: ends well" is "$status $(cat err)" "0 "
+for ranks in 1 2 3 4; do
+    for count in 1 2 1000 1000003; do
+        launch run -n $ranks "$examples/all_reduce_by_hand" --count $count </dev/null
+        check "all_reduce_by_hand of $count on $ranks: right on all" is "$status $(grep -c ': as from ls_comm_allreduce$' out)" \
+            "0 $ranks"
+    done
+    launch run -n $ranks "$examples/sync_parameters" </dev/null
+    check "sync_parameters on $ranks: ends well" is "$status $(cat err)" "0 "
+    check "sync_parameters on $ranks: models differ before" is "$(grep ' before ' out | cut -d' ' -f4 | sort -u | wc -l)" $ranks
+    check "sync_parameters on $ranks: then all have rank 0's" is "$(grep ' after ' out | cut -d' ' -f5 | sort | uniq -c | xargs)" \
+        "$ranks $(sed -n 's/^rank 0 before //p' out)"
+done
+
 # ---- perceptron ----
 for ranks in 1 2 3; do
     launch run -n $ranks "$examples/perceptron" --epochs 4 </dev/null

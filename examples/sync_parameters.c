@@ -1,0 +1,55 @@
+/*
+ * Makes the models of all ranks equal by hand, as PyTorch's notes on distributed training do: rank 0 sends each
+ * parameter to each other rank. (ls_sync_parameters does it in one broadcast, and ls_data_parallel calls that.)
+ *
+ *     lockstep run -n 3 build/examples/sync_parameters
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+
+static ls_status sync_parameters(ls_module *model, ls_comm *world) {
+    ls_status status = LS_OK;
+    for (int i = 0; i < ls_module_parameter_count(model) && status == LS_OK; i++) {
+        ls_tensor *parameter = ls_module_parameter(model, i);
+        void *numbers = ls_data(parameter);
+        const size_t count = (size_t)ls_count(parameter);
+        if (ls_comm_rank(world) > 0) {
+            status = ls_comm_recv(world, numbers, count, LS_F32, 0, i, NULL); /* the tag says which parameter it is */
+            continue;
+        }
+        for (int to = 1; to < ls_comm_size(world) && status == LS_OK; to++) {
+            status = ls_comm_send(world, numbers, count, LS_F32, to, i, NULL);
+        }
+    }
+    return status;
+}
+
+static ls_status run(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_seed(1 + (uint64_t)rank); /* another model on every rank */
+    ls_module *model = ls_sequential(ls_nn_linear(10, 100), ls_nn_relu(), ls_nn_linear(100, 1));
+    if (model == NULL) {
+        return ls_error_status();
+    }
+    printf("rank %d before %016" PRIx64 "\n", rank, ls_module_hash(model));
+    const ls_status status = sync_parameters(model, world);
+    if (status == LS_OK) {
+        printf("rank %d after  %016" PRIx64 "\n", rank, ls_module_hash(model));
+    }
+    ls_module_free(model);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    arguments_read(argc, argv, "Rank 0 sends each parameter of its model to each other rank.", NULL, 0);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "sync_parameters: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
