@@ -97,7 +97,10 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());
         ls_comm_free(made);
-        return ls_fail(status, "ls_comm_split: %s", message);
+        if (strncmp(message, "ls_comm_split", strlen("ls_comm_split")) == 0) {
+            return status; /* of the parent: the same on all ranks */
+        }
+        return ls_fail(status, "ls_comm_split: in the new communicator: %s", message);
     }
     if (made != NULL) {
         made->state = state;

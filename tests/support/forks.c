@@ -1,5 +1,6 @@
 #include "tests/support/forks.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -7,6 +8,36 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+
+/* Whether a descriptor or a mapping of shared memory is left in this process. */
+static bool holds_memory(void) {
+    bool found = false;
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *entry = NULL; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        char target[256] = "";
+        found = (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0 &&
+                 strstr(target, "memfd:lockstep") != NULL) ||
+                found;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        found = found || strstr(line, "memfd:lockstep") != NULL;
+    }
+    if (maps != NULL) {
+        fclose(maps);
+    }
+    return found;
+}
+
+/* LOCKSTEP_TEST_BACKEND, else shm. */
+static const ls_backend *chosen_backend(void) {
+    const char *name = getenv("LOCKSTEP_TEST_BACKEND");
+    return ls_backend_find(name != NULL ? name : "shm");
+}
 
 static const char *run_rank(int rank, const void *what) {
     const ls_forks *forks = what;
@@ -23,11 +54,13 @@ static const char *run_rank(int rank, const void *what) {
                           .store = store,
                           .prefix = "test/",
                           .timeout = forks->timeout};
-    ls_comm *world = ls_comm_open(&ls_backend_shm, &join);
+    const ls_backend *backend = chosen_backend();
+    LS_MUST(backend != NULL);
+    ls_comm *world = ls_comm_open(backend, &join);
     const char *failure = forks->function(world, rank, forks->argument);
     ls_comm_free(world);
     ls_store_close(store);
-    return failure;
+    return failure == NULL && holds_memory() ? "shared memory is left behind" : failure;
 }
 
 void ls_forks_start_late(ls_forks *forks, int rank) {

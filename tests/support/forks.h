@@ -1,6 +1,7 @@
 /*
  * Ranks as processes that a test forks itself, to kill, stop or leave alone: process_start of processes.h with a
- * communicator. Each rank joins over a fresh file:// store and backend shm, without ls_init.
+ * communicator. Each rank joins over a fresh file:// store and backend shm (or LOCKSTEP_TEST_BACKEND), without ls_init,
+ * and fails when its function left shared memory behind.
  */
 #ifndef LS_TESTS_SUPPORT_FORKS_H
 #define LS_TESTS_SUPPORT_FORKS_H

@@ -42,6 +42,10 @@ static const nature natures[STEP_CALLS] = {
     [STEP_RING] = {"ring"},
 };
 
+const char *step_name(step_call call) {
+    return natures[call].name;
+}
+
 bool step_reduces(step_call call) {
     return natures[call].reduces;
 }
@@ -265,7 +269,7 @@ static ls_status begin_varied(step *s, ls_work **work) {
     }
 }
 
-static ls_status begin_call(step *s, ls_work **work) {
+ls_status step_make(step *s, ls_work **work) {
     const bool root = ls_comm_rank(s->comm) == s->root;
     switch (s->call) {
     case STEP_BARRIER:
@@ -311,14 +315,14 @@ static ls_status fail_step(const step *s, ls_status status, const char *what) {
     return ls_fail(status, "%s: %s", step_describe(s, text, sizeof text), what);
 }
 
-static void free_memory(step *s) {
+void step_discard(step *s) {
     free(s->image);
     if (s->shared == NULL) {
         free(s->block);
     }
 }
 
-ls_status step_begin(step *s) {
+ls_status step_prepare(step *s) {
     if (ls_comm_size(s->comm) > STEP_RANKS_MOST) {
         return ls_fail(LS_ERR_ARGUMENT, "steps are for %d ranks at most", STEP_RANKS_MOST);
     }
@@ -328,13 +332,23 @@ ls_status step_begin(step *s) {
     write_sent(s);
     memcpy(s->image, s->block, s->bytes);
     write_received(s);
-    const ls_status status = begin_call(s, s->later ? &s->works[0] : NULL);
-    if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
-        return fail_step(s, status, message);
-    }
     return LS_OK;
+}
+
+void step_expect_nothing(step *s) {
+    memcpy(s->image, s->block, s->bytes);
+}
+
+/* The failure of a call, with the step it was. */
+static ls_status fail_as(const step *s, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    return status == LS_OK ? LS_OK : fail_step(s, status, message);
+}
+
+ls_status step_begin(step *s) {
+    LS_TRY(step_prepare(s));
+    return fail_as(s, step_make(s, s->later ? &s->works[0] : NULL));
 }
 
 /* The first byte that is not what it must be. */
@@ -349,16 +363,14 @@ static ls_status fail_memory_differs(const step *s) {
     return fail_step(s, LS_ERR_INTERNAL, text);
 }
 
-ls_status step_end(step *s) {
-    for (int i = 0; i < 2; i++) {
-        const ls_status status = ls_work_wait(s->works[i]);
-        if (status != LS_OK) {
-            char message[LS_ERROR_CAPACITY];
-            snprintf(message, sizeof message, "%s", ls_error_message());
-            return fail_step(s, status, message);
-        }
-    }
+ls_status step_verify(step *s) {
     const ls_status status = memcmp(s->block, s->image, s->bytes) == 0 ? LS_OK : fail_memory_differs(s);
-    free_memory(s);
+    step_discard(s);
     return status;
+}
+
+ls_status step_end(step *s) {
+    LS_TRY(fail_as(s, ls_work_wait(s->works[0])));
+    LS_TRY(fail_as(s, ls_work_wait(s->works[1])));
+    return step_verify(s);
 }

@@ -75,12 +75,30 @@ typedef struct step {
 /* Bytes that `shared` must have for any step of up to `count` elements of `width` bytes on `ranks` ranks. */
 size_t step_room(int ranks, size_t count, size_t width);
 
-/* Makes the call. The step stays where it is until step_end. */
+/* Makes the call. The step stays where it is until step_end. Errors begin with which step it is. */
 ls_status step_begin(step *s);
 
-/* Waits for the call and looks at all of its memory: LS_ERR_INTERNAL, saying which step it is, when anything differs.
+/* Waits for the call and looks at all of its memory: LS_ERR_INTERNAL, saying which step it is, when something differs.
  */
 ls_status step_end(step *s);
+
+/* The same in parts, for calls that are to fail. Lays out the buffers and what must come of them. */
+ls_status step_prepare(step *s);
+
+/* From now on, nothing must come of them. */
+void step_expect_nothing(step *s);
+
+/* Only the call, with its own error; `work` NULL: waits. */
+ls_status step_make(step *s, ls_work **work);
+
+/* Only the look at the memory, and its end. */
+ls_status step_verify(step *s);
+
+/* Ends the memory without a look. */
+void step_discard(step *s);
+
+/* "broadcast", ... of the public call; "message" and "ring" are sends and receives. */
+const char *step_name(step_call call);
 
 /* Writes what step it is. Returns `text`. */
 const char *step_describe(const step *s, char *text, size_t capacity);

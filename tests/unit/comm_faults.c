@@ -1,175 +1,315 @@
 /*
- * The first promise of communication: no call blocks forever. A rank dies, is stopped, exits or leaves before, in and
- * after each collective, among 2, 3 and 5 ranks; every other rank must get the error that names it, at once for a death
- * and after the timeout for silence, and again on every later call.
+ * The first promise of communication: no call blocks forever. A rank is killed, crashes, exits, leaves or is stopped
+ * before, in, after and in the midst of each call, among 2, 3 and 5 ranks; every other rank must get the error that
+ * names it, the call and its number, at once for a death and after the timeout for silence, and again on every later
+ * call. Each call meets each end at each moment; LOCKSTEP_TEST_FULL=1 does so for small and large buffers at all
+ * numbers of ranks. LOCKSTEP_TEST_BACKEND names another backend than shm.
  */
 #include "tests/support/unit.h"
 
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "base/status.h"
 #include "tests/support/forks.h"
+#include "tests/support/steps.h"
 
 #define PATIENT                                                                                                        \
-    60.0            /* a timeout that no test waits for: whoever learns of a death sooner learnt it from the kernel    \
+    60.0            /* a timeout that no test waits for: whoever learns of a death sooner learnt it from the system    \
                      */
-#define AT_ONCE 5.0 /* what the contract's second may become on a busy machine */
+#define SILENT  1.5 /* one that tests wait for; a rank of a busy machine may stay away for a part of it */
+#define AT_ONCE 5.0 /* what the contract's second may become on a busy machine; the slowest is printed */
 
-enum { WARM_UPS = 3 };
+enum { WARM_UPS = 2, JOBS_MOST = 24 };
 
-typedef enum moment { BEFORE, IN, AFTER, MOMENTS } moment;
-typedef enum way { KILLED, FAULT, EXIT_ONE, EXIT_CLEAN, LEAVES, STOPPED } way;
-typedef enum collective { BARRIER, SMALL, WHOLE, CHUNKS, DIRECT, SEND_SMALL, SEND_LARGE, COLLECTIVES } collective;
+/* Besides the calls of steps.h. */
+enum { ALLOC = STEP_CALLS, SPLIT, CALLS };
+
+/* In: the victim has begun the call. Midst: wherever it is while all make the call again and again. */
+typedef enum moment { BEFORE, IN, AFTER, MIDST, MOMENTS } moment;
+typedef enum way { KILLED, CRASHES, FAILS, EXITS, LEAVES, STOPPED, WAYS } way;
+
+static const char *const way_names[WAYS] = {"killed", "crashed", "exit 1", "exit 0", "left", "stopped"};
+static const char *const moment_names[MOMENTS] = {"before", "in", "after", "in the midst"};
 
 typedef struct fault {
     int size;
     int victim;
     moment when;
     way how;
-    collective what;
+    int what;
+    bool large;
+    int job;
 } fault;
 
-static const char *const names[COLLECTIVES] = {
-    [BARRIER] = "ls_comm_barrier",      [SMALL] = "ls_comm_allreduce",  [WHOLE] = "ls_comm_allreduce",
-    [CHUNKS] = "ls_comm_allreduce",     [DIRECT] = "ls_comm_allreduce", [SEND_SMALL] = "ls_comm_broadcast",
-    [SEND_LARGE] = "ls_comm_broadcast",
-};
+/* What processes tell each other. */
+static struct board {
+    _Atomic double ended[JOBS_MOST]; /* when the victim of the job did */
+    _Atomic double slowest[WAYS];    /* seconds from then to the last error */
+} * board;
 
-static float ordinary[300000];
+static const fault *mine; /* in a victim: its fault */
 
-static ls_status call(ls_comm *world, collective what, float *shared, ls_work **work) {
-    static const size_t counts[COLLECTIVES] = {0, 1, 1000, 300000, 300000, 1, 300000};
-    float *buffer = what == DIRECT ? shared : ordinary;
-    if (what == BARRIER) {
-        return ls_comm_barrier(world, work);
-    }
-    if (what == SEND_SMALL || what == SEND_LARGE) {
-        return ls_comm_broadcast(world, buffer, counts[what], LS_F32, 0, work);
-    }
-    return ls_comm_allreduce(world, buffer, buffer, counts[what], LS_F32, LS_SUM, work);
+/* ---- the calls -----------------------------------------------------------------------------------------------------
+ */
+
+static const char *name_of(int what) {
+    return what == ALLOC ? "alloc" : what == SPLIT ? "split" : step_name((step_call)what);
 }
 
-static void end_yourself(ls_comm *world, way how) {
+/* Makes the call; as work where `s` is to be kept until it ends. */
+static ls_status make(ls_comm *world, const fault *f, step *s, bool later) {
+    if (f->what == ALLOC) {
+        void *memory = ls_comm_alloc(world, f->large ? 1 << 20 : 100);
+        ls_comm_release(world, memory);
+        return memory != NULL ? LS_OK : ls_error_status();
+    }
+    if (f->what == SPLIT) {
+        ls_comm *half = NULL;
+        LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &half));
+        ls_comm_free(half);
+        return LS_OK;
+    }
+    *s = (step){.call = (step_call)f->what,
+                .comm = world,
+                .dtype = LS_F32,
+                .count = f->large ? 100000 : 2,
+                .root = f->what == STEP_RING ? 1 : 0};
+    LS_TRY(step_prepare(s));
+    LS_TRY(step_make(s, later ? &s->works[0] : NULL));
+    if (later) {
+        return LS_OK;
+    }
+    ls_work *sent = s->works[1];
+    s->works[1] = NULL;
+    LS_TRY(ls_work_wait(sent));
+    return step_verify(s);
+}
+
+/* ---- the victim ----------------------------------------------------------------------------------------------------
+ */
+
+static void end_yourself(way how) {
+    atomic_store(&board->ended[mine->job], ls_clock_seconds());
     switch (how) {
     case KILLED:
         raise(SIGKILL);
         break;
-    case FAULT:
+    case CRASHES:
         signal(SIGSEGV, SIG_DFL);
         raise(SIGSEGV);
         break;
-    case EXIT_ONE:
+    case FAILS:
         _exit(1);
-    case EXIT_CLEAN:
+    case EXITS:
         _exit(0);
-    case LEAVES:
-        ls_comm_free(world);
-        pause(); /* the process lives on */
-        break;
-    case STOPPED:
+    default:
         raise(SIGSTOP);
-        break;
     }
 }
 
-/* The victim. When it was stopped it is continued in the end, and must find the communicator revoked. */
-static const char *suffer(ls_comm *world, const fault *f, float *shared) {
-    ls_work *work = NULL;
-    if (f->when == IN) {
-        LS_MUST(call(world, f->what, shared, &work) == LS_OK);
+static void alarmed(int number) {
+    (void)number;
+    end_yourself(mine->how);
+}
+
+static const char *suffer(ls_comm *world, const fault *f) {
+    step s = {0};
+    mine = f;
+    if (f->when == MIDST) {
+        signal(SIGALRM, alarmed);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 500 + f->job * 700 % 9000}}, NULL);
+        while (make(world, f, &s, false) == LS_OK) {
+        }
+        LS_MUST(f->how == STOPPED && ls_error_status() == LS_ERR_TIMEOUT);
+        return NULL;
     }
-    if (f->when == AFTER) {
-        LS_MUST(call(world, f->what, shared, NULL) == LS_OK);
+    if (f->when != BEFORE) {
+        LS_MUST(make(world, f, &s, f->when == IN) == LS_OK);
     }
-    end_yourself(world, f->how);
-    LS_MUST(ls_work_done(work) && (ls_work_wait(work) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
+    if (f->how == LEAVES) {
+        atomic_store(&board->ended[f->job], ls_clock_seconds());
+        ls_comm_free(world);
+        pause(); /* the process lives on */
+    }
+    end_yourself(f->how);
+    for (int i = 0; i < 2; i++) { /* it was stopped, and goes on */
+        LS_MUST(ls_work_done(s.works[i]) && (ls_work_wait(s.works[i]) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
+    }
     LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_TIMEOUT);
     return NULL;
 }
 
-/* Another rank: calls on until something fails, and looks at how. */
-static const char *survive(ls_comm *world, const fault *f, float *shared) {
+/* ---- the others ----------------------------------------------------------------------------------------------------
+ */
+
+static void note_slowest(const fault *f, double started) {
+    const double ended = atomic_load(&board->ended[f->job]);
+    const double took = ls_clock_seconds() - (ended > started ? ended : started);
+    double slowest = atomic_load(&board->slowest[f->how]);
+    while (took > slowest && !atomic_compare_exchange_weak(&board->slowest[f->how], &slowest, took)) {
+    }
+}
+
+/*
+ * Whether the message begins with the call that failed, "ls_comm_NAME #NUMBER:". Sends are numbered apart, and what one
+ * rank met in a send or a split is the reason on all.
+ */
+static bool names_call(const fault *f, bool barrier, int number) {
+    char expected[64];
+    if (f->what == STEP_RING || f->what == SPLIT) {
+        return strncmp(ls_error_message(), "ls_comm_", 8) == 0 && strchr(ls_error_message(), '#') != NULL;
+    }
+    snprintf(expected, sizeof expected, "ls_comm_%s #%d:", barrier ? "barrier" : name_of(f->what), number);
+    return strncmp(ls_error_message(), expected, strlen(expected)) == 0;
+}
+
+/* "rank 1 ", or "ranks 0, 1 " where others wait for the victim elsewhere. */
+static bool names_victim(const fault *f) {
+    char rank[32];
+    const char *ranks = strstr(ls_error_message(), "ranks ");
+    snprintf(rank, sizeof rank, "rank %d ", f->victim);
+    if (strstr(ls_error_message(), rank) != NULL) {
+        return true;
+    }
+    snprintf(rank, sizeof rank, "%d", f->victim);
+    return (f->what == STEP_RING || f->what == SPLIT) && ranks != NULL && strstr(ranks, rank) != NULL;
+}
+
+/* All that is called now fails at once in the same way. */
+static const char *check_revoked(ls_comm *world, const fault *f, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    step s = {0};
+    ls_comm *half = NULL;
+    float x = 0;
     const double start = ls_clock_seconds();
-    const bool first_may_end = f->when != BEFORE;
-    ls_status status = call(world, f->what, shared, NULL);
-    LS_MUST(first_may_end || status != LS_OK);
-    LS_MUST(f->when != AFTER || status == LS_OK);
-    const bool in_first = status != LS_OK;
-    if (!in_first) {
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    LS_MUST(ls_comm_barrier(world, NULL) == status && strcmp(ls_error_message(), message) == 0);
+    LS_MUST(make(world, f, &s, false) == status && strcmp(ls_error_message(), message) == 0);
+    LS_MUST(ls_comm_alloc(world, 100) == NULL && ls_error_status() == status);
+    LS_MUST(ls_comm_split(world, 0, 0, &half) == status && half == NULL);
+    LS_MUST(ls_comm_send(world, &x, 1, LS_F32, 0, 0, NULL) == status);
+    LS_MUST(ls_comm_recv(world, &x, 1, LS_F32, 0, 0, NULL) == status);
+    LS_MUST(ls_clock_seconds() - start < AT_ONCE / 2);
+    return NULL;
+}
+
+static const char *survive(ls_comm *world, const fault *f) {
+    const bool message = f->what == STEP_RING;
+    step s = {0};
+    int number = WARM_UPS;
+    double start = ls_clock_seconds();
+    ls_status status = LS_OK;
+    do {
+        number++;
+        start = ls_clock_seconds();
+        status = make(world, f, &s, false);
+    } while (f->when == MIDST && status == LS_OK);
+    const bool barrier = status == LS_OK;
+    LS_MUST(f->when != BEFORE || !barrier || message);
+    LS_MUST(f->when != AFTER || barrier || message);
+    if (barrier || f->what == SPLIT) { /* a split may fail only for those that were to be together */
+        start = ls_clock_seconds();
+        number += message ? 0 : 1;
         status = ls_comm_barrier(world, NULL);
     }
-    const double took = ls_clock_seconds() - start;
-    char message[1024];
-    char victim[32];
-    char number[64];
-    snprintf(message, sizeof message, "%s", ls_error_message());
-    snprintf(victim, sizeof victim, "rank %d ", f->victim);
-    /* ls_comm_alloc and the warm-ups came before. */
-    snprintf(number, sizeof number, "%s #%d:", in_first ? names[f->what] : names[BARRIER],
-             1 + WARM_UPS + (in_first ? 1 : 2));
     LS_MUST(status == (f->how == STOPPED ? LS_ERR_TIMEOUT : LS_ERR_PEER));
-    LS_MUST(strstr(message, victim) != NULL);
-    LS_MUST(strncmp(message, number, strlen(number)) == 0);
-    LS_MUST(f->how == STOPPED || took < AT_ONCE);
-    const double again = ls_clock_seconds();
-    LS_MUST(ls_comm_barrier(world, NULL) == status && strcmp(ls_error_message(), message) == 0);
-    LS_MUST(call(world, SMALL, shared, NULL) == status && strcmp(ls_error_message(), message) == 0);
-    LS_MUST(ls_comm_alloc(world, 100) == NULL && ls_error_status() == status);
-    LS_MUST(ls_clock_seconds() - again < AT_ONCE / 2);
-    return NULL;
+    LS_MUST(names_victim(f));
+    LS_MUST(names_call(f, barrier, number));
+    note_slowest(f, start);
+    return check_revoked(world, f, status);
 }
 
 static const char *fault_rank(ls_comm *world, int rank, const void *argument) {
     const fault *f = argument;
     LS_MUST(world != NULL);
-    float *shared = ls_comm_alloc(world, sizeof ordinary);
-    LS_MUST(shared != NULL);
     for (int i = 0; i < WARM_UPS; i++) {
         LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
     }
-    return rank == f->victim ? suffer(world, f, shared) : survive(world, f, shared);
+    return rank == f->victim ? suffer(world, f) : survive(world, f);
 }
 
-static void run_fault(const fault *f) {
+/* ---- many jobs at once ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct job {
     ls_forks forks;
-    ls_forks_start(&forks, f->size, 0, f->how == STOPPED ? 0.3 : PATIENT, fault_rank, f);
-    for (int rank = 0; rank < f->size; rank++) {
-        if (rank != f->victim && ls_forks_wait(&forks, rank) != 0) {
-            fprintf(stderr, "size %d victim %d when %d how %d what %d\n", f->size, f->victim, (int)f->when, (int)f->how,
-                    (int)f->what);
-            ls_forks_end(&forks);
-            fail();
-        }
+    fault f;
+    bool running;
+} job;
+
+static job jobs[JOBS_MOST];
+static int failures;
+
+static void end_job(job *j) {
+    bool good = true;
+    for (int rank = 0; rank < j->f.size && j->running; rank++) {
+        good = (rank == j->f.victim || ls_forks_wait(&j->forks, rank) == 0) && good;
     }
-    if (f->how == STOPPED) {
-        kill(forks.processes[f->victim], SIGCONT);
-        assert_int_equal(ls_forks_wait(&forks, f->victim), 0);
+    if (j->running && j->f.how == STOPPED) {
+        kill(j->forks.processes[j->f.victim], SIGCONT);
+        good = (!good || ls_forks_wait(&j->forks, j->f.victim) == 0) && good;
     }
-    ls_forks_end(&forks);
+    if (j->running) {
+        ls_forks_end(&j->forks);
+    }
+    if (!good) {
+        failures++;
+        print_error("%s of %s, %s: rank %d of %d %s\n", name_of(j->f.what), j->f.large ? "much" : "little",
+                    moment_names[j->f.when], j->f.victim, j->f.size, way_names[j->f.how]);
+    }
+    j->running = false;
+}
+
+static void start_job(const fault *f, int turn, int at_once) {
+    job *j = &jobs[turn % at_once];
+    end_job(j);
+    j->f = *f;
+    j->f.job = turn % at_once;
+    j->running = true;
+    atomic_store(&board->ended[j->f.job], 0.0);
+    ls_forks_start(&j->forks, f->size, 0, f->how == STOPPED ? SILENT : PATIENT, fault_rank, &j->f);
+}
+
+static bool is_possible(const fault *f) {
+    const bool as_work = f->what < STEP_CALLS;
+    return f->what != STEP_MESSAGE && (f->when != IN || as_work) && (f->when != MIDST || f->how != LEAVES);
+}
+
+/* Whether the case is one of the sample: each call at each moment, with the rest by turns. */
+static bool is_chosen(const fault *f, int size_index) {
+    const char *full = getenv("LOCKSTEP_TEST_FULL");
+    const int turn = f->what + (int)f->when + (int)f->how;
+    return (full != NULL && strcmp(full, "0") != 0) || (turn % 3 == size_index && turn / 3 % 2 == (f->large ? 1 : 0));
 }
 
 static void run_faults(way how) {
     static const int sizes[] = {2, 3, 5};
-    for (int i = 0; i < 3; i++) {
+    const int at_once = how == STOPPED ? JOBS_MOST : 4;
+    int turn = 0;
+    failures = 0;
+    for (int what = 0; what < CALLS; what++) {
         for (int when = BEFORE; when < MOMENTS; when++) {
-            for (int what = BARRIER; what < COLLECTIVES; what++) {
-                if (how == STOPPED && sizes[i] != 3 && what != CHUNKS) {
-                    continue; /* these wait for a timeout each */
+            for (int i = 0; i < 6; i++) {
+                fault f = {.size = sizes[i / 2], .when = (moment)when, .how = how, .what = what, .large = i % 2 == 1};
+                f.victim = (what + when) % f.size;
+                if (is_possible(&f) && is_chosen(&f, i / 2)) {
+                    start_job(&f, turn++, at_once);
                 }
-                const fault f = {.size = sizes[i],
-                                 .victim = (when + what) % sizes[i],
-                                 .when = (moment)when,
-                                 .how = how,
-                                 .what = (collective)what};
-                run_fault(&f);
             }
         }
     }
+    for (int i = 0; i < JOBS_MOST; i++) {
+        end_job(&jobs[i]);
+    }
+    print_message("%s: %d jobs, the slowest error came after %.3f s%s\n", way_names[how], turn,
+                  atomic_load(&board->slowest[how]), how == STOPPED ? " (of which 1.5 s are the timeout)" : "");
+    assert_int_equal(failures, 0);
+    assert_true(atomic_load(&board->slowest[how]) < AT_ONCE + (how == STOPPED ? SILENT : 0));
 }
 
 static void killed_ranks(void **state) {
@@ -179,17 +319,17 @@ static void killed_ranks(void **state) {
 
 static void crashed_ranks(void **state) {
     (void)state;
-    run_faults(FAULT);
+    run_faults(CRASHES);
 }
 
 static void failed_ranks(void **state) {
     (void)state;
-    run_faults(EXIT_ONE);
+    run_faults(FAILS);
 }
 
 static void exited_ranks(void **state) {
     (void)state;
-    run_faults(EXIT_CLEAN);
+    run_faults(EXITS);
 }
 
 static void ranks_that_leave(void **state) {
@@ -202,196 +342,23 @@ static void stopped_ranks(void **state) {
     run_faults(STOPPED);
 }
 
-/* ---- a job that is stopped as a whole goes on afterwards
- * ------------------------------------------------------------- */
-
-static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    if (rank == 1) {
-        usleep(300000); /* the other waits meanwhile, and both are stopped */
-    }
-    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
-    return NULL;
-}
-
-static void a_stopped_job_goes_on(void **state) {
+static int make_board(void **state) {
     (void)state;
-    ls_forks forks;
-    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, NULL);
-    usleep(150000);
-    kill(forks.processes[1], SIGSTOP);
-    kill(forks.processes[0], SIGSTOP);
-    usleep(1500000);
-    kill(forks.processes[0], SIGCONT);
-    kill(forks.processes[1], SIGCONT);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    assert_int_equal(ls_forks_wait(&forks, 1), 0);
-    ls_forks_end(&forks);
+    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return board == MAP_FAILED ? -1 : 0;
 }
 
-/* ---- children of a rank do not vouch for it
- * -------------------------------------------------------------------------- */
-
-static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    if (rank == 1) {
-        if (fork() == 0) {
-            usleep(300000); /* a child that inherited everything outlives the rank */
-            _exit(0);
-        }
-        raise(SIGKILL);
-    }
-    const double start = ls_clock_seconds();
-    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_PEER);
-    LS_MUST(ls_clock_seconds() - start < AT_ONCE && strstr(ls_error_message(), "rank 1 ") != NULL);
-    return NULL;
-}
-
-static void a_child_is_not_the_rank(void **state) {
+/* No process of any job is left. */
+static int look_for_processes(void **state) {
     (void)state;
-    ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, parent_rank, NULL);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    ls_forks_end(&forks);
-}
-
-/* ---- joining
- * ----------------------------------------------------------------------------------------------------------- */
-
-static const char *early_rank(ls_comm *world, int rank, const void *argument) {
-    (void)rank;
-    (void)argument;
-    LS_MUST(world == NULL && failed_with(LS_ERR_TIMEOUT, "rank 2 did not join"));
-    return NULL;
-}
-
-static void a_rank_that_never_joins(void **state) {
-    (void)state;
-    ls_forks forks;
-    ls_forks_start(&forks, 3, 1U << 2, 0.5, early_rank, NULL);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    assert_int_equal(ls_forks_wait(&forks, 1), 0);
-    ls_forks_end(&forks);
-}
-
-/* A connection of somebody who does not know the secret, to the socket that rank 0 announced in the store. */
-static int connect_as_stranger(const ls_forks *forks) {
-    char url[128];
-    char ticket[256];
-    size_t size = 0;
-    snprintf(url, sizeof url, "file://%s", forks->folder);
-    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = PATIENT});
-    assert_non_null(store);
-    assert_int_equal(ls_store_get(store, "test/shm", ticket, sizeof ticket, &size), LS_OK);
-    ls_store_close(store);
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const size_t length = strlen(ticket); /* the ticket begins with the name */
-    memcpy(address.sun_path + 1, ticket, length);
-    const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-    assert_int_equal(connect(stranger, (struct sockaddr *)&address, used), 0);
-    return stranger;
-}
-
-static const char *plain_rank(ls_comm *world, int rank, const void *argument) {
-    (void)rank;
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    return NULL;
-}
-
-static void strangers_get_nothing(void **state) {
-    (void)state;
-    ls_forks forks;
-    char answer[64];
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
-    const int silent = connect_as_stranger(&forks);
-    const int wrong = connect_as_stranger(&forks);
-    assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
-    assert_int_equal(recv(wrong, answer, sizeof answer, 0), 0);
-    assert_int_equal(recv(silent, answer, sizeof answer, 0), 0);
-    ls_forks_start_late(&forks, 1);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    assert_int_equal(ls_forks_wait(&forks, 1), 0);
-    close(silent);
-    close(wrong);
-    ls_forks_end(&forks);
-}
-
-/* ---- too little memory
- * --------------------------------------------------------------------------------------------------- */
-
-static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
-    (void)argument;
-    LS_MUST(world != NULL);
-    if (rank == 0) { /* as when the machine cannot reserve any more */
-        signal(SIGXFSZ, SIG_DFL);
-        const struct rlimit little = {8 << 20, 8 << 20};
-        LS_MUST(setrlimit(RLIMIT_FSIZE, &little) == 0);
-    }
-    float *small = ls_comm_alloc(world, 1 << 20);
-    LS_MUST(small != NULL);
-    LS_MUST(ls_comm_alloc(world, 16 << 20) == NULL && failed_with(LS_ERR_MEMORY, rank == 0 ? "ulimit -f" : "rank 0"));
-    LS_MUST(ls_comm_alloc(world, (size_t)1 << 56) == NULL && ls_error_status() == LS_ERR_MEMORY);
-    small[0] = (float)rank;
-    LS_MUST(ls_comm_allreduce(world, small, small, 100000, LS_F32, LS_SUM, NULL) == LS_OK && small[0] == 1.0F);
-    return NULL;
-}
-
-static void a_shortage_is_an_error(void **state) {
-    (void)state;
-    assert_true(ls_forks_run(2, PATIENT, poor_rank, NULL));
-}
-
-/* ---- work
- * ------------------------------------------------------------------------------------------------------------------ */
-
-static const char *work_rank(ls_comm *world, int rank, const void *argument) {
-    (void)argument;
-    LS_MUST(world != NULL);
-    ls_work *works[3] = {NULL, NULL, NULL};
-    if (rank == 1) {
-        raise(SIGKILL);
-    }
-    for (int i = 0; i < 3; i++) {
-        LS_MUST(ls_comm_allreduce(world, ordinary, ordinary, 300000, LS_F32, LS_SUM, &works[i]) == LS_OK || i > 0);
-    }
-    const double start = ls_clock_seconds();
-    while (!ls_work_done(works[0])) { /* polling alone finds out, too */
-        LS_MUST(ls_clock_seconds() - start < AT_ONCE);
-    }
-    LS_MUST(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);
-    LS_MUST(works[1] == NULL || ls_work_wait(works[1]) == LS_ERR_PEER);
-    ls_comm_free(world); /* before works[2] is waited for */
-    LS_MUST(works[2] == NULL || ls_work_wait(works[2]) != LS_OK);
-    fflush(NULL);
-    _exit(0);
-}
-
-static void work_fails_with_its_reason(void **state) {
-    (void)state;
-    ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, work_rank, NULL);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    ls_forks_end(&forks);
+    munmap(board, sizeof *board);
+    return waitpid(-1, NULL, WNOHANG) == -1 ? 0 : -1;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_ranks),
-        cmocka_unit_test(crashed_ranks),
-        cmocka_unit_test(failed_ranks),
-        cmocka_unit_test(exited_ranks),
-        cmocka_unit_test(ranks_that_leave),
-        cmocka_unit_test(stopped_ranks),
-        cmocka_unit_test(a_stopped_job_goes_on),
-        cmocka_unit_test(a_child_is_not_the_rank),
-        cmocka_unit_test(a_rank_that_never_joins),
-        cmocka_unit_test(strangers_get_nothing),
-        cmocka_unit_test(a_shortage_is_an_error),
-        cmocka_unit_test(work_fails_with_its_reason),
+        cmocka_unit_test(killed_ranks), cmocka_unit_test(crashed_ranks),    cmocka_unit_test(failed_ranks),
+        cmocka_unit_test(exited_ranks), cmocka_unit_test(ranks_that_leave), cmocka_unit_test(stopped_ranks),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_board, look_for_processes);
 }

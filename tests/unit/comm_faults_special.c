@@ -1,0 +1,274 @@
+/*
+ * No call blocks forever: what the list of faults (comm_faults.c) does not meet. Messages whose partner is gone, jobs
+ * that are stopped as a whole, children that outlive their rank, ranks that never join, work, and too little memory.
+ */
+#include "tests/support/unit.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "comm/comm.h"
+#include "tests/support/forks.h"
+
+#define PATIENT 60.0 /* a timeout that no test waits for */
+#define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
+#define SILENT  0.3
+
+enum { LARGE = 300000 };
+
+static float out[LARGE];
+static float in[LARGE];
+
+/* ---- messages -------------------------------------------------------------------------------------------------------
+ */
+
+/* How a rank meets the end of another: what it does about it. */
+static const char *message_rank(ls_comm *world, int rank, const void *argument) {
+    const int how = *(const int *)argument;
+    const double start = ls_clock_seconds();
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 2) {
+        raise(SIGKILL);
+    }
+    ls_status status = LS_OK;
+    if (how == 0) { /* rank 1 waits for a message of rank 0, which is alive and waits for the dead one */
+        status = ls_comm_recv(world, in, LARGE, LS_F32, rank == 0 ? 2 : 0, 0, NULL);
+    } else if (how == 1) { /* a large message waits to be taken */
+        status = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, NULL);
+    } else if (how == 2) { /* small ones are kept for the receiver, for a while */
+        while (status == LS_OK) {
+            status = ls_comm_send(world, out, 1, LS_F32, 2, 0, NULL);
+        }
+    } else { /* as work */
+        ls_work *works[2];
+        LS_MUST(ls_comm_recv(world, in, 8, LS_F32, 2, 0, &works[0]) == LS_OK);
+        /* The receive may have met the death already, which fails every call that follows. */
+        const ls_status sent = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, &works[1]);
+        while (!ls_work_done(works[0])) {
+        }
+        status = ls_work_wait(works[0]);
+        LS_MUST(sent == LS_OK ? ls_work_wait(works[1]) == status : sent == status && works[1] == NULL);
+    }
+    LS_MUST(failed_with(LS_ERR_PEER, "rank 2 ") && status == LS_ERR_PEER);
+    LS_MUST(ls_clock_seconds() - start < AT_ONCE);
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_PEER);
+    return NULL;
+}
+
+static void killed_partners(void **state) {
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        ls_forks forks;
+        ls_forks_start(&forks, 3, 0, PATIENT, message_rank, &how);
+        const int first = ls_forks_wait(&forks, 0);
+        const int second = ls_forks_wait(&forks, 1);
+        ls_forks_end(&forks);
+        if (first != 0 || second != 0) {
+            fail_msg("how %d: ranks ended with %d and %d", how, first, second);
+        }
+    }
+}
+
+static const char *silent_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        pause();
+    }
+    LS_MUST(ls_comm_recv(world, in, 3, LS_F32, 1, 0, NULL) == LS_ERR_TIMEOUT);
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "ls_comm_recv #1: rank 1 "));
+    return NULL;
+}
+
+static void silent_partners(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, SILENT, silent_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
+}
+
+/* Between threads: a partner that has left, what it sent before that still counts. */
+static ls_status leave_early(ls_comm *world, void *argument) {
+    (void)argument;
+    int32_t number = 7;
+    if (ls_comm_rank(world) == 1) {
+        return ls_comm_send(world, &number, 1, LS_I32, 0, 0, NULL);
+    }
+    number = 0;
+    LS_TRY(ls_comm_recv(world, &number, 1, LS_I32, 1, 0, NULL));
+    if (number != 7) {
+        return ls_fail(LS_ERR_INTERNAL, "received %d", number);
+    }
+    return ls_comm_recv(world, &number, 1, LS_I32, 1, 0, NULL);
+}
+
+static void partners_that_leave(void **state) {
+    (void)state;
+    assert_int_equal(ls_run_threads(2, leave_early, NULL), LS_ERR_PEER);
+    assert_non_null(strstr(ls_error_message(), "ls_comm_recv #2: rank 1 "));
+}
+
+static ls_status own_message(ls_comm *world, void *argument) {
+    (void)argument;
+    int32_t number = 0;
+    return ls_comm_recv(world, &number, 1, LS_I32, ls_comm_rank(world), 0, NULL);
+}
+
+static void nobody_can_send_it(void **state) {
+    (void)state;
+    ls_comm *world = ls_init(NULL);
+    assert_non_null(world);
+    assert_int_equal(own_message(world, NULL), LS_ERR_STATE);
+    assert_int_equal(ls_finalize(), LS_OK);
+}
+
+/* ---- a job that is stopped as a whole goes on afterwards ------------------------------------------------------------
+ */
+
+static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        usleep(300000); /* the other waits meanwhile, and both are stopped */
+    }
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    return NULL;
+}
+
+static void a_stopped_job_goes_on(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, NULL);
+    usleep(150000);
+    kill(forks.processes[1], SIGSTOP);
+    kill(forks.processes[0], SIGSTOP);
+    usleep(1500000);
+    kill(forks.processes[0], SIGCONT);
+    kill(forks.processes[1], SIGCONT);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
+/* ---- children of a rank do not vouch for it -------------------------------------------------------------------------
+ */
+
+static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        if (fork() == 0) {
+            usleep(300000); /* a child that inherited everything outlives the rank */
+            _exit(0);
+        }
+        raise(SIGKILL);
+    }
+    const double start = ls_clock_seconds();
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_PEER);
+    LS_MUST(ls_clock_seconds() - start < AT_ONCE && strstr(ls_error_message(), "rank 1 ") != NULL);
+    return NULL;
+}
+
+static void a_child_is_not_the_rank(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, parent_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
+}
+
+/* ---- joining --------------------------------------------------------------------------------------------------------
+ */
+
+static const char *early_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world == NULL && failed_with(LS_ERR_TIMEOUT, "rank 2 did not join"));
+    return NULL;
+}
+
+static void a_rank_that_never_joins(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 3, 1U << 2, 0.5, early_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
+/* ---- too little memory ----------------------------------------------------------------------------------------------
+ */
+
+static const char *poor_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL);
+    if (rank == 0) { /* as when the machine cannot reserve any more */
+        signal(SIGXFSZ, SIG_DFL);
+        const struct rlimit little = {8 << 20, 8 << 20};
+        LS_MUST(setrlimit(RLIMIT_FSIZE, &little) == 0);
+    }
+    float *small = ls_comm_alloc(world, 1 << 20);
+    LS_MUST(small != NULL);
+    LS_MUST(ls_comm_alloc(world, 16 << 20) == NULL && failed_with(LS_ERR_MEMORY, rank == 0 ? "ulimit -f" : "rank 0"));
+    LS_MUST(ls_comm_alloc(world, (size_t)1 << 56) == NULL && ls_error_status() == LS_ERR_MEMORY);
+    small[0] = (float)rank;
+    LS_MUST(ls_comm_allreduce(world, small, small, 100000, LS_F32, LS_SUM, NULL) == LS_OK && small[0] == 1.0F);
+    return NULL;
+}
+
+static void a_shortage_is_an_error(void **state) {
+    (void)state;
+    assert_true(ls_forks_run(2, PATIENT, poor_rank, NULL));
+}
+
+/* ---- work -----------------------------------------------------------------------------------------------------------
+ */
+
+static const char *work_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL);
+    ls_work *works[3] = {NULL, NULL, NULL};
+    if (rank == 1) {
+        raise(SIGKILL);
+    }
+    for (int i = 0; i < 3; i++) {
+        LS_MUST(ls_comm_allreduce(world, out, out, LARGE, LS_F32, LS_SUM, &works[i]) == LS_OK || i > 0);
+    }
+    const double start = ls_clock_seconds();
+    while (!ls_work_done(works[0])) { /* polling alone finds out, too */
+        LS_MUST(ls_clock_seconds() - start < AT_ONCE);
+    }
+    LS_MUST(ls_work_wait(works[0]) == LS_ERR_PEER && strstr(ls_error_message(), "#1: rank 1 ") != NULL);
+    LS_MUST(works[1] == NULL || ls_work_wait(works[1]) == LS_ERR_PEER);
+    ls_comm_free(world); /* before works[2] is waited for */
+    LS_MUST(works[2] == NULL || ls_work_wait(works[2]) != LS_OK);
+    fflush(NULL);
+    _exit(0);
+}
+
+static void work_fails_with_its_reason(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, work_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_partners),
+        cmocka_unit_test(silent_partners),
+        cmocka_unit_test(partners_that_leave),
+        cmocka_unit_test(nobody_can_send_it),
+        cmocka_unit_test(a_stopped_job_goes_on),
+        cmocka_unit_test(a_child_is_not_the_rank),
+        cmocka_unit_test(a_rank_that_never_joins),
+        cmocka_unit_test(a_shortage_is_an_error),
+        cmocka_unit_test(work_fails_with_its_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
