@@ -1,25 +1,117 @@
 /*
- * Ranks that call different things, on any number of ranks and any backend: every rank learns who called what, no
- * buffer is touched, and the communicator goes on in step. Counts that do not fit, and messages other than wanted,
- * likewise.
+ * Ranks that call different things, on any number of ranks and any backend: each call against each other, and with
+ * another count, dtype, reduction, root or counts per rank, waiting and as work. Every rank learns who called what, no
+ * buffer is touched, and the communicator goes on in step. Messages other than wanted, likewise.
  */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/ranks.h"
+#include "tests/support/reference.h"
+#include "tests/support/steps.h"
 
-#define MOST 5000 /* more than any backend sends along with what it announces */
+/* Calls beyond those of steps.h, and how many there are: messages are not collective. */
+enum { ALLOC = STEP_MESSAGE, SPLIT, CALLS };
 
-static bool untouched(const float *values, size_t count, float expected) {
-    for (size_t i = 0; i < count; i++) {
-        if (values[i] != expected) {
-            return false;
+/* One of the ranks calls something else. */
+typedef struct trial {
+    ls_comm *world;
+    int odd;
+    bool later;
+    int number;
+} trial;
+
+/* ---- what messages must say ----------------------------------------------------------------------------------------
+ */
+
+/* "rank 1" or "ranks 0, 2": the odd one, or all others. */
+static void write_ranks(const trial *t, bool odd, char *text, size_t capacity) {
+    size_t length = 0;
+    int count = 0;
+    char list[128] = "";
+    for (int rank = 0; rank < ls_comm_size(t->world); rank++) {
+        if ((rank == t->odd) == odd) {
+            length += (size_t)snprintf(list + length, sizeof list - length, "%s%d", count == 0 ? "" : ", ", rank);
+            count++;
         }
     }
-    return true;
+    snprintf(text, capacity, "rank%s %s", count == 1 ? "" : "s", list);
 }
 
-static bool says(const char *text) {
-    return strstr(ls_error_message(), text) != NULL;
+static bool has_root(int call) {
+    return call == STEP_BROADCAST || call == STEP_REDUCE || call == STEP_GATHER || call == STEP_GATHERV ||
+           call == STEP_SCATTER || call == STEP_SCATTERV;
+}
+
+/* Each rank has counts of its own. */
+static bool has_own_counts(int call) {
+    return call == STEP_GATHERV || call == STEP_SCATTERV || call == STEP_ALLTOALLV;
+}
+
+/* All ranks give the same counts. */
+static bool has_same_counts(int call) {
+    return call == STEP_ALLGATHERV || call == STEP_REDUCE_SCATTERV;
+}
+
+/* What is said of the call; where ranks give all counts, up to their hash. */
+static void write_detail(int call, const step *s, char *text, size_t capacity) {
+    char elements[64] = "";
+    char root[32] = "";
+    if (call == ALLOC || call == SPLIT || call == STEP_BARRIER) {
+        snprintf(text, capacity, "%s", call == ALLOC ? "alloc of 100 bytes" : call == SPLIT ? "split" : "barrier");
+        return;
+    }
+    size_t total = 0;
+    for (int rank = 0; rank < ls_comm_size(s->comm); rank++) {
+        total += call == STEP_ALLGATHERV ? step_piece(s, rank, 0) : step_piece(s, 0, rank);
+    }
+    if (has_own_counts(call)) {
+        snprintf(elements, sizeof elements, " of %s", ls_dtype_name(s->dtype));
+    } else if (has_same_counts(call)) {
+        snprintf(elements, sizeof elements, " of %zu %s (counts with hash ", total, ls_dtype_name(s->dtype));
+    } else {
+        snprintf(elements, sizeof elements, " of %zu %s", s->count, ls_dtype_name(s->dtype));
+    }
+    if (has_root(call)) {
+        const bool from = call == STEP_BROADCAST || call == STEP_SCATTER || call == STEP_SCATTERV;
+        snprintf(root, sizeof root, " %s rank %d", from ? "from" : "to", s->root);
+    }
+    const bool reduces = step_reduces((step_call)call) && !has_same_counts(call);
+    snprintf(text, capacity, "%s%s%s%s%s", step_name((step_call)call), elements, root, reduces ? ", " : "",
+             reduces ? ls_reduction_name(s->reduction) : "");
+}
+
+static ls_status check_told(const trial *t, bool odd, int call, const step *s) {
+    char ranks[160];
+    char detail[160];
+    char expected[400];
+    write_ranks(t, odd, ranks, sizeof ranks);
+    write_detail(call, s, detail, sizeof detail);
+    snprintf(expected, sizeof expected, "%s called %s", ranks, detail);
+    if (strstr(ls_error_message(), expected) == NULL) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        return ls_fail(LS_ERR_INTERNAL, "\"%s\" does not say \"%s\"", message, expected);
+    }
+    return LS_OK;
+}
+
+/* ---- one trial -----------------------------------------------------------------------------------------------------
+ */
+
+static ls_status make(ls_comm *world, int call, step *s, bool later) {
+    if (call == ALLOC) {
+        return ls_comm_alloc(world, 100) == NULL ? ls_error_status() : LS_OK;
+    }
+    if (call == SPLIT) {
+        ls_comm *made = NULL;
+        const ls_status status = ls_comm_split(world, 0, 0, &made);
+        ls_comm_free(made);
+        return status;
+    }
+    LS_TRY(step_make(s, later ? &s->works[0] : NULL));
+    return ls_work_wait(s->works[0]);
 }
 
 /* The ranks are in step. */
@@ -31,48 +123,171 @@ static ls_status sum_ranks(ls_comm *world) {
     return LS_OK;
 }
 
-static ls_status different_calls(ls_comm *world, float *values, size_t count) {
-    const bool odd = ls_comm_rank(world) == ls_comm_size(world) - 1;
-    for (size_t i = 0; i < MOST; i++) {
-        values[i] = 7;
+/* This rank's call fails, and leaves its memory alone. */
+static ls_status fail_call(const trial *t, int call, step *s) {
+    if (call < STEP_MESSAGE) {
+        LS_TRY(step_prepare(s));
+        step_expect_nothing(s);
     }
-    LS_CHECK((odd ? ls_comm_broadcast(world, values, count, LS_F32, 0, NULL)
-                  : ls_comm_allreduce(world, values, values, count, LS_F32, LS_SUM, NULL)) == LS_ERR_MISMATCH);
-    LS_CHECK(says("ranks called different things: rank") && says("f32, sum (#") && says("from rank 0 (#"));
-    LS_CHECK(ls_comm_allreduce(world, values, values, odd ? count + 1 : count, LS_F32, LS_SUM, NULL) ==
-             LS_ERR_MISMATCH);
-    LS_CHECK(ls_comm_allreduce(world, values, values, count, LS_F32, odd ? LS_MAX : LS_SUM, NULL) == LS_ERR_MISMATCH);
-    LS_CHECK(says(", max (#") && says(", sum (#"));
-    LS_CHECK(ls_comm_reduce(world, values, values, count, odd ? LS_I32 : LS_F32, LS_SUM, 0, NULL) == LS_ERR_MISMATCH);
-    LS_CHECK(ls_comm_gather(world, values, values + MOST, 1, LS_F32, odd ? 1 : 0, NULL) == LS_ERR_MISMATCH);
-    LS_CHECK(untouched(values, MOST, 7));
-    ls_work *work = NULL;
-    LS_CHECK((odd ? ls_comm_barrier(world, &work) : ls_comm_broadcast(world, values, count, LS_F32, 0, &work)) ==
-             LS_OK);
-    LS_CHECK(ls_work_wait(work) == LS_ERR_MISMATCH && says("called barrier (#"));
+    const ls_status status = make(t->world, call, s, t->later);
+    if (status != LS_ERR_MISMATCH) {
+        char text[400];
+        return ls_fail(LS_ERR_INTERNAL, "trial %d: %s gave %s", t->number,
+                       call < STEP_MESSAGE ? step_describe(s, text, sizeof text) : "alloc or split",
+                       ls_status_name(status));
+    }
+    return LS_OK;
+}
+
+static ls_status end_memory(int call, step *s) {
+    return call < STEP_MESSAGE ? step_verify(s) : LS_OK;
+}
+
+/* The odd rank makes the second call. */
+static ls_status disagree(trial *t, int call, step *usual, int other_call, step *other) {
+    const bool odd = ls_comm_rank(t->world) == t->odd;
+    const int mine = odd ? other_call : call;
+    step *s = odd ? other : usual;
+    LS_TRY(fail_call(t, mine, s));
+    LS_TRY(check_told(t, false, call, usual));
+    LS_TRY(check_told(t, true, other_call, other));
+    LS_TRY(end_memory(mine, s));
+    t->number++;
+    t->odd = t->number % ls_comm_size(t->world);
+    t->later = t->number / 2 % 2 == 1;
+    return t->number % 16 == 0 ? sum_ranks(t->world) : LS_OK;
+}
+
+static step describe(const trial *t, int call) {
+    static const size_t counts[] = {3, 300, 20000};
+    return (step){.call = (step_call)(call < STEP_MESSAGE ? call : STEP_BARRIER),
+                  .comm = t->world,
+                  .dtype = LS_F32,
+                  .reduction = LS_SUM,
+                  .count = counts[t->number % 3],
+                  .seed = 7};
+}
+
+/* ---- all kinds -----------------------------------------------------------------------------------------------------
+ */
+
+/* Each call against each other; so two ranks that make two calls in different orders are told twice. */
+static ls_status other_calls(trial *t) {
+    for (int call = 0; call < CALLS; call++) {
+        for (int other = 0; other < CALLS; other++) {
+            step a = describe(t, call);
+            step b = describe(t, other);
+            if (call != other) {
+                LS_TRY(disagree(t, call, &a, other, &b));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status other_counts(trial *t, int call) {
+    static const size_t others[] = {0, 1, 2, 4, 299, 30000};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        step a = describe(t, call);
+        step b = a;
+        b.count = others[i];
+        LS_TRY(disagree(t, call, &a, call, &b));
+    }
+    return LS_OK;
+}
+
+static ls_status other_details(trial *t, int call) {
+    static const ls_dtype dtypes[] = {LS_I32, LS_F64, LS_U8};
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        step a = describe(t, call);
+        step b = a;
+        b.dtype = dtypes[i];
+        LS_TRY(disagree(t, call, &a, call, &b));
+    }
+    step a = describe(t, call);
+    step b = a;
+    if (step_reduces((step_call)call) && !has_same_counts(call)) {
+        b.reduction = LS_MAX;
+        LS_TRY(disagree(t, call, &a, call, &b));
+        a = describe(t, call);
+        b = a;
+    }
+    if (has_root(call)) {
+        b.root = 1;
+        LS_TRY(disagree(t, call, &a, call, &b));
+    }
+    return LS_OK;
+}
+
+/* What the odd rank believes to be sent to or from it; whether that is another number than the others believe. */
+static bool differs(const trial *t, const step *usual, const step *other, int from, int to, char *text,
+                    size_t capacity) {
+    const size_t sent = step_piece(from == t->odd ? other : usual, from, to);
+    const size_t wanted = step_piece(to == t->odd ? other : usual, from, to);
+    snprintf(text, capacity, ": rank %d sends %zu f32 to rank %d, which wants %zu", from, sent, to, wanted);
+    return sent != wanted;
+}
+
+/* Rank by rank the same counts, but the odd one has others. */
+static ls_status other_own_counts(trial *t, int call) {
+    const int size = ls_comm_size(t->world);
+    step usual = describe(t, call);
+    step other = usual;
+    char text[160];
+    bool possible = false;
+    for (other.seed = 100; !possible; other.seed += !possible) {
+        for (int i = 0; i < size * size; i++) {
+            possible = differs(t, &usual, &other, i / size, i % size, text, sizeof text) || possible;
+        }
+    }
+    step *s = ls_comm_rank(t->world) == t->odd ? &other : &usual;
+    LS_TRY(fail_call(t, call, s));
+    bool told = false;
+    for (int i = 0; i < size * size; i++) {
+        told = (differs(t, &usual, &other, i / size, i % size, text, sizeof text) &&
+                strstr(ls_error_message(), text) != NULL) ||
+               told;
+    }
+    LS_CHECK(told);
+    LS_TRY(end_memory(call, s));
+    t->number++;
+    t->odd = t->number % size;
+    t->later = t->number / 2 % 2 == 1;
+    return sum_ranks(t->world);
+}
+
+/* Counts that all ranks must give alike; of the same sum, too. */
+static ls_status other_same_counts(trial *t, int call) {
+    for (uint64_t seed = 20; seed < 24; seed++) {
+        step a = describe(t, call);
+        step b = a;
+        b.seed = seed;
+        b.count = a.count + 1;
+        LS_TRY(disagree(t, call, &a, call, &b));
+    }
+    return LS_OK;
+}
+
+static ls_status every_disagreement(ls_comm *world) {
+    trial t = {.world = world, .odd = ls_comm_size(world) - 1};
+    LS_TRY(other_calls(&t));
+    for (int call = STEP_BROADCAST; call < STEP_MESSAGE; call++) {
+        LS_TRY(other_details(&t, call));
+        if (has_own_counts(call)) {
+            for (int i = 0; i < 6; i++) {
+                LS_TRY(other_own_counts(&t, call));
+            }
+        } else {
+            LS_TRY(has_same_counts(call) ? other_same_counts(&t, call) : other_counts(&t, call));
+        }
+    }
     return sum_ranks(world);
 }
 
-/* Rank 0 gives its neighbour `count` elements, which wants one less. */
-static ls_status different_counts(ls_comm *world, float *values, size_t count) {
-    const int size = ls_comm_size(world);
-    const int rank = ls_comm_rank(world);
-    size_t sent[64] = {0};
-    size_t wanted[64] = {0};
-    LS_CHECK(size <= 64);
-    sent[1] = rank == 0 ? count : 0;
-    wanted[0] = rank == 1 ? count - 1 : 0;
-    for (size_t i = 0; i < 2 * MOST; i++) {
-        values[i] = 3;
-    }
-    LS_CHECK(ls_comm_alltoallv(world, values, sent, NULL, values + MOST, wanted, NULL, LS_F32, NULL) ==
-             LS_ERR_MISMATCH);
-    LS_CHECK(says(": rank 0 sends ") && says(" f32 to rank 1, which wants "));
-    LS_CHECK(untouched(values, 2 * MOST, 3));
-    return sum_ranks(world);
-}
+/* ---- messages ------------------------------------------------------------------------------------------------------
+ */
 
-static ls_status different_messages(ls_comm *world, float *values, size_t count) {
+static ls_status other_messages(ls_comm *world, float *values, size_t count) {
     const int rank = ls_comm_rank(world);
     if (rank == 0) {
         ls_work *work[2] = {NULL, NULL};
@@ -87,21 +302,31 @@ static ls_status different_messages(ls_comm *world, float *values, size_t count)
     } else if (rank == 1) {
         memset(values, 0, count * sizeof *values);
         LS_CHECK(ls_comm_recv(world, values, count - 1, LS_F32, 0, 5, NULL) == LS_ERR_MISMATCH);
-        LS_CHECK(says("rank 0 sent ") && says("but this rank wants ") && untouched(values, count, 0));
-        LS_CHECK(ls_comm_recv(world, values, count, LS_F32, 0, 5, NULL) == LS_OK && untouched(values, count, 2));
+        LS_CHECK(strstr(ls_error_message(), "rank 0 sent ") != NULL &&
+                 strstr(ls_error_message(), "but this rank wants ") != NULL);
+        LS_CHECK(values[0] == 0 && values[count - 1] == 0);
+        LS_CHECK(ls_comm_recv(world, values, count, LS_F32, 0, 5, NULL) == LS_OK);
+        LS_CHECK(values[0] == 2 && values[count - 1] == 2);
     }
     return sum_ranks(world);
 }
 
+static ls_status every_message(ls_comm *world) {
+    static const size_t counts[] = {2, 40, 300, 5000, 100000};
+    float *values = malloc(100000 * sizeof *values);
+    LS_CHECK(values != NULL);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        LS_TRY(other_messages(world, values, counts[i]));
+    }
+    free(values);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
-    static const size_t counts[] = {2, 40, 300, MOST - 1};
-    static _Thread_local float own[2 * MOST]; /* ranks may be threads */
-    float *values = own;
     LS_TRY(sum_ranks(world));
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0] && ls_comm_size(world) > 1; i++) {
-        LS_TRY(different_calls(world, values, counts[i]));
-        LS_TRY(different_counts(world, values, counts[i]));
-        LS_TRY(different_messages(world, values, counts[i]));
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(every_disagreement(world));
+        LS_TRY(every_message(world));
     }
     return LS_OK;
 }

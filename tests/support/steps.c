@@ -70,8 +70,7 @@ static size_t varied(const step *s, int from, int to) {
     }
 }
 
-/* Elements that `from` sends to `to`; of a reduction, those that `to` gets. */
-static size_t piece(const step *s, int from, int to) {
+size_t step_piece(const step *s, int from, int to) {
     const nature *n = &natures[s->call];
     const int size = ls_comm_size(s->comm);
     if (s->call == STEP_BARRIER || (n->to_root && to != s->root) || (n->from_root && from != s->root) ||
@@ -104,7 +103,7 @@ static void lay_out_sent(step *s) {
     const int rank = ls_comm_rank(s->comm);
     const int size = ls_comm_size(s->comm);
     for (int to = 0; to < size; to++) {
-        s->out.counts[to] = piece(s, rank, to);
+        s->out.counts[to] = step_piece(s, rank, to);
     }
     if (n->cuts) {
         lay_out(s, &s->out);
@@ -125,7 +124,7 @@ static void lay_out_received(step *s) {
     const int rank = ls_comm_rank(s->comm);
     const int size = ls_comm_size(s->comm);
     for (int from = 0; from < size; from++) {
-        s->in.counts[from] = piece(s, from, rank);
+        s->in.counts[from] = step_piece(s, from, rank);
     }
     if (n->assembles) {
         lay_out(s, &s->in);

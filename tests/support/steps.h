@@ -97,6 +97,9 @@ ls_status step_verify(step *s);
 /* Ends the memory without a look. */
 void step_discard(step *s);
 
+/* Elements that rank `from` sends to rank `to`; of a reduction, those that `to` gets. */
+size_t step_piece(const step *s, int from, int to);
+
 /* "broadcast", ... of the public call; "message" and "ring" are sends and receives. */
 const char *step_name(step_call call);
 
