@@ -207,6 +207,43 @@ static void test_sums_do_not_depend_on_the_address(void **state) {
     }
 }
 
+static double sum_of(double *numbers, int64_t count) {
+    double sum = 0;
+    ls_tensor x = {.data = numbers,
+                   .dtype = LS_F64,
+                   .count = count,
+                   .ndim = 1,
+                   .size = {count},
+                   .stride = {1},
+                   .contiguous = true};
+    ls_tensor y = {
+        .data = &sum, .dtype = LS_F64, .count = 1, .ndim = 1, .size = {1}, .stride = {1}, .contiguous = true};
+    assert_int_equal(ls_cpu_sum(NULL, &y, &x), LS_OK);
+    return sum;
+}
+
+/* As ranks that add up their sums in a balanced tree rely on. */
+static void test_equal_shares_sum_to_the_bits_of_the_whole(void **state) {
+    (void)state;
+    enum { COUNT = 10000 };
+    double numbers[COUNT], shares[16];
+    for (int64_t i = 0; i < COUNT; i++) {
+        numbers[i] = ls_random_normal(1, 3, (uint64_t)i);
+    }
+    const double whole = sum_of(numbers, COUNT);
+    for (int count = 2; count <= 16; count *= 2) {
+        for (int i = 0; i < count; i++) {
+            shares[i] = sum_of(numbers + i * (COUNT / count), COUNT / count);
+        }
+        for (int step = 1; step < count; step *= 2) {
+            for (int i = 0; i < count; i += 2 * step) {
+                shares[i] += shares[i + step];
+            }
+        }
+        assert_memory_equal(&shares[0], &whole, sizeof whole);
+    }
+}
+
 static void test_extremes_of_nan(void **state) {
     (void)state;
     for (int64_t place = 0; place < 40; place++) {
@@ -309,6 +346,7 @@ int main(void) {
         cmocka_unit_test(test_sums_of_matrices),
         cmocka_unit_test(test_long_sums_keep_their_digits),
         cmocka_unit_test(test_sums_do_not_depend_on_the_address),
+        cmocka_unit_test(test_equal_shares_sum_to_the_bits_of_the_whole),
         cmocka_unit_test(test_extremes_of_nan),
         cmocka_unit_test(test_along_every_axis),
         cmocka_unit_test(test_a_dtype_without_kernel_is_named),

@@ -3,14 +3,15 @@
  * Where the innermost axis is kept, a tile of columns is reduced at a time, row by row of memory; where it is reduced,
  * the row is read as rows of LANES numbers, so that both are the same loop. Eight rows at a time are joined as a tree
  * and then join their column's running value, which for sums of f32 is a double. The order in which numbers are joined
- * depends on sizes and steps only.
+ * depends on sizes and steps only. A whole dense tensor is halved first, as long as that goes, so that in f64 its sum
+ * has the bits of the sums of equal shares of it that a balanced tree of ranks adds up.
  */
 #include <math.h>
 
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/loop.h"
 
-enum { LANES = 16, TILE = 128 };
+enum { LANES = 16, TILE = 128, LEAF = 1024 };
 
 /* The running values of a tile. */
 typedef union ls_running {
@@ -27,7 +28,8 @@ typedef struct ls_reduction {
     void (*start)(ls_running *running, int64_t columns);
     void (*rows)(ls_running *running, const void *x, int64_t rows, int64_t row_step, int64_t columns,
                  int64_t column_step);
-    void (*fold)(ls_running *running); /* joins LANES columns into the first */
+    void (*fold)(ls_running *running);                          /* joins LANES columns into the first */
+    void (*join)(ls_running *running, const ls_running *other); /* the first columns */
     void (*put)(const ls_running *running, int64_t columns, void *y, int64_t step, bool onto); /* onto: joins y */
 } ls_reduction;
 
@@ -85,6 +87,9 @@ typedef struct ls_reduction {
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
+    static void name##_merge(ls_running *running, const ls_running *other) {                                           \
+        running->RUNNING[0] = name##_join(running->RUNNING[0], other->RUNNING[0]);                                     \
+    }                                                                                                                  \
     static void name##_put(const ls_running *running, int64_t columns, void *y, int64_t step, bool onto) {             \
         R *const to = y;                                                                                               \
         for (int64_t i = 0; i < columns; i++) {                                                                        \
@@ -126,7 +131,7 @@ REDUCTION(, min_i32, int32_t, int32_t, int32_t, int32_t, i32, INT32_MAX, MINIMUM
 REDUCTION(, min_u8, uint8_t, uint8_t, uint8_t, uint8_t, u8, UINT8_MAX, MINIMUM)
 
 #define ROW(name)                                                                                                      \
-    { name##_start, name##_rows, name##_fold, name##_put }
+    { name##_start, name##_rows, name##_fold, name##_merge, name##_put }
 #define TABLE(name, b8)                                                                                                \
     static const ls_reduction name##_table[LS_DTYPE_COUNT] = {                                                         \
         [LS_F32] = ROW(name##_f32), [LS_F64] = ROW(name##_f64), [LS_I64] = ROW(name##_i64),                            \
@@ -217,12 +222,25 @@ static void reduce_planned(const ls_reduction *reduction, ls_tensor *y, const ls
     ls_loop_walk(&kept, kept.ndim - 1, reduce_place, &reducing);
 }
 
+/* Into the first running value: each half for itself, while they are equal and long enough to make that cheap. */
+static void reduce_halves(const ls_reduction *reduction, ls_running *running, int64_t element, int64_t n,
+                          const char *x) {
+    if (n <= LEAF || n % 2 != 0) {
+        reduction->start(running, LANES);
+        reduce_row(reduction, running, element, n, x, 1);
+        reduction->fold(running);
+        return;
+    }
+    ls_running second;
+    reduce_halves(reduction, running, element, n / 2, x);
+    reduce_halves(reduction, &second, element, n / 2, x + n / 2 * element);
+    reduction->join(running, &second);
+}
+
 /* The whole of a dense tensor into one number needs no plan. */
 static void reduce_all(const ls_reduction *reduction, ls_tensor *y, const ls_tensor *x, bool onto) {
     ls_running running;
-    reduction->start(&running, LANES);
-    reduce_row(reduction, &running, (int64_t)ls_dtype_size(x->dtype), x->count, x->data, 1);
-    reduction->fold(&running);
+    reduce_halves(reduction, &running, (int64_t)ls_dtype_size(x->dtype), x->count, x->data);
     reduction->put(&running, 1, y->data, 1, onto);
 }
 
