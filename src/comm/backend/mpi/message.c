@@ -9,14 +9,6 @@
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
 
-static int rank_of(const ls_mpi *mpi, int source) {
-    int rank = 0;
-    while (rank < mpi->size - 1 && mpi->ranks[rank] != source) {
-        rank++;
-    }
-    return rank;
-}
-
 /* Begins to receive content that did not fit the packet. */
 static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target) {
     ls_mpi_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
@@ -37,12 +29,12 @@ static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const
     return ls_mpi_take(mpi, header->from, LS_MPI_CONTENTS, into, header->bytes, &arrival->open);
 }
 
-static ls_status take_packet(ls_mpi *mpi, int from, const ls_mpi_packet *packet) {
+static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
     if (packet->header.operation == LS_MPI_LEFT) {
-        mpi->left[from] = true;
+        mpi->left[packet->header.root] |= LS_MPI_HEARD_SENDS;
         return LS_OK;
     }
-    const ls_match_header header = {.from = from,
+    const ls_match_header header = {.from = packet->header.root,
                                     .tag = packet->header.tag,
                                     .dtype = (ls_dtype)packet->header.dtype,
                                     .count = (size_t)packet->header.count,
@@ -77,24 +69,26 @@ static void end_contents(ls_mpi *mpi) {
 }
 
 ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
-    for (int there = 1; there != 0;) {
-        MPI_Status status;
-        ls_mpi_packet packet;
-        const int tag = mpi->tags + (int)LS_MPI_MESSAGES;
-        int code = MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->comm, &there, &status);
-        if (code == MPI_SUCCESS && there != 0) {
-            code = MPI_Recv(&packet, (int)sizeof packet, MPI_BYTE, status.MPI_SOURCE, tag, mpi->comm, &status);
-        }
-        if (code != MPI_SUCCESS) {
-            return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm_recv", "MPI_Recv", code));
-        }
-        if (there != 0) {
+    for (bool here = true; here && mpi->letters != NULL;) {
+        LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &here));
+        if (here) {
             *moved = true;
-            LS_TRY(take_packet(mpi, rank_of(mpi, status.MPI_SOURCE), &packet));
+            LS_TRY(take_packet(mpi, &mpi->letters->packet));
+            LS_TRY(ls_mpi_box_ask(mpi, mpi->letters));
         }
     }
     end_contents(mpi);
     return LS_OK;
+}
+
+/* Messages are taken in from the first send or receive on. */
+static ls_status open_letters(ls_mpi *mpi) {
+    ls_mpi_mailbox *letters = ls_allocate_zeroed(1, sizeof *letters);
+    if (letters == NULL) {
+        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *letters));
+    }
+    mpi->letters = letters;
+    return ls_mpi_box_open(mpi, letters, LS_MPI_MESSAGES, -1);
 }
 
 /* ---- what is posted ------------------------------------------------------------------------------------------------
@@ -110,21 +104,60 @@ static void end_request(ls_mpi *mpi, ls_mpi_request *asked) {
         link = &(*link)->next;
     }
     *link = asked->next;
-    ls_free(asked);
+    asked->next = mpi->spare;
+    mpi->spare = asked;
+}
+
+/* A new request, on the list of those that are under way. */
+static ls_mpi_request *make_request(ls_mpi *mpi, const ls_call *call) {
+    ls_mpi_request *asked = mpi->spare;
+    if (asked != NULL) {
+        mpi->spare = asked->next;
+    } else {
+        asked = ls_allocate(sizeof *asked);
+        if (asked == NULL) {
+            return NULL;
+        }
+    }
+    asked->next = mpi->requests;
+    asked->call = *call;
+    asked->open = 0;
+    asked->receipt = NULL;
+    asked->waited_ns = 0;
+    mpi->requests = asked;
+    return asked;
+}
+
+static void free_requests(ls_mpi_request *list) {
+    while (list != NULL) {
+        ls_mpi_request *next = list->next;
+        ls_free(list);
+        list = next;
+    }
 }
 
 static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
     const size_t data = bytes <= LS_MPI_ROOM ? bytes : 0;
-    asked->packet.header = (ls_mpi_header){
-        .operation = LS_OP_SEND, .dtype = (int32_t)call->dtype, .tag = call->tag, .count = call->count, .bytes = bytes};
+    asked->packet.header = (ls_mpi_header){.operation = LS_OP_SEND,
+                                           .dtype = (int32_t)call->dtype,
+                                           .root = mpi->rank,
+                                           .tag = call->tag,
+                                           .count = call->count,
+                                           .bytes = bytes};
     if (data != 0) {
         memcpy(asked->packet.data, call->send, data);
     }
     const size_t length = sizeof asked->packet.header + data;
     LS_TRY(ls_mpi_give(mpi, call->root, LS_MPI_MESSAGES, &asked->packet, length, &asked->open));
     return data == bytes ? LS_OK : ls_mpi_give(mpi, call->root, LS_MPI_CONTENTS, call->send, bytes, &asked->open);
+}
+
+/* Looks once at all that was posted, and at what others sent. */
+static ls_status poll(ls_mpi *mpi, bool *moved) {
+    LS_TRY(ls_mpi_poll(mpi, moved));
+    return ls_mpi_poll_messages(mpi, moved);
 }
 
 ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
@@ -139,20 +172,18 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
     if (call->operation == LS_OP_SEND && call->root == mpi->rank) {
         return ls_match_send_self(&mpi->match, mpi->rank, call);
     }
-    ls_mpi_request *asked = ls_allocate(sizeof *asked);
+    if (mpi->letters == NULL) {
+        LS_TRY(open_letters(mpi));
+    }
+    ls_mpi_request *asked = make_request(mpi, call);
     if (asked == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_send", sizeof *asked));
     }
-    asked->next = mpi->requests;
-    asked->call = *call;
-    asked->open = 0;
-    asked->receipt = NULL;
-    asked->waited_ns = 0;
-    mpi->requests = asked;
+    ls_mpi_stir(mpi);
     ls_status status =
         call->operation == LS_OP_SEND ? begin_send(mpi, asked) : ls_match_receive(&mpi->match, call, &asked->receipt);
-    if (status == LS_OK) {
-        status = ls_mpi_poll(mpi, &moved);
+    if (status == LS_OK && !has_finished(asked)) {
+        status = poll(mpi, &moved);
     }
     if (status != LS_OK || (asked->receipt == NULL && asked->open == 0)) {
         end_request(mpi, asked);
@@ -168,7 +199,7 @@ static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
     /* What a rank sent before it left has arrived before the news, but for content that may be on its way. */
-    if (mpi->left[call->root] && (asked->receipt == NULL || !asked->receipt->claimed)) {
+    if ((mpi->left[call->root] & LS_MPI_HEARD_SENDS) != 0 && (asked->receipt == NULL || !asked->receipt->claimed)) {
         return ls_mpi_give_up(
             mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root));
     }
@@ -182,11 +213,13 @@ static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
 static ls_status wait_for(ls_mpi *mpi, ls_mpi_request *asked, bool wait) {
     for (;;) {
         bool moved = false;
-        LS_TRY(ls_mpi_poll(mpi, &moved));
+        LS_TRY(poll(mpi, &moved));
         if (has_finished(asked)) {
             return LS_OK;
         }
-        if (!moved) {
+        if (moved) {
+            ls_mpi_stir(mpi);
+        } else {
             ls_mpi_pause(mpi, &asked->waited_ns);
             LS_TRY(look(mpi, asked));
         }
@@ -211,9 +244,9 @@ ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished) {
 }
 
 void ls_mpi_free_messages(ls_mpi *mpi) {
-    while (mpi->requests != NULL) {
-        end_request(mpi, mpi->requests);
-    }
+    free_requests(mpi->requests);
+    free_requests(mpi->spare);
+    ls_free(mpi->letters);
     while (mpi->arrivals != NULL) {
         ls_mpi_arrival *next = mpi->arrivals->next;
         ls_free(mpi->arrivals->refused);

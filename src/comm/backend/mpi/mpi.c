@@ -15,13 +15,18 @@ static int64_t next_context;
  */
 
 static void discard(ls_mpi *mpi) {
+    if (mpi->abandoned) {
+        return; /* what MPI may still read and write stays */
+    }
     ls_mpi_free_messages(mpi);
     ls_free(mpi->ranks);
     ls_free(mpi->transfers);
+    ls_free(mpi->boxes);
     ls_free(mpi->sent);
-    ls_free(mpi->got);
     ls_free(mpi->found);
+    ls_free(mpi->sources);
     ls_free(mpi->left);
+    ls_free(mpi->scratch);
     ls_free(mpi);
 }
 
@@ -36,16 +41,19 @@ static ls_mpi *make(const ls_join *join) {
     mpi->size = join->size;
     mpi->timeout_ns = join->timeout < 1e9 ? (uint64_t)(join->timeout * 1e9) : UINT64_MAX;
     mpi->ranks = ls_allocate(size * sizeof *mpi->ranks);
+    mpi->boxes = ls_allocate_zeroed(size, sizeof *mpi->boxes);
     mpi->sent = ls_allocate_zeroed(size, sizeof *mpi->sent);
-    mpi->got = ls_allocate_zeroed(size, sizeof *mpi->got);
     mpi->found = ls_allocate_zeroed(size, sizeof *mpi->found);
+    mpi->sources = ls_allocate_zeroed(size, sizeof *mpi->sources);
     mpi->left = ls_allocate_zeroed(size, sizeof *mpi->left);
-    if (mpi->ranks == NULL || mpi->sent == NULL || mpi->got == NULL || mpi->found == NULL || mpi->left == NULL) {
+    if (mpi->ranks == NULL || mpi->boxes == NULL || mpi->sent == NULL || mpi->found == NULL || mpi->sources == NULL ||
+        mpi->left == NULL) {
         discard(mpi);
         return NULL;
     }
     for (int rank = 0; rank < mpi->size; rank++) {
         mpi->ranks[rank] = rank;
+        mpi->boxes[rank].request = MPI_REQUEST_NULL;
     }
     return mpi;
 }
@@ -63,6 +71,11 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
     mpi->wire = wire;
     mpi->comm = wire->comm;
     mpi->tags = (int)context * LS_MPI_KINDS;
+    for (int rank = 0; rank < mpi->size; rank++) {
+        if (rank != mpi->rank) {
+            LS_TRY(ls_mpi_box_open(mpi, &mpi->boxes[rank], LS_MPI_HEADERS, rank));
+        }
+    }
     return LS_OK;
 }
 
@@ -114,17 +127,34 @@ static ls_status mpi_open(const ls_join *join, void **state) {
     return LS_OK;
 }
 
+/* Ends the mailboxes. What was heard there of ranks that left will not be heard again. */
+static void close_boxes(ls_mpi *mpi) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        ls_mpi_mailbox *box = &mpi->boxes[rank];
+        ls_mpi_box_close(box);
+        mpi->left[rank] |= box->packet.header.operation == LS_MPI_LEFT ? LS_MPI_HEARD_CALLS : 0;
+    }
+    if (mpi->letters != NULL) {
+        ls_mpi_box_close(mpi->letters);
+        const ls_mpi_header *header = &mpi->letters->packet.header;
+        if (header->operation == LS_MPI_LEFT) {
+            mpi->left[header->root] |= LS_MPI_HEARD_SENDS;
+        }
+    }
+    for (int rank = 0; rank < mpi->size; rank++) {
+        mpi->wire->farewells += rank == mpi->rank ? 0 : 2 - __builtin_popcount(mpi->left[rank]);
+    }
+}
+
 static void mpi_close(void *state) {
     ls_mpi *mpi = state;
     if (mpi->ended) {
         ls_mpi_note_failure();
     }
     ls_mpi_count_world(mpi->world ? -1 : 0);
-    for (int rank = 0; rank < mpi->size; rank++) {
-        mpi->wire->farewells += rank == mpi->rank ? 0 : mpi->left[rank] ? 1 : 2;
-    }
     if (ls_mpi_runs()) { /* else the program finalized MPI too early */
         (void)ls_mpi_give_up(mpi, LS_OK);
+        close_boxes(mpi);
     }
     ls_mpi_wire_release(mpi->wire);
     discard(mpi);
@@ -250,6 +280,10 @@ static const ls_backend backend = {
     .close = mpi_close,
     .begin = {[LS_OP_BARRIER] = ls_mpi_exchange,
               [LS_OP_BROADCAST] = ls_mpi_exchange,
+              [LS_OP_ALLREDUCE] = ls_mpi_reduce,
+              [LS_OP_REDUCE] = ls_mpi_reduce,
+              [LS_OP_REDUCE_SCATTER] = ls_mpi_reduce,
+              [LS_OP_REDUCE_SCATTERV] = ls_mpi_reduce,
               [LS_OP_GATHER] = ls_mpi_exchange,
               [LS_OP_GATHERV] = ls_mpi_exchange,
               [LS_OP_ALLGATHER] = ls_mpi_exchange,

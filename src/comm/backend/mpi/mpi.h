@@ -3,10 +3,11 @@
  * that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that disagree are told so;
  * MPI's own collectives promise none of this.
  *
- * process.c starts MPI and leaves it; mpi.c opens, divides and closes; transfer.c moves messages and waits; exchange.c
- * is every collective; message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that the
- * program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
- * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
+ * process.c starts MPI and leaves it; mpi.c opens, divides and closes; transfer.c moves messages and waits; agree.c
+ * begins every collective, compares what the ranks call and ends it; exchange.c moves data, reduction.c reduces;
+ * message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the
+ * wire of everything that comes of it: a communicator has a context, a number that no other communicator of its ranks
+ * has, and the MPI tag is made of it and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -21,6 +22,7 @@ typedef enum ls_mpi_kind {
     LS_MPI_HEADERS = 0, /* a rank's call, with what fits of its data */
     LS_MPI_VERDICTS,    /* whether counts fit */
     LS_MPI_PIECES,      /* data of calls */
+    LS_MPI_RESULTS,     /* parts of a reduction */
     LS_MPI_MESSAGES,    /* sends, with what fits of their data */
     LS_MPI_CONTENTS,    /* data of sends */
     LS_MPI_KINDS = 8
@@ -33,17 +35,18 @@ typedef struct ls_mpi_header {
     uint32_t operation;
     int32_t dtype;
     int32_t reduction;
-    int32_t root;
+    int32_t root; /* of a message: the rank that sends it */
     int32_t tag;
     uint32_t layout;
     uint64_t agreed;
     uint64_t sequence;
     uint64_t count; /* elements for the receiver of this header */
-    uint64_t bytes; /* the same */
+    uint64_t bytes; /* that come with it: in the packet where they fit, else in a message of their own */
 } ls_mpi_header;
 
-/* Data up to this size travels behind the header. */
-#define LS_MPI_ROOM 1024
+/* Data up to this size travels behind the header. A packet stays below what Open MPI sends without asking (4 KiB with
+ * its own header). */
+#define LS_MPI_ROOM (3968 - sizeof(ls_mpi_header))
 
 typedef struct ls_mpi_packet {
     ls_mpi_header header;
@@ -92,10 +95,35 @@ typedef struct ls_mpi_wire {
     int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
 } ls_mpi_wire;
 
+/* What a rank receives from another in its next call: asked for ahead, since a message that is expected costs less. */
+typedef struct ls_mpi_mailbox {
+    MPI_Request request; /* persistent */
+    bool asked;          /* it is under way */
+    ls_mpi_packet packet;
+} ls_mpi_mailbox;
+
 typedef struct ls_mpi ls_mpi;
 
 /* What comes when all transfers of a call have ended. */
 typedef ls_status ls_mpi_stage(ls_mpi *mpi, bool *finished);
+
+/* A piece of memory. */
+typedef struct ls_mpi_block {
+    const unsigned char *data;
+    size_t count; /* elements */
+    size_t bytes;
+} ls_mpi_block;
+
+/* What a call sends to a rank at first, before all is agreed. */
+typedef ls_mpi_block ls_mpi_opening(const ls_mpi *mpi, int to);
+
+/* How a reduction is cut: see reduction.c. */
+typedef struct ls_mpi_plan {
+    bool shares;   /* each rank reduces a share, which then goes to those that want it */
+    size_t chunk;  /* elements of a part that are reduced at a time */
+    size_t chunks; /* of the largest part */
+    size_t done;   /* chunks that were reduced */
+} ls_mpi_plan;
 
 struct ls_mpi {
     ls_mpi_wire *wire;
@@ -113,20 +141,37 @@ struct ls_mpi {
     uint64_t looked_ns; /* when the last of these was */
 
     ls_call call;
+    ls_mpi_header own;
+    ls_mpi_stage *agreed; /* what comes when all ranks call the same */
     ls_mpi_stage *stage;
-    size_t open;         /* transfers of the call */
-    uint64_t waited_ns;  /* since one of them ended */
-    ls_mpi_packet *sent; /* one per rank, as the next three */
-    ls_mpi_packet *got;
+    size_t early;          /* sends that went out before all was agreed, and are still under way */
+    size_t open;           /* the other transfers of the call */
+    bool settled;          /* all is agreed, or not: what goes on now waits for early sends too */
+    int silent;            /* ranks whose header of the call has not come */
+    uint64_t waited_ns;    /* since something of the call moved */
+    ls_mpi_mailbox *boxes; /* one per rank, as the next four */
+    ls_mpi_packet *sent;
     ls_mpi_verdict *found; /* by each rank, in an exchange of verdicts */
-    bool *left;            /* who makes no more sends */
+    const void **sources;
+    unsigned char *left; /* LS_MPI_HEARD_ of who makes no more calls, who no more sends */
+    ls_mpi_plan plan;
+    unsigned char *scratch;
+    size_t scratch_bytes;
 
     ls_match match;
+    ls_mpi_mailbox *letters; /* where messages of any rank arrive; NULL until this rank sends or receives */
     ls_mpi_request *requests;
+    ls_mpi_request *spare; /* kept, so that a steady state allocates nothing */
     ls_mpi_arrival *arrivals;
     bool world; /* no part of another communicator */
     bool ended; /* the others were told that this rank left */
+    ls_mpi_header farewell;
+    bool abandoned; /* MPI may still write to memory of this state */
 };
+
+/* What was heard of a rank that left. */
+#define LS_MPI_HEARD_CALLS 1 /* where headers are expected */
+#define LS_MPI_HEARD_SENDS 2 /* where messages are */
 
 /* ---- process.c -----------------------------------------------------------------------------------------------------
  */
@@ -155,27 +200,64 @@ void ls_mpi_note_failure(void);
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open);
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open);
 
-/* Looks at all transfers once, and takes in messages; `*moved` becomes true when anything ended. */
+/* Looks at all transfers once; `*moved` becomes true when any ended. */
 ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved);
+
+/* Begins to count looks in vain anew. */
+void ls_mpi_stir(ls_mpi *mpi);
 
 /* A pause after a look in vain: none at first, longer later. Adds the time since the last one to `*waited_ns`, but not
  * time in which this process itself was stopped. */
 void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns);
 
+/* Mailboxes: one of packets of `kind` from `peer` (-1: anybody), asking for the next, looking whether it came, and the
+ * end. */
+ls_status ls_mpi_box_open(ls_mpi *mpi, ls_mpi_mailbox *box, ls_mpi_kind kind, int peer);
+ls_status ls_mpi_box_ask(ls_mpi *mpi, ls_mpi_mailbox *box);
+ls_status ls_mpi_box_look(ls_mpi *mpi, ls_mpi_mailbox *box, bool *here);
+void ls_mpi_box_close(ls_mpi_mailbox *box);
+
 /* Ends all transfers after a failure of `status`, which it returns, and tells the other ranks. */
 ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status);
 
-/* Tells the other ranks, once, that this one makes no more calls. */
-void ls_mpi_leave(ls_mpi *mpi);
-
 /* The error of an MPI call that failed on behalf of `call`. */
 ls_status ls_mpi_fail(const char *call, const char *function, int code);
+
+/* ---- agree.c -------------------------------------------------------------------------------------------------------
+ */
+
+/* Begins a call: tells all ranks of it, with what `opening` says, and goes on with `agreed` when all call the same. */
+ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening, ls_mpi_stage *agreed);
+
+/* Goes on with `stage` once all is here that is under way now. */
+ls_status ls_mpi_settle(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished);
+
+/* Goes on where ranks turned out to want different things: takes what was sent too early, then fails with `stage`. */
+ls_status ls_mpi_disagree(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished);
+
+/* Scratch memory of the call, at least `bytes`. Its lack ends the communicator. */
+ls_status ls_mpi_reserve(ls_mpi *mpi, size_t bytes, unsigned char **memory);
+
+/* What rank `from` sent at first, if it is in its packet; NULL when it follows. */
+const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from);
+
+/* The last stage: a call is over. */
+ls_status ls_mpi_end(ls_mpi *mpi, bool *finished);
+
+ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
+
+/* Names the call in progress: "ls_comm_allreduce #17". */
+const char *ls_mpi_name(const ls_mpi *mpi, char text[64]);
 
 /* ---- exchange.c ----------------------------------------------------------------------------------------------------
  */
 
 ls_backend_begin ls_mpi_exchange;
-ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
+
+/* ---- reduction.c ---------------------------------------------------------------------------------------------------
+ */
+
+ls_backend_begin ls_mpi_reduce;
 
 /* ---- message.c -----------------------------------------------------------------------------------------------------
  */
@@ -183,7 +265,7 @@ ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
 ls_status ls_mpi_post(void *state, const ls_call *call, void **request);
 ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished);
 
-/* Takes in what others sent. */
+/* Takes in what others sent, once this rank sends or receives. */
 ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved);
 
 void ls_mpi_free_messages(ls_mpi *mpi);

@@ -22,6 +22,13 @@ ls_status ls_mpi_fail(const char *call, const char *function, int code) {
     return ls_fail(LS_ERR_IO, "%s: %s: %s", call, function, text);
 }
 
+static ls_status fail(ls_mpi *mpi, const char *function, int code) {
+    return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm", function, code));
+}
+
+/* ---- transfers -----------------------------------------------------------------------------------------------------
+ */
+
 /* Room for one more transfer; NULL and an error when there is no memory. */
 static ls_mpi_transfer *next_transfer(ls_mpi *mpi) {
     if (mpi->transfer_count == mpi->transfer_capacity) {
@@ -44,27 +51,27 @@ static ls_status reserve(ls_mpi *mpi, ls_mpi_transfer **transfer) {
     return *transfer != NULL ? LS_OK : ls_mpi_give_up(mpi, LS_ERR_MEMORY);
 }
 
-static ls_status begun(ls_mpi *mpi, ls_mpi_transfer *transfer, const char *function, int code, size_t *open) {
-    if (code != MPI_SUCCESS) {
-        return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm", function, code));
-    }
-    transfer->open = open;
-    mpi->transfer_count++;
-    ++*open;
-    return LS_OK;
-}
-
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open) {
     for (size_t done = 0; done < bytes; done += CHUNK_BYTES) {
         const size_t chunk = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
         ls_mpi_transfer *next = NULL;
         LS_TRY(reserve(mpi, &next));
-        next->peer = peer;
-        next->receives = false;
-        LS_TRY(begun(mpi, next, "MPI_Isend",
-                     MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                               mpi->tags + (int)kind, mpi->comm, &next->request),
-                     open));
+        int ended = 0;
+        int code = MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
+                             mpi->tags + (int)kind, mpi->comm, &next->request);
+        if (code == MPI_SUCCESS && chunk <= sizeof(ls_mpi_packet)) { /* so little has gone at once, as a rule */
+            code = MPI_Test(&next->request, &ended, MPI_STATUS_IGNORE);
+        }
+        if (code != MPI_SUCCESS) {
+            return fail(mpi, "MPI_Isend", code);
+        }
+        if (ended == 0) {
+            next->peer = peer;
+            next->receives = false;
+            next->open = open;
+            mpi->transfer_count++;
+            ++*open;
+        }
     }
     return LS_OK;
 }
@@ -74,12 +81,16 @@ ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_
         const size_t chunk = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
         ls_mpi_transfer *next = NULL;
         LS_TRY(reserve(mpi, &next));
+        const int code = MPI_Irecv((unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
+                                   mpi->tags + (int)kind, mpi->comm, &next->request);
+        if (code != MPI_SUCCESS) {
+            return fail(mpi, "MPI_Irecv", code);
+        }
         next->peer = peer;
         next->receives = true;
-        LS_TRY(begun(mpi, next, "MPI_Irecv",
-                     MPI_Irecv((unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                               mpi->tags + (int)kind, mpi->comm, &next->request),
-                     open));
+        next->open = open;
+        mpi->transfer_count++;
+        ++*open;
     }
     return LS_OK;
 }
@@ -90,7 +101,7 @@ ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved) {
         int ended = 0;
         const int code = MPI_Test(&transfer->request, &ended, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS) {
-            return ls_mpi_give_up(mpi, ls_mpi_fail("ls_comm", "MPI_Test", code));
+            return fail(mpi, "MPI_Test", code);
         }
         if (ended == 0) {
             i++;
@@ -100,27 +111,103 @@ ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved) {
         *transfer = mpi->transfers[--mpi->transfer_count];
         *moved = true;
     }
-    LS_TRY(ls_mpi_poll_messages(mpi, moved));
-    if (*moved) {
-        mpi->idle = 0;
-        mpi->looked_ns = 0;
-    }
     return LS_OK;
 }
 
+/* ---- mailboxes -----------------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_mpi_box_open(ls_mpi *mpi, ls_mpi_mailbox *box, ls_mpi_kind kind, int peer) {
+    const int source = peer < 0 ? MPI_ANY_SOURCE : mpi->ranks[peer];
+    const int code = MPI_Recv_init(&box->packet, (int)sizeof box->packet, MPI_BYTE, source, mpi->tags + (int)kind,
+                                   mpi->comm, &box->request);
+    if (code != MPI_SUCCESS) {
+        box->request = MPI_REQUEST_NULL;
+        return ls_mpi_fail("ls_comm_open", "MPI_Recv_init", code);
+    }
+    return ls_mpi_box_ask(mpi, box);
+}
+
+ls_status ls_mpi_box_ask(ls_mpi *mpi, ls_mpi_mailbox *box) {
+    const int code = MPI_Start(&box->request);
+    box->asked = code == MPI_SUCCESS;
+    return box->asked ? LS_OK : fail(mpi, "MPI_Start", code);
+}
+
+ls_status ls_mpi_box_look(ls_mpi *mpi, ls_mpi_mailbox *box, bool *here) {
+    int ended = 0;
+    const int code = MPI_Test(&box->request, &ended, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) {
+        return fail(mpi, "MPI_Test", code);
+    }
+    box->asked = ended == 0;
+    *here = ended != 0;
+    return LS_OK;
+}
+
+/* What came in the last moment is in the packet; else its operation is none. */
+void ls_mpi_box_close(ls_mpi_mailbox *box) {
+    if (box->request == MPI_REQUEST_NULL) {
+        return;
+    }
+    MPI_Status status;
+    int cancelled = 1;
+    if (box->asked && MPI_Cancel(&box->request) == MPI_SUCCESS && MPI_Wait(&box->request, &status) == MPI_SUCCESS) {
+        (void)MPI_Test_cancelled(&status, &cancelled);
+    }
+    if (cancelled != 0) {
+        box->packet.header.operation = 0;
+    }
+    (void)MPI_Request_free(&box->request);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------------------
+ */
+
+void ls_mpi_stir(ls_mpi *mpi) {
+    mpi->idle = 0;
+    mpi->looked_ns = 0;
+}
+
 void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
+    if (++mpi->idle <= EAGER_LOOKS) {
+        return;
+    }
     const uint64_t now = ls_clock_ns();
     const uint64_t since = mpi->looked_ns != 0 ? now - mpi->looked_ns : 0;
     *waited_ns += since < STOPPED_NS ? since : STOPPED_NS;
     mpi->looked_ns = now;
-    if (++mpi->idle > LOOKS) {
+    if (mpi->idle > LOOKS) {
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    } else if (mpi->idle > EAGER_LOOKS) {
+    } else {
         sched_yield();
     }
 }
 
+/* ---- the end -------------------------------------------------------------------------------------------------------
+ */
+
+/* Tells the other ranks, once, that this one makes no more calls. */
+static void leave(ls_mpi *mpi) {
+    static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES};
+    mpi->farewell = (ls_mpi_header){.operation = LS_MPI_LEFT, .root = mpi->rank};
+    for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
+        MPI_Request request;
+        int ended = 0;
+        if (i / 2 == mpi->rank ||
+            MPI_Isend(&mpi->farewell, (int)sizeof mpi->farewell, MPI_BYTE, mpi->ranks[i / 2],
+                      mpi->tags + (int)kinds[i % 2], mpi->comm, &request) != MPI_SUCCESS ||
+            MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS || ended != 0) {
+            continue;
+        }
+        mpi->abandoned = true;
+        (void)MPI_Request_free(&request);
+    }
+    mpi->ended = true;
+}
+
 ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
+    mpi->abandoned = mpi->abandoned || mpi->transfer_count != 0;
     for (size_t i = 0; i < mpi->transfer_count; i++) {
         if (mpi->transfers[i].receives) {
             (void)MPI_Cancel(&mpi->transfers[i].request);
@@ -128,19 +215,6 @@ ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
         (void)MPI_Request_free(&mpi->transfers[i].request);
     }
     mpi->transfer_count = 0;
-    ls_mpi_leave(mpi);
+    leave(mpi);
     return status;
-}
-
-void ls_mpi_leave(ls_mpi *mpi) {
-    static const ls_mpi_header left = {.operation = LS_MPI_LEFT};
-    static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES};
-    for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
-        MPI_Request request;
-        if (i / 2 != mpi->rank && MPI_Isend(&left, (int)sizeof left, MPI_BYTE, mpi->ranks[i / 2],
-                                            mpi->tags + (int)kinds[i % 2], mpi->comm, &request) == MPI_SUCCESS) {
-            (void)MPI_Request_free(&request);
-        }
-    }
-    mpi->ended = true;
 }
