@@ -210,8 +210,7 @@ static ls_status ask_again(ls_mpi *mpi) {
     return LS_OK;
 }
 
-/* Looks once at all that the call waits for. */
-static ls_status poll(ls_mpi *mpi, bool *moved) {
+static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
     for (int rank = 0; rank < mpi->size && mpi->silent != 0; rank++) {
         bool here = false;
         if (mpi->boxes[rank].asked) {
@@ -219,6 +218,17 @@ static ls_status poll(ls_mpi *mpi, bool *moved) {
         }
         mpi->silent -= here;
         *moved = *moved || here;
+    }
+    return LS_OK;
+}
+
+/* Looks once at what the call waits for: at its headers, and after them at the rest. */
+static ls_status poll(ls_mpi *mpi, bool *moved) {
+    if (mpi->silent != 0) {
+        LS_TRY(poll_headers(mpi, moved));
+        if (mpi->silent == 0) {
+            return LS_OK; /* the next stage is begun without delay */
+        }
     }
     LS_TRY(ls_mpi_poll(mpi, moved));
     return mpi->requests != NULL || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1

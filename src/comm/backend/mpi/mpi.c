@@ -3,10 +3,15 @@
 #include "comm/backend/mpi/mpi.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/module.h"
+
+/* Looks in vain before a rank yields, with a core for every rank of the machine and without. */
+#define PATIENCE        4000
+#define LITTLE_PATIENCE 16
 
 /* The lowest context that this process has not had, on any wire. */
 static int64_t next_context;
@@ -39,6 +44,7 @@ static ls_mpi *make(const ls_join *join) {
     }
     mpi->rank = join->rank;
     mpi->size = join->size;
+    mpi->patience = join->local_size <= sysconf(_SC_NPROCESSORS_ONLN) ? PATIENCE : LITTLE_PATIENCE;
     mpi->timeout_ns = join->timeout < 1e9 ? (uint64_t)(join->timeout * 1e9) : UINT64_MAX;
     mpi->ranks = ls_allocate(size * sizeof *mpi->ranks);
     mpi->boxes = ls_allocate_zeroed(size, sizeof *mpi->boxes);

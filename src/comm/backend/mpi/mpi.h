@@ -44,9 +44,16 @@ typedef struct ls_mpi_header {
     uint64_t bytes; /* that come with it: in the packet where they fit, else in a message of their own */
 } ls_mpi_header;
 
-/* Data up to this size travels behind the header. A packet stays below what Open MPI sends without asking (4 KiB with
- * its own header). */
-#define LS_MPI_ROOM (3968 - sizeof(ls_mpi_header))
+/* A packet is as large as what the library sends without asking the receiver, its own header included: of Open MPI
+ * 4 KiB, of MPICH a little more than 8. */
+#ifdef OMPI_MAJOR_VERSION
+#define LS_MPI_PACKET 3968
+#else
+#define LS_MPI_PACKET 8256
+#endif
+
+/* Data up to this size travels behind the header. */
+#define LS_MPI_ROOM (LS_MPI_PACKET - sizeof(ls_mpi_header))
 
 typedef struct ls_mpi_packet {
     ls_mpi_header header;
@@ -138,6 +145,7 @@ struct ls_mpi {
     size_t transfer_count;
     size_t transfer_capacity;
     unsigned idle;      /* looks in vain since something moved */
+    unsigned patience;  /* so many of them, and then the core is offered to others */
     uint64_t looked_ns; /* when the last of these was */
 
     ls_call call;

@@ -44,13 +44,18 @@ static ls_piece chunk_of(const ls_mpi *mpi, int rank, size_t number) {
     return (ls_piece){left < mpi->plan.chunk ? left : mpi->plan.chunk, part.at + before};
 }
 
+/* Whether each rank reduces a share only: where a share fits a packet and the whole does not, and where there is much.
+ */
+static bool shares(const ls_mpi *mpi, size_t bytes) {
+    const size_t size = (size_t)mpi->size;
+    return size > 1 && bytes > LS_MPI_ROOM && (bytes / size < LS_MPI_ROOM || bytes > WHOLE_BYTES / (size - 1));
+}
+
 static void plan(ls_mpi *mpi) {
     const ls_call *call = &mpi->call;
     const bool scatters = call->operation != LS_OP_ALLREDUCE && call->operation != LS_OP_REDUCE;
-    const size_t bytes = call->count * call->width;
     size_t most = 0;
-    mpi->plan = (ls_mpi_plan){.shares = !scatters && mpi->size > 1 && bytes > LS_MPI_ROOM &&
-                                        bytes > WHOLE_BYTES / (size_t)(mpi->size - 1),
+    mpi->plan = (ls_mpi_plan){.shares = !scatters && shares(mpi, call->count * call->width),
                               .chunk = CHUNK_BYTES / call->width};
     for (int rank = 0; rank < mpi->size; rank++) {
         const size_t count = part_of(mpi, rank).count;

@@ -8,7 +8,7 @@
 #include "comm/backend/mpi/mpi.h"
 
 #define CHUNK_BYTES ((size_t)1 << 30) /* MPI counts with int */
-#define EAGER_LOOKS 100               /* then the core is offered to others */
+#define SPLIT_BYTES ((size_t)8 << 10) /* up to here packets cost less than asking the receiver */
 #define LOOKS       20000             /* then this rank naps */
 #define NAP_NS      50000
 #define STOPPED_NS  UINT64_C(100000000) /* between two looks of a process that runs is less */
@@ -51,9 +51,15 @@ static ls_status reserve(ls_mpi *mpi, ls_mpi_transfer **transfer) {
     return *transfer != NULL ? LS_OK : ls_mpi_give_up(mpi, LS_ERR_MEMORY);
 }
 
+/* How much of a message goes at a time: sender and receiver cut it alike. */
+static size_t chunk_of(size_t bytes) {
+    return bytes <= SPLIT_BYTES ? sizeof(ls_mpi_packet) : CHUNK_BYTES;
+}
+
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open) {
-    for (size_t done = 0; done < bytes; done += CHUNK_BYTES) {
-        const size_t chunk = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
+    const size_t most = chunk_of(bytes);
+    for (size_t done = 0; done < bytes; done += most) {
+        const size_t chunk = bytes - done < most ? bytes - done : most;
         ls_mpi_transfer *next = NULL;
         LS_TRY(reserve(mpi, &next));
         int ended = 0;
@@ -77,8 +83,9 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
 }
 
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open) {
-    for (size_t done = 0; done < bytes; done += CHUNK_BYTES) {
-        const size_t chunk = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
+    const size_t most = chunk_of(bytes);
+    for (size_t done = 0; done < bytes; done += most) {
+        const size_t chunk = bytes - done < most ? bytes - done : most;
         ls_mpi_transfer *next = NULL;
         LS_TRY(reserve(mpi, &next));
         const int code = MPI_Irecv((unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
@@ -170,7 +177,7 @@ void ls_mpi_stir(ls_mpi *mpi) {
 }
 
 void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
-    if (++mpi->idle <= EAGER_LOOKS) {
+    if (++mpi->idle <= mpi->patience) {
         return;
     }
     const uint64_t now = ls_clock_ns();
