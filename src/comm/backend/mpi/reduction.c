@@ -141,13 +141,13 @@ static const unsigned char *reduce_chunk(ls_mpi *mpi, size_t number, ls_piece pi
         const unsigned char *opened = number == 0 && rank != mpi->rank ? ls_mpi_opened(mpi, rank) : NULL;
         mpi->sources[rank] = rank == mpi->rank ? own : opened != NULL ? opened : place_of(mpi, rank, number);
     }
-    ls_reduce(&(ls_reduce_task){.dtype = call->dtype,
-                                .reduction = call->reduction,
-                                .ranks = mpi->size,
-                                .sources = mpi->sources,
-                                .copies = 1,
-                                .destinations = &result,
-                                .count = piece.count});
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = call->dtype,
+                                        .reduction = call->reduction,
+                                        .ranks = mpi->size,
+                                        .sources = mpi->sources,
+                                        .copies = 1,
+                                        .destinations = &result,
+                                        .count = piece.count});
     if (overlaps) {
         memcpy(goal, result, bytes);
     }
