@@ -51,11 +51,13 @@ const ls_command ls_doctor_command = {
     .summary = "look at this machine: backends, cores, memory, network",
     .usage = "[--json]",
     .about = "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
-             "backend compute and check an all-reduce. It takes a second and changes nothing.\n",
+             "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
+             "takes a\n"
+             "few seconds and changes nothing.\n",
     .notes = "keys of --json:\n"
              "  version      of Lockstep\n"
              "  backends     for self, shm, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
-             "               fail, or null where it is not available), version (of its library, or null)\n"
+             "               fail, or null where there was none), version (of its libraries, or null)\n"
              "  devices      for cpu, cuda: available, reason\n"
              "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
              "               virtual_machine, pair_speedup (work of two cores at once / of one alone, or null)\n"

@@ -48,6 +48,26 @@ const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity);
 /* The first line of a file, without its end. False where it cannot be read. */
 bool ls_report_read_line(const char *path, char *line, size_t capacity);
 
+/*
+ * Lets ranks of the backend compute and check an all-reduce, this program again: `ranks` of them under `launcher` (its
+ * path), or by lockstep bench where that is NULL. Where it fails, `reason` says why.
+ */
+bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity);
+
+/* The outcome; `reason` says why it is not here, or was not tested, or failed; `version` is that of its library. Both
+ * are "" where there is none. */
+typedef struct ls_backend_outcome {
+    const char *name;
+    bool available, tested, passed;
+    int ranks;
+    const char *reason;
+    const char *version;
+} ls_backend_outcome;
+void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome);
+
+/* doctor_mpi.c: the same for backend mpi, on every MPI library that is here. */
+void ls_doctor_mpi(ls_report *report);
+
 /* The checks. */
 void ls_doctor_backends(ls_report *report);
 void ls_doctor_devices(ls_report *report);

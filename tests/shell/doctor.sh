@@ -25,6 +25,17 @@ check "backend shm works" says out "^  shm  *works: 2 ranks computed and checked
 for backend in mpi gloo nccl; do
     check "$backend works, or it says why not" says out "^  $backend  *\(works\|not here\): ..."
 done
+if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
+    check "mpi: two ranks under mpirun" says out "^  mpi  *works: 2 ranks computed and checked an all-reduce; .*MPI* [0-9]"
+    OMPI_COMM_WORLD_RANK=0 launch doctor </dev/null
+    check "mpi within a job of MPI: not tested" says out "^  mpi  *here, not tested: .*within a job of MPI"
+    check "mpi within a job of MPI: no problem" is "$status" 0
+    PATH=/nowhere launch doctor </dev/null
+    check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*along PATH"
+    launch doctor </dev/null
+else
+    echo "SKIPPED the self-test of backend mpi: this build has no module for it (scripts/install-deps --mpi)"
+fi
 check "the cores are counted" says out "^  usable  *$(nproc): "
 check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
 check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{22\} [^ ]')" 0
