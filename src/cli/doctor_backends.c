@@ -56,6 +56,8 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
         dup2(complaints, STDERR_FILENO) >= 0) {
         setenv("LOCKSTEP_TIMEOUT", "20", 1);
         setenv("LOCKSTEP_LOG", "off", 1);
+        unsetenv("RANK"); /* of a job that this shell is prepared for, which is not the job of the test */
+        unsetenv("WORLD_SIZE");
         /* As root, and with fewer cores than ranks, Open MPI starts nothing unless it is told that this is meant. */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
