@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The training examples in PyTorch at its best, for comparison: data preloaded as tensors, cores bound, static graph,
-gradients as bucket views. Prints what the examples print: `throughput: N samples/s`.
+gradients as bucket views. Prints what the examples print: `throughput: N samples/s`, or fits/s for regression, of which
+a step is one.
 
-    pytorch.py --work perceptron|mlp --processes 1|2 --threads N --batch B --steps S
+    pytorch.py --work perceptron|mlp|regression --processes 1|2 --threads N --batch B --steps S
 """
 import argparse
 import os
@@ -10,7 +11,7 @@ import socket
 import time
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--work", choices=["perceptron", "mlp"], required=True)
+parser.add_argument("--work", choices=["perceptron", "mlp", "regression"], required=True)
 parser.add_argument("--processes", type=int, default=1)
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--batch", type=int, default=1)
@@ -47,15 +48,78 @@ def make_mlp():
     return x, y, model, optimizer, torch.nn.CrossEntropyLoss()
 
 
-def train(rank, port):
-    ddp = arguments.processes > 1
-    if ddp:
+class AllReduce(torch.autograd.Function):
+    """The sum over processes, whose gradient is the sum of their gradients."""
+
+    @staticmethod
+    def forward(context, tensor):
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def make_fit(rank):
+    """One fit of examples/linear_regression.c."""
+    share = 10000 // arguments.processes
+    x = (2 * torch.rand(10000, dtype=torch.double))[rank * share : (rank + 1) * share].clone()
+    together = AllReduce.apply if arguments.processes > 1 else lambda tensor: tensor
+
+    def curve(p):
+        return (p[2] * x + p[1]) * x + p[0]
+
+    y = curve(torch.tensor([0.1, 1.0, -2.0], dtype=torch.double))
+
+    def fit():
+        parameters = torch.arange(3, dtype=torch.double).requires_grad_()
+        optimizer = torch.optim.LBFGS([parameters], 1, tolerance_grad=1e-10, tolerance_change=1e-30)
+
+        def closure():
+            p = together(parameters) / arguments.processes
+            loss = together((y - curve(p)).square().sum())
+            optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return parameters
+
+    return fit
+
+
+def repeat_fits(rank):
+    fit = make_fit(rank)
+    for step in range(arguments.warm_up + arguments.steps):
+        if step == arguments.warm_up:
+            began = time.perf_counter()
+        parameters = fit()
+    elapsed = time.perf_counter() - began
+    assert (parameters - torch.tensor([0.1, 1.0, -2.0])).abs().max() < 1e-7
+    if rank == 0:
+        print(f"throughput: {arguments.steps / elapsed:.1f} fits/s", flush=True)
+
+
+def run(rank, port):
+    several = arguments.processes > 1
+    if several:
         os.sched_setaffinity(0, {rank})
         dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=arguments.processes)
     elif arguments.threads == 1:
         os.sched_setaffinity(0, {0})
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(1)
+    (repeat_fits if arguments.work == "regression" else train)(rank)
+    if several:
+        dist.destroy_process_group()
+
+
+def train(rank):
+    ddp = arguments.processes > 1
     x, y, model, optimizer, criterion = make_perceptron() if arguments.work == "perceptron" else make_mlp()
     if ddp:
         model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
@@ -75,8 +139,6 @@ def train(rank, port):
     if rank == 0:
         samples = arguments.steps * arguments.batch * arguments.processes
         print(f"throughput: {samples / elapsed:.0f} samples/s", flush=True)
-    if ddp:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
@@ -84,6 +146,6 @@ if __name__ == "__main__":
         probe.bind(("127.0.0.1", 0))
         free_port = probe.getsockname()[1]
     if arguments.processes == 1:
-        train(0, free_port)
+        run(0, free_port)
     else:
-        mp.spawn(train, (free_port,), nprocs=arguments.processes)
+        mp.spawn(run, (free_port,), nprocs=arguments.processes)
