@@ -216,6 +216,9 @@ static const char *survive(ls_comm *world, const fault *f) {
         status = make(world, f, &s, false);
     } while (f->when == MIDST && status == LS_OK);
     const bool barrier = status == LS_OK;
+    if (!barrier) {
+        note_slowest(f, start);
+    }
     LS_MUST(f->when != BEFORE || !barrier || message);
     LS_MUST(f->when != AFTER || barrier || message);
     if (barrier || f->what == SPLIT) { /* a split may fail only for those that were to be together */

@@ -19,6 +19,7 @@
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
 #define HELLO_MS      1000 /* a connection that does not introduce itself by then is dropped */
+#define LOOK_MS       50   /* how often rank 0 looks whether those it waits for live */
 #define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
 
 typedef struct hello {
@@ -47,6 +48,8 @@ typedef struct server {
     bool *confirmed;
     int missing; /* ranks that have not confirmed */
     struct pollfd *polls;
+    const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: there is none */
+    const int *ranks;     /* there, by rank here */
 } server;
 
 static socklen_t abstract_address(const char *name, struct sockaddr_un *address) {
@@ -183,6 +186,18 @@ static ls_status fail_missing(const server *self) {
                    self->missing == 1 ? "" : "s", ranks, self->join->timeout);
 }
 
+/* Nobody waits for a rank that the kernel says is gone. */
+static ls_status look_for_dead(const server *self) {
+    for (int rank = 1; rank < self->join->size && self->parent != NULL; rank++) {
+        const int there = self->ranks[rank];
+        if (!self->confirmed[rank] && (!ls_shm_alive(self->parent, there) || ls_shm_has_left(self->parent, there))) {
+            return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d (process %d) died while it joined", rank,
+                           (int)self->parent->people[there].process);
+        }
+    }
+    return LS_OK;
+}
+
 /* Waits for something to happen and deals with it. */
 static ls_status serve_once(server *self, double end) {
     const double left = end - ls_clock_seconds();
@@ -195,9 +210,9 @@ static ls_status serve_once(server *self, double end) {
         self->polls[rank] =
             (struct pollfd){.fd = self->confirmed[rank] ? -1 : self->connections[rank], .events = POLLIN};
     }
-    const int wait_ms = left < 1.0 ? (int)(left * 1000.0) + 1 : 1000;
+    const int wait_ms = left * 1000.0 < LOOK_MS ? (int)(left * 1000.0) + 1 : LOOK_MS;
     if (poll(self->polls, (nfds_t)size, wait_ms) <= 0) {
-        return LS_OK; /* nothing yet, or a signal: the clock decides */
+        return look_for_dead(self); /* nothing yet, or a signal: the clock decides */
     }
     for (int rank = 1; rank < size; rank++) {
         if (self->polls[rank].revents != 0) {
@@ -232,10 +247,17 @@ static ls_status serve(server *self) {
     return LS_OK;
 }
 
-ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, int file, size_t bytes) {
+ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
+                             const ls_shm *parent, const int *ranks) {
     const size_t size = (size_t)join->size;
-    server self = {
-        .join = join, .ticket = ticket, .listener = listener, .file = file, .bytes = bytes, .missing = join->size - 1};
+    server self = {.join = join,
+                   .ticket = ticket,
+                   .listener = listener,
+                   .file = made->file,
+                   .bytes = made->mapped,
+                   .missing = join->size - 1,
+                   .parent = parent,
+                   .ranks = ranks};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
     self.polls = ls_allocate_zeroed(size, sizeof *self.polls);

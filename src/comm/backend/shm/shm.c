@@ -30,7 +30,7 @@ static ls_status open_first(ls_shm *shm, const ls_join *join) {
     LS_TRY(ls_shm_share_listen(join->size, &ticket, &listener));
     ls_status status = ls_shm_share_announce(join, &ticket);
     if (status == LS_OK) {
-        status = ls_shm_share_serve(join, &ticket, listener, shm->file, shm->mapped);
+        status = ls_shm_share_serve(join, &ticket, listener, shm, NULL, NULL);
     }
     close(listener);
     return status;

@@ -142,8 +142,10 @@ ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
 ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket);
 ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket);
 
-/* Rank 0: hands `file` to all other ranks and returns when each has confirmed. */
-ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, int file, size_t bytes);
+/* Rank 0: hands the memory of `made` to all other ranks and returns when each has confirmed. Where they are `ranks` of
+ * `parent` (else both are NULL), fails when one of them dies. */
+ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
+                             const ls_shm *parent, const int *ranks);
 
 /* The others: receive it over a connection that stays open until confirmed. */
 ls_status ls_shm_share_receive(const ls_join *join, const ls_shm_ticket *from, int *connection, int *file,
@@ -208,6 +210,11 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status);
 
 /* Whether the kernel vouches for the process of `rank`. */
 bool ls_shm_alive(const ls_shm *shm, int rank);
+
+/* Whether it has closed its communicator. */
+static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
+    return atomic_load(&shm->people[rank].left) != 0;
+}
 
 static inline void ls_shm_pause(void) {
 #if defined(__x86_64__)

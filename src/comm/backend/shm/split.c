@@ -52,7 +52,8 @@ static ls_status tell(ls_shm *parent, const word *own, int members, const int *r
     return LS_OK;
 }
 
-static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, const word *first, int listener) {
+static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, const int *ranks, const word *first,
+                      int listener) {
     if (parent->file < 0) {
         unsigned char *memory = (unsigned char *)(uintptr_t)first->address;
         shm->holders = (_Atomic int *)(void *)memory;
@@ -61,7 +62,7 @@ static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, co
     } else if (join->rank != 0) {
         LS_TRY(ls_shm_attach(shm, join, &first->ticket));
     } else if (join->size != 1) {
-        LS_TRY(ls_shm_share_serve(join, &first->ticket, listener, shm->file, shm->mapped));
+        LS_TRY(ls_shm_share_serve(join, &first->ticket, listener, shm, parent, ranks));
     }
     return ls_shm_settle_in(shm);
 }
@@ -78,7 +79,7 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
     }
     const bool goes_on = status == LS_OK && join != NULL;
     if (goes_on) {
-        status = meet(parent, shm, join, &first, listener);
+        status = meet(parent, shm, join, ranks, &first, listener);
     } else if (own->address != 0 && (status == LS_ERR_PEER || status == LS_ERR_TIMEOUT)) {
         /* Some may have seen the step and be on their way into this memory: it stays until they have left it. */
         shm->holders = (_Atomic int *)(uintptr_t)own->address;
