@@ -6,11 +6,13 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sodium.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,9 +20,9 @@
 #include "comm/backend/shm/shm.h"
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
-#define HELLO_MS      1000 /* a connection that does not introduce itself by then is dropped */
-#define LOOK_MS       50   /* how often rank 0 looks whether those it waits for live */
-#define VERDICT_GRACE 2.0  /* seconds that the others wait longer than rank 0, which knows better who is missing */
+#define LOOK_MS       50  /* how often rank 0 looks whether those it waits for live */
+#define STRANGERS     16  /* connections besides those of the ranks that may be waited for at once */
+#define VERDICT_GRACE 2.0 /* seconds that the others wait longer than rank 0, which knows better who is missing */
 
 typedef struct hello {
     unsigned char secret[16];
@@ -47,7 +49,9 @@ typedef struct server {
     int *connections; /* per rank; -1: none yet */
     bool *confirmed;
     int missing; /* ranks that have not confirmed */
-    struct pollfd *polls;
+    int *guests; /* connections that have not introduced themselves */
+    int guest_count;
+    struct pollfd *polls; /* the listener, the ranks, the guests */
     const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: there is none */
     const int *ranks;     /* there, by rank here */
 } server;
@@ -140,23 +144,42 @@ static bool send_file(int connection, int file, size_t bytes) {
     return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)sizeof content;
 }
 
-/* Takes one new connection if it is one of ours; drops it otherwise. */
-static void admit(server *self) {
-    const int connection = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (connection < 0) {
-        return;
-    }
+/* Takes a guest off the list. */
+static void strike(server *self, int index) {
+    self->guest_count--;
+    memmove(&self->guests[index], &self->guests[index + 1], (size_t)(self->guest_count - index) * sizeof *self->guests);
+}
+
+/* Reads how a guest introduces itself: one of ours gets the descriptor, others are dropped. */
+static void greet_guest(server *self, int index) {
+    const int connection = self->guests[index];
     hello greeting;
-    struct pollfd arrival = {.fd = connection, .events = POLLIN};
-    if (same_user(connection) && poll(&arrival, 1, HELLO_MS) == 1 &&
-        recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
-        memcmp(greeting.secret, self->ticket->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
+    if (recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
+        sodium_memcmp(greeting.secret, self->ticket->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
         greeting.rank < self->join->size && self->connections[greeting.rank] < 0 &&
         send_file(connection, self->file, self->bytes)) {
         self->connections[greeting.rank] = connection;
     } else {
         close(connection);
     }
+    strike(self, index);
+}
+
+/* Takes one new connection of this user. Where there are too many, the one that has been silent longest goes. */
+static void admit(server *self) {
+    const int connection = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (connection < 0) {
+        return;
+    }
+    if (!same_user(connection)) {
+        close(connection);
+        return;
+    }
+    if (self->guest_count == self->join->size + STRANGERS) {
+        close(self->guests[0]);
+        strike(self, 0);
+    }
+    self->guests[self->guest_count++] = connection;
 }
 
 /* Reads what a rank says after mapping the memory. */
@@ -210,19 +233,25 @@ static ls_status serve_once(server *self, double end) {
         self->polls[rank] =
             (struct pollfd){.fd = self->confirmed[rank] ? -1 : self->connections[rank], .events = POLLIN};
     }
-    const int wait_ms = left * 1000.0 < LOOK_MS ? (int)(left * 1000.0) + 1 : LOOK_MS;
-    if (poll(self->polls, (nfds_t)size, wait_ms) <= 0) {
-        return look_for_dead(self); /* nothing yet, or a signal: the clock decides */
+    for (int i = 0; i < self->guest_count; i++) {
+        self->polls[size + i] = (struct pollfd){.fd = self->guests[i], .events = POLLIN};
     }
-    for (int rank = 1; rank < size; rank++) {
+    const int wait_ms = left * 1000.0 < LOOK_MS ? (int)(left * 1000.0) + 1 : LOOK_MS;
+    const bool quiet = poll(self->polls, (nfds_t)(size + self->guest_count), wait_ms) <= 0;
+    for (int rank = 1; rank < size && !quiet; rank++) {
         if (self->polls[rank].revents != 0) {
             LS_TRY(hear(self, rank));
         }
     }
-    if (self->polls[0].revents != 0) {
+    for (int i = self->guest_count - 1; i >= 0 && !quiet; i--) {
+        if (self->polls[size + i].revents != 0) {
+            greet_guest(self, i);
+        }
+    }
+    if (!quiet && self->polls[0].revents != 0) {
         admit(self);
     }
-    return LS_OK;
+    return quiet ? look_for_dead(self) : LS_OK;
 }
 
 /* Tells all that are connected how it went. */
@@ -236,6 +265,9 @@ static void announce(server *self, ls_status status) {
             (void)send(self->connections[rank], &result, sizeof result, MSG_NOSIGNAL);
             close(self->connections[rank]);
         }
+    }
+    for (int i = 0; i < self->guest_count; i++) {
+        close(self->guests[i]);
     }
 }
 
@@ -260,9 +292,10 @@ ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, i
                    .ranks = ranks};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
-    self.polls = ls_allocate_zeroed(size, sizeof *self.polls);
+    self.guests = ls_allocate_zeroed(size + STRANGERS, sizeof *self.guests);
+    self.polls = ls_allocate_zeroed(2 * size + STRANGERS, sizeof *self.polls);
     ls_status status = LS_OK;
-    if (self.connections == NULL || self.confirmed == NULL || self.polls == NULL) {
+    if (self.connections == NULL || self.confirmed == NULL || self.guests == NULL || self.polls == NULL) {
         status = ls_fail_memory("ls_comm_open", size * sizeof *self.polls);
     } else {
         for (size_t rank = 0; rank < size; rank++) {
@@ -273,6 +306,7 @@ ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, i
     }
     ls_free(self.connections);
     ls_free(self.confirmed);
+    ls_free(self.guests);
     ls_free(self.polls);
     return status;
 }
@@ -325,6 +359,10 @@ static ls_status receive_file(const ls_join *join, int connection, int *file, si
 static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
+    /* Strangers may have filled the queue of a rank 0 that is stopped. */
+    const double seconds = join->timeout < 1e9 ? join->timeout : 1e9;
+    const struct timeval patience = {.tv_sec = (time_t)seconds + 1};
+    (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(connection, (struct sockaddr *)&address, length) != 0) {
         return ls_fail(LS_ERR_PEER,
                        "ls_comm_open: rank 0 cannot be reached (%s): it died, or is on another machine or in a "

@@ -1,0 +1,236 @@
+/*
+ * How ranks get into the shared memory of backend shm, against strangers of the same user: connections that say
+ * nothing, say too much, guess, listen only, or go away, in any number; an announcement that is damaged; a rank with
+ * another key. Nobody gets the memory, the job waits for none of them, and its own ranks find in.
+ */
+#include "tests/support/unit.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/random.h"
+#include "comm/backend/shm/shm.h"
+#include "tests/support/files.h"
+#include "tests/support/forks.h"
+
+#define PATIENT 60.0
+
+enum { STRANGERS = 40, GARBAGE = 300 };
+
+/* Rank 0's announcement in the store. */
+static ls_store *open_store(const ls_forks *forks, bool serve) {
+    char url[128];
+    snprintf(url, sizeof url, "file://%s", forks->folder);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = serve, .timeout = PATIENT});
+    assert_non_null(store);
+    return store;
+}
+
+static ls_shm_ticket read_ticket(const ls_forks *forks) {
+    ls_shm_ticket ticket;
+    size_t size = 0;
+    ls_store *store = open_store(forks, false);
+    assert_int_equal(ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size), LS_OK);
+    ls_store_close(store);
+    assert_int_equal(size, sizeof ticket);
+    return ticket;
+}
+
+/* Somebody at the door. */
+static int knock(const ls_shm_ticket *ticket) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const size_t length = strlen(ticket->name);
+    memcpy(address.sun_path + 1, ticket->name, length);
+    const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+    assert_int_equal(connect(stranger, (struct sockaddr *)&address, used), 0);
+    return stranger;
+}
+
+/* Whether the other side closes the connection, and gave nothing before. */
+static bool is_turned_away(int stranger) {
+    char answer[64];
+    return recv(stranger, answer, sizeof answer, 0) <= 0;
+}
+
+static const char *plain_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    return NULL;
+}
+
+/* Both ranks get in, the second one now. */
+static void let_in(ls_forks *forks) {
+    ls_forks_start_late(forks, 1);
+    assert_int_equal(ls_forks_wait(forks, 0), 0);
+    assert_int_equal(ls_forks_wait(forks, 1), 0);
+    ls_forks_end(forks);
+}
+
+static void strangers_get_nothing(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    const int wrong = knock(&ticket);
+    const int gone = knock(&ticket);
+    close(gone);
+    assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
+    assert_true(is_turned_away(wrong));
+    close(wrong);
+    let_in(&forks);
+}
+
+/* Many that only hold their connections open keep nobody waiting. */
+static void silent_strangers_keep_nobody_out(void **state) {
+    (void)state;
+    ls_forks forks;
+    int strangers[STRANGERS];
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = knock(&ticket);
+    }
+    const double start = ls_clock_seconds();
+    let_in(&forks);
+    assert_true(ls_clock_seconds() - start < 5.0);
+    for (int i = 0; i < STRANGERS; i++) {
+        assert_true(is_turned_away(strangers[i]));
+        close(strangers[i]);
+    }
+}
+
+/* Greetings that are damaged in any way: the secret, the rank, the length. */
+static void garbage_is_turned_away(void **state) {
+    (void)state;
+    struct {
+        unsigned char secret[16];
+        int32_t rank;
+        unsigned char more[44];
+    } greeting;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    const ls_shm_ticket ticket = read_ticket(&forks);
+    for (uint64_t i = 0; i < GARBAGE; i++) {
+        static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
+        memset(&greeting, 0, sizeof greeting);
+        memcpy(greeting.secret, ticket.secret, sizeof greeting.secret);
+        greeting.rank = 1;
+        size_t size = 20;
+        if (i % 3 == 0) { /* one bit of the secret */
+            greeting.secret[i / 3 % 16] ^= (unsigned char)(1U << (i / 48 % 8));
+        } else if (i % 3 == 1) { /* a rank that there is not, or that is not awaited */
+            greeting.rank = ranks[i / 3 % 5];
+        } else { /* too short, for there is no rank in it */
+            size = ls_random_below(4, 5, i, 20);
+        }
+        const int stranger = knock(&ticket);
+        assert_int_equal(send(stranger, &greeting, size, MSG_NOSIGNAL), size);
+        if (size > 0) { /* nothing looks like silence */
+            assert_true(is_turned_away(stranger));
+        }
+        close(stranger);
+    }
+    let_in(&forks);
+}
+
+/* ---- damaged announcements -----------------------------------------------------------------------------------------
+ */
+
+static const char *misled_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world == NULL);
+    LS_MUST(ls_error_status() == LS_ERR_FORMAT || ls_error_status() == LS_ERR_PEER);
+    LS_MUST(strstr(ls_error_message(), "rank 0") != NULL);
+    return NULL;
+}
+
+/* Rank 1 finds something in the store that rank 0 did not write: an error, at once. */
+static void damaged_announcements(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ls_shm_ticket ticket;
+        ls_forks forks;
+        ls_forks_start(&forks, 2, 3, PATIENT, misled_rank, NULL);
+        ls_store *store = open_store(&forks, true);
+        memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* a name without an end, an empty one, one of nobody */
+        if (i >= 2) {
+            snprintf(ticket.name, sizeof ticket.name, "lockstep-nobody");
+        }
+        assert_int_equal(ls_store_set(store, "test/shm", &ticket, i == 3 ? sizeof ticket - 1 : sizeof ticket), LS_OK);
+        const double start = ls_clock_seconds();
+        ls_forks_start_late(&forks, 1);
+        assert_int_equal(ls_forks_wait(&forks, 1), 0);
+        assert_true(ls_clock_seconds() - start < 5.0);
+        ls_store_close(store);
+        ls_forks_end(&forks);
+    }
+}
+
+/* ---- another key ---------------------------------------------------------------------------------------------------
+ */
+
+typedef struct keys {
+    char url[128];
+    const char *key[2];
+} keys;
+
+/* Joins as a user does, with a key of its own. */
+static const char *keyed_rank(int rank, const void *argument) {
+    const keys *k = argument;
+    ls_init_options options = {
+        .init = k->url, .world_size = 2, .rank = rank, .timeout = rank == 0 ? 2 : 10, .key = k->key[rank]};
+    LS_MUST(ls_init(&options) == NULL);
+    if (rank == 0) { /* it waits for one that never proves anything */
+        LS_MUST(ls_error_status() == LS_ERR_TIMEOUT || ls_error_status() == LS_ERR_DENIED);
+    } else {
+        LS_MUST(failed_with(LS_ERR_DENIED, "key"));
+    }
+    return NULL;
+}
+
+/* A port that nobody listens at. */
+static int free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    close(listener);
+    return ntohs(address.sin_port);
+}
+
+static void a_wrong_key(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {{"right", "wrong"}, {"right", NULL}, {NULL, "wrong"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        for (int folder = 0; folder < 2; folder++) {
+            keys k = {.key = {pairs[i][0], pairs[i][1]}};
+            char name[16];
+            snprintf(name, sizeof name, "store%zu", i);
+            if (folder == 1) {
+                snprintf(k.url, sizeof k.url, "file://%s", test_path(name));
+            } else {
+                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", free_port());
+            }
+            processes_run(2, keyed_rank, &k, 0);
+        }
+    }
+}
+
+int main(void) {
+    unsetenv("LOCKSTEP_KEY");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_get_nothing),
+        cmocka_unit_test(silent_strangers_keep_nobody_out),
+        cmocka_unit_test(garbage_is_turned_away),
+        cmocka_unit_test(damaged_announcements),
+        cmocka_unit_test(a_wrong_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
