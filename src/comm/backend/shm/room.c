@@ -27,33 +27,63 @@ static uint64_t line_value(const char *path, const char *name, uint64_t missing)
     return value;
 }
 
+/* What one of the two versions of control groups calls things. */
+typedef struct hierarchy {
+    const char *root;       /* where it is mounted */
+    const char *controller; /* in /proc/self/cgroup */
+    const char *limit;
+    const char *used;
+    const char *files; /* in memory.stat, with those below */
+    const char *shared;
+} hierarchy;
+
+static const hierarchy hierarchies[] = {
+    {"/sys/fs/cgroup", "", "memory.max", "memory.current", "file ", "shmem "},
+    {"/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ",
+     "total_shmem "},
+};
+
 /* Bytes that one control group still allows. What it holds of files can be dropped, but for shared memory. */
-static uint64_t group_room(const char *folder) {
+static uint64_t group_room(const hierarchy *kind, const char *folder) {
     char path[600];
-    snprintf(path, sizeof path, "%s/memory.max", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, kind->limit);
     const uint64_t most = line_value(path, "", UNLIMITED);
     if (most == UNLIMITED) {
         return UNLIMITED;
     }
-    snprintf(path, sizeof path, "%s/memory.current", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, kind->used);
     uint64_t used = line_value(path, "", 0);
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    const uint64_t files = line_value(path, "file ", 0);
-    const uint64_t shared = line_value(path, "shmem ", 0);
+    const uint64_t files = line_value(path, kind->files, 0);
+    const uint64_t shared = line_value(path, kind->shared, 0);
     used -= files > shared && files - shared < used ? files - shared : 0;
     return used < most ? most - used : 0;
 }
 
-/* The least room of this process's control group (version 2) and those around it. */
-static uint64_t groups_room(void) {
-    char folder[512] = "/sys/fs/cgroup";
-    const size_t root = strlen(folder);
-    FILE *file = fopen("/proc/self/cgroup", "re");
+/* Whether a line "5:cpu,memory:/path" of /proc/self/cgroup is about this hierarchy; `*path` becomes its last part. */
+static bool is_about(const hierarchy *kind, char *line, const char **path) {
+    char *controllers = strchr(line, ':');
+    char *end = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+    if (end == NULL) {
+        return false;
+    }
+    *end = '\0';
+    *path = end + 1;
+    return kind->controller[0] == '\0' ? controllers[1] == '\0' : strstr(controllers, kind->controller) != NULL;
+}
+
+/* The least room of this process's control group and those around it. */
+static uint64_t groups_room(const hierarchy *kind) {
+    char folder[512];
     char line[400];
+    const size_t root = strlen(kind->root);
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    snprintf(folder, sizeof folder, "%s/", kind->root);
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "0::/", 4) == 0) {
-            line[strcspn(line, "\n")] = '\0';
-            snprintf(folder + root, sizeof folder - root, "%s", line + 3);
+        const char *path = NULL;
+        line[strcspn(line, "\n")] = '\0';
+        if (is_about(kind, line, &path)) {
+            snprintf(folder + root, sizeof folder - root, "%s", path);
         }
     }
     if (file != NULL) {
@@ -61,7 +91,7 @@ static uint64_t groups_room(void) {
     }
     uint64_t least = UNLIMITED;
     for (;;) {
-        const uint64_t room = group_room(folder);
+        const uint64_t room = group_room(kind, folder);
         least = room < least ? room : least;
         char *last = strrchr(folder, '/');
         if (last < folder + root) {
@@ -73,7 +103,9 @@ static uint64_t groups_room(void) {
 
 ls_status ls_shm_room(const char *call, size_t bytes) {
     const uint64_t machine = line_value("/proc/meminfo", "MemAvailable:", UNLIMITED / 1024) * 1024;
-    const uint64_t groups = groups_room();
+    const uint64_t first = groups_room(&hierarchies[0]);
+    const uint64_t second = groups_room(&hierarchies[1]);
+    const uint64_t groups = first < second ? first : second;
     if (bytes > machine) {
         return ls_fail(LS_ERR_MEMORY,
                        "%s: %zu bytes of shared memory are wanted, but this machine has only %" PRIu64 " left", call,
