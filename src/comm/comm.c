@@ -65,7 +65,7 @@ ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join) {
     return comm;
 }
 
-void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument), void *argument) {
+void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument, bool failed), void *argument) {
     comm->on_free = function;
     comm->on_free_argument = argument;
 }
@@ -78,11 +78,12 @@ void ls_comm_free(ls_comm *comm) {
     if (comm->state != NULL) { /* there is none where a split failed */
         comm->backend->close(comm->state);
     }
-    void (*on_free)(void *) = comm->on_free;
+    void (*on_free)(void *, bool) = comm->on_free;
+    const bool failed = comm->failed != LS_OK;
     void *argument = comm->on_free_argument;
     discard(comm);
     if (on_free != NULL) {
-        on_free(argument);
+        on_free(argument, failed);
     }
 }
 

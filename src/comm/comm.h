@@ -14,9 +14,10 @@
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
 
 /*
- * ls_comm_free calls `function(argument)` as its last step, after the backend closed: for what belongs to a
- * communicator but is not known here (the store, the thread's world). One function per communicator; the latest counts.
+ * ls_comm_free calls `function(argument, whether a call had revoked the communicator)` as its last step, after the
+ * backend closed: for what belongs to a communicator but is not known here (the store, the thread's world). One
+ * function per communicator; the latest counts.
  */
-void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument), void *argument);
+void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument, bool failed), void *argument);
 
 #endif

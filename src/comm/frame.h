@@ -67,7 +67,7 @@ struct ls_comm {
     ls_work *last_queued;
     ls_work *open;
     ls_work *spare; /* finished and waited for: kept, so that a steady state allocates nothing */
-    void (*on_free)(void *argument);
+    void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
     ls_status failed; /* LS_OK until a call failed in a way that revokes the communicator */
     char message[LS_ERROR_CAPACITY];

@@ -10,15 +10,20 @@
 /* A world and the store that its ranks met in. */
 typedef struct membership {
     ls_comm *comm;
-    ls_store *store; /* NULL for a world of one */
+    ls_store *store;   /* NULL for a world of one */
+    ls_comm *launcher; /* see ls_meeting */
+    bool failed;       /* to end well */
 } membership;
 
 static _Thread_local membership *mine;
 
 /* The last step of freeing a world. Its store, on rank 0, serves the others until now. */
-static void end_membership(void *argument) {
+static void end_membership(void *argument, bool failed) {
     membership *ended = argument;
     ls_store_close(ended->store);
+    if (!failed && !ended->failed) {
+        ls_comm_free(ended->launcher);
+    } /* else it stays open: MPI is not finalized then, which may wait for ever, and its launcher ends the others */
     if (ended == mine) {
         mine = NULL;
         ls_log_set_rank(-1);
@@ -56,13 +61,15 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     if (joined == NULL) {
         ls_fail_memory("ls_init", sizeof *joined);
     } else {
-        *joined = (membership){ls_comm_open(meeting->backend, &join), meeting->store};
+        *joined = (membership){
+            .comm = ls_comm_open(meeting->backend, &join), .store = meeting->store, .launcher = meeting->launcher};
     }
     if (joined == NULL || joined->comm == NULL) {
         char message[LS_ERROR_CAPACITY];
         const ls_status status = ls_error_status();
         snprintf(message, sizeof message, "%s", ls_error_message());
         ls_store_close(meeting->store);
+        ls_comm_free(meeting->launcher);
         ls_free(joined);
         ls_error_restore(status, message);
         return NULL;
@@ -110,6 +117,7 @@ ls_status ls_finalize(void) {
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
         snprintf(message, sizeof message, "%s", ls_error_message());
+        mine->failed = true;
     }
     ls_comm_free(mine->comm);
     if (status != LS_OK) {

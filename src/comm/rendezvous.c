@@ -82,6 +82,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     *backend = ls_backend_find(job->backend != NULL ? job->backend
                                : job->size == 1     ? "self"
                                : away < 0           ? "shm"
+                               : job->by_mpi        ? "mpi"
                                                     : "gloo");
     if (*backend == NULL && job->backend == NULL) {
         return ls_fail(ls_error_status(), "rank %d is on %s and rank %d on %s, which takes backend \"gloo\": %s",
@@ -117,12 +118,20 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         const ls_card card = world->cards[job->rank];
         LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &card, world->cards));
     }
+    if (job->size > 1 && job->by_mpi && (job->backend == NULL || strcmp(job->backend, "mpi") != 0)) {
+        LS_TRY(ls_meet_by_mpi(job, world, meeting));
+    }
     find_local_place(job, world, meeting);
     if (meeting->store != NULL) {
         LS_TRY(ls_interface_address(job->interface, ls_store_connection(meeting->store),
                                     find_elsewhere(world, job->rank) < 0, meeting->address));
     }
-    return choose_backend(job, world, &meeting->backend);
+    LS_TRY(choose_backend(job, world, &meeting->backend));
+    if (meeting->store == NULL) { /* MPI itself carries the world */
+        ls_comm_free(meeting->launcher);
+        meeting->launcher = NULL;
+    }
+    return LS_OK;
 }
 
 ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
@@ -131,10 +140,11 @@ ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
     LS_TRY(ls_roster_make(&world, job->size));
     const ls_status status = meet(job, &world, meeting);
     ls_roster_free(&world);
-    if (status != LS_OK && meeting->store != NULL) {
+    if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());
         ls_store_close(meeting->store);
+        ls_comm_free(meeting->launcher);
         ls_error_restore(status, message);
     }
     return status;

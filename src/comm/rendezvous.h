@@ -20,6 +20,7 @@ typedef struct ls_job {
     double timeout;        /* seconds */
     const char *key;       /* lent by the options or the environment; NULL: none */
     const char *backend;   /* NULL: whatever fits */
+    bool by_mpi;           /* an MPI launcher started the ranks */
     const char *interface; /* a name or an address, for data; NULL: whatever fits */
     int listener;          /* see ls_store_place */
 } ls_job;
@@ -35,12 +36,17 @@ uint64_t ls_machine_number(void);
 
 /* Where the ranks of a world turned out to be. */
 typedef struct ls_meeting {
-    ls_store *store; /* NULL for a world of one; given to the caller */
+    ls_store *store;   /* NULL for a world of one, and where MPI carries it; given to the caller */
+    ls_comm *launcher; /* over MPI, where the ranks met by it but are carried by another backend; given to the caller */
     int local_rank, local_size;
     const ls_backend *backend;         /* the one that fits */
     uint64_t machine;                  /* a number that ranks of one machine share */
     char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
 } ls_meeting;
+
+/* rendezvous_mpi.c: the ranks of an MPI job tell each other where they are; where all share a machine there is a store
+ * afterwards. What is in `meeting` after a failure is the caller's too. */
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting);
 
 /* Meets the other ranks of the job. On failure nothing stays open. */
 ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting);

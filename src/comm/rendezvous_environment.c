@@ -154,11 +154,11 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
         LS_TRY(read_number(found->local_size, 1, job->size, &job->local_size));
         LS_TRY(read_number(found->local_rank, 0, job->local_size - 1, &job->local_rank));
     }
-    job->backend = job->backend != NULL ? job->backend : "mpi";
-    if (strcmp(job->backend, "mpi") != 0) {
+    job->by_mpi = true;
+    if (job->backend != NULL && strcmp(job->backend, "mpi") != 0 && strcmp(job->backend, "shm") != 0) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "the ranks of an MPI job meet through backend \"mpi\", not \"%s\": for that, use an init other "
-                       "than mpi://",
+                       "the ranks of an MPI job have backend \"mpi\" or, on one machine, \"shm\", not \"%s\": for "
+                       "that, use an init other than mpi://",
                        job->backend);
     }
     return LS_OK;
@@ -183,6 +183,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     const ls_init_options defaults = {0};
     options = options != NULL ? options : &defaults;
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
+    job->backend = job->backend != NULL ? job->backend : lookup("LOCKSTEP_BACKEND");
     job->interface = lookup("LOCKSTEP_INTERFACE");
     job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
     LS_TRY(ls_timeout_read(options, &job->timeout));

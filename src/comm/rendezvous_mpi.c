@@ -1,0 +1,76 @@
+/*
+ * Ranks that mpirun started know each other through MPI. Where all of them share a machine, shared memory is faster,
+ * and sees a death by itself: so unless backend mpi was asked for, they tell each other over MPI where they are, and
+ * rank 0 opens a store of this job alone, on loopback and with a key of its own.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/auth.h"
+#include "comm/comm.h"
+#include "comm/rendezvous.h"
+
+/* Where the ranks meet, as rank 0 tells it; an empty URL: nowhere. */
+typedef struct place {
+    char url[64];
+    char key[LS_KEY_TEXT_SIZE];
+} place;
+
+/* Rank 0: a place to meet. */
+static void make_place(place *meeting_place, int *listener) {
+    const ls_address anywhere = {.host = "127.0.0.1", .port = 0};
+    if (ls_key_make(meeting_place->key) == LS_OK && ls_socket_listen(&anywhere, true, listener) == LS_OK) {
+        snprintf(meeting_place->url, sizeof meeting_place->url, "tcp://127.0.0.1:%d", ls_socket_port(*listener));
+    }
+}
+
+static ls_status meet_at_place(const ls_job *job, ls_comm *mpi, ls_roster *world, ls_store **store) {
+    place where = {0};
+    int listener = -1;
+    if (job->rank == 0) {
+        make_place(&where, &listener);
+    }
+    const ls_status status = ls_comm_broadcast(mpi, &where, sizeof where, LS_U8, 0, NULL);
+    if (status == LS_OK && where.url[0] != '\0') {
+        const ls_card card = world->cards[job->rank];
+        *store = ls_store_open_at(&(ls_store_place){.url = where.url,
+                                                    .serve = job->rank == 0,
+                                                    .timeout = job->timeout,
+                                                    .key = where.key,
+                                                    .listener = listener});
+        return *store != NULL ? ls_store_join(*store, job->rank, job->size, &card, world->cards) : ls_error_status();
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    return status != LS_OK || job->rank == 0
+               ? ls_error_status()
+               : ls_fail(LS_ERR_IO, "rank 0 could not listen on loopback for backend \"shm\"; its message says why");
+}
+
+static bool on_one_machine(const ls_roster *world) {
+    for (int rank = 1; rank < world->size; rank++) {
+        if (strcmp(world->cards[rank].machine, world->cards[0].machine) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+    const ls_join join = {.rank = job->rank,
+                          .size = job->size,
+                          .local_rank = 0,
+                          .local_size = job->local_size > 0 ? job->local_size : 1,
+                          .prefix = "meeting/",
+                          .timeout = job->timeout};
+    const ls_backend *backend = ls_backend_find("mpi");
+    ls_comm *mpi = backend != NULL ? ls_comm_open(backend, &join) : NULL;
+    if (mpi == NULL) {
+        return ls_error_status();
+    }
+    meeting->launcher = mpi;
+    LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
+    return on_one_machine(world) ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
+}
