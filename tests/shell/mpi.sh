@@ -45,10 +45,11 @@ check_flavour() {
     for choice in "" shm mpi; do
         mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
         check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
-        check "$flavour, ${choice:-no} backend asked for: which it is" is "$(sort -u out)" "${choice:-shm}"
+        check "$flavour, ${choice:-no} backend asked for: which it is" \
+            is "$(tr -d '\r\n' <out)" "${choice:-shm}${choice:-shm}" # launchers break lines as they like
     done
     if [ -d /usr/share/datasets/fashion-mnist ]; then
-        launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
+        LOCKSTEP_BACKEND= launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
         first=$(hashes)
         mpi "$flavour" 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
         check "$flavour: fashion_mnist ends well" is "$status" 0
