@@ -65,11 +65,11 @@ typedef enum ls_operation {
 } ls_operation;
 
 /*
- * One call as the frame checked it. Fields that an operation does not have are 0. Counts and displacements are in
- * elements of `width` bytes. `count` is what the public call says; for allgatherv and reduce_scatterv it is this rank's
- * own. An exchange has all four arrays and no count; calls that end in v have those of their varying side,
- * displacements included. Where the own part of an exchange is sent to the very place it is received at, there is
- * nothing to move.
+ * One call as the frame checked it (calls.c fills every field). Fields that an operation does not have are 0. Counts
+ * and displacements are in elements of `width` bytes. `count` is what the public call says; for allgatherv and
+ * reduce_scatterv it is this rank's own. An exchange has all four arrays and no count; calls that end in v have those
+ * of their varying side, displacements included. Where the own part of an exchange is sent to the very place it is
+ * received at, there is nothing to move.
  */
 typedef struct ls_call {
     ls_operation operation;
@@ -106,6 +106,12 @@ typedef struct ls_backend {
     void (*close)(void *state);
 
     ls_backend_begin *begin[LS_OP_COUNT];
+
+    /*
+     * Carries out a call from beginning to end, waiting, with less ado than `begin` and `progress`; false: this is
+     * none for it, and nothing was done. `*status` becomes what those two would return. NULL: there is no shorter way.
+     */
+    bool (*quick)(void *state, const ls_call *call, ls_status *status);
 
     /* Whether allreduce, reduce and reduce_scatter(v) of this backend know the reduction on the dtype. NULL: all do. */
     bool (*reduces)(ls_dtype dtype, ls_reduction reduction);

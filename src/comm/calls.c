@@ -19,6 +19,10 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
         LS_TRY(ls_comm_check(comm));
     }
     comm->sequence = call->sequence;
+    ls_status status = LS_OK;
+    if (comm->backend->quick != NULL && comm->backend->quick(comm->state, call, &status)) {
+        return status == LS_OK ? LS_OK : ls_comm_note(comm, status);
+    }
     bool finished = false;
     LS_TRY(ls_comm_begin(comm, call));
     return ls_comm_progress(comm, true, &finished);
@@ -119,9 +123,31 @@ static void sign_counts(const ls_comm *comm, const size_t *counts, ls_call *call
 /* ---- calls without counts per rank --------------------------------------------------------------------------------
  */
 
+/* Field by field: clearing all of it at once would take as long as the rest of a small call's way. */
+static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, size_t count, size_t width,
+                        const void *send, void *receive) {
+    call->operation = operation;
+    call->dtype = dtype;
+    call->reduction = (ls_reduction)0;
+    call->root = 0;
+    call->tag = 0;
+    call->count = count;
+    call->width = width;
+    call->send = send;
+    call->receive = receive;
+    call->sequence = 0;
+    call->send_counts = NULL;
+    call->send_displacements = NULL;
+    call->receive_counts = NULL;
+    call->receive_displacements = NULL;
+    call->total = 0;
+    call->layout = 0;
+}
+
 ls_status ls_comm_barrier(ls_comm *comm, ls_work **work) {
     LS_TRY(check_comm("ls_comm_barrier", comm));
-    ls_call call = {.operation = LS_OP_BARRIER};
+    ls_call call;
+    fill(&call, LS_OP_BARRIER, (ls_dtype)0, 0, 0, NULL, NULL);
     return ls_comm_call(comm, &call, work);
 }
 
@@ -131,13 +157,9 @@ ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls_dtype 
     LS_TRY(check_typed(name, comm, dtype, &width));
     LS_TRY(check_buffer(name, 1, count, width, buffer));
     LS_TRY(check_rank(name, comm, "root", root));
-    ls_call call = {.operation = LS_OP_BROADCAST,
-                    .dtype = dtype,
-                    .root = root,
-                    .count = count,
-                    .width = width,
-                    .send = buffer,
-                    .receive = buffer};
+    ls_call call;
+    fill(&call, LS_OP_BROADCAST, dtype, count, width, buffer, buffer);
+    call.root = root;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -149,13 +171,9 @@ ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size
     LS_TRY(check_buffer(name, 1, count, width, send));
     LS_TRY(check_buffer(name, 1, count, width, receive));
     LS_TRY(check_overlap(name, send, count * width, receive, count * width, send));
-    ls_call call = {.operation = LS_OP_ALLREDUCE,
-                    .dtype = dtype,
-                    .reduction = reduction,
-                    .count = count,
-                    .width = width,
-                    .send = send,
-                    .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_ALLREDUCE, dtype, count, width, send, receive);
+    call.reduction = reduction;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -170,14 +188,10 @@ ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t 
         LS_TRY(check_buffer(name, 1, count, width, receive));
         LS_TRY(check_overlap(name, send, count * width, receive, count * width, send));
     }
-    ls_call call = {.operation = LS_OP_REDUCE,
-                    .dtype = dtype,
-                    .reduction = reduction,
-                    .root = root,
-                    .count = count,
-                    .width = width,
-                    .send = send,
-                    .receive = comm->rank == root ? receive : NULL};
+    ls_call call;
+    fill(&call, LS_OP_REDUCE, dtype, count, width, send, comm->rank == root ? receive : NULL);
+    call.reduction = reduction;
+    call.root = root;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -196,13 +210,9 @@ ls_status ls_comm_gather(ls_comm *comm, const void *send, void *receive, size_t 
             LS_TRY(check_overlap(name, send, bytes, receive, size * bytes, NULL));
         }
     }
-    ls_call call = {.operation = LS_OP_GATHER,
-                    .dtype = dtype,
-                    .root = root,
-                    .count = count,
-                    .width = width,
-                    .send = send,
-                    .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_GATHER, dtype, count, width, send, receive);
+    call.root = root;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -218,8 +228,8 @@ ls_status ls_comm_allgather(ls_comm *comm, const void *send, void *receive, size
     if (send != part_of(receive, (size_t)comm->rank, bytes)) {
         LS_TRY(check_overlap(name, send, bytes, receive, size * bytes, NULL));
     }
-    ls_call call = {
-        .operation = LS_OP_ALLGATHER, .dtype = dtype, .count = count, .width = width, .send = send, .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_ALLGATHER, dtype, count, width, send, receive);
     return ls_comm_call(comm, &call, work);
 }
 
@@ -236,13 +246,9 @@ ls_status ls_comm_scatter(ls_comm *comm, const void *send, void *receive, size_t
         LS_TRY(check_buffer(name, size, count, width, send));
         LS_TRY(check_overlap(name, send, size * bytes, receive, bytes, part_of(send, (size_t)root, bytes)));
     }
-    ls_call call = {.operation = LS_OP_SCATTER,
-                    .dtype = dtype,
-                    .root = root,
-                    .count = count,
-                    .width = width,
-                    .send = send,
-                    .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_SCATTER, dtype, count, width, send, receive);
+    call.root = root;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -258,13 +264,9 @@ ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive,
     if (receive != send) {
         LS_TRY(check_overlap(name, send, size * bytes, receive, bytes, part_of(send, (size_t)comm->rank, bytes)));
     }
-    ls_call call = {.operation = LS_OP_REDUCE_SCATTER,
-                    .dtype = dtype,
-                    .reduction = reduction,
-                    .count = count,
-                    .width = width,
-                    .send = send,
-                    .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_REDUCE_SCATTER, dtype, count, width, send, receive);
+    call.reduction = reduction;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -277,8 +279,8 @@ ls_status ls_comm_alltoall(ls_comm *comm, const void *send, void *receive, size_
     LS_TRY(check_buffer(name, size, count, width, send));
     LS_TRY(check_buffer(name, size, count, width, receive));
     LS_TRY(check_overlap(name, send, size * count * width, receive, size * count * width, send));
-    ls_call call = {
-        .operation = LS_OP_ALLTOALL, .dtype = dtype, .count = count, .width = width, .send = send, .receive = receive};
+    ls_call call;
+    fill(&call, LS_OP_ALLTOALL, dtype, count, width, send, receive);
     return ls_comm_call(comm, &call, work);
 }
 
@@ -420,14 +422,19 @@ static ls_status check_message(const char *name, const ls_comm *comm, const void
 
 ls_status ls_comm_send(ls_comm *comm, const void *buffer, size_t count, ls_dtype dtype, int to, int tag,
                        ls_work **work) {
-    ls_call call = {.operation = LS_OP_SEND, .dtype = dtype, .root = to, .tag = tag, .count = count, .send = buffer};
+    ls_call call;
+    fill(&call, LS_OP_SEND, dtype, count, 0, buffer, NULL);
+    call.root = to;
+    call.tag = tag;
     LS_TRY(check_message("ls_comm_send", comm, buffer, tag, &call));
     return ls_work_post(comm, &call, work);
 }
 
 ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtype dtype, int from, int tag, ls_work **work) {
-    ls_call call = {
-        .operation = LS_OP_RECV, .dtype = dtype, .root = from, .tag = tag, .count = count, .receive = buffer};
+    ls_call call;
+    fill(&call, LS_OP_RECV, dtype, count, 0, NULL, buffer);
+    call.root = from;
+    call.tag = tag;
     LS_TRY(check_message("ls_comm_recv", comm, buffer, tag, &call));
     return ls_work_post(comm, &call, work);
 }

@@ -12,7 +12,7 @@ typedef struct ls_piece {
     size_t at; /* where it begins in the buffer */
 } ls_piece;
 
-/* The shape of a call. */
+/* The shape of a call; of one that reduces, who brings and who gets what. */
 typedef struct ls_flow {
     bool moves;      /* the call only moves data */
     bool to_root;    /* the root alone receives */

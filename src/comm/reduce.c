@@ -77,17 +77,21 @@ static bool gives_truth(const ls_reduce_task *task) {
            task->reduction == LS_LXOR;
 }
 
-void ls_reduce_buffers(const ls_reduce_task *task) {
-    if (task->ranks == 1 && gives_truth(task)) {
-        const void *const twice[2] = {task->sources[0], task->sources[0]};
-        ls_reduce_task same = *task;
-        same.ranks = 2;
-        same.sources = twice;
-        same.reduction = LS_LOR;
-        ls_reduce_buffers(&same);
-        return;
+/* Two ranks, the usual case on a small machine: no tree, and one pass. */
+static void reduce_two(const ls_reduce_task *task, const ls_reduce_kernel *kernel) {
+    const size_t step = task->copies == 1 ? task->count : TILE_BYTES / kernel->width;
+    for (size_t done = 0; done < task->count; done += step) {
+        const size_t count = task->count - done < step ? task->count - done : step;
+        const size_t offset = done * kernel->width;
+        char *first = (char *)task->destinations[0] + offset;
+        kernel->two(first, (const char *)task->sources[0] + offset, (const char *)task->sources[1] + offset, count);
+        for (int i = 1; i < task->copies; i++) {
+            memcpy((char *)task->destinations[i] + offset, first, count * kernel->width);
+        }
     }
-    const ls_reduce_kernel *kernel = ls_reduce_find(task->dtype, task->reduction);
+}
+
+static void reduce_many(const ls_reduce_task *task, const ls_reduce_kernel *kernel) {
     _Alignas(64) char scratch[TREE_DEPTH][TILE_BYTES];
     const size_t step = TILE_BYTES / kernel->accumulator;
     const int divisor = task->reduction == LS_AVG ? task->ranks : 1;
@@ -106,5 +110,21 @@ void ls_reduce_buffers(const ls_reduce_task *task) {
         for (int i = 1; i < task->copies; i++) {
             memcpy((char *)task->destinations[i] + t.offset, first, bytes);
         }
+    }
+}
+
+void ls_reduce_buffers(const ls_reduce_task *task) {
+    const ls_reduce_kernel *kernel = ls_reduce_find(task->dtype, task->reduction);
+    if (task->ranks == 2 && kernel->two != NULL) {
+        reduce_two(task, kernel);
+    } else if (task->ranks == 1 && gives_truth(task)) {
+        const void *const twice[2] = {task->sources[0], task->sources[0]};
+        ls_reduce_task same = *task;
+        same.ranks = 2;
+        same.sources = twice;
+        same.reduction = LS_LOR;
+        ls_reduce_buffers(&same);
+    } else {
+        reduce_many(task, kernel);
     }
 }

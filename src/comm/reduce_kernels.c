@@ -126,17 +126,19 @@ FINISH(f16, u16, f32, ls_f16_from_float(x / (float)divisor))
     }
 FINISH_FLOAT(f32, f32)
 FINISH_FLOAT(f64, f64)
+COMBINE(mean, f32, (x + y) * (f32)0.5)
+COMBINE(mean, f64, (x + y) * (f64)0.5)
 FINISH(i64, i64, i64, x / divisor)
 FINISH(i32, i32, i64, x / divisor)
 FINISH(u8, u8, i64, x / divisor)
 
 /* Rows of the table: elements that are their own accumulators, halves by way of f32, integers whose sum is wider. */
 #define PLAIN(function, bytes)                                                                                         \
-    { .combine = (function), .width = (bytes), .accumulator = (bytes) }
+    { .combine = (function), .two = (function), .width = (bytes), .accumulator = (bytes) }
 #define HALF(function, half)                                                                                           \
     { .combine = (function), .widen = widen_##half, .finish = finish_##half, .width = 2, .accumulator = 4 }
-#define DIVIDED(function, type, bytes)                                                                                 \
-    { .combine = (function), .finish = finish_##type, .width = (bytes), .accumulator = (bytes) }
+#define DIVIDED(function, halved, type, bytes)                                                                         \
+    { .combine = (function), .finish = finish_##type, .two = (halved), .width = (bytes), .accumulator = (bytes) }
 #define WIDENED(function, type, bytes)                                                                                 \
     { .combine = (function), .widen = widen_##type, .finish = finish_##type, .width = (bytes), .accumulator = 8 }
 
@@ -152,10 +154,10 @@ FINISH(u8, u8, i64, x / divisor)
 /* A bool's smallest is its and, its largest its or. */
 static const ls_reduce_kernel kernels[LS_REDUCTION_COUNT][LS_DTYPE_COUNT] = {
     [LS_SUM] = {FLOATS(sum), UNSIGNED(sum)},
-    [LS_AVG] = {[LS_F32] = DIVIDED(sum_f32, f32, 4),
-                [LS_F64] = DIVIDED(sum_f64, f64, 8),
+    [LS_AVG] = {[LS_F32] = DIVIDED(sum_f32, mean_f32, f32, 4),
+                [LS_F64] = DIVIDED(sum_f64, mean_f64, f64, 8),
                 HALVES(sum),
-                [LS_I64] = DIVIDED(sum_u64, i64, 8),
+                [LS_I64] = DIVIDED(sum_u64, NULL, i64, 8),
                 [LS_I32] = WIDENED(sum_u64, i32, 4),
                 [LS_U8] = WIDENED(sum_u64, u8, 1)},
     [LS_PROD] = {FLOATS(prod), UNSIGNED(prod)},

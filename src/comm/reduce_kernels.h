@@ -17,6 +17,7 @@ typedef struct ls_reduce_kernel {
     ls_reduce_combine *combine; /* NULL: the reduction means nothing on the dtype */
     ls_reduce_widen *widen;     /* NULL: elements are accumulators */
     ls_reduce_finish *finish;   /* NULL: accumulators are the result */
+    ls_reduce_combine *two;     /* all of the reduction of two ranks in one pass; NULL: there is no such loop */
     size_t width;               /* bytes of an element */
     size_t accumulator;         /* bytes of an accumulator */
 } ls_reduce_kernel;

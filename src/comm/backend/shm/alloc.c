@@ -159,7 +159,8 @@ static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     if (status != LS_OK && status != LS_ERR_MEMORY) {
         return status;
     }
-    const ls_status agreed = ls_shm_agree(shm); /* first of all: reports mean something only if all called this */
+    const ls_status agreed =
+        ls_shm_agree(shm, &shm->call); /* first of all: reports mean something only if all called this */
     return agreed != LS_OK ? agreed : status;
 }
 

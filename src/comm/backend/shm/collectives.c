@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <string.h>
 
 #include "comm/backend/shm/shm.h"
@@ -6,7 +5,7 @@
 
 /*
  * How a buffer travels, by its size in bytes:
- *  - up to LS_SHM_PAYLOAD, in the cells: one step;
+ *  - what fits the cells goes there (cells.c);
  *  - up to the row's `whole`, each rank writes all of it to its slot and reads all slots: one step;
  *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all lie in one
  *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
@@ -34,97 +33,6 @@ static bool goes_whole(const ls_shm *shm) {
         row++;
     }
     return call_bytes(shm) <= row->whole;
-}
-
-/* ---- agreement ------------------------------------------------------------------------------------------------------
- */
-
-static uint64_t sign(const ls_call *call) {
-    return (uint64_t)call->operation | (uint64_t)call->dtype << 8 | (uint64_t)call->reduction << 16 |
-           (uint64_t)(uint32_t)(call->layout != 0 ? (int)call->layout : call->root) << 32;
-}
-
-/* Where counts are agreed on as a whole, their hash takes the place of the root. */
-static uint32_t layout_of(const ls_shm_cell *cell) {
-    const uint64_t operation = cell->signature & 0xff;
-    const bool whole = operation == LS_OP_ALLGATHERV || operation == LS_OP_REDUCE_SCATTERV;
-    return whole ? (uint32_t)(cell->signature >> 32) : 0;
-}
-
-static void unsign(const ls_shm_cell *cell, ls_call *call) {
-    *call = (ls_call){.operation = (ls_operation)(cell->signature & 0xff),
-                      .dtype = (ls_dtype)(cell->signature >> 8 & 0xff),
-                      .reduction = (ls_reduction)(cell->signature >> 16 & 0xff),
-                      .root = (int)(cell->signature >> 32),
-                      .layout = layout_of(cell),
-                      .count = cell->count,
-                      .total = cell->count,
-                      .sequence = cell->sequence};
-}
-
-ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result) {
-    LS_TRY(ls_shm_sound(shm));
-    shm->call = *call;
-    shm->done = 0;
-    ls_shm_cell *cell = ls_shm_next_cell(shm);
-    cell->signature = sign(call);
-    cell->count = ls_call_agreed(call);
-    cell->sequence = (uint32_t)call->sequence;
-    cell->region = 0;
-    *result = cell;
-    return LS_OK;
-}
-
-static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
-    return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
-}
-
-/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
-static void tell_calls(const ls_shm *shm, char *text, size_t capacity) {
-    size_t length = 0;
-    for (int rank = 0; rank < shm->size && length < capacity - 1; rank++) {
-        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
-        int first = 0;
-        while (!same_call(ls_shm_cell_of(shm, first), cell)) {
-            first++;
-        }
-        if (first != rank) {
-            continue; /* told with the first that called the same */
-        }
-        char ranks[256] = "";
-        size_t used = 0;
-        int callers = 0;
-        for (int other = rank; other < shm->size && used < sizeof ranks - 24; other++) {
-            if (same_call(ls_shm_cell_of(shm, other), cell)) {
-                used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", callers == 0 ? "" : ", ", other);
-                callers++;
-            }
-        }
-        ls_call call;
-        char detail[192];
-        unsign(cell, &call);
-        length += (size_t)snprintf(text + length, capacity - length, "%srank%s %s called %s (#%llu)",
-                                   length == 0 ? "" : "; ", callers == 1 ? "" : "s", ranks,
-                                   ls_call_detail(&call, detail, sizeof detail), (unsigned long long)call.sequence);
-    }
-}
-
-static ls_status fail_disagree(const ls_shm *shm) {
-    char calls[768];
-    char name[64];
-    tell_calls(shm, calls, sizeof calls);
-    ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
-    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", name, calls);
-}
-
-ls_status ls_shm_agree(const ls_shm *shm) {
-    const ls_shm_cell *own = ls_shm_cell_of(shm, shm->rank);
-    for (int rank = 0; rank < shm->size; rank++) {
-        if (!same_call(ls_shm_cell_of(shm, rank), own)) {
-            return fail_disagree(shm);
-        }
-    }
-    return LS_OK;
 }
 
 /* ---- where the buffers are
@@ -217,45 +125,14 @@ static void reduce(const ls_shm *shm, int copies, size_t count) {
     ls_reduce_buffers(&task);
 }
 
-/* ---- barrier
- * ------------------------------------------------------------------------------------------------------------ */
-
-static ls_status end_agreed(ls_shm *shm, bool *finished) {
-    *finished = true;
-    return ls_shm_agree(shm);
-}
-
 ls_status ls_shm_end(ls_shm *shm, bool *finished) {
     (void)shm;
     *finished = true;
     return LS_OK;
 }
 
-ls_status ls_shm_barrier(void *state, const ls_call *call) {
-    ls_shm *shm = state;
-    ls_shm_cell *cell = NULL;
-    LS_TRY(ls_shm_declare(shm, call, &cell));
-    shm->stage = end_agreed;
-    ls_shm_post(shm);
-    return LS_OK;
-}
-
 /* ---- all-reduce and reduce
  * --------------------------------------------------------------------------------------------------------- */
-
-static ls_status allreduce_cells(ls_shm *shm, bool *finished) {
-    *finished = true;
-    LS_TRY(ls_shm_agree(shm));
-    if (!takes_result(shm)) {
-        return LS_OK;
-    }
-    for (int rank = 0; rank < shm->size; rank++) {
-        shm->sources[rank] = ls_shm_cell_of(shm, rank)->payload;
-    }
-    shm->destinations[0] = shm->call.receive;
-    reduce(shm, 1, shm->call.count);
-    return LS_OK;
-}
 
 static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
     *finished = true;
@@ -371,7 +248,7 @@ static void put_first(const ls_shm *shm) {
 /* All ranks have declared the same call and where their buffers are. Only those whose buffers lie in a region of theirs
  * have not put anything into their slots yet. */
 static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm);
+    const ls_status status = ls_shm_agree(shm, &shm->call);
     if (status != LS_OK) {
         *finished = true;
         return status;
@@ -394,22 +271,17 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
 ls_status ls_shm_reduce(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
+    if (ls_shm_fits_cells(shm, call)) {
+        return ls_shm_begin_cells(shm, call);
+    }
     LS_TRY(ls_shm_declare(shm, call, &cell));
-    const size_t bytes = call_bytes(shm);
-    if (bytes <= LS_SHM_PAYLOAD) {
-        if (bytes != 0) {
-            memcpy(cell->payload, call->send, bytes);
-        }
-        shm->stage = allreduce_cells;
-    } else {
-        shm->stage = allreduce_choose;
-        choose_chunk(shm);
-        if (bytes >= LS_SHM_DIRECT_LEAST) {
-            declare_region(shm, cell);
-        }
-        if (cell->region == 0) {
-            put_first(shm);
-        }
+    shm->stage = allreduce_choose;
+    choose_chunk(shm);
+    if (call_bytes(shm) >= LS_SHM_DIRECT_LEAST) {
+        declare_region(shm, cell);
+    }
+    if (cell->region == 0) {
+        put_first(shm);
     }
     ls_shm_post(shm);
     return LS_OK;
@@ -417,16 +289,6 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
 
 /* ---- broadcast
  * ---------------------------------------------------------------------------------------------------------- */
-
-static ls_status broadcast_cells(ls_shm *shm, bool *finished) {
-    *finished = true;
-    LS_TRY(ls_shm_agree(shm));
-    const size_t bytes = call_bytes(shm);
-    if (shm->rank != shm->call.root && bytes != 0) {
-        memcpy(shm->call.receive, ls_shm_cell_of(shm, shm->call.root)->payload, bytes);
-    }
-    return LS_OK;
-}
 
 /* The root puts the chunk at `from` into its slot of the next step. */
 static void broadcast_put(const ls_shm *shm, size_t from) {
@@ -455,7 +317,7 @@ static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
 }
 
 static ls_status broadcast_large(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm);
+    const ls_status status = ls_shm_agree(shm, &shm->call);
     if (status != LS_OK) {
         *finished = true;
         return status;
@@ -477,19 +339,14 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
 ls_status ls_shm_broadcast(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
-    LS_TRY(ls_shm_declare(shm, call, &cell));
-    const size_t bytes = call_bytes(shm);
-    if (bytes <= LS_SHM_PAYLOAD) {
-        if (shm->rank == call->root && bytes != 0) {
-            memcpy(cell->payload, call->send, bytes);
-        }
-        shm->stage = broadcast_cells;
-    } else {
-        choose_chunk(shm);
-        declare_region(shm, cell);
-        broadcast_put(shm, 0);
-        shm->stage = broadcast_large;
+    if (ls_shm_fits_cells(shm, call)) {
+        return ls_shm_begin_cells(shm, call);
     }
+    LS_TRY(ls_shm_declare(shm, call, &cell));
+    choose_chunk(shm);
+    declare_region(shm, cell);
+    broadcast_put(shm, 0);
+    shm->stage = broadcast_large;
     ls_shm_post(shm);
     return LS_OK;
 }

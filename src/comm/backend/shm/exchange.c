@@ -1,6 +1,6 @@
 /*
  * Calls that only move data, all with one algorithm over the pieces of comm/pieces.h. By size in bytes:
- *  - where a rank's pieces fit into its cell: one step;
+ *  - what fits the cells goes there (cells.c);
  *  - where all pieces are at most LS_SHM_PULL_LEAST, or nobody may read from the memory of others and they fit a slot:
  *    through the slots in one step;
  *  - beyond, each rank reads its pieces straight from the senders' buffers, which a second step ends; or, where that is
@@ -86,13 +86,6 @@ static size_t place_of(const ls_shm *shm, int to) {
 static size_t most_at_once(const ls_shm *shm) {
     const size_t place = place_bytes(shm);
     return shm->pulls && place > LS_SHM_PULL_LEAST ? LS_SHM_PULL_LEAST : place;
-}
-
-static bool in_cells(const ls_shm *shm) {
-    const ls_call *call = &shm->call;
-    const size_t pieces = cuts(call) ? (size_t)shm->size : 1;
-    return !has_table(call) && !needs_verdict(call) && call->layout == 0 &&
-           call->count * call->width <= LS_SHM_PAYLOAD / pieces;
 }
 
 /* ---- moving --------------------------------------------------------------------------------------------------------
@@ -226,22 +219,6 @@ static ls_status pull_pieces(ls_shm *shm) {
 /* ---- stages --------------------------------------------------------------------------------------------------------
  */
 
-static ls_status exchange_cells(ls_shm *shm, bool *finished) {
-    *finished = true;
-    LS_TRY(ls_shm_agree(shm));
-    copy_own(shm);
-    const ls_call *call = &shm->call;
-    const size_t bytes = call->count * call->width;
-    const size_t part = cuts(call) ? bytes * (size_t)shm->rank : 0;
-    for (int from = 0; from < shm->size && bytes != 0; from++) {
-        const ls_piece piece = ls_piece_received(call, shm->rank, from);
-        if (from != shm->rank && piece.count != 0) {
-            memcpy(target_of(shm, piece), ls_shm_cell_of(shm, from)->payload + part, bytes);
-        }
-    }
-    return LS_OK;
-}
-
 static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
     const size_t next = shm->done + place_bytes(shm);
     *finished = next >= shm->most;
@@ -275,7 +252,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
 }
 
 static ls_status deliver_agreed(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm);
+    const ls_status status = ls_shm_agree(shm, &shm->call);
     if (status != LS_OK) {
         *finished = true;
         return status;
@@ -328,7 +305,7 @@ static verdict judge(const ls_shm *shm) {
 }
 
 static ls_status exchange_judged(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm);
+    const ls_status status = ls_shm_agree(shm, &shm->call);
     if (status != LS_OK) {
         *finished = true;
         return status;
@@ -342,23 +319,14 @@ static ls_status exchange_judged(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-static void put_in_cell(const ls_shm *shm, ls_shm_cell *cell) {
-    const ls_call *call = &shm->call;
-    const ls_flow *flow = &ls_flows[call->operation];
-    const size_t bytes = call->count * call->width * (flow->cuts ? (size_t)shm->size : 1);
-    if (bytes != 0 && !(flow->from_root && shm->rank != call->root)) {
-        memcpy(cell->payload, call->send, bytes);
-    }
-}
-
 ls_status ls_shm_exchange(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
+    if (ls_shm_fits_cells(shm, call)) {
+        return ls_shm_begin_cells(shm, call);
+    }
     LS_TRY(ls_shm_declare(shm, call, &cell));
-    if (in_cells(shm)) {
-        put_in_cell(shm, cell);
-        shm->stage = exchange_cells;
-    } else if (needs_verdict(call)) {
+    if (needs_verdict(call)) {
         cell->receive = largest_sent(shm);
         put_table(shm);
         shm->stage = exchange_judged;

@@ -1,6 +1,6 @@
 /*
  * Reduce-scatter: each rank reduces its own part. By size in bytes:
- *  - where all parts fit into a cell: one step;
+ *  - what fits the cells goes there (cells.c);
  *  - where every rank's `send` lies in one ls_comm_alloc: straight from there, two steps;
  *  - else through the slots in rounds, a step each: a slot holds a place for the next elements of every part.
  */
@@ -68,17 +68,6 @@ static void reduce_into(const ls_shm *shm, size_t done, size_t count) {
     }
 }
 
-static ls_status scatter_cells(ls_shm *shm, bool *finished) {
-    *finished = true;
-    LS_TRY(ls_shm_agree(shm));
-    const size_t bytes = shm->call.count * shm->call.width;
-    for (int rank = 0; rank < shm->size; rank++) {
-        shm->sources[rank] = ls_shm_cell_of(shm, rank)->payload + bytes * (size_t)shm->rank;
-    }
-    reduce_into(shm, 0, shm->call.count);
-    return LS_OK;
-}
-
 static ls_status scatter_rounds(ls_shm *shm, bool *finished) {
     const size_t width = shm->call.width;
     const size_t done = shm->done;
@@ -111,7 +100,7 @@ static void scatter_direct(ls_shm *shm, const ls_shm_region *region) {
 }
 
 static ls_status scatter_choose(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm);
+    const ls_status status = ls_shm_agree(shm, &shm->call);
     if (status != LS_OK) {
         *finished = true;
         return status;
@@ -145,23 +134,18 @@ static void declare_send(const ls_shm *shm, ls_shm_cell *cell, size_t end) {
 ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
+    if (ls_shm_fits_cells(shm, call)) {
+        return ls_shm_begin_cells(shm, call);
+    }
     LS_TRY(ls_shm_declare(shm, call, &cell));
-    const size_t size = (size_t)shm->size;
-    if (call->layout == 0 && call->count * call->width <= LS_SHM_PAYLOAD / size) {
-        if (call->count != 0) {
-            memcpy(cell->payload, call->send, size * call->count * call->width);
-        }
-        shm->stage = scatter_cells;
-    } else {
-        const ls_piece last = part(shm, shm->size - 1);
-        shm->most = largest(shm);
-        shm->stage = scatter_choose;
-        if (shm->most * call->width >= LS_SHM_DIRECT_LEAST) {
-            declare_send(shm, cell, last.at + last.count);
-        }
-        if (cell->region == 0) {
-            put_parts(shm, 0);
-        }
+    const ls_piece last = part(shm, shm->size - 1);
+    shm->most = largest(shm);
+    shm->stage = scatter_choose;
+    if (shm->most * call->width >= LS_SHM_DIRECT_LEAST) {
+        declare_send(shm, cell, last.at + last.count);
+    }
+    if (cell->region == 0) {
+        put_parts(shm, 0);
     }
     ls_shm_post(shm);
     return LS_OK;

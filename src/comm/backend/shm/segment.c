@@ -29,7 +29,7 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     }
     const size_t people = sizeof(ls_shm_control);
     const size_t cells = people + size * sizeof(ls_shm_person);
-    const size_t pipes = cells + 2 * size * sizeof(ls_shm_cell);
+    const size_t pipes = cells + LS_SHM_CELLS * size * sizeof(ls_shm_cell);
     const size_t slots = pages(pipes + ls_shm_point_layout(&shm->point, shm->size));
     if (base != NULL) {
         shm->control = (ls_shm_control *)base;

@@ -24,6 +24,10 @@
 #include "comm/backend/shm/point.h"
 #include "comm/backend/shm/sizes.h"
 
+/* Cells of a rank. Two would do; with four, the one for the next step has long been read by all when a step is posted,
+ * so that its line can be claimed at once without a tug-of-war. */
+#define LS_SHM_CELLS 4
+
 /* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
 typedef struct ls_shm_cell {
     _Alignas(128) _Atomic uint64_t step;
@@ -76,7 +80,7 @@ struct ls_shm {
     int size;
     ls_shm_control *control;
     ls_shm_person *people;
-    ls_shm_cell *cells;   /* two per rank */
+    ls_shm_cell *cells;   /* LS_SHM_CELLS per rank */
     unsigned char *slots; /* two per rank, of `slot` bytes */
     size_t slot;
     size_t mapped;
@@ -171,7 +175,7 @@ ls_status ls_shm_settle_in(ls_shm *shm);
 /* ---- sync.c: steps, waiting, failures ------------------------------------------------------------------------- */
 
 static inline ls_shm_cell *ls_shm_cell_at(const ls_shm *shm, int rank, uint64_t step) {
-    return &shm->cells[2 * (size_t)rank + (step & 1)];
+    return &shm->cells[LS_SHM_CELLS * (size_t)rank + step % LS_SHM_CELLS];
 }
 
 /* This rank's cell for the step it will post next. */
@@ -194,6 +198,9 @@ void ls_shm_post(ls_shm *shm);
 
 /* Whether all ranks have published this rank's latest step. */
 bool ls_shm_ready(ls_shm *shm);
+
+/* Whether they have, or do so within a moment: not longer than ranks that run side by side are apart. */
+bool ls_shm_meet(ls_shm *shm);
 
 /* Returns when they have; fails when a rank died, left, or stayed away for the timeout. */
 ls_status ls_shm_wait(ls_shm *shm);
@@ -221,6 +228,34 @@ static inline void ls_shm_pause(void) {
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/*
+ * Between two looks at a cache line that another core is about to write: a look takes the line from the writer, and
+ * looks that pile up in flight are thrown away together when it changes. A breath is some ten nanoseconds on every
+ * processor, which the pause instruction is not.
+ */
+static inline void ls_shm_breathe(int breaths) {
+    for (int i = 0; i < breaths; i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_lfence();
+        __builtin_ia32_lfence();
+        __builtin_ia32_lfence();
+        __builtin_ia32_lfence();
+#else
+        ls_shm_pause();
+#endif
+    }
+}
+
+/* Brings a cache line here to be written, without waiting for it. The compiler's own prefetch for writing is one for
+ * reading wherever it must not assume the instruction; but every 64-bit processor takes it, if only as nothing. */
+static inline void ls_shm_claim(const void *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
 #endif
 }
 
@@ -253,9 +288,27 @@ ls_status ls_shm_vouch(ls_shm *shm);
 void ls_shm_introduce(ls_shm *shm);
 void ls_shm_choose_patience(ls_shm *shm);
 
+/* ---- agree.c: what ranks must agree on -------------------------------------------------------------------------- */
+
+/* Writes it into `cell`. */
+void ls_shm_sign(ls_shm_cell *cell, const ls_call *call);
+
+/* Begins a call: writes it into this rank's next cell, which may then be filled. Fails when the communicator was
+ * revoked meanwhile. */
+ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **cell);
+
+/* After the first step: LS_ERR_MISMATCH, saying who called what, unless all ranks declared the same as this one, which
+ * is `call`. */
+ls_status ls_shm_agree(const ls_shm *shm, const ls_call *call);
+
+/* ---- cells.c: calls that fit the cells --------------------------------------------------------------------------- */
+
+bool ls_shm_fits_cells(const ls_shm *shm, const ls_call *call);
+ls_status ls_shm_begin_cells(void *state, const ls_call *call);
+bool ls_shm_quick(void *state, const ls_call *call, ls_status *status);
+
 /* ---- collectives.c, alloc.c ------------------------------------------------------------------------------------- */
 
-ls_status ls_shm_barrier(void *state, const ls_call *call);
 ls_status ls_shm_broadcast(void *state, const ls_call *call);
 ls_status ls_shm_reduce(void *state, const ls_call *call); /* allreduce too */
 ls_status ls_shm_reduce_scatter(void *state, const ls_call *call);
@@ -269,13 +322,6 @@ ls_status ls_shm_end(ls_shm *shm, bool *finished);
 
 /* split.c */
 ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void **result);
-
-/* Begins a call: writes what ranks must agree on into this rank's next cell, which may then be filled. Fails when the
- * communicator was revoked meanwhile. */
-ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **cell);
-
-/* After the first step: LS_ERR_MISMATCH, saying who called what, unless all ranks declared the same. */
-ls_status ls_shm_agree(const ls_shm *shm);
 
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
 void ls_shm_release(void *state, void *memory);

@@ -18,7 +18,7 @@
 #define LONG_SPIN_EVERY 64
 #define PAUSES_PER_LOOK 64 /* between looks at the clock */
 #define YIELDS          16
-#define EAGER_LOOKS     256 /* without a pause */
+#define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
@@ -41,6 +41,8 @@ void ls_shm_post(ls_shm *shm) {
      * sees the sleeper. Of several ranks that post, the last one sees the steps of all, and wakes.
      */
     atomic_store(&ls_shm_cell_at(shm, shm->rank, step)->step, step);
+    /* The others are done with the cell that comes next: it can be on its way to this core while they come. */
+    ls_shm_claim(ls_shm_cell_at(shm, shm->rank, step + 1));
     shm->step = step;
     shm->seen = 0;
     shm->since_ns = 0;
@@ -198,12 +200,6 @@ void ls_shm_leave(ls_shm *shm) {
  */
 static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_all) {
     *came_all = true;
-    /* Ranks that run side by side are rarely further apart than this, and a pause can take longer than a meeting. */
-    for (int i = 0; i < EAGER_LOOKS && budget != 0; i++) {
-        if (ls_shm_ready(shm)) {
-            return LS_OK;
-        }
-    }
     /* Ranks that share a core: the one that is waited for may run at once, which costs less than a sleep. */
     for (int i = 0; i < YIELDS && budget == 0; i++) {
         if (ls_shm_ready(shm)) {
@@ -261,8 +257,22 @@ static uint64_t spin_budget(ls_shm *shm) {
     return shm->spin_ns;
 }
 
+bool ls_shm_meet(ls_shm *shm) {
+    if (shm->spin_ns == 0 || shm->crowded != 0) {
+        return ls_shm_ready(shm);
+    }
+    ls_shm_breathe(1); /* a look before the others' time takes their cells from them */
+    for (int i = 0; i < EAGER_LOOKS; i++) {
+        if (ls_shm_ready(shm)) {
+            return true;
+        }
+        ls_shm_breathe(2);
+    }
+    return false;
+}
+
 ls_status ls_shm_wait(ls_shm *shm) {
-    if (ls_shm_ready(shm)) {
+    if (ls_shm_meet(shm)) {
         return LS_OK;
     }
     const uint64_t budget = spin_budget(shm);
