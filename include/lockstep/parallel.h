@@ -34,6 +34,74 @@ extern "C" {
  */
 LS_API ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction);
 
+/** The same reduction for rank `root`; the others get zeros of that shape, which no gradient flows from. */
+LS_API ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, int root);
+
+/**
+ * The same reduction cut along `axis`, of which each rank gets its part, as equal as can be: the first ranks have one
+ * position more where the size does not divide. Axes may be negative, here and below.
+ */
+LS_API ls_tensor *ls_reduce_scatter(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction);
+
+/** The tensor of rank `root`, a copy on every rank; the tensors of the others do not matter and may be NULL. */
+LS_API ls_tensor *ls_broadcast(ls_comm *comm, ls_tensor *tensor, int root);
+
+/**
+ * The tensors of all ranks, concatenated along `axis` in the order of the ranks, on rank `root`; they may differ in
+ * size along that axis. The others get a tensor that has size 0 along it.
+ */
+LS_API ls_tensor *ls_gather(ls_comm *comm, ls_tensor *tensor, int axis, int root);
+
+/** The same on every rank. */
+LS_API ls_tensor *ls_allgather(ls_comm *comm, ls_tensor *tensor, int axis);
+
+/**
+ * `count` positions along `axis` of rank root's tensor for this rank, behind those of the ranks before it. The counts
+ * of all ranks add up to the size of the axis. The tensors of the others do not matter and may be NULL; `axis` is the
+ * root's.
+ */
+LS_API ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t count, int root);
+
+/**
+ * The tensors of all ranks, concatenated along `gather_axis` and cut along `scatter_axis`: `count` positions for this
+ * rank, behind those of the ranks before it. Tensors may differ in size along gather_axis; the counts of all ranks add
+ * up to what there is to cut. With equal axes the whole is divided anew.
+ */
+LS_API ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count);
+
+/** A message under way. Opaque; it belongs to the innermost scope until ls_wait uses it up. */
+typedef struct ls_handle ls_handle;
+
+/**
+ * Begins to send `tensor` to rank `dest`, which receives it with this tag (0 to 2^30 - 1), shape and dtype. Messages
+ * between two ranks with the same tag arrive in the order in which they were sent. On the way back a gradient comes
+ * from `dest`, if `tensor` wants one. Do not change the tensor before ls_wait. A tensor that is NULL because what
+ * should have made it failed is told to the receiver. Messages of ls_comm_send are no tensors: give those other tags.
+ */
+LS_API ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
+
+/** Begins to receive a tensor of this shape and dtype from rank `source`; ls_wait gives it. */
+LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
+
+/**
+ * Ends a message: gives the tensor that was received, or the one that was sent (whose gradient flows on through it).
+ * LS_ERR_MISMATCH when rank `source` sent something else, saying what; the message is gone then, and the communicator
+ * goes on. A handle that is never waited for is waited for when its scope ends.
+ */
+LS_API ls_tensor *ls_wait(ls_handle *handle);
+
+/** ls_isend and ls_wait. Two ranks that both send large tensors before they receive wait for each other. */
+LS_API ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag);
+
+/** ls_irecv and ls_wait. */
+LS_API ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag);
+
+/**
+ * `tensor`, as one that depends on `others` too, which get no gradient from it: mpi4torch's JoinDummies. Communication
+ * needs no such help here; it is for programs that are written with it.
+ */
+LS_API ls_tensor *ls_join(ls_tensor *tensor, ls_tensor *const *others, int count);
+
 /**
  * ls_gradcheck over several ranks: compares the gradients of the sum over ranks of sum(w * function(inputs)) with
  * central differences, for every element of every input of every rank that requires one. Inputs may differ from rank to

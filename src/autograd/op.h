@@ -54,8 +54,8 @@ struct ls_op {
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output */
     bool communicates; /* its backward runs even if no gradient reaches it (it then gets zeros); its node holds the
-                          output and lives until it is walked, or until its scope ends with nothing else left on the
-                          tape */
+                          output and lives until it is walked, or until the outermost scope ends with nothing else
+                          left on the tape */
     uint32_t optional; /* bit i: input i may be NULL */
 };
 

@@ -1,5 +1,6 @@
 #include "autograd/tape.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static void output_died(ls_tape_link *link) {
@@ -8,17 +9,24 @@ static void output_died(ls_tape_link *link) {
     ls_tape_discard(node);
 }
 
+/* Whether the tape is that of a scope that a user opened, not what a thread has for want of one. */
+static bool is_in_a_scope(const ls_tape *tape) {
+    const ls_scope *scope = (const ls_scope *)(const void *)((const char *)tape - offsetof(ls_scope, tape));
+    return scope->outer != NULL;
+}
+
 /*
  * What is left on the tape when its scope has dropped its tensors is held by tensors that were kept, or by nodes that
- * communicate. If nothing was kept, nobody can walk this tape any more, and all of it goes. Otherwise all of it moves
- * outwards, where the walk will find communication in its place.
+ * communicate. All of it moves outwards, where the walk will find communication in its place: another rank may need it
+ * whether this one kept something or not. When the outermost scope ends with nothing kept, nobody here is going to walk
+ * it any more, and all of it goes.
  */
 static void scope_ended(ls_tape *tape, ls_tape *outer) {
     bool kept = false;
     for (ls_tape_link *link = tape->first; link != NULL && !kept; link = link->next) {
         kept = ((ls_node *)link)->output->scope != &ls_nowhere;
     }
-    if (outer == NULL || !kept) {
+    if (outer == NULL || (!kept && !is_in_a_scope(outer))) {
         while (tape->last != NULL) {
             ls_tape_discard((ls_node *)tape->last);
         }

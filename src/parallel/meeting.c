@@ -8,9 +8,16 @@
 
 static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLREDUCE] = "ls_allreduce",
+    [LS_MEET_REDUCE] = "ls_reduce",
+    [LS_MEET_REDUCE_SCATTER] = "ls_reduce_scatter",
+    [LS_MEET_BROADCAST] = "ls_broadcast",
+    [LS_MEET_GATHER] = "ls_gather",
+    [LS_MEET_ALLGATHER] = "ls_allgather",
+    [LS_MEET_SCATTER] = "ls_scatter",
+    [LS_MEET_ALLTOALL] = "ls_alltoall",
 };
 
-_Static_assert(sizeof(ls_offer) <= 88, "an offer is meant to travel in one piece");
+_Static_assert(sizeof(ls_offer) == 80, "an offer is meant to travel in one piece");
 
 static const char *name_of(const ls_offer *offer) {
     return offer->kind > 0 && offer->kind < LS_MEET_KINDS ? names[offer->kind] : "something unknown";
@@ -63,7 +70,7 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     own->ndim = tensor->ndim;
     memcpy(own->size, tensor->size, (size_t)tensor->ndim * sizeof *own->size);
     for (int i = 0; i < meeting->what->axes; i++) {
-        own->axis[i] = (int8_t)ls_axis_index(proposal->axis[i], tensor->ndim);
+        own->axes |= (uint8_t)(ls_axis_index(proposal->axis[i], tensor->ndim) << (4 * i));
     }
     const size_t place = (size_t)tensor->ndim * sizeof *own->size;
     const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
@@ -84,7 +91,7 @@ static ls_status make_offer(ls_meeting *meeting, const ls_proposal *proposal) {
     meeting->own = (ls_offer){.kind = (uint8_t)what->kind,
                               .state = LS_OFFER_EMPTY,
                               .reduction = (uint8_t)proposal->reduction,
-                              .root = proposal->root,
+                              .root = (uint16_t)proposal->root,
                               .count = proposal->count};
     ls_status status = check_arguments(meeting, proposal);
     if (status == LS_OK && (what->bringers != LS_BRING_ROOT || proposal->root == meeting->rank)) {
@@ -106,7 +113,7 @@ static bool same_shape(const ls_offer *a, const ls_offer *b) {
 static bool shapes_fit(const ls_collective *what, const ls_offer *a, const ls_offer *b) {
     bool fit = a->ndim == b->ndim;
     for (int axis = 0; fit && axis < a->ndim; axis++) {
-        const bool free = axis == a->axis[0];
+        const bool free = axis == ls_offer_axis(a, 0);
         fit = a->size[axis] == b->size[axis] || (what->bringers == LS_BRING_ALL && free);
     }
     return fit;
@@ -147,9 +154,9 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
         return refuse_shapes(meeting, first, other);
     }
     for (int i = 0; i < meeting->what->axes; i++) {
-        if (a->axis[i] != b->axis[i]) {
+        if (ls_offer_axis(a, i) != ls_offer_axis(b, i)) {
             return ls_fail(LS_ERR_MISMATCH, "%s: rank %d gives axis %d, rank %d axis %d", meeting->what->op.name, first,
-                           a->axis[i], other, b->axis[i]);
+                           ls_offer_axis(a, i), other, ls_offer_axis(b, i));
         }
     }
     return LS_OK;
@@ -200,11 +207,20 @@ static void note_arguments(ls_meeting *meeting, const ls_proposal *proposal) {
     parameters->integer[2] = proposal->root;
     for (int rank = 0; rank < meeting->size; rank++) {
         if ((meeting->offers[rank].state & LS_OFFER_EMPTY) == 0) {
-            parameters->integer[3] = meeting->offers[rank].axis[0];
-            parameters->integer[4] = meeting->offers[rank].axis[1];
+            parameters->integer[3] = ls_offer_axis(&meeting->offers[rank], 0);
+            parameters->integer[4] = ls_offer_axis(&meeting->offers[rank], 1);
             return;
         }
     }
+}
+
+ls_tensor *ls_as_seen(ls_tensor *result) {
+    if (result == NULL || !result->needs_grad || !ls_thread()->no_grad) {
+        return result;
+    }
+    ls_tensor *seen = ls_alias(result);
+    ls_release(result);
+    return seen;
 }
 
 ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
@@ -214,12 +230,7 @@ ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parame
     ls_tensor *cut_off = ls_alias(input);
     ls_tensor *result = ls_apply(op, &cut_off, 1, parameters);
     ls_release(cut_off);
-    if (result == NULL || !result->needs_grad) {
-        return result;
-    }
-    ls_tensor *seen = ls_alias(result);
-    ls_release(result);
-    return seen;
+    return ls_as_seen(result);
 }
 
 static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
@@ -253,6 +264,7 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
     meeting.comm = proposal->comm;
     meeting.rank = ls_comm_rank(proposal->comm);
     meeting.size = ls_comm_size(proposal->comm);
+    meeting.root = proposal->root;
     meeting.dense = NULL;
     meeting.wanted = false;
     meeting.carried = false;

@@ -20,7 +20,17 @@ typedef enum ls_bringers {
     LS_BRING_ROOT   /* the root alone */
 } ls_bringers;
 
-typedef enum ls_collective_kind { LS_MEET_ALLREDUCE = 1, LS_MEET_KINDS } ls_collective_kind;
+typedef enum ls_collective_kind {
+    LS_MEET_ALLREDUCE = 1,
+    LS_MEET_REDUCE,
+    LS_MEET_REDUCE_SCATTER,
+    LS_MEET_BROADCAST,
+    LS_MEET_GATHER,
+    LS_MEET_ALLGATHER,
+    LS_MEET_SCATTER,
+    LS_MEET_ALLTOALL,
+    LS_MEET_KINDS
+} ls_collective_kind;
 
 typedef struct ls_collective {
     ls_op op; /* its rules get the ls_meeting from ls_meeting_of */
@@ -52,10 +62,8 @@ typedef struct ls_offer {
     int8_t ndim;
     uint8_t state; /* LS_OFFER_... */
     uint8_t reduction;
-    int8_t axis[2];
-    uint8_t unused;
-    int32_t root;
-    int32_t also_unused;
+    uint8_t axes;  /* two of them, four bits each; see ls_offer_axis */
+    uint16_t root; /* its lower bits */
     int64_t count;
     union {
         int64_t size[LS_MAX_DIMS];
@@ -73,6 +81,7 @@ typedef struct ls_meeting {
     ls_comm *comm;
     int rank;
     int size;
+    int root;
     ls_tensor *dense; /* the tensor's elements, contiguous; NULL where this rank brings none */
     bool wanted;      /* somebody wants a gradient: all ranks record the call */
     bool carried;     /* all elements are in the offers, of at most LS_FEW_RANKS ranks */
@@ -88,6 +97,10 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
 /* In shape and forward rules. */
 static inline const ls_meeting *ls_meeting_of(const ls_op_call *call) {
     return (const ls_meeting *)(const void *)call->parameters;
+}
+
+static inline int ls_offer_axis(const ls_offer *offer, int i) {
+    return offer->axes >> (4 * i) & 15;
 }
 
 /* The elements that an offer carries. */
@@ -114,5 +127,8 @@ static inline int ls_node_axis(const ls_node *node, int i) {
  * with an input that wants no gradient, and the result has no history. `input` may be NULL if the operation allows it.
  */
 ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters);
+
+/* A result as this thread is to see it: without history while ls_no_grad is on, although the tape may know it. */
+ls_tensor *ls_as_seen(ls_tensor *result);
 
 #endif

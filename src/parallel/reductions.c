@@ -7,7 +7,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "comm/reduce.h"
-#include "parallel/meeting.h"
+#include "parallel/move.h"
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
@@ -168,6 +168,116 @@ static ls_status allreduce_backward(ls_node *node, ls_tensor *gradient) {
     return share != NULL ? ls_give(node, 0, share) : ls_error_status();
 }
 
+/* Zeros on all ranks but the root, so that what they compute from it is defined. */
+static ls_status reduce_forward(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    ls_tensor *y = call->output;
+    const int root = meeting->root;
+    const bool is_root = meeting->rank == root;
+    if (!is_root) {
+        LS_TRY(ls_kernels_of(y)->fill(ls_stream_of(y), y, 0));
+    }
+    if (!meeting->carried) {
+        return ls_comm_reduce(meeting->comm, meeting->dense->data, is_root ? y->data : NULL, (size_t)y->count,
+                              (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, root, NULL);
+    }
+    if (is_root) {
+        reduce_carried(meeting, y);
+    }
+    return LS_OK;
+}
+
+/* The root's tensor on every rank. */
+static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
+    ls_comm *comm = ls_node_comm(node);
+    ls_tensor *all = new_like(node, tensor, (ls_dtype)tensor->dtype);
+    if (all == NULL || ls_kernels_of(all)->copy(ls_stream_of(all), all, tensor) != LS_OK ||
+        ls_comm_broadcast(comm, all->data, (size_t)all->count, (ls_dtype)all->dtype, ls_node_root(node), NULL) !=
+            LS_OK) {
+        return NULL;
+    }
+    return all;
+}
+
+static bool is_extreme(const ls_node *node) {
+    return ls_node_reduction(node) == LS_MIN || ls_node_reduction(node) == LS_MAX;
+}
+
+static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
+    return ls_node_reduction(node) == LS_AVG ? ls_div_number(total, ls_comm_size(ls_node_comm(node))) : total;
+}
+
+/* The gradient is the root's. */
+static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *total = averaged(node, from_root(node, gradient));
+    ls_tensor *y = total != NULL && is_extreme(node) ? from_root(node, node->output) : node->output;
+    ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
+    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+}
+
+/* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
+
+static ls_status reduce_scatter_shape(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_tensor *x = call->inputs[0];
+    const int axis = ls_offer_axis(&meeting->own, 0);
+    call->records = meeting->wanted;
+    call->saved[0] = ls_plan_new(call->op->name, meeting->size);
+    LS_TRY(ls_made(call->saved[0]));
+    int64_t *lengths = ls_plan_scattered(call->saved[0]);
+    for (int rank = 0; rank < meeting->size; rank++) {
+        lengths[rank] = x->size[axis] / meeting->size + (rank < x->size[axis] % meeting->size);
+    }
+    ls_plan_lay_out(call->saved[0]);
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++) {
+        size[i] = i == axis ? lengths[meeting->rank] : x->size[i];
+    }
+    call->output = ls_tensor_new(call->op->name, x->ndim, size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
+}
+
+static ls_status reduce_scatter_forward(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_move move = {.name = call->op->name,
+                          .comm = meeting->comm,
+                          .kind = LS_MOVE_REDUCE,
+                          .reduction = (ls_reduction)meeting->own.reduction,
+                          .from = call->inputs[0],
+                          .from_axis = ls_offer_axis(&meeting->own, 0),
+                          .to = call->output,
+                          .to_axis = ls_offer_axis(&meeting->own, 0),
+                          .gathered = ls_plan_gathered_parts(call->saved[0]),
+                          .scattered = ls_plan_scattered_parts(call->saved[0])};
+    return ls_move_carry_out(&move);
+}
+
+/* The parts of all ranks together: a tensor like the input. */
+static ls_tensor *together(const ls_node *node, const ls_tensor *part) {
+    const ls_tensor *x = node->inputs[0];
+    const ls_parts parts = ls_plan_scattered_parts(node->saved[0]);
+    ls_tensor *whole = new_like(node, x, (ls_dtype)x->dtype);
+    const ls_move move = {.name = node->op->name,
+                          .comm = ls_node_comm(node),
+                          .kind = LS_MOVE_ALLGATHER,
+                          .from = part,
+                          .from_axis = ls_node_axis(node, 0),
+                          .to = whole,
+                          .to_axis = ls_node_axis(node, 0),
+                          .gathered = parts,
+                          .scattered = parts};
+    return whole != NULL && ls_move_carry_out(&move) == LS_OK ? whole : NULL;
+}
+
+static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *total = averaged(node, together(node, gradient));
+    ls_tensor *y = total != NULL && is_extreme(node) ? together(node, node->output) : node->output;
+    ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
+    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+}
+
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
+
 static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
                                                .shape = shape_of_input,
                                                .forward = allreduce_forward,
@@ -179,4 +289,33 @@ static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
 
 ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction) {
     return ls_meet(&allreduce, &(ls_proposal){.comm = comm, .tensor = tensor, .reduction = reduction});
+}
+
+static const ls_collective reduce = {.op = {.name = "ls_reduce",
+                                            .shape = shape_of_input,
+                                            .forward = reduce_forward,
+                                            .backward = reduce_backward,
+                                            .communicates = true},
+                                     .kind = LS_MEET_REDUCE,
+                                     .bringers = LS_BRING_EQUAL,
+                                     .reduces = true,
+                                     .rooted = true};
+
+ls_tensor *ls_reduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction, int root) {
+    return ls_meet(&reduce, &(ls_proposal){.comm = comm, .tensor = tensor, .reduction = reduction, .root = root});
+}
+
+static const ls_collective reduce_scatter = {.op = {.name = "ls_reduce_scatter",
+                                                    .shape = reduce_scatter_shape,
+                                                    .forward = reduce_scatter_forward,
+                                                    .backward = reduce_scatter_backward,
+                                                    .communicates = true},
+                                             .kind = LS_MEET_REDUCE_SCATTER,
+                                             .bringers = LS_BRING_EQUAL,
+                                             .reduces = true,
+                                             .axes = 1};
+
+ls_tensor *ls_reduce_scatter(ls_comm *comm, ls_tensor *tensor, int axis, ls_reduction reduction) {
+    return ls_meet(&reduce_scatter,
+                   &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .reduction = reduction});
 }

@@ -6,12 +6,27 @@
 
 #include <lockstep/lockstep.h>
 
-typedef struct setting {
+typedef struct setting setting;
+
+/* A call under check: its result from this rank's tensor, and the sizes of that tensor. */
+typedef struct call {
+    const char *name;
+    ls_tensor *(*make)(const setting *s, ls_tensor *x);
+    bool reduces;
+    bool rooted;
+    bool varies; /* ranks may differ in size along the axis */
+} call;
+
+struct setting {
     ls_comm *comm;
+    const call *call;
     ls_reduction reduction;
+    int root;
+    int axis;
+    bool turned;       /* bring a view whose elements are not dense */
     unsigned constant; /* bit r: rank r brings a tensor that wants no gradient */
     unsigned ignoring; /* bit r: rank r does not use the result */
-} setting;
+};
 
 static bool has(unsigned set, const ls_comm *comm) {
     return (set >> ls_comm_rank(comm) & 1U) != 0;
@@ -43,28 +58,116 @@ static ls_tensor *bring(const setting *s, ls_tensor *x) {
     return has(s->constant, s->comm) ? numbers(s->comm, ls_shape_of(x), 77) : x;
 }
 
-static ls_tensor *through_allreduce(ls_tensor **inputs, int count, void *user) {
+/* How much a rank has along the axis: nothing on one of them. */
+static int64_t share_of(int rank) {
+    return (2 * rank + 3) % 4 + (rank > 2);
+}
+
+static int64_t total_share(const ls_comm *comm) {
+    int64_t total = 0;
+    for (int rank = 0; rank < ls_comm_size(comm); rank++) {
+        total += share_of(rank);
+    }
+    return total;
+}
+
+static ls_tensor *make_allreduce(const setting *s, ls_tensor *x) {
+    return ls_allreduce(s->comm, x, s->reduction);
+}
+
+static ls_tensor *make_reduce(const setting *s, ls_tensor *x) {
+    return ls_reduce(s->comm, x, s->reduction, s->root);
+}
+
+static ls_tensor *make_reduce_scatter(const setting *s, ls_tensor *x) {
+    return ls_reduce_scatter(s->comm, x, s->axis, s->reduction);
+}
+
+static bool is_root(const setting *s) {
+    return ls_comm_rank(s->comm) == s->root;
+}
+
+static ls_tensor *make_broadcast(const setting *s, ls_tensor *x) {
+    return ls_broadcast(s->comm, is_root(s) ? x : NULL, s->root);
+}
+
+static ls_tensor *make_gather(const setting *s, ls_tensor *x) {
+    return ls_gather(s->comm, x, s->axis, s->root);
+}
+
+static ls_tensor *make_allgather(const setting *s, ls_tensor *x) {
+    return ls_allgather(s->comm, x, s->axis - 3);
+}
+
+/* The root's tensor is made as long as all shares; the others' do not matter. */
+static ls_tensor *make_scatter(const setting *s, ls_tensor *x) {
+    ls_tensor *whole = is_root(s) ? ls_pad(x, s->axis, total_share(s->comm) - ls_size(x, s->axis), 0, 0.5) : x;
+    whole = is_root(s) ? ls_mul(whole, whole) : whole;
+    return ls_scatter(s->comm, whole, s->axis, share_of(ls_comm_rank(s->comm)), s->root);
+}
+
+/* Cuts the next axis, which has as many positions as all shares together. */
+static ls_tensor *make_alltoall(const setting *s, ls_tensor *x) {
+    const int next = (s->axis + 1) % 3;
+    ls_tensor *wide = ls_pad(x, next, 0, total_share(s->comm) - ls_size(x, next), 0);
+    wide = ls_mul(wide, wide);
+    return ls_alltoall(s->comm, wide, s->axis, next, share_of(ls_comm_rank(s->comm)));
+}
+
+/* Divides the whole anew: the shares of the ranks in the opposite order. */
+static ls_tensor *make_division(const setting *s, ls_tensor *x) {
+    return ls_alltoall(s->comm, x, s->axis, s->axis, share_of(ls_comm_size(s->comm) - 1 - ls_comm_rank(s->comm)));
+}
+
+static const call calls[] = {
+    {"allreduce", make_allreduce, .reduces = true},
+    {"reduce", make_reduce, .reduces = true, .rooted = true},
+    {"reduce_scatter", make_reduce_scatter, .reduces = true},
+    {"broadcast", make_broadcast, .rooted = true},
+    {"gather", make_gather, .rooted = true, .varies = true},
+    {"allgather", make_allgather, .varies = true},
+    {"scatter", make_scatter, .rooted = true},
+    {"alltoall", make_alltoall, .varies = true},
+    {"division", make_division, .varies = true},
+};
+
+static ls_tensor *through_call(ls_tensor **inputs, int count, void *user) {
     const setting *s = user;
+    ls_tensor *x = bring(s, inputs[0]);
     (void)count;
-    return use(s, inputs[0], ls_allreduce(s->comm, bring(s, inputs[0]), s->reduction));
+    return use(s, inputs[0],
+               s->call->make(s, s->turned ? ls_transpose(ls_contiguous(ls_transpose(x, 0, 2)), 0, 2) : x));
 }
 
-static ls_status check(setting s, ls_function function, ls_tensor *x) {
-    return ls_gradcheck_distributed(s.comm, function, &x, 1, &s, NULL);
+static ls_status check_one(setting s) {
+    ls_scope *scope = ls_scope_begin();
+    int64_t size[3] = {2, 3, 2};
+    size[s.axis] = s.call->varies ? share_of(ls_comm_rank(s.comm)) : size[s.axis];
+    ls_tensor *x = leaf(numbers(s.comm, ls_shape_make(3, size), s.axis));
+    const ls_status status = ls_gradcheck_distributed(s.comm, through_call, &x, 1, &s, NULL);
+    const ls_status ended = ls_scope_end(scope);
+    if (status != LS_OK || ended != LS_OK) {
+        return ls_fail(status != LS_OK ? status : ended, "%s, %s, root %d, axis %d, constant on %x, ignored by %x: %s",
+                       s.call->name, ls_reduction_name(s.reduction), s.root, s.axis, s.constant, s.ignoring,
+                       ls_error_message());
+    }
+    return LS_OK;
 }
 
-static ls_status check_allreduce(ls_comm *world) {
-    static const ls_shape shapes[] = {{0, {0}}, {2, {2, 3}}, {1, {0}}, {3, {1, 5, 9}}};
-    for (int reduction = LS_SUM; reduction <= LS_MAX; reduction++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            for (unsigned mask = 0; mask < 3; mask++) {
+/* Every call with every reduction that has a gradient, along every axis; used by all, given by some, used by some. */
+static ls_status gradients_of_every_call(ls_comm *world) {
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        for (int reduction = LS_SUM; reduction <= (calls[i].reduces ? LS_MAX : LS_SUM); reduction++) {
+            for (int variant = 0; variant < 9; variant++) {
                 const setting s = {.comm = world,
+                                   .call = &calls[i],
                                    .reduction = (ls_reduction)reduction,
-                                   .constant = mask == 1 ? 5 : 0,
-                                   .ignoring = mask == 2 ? 10 : 0};
-                ls_scope *scope = ls_scope_begin();
-                LS_TRY(check(s, through_allreduce, leaf(numbers(world, shapes[i], (int)i))));
-                LS_TRY(ls_scope_end(scope));
+                                   .root = calls[i].rooted ? variant % ls_comm_size(world) : 0,
+                                   .axis = variant % 3,
+                                   .turned = variant % 2 == 1,
+                                   .constant = variant >= 3 && variant < 6 ? 5 : 0,
+                                   .ignoring = variant >= 6 ? 10U >> (variant % 2) : 0};
+                LS_TRY(check_one(s));
             }
         }
     }
@@ -122,7 +225,7 @@ static ls_status ranks_that_stay_out(ls_comm *world) {
 }
 
 ls_status rank_test(ls_comm *world) {
-    LS_TRY(check_allreduce(world));
+    LS_TRY(gradients_of_every_call(world));
     LS_TRY(gradients_at_zeros_and_equals(world));
     LS_TRY(ranks_that_stay_out(world));
     return ls_comm_barrier(world, NULL);

@@ -1,0 +1,313 @@
+/*
+ * Collectives that move tensors. The gradient of a move is the move back: what went to several ranks comes back as a
+ * sum, what was put together is taken apart. Each call is one row: the shape rule makes the plan (which part of the
+ * whole is whose), the forward rule carries it out, the backward rule carries out its opposite.
+ */
+#include <string.h>
+
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "parallel/move.h"
+
+/* ---- what the rules share ---------------------------------------------------------------------------------------- */
+
+/* A move of this call; which tensors and which way is the caller's to set. */
+static ls_move forward_move(const ls_op_call *call, ls_move_kind kind) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_op_parameters *parameters = call->parameters;
+    const ls_tensor *plan = call->saved[0];
+    return (ls_move){.name = call->op->name,
+                     .comm = meeting->comm,
+                     .kind = kind,
+                     .root = (int)parameters->integer[2],
+                     .from = call->inputs[0],
+                     .from_axis = (int)parameters->integer[3],
+                     .to = call->output,
+                     .to_axis = (int)parameters->integer[3],
+                     .gathered = ls_plan_gathered_parts(plan),
+                     .scattered = ls_plan_scattered_parts(plan)};
+}
+
+static ls_move backward_move(const ls_node *node, ls_move_kind kind, const ls_tensor *gradient, ls_tensor *share) {
+    const ls_tensor *plan = node->saved[0];
+    return (ls_move){.name = node->op->name,
+                     .comm = ls_node_comm(node),
+                     .kind = kind,
+                     .root = ls_node_root(node),
+                     .from = gradient,
+                     .from_axis = ls_node_axis(node, 0),
+                     .to = share,
+                     .to_axis = ls_node_axis(node, 0),
+                     .gathered = ls_plan_gathered_parts(plan),
+                     .scattered = ls_plan_scattered_parts(plan)};
+}
+
+static ls_tensor *new_like_input(const ls_node *node) {
+    const ls_tensor *x = node->inputs[0];
+    return ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+}
+
+/* Carries out the move that brings this rank's gradient back and gives it. */
+static ls_status give_moved(ls_node *node, const ls_move *move) {
+    LS_TRY(ls_move_carry_out(move));
+    return move->to != NULL ? ls_give(node, 0, move->to) : LS_OK;
+}
+
+static ls_status new_plan(ls_op_call *call) {
+    call->records = ls_meeting_of(call)->wanted;
+    call->saved[0] = ls_plan_new(call->op->name, ls_meeting_of(call)->size);
+    return ls_made(call->saved[0]);
+}
+
+/* The output: the shape of the offer with `length` along `axis`. */
+static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, int64_t length) {
+    int64_t size[LS_MAX_DIMS];
+    memcpy(size, offer->size, (size_t)offer->ndim * sizeof *size);
+    if (axis >= 0) {
+        size[axis] = length;
+    }
+    call->output = ls_tensor_new(call->op->name, offer->ndim, size, (ls_dtype)offer->dtype);
+    return ls_made(call->output);
+}
+
+/* ---- gather and allgather ---------------------------------------------------------------------------------------- */
+
+static ls_status plan_gathering(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    LS_TRY(new_plan(call));
+    for (int rank = 0; rank < meeting->size; rank++) {
+        const ls_offer *offer = &meeting->offers[rank];
+        ls_plan_gathered(call->saved[0])[rank] = offer->size[ls_offer_axis(offer, 0)];
+    }
+    ls_plan_lay_out(call->saved[0]);
+    return LS_OK;
+}
+
+static ls_status gather_shape(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    LS_TRY(plan_gathering(call));
+    const int64_t length = meeting->rank == meeting->root ? ls_plan_gathered_total(call->saved[0]) : 0;
+    return new_output(call, &meeting->own, ls_offer_axis(&meeting->own, 0), length);
+}
+
+static ls_status gather_forward(ls_op_call *call) {
+    const ls_move move = forward_move(call, LS_MOVE_GATHER);
+    return ls_move_carry_out(&move);
+}
+
+/* The gradient, cut like the whole; what other ranks make of their empty result counts for nothing. */
+static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
+    const bool is_root = ls_comm_rank(ls_node_comm(node)) == ls_node_root(node);
+    ls_tensor *share = new_like_input(node);
+    LS_TRY(ls_made(share));
+    ls_move move = backward_move(node, LS_MOVE_SCATTER, is_root ? gradient : NULL, share);
+    move.scattered = move.gathered;
+    return give_moved(node, &move);
+}
+
+static ls_status allgather_shape(ls_op_call *call) {
+    LS_TRY(plan_gathering(call));
+    const ls_offer *own = &ls_meeting_of(call)->own;
+    return new_output(call, own, ls_offer_axis(own, 0), ls_plan_gathered_total(call->saved[0]));
+}
+
+static ls_status allgather_forward(ls_op_call *call) {
+    const ls_move move = forward_move(call, LS_MOVE_ALLGATHER);
+    return ls_move_carry_out(&move);
+}
+
+/* Every rank used this rank's part: the gradients of all by it are added up. */
+static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *share = new_like_input(node);
+    LS_TRY(ls_made(share));
+    ls_move move = backward_move(node, LS_MOVE_REDUCE, gradient, share);
+    move.scattered = move.gathered;
+    return give_moved(node, &move);
+}
+
+static const ls_collective gather = {.op = {.name = "ls_gather",
+                                            .shape = gather_shape,
+                                            .forward = gather_forward,
+                                            .backward = gather_backward,
+                                            .communicates = true},
+                                     .kind = LS_MEET_GATHER,
+                                     .bringers = LS_BRING_ALL,
+                                     .axes = 1,
+                                     .rooted = true};
+
+static const ls_collective allgather = {.op = {.name = "ls_allgather",
+                                               .shape = allgather_shape,
+                                               .forward = allgather_forward,
+                                               .backward = allgather_backward,
+                                               .communicates = true},
+                                        .kind = LS_MEET_ALLGATHER,
+                                        .bringers = LS_BRING_ALL,
+                                        .axes = 1};
+
+ls_tensor *ls_gather(ls_comm *comm, ls_tensor *tensor, int axis, int root) {
+    return ls_meet(&gather, &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .root = root});
+}
+
+ls_tensor *ls_allgather(ls_comm *comm, ls_tensor *tensor, int axis) {
+    return ls_meet(&allgather, &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}});
+}
+
+/* ---- broadcast and scatter: only the root's tensor matters ------------------------------------------------------- */
+
+static ls_status broadcast_shape(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    call->records = meeting->wanted;
+    return new_output(call, &meeting->offers[meeting->root], -1, 0);
+}
+
+static ls_status broadcast_forward(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_tensor *y = call->output;
+    const int root = meeting->root;
+    const bool carried = meeting->carried;
+    const void *elements = meeting->rank == root ? meeting->dense->data : ls_offer_elements(&meeting->offers[root]);
+    if ((carried || meeting->rank == root) && y->count != 0) {
+        memcpy(y->data, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
+    }
+    return carried ? LS_OK
+                   : ls_comm_broadcast(meeting->comm, y->data, (size_t)y->count, (ls_dtype)y->dtype, root, NULL);
+}
+
+/* Every rank used the root's tensor: the gradients of all are added up there. */
+static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
+    ls_comm *comm = ls_node_comm(node);
+    const ls_dtype dtype = (ls_dtype)gradient->dtype;
+    const bool is_root = ls_comm_rank(comm) == ls_node_root(node);
+    ls_tensor *total = is_root ? new_like_input(node) : NULL;
+    ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
+    ls_status status = ls_made(dense);
+    status = status == LS_OK && is_root ? ls_made(total) : status;
+    if (status == LS_OK) {
+        status = ls_comm_reduce(comm, dense->data, is_root ? total->data : NULL, (size_t)dense->count, dtype, LS_SUM,
+                                ls_node_root(node), NULL);
+    }
+    ls_tensor_drop(dense);
+    return status == LS_OK && is_root ? ls_give(node, 0, total) : status;
+}
+
+static ls_status scatter_shape(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_offer *whole = &meeting->offers[meeting->root];
+    const int axis = ls_offer_axis(whole, 0);
+    LS_TRY(new_plan(call));
+    for (int rank = 0; rank < meeting->size; rank++) {
+        ls_plan_scattered(call->saved[0])[rank] = meeting->offers[rank].count;
+    }
+    ls_plan_lay_out(call->saved[0]);
+    const int64_t total = ls_plan_scattered_total(call->saved[0]);
+    if (total != whole->size[axis]) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: the ranks' counts add up to %lld, but axis %d of rank %d's tensor %s has %lld",
+                       call->op->name, (long long)total, axis, meeting->root,
+                       ls_shape_describe(whole->ndim, whole->size).text, (long long)whole->size[axis]);
+    }
+    return new_output(call, whole, axis, meeting->own.count);
+}
+
+static ls_status scatter_forward(ls_op_call *call) {
+    const ls_move move = forward_move(call, LS_MOVE_SCATTER);
+    return ls_move_carry_out(&move);
+}
+
+/* The gradients of all parts, put together on the root. */
+static ls_status scatter_backward(ls_node *node, ls_tensor *gradient) {
+    const bool is_root = ls_comm_rank(ls_node_comm(node)) == ls_node_root(node);
+    ls_tensor *share = is_root ? new_like_input(node) : NULL;
+    LS_TRY(is_root ? ls_made(share) : LS_OK);
+    ls_move move = backward_move(node, LS_MOVE_GATHER, gradient, share);
+    move.gathered = move.scattered;
+    return give_moved(node, &move);
+}
+
+static const ls_collective broadcast = {.op = {.name = "ls_broadcast",
+                                               .shape = broadcast_shape,
+                                               .forward = broadcast_forward,
+                                               .backward = broadcast_backward,
+                                               .communicates = true,
+                                               .optional = 1},
+                                        .kind = LS_MEET_BROADCAST,
+                                        .bringers = LS_BRING_ROOT,
+                                        .rooted = true};
+
+static const ls_collective scatter = {.op = {.name = "ls_scatter",
+                                             .shape = scatter_shape,
+                                             .forward = scatter_forward,
+                                             .backward = scatter_backward,
+                                             .communicates = true,
+                                             .optional = 1},
+                                      .kind = LS_MEET_SCATTER,
+                                      .bringers = LS_BRING_ROOT,
+                                      .axes = 1,
+                                      .rooted = true};
+
+ls_tensor *ls_broadcast(ls_comm *comm, ls_tensor *tensor, int root) {
+    return ls_meet(&broadcast, &(ls_proposal){.comm = comm, .tensor = tensor, .root = root});
+}
+
+ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t count, int root) {
+    return ls_meet(&scatter,
+                   &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {axis}, .count = count, .root = root});
+}
+
+/* ---- alltoall ---------------------------------------------------------------------------------------------------- */
+
+static ls_status alltoall_shape(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_offer *own = &meeting->own;
+    const int gather_axis = ls_offer_axis(own, 0);
+    const int scatter_axis = ls_offer_axis(own, 1);
+    LS_TRY(new_plan(call));
+    for (int rank = 0; rank < meeting->size; rank++) {
+        ls_plan_gathered(call->saved[0])[rank] = meeting->offers[rank].size[gather_axis];
+        ls_plan_scattered(call->saved[0])[rank] = meeting->offers[rank].count;
+    }
+    ls_plan_lay_out(call->saved[0]);
+    const int64_t whole = ls_plan_gathered_total(call->saved[0]);
+    const int64_t cut = gather_axis == scatter_axis ? whole : own->size[scatter_axis];
+    const int64_t total = ls_plan_scattered_total(call->saved[0]);
+    if (total != cut) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: the ranks' counts add up to %lld, but there are %lld along axis %d to scatter",
+                       call->op->name, (long long)total, (long long)cut, scatter_axis);
+    }
+    ls_offer result = *own;
+    result.size[gather_axis] = whole;
+    return new_output(call, &result, scatter_axis, own->count);
+}
+
+static ls_status alltoall_forward(ls_op_call *call) {
+    ls_move move = forward_move(call, LS_MOVE_EXCHANGE);
+    move.from_axis = (int)call->parameters->integer[4];
+    return ls_move_carry_out(&move);
+}
+
+/* What was scattered is gathered, and the reverse. */
+static ls_status alltoall_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *share = new_like_input(node);
+    LS_TRY(ls_made(share));
+    ls_move move = backward_move(node, LS_MOVE_EXCHANGE, gradient, share);
+    const ls_parts gathered = move.gathered;
+    move.to_axis = ls_node_axis(node, 1);
+    move.gathered = move.scattered;
+    move.scattered = gathered;
+    return give_moved(node, &move);
+}
+
+static const ls_collective alltoall = {.op = {.name = "ls_alltoall",
+                                              .shape = alltoall_shape,
+                                              .forward = alltoall_forward,
+                                              .backward = alltoall_backward,
+                                              .communicates = true},
+                                       .kind = LS_MEET_ALLTOALL,
+                                       .bringers = LS_BRING_ALL,
+                                       .axes = 2};
+
+ls_tensor *ls_alltoall(ls_comm *comm, ls_tensor *tensor, int gather_axis, int scatter_axis, int64_t count) {
+    return ls_meet(&alltoall,
+                   &(ls_proposal){.comm = comm, .tensor = tensor, .axis = {gather_axis, scatter_axis}, .count = count});
+}

@@ -1,0 +1,286 @@
+#include "parallel/move.h"
+
+#include "autograd/ops/ops.h"
+#include "tensor/scope.h"
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+enum { GATHERED_START, GATHERED_LENGTH, SCATTERED_START, SCATTERED_LENGTH, PLAN_ROWS };
+
+static int64_t *row(const ls_tensor *plan, int index) {
+    return (int64_t *)plan->data + index * plan->size[1];
+}
+
+ls_tensor *ls_plan_new(const char *call, int ranks) {
+    ls_tensor *plan = ls_tensor_new_owned(call, 2, (const int64_t[]){PLAN_ROWS, ranks}, LS_I64);
+    for (int64_t i = 0; plan != NULL && i < plan->count; i++) {
+        row(plan, 0)[i] = 0;
+    }
+    return plan;
+}
+
+int64_t *ls_plan_gathered(ls_tensor *plan) {
+    return row(plan, GATHERED_LENGTH);
+}
+
+int64_t *ls_plan_scattered(ls_tensor *plan) {
+    return row(plan, SCATTERED_LENGTH);
+}
+
+void ls_plan_lay_out(ls_tensor *plan) {
+    for (int index = GATHERED_START; index < PLAN_ROWS; index += SCATTERED_START - GATHERED_START) {
+        int64_t end = 0;
+        for (int64_t rank = 0; rank < plan->size[1]; rank++) {
+            row(plan, index)[rank] = end;
+            end += row(plan, index + 1)[rank];
+        }
+    }
+}
+
+ls_parts ls_plan_gathered_parts(const ls_tensor *plan) {
+    return (ls_parts){row(plan, GATHERED_START), row(plan, GATHERED_LENGTH)};
+}
+
+ls_parts ls_plan_scattered_parts(const ls_tensor *plan) {
+    return (ls_parts){row(plan, SCATTERED_START), row(plan, SCATTERED_LENGTH)};
+}
+
+static int64_t end_of(ls_parts parts, int64_t rank) {
+    return parts.start[rank] + parts.length[rank];
+}
+
+int64_t ls_plan_gathered_total(const ls_tensor *plan) {
+    return end_of(ls_plan_gathered_parts(plan), plan->size[1] - 1);
+}
+
+int64_t ls_plan_scattered_total(const ls_tensor *plan) {
+    return end_of(ls_plan_scattered_parts(plan), plan->size[1] - 1);
+}
+
+/* ---- which part goes where --------------------------------------------------------------------------------------- */
+
+typedef struct interval {
+    int64_t start;
+    int64_t length;
+} interval;
+
+static const interval nothing = {0, 0};
+
+static interval part_of(ls_parts parts, int rank) {
+    return (interval){parts.start[rank], parts.length[rank]};
+}
+
+/* What two ranges of the whole have in common, counted from `origin`. */
+static interval common(interval a, interval b, int64_t origin) {
+    const int64_t start = a.start > b.start ? a.start : b.start;
+    const int64_t a_end = a.start + a.length;
+    const int64_t b_end = b.start + b.length;
+    const int64_t end = a_end < b_end ? a_end : b_end;
+    return end > start ? (interval){start - origin, end - start} : nothing;
+}
+
+/* What of move->from goes to `rank`. */
+static interval sent_to(const ls_move *move, int rank) {
+    const int own = ls_comm_rank(move->comm);
+    const interval whole = {0, move->gathered.length[own]};
+    switch (move->kind) {
+    case LS_MOVE_GATHER:
+        return rank == move->root ? whole : nothing;
+    case LS_MOVE_ALLGATHER:
+        return whole;
+    case LS_MOVE_SCATTER:
+        return own == move->root ? part_of(move->scattered, rank) : nothing;
+    case LS_MOVE_EXCHANGE:
+        if (move->from_axis == move->to_axis) {
+            return common(part_of(move->gathered, own), part_of(move->scattered, rank), move->gathered.start[own]);
+        }
+        return part_of(move->scattered, rank);
+    default:
+        return part_of(move->scattered, rank);
+    }
+}
+
+/* What of move->to comes from `rank`. */
+static interval got_from(const ls_move *move, int rank) {
+    const int own = ls_comm_rank(move->comm);
+    const interval whole = {0, move->scattered.length[own]};
+    switch (move->kind) {
+    case LS_MOVE_GATHER:
+        return own == move->root ? part_of(move->gathered, rank) : nothing;
+    case LS_MOVE_SCATTER:
+        return rank == move->root ? whole : nothing;
+    case LS_MOVE_EXCHANGE:
+        if (move->from_axis == move->to_axis) {
+            return common(part_of(move->gathered, rank), part_of(move->scattered, own), move->scattered.start[own]);
+        }
+        return part_of(move->gathered, rank);
+    default:
+        return part_of(move->gathered, rank);
+    }
+}
+
+/* ---- one side of a move ------------------------------------------------------------------------------------------ */
+
+/* Where the elements lie that the communicator moves: in the tensor, or packed, one part after the other. */
+typedef struct side {
+    void *memory;
+    ls_tensor *packed; /* NULL: they lie in the tensor */
+    size_t *counts;    /* elements for or from each rank */
+    size_t *places;
+    size_t bytes; /* of counts and places */
+} side;
+
+static int64_t product(const int64_t *size, int first, int last) {
+    int64_t count = 1;
+    for (int axis = first; axis < last; axis++) {
+        count *= size[axis];
+    }
+    return count;
+}
+
+/* Whether all of the tensor is one part, the same for every rank. */
+static bool is_whole(const ls_move *move, bool sends) {
+    return sends ? move->kind == LS_MOVE_GATHER || move->kind == LS_MOVE_ALLGATHER
+                 : move->kind == LS_MOVE_SCATTER || move->kind == LS_MOVE_REDUCE;
+}
+
+/* Whether the parts lie in memory as the communicator takes them. */
+static bool lies_well(const ls_tensor *tensor, int axis, bool whole) {
+    return tensor->contiguous && (whole || product(tensor->size, 0, axis) == 1);
+}
+
+/* Copies part after part between the tensor and the packed memory. */
+static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, const side *s) {
+    for (int rank = 0; rank < ls_comm_size(move->comm); rank++) {
+        const interval part = sends ? sent_to(move, rank) : got_from(move, rank);
+        if (s->counts[rank] == 0) {
+            continue;
+        }
+        ls_tensor in_tensor = ls_look_slice(tensor, axis, part.start, part.length, 1);
+        ls_tensor in_packed = *s->packed;
+        in_packed.data = (char *)s->packed->data + s->places[rank] * ls_dtype_size((ls_dtype)tensor->dtype);
+        in_packed = ls_look_dense(&in_packed, in_tensor.ndim, in_tensor.size);
+        LS_TRY(ls_kernels_of(tensor)->copy(ls_stream_of(tensor), sends ? &in_packed : &in_tensor,
+                                           sends ? &in_tensor : &in_packed));
+    }
+    return LS_OK;
+}
+
+static void close_side(side *s) {
+    ls_tensor_drop(s->packed);
+    if (s->counts != NULL) {
+        ls_record_release(s->counts, s->bytes);
+    }
+}
+
+/* Makes memory for `total` elements and, of what is sent, packs it. */
+static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total, side *s) {
+    s->packed = is_whole(move, sends) ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
+                                      : ls_tensor_new_owned(move->name, 1, &total, (ls_dtype)tensor->dtype);
+    if (s->packed == NULL) {
+        return ls_error_status();
+    }
+    s->memory = s->packed->data;
+    return sends && !is_whole(move, sends) ? copy_parts(move, tensor, axis, true, s) : LS_OK;
+}
+
+/* Counts and memory; what is sent is packed. On failure nothing is left to close. */
+static ls_status open_side(const ls_move *move, bool sends, side *s) {
+    const ls_tensor *tensor = sends ? move->from : move->to;
+    const int axis = sends ? move->from_axis : move->to_axis;
+    const int ranks = ls_comm_size(move->comm);
+    *s = (side){.bytes = 2 * (size_t)ranks * sizeof *s->counts};
+    s->counts = ls_record_allocate(s->bytes);
+    if (s->counts == NULL) {
+        return ls_fail_memory(move->name, s->bytes);
+    }
+    s->places = s->counts + ranks;
+    const int64_t others =
+        tensor == NULL ? 0 : product(tensor->size, 0, axis) * product(tensor->size, axis + 1, tensor->ndim);
+    const bool whole = is_whole(move, sends);
+    const bool well = tensor == NULL || lies_well(tensor, axis, whole);
+    int64_t total = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        const interval part = sends ? sent_to(move, rank) : got_from(move, rank);
+        s->counts[rank] = (size_t)(part.length * others);
+        s->places[rank] = whole ? 0 : (size_t)(well ? part.start * others : total);
+        total += part.length * others;
+    }
+    if (well) {
+        s->memory = tensor != NULL ? tensor->data : NULL;
+        return LS_OK;
+    }
+    const ls_status status = pack(move, tensor, axis, sends, total, s);
+    if (status != LS_OK) {
+        close_side(s);
+    }
+    return status;
+}
+
+/* ---- carrying out ------------------------------------------------------------------------------------------------ */
+
+static bool all_equal(ls_parts parts, int ranks) {
+    bool equal = true;
+    for (int rank = 1; rank < ranks; rank++) {
+        equal = equal && parts.length[rank] == parts.length[0];
+    }
+    return equal;
+}
+
+static ls_dtype dtype_of(const ls_move *move) {
+    return (ls_dtype)(move->from != NULL ? move->from->dtype : move->to->dtype);
+}
+
+/* Ranks with the same number of elements need no counts; all of them see that alike. */
+static ls_status carry(const ls_move *move, const side *from, const side *to) {
+    ls_comm *comm = move->comm;
+    const int own = ls_comm_rank(comm);
+    const int ranks = ls_comm_size(comm);
+    const bool equal_gathered = all_equal(move->gathered, ranks);
+    const bool equal_scattered = all_equal(move->scattered, ranks);
+    const ls_dtype dtype = dtype_of(move);
+    switch (move->kind) {
+    case LS_MOVE_GATHER:
+        return equal_gathered
+                   ? ls_comm_gather(comm, from->memory, to->memory, from->counts[move->root], dtype, move->root, NULL)
+                   : ls_comm_gatherv(comm, from->memory, from->counts[move->root], to->memory, to->counts, to->places,
+                                     dtype, move->root, NULL);
+    case LS_MOVE_SCATTER:
+        return equal_scattered
+                   ? ls_comm_scatter(comm, from->memory, to->memory, to->counts[move->root], dtype, move->root, NULL)
+                   : ls_comm_scatterv(comm, from->memory, from->counts, from->places, to->memory,
+                                      to->counts[move->root], dtype, move->root, NULL);
+    case LS_MOVE_ALLGATHER:
+        return equal_gathered ? ls_comm_allgather(comm, from->memory, to->memory, from->counts[own], dtype, NULL)
+                              : ls_comm_allgatherv(comm, from->memory, to->memory, to->counts, to->places, dtype, NULL);
+    case LS_MOVE_REDUCE:
+        return equal_scattered ? ls_comm_reduce_scatter(comm, from->memory, to->memory, from->counts[own], dtype,
+                                                        move->reduction, NULL)
+                               : ls_comm_reduce_scatterv(comm, from->memory, to->memory, from->counts, dtype,
+                                                         move->reduction, NULL);
+    default:
+        return move->from_axis != move->to_axis && equal_gathered && equal_scattered
+                   ? ls_comm_alltoall(comm, from->memory, to->memory, from->counts[own], dtype, NULL)
+                   : ls_comm_alltoallv(comm, from->memory, from->counts, from->places, to->memory, to->counts,
+                                       to->places, dtype, NULL);
+    }
+}
+
+static ls_status carry_and_unpack(const ls_move *move, const side *from) {
+    side to;
+    LS_TRY(open_side(move, false, &to));
+    ls_status status = carry(move, from, &to);
+    if (status == LS_OK && to.packed != NULL) {
+        status = copy_parts(move, move->to, move->to_axis, false, &to);
+    }
+    close_side(&to);
+    return status;
+}
+
+ls_status ls_move_carry_out(const ls_move *move) {
+    side from;
+    LS_TRY(open_side(move, true, &from));
+    const ls_status status = carry_and_unpack(move, &from);
+    close_side(&from);
+    return status;
+}

@@ -1,0 +1,392 @@
+/*
+ * Messages between two ranks that gradients flow through, backwards in the opposite direction. Each message is begun by
+ * one call (ls_isend, ls_irecv) and ended by another (ls_wait); both leave a node on the tape. On the way back the node
+ * of the end begins the message that carries the gradient, and the node of the beginning waits for it. So a program
+ * that cannot deadlock forwards cannot deadlock backwards: it is the same program read from the end.
+ *
+ * A notice goes ahead of every message: shape, dtype, whether the sender wants a gradient, and a number that the
+ * sender has given to no other message: the tag of the gradient is made of it, so gradients find their messages in
+ * whatever order either side waits for them.
+ */
+#include <string.h>
+
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "autograd/tape.h"
+#include "parallel/meeting.h"
+
+/* Tags of gradients have this bit; those of users are below it. */
+#define GRADIENT_TAG (1 << 30)
+
+/* What goes ahead of a message. */
+typedef struct notice {
+    uint8_t dtype;
+    int8_t ndim;
+    bool wants;  /* a gradient is to come back */
+    bool failed; /* the sender has nothing to send */
+    uint32_t number;
+    int64_t size[LS_MAX_DIMS];
+} notice;
+
+/* One message, shared by its two nodes and the handle: it lies in the storage of a token, a tensor without elements
+ * that is the output of the first node. The handle is the token. */
+typedef struct message {
+    ls_comm *comm;
+    bool sends;
+    int peer;
+    int tag;
+    bool waited; /* ls_wait has been here */
+    bool wanted; /* a gradient goes back */
+    notice notice;
+    ls_work *notice_work;
+    ls_work *work;
+    ls_tensor *tensor;   /* what is sent, as it was given; until ls_wait */
+    ls_tensor *content;  /* its elements, dense, or where they are received; while the message is under way */
+    ls_tensor *gradient; /* what comes or goes back, while it is under way */
+} message;
+
+/* Meetings of the two ranks must not take one message's gradient for another's. */
+static uint32_t next_number(void) {
+    static _Thread_local uint32_t last;
+    return last = (last + 1) % GRADIENT_TAG;
+}
+
+static int gradient_tag(const message *m) {
+    return GRADIENT_TAG | (int)m->notice.number;
+}
+
+static message *message_of(const ls_tensor *token) {
+    return token->storage->memory;
+}
+
+/* Waits for both parts of what is under way; the first failure counts. */
+static ls_status settle(message *m) {
+    const ls_status status = ls_work_wait(m->notice_work);
+    m->notice_work = NULL;
+    char text[LS_ERROR_CAPACITY];
+    if (status != LS_OK) {
+        memcpy(text, ls_error_message(), sizeof text);
+    }
+    const ls_status second = ls_work_wait(m->work);
+    m->work = NULL;
+    if (status != LS_OK) {
+        ls_error_restore(status, text);
+        return status;
+    }
+    return second;
+}
+
+/* The last who knew of the message is gone. A buffer must stay while something is written to it. */
+static void forget(void *memory, void *user) {
+    message *m = memory;
+    (void)user;
+    (void)settle(m);
+    ls_tensor_drop(m->tensor);
+    ls_tensor_drop(m->content);
+    ls_tensor_drop(m->gradient);
+    ls_record_release(m, sizeof *m);
+}
+
+/* A token over the message, which it takes over. */
+static ls_tensor *token_new(const char *call, const message *made) {
+    message *m = ls_record_allocate(sizeof *m);
+    ls_storage *storage = m != NULL ? ls_storage_wrap(&ls_cpu, m, sizeof *m, forget, NULL) : NULL;
+    if (storage == NULL) {
+        if (m != NULL) {
+            ls_record_release(m, sizeof *m);
+        }
+        (void)ls_fail_memory(call, sizeof *m);
+        return NULL;
+    }
+    *m = *made;
+    ls_tensor *token = ls_tensor_of_storage(storage, 1, (const int64_t[]){0}, LS_F32);
+    return token != NULL ? ls_tensor_give(token) : ls_fail_null(LS_ERR_MEMORY, "%s: out of memory", call);
+}
+
+static ls_status check_arguments(const char *call, const ls_comm *comm, const char *what, int peer, int tag) {
+    if (comm == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+    }
+    if (peer < 0 || peer >= ls_comm_size(comm)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is no rank of %d", call, what, peer, ls_comm_size(comm));
+    }
+    if (tag < 0 || tag >= GRADIENT_TAG) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: tag %d is not from 0 to %d", call, tag, GRADIENT_TAG - 1);
+    }
+    return LS_OK;
+}
+
+/* ---- gradients, on their way back -------------------------------------------------------------------------------- */
+
+/* Begins to receive the gradient of what was sent. */
+static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_tensor *like) {
+    LS_TRY(settle(m));
+    ls_tensor_drop(m->gradient);
+    m->gradient = ls_tensor_new_owned(node->op->name, like->ndim, like->size, (ls_dtype)like->dtype);
+    return m->gradient == NULL ? ls_error_status()
+                               : ls_comm_recv(m->comm, m->gradient->data, (size_t)m->gradient->count,
+                                              (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
+}
+
+/* Begins to send back the gradient of what was received. */
+static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_tensor *gradient) {
+    LS_TRY(settle(m));
+    ls_tensor_drop(m->gradient);
+    m->gradient = ls_tensor_dense(node->op->name, gradient, (ls_dtype)gradient->dtype);
+    return m->gradient == NULL ? ls_error_status()
+                               : ls_comm_send(m->comm, m->gradient->data, (size_t)m->gradient->count,
+                                              (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------------------------- */
+
+/* The proposal of a begun message: the parameters of its node, with the token beside them. */
+typedef struct beginning {
+    ls_op_parameters parameters; /* first: what the rules are given */
+    ls_tensor *token;
+} beginning;
+
+static ls_status begin_shape(ls_op_call *call) {
+    ls_tensor *token = ((const beginning *)(const void *)call->parameters)->token;
+    const message *m = message_of(token);
+    call->output = token;
+    call->records = m->sends ? m->wanted : true;
+    return LS_OK;
+}
+
+/* The gradient of what was sent is here, at the latest now. */
+static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
+    message *m = message_of(node->output);
+    (void)gradient;
+    if (m->gradient == NULL) { /* nobody waited for the message: there is no second node */
+        LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
+    }
+    LS_TRY(settle(m));
+    ls_tensor *received = ls_tensor_give(m->gradient);
+    m->gradient = NULL;
+    return ls_give(node, 0, received);
+}
+
+static const ls_op isend_op = {
+    .name = "ls_isend", .shape = begin_shape, .backward = isend_backward, .communicates = true};
+
+/* ls_wait of a sent message gives the tensor itself. */
+static ls_status sent_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->records = message_of(call->inputs[1])->wanted;
+    call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
+    return ls_made(call->output);
+}
+
+static ls_status sent_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(begin_gradient_in(node, message_of(node->inputs[1]), node->inputs[0]));
+    return ls_give(node, 0, gradient);
+}
+
+static const ls_op sent_op = {.name = "ls_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
+
+static ls_status post_send(message *m) {
+    const ls_tensor *content = m->content;
+    const void *data = content != NULL ? content->data : NULL;
+    const size_t count = content != NULL ? (size_t)content->count : 0;
+    LS_TRY(ls_comm_send(m->comm, &m->notice, sizeof m->notice, LS_U8, m->peer, m->tag, &m->notice_work));
+    return ls_comm_send(m->comm, data, count, (ls_dtype)m->notice.dtype, m->peer, m->tag, &m->work);
+}
+
+/* Tells the receiver that nothing comes, and why this rank fails. */
+static ls_handle *send_failure(ls_comm *comm, int dest, int tag) {
+    if (!ls_scope_explains_null(ls_thread())) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_isend: the tensor is NULL");
+    }
+    (void)ls_scope_failed();
+    const ls_status status = ls_error_status();
+    char text[LS_ERROR_CAPACITY];
+    memcpy(text, ls_error_message(), sizeof text);
+    message m = {.comm = comm, .sends = true, .peer = dest, .tag = tag, .notice = {.failed = true, .dtype = LS_U8}};
+    if (post_send(&m) == LS_OK) {
+        (void)settle(&m);
+    }
+    ls_error_restore(status, text);
+    return NULL;
+}
+
+ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
+    const char *const call = isend_op.name;
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL || check_arguments(call, comm, "destination", dest, tag) != LS_OK) {
+        return ls_scope_failed();
+    }
+    if (tensor == NULL) {
+        return send_failure(comm, dest, tag);
+    }
+    message made = {.comm = comm, .sends = true, .peer = dest, .tag = tag};
+    made.wanted = tensor->needs_grad && !thread->no_grad;
+    made.notice = (notice){.dtype = tensor->dtype, .ndim = tensor->ndim, .wants = made.wanted, .number = next_number()};
+    memcpy(made.notice.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
+    beginning begun = {.token = token_new(call, &made)};
+    if (begun.token == NULL) {
+        return ls_scope_failed();
+    }
+    message *m = message_of(begun.token);
+    m->tensor = ls_tensor_hold(tensor);
+    m->content = ls_tensor_dense(call, tensor, (ls_dtype)tensor->dtype);
+    if (m->content == NULL || post_send(m) != LS_OK) {
+        ls_release(begun.token);
+        return ls_scope_failed();
+    }
+    return (ls_handle *)ls_apply(&isend_op, &tensor, 1, &begun.parameters);
+}
+
+static ls_tensor *end_send(ls_tensor *token) {
+    message *m = message_of(token);
+    ls_tensor *tensor = m->tensor;
+    m->tensor = NULL;
+    const ls_status status = settle(m);
+    ls_tensor_drop(m->content);
+    m->content = NULL;
+    ls_tensor *result =
+        status == LS_OK ? ls_as_seen(ls_apply(&sent_op, (ls_tensor *[]){tensor, token}, 2, NULL)) : ls_scope_failed();
+    ls_tensor_drop(tensor);
+    return result;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------------------------- */
+
+/* The gradient of what was received has left, at the latest now. */
+static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
+    message *m = message_of(node->output);
+    (void)gradient;
+    LS_TRY(settle(m));
+    ls_tensor_drop(m->gradient);
+    m->gradient = NULL;
+    return LS_OK;
+}
+
+/* Recorded before it is known whether a gradient is wanted; ls_wait takes it off the tape when not. */
+static const ls_op irecv_op = {
+    .name = "ls_irecv", .shape = begin_shape, .backward = irecv_backward, .communicates = true};
+
+static ls_status received_shape(ls_op_call *call) {
+    message *m = message_of(call->inputs[0]);
+    call->output = ls_tensor_give(m->content);
+    call->records = m->wanted;
+    m->content = NULL;
+    return LS_OK;
+}
+
+static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
+    return begin_gradient_out(node, message_of(node->inputs[0]), gradient);
+}
+
+static const ls_op received_op = {
+    .name = "ls_wait", .shape = received_shape, .backward = received_backward, .communicates = true};
+
+ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
+    const char *const call = irecv_op.name;
+    if (ls_thread() == NULL || check_arguments(call, comm, "source", source, tag) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const message made = {.comm = comm, .peer = source, .tag = tag};
+    beginning begun = {.token = token_new(call, &made)};
+    if (begun.token == NULL) {
+        return ls_scope_failed();
+    }
+    message *m = message_of(begun.token);
+    m->content = ls_tensor_new_owned(call, shape.ndim, shape.size, dtype);
+    if (m->content == NULL ||
+        ls_comm_recv(comm, &m->notice, sizeof m->notice, LS_U8, source, tag, &m->notice_work) != LS_OK ||
+        ls_comm_recv(comm, m->content->data, (size_t)m->content->count, dtype, source, tag, &m->work) != LS_OK) {
+        ls_release(begun.token);
+        return ls_scope_failed();
+    }
+    return (ls_handle *)ls_apply(&irecv_op, NULL, 0, &begun.parameters);
+}
+
+/* Whether what came is what was wanted. `status` is what the communicator says. */
+static ls_status examine(const message *m, ls_status status, bool noticed) {
+    const notice *n = &m->notice;
+    const ls_tensor *wanted = m->content;
+    if (noticed && n->failed) {
+        return ls_fail(LS_ERR_MISMATCH,
+                       "ls_irecv: rank %d has nothing to send with tag %d, for something failed "
+                       "there: its own message says what",
+                       m->peer, m->tag);
+    }
+    const bool fits = n->dtype == wanted->dtype && n->ndim == wanted->ndim &&
+                      memcmp(n->size, wanted->size, (size_t)n->ndim * sizeof *n->size) == 0;
+    if (noticed && !fits && (status == LS_OK || status == LS_ERR_MISMATCH)) {
+        return ls_fail(LS_ERR_MISMATCH, "ls_irecv: rank %d sends %s of %s with tag %d, this rank expects %s of %s",
+                       m->peer, ls_shape_describe(n->ndim, n->size).text, ls_dtype_name((ls_dtype)n->dtype), m->tag,
+                       LS_SHAPE_TEXT(wanted), ls_dtype_name((ls_dtype)wanted->dtype));
+    }
+    return status == LS_OK ? LS_OK : ls_fail(status, "ls_irecv: %s", ls_error_message());
+}
+
+static ls_tensor *end_receive(ls_tensor *token) {
+    message *m = message_of(token);
+    const ls_status noticed = ls_work_wait(m->notice_work);
+    m->notice_work = NULL;
+    const ls_status settled = settle(m);
+    const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
+    m->wanted = status == LS_OK && m->notice.wants;
+    if (!m->wanted) {
+        ls_tape_discard((ls_node *)token->node);
+    }
+    return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();
+}
+
+/* ---- both -------------------------------------------------------------------------------------------------------- */
+
+ls_tensor *ls_wait(ls_handle *handle) {
+    ls_tensor *token = (ls_tensor *)handle;
+    if (token == NULL) {
+        return ls_scope_explains_null(ls_thread()) ? ls_scope_failed()
+                                                   : ls_fail_noted(LS_ERR_ARGUMENT, "ls_wait: the handle is NULL");
+    }
+    message *m = message_of(token);
+    if (m->waited) {
+        return ls_fail_noted(LS_ERR_STATE, "ls_wait: this handle was already waited for");
+    }
+    m->waited = true;
+    ls_tensor *result = m->sends ? end_send(token) : end_receive(token);
+    ls_release(token);
+    return result;
+}
+
+ls_tensor *ls_send(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
+    return ls_wait(ls_isend(comm, tensor, dest, tag));
+}
+
+ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, int tag) {
+    return ls_wait(ls_irecv(comm, shape, dtype, source, tag));
+}
+
+/* ---- join -------------------------------------------------------------------------------------------------------- */
+
+static ls_status join_backward(ls_node *node, ls_tensor *gradient) {
+    return ls_give(node, 0, gradient);
+}
+
+static ls_status join_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
+    return ls_made(call->output);
+}
+
+static const ls_op join_op = {.name = "ls_join", .shape = join_shape, .backward = join_backward};
+
+ls_tensor *ls_join(ls_tensor *tensor, ls_tensor *const *others, int count) {
+    const size_t bytes = ((size_t)(count > 0 ? count : 0) + 1) * sizeof(ls_tensor *);
+    ls_tensor **inputs = ls_record_allocate(bytes);
+    if (inputs == NULL) {
+        (void)ls_fail_memory(join_op.name, bytes);
+        return ls_scope_failed();
+    }
+    inputs[0] = tensor;
+    for (int i = 0; i < count; i++) {
+        inputs[i + 1] = others[i];
+    }
+    ls_tensor *result = ls_apply(&join_op, inputs, count > 0 ? count + 1 : 1, NULL);
+    ls_record_release(inputs, bytes);
+    return result;
+}

@@ -1,0 +1,249 @@
+/* Sends and receives that gradients flow through: rings, orders, loops, groups, and what goes wrong. */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+static ls_tensor *leaf(double value, int64_t count) {
+    ls_tensor *x = ls_full(LS_SHAPE(count), LS_F64, value);
+    return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
+}
+
+static double grad_of(const ls_tensor *x) {
+    return ls_grad(x) != NULL ? ls_at(ls_grad(x), (int64_t[]){0}) : 0;
+}
+
+static int next_of(const ls_comm *comm) {
+    return (ls_comm_rank(comm) + 1) % ls_comm_size(comm);
+}
+
+static int previous_of(const ls_comm *comm) {
+    return (ls_comm_rank(comm) + ls_comm_size(comm) - 1) % ls_comm_size(comm);
+}
+
+/* The plain ring as it is written without thinking of gradients; small and large messages. */
+static ls_status plain_ring(ls_comm *world) {
+    for (int64_t count = 1; count <= 100000; count *= 100000) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *a = ls_ones(LS_SHAPE(count), LS_F32);
+        LS_TRY(ls_set_requires_grad(a, true));
+        ls_handle *sent = ls_isend(world, a, next_of(world), 0);
+        ls_tensor *b = ls_recv(world, LS_SHAPE(count), LS_F32, previous_of(world), 0);
+        ls_wait(sent);
+        LS_TRY(ls_backward(ls_sum(ls_add(a, b))));
+        LS_CHECK(grad_of(a) == 2);
+        LS_TRY(ls_scope_end(scope));
+    }
+    return LS_OK;
+}
+
+/* The gradient arrives though the receiver makes nothing of the message, and the sender has no loss. */
+static ls_status neglected_messages(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    const int size = ls_comm_size(world);
+    if (size == 1) {
+        return LS_OK;
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(3, 2);
+    ls_tensor *loss = ls_scalar(0, LS_F32);
+    if (rank == 0) {
+        ls_send(world, ls_square(a), 1, 4);
+        ls_send(world, ls_mul(a, 10), 1, 4);
+    } else if (rank == 1) {
+        loss = ls_sum(ls_recv(world, LS_SHAPE(2), LS_F64, 0, 4));
+        (void)ls_recv(world, LS_SHAPE(2), LS_F64, 0, 4);
+    }
+    if (rank <= 1) {
+        LS_TRY(ls_backward(loss));
+    }
+    LS_CHECK(grad_of(a) == (rank == 0 ? 6 : 0));
+    return ls_scope_end(scope);
+}
+
+/* Two messages of one tag, waited for in opposite orders on the two sides: gradients find their own. */
+static ls_status waits_in_any_order(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(1, 3);
+    ls_tensor *b = leaf(1, 3);
+    ls_handle *sent[] = {ls_isend(world, a, next_of(world), 1), ls_isend(world, b, next_of(world), 1)};
+    ls_handle *got[] = {ls_irecv(world, LS_SHAPE(3), LS_F64, previous_of(world), 1),
+                        ls_irecv(world, LS_SHAPE(3), LS_F64, previous_of(world), 1)};
+    const int first = rank % 2;
+    ls_tensor *x[2];
+    x[first] = ls_wait(got[first]);
+    ls_wait(sent[1]);
+    x[1 - first] = ls_wait(got[1 - first]);
+    ls_wait(sent[0]);
+    LS_TRY(ls_backward(ls_sum(ls_add(ls_mul(x[0], 5), ls_mul(x[1], 7)))));
+    LS_CHECK(grad_of(a) == 5 && grad_of(b) == 7);
+    return ls_scope_end(scope);
+}
+
+/* What ls_wait gives for a sent message is the tensor, and gradient flows through it too. */
+static ls_status sent_tensors_are_given_back(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(2, 2);
+    ls_handle *sent = ls_isend(world, a, next_of(world), 0);
+    ls_tensor *b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
+    ls_tensor *given_back = ls_wait(sent);
+    LS_CHECK(ls_equal(given_back, a));
+    ls_tensor *to_myself = ls_send(world, a, ls_comm_rank(world), 3);
+    ls_tensor *own = ls_recv(world, LS_SHAPE(2), LS_F64, ls_comm_rank(world), 3);
+    ls_tensor *joined = ls_join(b, (ls_tensor *[]){given_back, own}, 2);
+    LS_TRY(ls_backward(ls_sum(ls_mul(joined, ls_add(to_myself, given_back)))));
+    /* b (a + a): 4 from the rank that has a as its b, 2 b from each a here. */
+    LS_CHECK(grad_of(a) == 8);
+    return ls_scope_end(scope);
+}
+
+/* A recurrent net whose steps go around the ranks, twice backwards over the kept tape; scopes inside. */
+static ls_status a_loop_around_the_ranks(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *w = leaf(1.5, 1);
+    ls_tensor *state = ls_ones(LS_SHAPE(1), LS_F64);
+    for (int step = 0; step < 3; step++) {
+        ls_scope *inner = ls_scope_begin();
+        ls_handle *sent = ls_isend(world, ls_mul(state, w), next_of(world), step);
+        state = ls_keep(ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), step));
+        ls_wait(sent);
+        LS_TRY(ls_scope_end(inner));
+    }
+    ls_tensor *loss = ls_sum(state); /* the product of three ranks' w, in a row */
+    LS_TRY(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}));
+    LS_CHECK(fabs(grad_of(w) - 3 * 1.5 * 1.5) < 1e-12);
+    LS_TRY(ls_backward(loss));
+    LS_CHECK(fabs(grad_of(w) - 6 * 1.5 * 1.5) < 1e-12);
+    (void)size;
+    return ls_scope_end(scope);
+}
+
+/* A scope that ends with nothing kept does not take its communication along: the others need it. */
+static ls_status sends_outlive_their_scope(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(3, 1);
+    ls_scope *inner = ls_scope_begin();
+    ls_handle *sent = ls_isend(world, ls_square(a), next_of(world), 0);
+    ls_tensor *b = ls_keep(ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0));
+    ls_wait(sent);
+    if (ls_comm_rank(world) == 0) {
+        ls_release(b);
+        b = NULL;
+    }
+    LS_TRY(ls_scope_end(inner));
+    LS_TRY(ls_backward(b != NULL ? ls_sum(b) : ls_scalar(0, LS_F64)));
+    LS_CHECK(grad_of(a) == (next_of(world) == 0 ? 0 : 6));
+    return ls_scope_end(scope);
+}
+
+/* Nothing is recorded, and nothing comes back, where nobody wants a gradient. */
+static ls_status without_gradient(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(3, 2);
+    const bool before = ls_no_grad(true);
+    ls_handle *sent = ls_isend(world, a, next_of(world), 0);
+    ls_tensor *b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
+    LS_CHECK(!ls_requires_grad(b) && !ls_requires_grad(ls_wait(sent)));
+    (void)ls_no_grad(before);
+    ls_tensor *whole = ls_full(LS_SHAPE(2), LS_I64, ls_comm_rank(world));
+    sent = ls_isend(world, whole, next_of(world), 0);
+    b = ls_recv(world, LS_SHAPE(2), LS_I64, previous_of(world), 0);
+    ls_wait(sent);
+    LS_CHECK(ls_at(b, (int64_t[]){1}) == previous_of(world));
+    LS_CHECK(ls_backward(ls_scalar(0, LS_F64)) == LS_ERR_STATE);
+
+    /* One side alone is under ls_no_grad: the other's gradient does not come from there, but it comes. */
+    const bool off = ls_comm_rank(world) == 0;
+    (void)ls_no_grad(off);
+    sent = ls_isend(world, a, next_of(world), 0);
+    b = ls_recv(world, LS_SHAPE(2), LS_F64, previous_of(world), 0);
+    LS_CHECK(ls_requires_grad(ls_wait(sent)) == !off);
+    LS_CHECK(ls_requires_grad(b) == (!off && previous_of(world) != 0));
+    (void)ls_no_grad(before);
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(ls_backward(ls_sum(b)));
+        LS_CHECK(grad_of(a) == (off || next_of(world) == 0 ? 0 : 1));
+    }
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+static bool said(const char *text) {
+    return strstr(ls_error_message(), text) != NULL;
+}
+
+/* The receiver is told what came instead, and what the sender could not make; both go on. */
+static ls_status messages_that_do_not_fit(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    ls_scope *scope = ls_scope_begin();
+    if (rank == 0) {
+        ls_send(world, ls_ones(LS_SHAPE(2, 3), LS_F32), 1, 0);
+        ls_send(world, ls_ones(LS_SHAPE(2, 3), LS_F32), 1, 0);
+        LS_CHECK(ls_send(world, ls_matmul(ls_ones(LS_SHAPE(2, 3), LS_F32), ls_ones(LS_SHAPE(2), LS_F32)), 1, 0) ==
+                 NULL);
+        LS_CHECK(said("ls_matmul"));
+        ls_send(world, ls_ones(LS_SHAPE(5), LS_F32), 1, 0);
+    } else if (rank == 1) {
+        LS_CHECK(ls_recv(world, LS_SHAPE(3, 2), LS_F32, 0, 0) == NULL);
+        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, this rank expects [3, 2] of f32"));
+        LS_CHECK(ls_recv(world, LS_SHAPE(400), LS_F64, 0, 0) == NULL);
+        LS_CHECK(said("rank 0 sends [2, 3] of f32 with tag 0, this rank expects [400] of f64"));
+        LS_CHECK(ls_recv(world, LS_SHAPE(2), LS_F32, 0, 0) == NULL);
+        LS_CHECK(said("rank 0 has nothing to send"));
+        LS_CHECK(ls_recv(world, LS_SHAPE(5), LS_F32, 0, 0) != NULL);
+    }
+    (void)ls_scope_end(scope);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status wrong_arguments(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_ones(LS_SHAPE(1), LS_F32);
+    LS_CHECK(ls_isend(NULL, x, 0, 0) == NULL && said("communicator is NULL"));
+    LS_CHECK(ls_isend(world, x, 9, 0) == NULL && said("destination 9"));
+    LS_CHECK(ls_irecv(world, LS_SHAPE(1), LS_F32, -1, 0) == NULL && said("source -1"));
+    LS_CHECK(ls_irecv(world, LS_SHAPE(-1), LS_F32, 0, 0) == NULL);
+    LS_CHECK(ls_isend(world, x, 0, 1 << 30) == NULL && said("tag"));
+    LS_CHECK(ls_wait(NULL) == NULL);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+/* Halves of the world, each with its own messages and sums, in one loss. */
+static ls_status several_communicators(ls_comm *world) {
+    ls_comm *half = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &half));
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(2, 1);
+    ls_tensor *in_half = ls_allreduce(half, ls_square(a), LS_SUM);
+    ls_handle *sent = ls_isend(world, in_half, next_of(world), 0);
+    ls_tensor *other = ls_recv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0);
+    ls_wait(sent);
+    LS_TRY(ls_backward(ls_sum(ls_allreduce(half, ls_add(other, in_half), LS_AVG))));
+    /* Every rank's square is in the sums of its half, each of which two ranks use. */
+    LS_CHECK(grad_of(a) == 4.0 * 2 * ls_comm_size(half));
+    LS_TRY(ls_scope_end(scope));
+    ls_comm_free(half);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(plain_ring(world));
+    LS_TRY(neglected_messages(world));
+    LS_TRY(waits_in_any_order(world));
+    LS_TRY(sent_tensors_are_given_back(world));
+    LS_TRY(a_loop_around_the_ranks(world));
+    LS_TRY(sends_outlive_their_scope(world));
+    LS_TRY(without_gradient(world));
+    LS_TRY(messages_that_do_not_fit(world));
+    LS_TRY(wrong_arguments(world));
+    LS_TRY(several_communicators(world));
+    return ls_comm_barrier(world, NULL);
+}
