@@ -203,22 +203,31 @@ static void test_communication_is_never_dead(void **state) {
     assert_null(scope->tape.first);
 }
 
-static void test_communication_leaves_with_its_scope(void **state) {
+static void test_communication_outlives_its_scope(void **state) {
     (void)state;
     ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     ls_scope *inner = ls_scope_begin();
-    (void)toy_send(toy_send(toy_square(x), 1), 2); /* nothing else is left: it goes, and what led to it */
+    (void)toy_send(toy_send(toy_square(x), 1), 2); /* another rank may need it, though nothing else is left */
     assert_int_equal(ls_scope_end(inner), LS_OK);
-    assert_int_equal(x->leaf->uses, 0);
-    assert_null(scope->tape.first);
     inner = ls_scope_begin();
-    (void)toy_send(toy_square(x), 1);
-    ls_tensor *loss = ls_keep(toy_sum(x)); /* something is: it comes along, in its place */
-    (void)toy_send(x, 2);
+    (void)toy_send(toy_square(x), 3);
+    ls_tensor *loss = ls_keep(toy_sum(x)); /* and what is kept comes along in its place */
+    (void)toy_send(x, 4);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_int_equal(ls_backward(loss), LS_OK);
-    assert_string_equal(toy_log, "c2:0 c1:0 ");
+    assert_string_equal(toy_log, "c4:0 c3:0 c2:0 c1:0 ");
     assert_null(scope->tape.first);
+}
+
+static void test_communication_ends_with_the_outermost_scope(void **state) {
+    (void)state;
+    ls_tensor *x = ls_keep(toy_leaf(LS_SHAPE(2), LS_F64, 1));
+    (void)toy_send(toy_send(toy_square(x), 1), 2); /* nobody can walk it any more: it goes, and what led to it */
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    assert_int_equal(x->leaf->uses, 0);
+    scope = ls_scope_begin();
+    assert_int_equal(ls_backward(ls_scalar(0, LS_F64)), LS_ERR_STATE);
+    ls_release(x);
 }
 
 static void test_communication_again_with_a_kept_tape(void **state) {
@@ -341,7 +350,8 @@ int main(void) {
         HOOK_TEST(test_hooks_that_misbehave),
         HOOK_TEST(test_callbacks_at_the_end_of_a_pass),
         HOOK_TEST(test_communication_is_never_dead),
-        HOOK_TEST(test_communication_leaves_with_its_scope),
+        HOOK_TEST(test_communication_outlives_its_scope),
+        HOOK_TEST(test_communication_ends_with_the_outermost_scope),
         HOOK_TEST(test_communication_again_with_a_kept_tape),
         HOOK_TEST(test_gradcheck_agrees),
         HOOK_TEST(test_gradcheck_finds_what_is_wrong),
