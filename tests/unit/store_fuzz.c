@@ -4,16 +4,20 @@
  */
 #include "tests/support/unit.h"
 
+#include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/random.h"
 #include "comm/store.h"
 #include "comm/store_announcement.h"
+#include "comm/store_roster.h"
 #include "comm/store_server.h"
+#include "tests/support/processes.h"
 
-enum { ROUNDS = 20000, LIVE_ROUNDS = 300, ROOM = 512 };
+enum { ROUNDS = 20000, LIVE_ROUNDS = 300, CLIENT_ROUNDS = 80, ROOM = 768 };
 
 static uint64_t dice; /* the index of the next random number */
 
@@ -47,6 +51,11 @@ static size_t mutate(uint8_t *bytes, size_t size) {
     return size;
 }
 
+/* What a rank tells of itself, but with texts that have no end. */
+static const ls_card endless = {.machine = {[0 ... sizeof endless.machine - 1] = 'm'},
+                                .host = {[0 ... sizeof endless.host - 1] = 'h'},
+                                .process = {[0 ... sizeof endless.process - 1] = 'p'}};
+
 /* A right request of each operation, one after the other. */
 static size_t make_request(size_t number, uint8_t *bytes) {
     static const ls_store_request requests[] = {
@@ -55,9 +64,10 @@ static size_t make_request(size_t number, uint8_t *bytes) {
         {.operation = LS_STORE_ADD, .key = {"n", 1}, .amount = -3},
         {.operation = LS_STORE_WAIT, .key = {"key", 3}, .timeout = 1},
         {.operation = LS_STORE_COMPARE_SET, .key = {"key", 3}, .expected = {"value", 5}, .value = {"new", 3}},
-        {.operation = LS_STORE_JOIN, .value = {"0123456789abcdef", 16}, .amount = (1LL << 32) | 2},
+        {.operation = LS_STORE_JOIN, .value = {&endless, sizeof endless}, .amount = (1LL << 32) | 2},
         {.operation = LS_STORE_LEAVE},
     };
+    _Static_assert(sizeof requests / sizeof *requests == LS_STORE_OPERATION_END - 1, "one request of each operation");
     const ls_store_request *request = &requests[number % (sizeof requests / sizeof *requests)];
     ls_request_encode(request, bytes);
     return ls_request_size(request);
@@ -149,12 +159,14 @@ static void test_damaged_hellos(void **state) {
     for (size_t i = 0; i < ROUNDS; i++) {
         uint8_t bytes[ROOM] = {0}, again[ROOM] = {0};
         ls_hello hello = {.keyed = i % 2}, read;
+        const bool client = i / 2 % 2 == 0;
+        const size_t size = client ? LS_CLIENT_HELLO_SIZE : LS_SERVER_HELLO_SIZE;
         memset(hello.nonce, (int)(i % 256), sizeof hello.nonce);
-        ls_hello_encode(&hello, true, bytes);
-        mutate(bytes, LS_CLIENT_HELLO_SIZE);
-        if (ls_hello_decode(bytes, true, &read) == LS_OK) {
-            ls_hello_encode(&read, true, again);
-            assert_memory_equal(bytes, again, LS_CLIENT_HELLO_SIZE);
+        ls_hello_encode(&hello, client, bytes);
+        mutate(bytes, size);
+        if (ls_hello_decode(bytes, client, &read) == LS_OK) {
+            ls_hello_encode(&read, client, again);
+            assert_memory_equal(bytes, again, size);
         }
     }
 }
@@ -250,11 +262,82 @@ static void test_live_server(void **state) {
     ls_log_set_sink(NULL, NULL);
 }
 
+/* ---- a server that is none -----------------------------------------------------------------------------------------
+ */
+
+/* Greets one client, more or less rightly, answers with damaged bytes and goes. */
+static const char *fool(int listener, const ls_key *key, size_t round) {
+    uint8_t bytes[ROOM];
+    ls_hello own = {.keyed = true}, client;
+    const ls_deadline deadline = ls_deadline_after(20);
+    (void)poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, -1);
+    const int fd = accept(listener, NULL, NULL);
+    LS_MUST(fd >= 0);
+    ls_hello_encode(&own, false, bytes);
+    size_t size = LS_SERVER_HELLO_SIZE;
+    if (round % 3 == 0) {
+        size = mutate(bytes, size);
+    }
+    ls_status status = ls_socket_send(fd, bytes, size, deadline);
+    status = status == LS_OK ? ls_socket_receive(fd, bytes, LS_CLIENT_HELLO_SIZE, ls_deadline_after(0.2)) : status;
+    if (status == LS_OK && ls_hello_decode(bytes, true, &client) == LS_OK) {
+        uint8_t proof[LS_PROOF_SIZE];
+        ls_auth_prove(key, "server", own.nonce, client.nonce, proof);
+        const ls_store_reply reply = {.status = LS_OK, .value = {proof, sizeof proof}};
+        ls_reply_encode(&reply, bytes);
+        size = ls_reply_size(&reply);
+        (void)ls_socket_send(fd, bytes, round % 3 == 1 ? mutate(bytes, size) : size, deadline);
+        ls_reply_encode(&(ls_store_reply){.status = LS_OK, .number = 7, .value = {"value", 5}}, bytes);
+        size = mutate(bytes, LS_FRAME_HEADER + LS_REPLY_FIXED + 5);
+        (void)ls_socket_send(fd, bytes, size, deadline);
+    }
+    close(fd);
+    return NULL;
+}
+
+static const char *foolish_server(int listener, const void *key) {
+    signal(SIGPIPE, SIG_IGN);
+    for (size_t round = 0;; round++) {
+        LS_MUST(fool(listener, key, round) == NULL);
+    }
+}
+
+/* A client of a server that sends anything gets an error or an answer, in time. */
+static void test_foolish_server(void **state) {
+    (void)state;
+    ls_key key;
+    int listener;
+    char url[64];
+    const ls_address any = {.host = "127.0.0.1"};
+    size_t refused = 0;
+    assert_int_equal(ls_key_read(&key, "key"), LS_OK);
+    assert_int_equal(ls_socket_listen(&any, true, &listener), LS_OK);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ls_socket_port(listener));
+    const pid_t server = process_start(foolish_server, listener, &key);
+    for (size_t round = 0; round < CLIENT_ROUNDS; round++) {
+        char value[16] = "";
+        size_t size = 0;
+        const double start = ls_clock_seconds();
+        ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = 0.2, .key = "key"});
+        const ls_status status =
+            store == NULL ? ls_error_status() : ls_store_get(store, "key", value, sizeof value, &size);
+        refused += status != LS_OK;
+        assert_true(status == LS_OK || strlen(ls_error_message()) > 10);
+        assert_true(size <= sizeof value && ls_clock_seconds() - start < 10);
+        ls_store_close(store);
+    }
+    assert_true(refused > CLIENT_ROUNDS / 4);
+    kill(server, SIGKILL);
+    assert_int_equal(process_wait(server), -SIGKILL);
+    close(listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_messages),        cmocka_unit_test(test_damaged_messages),
         cmocka_unit_test(test_damaged_replies),       cmocka_unit_test(test_damaged_hellos),
         cmocka_unit_test(test_damaged_announcements), cmocka_unit_test(test_live_server),
+        cmocka_unit_test(test_foolish_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
