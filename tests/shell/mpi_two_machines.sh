@@ -1,0 +1,144 @@
+# Backend mpi between two machines, made of network namespaces joined by a cable that can be cut, under both MPI
+# libraries as far as they are installed. Where ssh would be, a script enters the other namespace. Needs the right to
+# make namespaces.
+. "$LS_SOURCE/tests/support/checks.sh"
+unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_MODULE_PATH
+export LOCKSTEP_TIMEOUT=60
+
+a=lockstep-mpi-a-$$
+b=lockstep-mpi-b-$$
+clean_up() {
+    end_marked
+    ip netns del "$a" 2>/dev/null
+    ip netns del "$b" 2>/dev/null
+    rm -rf "$scratch"
+}
+skip() {
+    echo "SKIPPED backend mpi on two machines: $1"
+    exit 77
+}
+command -v ip >/dev/null || skip "there is no ip command (Debian: iproute2)"
+trap clean_up EXIT
+ip netns add "$a" 2>err || skip "network namespaces may not be made here: $(head -1 err)"
+ip netns add "$b"
+ip -n "$a" link add cable type veth peer name cable netns "$b" 2>err || skip "no veth devices here: $(head -1 err)"
+for place in "$a 1" "$b 2"; do
+    read -r space last <<<"$place"
+    ip -n "$space" addr add "10.78.0.$last/24" dev cable
+    ip -n "$space" link set lo up
+    ip -n "$space" link set cable up
+done
+
+# What both launchers take for ssh: it is given a host, maybe after options, and a command. The machines must have names
+# of their own, since Open MPI tells them apart by these.
+cat >agent <<END
+#!/bin/sh
+while [ "\${1#-}" != "\$1" ]; do shift; done
+shift
+exec ip netns exec $b unshare --uts sh -c "hostname machine-b; \$*"
+END
+chmod +x agent
+unshare --uts true 2>err || skip "host names of their own are not permitted here: $(head -1 err)"
+
+# mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in mpi.sh. UCX, which this
+# MPICH stands on, would see one kernel and use shared memory.
+mpi() {
+    local flavour=$1 each=$(($2 / 2)) command
+    shift 2
+    if [ "$flavour" = openmpi ]; then
+        command="mpirun.openmpi --allow-run-as-root --oversubscribe -H 10.78.0.1:$each,10.78.0.2:$each --prefix /usr
+            --mca plm_rsh_agent $scratch/agent --mca oob_tcp_if_include cable --mca pml ob1 --mca btl self,vader,tcp
+            --mca btl_tcp_if_include cable -x LOCKSTEP_TIMEOUT -x LS_TEST_MARK -np $((2 * each))"
+    else
+        command="env UCX_TLS=tcp,self UCX_NET_DEVICES=cable mpirun.mpich -launcher ssh -launcher-exec $scratch/agent -iface cable
+            -hosts 10.78.0.1:$each,10.78.0.2:$each -np $((2 * each))"
+    fi
+    TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 ip netns exec "$a" unshare --uts \
+        sh -c "hostname machine-a; exec $(echo $command) $*" >out 2>err </dev/null
+    status=$?
+}
+
+# Adds up until that fails, and leaves in a file what was said: nothing else comes through a cable that is cut.
+cat >adder.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    ls_comm *world = ls_init(&(ls_init_options){.timeout = 1});
+    char path[4096];
+    float number = 1;
+    ls_status status = world == NULL ? ls_error_status() : LS_OK;
+    snprintf(path, sizeof path, "%s.%d", argv[argc - 1], ls_comm_rank(world));
+    for (long i = 0; status == LS_OK; i++) {
+        number = 1;
+        status = ls_comm_allreduce(world, &number, &number, 1, LS_F32, LS_SUM, NULL);
+        if (i == 10) {
+            FILE *file = fopen(path, "w");
+            fclose(file);
+        }
+    }
+    FILE *file = fopen(path, "w");
+    fprintf(file, "%s: %s\n", ls_status_name(status), ls_error_message());
+    fclose(file);
+    return 1;
+}
+END
+cc -I"$LS_SOURCE/include" adder.c -o adder -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
+
+both() {
+    [ -e "$1.0" ] && [ -e "$1.1" ]
+}
+both_say() {
+    [ -s "$1.0" ] && [ -s "$1.1" ]
+}
+
+check_flavour() {
+    local flavour=$1 name
+    mpi "$flavour" 2 "$lockstep" bench allreduce --sizes 4,64K,1M --iterations 3 --json
+    check "$flavour: an all-reduce across: ends well" is "$status" 0
+    check "$flavour: an all-reduce across: by backend mpi, with right sums" \
+        is "$(grep -c '"backend": "mpi".*"correct": true' out)" 3
+    for name in disagreement random_programs; do
+        mpi "$flavour" 4 "$LS_BUILD/tests/ranks_$name"
+        check "$flavour, 2 ranks on each: $name" is "$status" 0
+    done
+    mpi "$flavour" 4 "$lockstep" bench allreduce --backend shm --sizes 4 --iterations 1
+    check "$flavour: shared memory asked for: refused" test "$status" != 0
+    check "$flavour: shared memory asked for: says where the ranks are" \
+        says err "rank [0-3] is on machine-[ab] and rank [0-3] on machine-[ab], which do not share memory"
+
+    if tc -n "$a" qdisc add dev cable root netem delay 1ms loss 1% 2>/dev/null; then
+        mpi "$flavour" 2 "$lockstep" bench allreduce --sizes 4,64K,1M --iterations 3 --json
+        check "$flavour: delay and loss: right sums" is "$(grep -c '"correct": true' out)" 3
+        tc -n "$a" qdisc del dev cable root
+    else
+        echo "SKIPPED $flavour: delay and loss: this kernel has no netem"
+    fi
+
+    mpi "$flavour" 2 "$scratch/adder" "$scratch/said-$flavour" &
+    check "$flavour: the cable is cut: both were adding" await both "said-$flavour"
+    ip -n "$a" link set cable down
+    check "$flavour: the cable is cut: both ranks end" await both_say "said-$flavour"
+    check "$flavour: the cable is cut: rank 0 says so" says "said-$flavour.0" "^LS_ERR_\(TIMEOUT\|IO\|PEER\): ls_comm"
+    check "$flavour: the cable is cut: rank 1 says so" says "said-$flavour.1" "^LS_ERR_\(TIMEOUT\|IO\|PEER\): ls_comm"
+    ip -n "$a" link set cable up
+    wait $!
+    end_marked # what MPI's own launcher may have left on the machine that it could not reach
+    check "$flavour: the cable is cut: nothing is left" nobody_soon
+}
+
+missing=()
+for flavour in openmpi mpich; do
+    if ! command -v "mpirun.$flavour" >/dev/null; then
+        missing+=("mpirun.$flavour is not installed")
+    elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then
+        missing+=("this build has no lockstep-mpi_$flavour.so")
+    else
+        check_flavour $flavour
+    fi
+done
+if [ ${#missing[@]} != 0 ]; then
+    printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"
+    [ "$failed" = 0 ] && exit 77
+    exit 1
+fi
+finish
