@@ -66,7 +66,8 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
             option = strcmp(argv[i], table[k].name) == 0 ? &table[k] : NULL;
         }
         if (option == NULL) {
-            fprintf(stderr, "%s: unknown option %s: --help lists what there is\n", argv[0], argv[i]);
+            fprintf(stderr, "%s: %s %s: --help lists what there is\n", argv[0],
+                    argv[i][0] == '-' ? "unknown option" : "there are only options, not", argv[i]);
             exit(2);
         }
         if (option->kind == ARGUMENT_FLAG) {

@@ -63,7 +63,7 @@ for name in send_recv ring all_reduce_by_hand sync_parameters; do
     check "$name, an unknown option: 2, in a sentence" is "$status $(grep -c 'unknown option --frobnicate' err)" "2 1"
 done
 alone "$examples/send_recv"
-check "send_recv alone: says that it takes two" is "$status $(grep -c 'takes two ranks: lockstep run -n 2' err)" "2 1"
+check "send_recv alone: says that it takes two" is "$status $(grep -c '^send_recv: it takes two ranks: lockstep run -n 2' err)" "2 1"
 for count in 0 -3 many; do
     alone "$examples/all_reduce_by_hand" --count $count
     check "all_reduce_by_hand --count $count: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"

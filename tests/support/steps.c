@@ -24,7 +24,7 @@ typedef struct nature {
 } nature;
 
 static const nature natures[STEP_CALLS] = {
-    [STEP_BARRIER] = {"barrier"},
+    [STEP_BARRIER] = {.name = "barrier"},
     [STEP_BROADCAST] = {"broadcast", .from_root = true},
     [STEP_ALLREDUCE] = {"allreduce", .reduces = true},
     [STEP_REDUCE] = {"reduce", .reduces = true, .to_root = true},
@@ -39,7 +39,7 @@ static const nature natures[STEP_CALLS] = {
     [STEP_ALLTOALL] = {"alltoall", .cuts = true, .assembles = true},
     [STEP_ALLTOALLV] = {"alltoallv", .cuts = true, .assembles = true, .varies = true},
     [STEP_MESSAGE] = {"message", .from_root = true},
-    [STEP_RING] = {"ring"},
+    [STEP_RING] = {.name = "ring"},
 };
 
 const char *step_name(step_call call) {
