@@ -230,7 +230,7 @@ static ls_status take_turns(check *c) {
             LS_TRY(compare_inputs(c));
             continue;
         }
-        for (double i = 0; i < 2 * elements; i++) {
+        for (int64_t i = 0; i < 2 * (int64_t)elements; i++) {
             double sum = 0;
             LS_TRY(evaluate(c, &sum));
         }
