@@ -16,9 +16,9 @@ static const struct {
     const char *key;
     void (*check)(ls_report *report);
 } checks[] = {
-    {"backends", ls_doctor_backends},   {"devices", ls_doctor_devices},         {"cores", ls_doctor_cores},
-    {"memory", ls_doctor_memory},       {"limits", ls_doctor_limits},           {"network", ls_doctor_network},
-    {"libraries", ls_doctor_libraries}, {"environment", ls_doctor_environment},
+    {"backends", ls_doctor_backends}, {"algorithms", ls_doctor_algorithms}, {"devices", ls_doctor_devices},
+    {"cores", ls_doctor_cores},       {"memory", ls_doctor_memory},         {"limits", ls_doctor_limits},
+    {"network", ls_doctor_network},   {"libraries", ls_doctor_libraries},   {"environment", ls_doctor_environment},
 };
 
 static ls_status run(int argc, char **argv, int *exit_status) {
@@ -54,25 +54,30 @@ const ls_command ls_doctor_command = {
              "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
              "takes a\n"
              "few seconds and changes nothing.\n",
-    .notes = "keys of --json:\n"
-             "  version      of Lockstep\n"
-             "  backends     for self, shm, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
-             "               fail, or null where there was none), version (of its libraries, or null)\n"
-             "  devices      for cpu, cuda: available, reason\n"
-             "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
-             "               virtual_machine, pair_speedup (work of two cores at once / of one alone, or null)\n"
-             "  memory       total_bytes, available_bytes, group_limit_bytes, shm_bytes, shm_free_bytes\n"
-             "  limits       locked_memory_bytes, open_files (both null: unlimited), ptrace_scope (null: none)\n"
-             "  network      interfaces (for each: up, addresses), same_machine, other_machines (each: interface,\n"
-             "               address; null: none), host (name, addresses, seconds)\n"
-             "  libraries    for onednn, openblas: found, version, file, reason\n"
-             "  environment  variables that matter here, by name; keys are not shown\n"
-             "  notes        sentences: what may be worth changing\n"
-             "  problems     sentences: what Lockstep needs and what is broken\n"
-             "  ok           whether there are no problems\n"
-             "\n"
-             "exit status:\n"
-             "  0    all that is needed works     1    there are problems     2    the command line is wrong\n",
+    .notes =
+        "keys of --json:\n"
+        "  version      of Lockstep\n"
+        "  backends     for self, shm, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
+        "               fail, or null where there was none), version (of its libraries, or null)\n"
+        "  algorithms   of backend shm: for reduce_two, reduce_four, reduce_more (by ranks): cells, whole (bytes up "
+        "to\n"
+        "               which data travels so), chunk (bytes of a piece beyond); reduce_shared: direct (bytes from\n"
+        "               which ls_comm_alloc's memory is reduced in place); move: cells, slots, pull\n"
+        "  devices      for cpu, cuda: available, reason\n"
+        "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
+        "               virtual_machine, pair_speedup (work of two cores at once / of one alone, or null)\n"
+        "  memory       total_bytes, available_bytes, group_limit_bytes, shm_bytes, shm_free_bytes\n"
+        "  limits       locked_memory_bytes, open_files (both null: unlimited), ptrace_scope (null: none)\n"
+        "  network      interfaces (for each: up, addresses), same_machine, other_machines (each: interface,\n"
+        "               address; null: none), host (name, addresses, seconds)\n"
+        "  libraries    for onednn, openblas: found, version, file, reason\n"
+        "  environment  variables that matter here, by name; keys are not shown\n"
+        "  notes        sentences: what may be worth changing\n"
+        "  problems     sentences: what Lockstep needs and what is broken\n"
+        "  ok           whether there are no problems\n"
+        "\n"
+        "exit status:\n"
+        "  0    all that is needed works     1    there are problems     2    the command line is wrong\n",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .run = run,

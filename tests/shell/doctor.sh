@@ -16,7 +16,7 @@ launch doctor </dev/null
 check "ends well here" is "$status" 0
 check "says so" says out "^all that is needed works"
 check "nothing on standard error" is "$(wc -c <err)" 0
-for section in backends devices cores memory limits network libraries environment; do
+for section in backends algorithms devices cores memory limits network libraries environment; do
     check "tells of $section" says out "^$section\$"
 done
 check "the version comes first" is "$(head -1 out)" "$("$lockstep" --version)"
@@ -42,16 +42,17 @@ check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
 
 # ---- for programs ----
-launch doctor --json </dev/null
+LOCKSTEP_SHM_PULL=0 launch doctor --json </dev/null
 check "--json ends well" is "$status" 0
 check "--json is JSON" is_json
-for key in version notes problems backends devices cores memory limits network libraries environment ok \
+for key in version notes problems backends algorithms devices cores memory limits network libraries environment ok \
     available reason self_test model online usable physical quota virtual_machine pair_speedup total_bytes \
     available_bytes group_limit_bytes shm_bytes shm_free_bytes locked_memory_bytes open_files ptrace_scope \
     interfaces same_machine other_machines host addresses onednn openblas found file; do
     check "--json has $key" says out "\"$key\": "
 done
 check "--json: two self-tests at least have passed" test "$(grep -c '"self_test": "pass"' out)" -ge 2
+check "--json: LOCKSTEP_SHM_PULL counts" says out '"pull": false'
 check "--json: all is well" says out '"ok": true'
 LC_ALL=C launch doctor --help </dev/null
 for key in $(sed -n 's/^  "\([a-z]*\)":.*/\1/p' out) backends cores memory limits network libraries environment; do
@@ -65,6 +66,7 @@ check "variables are shown" says out "^  LOCKSTEP_TIMEOUT  *7\$"
 check "the key is said to be set" says out "^  LOCKSTEP_KEY  *(set, not shown)\$"
 check "and not shown" is "$(cat out err | grep -c "$secret")" 0
 check "half an environment of a job is noted" says out "note: .*does not find its job: MASTER_ADDR is not set"
+check "how calls travel is told" says out "^  reduce two  *2 ranks: to 80 bytes in cells, to .* whole through slots, then in chunks"
 check "which breaks nothing" is "$status" 0
 LOCKSTEP_KEY=$secret launch doctor --json </dev/null
 check "--json does not show it either" is "$(cat out err | grep -c "$secret")" 0
