@@ -153,6 +153,58 @@ LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 /** The communicator of a data-parallel module, lent; NULL for any other module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 
+/* ---- models cut over ranks ------------------------------------------------------------------------------------ */
+
+/**
+ * Layers whose parameters are divided over the ranks of `comm` (lent; it must outlive them), each rank with an equal
+ * share or, where that does not come out, one more on the first ranks. All ranks feed them the same input and compute
+ * the same loss, which counts once: gradients of divided parameters are parts, those of whole ones equal, of what one
+ * process would get. Seeded alike, the ranks start with the parts of that process's parameters. `options` (`dtype`,
+ * `no_bias`) may be NULL. To combine with data parallelism, divide the world with ls_comm_split and wrap the model in
+ * ls_data_parallel over the ranks that hold the same parts.
+ */
+
+/** Linear cut along its outputs: this rank's part of y = x weight^T + bias, what ls_nn_row_parallel takes. */
+LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options);
+/** Linear cut along its inputs, of which it takes this rank's part: y, added up over the ranks. */
+LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options);
+/** The parts of all ranks put together along the last axis, where the next layer is not cut. */
+LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
+/** ls_nn_embedding with the rows of its table divided over the ranks. */
+LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
+
+/** In which order a stage takes its micro-batches: 1F1B holds fewer at once, both give the same bits. */
+typedef enum ls_pipeline_schedule { LS_PIPELINE_1F1B = 0, LS_PIPELINE_GPIPE } ls_pipeline_schedule;
+
+/** Options of ls_pipeline; zero fields mean the defaults. */
+typedef struct ls_pipeline_options {
+    int micro_batches;             /**< parts of a batch that follow each other; 0: twice the number of stages */
+    ls_pipeline_schedule schedule; /**< 0: LS_PIPELINE_1F1B */
+    const int *cut;                /**< the layers that stages 1, 2, ... begin with; NULL: balanced */
+    ls_tensor *sample; /**< an input on rank 0 to time the layers with (lent); NULL: balance their parameters */
+} ls_pipeline_options;
+
+/**
+ * Cuts `model` (an ls_sequential; taken over) into one stage per rank of `comm` (lent; it must outlive the module).
+ * Every rank gives the same model and gets a module of its own stage's layers, under their names in the model, which an
+ * optimizer of its own trains. ls_forward of it gives the whole model's output on every rank, without gradient, from
+ * rank 0's input (the others give any tensor). To combine with data parallelism, divide the world with ls_comm_split
+ * and call ls_sync_gradients over the ranks of the same stage behind ls_pipeline_backward. A collective call.
+ */
+LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
+
+/** What the last stage makes of its output and its target: one number, a mean over samples. */
+typedef ls_tensor *(*ls_pipeline_criterion)(ls_tensor *output, ls_tensor *target);
+
+/**
+ * One batch through the pipeline and back: adds the gradients of the mean of the criterion over all samples to those of
+ * each stage's parameters. Rank 0 gives `input`, the last rank `target` and `criterion`; what the others give does not
+ * matter. The first axes count the samples, which the micro-batches share out. `*loss` (may be NULL) becomes that mean
+ * on every rank. A collective call.
+ */
+LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target,
+                                      ls_pipeline_criterion criterion, double *loss) LS_WARN_UNUSED;
+
 #ifdef __cplusplus
 }
 #endif

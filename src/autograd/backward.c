@@ -49,7 +49,8 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
 static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
     ls_tensor *output = ls_tensor_hold(node->output);
-    const bool reached = node->gradient != NULL || node->op->communicates;
+    const bool due = node->op->communicates && node->segment == pass->thread->segment;
+    const bool reached = node->gradient != NULL || due;
     const ls_status status = reached ? walk_node(pass, node) : pass_by(pass, node);
     const ls_tape_link *behind = node->link.next;
     if (status == LS_OK && reached && !keep_tape) {
@@ -144,7 +145,8 @@ bool ls_tape_communicates(void) {
     const ls_thread_state *thread = ls_thread();
     for (const ls_scope *scope = thread != NULL ? thread->scope : NULL; scope != NULL; scope = scope->outer) {
         for (const ls_tape_link *link = scope->tape.last; link != NULL; link = link->previous) {
-            if (((const ls_node *)link)->op->communicates) {
+            const ls_node *node = (const ls_node *)link;
+            if (node->op->communicates && node->segment == thread->segment) {
                 return true;
             }
         }

@@ -69,6 +69,8 @@ struct ls_node {
     ls_tensor *gradient; /* of the output, gathered so far; owned; maybe shared with other nodes */
     int input_count;
     bool holds_output;
+    uint32_t segment;   /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
+                           segment only (a pipeline's micro-batches) */
     uint64_t wanted;    /* bit i: input i wants a gradient; see ls_wants */
     ls_tensor **inputs; /* owned references; inline_inputs, or an array of its own for concat and its kin, and behind
                            it as many words of wanted bits as it needs */

@@ -130,6 +130,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->gradient = NULL;
     node->input_count = call->input_count;
     node->holds_output = call->op->communicates;
+    node->segment = thread->segment;
     node->wanted = 0;
     node->inputs = node->inline_inputs;
     if (call->input_count > LS_NODE_INPUTS && !make_array(thread, node)) {

@@ -8,6 +8,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "parallel/move.h"
+#include "parallel/reductions.h"
 
 /* ---- what the rules share ---------------------------------------------------------------------------------------- */
 
@@ -105,13 +106,13 @@ static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
     return give_moved(node, &move);
 }
 
-static ls_status allgather_shape(ls_op_call *call) {
+ls_status ls_allgather_shape(ls_op_call *call) {
     LS_TRY(plan_gathering(call));
     const ls_offer *own = &ls_meeting_of(call)->own;
     return new_output(call, own, ls_offer_axis(own, 0), ls_plan_gathered_total(call->saved[0]));
 }
 
-static ls_status allgather_forward(ls_op_call *call) {
+ls_status ls_allgather_forward(ls_op_call *call) {
     const ls_move move = forward_move(call, LS_MOVE_ALLGATHER);
     return ls_move_carry_out(&move);
 }
@@ -136,8 +137,8 @@ static const ls_collective gather = {.op = {.name = "ls_gather",
                                      .rooted = true};
 
 static const ls_collective allgather = {.op = {.name = "ls_allgather",
-                                               .shape = allgather_shape,
-                                               .forward = allgather_forward,
+                                               .shape = ls_allgather_shape,
+                                               .forward = ls_allgather_forward,
                                                .backward = allgather_backward,
                                                .communicates = true},
                                         .kind = LS_MEET_ALLGATHER,

@@ -15,6 +15,9 @@ static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLGATHER] = "ls_allgather",
     [LS_MEET_SCATTER] = "ls_scatter",
     [LS_MEET_ALLTOALL] = "ls_alltoall",
+    [LS_MEET_SHARING] = "ls_nn_column_parallel",
+    [LS_MEET_ADDING] = "ls_nn_row_parallel",
+    [LS_MEET_JOINING] = "ls_nn_gather_parallel",
 };
 
 _Static_assert(sizeof(ls_offer) == 80, "an offer is meant to travel in one piece");

@@ -29,6 +29,9 @@ typedef enum ls_collective_kind {
     LS_MEET_ALLGATHER,
     LS_MEET_SCATTER,
     LS_MEET_ALLTOALL,
+    LS_MEET_SHARING,
+    LS_MEET_ADDING,
+    LS_MEET_JOINING,
     LS_MEET_KINDS
 } ls_collective_kind;
 

@@ -4,6 +4,7 @@
  * a sum, 1/n for a mean, the product of the other ranks' numbers for a product (computed as such, so that zeros are
  * right), and 1 on the one rank that holds the extreme for a minimum or maximum.
  */
+#include "parallel/reductions.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "comm/reduce.h"
@@ -11,7 +12,7 @@
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
-static ls_status shape_of_input(ls_op_call *call) {
+ls_status ls_allreduce_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = ls_meeting_of(call)->wanted;
     call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
@@ -33,7 +34,7 @@ static void reduce_carried(const ls_meeting *meeting, ls_tensor *y) {
                                         .count = (size_t)y->count});
 }
 
-static ls_status allreduce_forward(ls_op_call *call) {
+ls_status ls_allreduce_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     ls_tensor *y = call->output;
     if (meeting->carried) {
@@ -152,7 +153,7 @@ static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) 
 
 /* ---- backwards --------------------------------------------------------------------------------------------------- */
 
-static ls_status allreduce_backward(ls_node *node, ls_tensor *gradient) {
+ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const ls_reduction reduction = ls_node_reduction(node) == LS_AVG ? LS_AVG : LS_SUM;
     ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
@@ -279,9 +280,9 @@ static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
-                                               .shape = shape_of_input,
-                                               .forward = allreduce_forward,
-                                               .backward = allreduce_backward,
+                                               .shape = ls_allreduce_shape,
+                                               .forward = ls_allreduce_forward,
+                                               .backward = ls_allreduce_backward,
                                                .communicates = true},
                                         .kind = LS_MEET_ALLREDUCE,
                                         .bringers = LS_BRING_EQUAL,
@@ -292,7 +293,7 @@ ls_tensor *ls_allreduce(ls_comm *comm, ls_tensor *tensor, ls_reduction reduction
 }
 
 static const ls_collective reduce = {.op = {.name = "ls_reduce",
-                                            .shape = shape_of_input,
+                                            .shape = ls_allreduce_shape,
                                             .forward = reduce_forward,
                                             .backward = reduce_backward,
                                             .communicates = true},

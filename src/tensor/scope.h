@@ -63,6 +63,7 @@ typedef struct ls_thread_state {
     ls_tensor *dying;        /* tensors to be freed one after the other, so that a long chain takes no deep stack */
     struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
     uint64_t pass;           /* counts this thread's backward passes */
+    uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
     bool no_grad;            /* record nothing */
     bool burying;            /* the dying are being freed */
     ls_cache cache;

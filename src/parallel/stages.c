@@ -1,0 +1,181 @@
+/* Cutting a model into the stages of a pipeline: where it is told, or where the costs of its layers balance. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/pipeline.h"
+#include "tensor/scope.h"
+
+const ls_module_type ls_pipeline_type = {
+    .name = "Pipeline", .state_size = sizeof(ls_pipeline_state), .forward = ls_pipeline_forward};
+
+static const char call[] = "ls_pipeline";
+
+/* ---- what a layer costs ------------------------------------------------------------------------------------------ */
+
+enum { REPETITIONS = 5 };
+
+/* Seconds of one pass there and back; *output is what it makes, in the innermost scope but one. */
+static double time_layer(ls_module *layer, ls_tensor *input, ls_tensor **output) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_detach(input);
+    if (x != NULL && ls_dtype_is_floating(ls_dtype_of(x))) {
+        (void)ls_set_requires_grad(x, true);
+    }
+    const double began = ls_clock_seconds();
+    ls_tensor *y = ls_forward(layer, x);
+    if (y != NULL && ls_requires_grad(y)) {
+        (void)ls_backward_with(y, &(ls_backward_options){.gradient = ls_detach(y)});
+    }
+    const double seconds = ls_clock_seconds() - began;
+    *output = ls_keep(ls_detach(y));
+    (void)ls_scope_end(scope);
+    return seconds;
+}
+
+/* Times every layer on `sample`; false when one failed. */
+static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = sample;
+    for (int i = 0; i < model->child_count && x != NULL; i++) {
+        ls_tensor *y = NULL;
+        costs[i] = INFINITY;
+        for (int k = 0; k < REPETITIONS; k++) {
+            const double seconds = time_layer(model->children[i].module, x, &y);
+            costs[i] = seconds < costs[i] ? seconds : costs[i];
+        }
+        ls_module_zero_grad(model->children[i].module);
+        x = y;
+    }
+    return ls_scope_end(scope) == LS_OK && x != NULL;
+}
+
+static void estimate(const ls_module *model, double *costs) {
+    for (int i = 0; i < model->child_count; i++) {
+        costs[i] = (double)ls_module_size(model->children[i].module) + 1;
+    }
+}
+
+/* ---- where to cut ------------------------------------------------------------------------------------------------ */
+
+/* How many stages it takes when none may cost more than `most`, with so many layers left for those after each; notes
+ * their ends. */
+static int fill_stages(const double *costs, int layers, int stages, double most, int *ends) {
+    int stage = 0;
+    double sum = 0;
+    for (int i = 0; i < layers; i++) {
+        const bool must = layers - i == stages - stage - 1; /* one layer for each stage to come */
+        if (i > 0 && (sum + costs[i] > most || must) && sum > 0) {
+            if (stage < stages) {
+                ends[stage] = i;
+            }
+            stage++;
+            sum = 0;
+        }
+        sum += costs[i];
+    }
+    if (stage < stages) {
+        ends[stage] = layers;
+    }
+    return stage + 1;
+}
+
+/* The division whose dearest stage is cheapest: that cost is the sum of some run of layers. */
+static void balance(const double *costs, int layers, int stages, int *ends) {
+    double best = INFINITY;
+    for (int first = 0; first < layers; first++) {
+        double sum = 0;
+        for (int last = first; last < layers; last++) {
+            sum += costs[last];
+            if (sum < best && fill_stages(costs, layers, stages, sum, ends) <= stages) {
+                best = sum;
+            }
+        }
+    }
+    (void)fill_stages(costs, layers, stages, best, ends);
+}
+
+static ls_status take_cut(const int *cut, int layers, int stages, int *ends) {
+    for (int stage = 0; stage < stages - 1; stage++) {
+        const int begin = stage > 0 ? cut[stage - 1] : 0;
+        if (cut[stage] <= begin || cut[stage] >= layers) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: stage %d begins with layer %d of %d: every stage has a layer", call,
+                           stage + 1, cut[stage], layers);
+        }
+        ends[stage] = cut[stage];
+    }
+    ends[stages - 1] = layers;
+    return LS_OK;
+}
+
+/* The layers behind the last of each stage, the same on all ranks: rank 0 measures, or all are told. */
+static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipeline_options *options, int *ends) {
+    const int layers = model->child_count;
+    const int stages = ls_comm_size(comm);
+    if (options->cut != NULL) {
+        return take_cut(options->cut, layers, stages, ends);
+    }
+    double *costs = ls_allocate((size_t)layers * sizeof *costs);
+    if (costs == NULL) {
+        return ls_fail_memory(call, (size_t)layers * sizeof *costs);
+    }
+    ls_status status = LS_OK;
+    if (options->sample == NULL) {
+        estimate(model, costs);
+    } else if (ls_comm_rank(comm) == 0 && !measure(model, options->sample, costs)) {
+        status = ls_error_status();
+        estimate(model, costs);
+    }
+    const ls_status sent = ls_comm_broadcast(comm, costs, (size_t)layers, LS_F64, 0, NULL);
+    balance(costs, layers, stages, ends);
+    ls_free(costs);
+    return status != LS_OK ? status : sent;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+/* The layers from `begin` up to `end`, under their names in the model, which keeps the others. */
+static ls_module *take_layers(ls_module *model, int begin, int end) {
+    ls_module *stage = ls_module_new(model->type);
+    for (int i = begin; i < end; i++) {
+        ls_module *layer = model->children[i].module;
+        model->children[i].module = NULL;
+        layer->owned = false;
+        (void)ls_module_add_child(stage, model->children[i].name, layer);
+    }
+    return ls_module_finish(stage);
+}
+
+static ls_status check(const ls_module *model, const ls_comm *comm) {
+    if (comm == NULL || model == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "communicator");
+    }
+    if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: %s of %d layers cannot be cut into %d stages: it takes an ls_sequential "
+                       "of as many layers or more",
+                       call, model->type->name, model->child_count, ls_comm_size(comm));
+    }
+    return LS_OK;
+}
+
+ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options) {
+    static const ls_pipeline_options defaults;
+    options = options != NULL ? options : &defaults;
+    int *ends = model != NULL && comm != NULL ? ls_allocate((size_t)ls_comm_size(comm) * sizeof *ends) : NULL;
+    ls_status status = check(model, comm);
+    status = status == LS_OK && ends == NULL ? ls_fail_memory(call, sizeof *ends) : status;
+    status = status == LS_OK ? find_ends(model, comm, options, ends) : status;
+    ls_module *module = status == LS_OK ? ls_module_new(&ls_pipeline_type) : NULL;
+    if (module != NULL) {
+        ls_pipeline_state *state = module->state;
+        const int rank = ls_comm_rank(comm);
+        state->comm = comm;
+        state->schedule = options->schedule;
+        state->micro_batches = options->micro_batches > 0 ? options->micro_batches : 2 * ls_comm_size(comm);
+        state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));
+    }
+    ls_module_free(model);
+    ls_free(ends);
+    return ls_module_finish(module);
+}

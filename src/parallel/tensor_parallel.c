@@ -1,0 +1,228 @@
+/*
+ * Layers cut over ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053). All ranks of the group compute the same
+ * loss, and it counts once: so between the cut parts a gradient is not that of a sum of losses. Where all ranks share a
+ * tensor (`share_op`), it is the sum of what their parts make of it; where their parts are added up or put together, it
+ * is the same on every rank and is handed on, or cut.
+ */
+#include <math.h>
+
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "nn/module.h"
+#include "parallel/move.h"
+#include "parallel/reductions.h"
+
+/* ---- between the parts ------------------------------------------------------------------------------------------- */
+
+/* A tensor that is equal on all ranks goes into their parts. */
+static ls_status share_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    call->records = ls_meeting_of(call)->wanted;
+    call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
+    return ls_made(call->output);
+}
+
+static const ls_collective sharing = {.op = {.name = "ls_nn_column_parallel",
+                                             .shape = share_shape,
+                                             .backward = ls_allreduce_backward,
+                                             .communicates = true},
+                                      .kind = LS_MEET_SHARING,
+                                      .bringers = LS_BRING_EQUAL};
+
+/* What the parts made is added up. */
+static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
+    return ls_give(node, 0, gradient);
+}
+
+static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
+                                            .shape = ls_allreduce_shape,
+                                            .forward = ls_allreduce_forward,
+                                            .backward = hand_on},
+                                     .kind = LS_MEET_ADDING,
+                                     .bringers = LS_BRING_EQUAL,
+                                     .reduces = true};
+
+/* What the parts made is put together along the last axis; each rank's gradient is its part of it. */
+static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
+    const int axis = ls_node_axis(node, 0);
+    const ls_parts parts = ls_plan_gathered_parts(node->saved[0]);
+    const int rank = ls_comm_rank(ls_node_comm(node));
+    return ls_give(node, 0, ls_narrow(gradient, axis, parts.start[rank], parts.length[rank]));
+}
+
+static const ls_collective joining = {.op = {.name = "ls_nn_gather_parallel",
+                                             .shape = ls_allgather_shape,
+                                             .forward = ls_allgather_forward,
+                                             .backward = joining_backward},
+                                      .kind = LS_MEET_JOINING,
+                                      .bringers = LS_BRING_ALL,
+                                      .axes = 1};
+
+/* ---- parts of parameters ----------------------------------------------------------------------------------------- */
+
+typedef struct parallel_state {
+    ls_comm *comm;
+    ls_tensor *weight;
+    ls_tensor *bias;
+    int64_t start; /* the embedding's: its first row in the whole */
+    int64_t whole; /* and the rows of that */
+} parallel_state;
+
+/* The whole is drawn on every rank, so that the parts are those of the model on one process. */
+static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
+    if (whole == NULL) {
+        return NULL;
+    }
+    const int64_t size = ls_size(whole, axis);
+    const int64_t rank = ls_comm_rank(comm);
+    const int64_t ranks = ls_comm_size(comm);
+    const int64_t length = size / ranks + (rank < size % ranks);
+    const int64_t start = size / ranks * rank + (rank < size % ranks ? rank : size % ranks);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *part = ls_keep(ls_clone(ls_narrow(whole, axis, start, length)));
+    return ls_scope_end(scope) == LS_OK ? part : NULL;
+}
+
+typedef struct part {
+    const char *name;
+    ls_shape shape; /* of the whole */
+    ls_dtype dtype;
+    int axis;     /* that it is cut along; -1: whole on every rank */
+    double bound; /* uniform in +-bound; 0: normal */
+} part;
+
+static ls_tensor *add_part(ls_module *module, const ls_comm *comm, const part *p) {
+    ls_tensor *whole = ls_empty(p->shape, p->dtype);
+    const ls_status status = whole == NULL  ? ls_error_status()
+                             : p->bound > 0 ? ls_init_uniform(whole, -p->bound, p->bound)
+                                            : ls_init_normal(whole, 0, 1);
+    ls_tensor *own = status == LS_OK && p->axis >= 0 ? part_of(whole, comm, p->axis) : whole;
+    if (own != whole || status != LS_OK) {
+        ls_release(whole);
+    }
+    return ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL);
+}
+
+static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *comm, int64_t a, int64_t b) {
+    if (comm == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+    }
+    if (a <= 0 || b <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: sizes %lld and %lld: both must be positive", call, (long long)a,
+                            (long long)b);
+    }
+    ls_module *module = ls_module_new(type);
+    if (module != NULL) {
+        ((parallel_state *)module->state)->comm = comm;
+    }
+    return module;
+}
+
+static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *comm, int64_t in, int64_t out,
+                         const ls_layer_options *options, int axis) {
+    static const ls_layer_options defaults;
+    options = options != NULL ? options : &defaults;
+    ls_module *module = begin(call, type, comm, in, out);
+    if (module == NULL) {
+        return NULL;
+    }
+    parallel_state *state = module->state;
+    const double bound = 1.0 / sqrt((double)in);
+    state->weight = add_part(module, comm, &(part){"weight", LS_SHAPE(out, in), options->dtype, axis, bound});
+    if (!options->no_bias) {
+        /* The columns have each their own; the sum of rows gets it whole. */
+        state->bias = add_part(module, comm, &(part){"bias", LS_SHAPE(out), options->dtype, axis == 0 ? 0 : -1, bound});
+    }
+    return ls_module_finish(module);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+static ls_tensor *column_forward(ls_module *self, ls_tensor *input) {
+    const parallel_state *state = self->state;
+    ls_tensor *shared = ls_meet(&sharing, &(ls_proposal){.comm = state->comm, .tensor = input});
+    return ls_linear(shared, state->weight, state->bias);
+}
+
+ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "ColumnParallelLinear", .state_size = sizeof(parallel_state), .forward = column_forward};
+    return linear(sharing.op.name, &type, comm, in, out, options, 0);
+}
+
+static ls_tensor *add_up(const parallel_state *state, ls_tensor *parts) {
+    return ls_meet(&adding, &(ls_proposal){.comm = state->comm, .tensor = parts, .reduction = LS_SUM});
+}
+
+static ls_tensor *row_forward(ls_module *self, ls_tensor *input) {
+    const parallel_state *state = self->state;
+    ls_tensor *sum = add_up(state, ls_linear(input, state->weight, NULL));
+    return state->bias != NULL ? ls_add_tensor(sum, state->bias) : sum;
+}
+
+ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "RowParallelLinear", .state_size = sizeof(parallel_state), .forward = row_forward};
+    return linear(adding.op.name, &type, comm, in, out, options, 1);
+}
+
+static ls_tensor *gather_forward(ls_module *self, ls_tensor *input) {
+    const parallel_state *state = self->state;
+    return ls_meet(&joining, &(ls_proposal){.comm = state->comm, .tensor = input, .axis = {-1}});
+}
+
+ls_module *ls_nn_gather_parallel(ls_comm *comm) {
+    static const ls_module_type type = {
+        .name = "GatherParallel", .state_size = sizeof(parallel_state), .forward = gather_forward};
+    return begin(joining.op.name, &type, comm, 1, 1);
+}
+
+/* Which rows are here: `index` counted from the first of them, 0 where the row is elsewhere, and 1 or 0 for that. */
+static ls_status split_index(const parallel_state *state, const ls_tensor *index, ls_tensor *local, ls_tensor *here) {
+    const int64_t rows = ls_size(state->weight, 0);
+    for (int64_t i = 0; i < index->count; i++) {
+        const int64_t row = ((const int64_t *)index->data)[i];
+        if (row < 0 || row >= state->whole) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_nn_parallel_embedding: index %lld is not one of %lld rows",
+                           (long long)row, (long long)state->whole);
+        }
+        const bool is_here = row >= state->start && row < state->start + rows;
+        ((int64_t *)local->data)[i] = is_here ? row - state->start : 0;
+        ((bool *)here->data)[i] = is_here;
+    }
+    return LS_OK;
+}
+
+static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
+    const parallel_state *state = self->state;
+    ls_tensor *index = ls_contiguous(ls_to(input, LS_I64));
+    ls_tensor *local = index != NULL ? ls_empty(ls_shape_of(index), LS_I64) : NULL;
+    ls_tensor *here = index != NULL ? ls_empty(ls_shape_of(index), LS_BOOL) : NULL;
+    ls_tensor *rows = NULL;
+    if (local != NULL && here != NULL && split_index(state, index, local, here) == LS_OK) {
+        rows = ls_embedding(state->weight, local);
+        rows = ls_where(ls_unsqueeze(here, -1), rows, ls_zeros(LS_SCALAR, ls_dtype_of(state->weight)));
+    }
+    return add_up(state, rows); /* the other ranks are told where it is NULL */
+}
+
+ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width) {
+    static const ls_module_type type = {
+        .name = "ParallelEmbedding", .state_size = sizeof(parallel_state), .forward = embedding_forward};
+    static const char call[] = "ls_nn_parallel_embedding";
+    if (comm != NULL && count < ls_comm_size(comm)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld rows cannot be divided over %d ranks", call, (long long)count,
+                            ls_comm_size(comm));
+    }
+    ls_module *module = begin(call, &type, comm, count, width);
+    if (module == NULL) {
+        return NULL;
+    }
+    parallel_state *state = module->state;
+    const int64_t rank = ls_comm_rank(comm);
+    const int64_t ranks = ls_comm_size(comm);
+    state->whole = count;
+    state->start = count / ranks * rank + (rank < count % ranks ? rank : count % ranks);
+    state->weight = add_part(module, comm, &(part){"weight", LS_SHAPE(count, width), LS_F32, 0, 0});
+    return ls_module_finish(module);
+}

@@ -1,0 +1,170 @@
+/* Layers and models divided over ranks are those of one process, forwards, backwards and over steps of training. */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+enum { BATCH = 6, IN = 5, HIDDEN = 7, OUT = 4, ROWS = 9 };
+
+static const ls_layer_options in_f64 = {.dtype = LS_F64};
+
+/* What is close to the part of `whole` from `start` on along the axis. */
+static bool is_part(const ls_tensor *part, ls_tensor *whole, int axis, int64_t start) {
+    ls_tensor *own = axis >= 0 ? ls_narrow(whole, axis, start, ls_size(part, axis)) : whole;
+    return part != NULL && ls_allclose(part, ls_contiguous(own), 1e-5, 1e-6);
+}
+
+/* Where this rank's part of `size` begins. */
+static int64_t start_of(const ls_comm *comm, int64_t size) {
+    const int64_t rank = ls_comm_rank(comm);
+    const int64_t more = size % ls_comm_size(comm);
+    return size / ls_comm_size(comm) * rank + (rank < more ? rank : more);
+}
+
+static ls_tensor *look(ls_module *model, ls_tensor *x) {
+    const bool before = ls_no_grad(true);
+    ls_tensor *y = ls_forward(model, x);
+    (void)ls_no_grad(before);
+    return y;
+}
+
+static ls_status backward(ls_module *model, ls_tensor *x) {
+    return ls_backward(ls_mean(ls_square(ls_add(ls_forward(model, x), 0.5))));
+}
+
+/* The parameter `name` of the divided model, and its gradient, are parts of those of the whole model's. */
+static ls_status compare(const ls_comm *comm, const ls_module *divided, const char *name, const ls_module *whole,
+                         const char *whole_name, int axis) {
+    ls_tensor *part = ls_module_find(divided, name);
+    ls_tensor *all = ls_module_find(whole, whole_name);
+    LS_CHECK(part != NULL && all != NULL);
+    const int64_t start = axis >= 0 ? start_of(comm, ls_size(all, axis)) : 0;
+    LS_CHECK(is_part(ls_detach(part), ls_detach(all), axis, start));
+    LS_CHECK(ls_grad(part) != NULL && is_part(ls_grad(part), ls_grad(all), axis, start));
+    return LS_OK;
+}
+
+/* Columns, an activation, rows: the pair that needs two exchanges; trained for some steps. */
+static ls_status columns_and_rows(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(5);
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_linear_with(IN, HIDDEN, &in_f64),
+                                     ls_nn_tanh(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_seed(5);
+    ls_module *divided =
+        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &in_f64),
+                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64));
+    ls_optimizer *optimizers[] = {ls_sgd(whole, &(ls_sgd_options){.learning_rate = 0.1}),
+                                  ls_sgd(divided, &(ls_sgd_options){.learning_rate = 0.1})};
+    LS_CHECK(optimizers[0] != NULL && optimizers[1] != NULL);
+    for (int step = 0; step < 3; step++) {
+        ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+        ls_optimizer_zero_grad(optimizers[0]);
+        ls_optimizer_zero_grad(optimizers[1]);
+        LS_CHECK(ls_allclose(look(divided, x), look(whole, x), 1e-12, 1e-12));
+        LS_TRY(backward(whole, x));
+        LS_TRY(backward(divided, x));
+        LS_TRY(compare(world, divided, "0.weight", whole, "0.weight", -1));
+        LS_TRY(compare(world, divided, "1.weight", whole, "1.weight", 0));
+        LS_TRY(compare(world, divided, "1.bias", whole, "1.bias", 0));
+        LS_TRY(compare(world, divided, "3.weight", whole, "3.weight", 1));
+        LS_TRY(compare(world, divided, "3.bias", whole, "3.bias", -1));
+        LS_TRY(ls_optimizer_step(optimizers[0]));
+        LS_TRY(ls_optimizer_step(optimizers[1]));
+    }
+    for (int i = 0; i < 2; i++) {
+        ls_optimizer_free(optimizers[i]);
+    }
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
+/* Columns put together again, below a layer that is whole. */
+static ls_status columns_put_together(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(6);
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_seed(6);
+    ls_module *divided = ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &in_f64), ls_nn_gather_parallel(world),
+                                       ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    LS_TRY(backward(whole, x));
+    LS_TRY(backward(divided, x));
+    LS_TRY(compare(world, divided, "0.weight", whole, "0.weight", 0));
+    LS_TRY(compare(world, divided, "2.weight", whole, "1.weight", -1));
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
+static ls_status embedding(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(7);
+    ls_module *whole = ls_nn_embedding(ROWS, 3);
+    ls_seed(7);
+    ls_module *divided = ls_nn_parallel_embedding(world, ROWS, 3);
+    ls_tensor *index = ls_randint(LS_SHAPE(4, 5), LS_I64, 0, ROWS);
+    LS_CHECK(ls_equal(look(whole, index), look(divided, index)));
+    LS_TRY(backward(whole, index));
+    LS_TRY(backward(divided, index));
+    LS_TRY(compare(world, divided, "weight", whole, "weight", 0));
+    LS_CHECK(ls_forward(divided, ls_full(LS_SHAPE(1), LS_I64, ROWS)) == NULL);
+    LS_CHECK(strstr(ls_error_message(), "index 9 is not one of 9 rows") != NULL);
+    ls_module_free(whole);
+    ls_module_free(divided);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+/* Two by two: the model divided over pairs, each half of the batch on one pair. */
+static ls_status divided_model_on_divided_data(ls_comm *world) {
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *pair = NULL;
+    ls_comm *same_part = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &same_part));
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(8);
+    ls_module *whole =
+        ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_relu(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    LS_TRY(backward(whole, x));
+    ls_seed(8);
+    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64), ls_nn_relu(),
+                                                        ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
+                                          same_part, NULL);
+    LS_CHECK(divided != NULL);
+    const int64_t half = BATCH / 2;
+    LS_TRY(backward(divided, ls_narrow(x, 0, half * ls_comm_rank(same_part), half)));
+    LS_TRY(compare(pair, divided, "0.weight", whole, "0.weight", 0));
+    LS_TRY(compare(pair, divided, "2.weight", whole, "2.weight", 1));
+    LS_TRY(compare(pair, divided, "2.bias", whole, "2.bias", -1));
+    ls_module_free(whole);
+    ls_module_free(divided);
+    LS_TRY(ls_scope_end(scope));
+    ls_comm_free(pair);
+    ls_comm_free(same_part);
+    return LS_OK;
+}
+
+static ls_status wrong_input(ls_comm *world) {
+    LS_CHECK(ls_nn_column_parallel(NULL, 1, 1, NULL) == NULL);
+    LS_CHECK(strstr(ls_error_message(), "ls_nn_column_parallel: the communicator is NULL") != NULL);
+    LS_CHECK(ls_nn_row_parallel(world, 0, 1, NULL) == NULL);
+    LS_CHECK(ls_nn_parallel_embedding(world, 0, 1) == NULL);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(columns_and_rows(world));
+    LS_TRY(columns_put_together(world));
+    LS_TRY(embedding(world));
+    LS_TRY(divided_model_on_divided_data(world));
+    LS_TRY(wrong_input(world));
+    return ls_comm_barrier(world, NULL);
+}

@@ -1,0 +1,183 @@
+/* A model cut into stages gives what it gives in one piece: losses, gradients and training, by either schedule. */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+enum { BATCH = 11, IN = 6, HIDDEN = 9, OUT = 3 };
+
+static const ls_layer_options in_f64 = {.dtype = LS_F64};
+
+static ls_module *make_model(void) {
+    ls_seed(3);
+    return ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_relu(),
+                         ls_nn_linear_with(HIDDEN, HIDDEN, &in_f64), ls_nn_tanh(),
+                         ls_nn_linear_with(HIDDEN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+}
+
+static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
+    return ls_mse_loss(output, target, LS_LOSS_MEAN);
+}
+
+/* Every parameter of the stage, and its gradient, is that of the same name in the whole model. */
+static ls_status compare(const ls_module *stage, const ls_module *whole) {
+    LS_CHECK(ls_module_parameter_count(stage) > 0 || ls_module_parameter_count(whole) == 0);
+    for (int i = 0; i < ls_module_parameter_count(stage); i++) {
+        ls_tensor *own = ls_module_parameter(stage, i);
+        ls_tensor *other = ls_module_find(whole, ls_module_parameter_name(stage, i));
+        LS_CHECK(other != NULL && ls_grad(own) != NULL);
+        LS_CHECK(ls_allclose(own, other, 1e-11, 1e-12));
+        LS_CHECK(ls_allclose(ls_grad(own), ls_grad(other), 1e-11, 1e-12));
+    }
+    return LS_OK;
+}
+
+static ls_status step_whole(ls_module *whole, ls_tensor *x, ls_tensor *y, double *loss) {
+    ls_tensor *value = criterion(ls_forward(whole, x), y);
+    LS_TRY(ls_backward(value));
+    *loss = ls_item(value);
+    return LS_OK;
+}
+
+/* Three steps of training beside the whole model. `data` may be NULL: the ranks of the same stage, of which each has a
+ * part of the batch. */
+static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options *options) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *whole = make_model();
+    ls_module *pipeline = ls_pipeline(make_model(), stages, options);
+    LS_CHECK(pipeline != NULL);
+    ls_optimizer *optimizers[] = {ls_adam(whole, NULL), ls_adam(pipeline, NULL)};
+    const int64_t parts = data != NULL ? ls_comm_size(data) : 1;
+    const int64_t rows = BATCH / parts;
+    for (int step = 0; step < 3; step++) {
+        ls_tensor *x = ls_randn(LS_SHAPE(parts * rows, IN), LS_F64);
+        ls_tensor *y = ls_randn(LS_SHAPE(parts * rows, OUT), LS_F64);
+        const int64_t start = data != NULL ? rows * ls_comm_rank(data) : 0;
+        double loss = 0;
+        double right = 0;
+        ls_optimizer_zero_grad(optimizers[0]);
+        ls_optimizer_zero_grad(optimizers[1]);
+        LS_TRY(step_whole(whole, x, y, &right));
+        LS_TRY(ls_pipeline_backward(pipeline, ls_narrow(x, 0, start, rows), ls_narrow(y, 0, start, rows), criterion,
+                                    &loss));
+        if (data != NULL) {
+            LS_TRY(ls_sync_gradients(pipeline, data));
+            LS_TRY(ls_comm_allreduce(data, &loss, &loss, 1, LS_F64, LS_AVG, NULL));
+        }
+        LS_CHECK(fabs(loss - right) < 1e-12);
+        LS_TRY(compare(pipeline, whole));
+        LS_TRY(ls_optimizer_step(optimizers[0]));
+        LS_TRY(ls_optimizer_step(optimizers[1]));
+        const bool before = ls_no_grad(true);
+        LS_CHECK(
+            ls_allclose(ls_forward(pipeline, ls_comm_rank(stages) == 0 ? x : y), ls_forward(whole, x), 1e-11, 1e-11));
+        (void)ls_no_grad(before);
+    }
+    ls_optimizer_free(optimizers[0]);
+    ls_optimizer_free(optimizers[1]);
+    ls_module_free(whole);
+    ls_module_free(pipeline);
+    return ls_scope_end(scope);
+}
+
+static ls_status schedules_and_cuts(ls_comm *world) {
+    static const int cut[] = {2, 4, 5};
+    ls_tensor *sample = ls_ones(LS_SHAPE(4, IN), LS_F64);
+    const ls_pipeline_options options[] = {
+        {0},
+        {.schedule = LS_PIPELINE_GPIPE, .micro_batches = 3},
+        {.micro_batches = 1, .cut = cut},
+        {.micro_batches = 5, .cut = cut, .schedule = LS_PIPELINE_GPIPE},
+        {.micro_batches = 50},
+        {.sample = sample},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        LS_TRY(train(world, NULL, &options[i]));
+    }
+    ls_release(sample);
+    return LS_OK;
+}
+
+/* Two by two: stages over pairs of ranks, each pair with half of the batch. */
+static ls_status with_divided_data(ls_comm *world) {
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *stages = NULL;
+    ls_comm *data = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &stages));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &data));
+    LS_TRY(train(stages, data, NULL));
+    ls_comm_free(stages);
+    ls_comm_free(data);
+    return LS_OK;
+}
+
+/* Two by two: every stage divided over a pair, whose communication is walked micro-batch by micro-batch. */
+static ls_status with_divided_layers(ls_comm *world) {
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *stages = NULL;
+    ls_comm *pair = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &stages));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
+    for (int schedule = LS_PIPELINE_1F1B; schedule <= LS_PIPELINE_GPIPE; schedule++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_seed(4);
+        ls_module *whole =
+            ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, IN, &in_f64),
+                          ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+        ls_seed(4);
+        ls_module *pipeline =
+            ls_pipeline(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
+                                      ls_nn_row_parallel(pair, HIDDEN, IN, &in_f64),
+                                      ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
+                                      ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
+                        stages, &(ls_pipeline_options){.cut = (int[]){2}, .schedule = (ls_pipeline_schedule)schedule});
+        ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+        ls_tensor *y = ls_randn(LS_SHAPE(BATCH, OUT), LS_F64);
+        double loss = 0;
+        double right = 0;
+        LS_TRY(step_whole(whole, x, y, &right));
+        LS_TRY(ls_pipeline_backward(pipeline, x, y, criterion, &loss));
+        LS_CHECK(fabs(loss - right) < 1e-12);
+        const char *name = ls_comm_rank(stages) == 0 ? "1.bias" : "3.bias";
+        LS_CHECK(ls_allclose(ls_grad(ls_module_find(pipeline, name)), ls_grad(ls_module_find(whole, name)), 1e-11, 0));
+        ls_module_free(whole);
+        ls_module_free(pipeline);
+        LS_TRY(ls_scope_end(scope));
+    }
+    ls_comm_free(stages);
+    ls_comm_free(pair);
+    return LS_OK;
+}
+
+static ls_status wrong_input(ls_comm *world) {
+    LS_CHECK(ls_pipeline(NULL, world, NULL) == NULL);
+    LS_CHECK(ls_pipeline(ls_nn_linear(2, 2), world, NULL) == NULL);
+    LS_CHECK(strstr(ls_error_message(), "Linear") != NULL);
+    if (ls_comm_size(world) > 1) {
+        LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.cut = (int[]){9, 9, 9, 9}}) == NULL);
+    }
+    LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, NULL) == LS_ERR_ARGUMENT);
+    ls_scope *scope = ls_scope_begin();
+    ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(4, IN), LS_F64);
+    ls_tensor *y = ls_ones(LS_SHAPE(3, OUT), LS_F64);
+    LS_CHECK(ls_pipeline_backward(pipeline, x, y, criterion, NULL) == LS_ERR_SHAPE);
+    LS_CHECK(strstr(ls_error_message(), "between 3 and 4 samples") != NULL);
+    ls_module_free(pipeline);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(schedules_and_cuts(world));
+    LS_TRY(with_divided_data(world));
+    LS_TRY(with_divided_layers(world));
+    LS_TRY(wrong_input(world));
+    return ls_comm_barrier(world, NULL);
+}
