@@ -51,20 +51,17 @@ static size_t mutate(uint8_t *bytes, size_t size) {
     return size;
 }
 
-/* What a rank tells of itself, but with texts that have no end. */
-static const ls_card endless = {.machine = {[0 ... sizeof endless.machine - 1] = 'm'},
-                                .host = {[0 ... sizeof endless.host - 1] = 'h'},
-                                .process = {[0 ... sizeof endless.process - 1] = 'p'}};
-
 /* A right request of each operation, one after the other. */
 static size_t make_request(size_t number, uint8_t *bytes) {
-    static const ls_store_request requests[] = {
+    static char endless[sizeof(ls_card)]; /* what a rank tells of itself, but with texts that have no end */
+    memset(endless, 'x', sizeof endless);
+    const ls_store_request requests[] = {
         {.operation = LS_STORE_SET, .key = {"key", 3}, .value = {"value", 5}},
         {.operation = LS_STORE_GET, .key = {"key", 3}, .timeout = 1},
         {.operation = LS_STORE_ADD, .key = {"n", 1}, .amount = -3},
         {.operation = LS_STORE_WAIT, .key = {"key", 3}, .timeout = 1},
         {.operation = LS_STORE_COMPARE_SET, .key = {"key", 3}, .expected = {"value", 5}, .value = {"new", 3}},
-        {.operation = LS_STORE_JOIN, .value = {&endless, sizeof endless}, .amount = (1LL << 32) | 2},
+        {.operation = LS_STORE_JOIN, .value = {endless, sizeof endless}, .amount = (1LL << 32) | 2},
         {.operation = LS_STORE_LEAVE},
     };
     _Static_assert(sizeof requests / sizeof *requests == LS_STORE_OPERATION_END - 1, "one request of each operation");
