@@ -1,40 +1,37 @@
 /* Flat runs of numbers: y += a x, y *= a, inner products and norms. */
 #include <math.h>
+#include <string.h>
 
 #include "tensor/device/cpu/floating.h"
 
 /*
- * Does `take` for every number i + l of `count`, in sixteen lanes side by side, so that neither the machine's width nor
- * its speed changes the order, and then `join`s the lanes into the first.
+ * Sums `term`, of number i + l of `count`, in sixteen lanes side by side, so that neither the machine's width nor its
+ * speed changes the order, and then the lanes in a tree into the first.
  */
-#define IN_LANES(take, join)                                                                                           \
+#define SUM_IN_LANES(term)                                                                                             \
     double lane[16] = {0};                                                                                             \
     int64_t i = 0;                                                                                                     \
     for (; i + 16 <= count; i += 16) {                                                                                 \
         for (int l = 0; l < 16; l++) {                                                                                 \
-            take;                                                                                                      \
+            lane[l] += (term);                                                                                         \
         }                                                                                                              \
     }                                                                                                                  \
     for (int l = 0; i + l < count; l++) {                                                                              \
-        take;                                                                                                          \
+        lane[l] += (term);                                                                                             \
     }                                                                                                                  \
     for (int half = 8; half > 0; half /= 2) {                                                                          \
         for (int l = 0; l < half; l++) {                                                                               \
-            join;                                                                                                      \
+            lane[l] += lane[l + half];                                                                                 \
         }                                                                                                              \
     }
 
-/* NaN is larger than anything. */
-static inline double larger(double a, double b) {
-    const double either = a > b ? a : b;
-    return a != a ? a : either;
-}
-
 #define REAL     float
+#define BITS     int32_t
 #define FN(name) name##_f32
 #include "tensor/device/cpu/flat.inc"
 
 #define REAL     double
+#define BITS     int64_t
 #define FN(name) name##_f64
 #include "tensor/device/cpu/flat.inc"
 
