@@ -1,0 +1,105 @@
+#include "comm/agreement.h"
+
+#include <stdio.h>
+
+#include "base/status.h"
+#include "comm/pieces.h"
+
+ls_call_header ls_call_header_of(const ls_call *call) {
+    return (ls_call_header){.operation = (uint32_t)call->operation,
+                            .dtype = (int32_t)call->dtype,
+                            .reduction = (int32_t)call->reduction,
+                            .root = call->root,
+                            .layout = call->layout,
+                            .agreed = ls_call_agreed(call),
+                            .sequence = call->sequence};
+}
+
+static bool same_call(const ls_call_header *a, const ls_call_header *b) {
+    return a->operation == b->operation && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
+           a->layout == b->layout && a->agreed == b->agreed && a->sequence == b->sequence;
+}
+
+static void detail_of(const ls_call_header *header, char *text, size_t capacity) {
+    const ls_call call = {.operation = (ls_operation)header->operation,
+                          .dtype = (ls_dtype)header->dtype,
+                          .reduction = (ls_reduction)header->reduction,
+                          .root = header->root,
+                          .count = (size_t)header->agreed,
+                          .total = (size_t)header->agreed,
+                          .layout = header->layout};
+    ls_call_detail(&call, text, capacity);
+}
+
+/* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same. */
+static void list_callers(const ls_call_header *const *headers, int size, int rank, char *text, size_t capacity) {
+    size_t used = 0;
+    int callers = 0;
+    for (int other = rank; other < size && used < capacity - 24; other++) {
+        if (same_call(headers[other], headers[rank])) {
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d", callers == 0 ? "s " : ", ", other);
+            callers++;
+        }
+    }
+    if (callers == 1) {
+        snprintf(text, capacity, " %d", rank);
+    }
+}
+
+/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
+static void tell_calls(const ls_call_header *const *headers, int size, char *text, size_t capacity) {
+    size_t length = 0;
+    for (int rank = 0; rank < size && length < capacity - 1; rank++) {
+        int first = 0;
+        while (!same_call(headers[first], headers[rank])) {
+            first++;
+        }
+        if (first != rank) {
+            continue; /* told with the first that called the same */
+        }
+        char ranks[256];
+        char detail[192];
+        list_callers(headers, size, rank, ranks, sizeof ranks);
+        detail_of(headers[rank], detail, sizeof detail);
+        length += (size_t)snprintf(text + length, capacity - length, "%srank%s called %s (#%llu)",
+                                   length == 0 ? "" : "; ", ranks, detail, (unsigned long long)headers[rank]->sequence);
+    }
+}
+
+ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *headers, int size) {
+    for (int rank = 1; rank < size; rank++) {
+        if (!same_call(headers[rank], headers[0])) {
+            char calls[768];
+            char name[64];
+            tell_calls(headers, size, calls, sizeof calls);
+            return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s",
+                           ls_call_describe(call->operation, call->sequence, name, sizeof name), calls);
+        }
+    }
+    return LS_OK;
+}
+
+ls_call_verdict ls_agreement_judge(const ls_call *call, int rank, const ls_call_header *const *headers, int size) {
+    for (int from = 0; from < size; from++) {
+        const size_t wanted = ls_piece_received(call, rank, from).count;
+        if (headers[from]->count != wanted) {
+            return (ls_call_verdict){.sent = headers[from]->count, .wanted = wanted, .from = from};
+        }
+    }
+    return (ls_call_verdict){.from = -1};
+}
+
+ls_status ls_agreement_accept(const ls_call *call, int rank, const ls_call_verdict *verdict) {
+    if (verdict->from < 0) {
+        return LS_OK;
+    }
+    char name[64];
+    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which wants %llu",
+                   ls_call_describe(call->operation, call->sequence, name, sizeof name), (int)verdict->from,
+                   (unsigned long long)verdict->sent, ls_dtype_name(call->dtype), rank,
+                   (unsigned long long)verdict->wanted);
+}
+
+bool ls_agreement_varies(ls_operation operation) {
+    return operation == LS_OP_GATHERV || operation == LS_OP_SCATTERV || operation == LS_OP_ALLTOALLV;
+}

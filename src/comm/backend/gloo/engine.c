@@ -1,0 +1,376 @@
+/* What is under way: runs that go out, packets and data that come in, and waiting. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/backend/gloo/gloo.h"
+
+#define STOPPED_NS  UINT64_C(100000000) /* between two looks of a process that runs is less */
+#define SLEEP_MS    20
+#define PACKET_COST ((size_t)2048) /* what the system accounts for a small packet */
+
+enum { ONE_LOOK = 16 }; /* operations of one rank before the next has its turn */
+
+static void close_peer(ls_gloo *gloo, int peer, const char *why) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    other->closed = true;
+    if (!other->left) {
+        strncpy(other->reason, why, sizeof other->reason - 1);
+    }
+}
+
+static void note_life(ls_gloo *gloo, ls_gloo_peer *other) {
+    other->heard_ns = gloo->awake_ns;
+    other->alive_ns = gloo->awake_ns;
+}
+
+/* ---- what goes out -------------------------------------------------------------------------------------------------
+ */
+
+static ls_gloo_run *make_run(ls_gloo *gloo) {
+    ls_gloo_run *run = gloo->spare;
+    if (run != NULL) {
+        gloo->spare = run->next;
+    } else {
+        run = ls_allocate(sizeof *run);
+    }
+    return run;
+}
+
+static void end_run(ls_gloo *gloo, ls_gloo_run *run) {
+    if (run->open != NULL) {
+        --*run->open;
+    }
+    ls_free(run->packet);
+    run->next = gloo->spare;
+    gloo->spare = run;
+}
+
+/* Whether there is room for so many bytes. The system is asked now and then: it says yes when a third is free. */
+static bool has_room(ls_gloo *gloo, int peer, size_t bytes) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const size_t cost = bytes + PACKET_COST;
+    if (other->allowance < cost) {
+        struct pollfd socket = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
+        if (poll(&socket, 1, 0) != 1 || (socket.revents & (POLLERR | POLLHUP | POLLOUT)) != POLLOUT) {
+            return false;
+        }
+        other->allowance = other->capacity / 8 > cost ? other->capacity / 8 : cost;
+    }
+    other->allowance -= cost;
+    return true;
+}
+
+/* One operation, if there is room for it. Where the connection breaks, reading from it will tell. */
+static bool send_now(ls_gloo *gloo, int peer, ls_gloo_slot slot, const void *data, size_t bytes, size_t at) {
+    char why[LS_GLOO_WHY];
+    if (gloo->peers[peer].closed || !has_room(gloo, peer, bytes)) {
+        return false;
+    }
+    if (!ls_gloo_wire_send(gloo->wire, peer, (int)slot, data, bytes, at, why)) {
+        close_peer(gloo, peer, why);
+        return false;
+    }
+    return true;
+}
+
+/* The run whose turn it is: one whose data was announced goes on. */
+static ls_gloo_run **next_run(ls_gloo_peer *other) {
+    ls_gloo_run **turn = NULL;
+    for (ls_gloo_run **link = &other->runs; *link != NULL; link = &(*link)->next) {
+        if ((*link)->burst != 0) {
+            return link;
+        }
+        if (turn == NULL && ((*link)->packet != NULL || (*link)->sent < (*link)->ready)) {
+            turn = link;
+        }
+    }
+    return turn;
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Says what data comes next, no more than goes in one piece into the receiver's aim. */
+static bool announce(ls_gloo *gloo, int peer, ls_gloo_run *run) {
+    ls_gloo_packet *packet = gloo->outgoing;
+    const size_t at = run->window != 0 ? run->sent % run->window : run->sent;
+    size_t burst = least(run->ready - run->sent, LS_GLOO_BURST);
+    burst = run->window != 0 ? least(burst, run->window - at) : burst;
+    packet->kind = LS_GLOO_DATA;
+    packet->slot = (uint32_t)run->slot;
+    packet->at = at;
+    packet->bytes = burst;
+    if (!send_now(gloo, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER, 0)) {
+        return false;
+    }
+    run->burst = burst;
+    return true;
+}
+
+static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
+    const size_t chunk = least(run->burst, LS_GLOO_CHUNK);
+    const size_t at = run->window != 0 ? run->sent % run->window : run->sent;
+    if (!send_now(gloo, peer, run->slot, run->data + run->sent, chunk, at)) {
+        return false;
+    }
+    run->sent += chunk;
+    run->burst -= chunk;
+    return true;
+}
+
+/* Sends what there is room for. */
+static void push(ls_gloo *gloo, int peer, bool *moved) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    for (int i = 0; i < ONE_LOOK; i++) {
+        ls_gloo_run **turn = next_run(other);
+        if (turn == NULL) {
+            return;
+        }
+        ls_gloo_run *run = *turn;
+        if (run->packet != NULL) {
+            if (!send_now(gloo, peer, LS_GLOO_PACKETS, run->packet, LS_GLOO_HEADER + run->bytes, 0)) {
+                return;
+            }
+        } else if ((run->burst == 0 && !announce(gloo, peer, run)) || !send_chunk(gloo, peer, run)) {
+            return;
+        }
+        *moved = true;
+        note_life(gloo, other);
+        if (run->packet != NULL || run->sent == run->bytes) {
+            *turn = run->next;
+            end_run(gloo, run);
+        }
+    }
+}
+
+static void append(ls_gloo_peer *other, ls_gloo_run *run) {
+    ls_gloo_run **link = &other->runs;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    run->next = NULL;
+    *link = run;
+}
+
+ls_status ls_gloo_send_packet(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes, size_t *open) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    packet->bytes = bytes;
+    if (other->runs == NULL && send_now(gloo, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + bytes, 0)) {
+        return LS_OK;
+    }
+    ls_gloo_run *run = make_run(gloo);
+    ls_gloo_packet *copy = ls_allocate(LS_GLOO_HEADER + bytes);
+    if (run == NULL || copy == NULL) {
+        ls_free(run);
+        ls_free(copy);
+        return ls_gloo_give_up(gloo, ls_fail_memory("ls_comm", LS_GLOO_HEADER + bytes), gloo->rank);
+    }
+    memcpy((void *)copy, packet, LS_GLOO_HEADER + bytes);
+    *run = (ls_gloo_run){.open = open, .packet = copy, .bytes = bytes};
+    if (open != NULL) {
+        ++*open;
+    }
+    append(other, run);
+    return LS_OK;
+}
+
+ls_status ls_gloo_send_data(ls_gloo *gloo, int peer, const ls_gloo_run *given, bool first) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    ls_gloo_run *run = make_run(gloo);
+    if (run == NULL) {
+        return ls_gloo_give_up(gloo, ls_fail_memory("ls_comm", sizeof *run), gloo->rank);
+    }
+    *run = *given;
+    ++*run->open;
+    if (first) {
+        run->next = other->runs;
+        other->runs = run;
+    } else {
+        run->ready = run->bytes;
+        append(other, run);
+    }
+    return LS_OK;
+}
+
+void ls_gloo_ready(ls_gloo *gloo, size_t ready) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        ls_gloo_run *run = gloo->peers[peer].runs;
+        while (run != NULL && (run->packet != NULL || run->slot != LS_GLOO_SUMS)) {
+            run = run->next;
+        }
+        if (run != NULL) {
+            run->ready = ready;
+        }
+    }
+}
+
+bool ls_gloo_sends(const ls_gloo *gloo, int peer, const size_t *open) {
+    const ls_gloo_run *run = gloo->peers[peer].runs;
+    while (run != NULL && run->open != open) {
+        run = run->next;
+    }
+    return run != NULL;
+}
+
+void ls_gloo_free_runs(ls_gloo *gloo) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        while (gloo->peers[peer].runs != NULL) {
+            ls_gloo_run *run = gloo->peers[peer].runs;
+            gloo->peers[peer].runs = run->next;
+            run->open = NULL;
+            end_run(gloo, run);
+        }
+    }
+    while (gloo->spare != NULL) {
+        ls_gloo_run *next = gloo->spare->next;
+        ls_free(gloo->spare);
+        gloo->spare = next;
+    }
+}
+
+/* ---- what comes in -------------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_gloo_aim(ls_gloo *gloo, int peer, ls_gloo_slot slot, void *memory, size_t bytes) {
+    char why[LS_GLOO_WHY];
+    gloo->peers[peer].came[slot] = 0;
+    gloo->peers[peer].wanted[slot] = bytes;
+    if (!ls_gloo_wire_aim(gloo->wire, peer, (int)slot, memory, bytes, why)) {
+        return ls_gloo_give_up(gloo, ls_fail(LS_ERR_IO, "ls_comm: Gloo: %s", why), gloo->rank);
+    }
+    return LS_OK;
+}
+
+static void take_farewell(ls_gloo *gloo, int peer) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const ls_gloo_packet *packet = other->packet;
+    const size_t bytes = least(packet->bytes, sizeof other->reason - 1);
+    other->left = true;
+    other->status = (ls_status)packet->status;
+    other->culprit = packet->culprit >= 0 && packet->culprit < gloo->size ? packet->culprit : peer;
+    memcpy(other->reason, packet->data, bytes);
+    other->reason[bytes] = '\0';
+}
+
+static ls_status take_packet(ls_gloo *gloo, int peer) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const ls_gloo_packet *packet = other->packet;
+    if (packet->kind == LS_GLOO_WAITING) {
+        other->alive_ns = gloo->awake_ns;
+        return LS_OK;
+    }
+    note_life(gloo, other);
+    switch (packet->kind) {
+    case LS_GLOO_CALL:
+        other->held = other->called;
+        return other->held ? LS_OK : ls_gloo_take_call(gloo, peer);
+    case LS_GLOO_VERDICT:
+        ls_gloo_take_verdict(gloo, peer);
+        return LS_OK;
+    case LS_GLOO_MESSAGE:
+        return ls_gloo_take_message(gloo, peer);
+    case LS_GLOO_DATA:
+        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS) {
+            other->slot = (ls_gloo_slot)packet->slot;
+            other->coming = packet->bytes;
+            return LS_OK;
+        }
+        break;
+    case LS_GLOO_LEFT:
+        take_farewell(gloo, peer);
+        return LS_OK;
+    default:
+        break;
+    }
+    close_peer(gloo, peer, "it sent what was not expected");
+    return LS_OK;
+}
+
+static ls_status take_data(ls_gloo *gloo, int peer) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const size_t chunk = least(other->coming, LS_GLOO_CHUNK);
+    note_life(gloo, other);
+    other->coming -= chunk;
+    other->came[other->slot] += chunk;
+    if (other->slot == LS_GLOO_CONTENTS) {
+        return ls_gloo_take_content(gloo, peer);
+    }
+    if (other->slot == LS_GLOO_PARTS) {
+        return ls_gloo_add(gloo);
+    }
+    ls_gloo_take_data(gloo, peer, other->slot);
+    return LS_OK;
+}
+
+/* Whether there is a place for what comes next from the rank. */
+static bool has_place(const ls_gloo *gloo, const ls_gloo_peer *other) {
+    return other->coming == 0 || other->slot != LS_GLOO_PARTS ||
+           other->came[LS_GLOO_PARTS] + least(other->coming, LS_GLOO_CHUNK) <= gloo->reduced + LS_GLOO_WINDOW;
+}
+
+static ls_status pull(ls_gloo *gloo, int peer, bool *moved) {
+    ls_gloo_peer *other = &gloo->peers[peer];
+    for (int i = 0; i < ONE_LOOK && !other->closed && !other->held; i++) {
+        char why[LS_GLOO_WHY];
+        other->stalled = !has_place(gloo, other);
+        if (other->stalled) {
+            return LS_OK;
+        }
+        const int there = ls_gloo_wire_peek(gloo->wire, peer, why);
+        if (there == 0) {
+            return LS_OK;
+        }
+        *moved = true;
+        const int slot = other->coming != 0 ? (int)other->slot : (int)LS_GLOO_PACKETS;
+        if (there < 0 || !ls_gloo_wire_take(gloo->wire, peer, slot, why)) {
+            close_peer(gloo, peer, why);
+            return LS_OK;
+        }
+        LS_TRY(other->coming != 0 ? take_data(gloo, peer) : take_packet(gloo, peer));
+    }
+    return LS_OK;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------------------
+ */
+
+static void sleep_a_little(ls_gloo *gloo) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        ls_gloo_peer *other = &gloo->peers[peer];
+        const bool reads = !other->closed && !other->held && !other->stalled;
+        const bool writes = !other->closed && other->runs != NULL && next_run(other) != NULL;
+        gloo->sockets[peer].events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
+        /* A connection that nobody reads must not wake anybody by being broken. */
+        gloo->sockets[peer].fd = reads || writes ? ls_gloo_wire_socket(gloo->wire, peer) : -1;
+    }
+    (void)poll(gloo->sockets, (nfds_t)gloo->size, SLEEP_MS);
+}
+
+static void tell_time(ls_gloo *gloo, uint64_t now) {
+    const uint64_t since = gloo->looked_ns != 0 ? now - gloo->looked_ns : 0;
+    gloo->awake_ns += since < STOPPED_NS ? since : STOPPED_NS;
+    gloo->looked_ns = now;
+}
+
+ls_status ls_gloo_look(ls_gloo *gloo, bool wait, bool *moved) {
+    const uint64_t now = ls_clock_ns();
+    *moved = false;
+    tell_time(gloo, now);
+    for (int i = 1; i < gloo->size; i++) {
+        const int peer = (gloo->rank + i) % gloo->size;
+        LS_TRY(pull(gloo, peer, moved));
+        if (gloo->peers[peer].runs != NULL) {
+            push(gloo, peer, moved);
+        }
+    }
+    if (*moved) {
+        gloo->idle_ns = 0;
+    } else if (gloo->idle_ns == 0) {
+        gloo->idle_ns = now;
+    } else if (wait && now - gloo->idle_ns >= gloo->spin_ns) {
+        sleep_a_little(gloo);
+    }
+    return LS_OK;
+}

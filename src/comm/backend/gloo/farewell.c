@@ -1,0 +1,147 @@
+/* How ranks leave, how one that gives up tells the others why, and how a rank learns that it waits in vain. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/backend/gloo/gloo.h"
+
+void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *reason) {
+    ls_gloo_packet *packet = gloo->outgoing;
+    if (gloo->ended) {
+        return;
+    }
+    gloo->ended = true; /* first, since sending may fail and come here */
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (peer == gloo->rank || gloo->peers[peer].closed) {
+            continue;
+        }
+        const size_t bytes = strnlen(reason, LS_GLOO_REASON - 1);
+        packet->kind = LS_GLOO_LEFT;
+        packet->status = (int32_t)status;
+        packet->culprit = culprit;
+        memcpy(packet->data, reason, bytes);
+        (void)ls_gloo_send_packet(gloo, peer, packet, bytes, NULL);
+    }
+}
+
+ls_status ls_gloo_give_up(ls_gloo *gloo, ls_status status, int culprit) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    const char *reason = strstr(message, ": ");
+    ls_gloo_leave(gloo, status, culprit, reason != NULL ? reason + 2 : message);
+    ls_error_restore(status, message);
+    return status;
+}
+
+ls_status ls_gloo_check_open(const ls_gloo *gloo, const ls_call *call) {
+    char name[64];
+    if (gloo->ended) {
+        return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator",
+                       ls_call_describe(call->operation, call->sequence, name, sizeof name));
+    }
+    return LS_OK;
+}
+
+/* ---- waiting in vain -----------------------------------------------------------------------------------------------
+ */
+
+static const char *name_call(const ls_gloo_wait *wait, char name[64]) {
+    return ls_call_describe(wait->call->operation, wait->call->sequence, name, 64);
+}
+
+/* What was posted may wait for this very rank. */
+static bool is_needed(const ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
+    return (peer != gloo->rank || wait->request != NULL) && wait->needs(gloo, wait, peer);
+}
+
+static ls_status check_gone(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
+    char name[64];
+    const ls_gloo_peer *other = &gloo->peers[peer];
+    if (other->closed && !other->left) {
+        return ls_gloo_give_up(gloo,
+                               ls_fail(LS_ERR_PEER, "%s: rank %d is gone: %s", name_call(wait, name), peer,
+                                       other->reason[0] != '\0' ? other->reason : "its connection broke"),
+                               peer);
+    }
+    return LS_OK;
+}
+
+static ls_status check_left(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
+    char name[64];
+    const ls_gloo_peer *other = &gloo->peers[peer];
+    if (!other->left) {
+        return LS_OK;
+    }
+    name_call(wait, name);
+    if (other->status == LS_OK) {
+        return ls_gloo_give_up(gloo, ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call", name, peer),
+                               peer);
+    }
+    const ls_status status = other->status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER;
+    return ls_gloo_give_up(gloo, ls_fail(status, "%s: rank %d gave up: %s", name, peer, other->reason), other->culprit);
+}
+
+static uint64_t latest(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Says, once for each wait, that this rank is not the silent one. */
+static ls_status tell_waiting(ls_gloo *gloo, const ls_gloo_wait *wait) {
+    *wait->told = true;
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (peer != gloo->rank && !gloo->peers[peer].closed) {
+            gloo->outgoing->kind = LS_GLOO_WAITING;
+            LS_TRY(ls_gloo_send_packet(gloo, peer, gloo->outgoing, 0, NULL));
+        }
+    }
+    return LS_OK;
+}
+
+/* Of those that are needed and silent for too long, the one that was heard of least is to blame. */
+static ls_status check_silence(ls_gloo *gloo, const ls_gloo_wait *wait) {
+    const double longest = gloo->timeout * 1e9;
+    int blamed = -1;
+    bool over = false;
+    bool half_over = false;
+    for (int peer = 0; peer < gloo->size; peer++) {
+        const ls_gloo_peer *other = &gloo->peers[peer];
+        if (!is_needed(gloo, wait, peer)) {
+            continue;
+        }
+        const double silence = (double)(gloo->awake_ns - latest(other->heard_ns, wait->start_ns));
+        over = over || silence > longest;
+        half_over = half_over || silence > longest / 2;
+        if (blamed < 0 || other->alive_ns < gloo->peers[blamed].alive_ns) {
+            blamed = peer;
+        }
+    }
+    if (half_over && !*wait->told) {
+        return tell_waiting(gloo, wait);
+    }
+    if (!over) {
+        return LS_OK;
+    }
+    char name[64];
+    const bool came = wait->request == NULL && gloo->peers[blamed].called;
+    return ls_gloo_give_up(gloo,
+                           ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", name_call(wait, name), blamed,
+                                   wait->request != NULL ? "did not make the call that fits"
+                                   : came                ? "did not go on with this call"
+                                                         : "did not make this call",
+                                   gloo->timeout),
+                           blamed);
+}
+
+ls_status ls_gloo_check(ls_gloo *gloo, const ls_gloo_wait *wait) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (is_needed(gloo, wait, peer)) {
+            LS_TRY(check_gone(gloo, wait, peer));
+        }
+    }
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (is_needed(gloo, wait, peer)) {
+            LS_TRY(check_left(gloo, wait, peer));
+        }
+    }
+    return check_silence(gloo, wait);
+}
