@@ -209,8 +209,7 @@ static ls_gloo *make(const ls_join *join) {
 
 static ls_status join_others(ls_gloo *gloo, const ls_join *join) {
     char why[LS_GLOO_WHY];
-    const char *host = "127.0.0.1";
-    gloo->wire = ls_gloo_wire_make(host, join->rank, join->size, join->timeout, why);
+    gloo->wire = ls_gloo_wire_make(join->address, join->rank, join->size, join->timeout, why);
     if (gloo->wire == NULL) {
         return fail_gloo(why);
     }
