@@ -100,6 +100,7 @@ static bool announce(ls_gloo *gloo, int peer, ls_gloo_run *run) {
     burst = run->window != 0 ? least(burst, run->window - at) : burst;
     packet->kind = LS_GLOO_DATA;
     packet->slot = (uint32_t)run->slot;
+    packet->chunk = (uint32_t)gloo->peers[peer].chunk;
     packet->at = at;
     packet->bytes = burst;
     if (!send_now(gloo, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER, 0)) {
@@ -110,7 +111,7 @@ static bool announce(ls_gloo *gloo, int peer, ls_gloo_run *run) {
 }
 
 static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
-    const size_t chunk = least(run->burst, LS_GLOO_CHUNK);
+    const size_t chunk = least(run->burst, gloo->peers[peer].chunk);
     const size_t at = run->window != 0 ? run->sent % run->window : run->sent;
     if (!send_now(gloo, peer, run->slot, run->data + run->sent, chunk, at)) {
         return false;
@@ -272,9 +273,10 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
     case LS_GLOO_MESSAGE:
         return ls_gloo_take_message(gloo, peer);
     case LS_GLOO_DATA:
-        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS) {
+        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS && packet->chunk != 0) {
             other->slot = (ls_gloo_slot)packet->slot;
             other->coming = packet->bytes;
+            other->coming_chunk = packet->chunk;
             return LS_OK;
         }
         break;
@@ -290,7 +292,7 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
 
 static ls_status take_data(ls_gloo *gloo, int peer) {
     ls_gloo_peer *other = &gloo->peers[peer];
-    const size_t chunk = least(other->coming, LS_GLOO_CHUNK);
+    const size_t chunk = least(other->coming, other->coming_chunk);
     note_life(gloo, other);
     other->coming -= chunk;
     other->came[other->slot] += chunk;
@@ -307,7 +309,7 @@ static ls_status take_data(ls_gloo *gloo, int peer) {
 /* Whether there is a place for what comes next from the rank. */
 static bool has_place(const ls_gloo *gloo, const ls_gloo_peer *other) {
     return other->coming == 0 || other->slot != LS_GLOO_PARTS ||
-           other->came[LS_GLOO_PARTS] + least(other->coming, LS_GLOO_CHUNK) <= gloo->reduced + LS_GLOO_WINDOW;
+           other->came[LS_GLOO_PARTS] + least(other->coming, other->coming_chunk) <= gloo->reduced + LS_GLOO_WINDOW;
 }
 
 static ls_status pull(ls_gloo *gloo, int peer, bool *moved) {

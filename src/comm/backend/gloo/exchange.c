@@ -9,6 +9,8 @@
 #include "comm/backend/gloo/gloo.h"
 #include "comm/pieces.h"
 
+#define COPIED_BYTES 4096 /* more costs more than to receive the next packet elsewhere */
+
 /* ---- beginning and ending ------------------------------------------------------------------------------------------
  */
 
@@ -49,8 +51,15 @@ ls_status ls_gloo_tell(ls_gloo *gloo, int peer, const void *data, size_t count) 
 
 ls_status ls_gloo_take_call(ls_gloo *gloo, int peer) {
     ls_gloo_peer *other = &gloo->peers[peer];
-    memcpy((void *)other->call, other->packet, LS_GLOO_HEADER + other->packet->bytes);
     other->called = true;
+    if (other->packet->bytes <= COPIED_BYTES) {
+        memcpy((void *)other->call, other->packet, LS_GLOO_HEADER + other->packet->bytes);
+    } else {
+        ls_gloo_packet *spare = other->call;
+        other->call = other->packet;
+        other->packet = spare;
+        LS_TRY(ls_gloo_aim(gloo, peer, LS_GLOO_PACKETS, spare, sizeof *spare));
+    }
     if (gloo->calling && other->lacks[LS_GLOO_PACKETS]) {
         other->lacks[LS_GLOO_PACKETS] = false;
         gloo->open--;

@@ -85,15 +85,20 @@ static ls_status read_card(const ls_join *join, int rank, card *result) {
  */
 static ls_status greet(ls_gloo *gloo, int peer, const door *theirs, unsigned char *scrap) {
     char why[LS_GLOO_WHY];
+    ls_gloo_peer *other = &gloo->peers[peer];
     ls_gloo_packet *packet = gloo->outgoing;
     memset((void *)packet, 0, LS_GLOO_HEADER);
     packet->kind = LS_GLOO_HELLO;
     packet->bytes = sizeof theirs->token;
     memcpy(packet->data, theirs->token, sizeof theirs->token);
+    other->capacity = ls_gloo_wire_widen(gloo->wire, peer);
+    other->chunk = other->capacity / 8 < LS_GLOO_CHUNK ? other->capacity / 8 / 4096 * 4096 + 4096 : LS_GLOO_CHUNK;
+    const size_t largest = other->chunk > sizeof *packet ? other->chunk : sizeof *packet;
     if (!ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + packet->bytes, 0, why) ||
-        !ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PIECES, scrap, LS_GLOO_CHUNK, 0, why)) {
+        !ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PIECES, scrap, largest, 0, why)) {
         return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", peer, why);
     }
+    other->capacity = ls_gloo_wire_widen(gloo->wire, peer);
     return LS_OK;
 }
 
@@ -113,9 +118,7 @@ static ls_status hear(ls_gloo *gloo, int peer, const door *own) {
         return ls_fail(LS_ERR_DENIED, "ls_comm_open: somebody who is not of this job connected in place of rank %d",
                        peer);
     }
-    LS_TRY(ls_gloo_aim(gloo, peer, LS_GLOO_PIECES, NULL, 0));
-    other->capacity = ls_gloo_wire_widen(gloo->wire, peer);
-    return LS_OK;
+    return ls_gloo_aim(gloo, peer, LS_GLOO_PIECES, NULL, 0);
 }
 
 static ls_status connect_one(ls_gloo *gloo, int peer, const card *theirs, unsigned char *scrap) {

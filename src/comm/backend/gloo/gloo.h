@@ -41,10 +41,10 @@ typedef enum ls_gloo_slot {
 } ls_gloo_slot;
 
 enum {
-    LS_GLOO_ROOM = 32 << 10,  /* data up to this size travels in a packet */
-    LS_GLOO_CHUNK = 64 << 10, /* at most, in one operation */
-    LS_GLOO_BURST = 1 << 20,  /* at most, behind one packet */
-    LS_GLOO_WINDOW = 1 << 20, /* of parts, for each rank */
+    LS_GLOO_ROOM = 128 << 10,  /* data up to this size travels in a packet */
+    LS_GLOO_CHUNK = 512 << 10, /* at most, in one operation */
+    LS_GLOO_BURST = 1 << 20,   /* at most, behind one packet */
+    LS_GLOO_WINDOW = 1 << 20,  /* of parts, for each rank */
     LS_GLOO_REASON = 384,
     LS_GLOO_TOKEN = 16
 };
@@ -53,8 +53,9 @@ typedef struct ls_gloo_packet {
     uint32_t kind;
     int32_t status; /* LEFT: LS_OK where nothing failed; else the rank that failed first, as far as is known: */
     int32_t culprit;
-    uint32_t slot; /* DATA */
-    uint64_t at;   /* DATA: where it begins */
+    uint32_t slot;  /* DATA */
+    uint32_t chunk; /* DATA: bytes of each operation but the last */
+    uint64_t at;    /* DATA: where it begins */
     union {
         ls_call_header call; /* CALL, MESSAGE; of all packets, how many bytes of data there are */
         ls_call_verdict verdict;
@@ -90,6 +91,7 @@ typedef struct ls_gloo_peer {
     ls_gloo_packet *packet; /* the latest */
     bool held;              /* which is of use only later */
     size_t coming;          /* bytes of data that come before the next one: */
+    size_t coming_chunk;    /* in operations of this size */
     ls_gloo_slot slot;
     bool stalled; /* which have no place yet */
 
@@ -107,6 +109,7 @@ typedef struct ls_gloo_peer {
 
     ls_gloo_run *runs;
     size_t capacity;   /* of the connection */
+    size_t chunk;      /* of operations that this rank sends */
     size_t allowance;  /* bytes for which there certainly is room */
     uint64_t heard_ns; /* by the clock `awake_ns`, when something moved */
     uint64_t alive_ns; /* or it said that it waits */

@@ -43,8 +43,8 @@ bool ls_gloo_wire_connect(ls_gloo_wire *wire, int peer, const ls_gloo_address *a
 int ls_gloo_wire_socket(ls_gloo_wire *wire, int peer);
 
 /*
- * Gives the connection a large send buffer; returns its bytes. To be called after the largest operation there will be
- * has been sent, for Gloo shrinks the buffer to the largest it has seen.
+ * Gives the connection a large send buffer; returns its bytes. To be called again after the largest operation there
+ * will be has been sent, for Gloo shrinks the buffer to the largest it has seen.
  */
 size_t ls_gloo_wire_widen(ls_gloo_wire *wire, int peer);
 
