@@ -28,12 +28,12 @@ static ls_piece part_of(const ls_gloo *gloo, int rank) {
 
 static void add(ls_gloo *gloo, void *result, size_t bytes) {
     ls_reduce_buffers(&(ls_reduce_task){.dtype = gloo->call.dtype,
-                                .reduction = gloo->call.reduction,
-                                .ranks = gloo->size,
-                                .sources = gloo->sources,
-                                .copies = 1,
-                                .destinations = &result,
-                                .count = bytes / gloo->call.width});
+                                        .reduction = gloo->call.reduction,
+                                        .ranks = gloo->size,
+                                        .sources = gloo->sources,
+                                        .copies = 1,
+                                        .destinations = &result,
+                                        .count = bytes / gloo->call.width});
 }
 
 /* Adds up what came with the calls. */

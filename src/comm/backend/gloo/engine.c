@@ -5,9 +5,8 @@
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
-#define STOPPED_NS  UINT64_C(100000000) /* between two looks of a process that runs is less */
-#define SLEEP_MS    20
-#define PACKET_COST ((size_t)2048) /* what the system accounts for a small packet */
+#define STOPPED_NS UINT64_C(100000000) /* between two looks of a process that runs is less */
+#define SLEEP_MS   20
 
 enum { ONE_LOOK = 16 }; /* operations of one rank before the next has its turn */
 
@@ -46,78 +45,60 @@ static void end_run(ls_gloo *gloo, ls_gloo_run *run) {
     gloo->spare = run;
 }
 
-/* Whether there is room for so many bytes. The system is asked now and then: it says yes when a third is free. */
-static bool has_room(ls_gloo *gloo, int peer, size_t bytes) {
-    ls_gloo_peer *other = &gloo->peers[peer];
-    const size_t cost = bytes + PACKET_COST;
-    if (other->allowance < cost) {
-        struct pollfd socket = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
-        if (poll(&socket, 1, 0) != 1 || (socket.revents & (POLLERR | POLLHUP | POLLOUT)) != POLLOUT) {
-            return false;
-        }
-        other->allowance = other->capacity / 8 > cost ? other->capacity / 8 : cost;
-    }
-    other->allowance -= cost;
-    return true;
+/*
+ * Whether an operation can be sent without blocking: the system says yes when a third of its buffer is free. It says no
+ * where the connection broke: Gloo would close its side then, and what the rank said last would be lost.
+ */
+static bool has_room(const ls_gloo *gloo, int peer) {
+    struct pollfd socket = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
+    return poll(&socket, 1, 0) == 1 && socket.revents == POLLOUT;
 }
 
-/* One operation, if there is room for it. Where the connection breaks, reading from it will tell. */
-static bool send_now(ls_gloo *gloo, int peer, ls_gloo_slot slot, const void *data, size_t bytes, size_t at) {
+/* One packet, if there is room for it. */
+static bool send_now(ls_gloo *gloo, int peer, const ls_gloo_packet *packet, size_t bytes) {
     char why[LS_GLOO_WHY];
-    if (gloo->peers[peer].closed || !has_room(gloo, peer, bytes)) {
+    if (gloo->peers[peer].closed || !has_room(gloo, peer)) {
         return false;
     }
-    if (!ls_gloo_wire_send(gloo->wire, peer, (int)slot, data, bytes, at, why)) {
+    if (!ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + bytes, 0, why)) {
         close_peer(gloo, peer, why);
         return false;
     }
     return true;
 }
 
-/* The run whose turn it is: one whose data was announced goes on. */
+/* The first run of which something is ready. */
 static ls_gloo_run **next_run(ls_gloo_peer *other) {
-    ls_gloo_run **turn = NULL;
-    for (ls_gloo_run **link = &other->runs; *link != NULL; link = &(*link)->next) {
-        if ((*link)->burst != 0) {
-            return link;
-        }
-        if (turn == NULL && ((*link)->packet != NULL || (*link)->sent < (*link)->ready)) {
-            turn = link;
-        }
+    ls_gloo_run **link = &other->runs;
+    while (*link != NULL && (*link)->packet == NULL && (*link)->sent >= (*link)->ready) {
+        link = &(*link)->next;
     }
-    return turn;
+    return *link != NULL ? link : NULL;
 }
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* Says what data comes next, no more than goes in one piece into the receiver's aim. */
-static bool announce(ls_gloo *gloo, int peer, ls_gloo_run *run) {
+/* An operation of data, no more than goes in one piece into the receiver's aim, and the packet that announces it. */
+static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
+    char why[LS_GLOO_WHY];
     ls_gloo_packet *packet = gloo->outgoing;
     const size_t at = run->window != 0 ? run->sent % run->window : run->sent;
-    size_t burst = least(run->ready - run->sent, LS_GLOO_BURST);
-    burst = run->window != 0 ? least(burst, run->window - at) : burst;
+    size_t chunk = least(run->ready - run->sent, gloo->peers[peer].chunk);
+    chunk = run->window != 0 ? least(chunk, run->window - at) : chunk;
     packet->kind = LS_GLOO_DATA;
     packet->slot = (uint32_t)run->slot;
-    packet->chunk = (uint32_t)gloo->peers[peer].chunk;
-    packet->at = at;
-    packet->bytes = burst;
-    if (!send_now(gloo, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER, 0)) {
+    packet->bytes = chunk;
+    if (!send_now(gloo, peer, packet, 0)) {
         return false;
     }
-    run->burst = burst;
-    return true;
-}
-
-static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
-    const size_t chunk = least(run->burst, gloo->peers[peer].chunk);
-    const size_t at = run->window != 0 ? run->sent % run->window : run->sent;
-    if (!send_now(gloo, peer, run->slot, run->data + run->sent, chunk, at)) {
+    /* There is room for it too, and it must follow. */
+    if (!ls_gloo_wire_send(gloo->wire, peer, (int)run->slot, run->data + run->sent, chunk, at, why)) {
+        close_peer(gloo, peer, why);
         return false;
     }
     run->sent += chunk;
-    run->burst -= chunk;
     return true;
 }
 
@@ -130,15 +111,13 @@ static void push(ls_gloo *gloo, int peer, bool *moved) {
             return;
         }
         ls_gloo_run *run = *turn;
-        if (run->packet != NULL) {
-            if (!send_now(gloo, peer, LS_GLOO_PACKETS, run->packet, LS_GLOO_HEADER + run->bytes, 0)) {
-                return;
-            }
-        } else if ((run->burst == 0 && !announce(gloo, peer, run)) || !send_chunk(gloo, peer, run)) {
+        if (run->packet != NULL ? !send_now(gloo, peer, run->packet, run->bytes) : !send_chunk(gloo, peer, run)) {
             return;
         }
         *moved = true;
-        note_life(gloo, other);
+        if (run->open != NULL) { /* what goes out unasked says nothing about the rank */
+            note_life(gloo, other);
+        }
         if (run->packet != NULL || run->sent == run->bytes) {
             *turn = run->next;
             end_run(gloo, run);
@@ -158,7 +137,7 @@ static void append(ls_gloo_peer *other, ls_gloo_run *run) {
 ls_status ls_gloo_send_packet(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes, size_t *open) {
     ls_gloo_peer *other = &gloo->peers[peer];
     packet->bytes = bytes;
-    if (other->runs == NULL && send_now(gloo, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + bytes, 0)) {
+    if (other->runs == NULL && send_now(gloo, peer, packet, bytes)) {
         return LS_OK;
     }
     ls_gloo_run *run = make_run(gloo);
@@ -215,6 +194,11 @@ bool ls_gloo_sends(const ls_gloo *gloo, int peer, const size_t *open) {
     return run != NULL;
 }
 
+bool ls_gloo_send_last(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes) {
+    packet->bytes = bytes;
+    return send_now(gloo, peer, packet, bytes);
+}
+
 void ls_gloo_free_runs(ls_gloo *gloo) {
     for (int peer = 0; peer < gloo->size; peer++) {
         while (gloo->peers[peer].runs != NULL) {
@@ -250,6 +234,7 @@ static void take_farewell(ls_gloo *gloo, int peer) {
     const size_t bytes = least(packet->bytes, sizeof other->reason - 1);
     other->left = true;
     other->status = (ls_status)packet->status;
+    other->last = packet->at;
     other->culprit = packet->culprit >= 0 && packet->culprit < gloo->size ? packet->culprit : peer;
     memcpy(other->reason, packet->data, bytes);
     other->reason[bytes] = '\0';
@@ -273,10 +258,9 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
     case LS_GLOO_MESSAGE:
         return ls_gloo_take_message(gloo, peer);
     case LS_GLOO_DATA:
-        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS && packet->chunk != 0) {
+        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS) {
             other->slot = (ls_gloo_slot)packet->slot;
             other->coming = packet->bytes;
-            other->coming_chunk = packet->chunk;
             return LS_OK;
         }
         break;
@@ -292,10 +276,9 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
 
 static ls_status take_data(ls_gloo *gloo, int peer) {
     ls_gloo_peer *other = &gloo->peers[peer];
-    const size_t chunk = least(other->coming, other->coming_chunk);
     note_life(gloo, other);
-    other->coming -= chunk;
-    other->came[other->slot] += chunk;
+    other->came[other->slot] += other->coming;
+    other->coming = 0;
     if (other->slot == LS_GLOO_CONTENTS) {
         return ls_gloo_take_content(gloo, peer);
     }
@@ -309,10 +292,10 @@ static ls_status take_data(ls_gloo *gloo, int peer) {
 /* Whether there is a place for what comes next from the rank. */
 static bool has_place(const ls_gloo *gloo, const ls_gloo_peer *other) {
     return other->coming == 0 || other->slot != LS_GLOO_PARTS ||
-           other->came[LS_GLOO_PARTS] + least(other->coming, other->coming_chunk) <= gloo->reduced + LS_GLOO_WINDOW;
+           other->came[LS_GLOO_PARTS] + other->coming <= gloo->reduced + LS_GLOO_WINDOW;
 }
 
-static ls_status pull(ls_gloo *gloo, int peer, bool *moved) {
+ls_status ls_gloo_pull(ls_gloo *gloo, int peer, bool *moved) {
     ls_gloo_peer *other = &gloo->peers[peer];
     for (int i = 0; i < ONE_LOOK && !other->closed && !other->held; i++) {
         char why[LS_GLOO_WHY];
@@ -362,7 +345,7 @@ ls_status ls_gloo_look(ls_gloo *gloo, bool wait, bool *moved) {
     tell_time(gloo, now);
     for (int i = 1; i < gloo->size; i++) {
         const int peer = (gloo->rank + i) % gloo->size;
-        LS_TRY(pull(gloo, peer, moved));
+        LS_TRY(ls_gloo_pull(gloo, peer, moved));
         if (gloo->peers[peer].runs != NULL) {
             push(gloo, peer, moved);
         }

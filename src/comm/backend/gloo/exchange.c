@@ -22,9 +22,13 @@ ls_status ls_gloo_begin(ls_gloo *gloo, const ls_call *call, ls_gloo_stage *stage
     gloo->looked_ns = 0;
     gloo->idle_ns = 0;
     gloo->start_ns = gloo->awake_ns;
-    gloo->told = false;
+    gloo->told_ns = gloo->awake_ns;
     for (int peer = 0; peer < gloo->size; peer++) {
         ls_gloo_peer *other = &gloo->peers[peer];
+        bool moved = false;
+        if (peer != gloo->rank) { /* a farewell is read before anything is sent where nobody is any more */
+            LS_TRY(ls_gloo_pull(gloo, peer, &moved));
+        }
         other->judged = false;
         other->lacks[LS_GLOO_PACKETS] = peer != gloo->rank && !other->called;
         gloo->open += other->lacks[LS_GLOO_PACKETS];
@@ -247,8 +251,8 @@ static bool needs(const ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
 }
 
 /* Goes through the stages for which all is there. */
-static ls_status advance(ls_gloo *gloo, bool *finished) {
-    ls_status status = LS_OK;
+static ls_status advance(ls_gloo *gloo, const ls_gloo_wait *wait, bool *finished) {
+    ls_status status = gloo->open == 0 ? ls_gloo_check_given_up(gloo, wait) : LS_OK;
     while (gloo->open == 0 && status == LS_OK && !*finished) {
         status = gloo->stage(gloo, finished);
     }
@@ -261,16 +265,17 @@ static ls_status advance(ls_gloo *gloo, bool *finished) {
 
 ls_status ls_gloo_progress(void *state, bool wait, bool *finished) {
     ls_gloo *gloo = state;
-    const ls_gloo_wait what = {.call = &gloo->call, .needs = needs, .start_ns = gloo->start_ns, .told = &gloo->told};
+    const ls_gloo_wait what = {
+        .call = &gloo->call, .needs = needs, .start_ns = gloo->start_ns, .told_ns = &gloo->told_ns};
     *finished = false;
     for (;;) {
         bool moved = false;
-        LS_TRY(advance(gloo, finished));
+        LS_TRY(advance(gloo, &what, finished));
         if (*finished) {
             return LS_OK;
         }
         LS_TRY(ls_gloo_look(gloo, wait, &moved));
-        LS_TRY(advance(gloo, finished));
+        LS_TRY(advance(gloo, &what, finished));
         if (*finished) {
             return LS_OK;
         }

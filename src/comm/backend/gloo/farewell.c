@@ -5,22 +5,29 @@
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
+#define FAREWELL_NS UINT64_C(200000000) /* to wait for room, in all */
+
 void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *reason) {
+    const uint64_t start = ls_clock_ns();
+    const size_t bytes = strnlen(reason, LS_GLOO_REASON - 1);
     ls_gloo_packet *packet = gloo->outgoing;
     if (gloo->ended) {
         return;
     }
-    gloo->ended = true; /* first, since sending may fail and come here */
+    gloo->ended = true;
+    packet->status = (int32_t)status;
+    packet->culprit = culprit;
+    packet->at = gloo->call.sequence + (gloo->calling ? 0 : 1);
+    packet->kind = LS_GLOO_LEFT;
+    memcpy(packet->data, reason, bytes);
     for (int peer = 0; peer < gloo->size; peer++) {
-        if (peer == gloo->rank || gloo->peers[peer].closed) {
-            continue;
+        while (peer != gloo->rank && !gloo->peers[peer].closed && !ls_gloo_send_last(gloo, peer, packet, bytes) &&
+               ls_clock_ns() - start < FAREWELL_NS) {
+            struct pollfd room = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
+            if (poll(&room, 1, 20) > 0 && room.revents != POLLOUT) {
+                break; /* nobody is there any more */
+            }
         }
-        const size_t bytes = strnlen(reason, LS_GLOO_REASON - 1);
-        packet->kind = LS_GLOO_LEFT;
-        packet->status = (int32_t)status;
-        packet->culprit = culprit;
-        memcpy(packet->data, reason, bytes);
-        (void)ls_gloo_send_packet(gloo, peer, packet, bytes, NULL);
     }
 }
 
@@ -81,13 +88,23 @@ static ls_status check_left(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
     return ls_gloo_give_up(gloo, ls_fail(status, "%s: rank %d gave up: %s", name, peer, other->reason), other->culprit);
 }
 
+ls_status ls_gloo_check_given_up(ls_gloo *gloo, const ls_gloo_wait *wait) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        const ls_gloo_peer *other = &gloo->peers[peer];
+        if (other->left && other->status != LS_OK && other->last <= wait->call->sequence) {
+            return check_left(gloo, wait, peer);
+        }
+    }
+    return LS_OK;
+}
+
 static uint64_t latest(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* Says, once for each wait, that this rank is not the silent one. */
+/* Says that this rank is not the silent one. */
 static ls_status tell_waiting(ls_gloo *gloo, const ls_gloo_wait *wait) {
-    *wait->told = true;
+    *wait->told_ns = gloo->awake_ns;
     for (int peer = 0; peer < gloo->size; peer++) {
         if (peer != gloo->rank && !gloo->peers[peer].closed) {
             gloo->outgoing->kind = LS_GLOO_WAITING;
@@ -97,12 +114,17 @@ static ls_status tell_waiting(ls_gloo *gloo, const ls_gloo_wait *wait) {
     return LS_OK;
 }
 
-/* Of those that are needed and silent for too long, the one that was heard of least is to blame. */
+/* When the rank last gave a sign. What it says now is not read where this rank does not read on. */
+static uint64_t sign_of_life(const ls_gloo *gloo, const ls_gloo_peer *other) {
+    return other->held || other->stalled ? gloo->awake_ns : other->alive_ns;
+}
+
+/* Of those that are needed, where one is silent for too long, the one that was heard of least is to blame. */
 static ls_status check_silence(ls_gloo *gloo, const ls_gloo_wait *wait) {
     const double longest = gloo->timeout * 1e9;
     int blamed = -1;
     bool over = false;
-    bool half_over = false;
+    bool near = false;
     for (int peer = 0; peer < gloo->size; peer++) {
         const ls_gloo_peer *other = &gloo->peers[peer];
         if (!is_needed(gloo, wait, peer)) {
@@ -110,16 +132,14 @@ static ls_status check_silence(ls_gloo *gloo, const ls_gloo_wait *wait) {
         }
         const double silence = (double)(gloo->awake_ns - latest(other->heard_ns, wait->start_ns));
         over = over || silence > longest;
-        half_over = half_over || silence > longest / 2;
-        if (blamed < 0 || other->alive_ns < gloo->peers[blamed].alive_ns) {
+        near = near || silence > longest / 4;
+        if (blamed < 0 || sign_of_life(gloo, other) < sign_of_life(gloo, &gloo->peers[blamed])) {
             blamed = peer;
         }
     }
-    if (half_over && !*wait->told) {
-        return tell_waiting(gloo, wait);
-    }
     if (!over) {
-        return LS_OK;
+        const bool due = near && (double)(gloo->awake_ns - *wait->told_ns) > longest / 4;
+        return due ? tell_waiting(gloo, wait) : LS_OK;
     }
     char name[64];
     const bool came = wait->request == NULL && gloo->peers[blamed].called;

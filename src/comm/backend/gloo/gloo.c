@@ -91,14 +91,15 @@ static ls_status greet(ls_gloo *gloo, int peer, const door *theirs, unsigned cha
     packet->kind = LS_GLOO_HELLO;
     packet->bytes = sizeof theirs->token;
     memcpy(packet->data, theirs->token, sizeof theirs->token);
-    other->capacity = ls_gloo_wire_widen(gloo->wire, peer);
-    other->chunk = other->capacity / 8 < LS_GLOO_CHUNK ? other->capacity / 8 / 4096 * 4096 + 4096 : LS_GLOO_CHUNK;
+    const size_t chunk =
+        ls_gloo_wire_widen(gloo->wire, peer) / 6 / 4096 * 4096; /* there is room when a third is free */
+    other->chunk = chunk > LS_GLOO_CHUNK ? LS_GLOO_CHUNK : chunk < 4096 ? 4096 : chunk;
     const size_t largest = other->chunk > sizeof *packet ? other->chunk : sizeof *packet;
     if (!ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + packet->bytes, 0, why) ||
         !ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PIECES, scrap, largest, 0, why)) {
         return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", peer, why);
     }
-    other->capacity = ls_gloo_wire_widen(gloo->wire, peer);
+    (void)ls_gloo_wire_widen(gloo->wire, peer);
     return LS_OK;
 }
 
@@ -212,7 +213,8 @@ static ls_gloo *make(const ls_join *join) {
 
 static ls_status join_others(ls_gloo *gloo, const ls_join *join) {
     char why[LS_GLOO_WHY];
-    gloo->wire = ls_gloo_wire_make(join->address, join->rank, join->size, join->timeout, why);
+    const char *host = join->address != NULL ? join->address : "127.0.0.1";
+    gloo->wire = ls_gloo_wire_make(host, join->rank, join->size, join->timeout, why);
     if (gloo->wire == NULL) {
         return fail_gloo(why);
     }

@@ -6,7 +6,7 @@
  * exchange.c is the calls that only move data; allreduce.c is the one that does not; message.c sends and receives.
  *
  * Between two ranks there is one connection, which carries packets. A packet says what it is about and holds what is
- * small; behind one of kind DATA come operations with a part of something large, straight into the memory where it
+ * small; behind one of kind DATA comes an operation with a part of something large, straight into the memory where it
  * belongs. A rank reads no further on a connection than it has a use for: a call that has come too early waits there,
  * with all that follows it. That holds nothing up, for a rank sends a call only when it is done with the one before.
  *
@@ -26,7 +26,7 @@ typedef enum ls_gloo_kind {
     LS_GLOO_CALL,      /* what the sender calls, and what is small of its data */
     LS_GLOO_VERDICT,   /* whether counts fit */
     LS_GLOO_MESSAGE,   /* a send, and its data if that is small */
-    LS_GLOO_DATA,      /* the next operations are data */
+    LS_GLOO_DATA,      /* the next operation is data */
     LS_GLOO_WAITING,   /* the sender is alive and waits for another rank */
     LS_GLOO_LEFT       /* the sender makes no more calls; its data is the reason */
 } ls_gloo_kind;
@@ -43,7 +43,6 @@ typedef enum ls_gloo_slot {
 enum {
     LS_GLOO_ROOM = 128 << 10,  /* data up to this size travels in a packet */
     LS_GLOO_CHUNK = 512 << 10, /* at most, in one operation */
-    LS_GLOO_BURST = 1 << 20,   /* at most, behind one packet */
     LS_GLOO_WINDOW = 1 << 20,  /* of parts, for each rank */
     LS_GLOO_REASON = 384,
     LS_GLOO_TOKEN = 16
@@ -53,20 +52,19 @@ typedef struct ls_gloo_packet {
     uint32_t kind;
     int32_t status; /* LEFT: LS_OK where nothing failed; else the rank that failed first, as far as is known: */
     int32_t culprit;
-    uint32_t slot;  /* DATA */
-    uint32_t chunk; /* DATA: bytes of each operation but the last */
-    uint64_t at;    /* DATA: where it begins */
+    uint32_t slot; /* DATA */
+    uint64_t at;   /* DATA: where it begins; LEFT because of a failure: the number of the call, or of the next */
     union {
         ls_call_header call; /* CALL, MESSAGE; of all packets, how many bytes of data there are */
         ls_call_verdict verdict;
     };
-    uint64_t bytes; /* of data, here or in the operations that follow */
+    uint64_t bytes; /* of data, here or in the operation that follows */
     unsigned char data[LS_GLOO_ROOM];
 } ls_gloo_packet;
 
 #define LS_GLOO_HEADER offsetof(ls_gloo_packet, data)
 
-/* Something to be sent to one rank: a packet, or data with the packets that announce it. */
+/* Something to be sent to one rank: a packet, or data, of which each operation is announced by one. */
 typedef struct ls_gloo_run {
     struct ls_gloo_run *next;
     size_t *open;           /* of its owner, counts its runs; NULL: nobody waits for it */
@@ -76,7 +74,6 @@ typedef struct ls_gloo_run {
     size_t bytes;
     size_t ready; /* of these, that exist already */
     size_t sent;
-    size_t burst;  /* of the rest, announced */
     size_t window; /* 0, or the size of the receiver's aim, in which data goes round */
 } ls_gloo_run;
 
@@ -86,12 +83,12 @@ typedef struct ls_gloo_peer {
     bool left;   /* it said that it makes no more calls: */
     ls_status status;
     int culprit;
+    uint64_t last;               /* the number of the call in which that was */
     char reason[LS_GLOO_REASON]; /* of either */
 
     ls_gloo_packet *packet; /* the latest */
     bool held;              /* which is of use only later */
-    size_t coming;          /* bytes of data that come before the next one: */
-    size_t coming_chunk;    /* in operations of this size */
+    size_t coming;          /* bytes of data before the next one: */
     ls_gloo_slot slot;
     bool stalled; /* which have no place yet */
 
@@ -108,9 +105,7 @@ typedef struct ls_gloo_peer {
     void *refused;          /* where content goes that nobody wants */
 
     ls_gloo_run *runs;
-    size_t capacity;   /* of the connection */
     size_t chunk;      /* of operations that this rank sends */
-    size_t allowance;  /* bytes for which there certainly is room */
     uint64_t heard_ns; /* by the clock `awake_ns`, when something moved */
     uint64_t alive_ns; /* or it said that it waits */
 } ls_gloo_peer;
@@ -122,7 +117,7 @@ typedef struct ls_gloo_request {
     size_t open;               /* a send's runs */
     ls_match_receipt *receipt; /* a receive's */
     uint64_t start_ns;
-    bool told;
+    uint64_t told_ns;
 } ls_gloo_request;
 
 typedef struct ls_gloo ls_gloo;
@@ -151,7 +146,7 @@ struct ls_gloo {
     ls_gloo_stage *stage;
     size_t open; /* what the call waits for: packets, data and runs */
     uint64_t start_ns;
-    bool told; /* the others were, that this rank waits */
+    uint64_t told_ns; /* when the others were, that this rank waits */
 
     const void **sources; /* allreduce: of each rank, what is added up */
     const ls_call_header **headers;
@@ -169,6 +164,9 @@ struct ls_gloo {
 /* Sends a packet with `bytes` of data, or queues a copy; `*open` (may be NULL) counts it until it is sent. */
 ls_status ls_gloo_send_packet(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes, size_t *open);
 
+/* Sends a packet before all that is queued. False: there is no room for it, or the connection broke. */
+bool ls_gloo_send_last(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes);
+
 /* Queues data. With `first` it comes before all else as soon as it is ready, and none of it is yet. */
 ls_status ls_gloo_send_data(ls_gloo *gloo, int peer, const ls_gloo_run *run, bool first);
 
@@ -177,6 +175,9 @@ void ls_gloo_ready(ls_gloo *gloo, size_t ready);
 
 /* Data of `slot` from `peer` goes to `memory`; `bytes` of it are wanted. */
 ls_status ls_gloo_aim(ls_gloo *gloo, int peer, ls_gloo_slot slot, void *memory, size_t bytes);
+
+/* Takes in what the rank has sent. */
+ls_status ls_gloo_pull(ls_gloo *gloo, int peer, bool *moved);
 
 /* Looks at all connections once; with `wait` and where there is nothing to do, sleeps for some milliseconds. */
 ls_status ls_gloo_look(ls_gloo *gloo, bool wait, bool *moved);
@@ -195,11 +196,14 @@ typedef struct ls_gloo_wait {
     bool (*needs)(const ls_gloo *gloo, const struct ls_gloo_wait *wait, int peer);
     const ls_gloo_request *request; /* NULL: the call */
     uint64_t start_ns;
-    bool *told;
+    uint64_t *told_ns;
 } ls_gloo_wait;
 
 /* Fails where a rank that is needed is gone, has left, or was silent for too long. */
 ls_status ls_gloo_check(ls_gloo *gloo, const ls_gloo_wait *wait);
+
+/* Fails where another rank gave up this call, or one before. */
+ls_status ls_gloo_check_given_up(ls_gloo *gloo, const ls_gloo_wait *wait);
 
 /* Ends the state for the reason in the error message, which is of `status`; tells the others. Returns the status. */
 ls_status ls_gloo_give_up(ls_gloo *gloo, ls_status status, int culprit);

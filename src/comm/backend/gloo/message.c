@@ -99,8 +99,11 @@ static bool needs(const ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
 
 static ls_status look(ls_gloo *gloo, ls_gloo_request *asked, bool wait) {
     bool moved = false;
-    const ls_gloo_wait what = {
-        .call = &asked->call, .needs = needs, .request = asked, .start_ns = asked->start_ns, .told = &asked->told};
+    const ls_gloo_wait what = {.call = &asked->call,
+                               .needs = needs,
+                               .request = asked,
+                               .start_ns = asked->start_ns,
+                               .told_ns = &asked->told_ns};
     LS_TRY(ls_gloo_look(gloo, wait, &moved));
     return has_finished(asked) ? LS_OK : ls_gloo_check(gloo, &what);
 }
@@ -116,7 +119,8 @@ ls_status ls_gloo_post(void *state, const ls_call *call, void **request) {
     if (asked == NULL) {
         return ls_gloo_give_up(gloo, ls_fail_memory("ls_comm_send", sizeof *asked), gloo->rank);
     }
-    *asked = (ls_gloo_request){.next = gloo->requests, .call = *call, .start_ns = gloo->awake_ns};
+    *asked =
+        (ls_gloo_request){.next = gloo->requests, .call = *call, .start_ns = gloo->awake_ns, .told_ns = gloo->awake_ns};
     gloo->requests = asked;
     ls_status status = LS_OK;
     if (call->operation == LS_OP_SEND) {

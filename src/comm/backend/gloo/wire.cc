@@ -147,9 +147,9 @@ ls_gloo_wire *ls_gloo_wire_make(const char *host, int rank, int size, double tim
     try {
         auto wire = std::make_unique<ls_gloo_wire>();
         wire->context = tcp::CreateDevice(tcp::attr(host))->createContext(rank, size);
-        /* Gloo waits five times as long for a connection. */
-        const double milliseconds = timeout < 1e6 ? timeout * 200.0 : 200e6;
-        wire->context->setTimeout(std::chrono::milliseconds(static_cast<int64_t>(milliseconds) + 1));
+        /* For the rest of an operation. For a connection Gloo waits five times as long. */
+        const double milliseconds = timeout < 5.0 ? 1000.0 : timeout < 1e6 ? timeout * 200.0 : 200e6;
+        wire->context->setTimeout(std::chrono::milliseconds(static_cast<int64_t>(milliseconds)));
         wire->connections.resize(static_cast<size_t>(size));
         for (int peer = 0; peer < size; peer++) {
             if (peer != rank) {

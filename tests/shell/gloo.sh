@@ -1,0 +1,65 @@
+# Backend gloo: the rank programs, ranks that die or are stopped, the same model as on shared memory, and jobs that go
+# wrong. Two machines are tests of their own.
+. "$LS_SOURCE/tests/support/checks.sh"
+export LOCKSTEP_TIMEOUT=60
+programs=$LS_BUILD/tests
+unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+
+if [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
+    echo "SKIPPED this build has no lockstep-gloo.so (scripts/install-deps --gloo, then build again)"
+    exit 77
+fi
+
+# gloo RANKS PROGRAM ARGUMENTS...
+gloo() {
+    local ranks=$1
+    shift
+    LOCKSTEP_BACKEND=gloo launch run -n "$ranks" "$@" </dev/null
+}
+
+hashes() {
+    sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
+}
+
+for ranks in 2 3 4; do
+    for name in collectives points_and_groups disagreement data_parallel; do
+        gloo $ranks "$programs/ranks_$name"
+        check "$ranks ranks: $name" is "$status" 0
+        check "$ranks ranks: $name is silent" is "$(cat out err)" ""
+    done
+    for name in conformance random_programs; do
+        LOCKSTEP_TEST_CASES=400 LOCKSTEP_TEST_PROGRAMS=20 gloo $ranks "$programs/ranks_$name"
+        check "$ranks ranks: $name" is "$status" 0
+    done
+done
+
+LOCKSTEP_TEST_ONE_IN=4 LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_faults" >out 2>err
+check "ranks that are killed, crash, exit, leave or are stopped in any call" is "$?" 0
+grep -a 'slowest error' out
+
+if [ -d /usr/share/datasets/fashion-mnist ]; then
+    launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
+    first=$(hashes)
+    gloo 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
+    check "fashion_mnist ends well" is "$status" 0
+    check "both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
+    check "the bits of shared memory" is "$(hashes)" "$first"
+fi
+gloo 2 "$LS_BUILD/examples/perceptron" --epochs 2 --quiet
+check "perceptron ends well" is "$status" 0
+
+launch bench allreduce -n 2 --backend gloo --sizes 4,64K,1M --iterations 3 --json </dev/null
+check "bench: three sizes, all correct" is "$(grep -c '"backend": "gloo".*"correct": true' out)" 3
+
+# ---- what goes wrong ----
+LOCKSTEP_INTERFACE=nowhere0 gloo 2 "$programs/ranks_sync"
+check "an interface that is not there: fails" test "$status" != 0
+check "an interface that is not there: is named" says err "nowhere0"
+LOCKSTEP_INTERFACE=lo gloo 2 "$programs/ranks_sync"
+check "an interface by name" is "$status" 0
+mkdir -p copy/bin
+cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
+LOCKSTEP_MODULE_PATH=/nowhere gloo 2 "$scratch/copy/bin/sync"
+check "no module: fails" test "$status" != 0
+check "no module: says what makes it" says err 'no backend "gloo".*lockstep-gloo.so.*scripts/install-deps --gloo'
+finish
