@@ -8,11 +8,12 @@
  *   lines.c      which lines are shown, and when     outlet.c       the launcher's own two outputs
  *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
  *   guard.c      ends the ranks of a launcher that was killed
+ *   nodes.c      several machines, each with a launcher: meeting, starting; nodes_events.c: while ranks run
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
  *
  * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help),
- * outlet.c, bench and doctor print.
+ * outlet.c, nodes.c (while it waits), bench and doctor print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H

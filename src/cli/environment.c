@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { OWN_VARIABLES = 11, OWN_SIZE = 128 };
+enum { OWN_VARIABLES = 13, OWN_SIZE = LS_HOST_CAPACITY + 32 };
 
 typedef struct own_variables {
     char text[OWN_VARIABLES][OWN_SIZE];
@@ -25,13 +25,18 @@ static void set_number(own_variables *own, const char *name, int value) {
 
 static void fill(own_variables *own, const ls_rank_place *place) {
     set_number(own, "RANK", place->rank);
-    set_number(own, "WORLD_SIZE", place->ranks);
-    set_number(own, "LOCAL_RANK", place->rank);
-    set_number(own, "LOCAL_WORLD_SIZE", place->ranks);
-    set_text(own, "MASTER_ADDR", "127.0.0.1");
-    set_number(own, "MASTER_PORT", place->port);
-    set_text(own, "LOCKSTEP_KEY", place->key);
+    set_number(own, "WORLD_SIZE", place->start->world);
+    set_number(own, "LOCAL_RANK", place->local_rank);
+    set_number(own, "LOCAL_WORLD_SIZE", place->local_ranks);
+    set_text(own, "MASTER_ADDR", place->start->host);
+    set_number(own, "MASTER_PORT", place->start->port);
+    set_text(own, "LOCKSTEP_KEY", place->start->key);
+    set_text(own, "LOCKSTEP_LAUNCH", place->mark);
     set_number(own, "LOCKSTEP_RESTART_COUNT", place->restarts);
+    const char *interface = place->interface != NULL ? place->interface : place->start->interface;
+    if (interface[0] != '\0') {
+        set_text(own, "LOCKSTEP_INTERFACE", interface);
+    }
     if (place->store_fd >= 0) {
         set_number(own, "LOCKSTEP_STORE_FD", place->store_fd);
     }

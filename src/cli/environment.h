@@ -4,14 +4,18 @@
 
 #include <lockstep/base.h>
 
+#include "cli/nodes.h"
+
 typedef struct ls_rank_place {
     int rank;
-    int ranks;
-    int port;     /* of the store, on 127.0.0.1 */
-    int store_fd; /* the listening socket that this rank inherits; -1: none */
+    int local_rank;
+    int local_ranks;
+    const ls_start *start;
+    const char *interface; /* NULL: that of the start, if it has one */
+    int store_fd;          /* the listening socket that this rank inherits; -1: none */
     int restarts;
     int threads;
-    const char *key;
+    const char *mark; /* see ls_launch */
 } ls_rank_place;
 
 /* The environment for execve, in one block that ls_free takes back; it lends the launcher's strings. NULL on failure.

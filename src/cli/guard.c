@@ -17,9 +17,9 @@
 
 enum { WINDOW = 64 * 1024, MOST_ROUNDS = 5000 };
 
-static bool environment_holds(const char *pid, const char *key) {
+static bool environment_holds(const char *pid, const char *mark) {
     static char window[WINDOW]; /* the guard is a process of its own with one thread */
-    const size_t key_size = strlen(key);
+    const size_t mark_size = strlen(mark);
     snprintf(window, sizeof window, "/proc/%.20s/environ", pid);
     const int fd = open(window, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -33,8 +33,8 @@ static bool environment_holds(const char *pid, const char *key) {
             break;
         }
         const size_t filled = kept + (size_t)size;
-        found = memmem(window, filled, key, key_size) != NULL;
-        kept = filled < key_size ? filled : key_size - 1; /* the key may lie across two reads */
+        found = memmem(window, filled, mark, mark_size) != NULL;
+        kept = filled < mark_size ? filled : mark_size - 1; /* the mark may lie across two reads */
         memmove(window, window + filled - kept, kept);
     }
     close(fd);
@@ -42,11 +42,11 @@ static bool environment_holds(const char *pid, const char *key) {
 }
 
 /* Kills whom it finds; false when there was nobody. */
-static bool kill_holders(const char *key) {
+static bool kill_holders(const char *mark) {
     DIR *folder = opendir("/proc");
     bool found = false;
     for (struct dirent *entry = folder != NULL ? readdir(folder) : NULL; entry != NULL; entry = readdir(folder)) {
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && environment_holds(entry->d_name, key)) {
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && environment_holds(entry->d_name, mark)) {
             found = kill(atoi(entry->d_name), SIGKILL) == 0 || found;
         }
     }
@@ -56,7 +56,7 @@ static bool kill_holders(const char *key) {
     return found;
 }
 
-static _Noreturn void watch(int pipe, const char *key) {
+static _Noreturn void watch(int pipe, const char *mark) {
     sigset_t every;
     sigfillset(&every);
     sigprocmask(SIG_SETMASK, &every, NULL);
@@ -73,13 +73,13 @@ static _Noreturn void watch(int pipe, const char *key) {
     char byte;
     while (read(STDERR_FILENO + 1, &byte, 1) < 0 && errno == EINTR) {
     }
-    for (int round = 0; round < MOST_ROUNDS && kill_holders(key); round++) {
+    for (int round = 0; round < MOST_ROUNDS && kill_holders(mark); round++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); /* the killed take a moment to be gone */
     }
     _exit(0);
 }
 
-ls_status ls_guard_start(ls_guard *guard, const char *key) {
+ls_status ls_guard_start(ls_guard *guard, const char *mark) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: no pipe for the guard: %s", strerror(errno));
@@ -87,7 +87,7 @@ ls_status ls_guard_start(ls_guard *guard, const char *key) {
     const pid_t pid = fork();
     if (pid == 0) {
         close(ends[1]);
-        watch(ends[0], key);
+        watch(ends[0], mark);
     }
     close(ends[0]);
     if (pid < 0) {

@@ -42,10 +42,14 @@ typedef struct job {
     phase phase;
     double deadline; /* of ls_clock_seconds: when what has been asked to end is killed */
     bool done;
-    const ls_rank *failed; /* the first that failed; NULL: none */
-    int ended_by_failure;  /* how many others ran at that moment */
-    int interrupt;         /* the signal that ended the job; 0: none */
-    char notice[256];      /* to be said when no write is under way */
+    bool settled;         /* nothing runs here any more; other nodes may still be at it */
+    bool restart;         /* when done: node 0 says that the job starts again */
+    bool failed;          /* `failure` is known: */
+    ls_failure failure;   /* the first of the job */
+    int ended_by_failure; /* how many others ran here at that moment */
+    int interrupt;        /* the signal that ended the job; 0: none */
+    char notice[256];     /* to be said when no write is under way */
+    ls_nodes_events events;
     ls_outlet output;
     ls_outlet error;
     ls_lines lines;
@@ -70,6 +74,10 @@ static void on_timer(uv_timer_t *timer);
 
 static void kill_job(job *self) {
     self->phase = KILLING;
+    if (self->settled) { /* nobody is left here, and a person does not want to wait for the other nodes */
+        self->done = true;
+        return;
+    }
     self->deadline = ls_clock_seconds();
     signal_job(self, SIGKILL, 0);
     uv_timer_start(&self->timer, on_timer, KILL_AGAIN_MS, 0);
@@ -93,9 +101,14 @@ static void end_job(job *self, int signal, pid_t skip_group) {
     uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
 }
 
+static bool wants_restart(const job *self) {
+    return self->failed && self->failure.rank >= 0 && self->interrupt == 0 &&
+           self->launch.restarts < self->options->most_restarts;
+}
+
 /* When all ranks have ended: whom they started and left behind is ended too, and then the job is done. */
 static void settle(job *self) {
-    if (self->running > 0 || self->done) {
+    if (self->running > 0 || self->settled) {
         return;
     }
     ls_guard_stop(&self->guard);
@@ -105,10 +118,16 @@ static void settle(job *self) {
     } while (pid > 0);
     self->tree.guard = 0;
     if (pid < 0 || (self->tree.spared_count > 0 && ls_tree_signal(&self->tree, 0, 0) == 0)) {
-        self->done = true;
+        self->settled = true;
+        uv_timer_stop(&self->timer);
+        if (self->options->nodes != NULL) {
+            ls_nodes_done(self->options->nodes, wants_restart(self));
+        } else {
+            self->done = true;
+        }
         return;
     }
-    (void)ls_guard_start(&self->guard, self->launch.key); /* without one this still ends, but for a kill -9 of us */
+    (void)ls_guard_start(&self->guard, self->launch.mark); /* without one this still ends, but for a kill -9 of us */
     if (self->phase == RUNNING) {
         end_job(self, SIGTERM, 0);
     }
@@ -123,20 +142,34 @@ static void pause_job(job *self) {
     signal_job(self, SIGCONT, 0);
 }
 
+/* `where` is empty or tells where it came from. */
+static void pass_signal(job *self, int signal, const char *where, pid_t skip_group) {
+    self->interrupt = signal;
+    ls_lines_interrupted(&self->lines);
+    snprintf(self->notice, sizeof self->notice,
+             "lockstep: SIG%s%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills "
+             "at once",
+             sigabbrev_np(signal), where, self->running, self->running == 1 ? "" : "s", self->options->grace);
+    end_job(self, signal, skip_group);
+}
+
 static void interrupt_job(job *self, const struct signalfd_siginfo *info) {
+    const int signal = (int)info->ssi_signo;
     if (self->phase != RUNNING) {
         kill_job(self);
         return;
     }
-    self->interrupt = (int)info->ssi_signo;
-    ls_lines_interrupted(&self->lines);
-    snprintf(
-        self->notice, sizeof self->notice,
-        "lockstep: SIG%s was passed on to %d rank%s; what still runs after %g s is killed, another Ctrl-C kills at "
-        "once",
-        sigabbrev_np(self->interrupt), self->running, self->running == 1 ? "" : "s", self->options->grace);
+    if (self->options->nodes != NULL) {
+        ls_nodes_interrupt(self->options->nodes, signal);
+    }
     /* What the terminal sends it sends to its whole foreground group, where rank 0 may be: once is enough. */
-    end_job(self, self->interrupt, info->ssi_code == SI_KERNEL ? getpgrp() : 0);
+    pass_signal(self, signal, "", info->ssi_code == SI_KERNEL ? getpgrp() : 0);
+}
+
+/* The rank of the world, if it is here. */
+static ls_rank *find_rank(const job *self, int rank) {
+    const int local = rank - self->launch.start.first_rank;
+    return local >= 0 && local < self->options->ranks ? &self->ranks[local] : NULL;
 }
 
 static void take_signals(job *self) {
@@ -189,6 +222,26 @@ static bool wait_for_reader(int fd, void *user) {
 
 /* ---- the end of ranks ------------------------------------------------------------------------------------------ */
 
+/* Tells of the job's first failure, wherever it was. */
+static void on_failed(void *user, const ls_failure *failure) {
+    job *self = user;
+    if (self->failed || self->interrupt != 0) {
+        return;
+    }
+    self->failed = true;
+    self->failure = *failure;
+    if (self->phase == RUNNING) {
+        self->ended_by_failure = self->running;
+        end_job(self, SIGTERM, 0);
+    }
+    snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
+             WEXITSTATUS(failure->wait_status));
+    const bool can_say = find_rank(self, failure->rank) != NULL && WIFEXITED(failure->wait_status);
+    if (ls_lines_failed(&self->lines, failure->rank, can_say ? self->remark : NULL)) {
+        self->explained = true;
+    }
+}
+
 static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     rank->running = false;
     rank->wait_status = wait_status;
@@ -201,15 +254,19 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     take_signals(self); /* was it a Ctrl-C that reached it before us? */
     const bool fails = wait_status != 0 && self->phase == RUNNING;
     if (fails) {
-        self->failed = rank;
         self->ended_by_failure = self->running;
         end_job(self, SIGTERM, 0);
     }
     ls_relay_drain(&rank->output);
     ls_relay_drain(&rank->error);
     if (fails) {
-        snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", rank->rank, WEXITSTATUS(wait_status));
-        self->explained = ls_lines_failed(&self->lines, rank->rank, WIFEXITED(wait_status) ? self->remark : NULL);
+        ls_failure failure = {.rank = rank->rank, .process = (int)rank->pid, .wait_status = wait_status};
+        ls_node_name_host(failure.text);
+        if (self->options->nodes != NULL) {
+            ls_nodes_failed(self->options->nodes, &failure);
+        } else {
+            on_failed(self, &failure);
+        }
     }
     settle(self);
 }
@@ -217,10 +274,11 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
 /* Whether we say ourselves that this rank came to its end. */
 static bool told_of(void *user, int rank, long process) {
     const job *self = user;
-    if (rank < 0 || rank >= self->options->ranks || (process != 0 && self->ranks[rank].pid != (pid_t)process)) {
-        return false;
+    const ls_rank *local = find_rank(self, rank);
+    if (self->interrupt != 0) {
+        return local != NULL && (process == 0 || local->pid == (pid_t)process);
     }
-    return self->interrupt != 0 || &self->ranks[rank] == self->failed;
+    return self->failed && rank == self->failure.rank && (process == 0 || process == self->failure.process);
 }
 
 /* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
@@ -247,7 +305,7 @@ static void on_child(uv_poll_t *poll, int status, int events) {
     for (pid_t pid = waitpid(-1, &wait_status, WNOHANG); pid > 0; pid = waitpid(-1, &wait_status, WNOHANG)) {
         if (pid == self->guard.pid) {
             ls_guard_forget(&self->guard);
-            (void)ls_guard_start(&self->guard, self->launch.key);
+            (void)ls_guard_start(&self->guard, self->launch.mark);
         }
         for (int i = 0; i < self->options->ranks; i++) {
             if (self->ranks[i].running && self->ranks[i].pid == pid) {
@@ -258,6 +316,25 @@ static void on_child(uv_poll_t *poll, int status, int events) {
     }
     settle(self);
     say_notice(self);
+}
+
+/* ---- other nodes ----------------------------------------------------------------------------------------------- */
+
+static void on_interrupted(void *user, int signal, int node) {
+    job *self = user;
+    char where[40];
+    if (self->phase != RUNNING || self->interrupt != 0) {
+        return;
+    }
+    snprintf(where, sizeof where, " from node %d", node);
+    pass_signal(self, signal, where, 0);
+    say_notice(self);
+}
+
+static void on_over(void *user, bool restart) {
+    job *self = user;
+    self->done = true;
+    self->restart = restart;
 }
 
 /* ---- starting -------------------------------------------------------------------------------------------------- */
@@ -301,9 +378,8 @@ static ls_status open_signals(job *self) {
     return watch(self, &self->children, self->child_fd, on_child);
 }
 
-static ls_status open_job(job *self, const ls_job_options *options, int restarts) {
-    self->options = options;
-    self->signal_fd = self->child_fd = -1;
+static ls_status open_job(job *self) {
+    const ls_job_options *options = self->options;
     self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
     self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
@@ -311,23 +387,23 @@ static ls_status open_job(job *self, const ls_job_options *options, int restarts
     ls_lines_open(&self->lines, &self->loop, !options->prefix, told_of, self);
     LS_TRY(ls_tree_open(&self->tree));
     LS_TRY(open_signals(self));
-    self->launch = (ls_launch){.options = options,
-                               .loop = &self->loop,
-                               .output = &self->output,
-                               .error = &self->error,
-                               .lines = &self->lines,
-                               .restarts = restarts,
-                               .mask = self->mask,
-                               .broken_pipe = self->broken_pipe};
+    self->launch.loop = &self->loop;
+    self->launch.output = &self->output;
+    self->launch.error = &self->error;
+    self->launch.lines = &self->lines;
+    self->launch.mask = self->mask;
+    self->launch.broken_pipe = self->broken_pipe;
     self->ranks = ls_allocate_zeroed((size_t)options->ranks, sizeof *self->ranks);
     if (self->ranks == NULL) {
         return ls_fail_memory("lockstep run", (size_t)options->ranks * sizeof *self->ranks);
     }
     for (int i = 0; i < options->ranks; i++) {
-        self->ranks[i].rank = i;
+        self->ranks[i].rank = self->launch.start.first_rank + i;
+        self->ranks[i].local_rank = i;
         self->ranks[i].pidfd = self->ranks[i].output.fd = self->ranks[i].error.fd = -1;
     }
-    return ls_launch_open(&self->launch);
+    self->events = (ls_nodes_events){.failed = on_failed, .interrupted = on_interrupted, .over = on_over, .user = self};
+    return options->nodes != NULL ? ls_nodes_watch(options->nodes, &self->loop, &self->events) : LS_OK;
 }
 
 static ls_status start_ranks(job *self, int *exit_status) {
@@ -340,7 +416,7 @@ static ls_status start_ranks(job *self, int *exit_status) {
             rank->pidfd = -1;
         }
     }
-    return ls_guard_start(&self->guard, self->launch.key);
+    return ls_guard_start(&self->guard, self->launch.mark);
 }
 
 /* ---- to the end ------------------------------------------------------------------------------------------------ */
@@ -360,15 +436,28 @@ static void describe_end(int wait_status, char *text, size_t size) {
 }
 
 static void report_failure(job *self) {
-    const ls_rank *rank = self->failed;
+    const ls_failure *failure = &self->failure;
+    const ls_rank *rank = find_rank(self, failure->rank);
+    const int ended = self->ended_by_failure;
     char end[64];
     char others[64] = "";
     char log[PATH_MAX] = "";
-    describe_end(rank->wait_status, end, sizeof end);
-    if (self->ended_by_failure == 1) {
+    describe_end(failure->wait_status, end, sizeof end);
+    if (ended > 0 && self->launch.start.nodes > 1) {
+        snprintf(others, sizeof others, "; %d here %s ended", ended, ended == 1 ? "was" : "were");
+    } else if (ended == 1) {
         snprintf(others, sizeof others, "; the other was ended");
-    } else if (self->ended_by_failure > 1) {
-        snprintf(others, sizeof others, "; the other %d were ended", self->ended_by_failure);
+    } else if (ended > 1) {
+        snprintf(others, sizeof others, "; the other %d were ended", ended);
+    }
+    if (failure->rank < 0) {
+        ls_outlet_say(&self->error, "lockstep: %s%s", failure->text, others);
+        return;
+    }
+    if (rank == NULL) {
+        ls_outlet_say(&self->error, "lockstep: rank %d (pid %d on %s) %s%s", failure->rank, failure->process,
+                      failure->text, end, others);
+        return;
     }
     if (self->options->output_dir != NULL) {
         ls_rank_log_path(self->options, rank->rank, log, sizeof log);
@@ -383,6 +472,15 @@ static void report_failure(job *self) {
     }
 }
 
+static int exit_status_of(const job *self) {
+    const int wait_status = self->failure.wait_status;
+    return self->interrupt != 0       ? LS_EXIT_SIGNAL + self->interrupt
+           : !self->failed            ? 0
+           : self->failure.rank < 0   ? LS_EXIT_FAILED
+           : WIFSIGNALED(wait_status) ? LS_EXIT_SIGNAL + WTERMSIG(wait_status)
+                                      : WEXITSTATUS(wait_status);
+}
+
 static void conclude(job *self, ls_job_outcome *outcome) {
     for (int i = 0; i < self->options->ranks; i++) {
         ls_relay_close(&self->ranks[i].output);
@@ -390,20 +488,14 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     }
     ls_lines_flush(&self->lines);
     say_notice(self);
-    if (self->interrupt != 0) {
-        outcome->exit_status = LS_EXIT_SIGNAL + self->interrupt;
-    } else if (self->failed != NULL) {
-        const int wait_status = self->failed->wait_status;
-        outcome->exit_status =
-            WIFSIGNALED(wait_status) ? LS_EXIT_SIGNAL + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-        if (!self->explained) {
-            report_failure(self);
-        }
-        outcome->restart = self->launch.restarts < self->options->most_restarts;
-        if (outcome->restart) {
-            ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d of %d)", self->launch.restarts + 1,
-                          self->options->most_restarts);
-        }
+    outcome->exit_status = exit_status_of(self);
+    if (self->failed && self->interrupt == 0 && !self->explained) {
+        report_failure(self);
+    }
+    outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
+    if (outcome->restart) {
+        ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d of %d)", self->launch.restarts + 1,
+                      self->options->most_restarts);
     }
 }
 
@@ -421,6 +513,9 @@ static void close_job(job *self) {
     close_handle(&self->children, self->child_fd);
     uv_close((uv_handle_t *)&self->timer, NULL);
     ls_lines_close(&self->lines);
+    if (self->options->nodes != NULL) {
+        ls_nodes_unwatch(self->options->nodes);
+    }
     uv_run(&self->loop, UV_RUN_DEFAULT);
     uv_loop_close(&self->loop);
     ls_tree_close(&self->tree);
@@ -429,18 +524,41 @@ static void close_job(job *self) {
         sigaction(SIGPIPE, &self->broken_pipe, NULL);
         sigprocmask(SIG_SETMASK, &self->mask, NULL);
     }
-    ls_free(self);
 }
 
-/* Ranks that started before one could not are of no use. */
-static void run_to_end(job *self, bool started) {
-    if (!started) {
-        kill_job(self);
-        settle(self);
+/* Ranks that started before one could not, here or elsewhere, are of no use. */
+static void give_up(job *self, const char *reason) {
+    if (self->options->nodes != NULL) {
+        ls_failure failure = {.rank = -1};
+        ls_node_name_host(failure.text);
+        const size_t used = strlen(failure.text);
+        snprintf(failure.text + used, sizeof failure.text - used, ": %s", reason);
+        ls_nodes_failed(self->options->nodes, &failure);
+    }
+    self->explained = true;
+    kill_job(self);
+    settle(self);
+}
+
+static ls_status run(job *self, ls_job_outcome *outcome) {
+    LS_TRY(open_job(self));
+    int start_failure = 0;
+    const ls_status status = start_ranks(self, &start_failure);
+    char reason[LS_ERROR_CAPACITY];
+    snprintf(reason, sizeof reason, "%s", ls_error_message());
+    ls_launch_close(&self->launch); /* when rank 0 dies nobody else is to accept connections for it */
+    if (status != LS_OK) {
+        give_up(self, reason);
     }
     while (!self->done) {
         uv_run(&self->loop, UV_RUN_ONCE);
     }
+    conclude(self, outcome);
+    if (status != LS_OK) {
+        *outcome = (ls_job_outcome){.exit_status = start_failure};
+        ls_error_restore(status, reason);
+    }
+    return status;
 }
 
 ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome *outcome) {
@@ -449,28 +567,19 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     if (self == NULL) {
         return ls_fail_memory("lockstep run", sizeof *self);
     }
-    const int failure = uv_loop_init(&self->loop);
+    self->options = options;
+    self->signal_fd = self->child_fd = -1;
+    self->launch = (ls_launch){.options = options, .restarts = restarts};
+    ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends that as usual */
+    const int failure = status == LS_OK ? uv_loop_init(&self->loop) : 0;
     if (failure != 0) {
-        ls_free(self);
-        return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
+        status = ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
     }
-    ls_status status = open_job(self, options, restarts);
-    const bool opened = status == LS_OK;
-    int start_failure = 0;
-    if (opened) {
-        status = start_ranks(self, &start_failure);
+    if (status == LS_OK) {
+        status = run(self, outcome);
+        close_job(self);
     }
-    char reason[LS_ERROR_CAPACITY];
-    snprintf(reason, sizeof reason, "%s", ls_error_message());
     ls_launch_close(&self->launch);
-    if (opened) {
-        run_to_end(self, status == LS_OK);
-        conclude(self, outcome);
-    }
-    close_job(self);
-    if (status != LS_OK) {
-        outcome->exit_status = start_failure;
-        ls_error_restore(status, reason);
-    }
+    ls_free(self);
     return status;
 }

@@ -1,16 +1,22 @@
-/* One start of a job: N ranks on this machine, from their first instruction until none of their processes is left. */
+/*
+ * One start of a job: the ranks on this machine, from their first instruction until none of their processes is left,
+ * and with other nodes until that is so everywhere.
+ */
 #ifndef LS_CLI_JOB_H
 #define LS_CLI_JOB_H
 
 #include <lockstep/base.h>
 
 #include "cli/cores.h"
+#include "cli/nodes.h"
 
 typedef struct ls_job_options {
     const char *path;  /* the program's file */
     char *const *argv; /* its arguments, its name first */
     const ls_cores *cores;
-    int ranks;
+    int ranks;             /* here */
+    ls_nodes *nodes;       /* NULL: this machine alone */
+    const char *interface; /* for data; NULL: not said */
     bool prefix;
     double grace;           /* seconds between a polite signal and SIGKILL */
     const char *output_dir; /* NULL: output is passed on */
@@ -19,7 +25,7 @@ typedef struct ls_job_options {
 
 typedef struct ls_job_outcome {
     int exit_status;
-    bool restart; /* a rank failed and another start is allowed */
+    bool restart; /* a rank failed and the job is to start again */
 } ls_job_outcome;
 
 /*

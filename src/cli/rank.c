@@ -2,10 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,32 +14,20 @@
 
 /* ---- what ranks have in common -------------------------------------------------------------------------------- */
 
-static ls_status open_store_socket(ls_launch *launch) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    launch->store_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (launch->store_fd < 0 || bind(launch->store_fd, (struct sockaddr *)&address, size) != 0 ||
-        listen(launch->store_fd, SOMAXCONN) != 0 ||
-        getsockname(launch->store_fd, (struct sockaddr *)&address, &size) != 0) {
-        return ls_fail(LS_ERR_IO, "lockstep run: cannot listen on 127.0.0.1, where the ranks meet: %s",
-                       strerror(errno));
-    }
-    launch->store_port = ntohs(address.sin_port);
-    return LS_OK;
-}
-
 ls_status ls_launch_open(ls_launch *launch) {
-    launch->store_fd = -1;
+    const ls_job_options *options = launch->options;
+    launch->start.listener = -1;
     launch->nothing_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (launch->nothing_fd < 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: cannot open /dev/null: %s", strerror(errno));
     }
-    LS_TRY(ls_key_make(launch->key));
-    return open_store_socket(launch);
+    LS_TRY(ls_key_make(launch->mark));
+    return options->nodes != NULL ? ls_nodes_start(options->nodes, launch->restarts, &launch->start)
+                                  : ls_start_alone(options->ranks, &launch->start);
 }
 
 void ls_launch_close(ls_launch *launch) {
-    for (int *const *fd = (int *const[]){&launch->store_fd, &launch->nothing_fd, NULL}; *fd != NULL; fd++) {
+    for (int *const *fd = (int *const[]){&launch->start.listener, &launch->nothing_fd, NULL}; *fd != NULL; fd++) {
         if (**fd >= 0) {
             close(**fd);
             **fd = -1;
@@ -87,7 +73,7 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     const ls_job_options *options = launch->options;
     const bool error = fd == STDERR_FILENO;
     const bool terminal = rank->rank == 0 && isatty(fd);
-    if (!options->prefix && (options->ranks == 1 || (terminal && !error))) {
+    if (!options->prefix && (launch->start.world == 1 || (terminal && !error))) {
         *standard_fd = fd;
         return LS_OK;
     }
@@ -125,12 +111,14 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
     const ls_job_options *options = launch->options;
     const bool first = rank->rank == 0;
     const ls_rank_place place = {.rank = rank->rank,
-                                 .ranks = options->ranks,
-                                 .port = launch->store_port,
-                                 .store_fd = first ? launch->store_fd : -1,
+                                 .local_rank = rank->local_rank,
+                                 .local_ranks = options->ranks,
+                                 .start = &launch->start,
+                                 .interface = options->interface,
+                                 .store_fd = first ? launch->start.listener : -1,
                                  .restarts = launch->restarts,
                                  .threads = options->cores->threads,
-                                 .key = launch->key};
+                                 .mark = launch->mark};
     char **environment = ls_environment_make(&place);
     if (environment == NULL) {
         return ls_error_status();
@@ -143,7 +131,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                   .standard_fds = {fds[0], fds[1], fds[2]},
                                   .kept_fd = place.store_fd,
                                   .own_group = !first || !terminal,
-                                  .cores = ls_cores_of_rank(options->cores, rank->rank),
+                                  .cores = ls_cores_of_rank(options->cores, rank->local_rank),
                                   .cores_size = options->cores->set_size,
                                   .mask = &launch->mask,
                                   .broken_pipe = &launch->broken_pipe};

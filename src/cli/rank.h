@@ -9,12 +9,12 @@
 #include "cli/environment.h"
 #include "cli/job.h"
 #include "cli/relay.h"
-#include "comm/auth.h"
 
 typedef struct ls_rank {
     uv_poll_t watch; /* of pidfd; first: libuv gives it back */
     int pidfd;       /* readable when the process has ended; -1: not open */
-    int rank;
+    int rank;        /* in the world */
+    int local_rank;
     pid_t pid; /* 0: never started */
     bool running;
     int wait_status;
@@ -22,23 +22,22 @@ typedef struct ls_rank {
     ls_relay_stream error;
 } ls_rank;
 
-/* What all ranks of one start have in common. */
+/* What all ranks of one start on this machine have in common. */
 typedef struct ls_launch {
     const ls_job_options *options;
+    ls_start start;
     uv_loop_t *loop;
     ls_outlet *output;
     ls_outlet *error;
     ls_lines *lines;
     int restarts;
-    char key[LS_KEY_TEXT_SIZE];
-    int store_fd; /* listening on 127.0.0.1:store_port; -1: closed */
-    int store_port;
-    int nothing_fd; /* /dev/null */
-    sigset_t mask;  /* of the launcher's caller, which ranks get back */
+    char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all that comes of this start here, and of nothing else */
+    int nothing_fd;              /* /dev/null */
+    sigset_t mask;               /* of the launcher's caller, which ranks get back */
     struct sigaction broken_pipe;
 } ls_launch;
 
-/* Fills in the key and opens the store's socket: bound before any rank starts, so nobody else gets the port. */
+/* Agrees on the start, with a fresh key and a store's socket that is bound before any rank starts. */
 ls_status ls_launch_open(ls_launch *launch);
 
 void ls_launch_close(ls_launch *launch);

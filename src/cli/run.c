@@ -1,6 +1,8 @@
 /* `lockstep run`: what a person asked for, checked; then the job, as often as it may start. */
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -8,8 +10,9 @@
 #include "cli/cli.h"
 #include "cli/job.h"
 #include "cli/program.h"
+#include "comm/rendezvous.h"
 
-enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400 };
+enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400, KEY_TEXT = LS_KEY_CAPACITY + 1 };
 
 typedef struct run_values {
     int ranks;
@@ -18,10 +21,16 @@ typedef struct run_values {
     double grace;
     int most_restarts;
     const char *output_dir;
+    int nodes;
+    int node; /* -1: not said */
+    const char *rendezvous;
+    const char *key_file;
+    const char *interface;
 } run_values;
 
 static const ls_option options[] = {
-    {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(run_values, ranks), 1, MOST_RANKS, "how many ranks to start (1)"},
+    {"ranks", 'n', LS_OPTION_COUNT, "N", offsetof(run_values, ranks), 1, MOST_RANKS,
+     "how many ranks to start on this machine (1)"},
     {"prefix", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, prefix), 0, 0,
      "begin each line of output with its rank: [rank 1] ..."},
     {"output-dir", 0, LS_OPTION_TEXT, "DIR", offsetof(run_values, output_dir), 0, 0,
@@ -32,6 +41,16 @@ static const ls_option options[] = {
      "time that ranks have to end when they are told to,\nbefore they are killed (5)"},
     {"max-restarts", 0, LS_OPTION_COUNT, "K", offsetof(run_values, most_restarts), 0, MOST_RESTARTS,
      "start the whole job again, at most K times, when a\nrank fails (0)"},
+    {"nnodes", 0, LS_OPTION_COUNT, "M", offsetof(run_values, nodes), 1, MOST_RANKS,
+     "how many machines the job runs on; this command is\ngiven on each of them (1)"},
+    {"node-rank", 0, LS_OPTION_COUNT, "K", offsetof(run_values, node), 0, MOST_RANKS - 1,
+     "which of them this is, from 0"},
+    {"rendezvous", 0, LS_OPTION_TEXT, "HOST:PORT", offsetof(run_values, rendezvous), 0, 0,
+     "an address of machine 0 and a free port there"},
+    {"key-file", 0, LS_OPTION_TEXT, "FILE", offsetof(run_values, key_file), 0, 0,
+     "holds a secret, the same on all machines; without it\nLOCKSTEP_KEY does"},
+    {"interface", 0, LS_OPTION_TEXT, "NAME", offsetof(run_values, interface), 0, 0,
+     "where ranks listen for data, by name or address (the\none that leads to the other machines)"},
 };
 
 static ls_status make_output_dir(const char *path) {
@@ -43,33 +62,125 @@ static ls_status make_output_dir(const char *path) {
                    strerror(errno));
 }
 
-static ls_status run_job(const run_values *values, char **program, int *exit_status) {
-    char path[PATH_MAX];
-    LS_TRY(ls_program_find(program[0], path, exit_status));
-    if (values->output_dir != NULL) {
-        LS_TRY(make_output_dir(values->output_dir));
+/* ---- several machines ------------------------------------------------------------------------------------------ */
+
+static ls_status check_nodes(const run_values *values) {
+    if (values->nodes == 1) {
+        return values->node <= 0 ? LS_OK
+                                 : ls_fail(LS_ERR_ARGUMENT,
+                                           "lockstep run: --node-rank %d needs --nnodes, with the "
+                                           "number of machines",
+                                           values->node);
     }
-    ls_cores cores;
-    const ls_job_options job = {.path = path,
-                                .argv = program,
-                                .cores = &cores,
-                                .ranks = values->ranks,
-                                .prefix = values->prefix,
-                                .grace = values->grace,
-                                .output_dir = values->output_dir,
-                                .most_restarts = values->most_restarts};
-    ls_status status = ls_cores_share(&cores, values->ranks, !values->no_bind);
+    if (values->node < 0 || values->node >= values->nodes) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep run: --nnodes %d needs --node-rank, from 0 to %d, another on each "
+                       "machine",
+                       values->nodes, values->nodes - 1);
+    }
+    if (values->rendezvous == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep run: --nnodes %d needs --rendezvous HOST:PORT: an address of the "
+                       "machine with --node-rank 0, and a free port there",
+                       values->nodes);
+    }
+    return LS_OK;
+}
+
+/* The first line of a file that nobody else may read. */
+static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
+    struct stat about;
+    FILE *file = fopen(path, "re");
+    if (file == NULL || fstat(fileno(file), &about) != 0) {
+        const int reason = errno;
+        if (file != NULL) {
+            fclose(file);
+        }
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: cannot read it: %s", path, strerror(reason));
+    }
+    const bool read = fgets(key, KEY_TEXT, file) != NULL;
+    const bool whole = read && (strchr(key, '\n') != NULL || fgetc(file) == EOF);
+    fclose(file);
+    if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        return ls_fail(LS_ERR_DENIED,
+                       "lockstep run: --key-file %s: others may read or change this secret: chmod 600 %s", path, path);
+    }
+    if (read) {
+        key[strcspn(key, "\r\n")] = '\0';
+    }
+    if (!whole || key[0] == '\0') {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: its first line must be a secret of 1 to %d bytes",
+                       path, LS_KEY_CAPACITY);
+    }
+    return LS_OK;
+}
+
+/* *nodes is the caller's; NULL for a job on this machine alone. */
+static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
+    char key[KEY_TEXT];
+    *nodes = NULL;
+    if (values->nodes == 1) {
+        return LS_OK;
+    }
+    ls_nodes_options wanted = {.nodes = values->nodes,
+                               .node = values->node,
+                               .ranks = values->ranks,
+                               .rendezvous = values->rendezvous,
+                               .key = getenv("LOCKSTEP_KEY")};
+    if (values->key_file != NULL) {
+        LS_TRY(read_key_file(values->key_file, key));
+        wanted.key = key;
+    }
+    LS_TRY(ls_timeout_read(&(ls_init_options){0}, &wanted.timeout));
+    const ls_status status = ls_nodes_open(&wanted, nodes);
+    explicit_bzero(key, sizeof key);
+    return status;
+}
+
+/* ---- the job --------------------------------------------------------------------------------------------------- */
+
+static ls_status start_job(const ls_job_options *job, const run_values *values, int *exit_status) {
+    ls_job_options whole = *job;
+    LS_TRY(open_nodes(values, &whole.nodes));
     ls_job_outcome outcome = {.restart = true};
+    ls_status status = LS_OK;
     for (int restarts = 0; status == LS_OK && outcome.restart; restarts++) {
-        status = ls_job_run(&job, restarts, &outcome);
+        status = ls_job_run(&whole, restarts, &outcome);
     }
-    ls_cores_release(&cores);
+    ls_nodes_close(whole.nodes);
     *exit_status = outcome.exit_status;
     return status;
 }
 
+static ls_status run_job(const run_values *values, char **program, int *exit_status) {
+    char path[PATH_MAX];
+    char address[LS_ADDRESS_CAPACITY];
+    LS_TRY(ls_program_find(program[0], path, exit_status));
+    if (values->output_dir != NULL) {
+        LS_TRY(make_output_dir(values->output_dir));
+    }
+    if (values->interface != NULL && ls_interface_address(values->interface, -1, false, address) != LS_OK) {
+        return ls_fail_in("lockstep run: --interface");
+    }
+    ls_cores cores;
+    LS_TRY(ls_cores_share(&cores, values->ranks, !values->no_bind));
+    const char *interface = values->interface != NULL ? values->interface : getenv("LOCKSTEP_INTERFACE");
+    const ls_job_options job = {.path = path,
+                                .argv = program,
+                                .cores = &cores,
+                                .ranks = values->ranks,
+                                .interface = interface,
+                                .prefix = values->prefix,
+                                .grace = values->grace,
+                                .output_dir = values->output_dir,
+                                .most_restarts = values->most_restarts};
+    const ls_status status = start_job(&job, values, exit_status);
+    ls_cores_release(&cores);
+    return status;
+}
+
 static ls_status run(int argc, char **argv, int *exit_status) {
-    run_values values = {.ranks = 1, .grace = 5.0};
+    run_values values = {.ranks = 1, .grace = 5.0, .nodes = 1, .node = -1};
     int rest = 0;
     bool help = false;
     LS_TRY(ls_options_parse(&ls_run_command, argc, argv, &values, &rest, &help));
@@ -81,15 +192,18 @@ static ls_status run(int argc, char **argv, int *exit_status) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: no PROGRAM given (usage: lockstep run %s)",
                        ls_run_command.usage);
     }
+    LS_TRY(check_nodes(&values));
     return run_job(&values, argv + rest, exit_status);
 }
 
 const ls_command ls_run_command = {
     .name = "run",
-    .summary = "start a program as N ranks on this machine",
+    .summary = "start a program as N ranks on this machine, or on several",
     .usage = "[options] PROGRAM [ARGUMENTS]",
     .about =
-        "Starts PROGRAM as N ranks on this machine, which find each other with ls_init, and waits for them.\n"
+        "Starts PROGRAM as N ranks on this machine, or on each of M machines where this command is given, and waits "
+        "for\n"
+        "them. They find each other with ls_init.\n"
         "When a rank fails the others are ended, and the last lines on standard error say which failed and why.\n"
         "Ctrl-C is passed on once; what still runs after the grace time is killed; a second Ctrl-C kills at once.\n"
         "Nothing that the ranks started is left running.\n",
@@ -97,6 +211,8 @@ const ls_command ls_run_command = {
              "  lockstep run -n 2 build/examples/fashion_mnist --epochs 3\n"
              "  lockstep run -n 4 --prefix ./train            see which rank says what\n"
              "  lockstep run -n 8 --max-restarts 3 ./train    go on from its checkpoints after a failure\n"
+             "  lockstep run -n 8 --nnodes 2 --node-rank 0 --rendezvous hosta:29500 --key-file job.key ./train\n"
+             "                                                on hosta, and the same with --node-rank 1 on hostb\n"
              "\n"
              "input and output:\n"
              "  Rank 0 reads standard input; the others find it empty. On a terminal rank 0 writes straight to it, so\n"
@@ -107,6 +223,8 @@ const ls_command ls_run_command = {
              "  LOCKSTEP_KEY             the job's key, fresh at each start: only who has it may join\n"
              "  LOCKSTEP_STORE_FD        rank 0 only: a socket that listens on MASTER_PORT already\n"
              "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... under --max-restarts\n"
+             "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen for data\n"
+             "  LOCKSTEP_LAUNCH          this start on this machine, by which the launcher finds what is left of it\n"
              "  OMP_NUM_THREADS OPENBLAS_NUM_THREADS    the cores of a rank, unless you set OMP_NUM_THREADS yourself\n"
              "\n"
              "exit status:\n"

@@ -74,11 +74,12 @@ static ls_status take_wanted(const char *wanted, char address[LS_ADDRESS_CAPACIT
     const bool found = find_wanted(interfaces, wanted, address);
     list_interfaces(interfaces, list, sizeof list);
     freeifaddrs(interfaces);
-    return found ? LS_OK
-                 : ls_fail(LS_ERR_ARGUMENT,
-                           "LOCKSTEP_INTERFACE=%s is neither an interface of this machine that is up nor an address of "
-                           "one: there are %s",
-                           wanted, list);
+    return found
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "'%s' is neither a network interface of this machine that is up nor an address of one: there "
+                         "are %s",
+                         wanted, list);
 }
 
 /* The own address that packets to `host`, some other machine, would carry; nothing is sent. */

@@ -71,8 +71,10 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
             total++;
         }
     }
-    meeting->local_rank = job->local_rank >= 0 ? job->local_rank : before;
-    meeting->local_size = job->local_size > 0 ? job->local_size : total;
+    /* What the environment says counts unless it is seen to be about a part of the machine only. */
+    const bool fits = meeting->store == NULL || job->local_size == 0 || job->local_size == total;
+    meeting->local_rank = fits && job->local_rank >= 0 ? job->local_rank : before;
+    meeting->local_size = fits && job->local_size > 0 ? job->local_size : total;
     meeting->machine = number_machine(world->cards[job->rank].machine);
 }
 
@@ -122,9 +124,10 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         LS_TRY(ls_meet_by_mpi(job, world, meeting));
     }
     find_local_place(job, world, meeting);
-    if (meeting->store != NULL) {
-        LS_TRY(ls_interface_address(job->interface, ls_store_connection(meeting->store),
-                                    find_elsewhere(world, job->rank) < 0, meeting->address));
+    if (meeting->store != NULL &&
+        ls_interface_address(job->interface, ls_store_connection(meeting->store), find_elsewhere(world, job->rank) < 0,
+                             meeting->address) != LS_OK) {
+        return job->interface != NULL ? ls_fail_in("LOCKSTEP_INTERFACE") : ls_error_status();
     }
     LS_TRY(choose_backend(job, world, &meeting->backend));
     if (meeting->store == NULL) { /* MPI itself carries the world */

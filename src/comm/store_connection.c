@@ -92,8 +92,10 @@ ls_status ls_connection_read(ls_connection *connection, bool *complete) {
             continue;
         } else if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return LS_OK;
-        } else {
+        } else if (step == 0) {
             return ls_fail(LS_ERR_PEER, "the connection was closed");
+        } else {
+            return ls_fail(LS_ERR_PEER, "the connection broke: %s", strerror(errno));
         }
     }
 }
@@ -112,7 +114,20 @@ void ls_connection_next(ls_connection *connection) {
     }
 }
 
+/* Takes `bytes`, allocated with this size. */
 static ls_status queue(ls_connection *connection, uint8_t *bytes, size_t size) {
+    if (connection->output_size > 0) {
+        uint8_t *both = ls_reallocate(connection->output, connection->output_size, connection->output_size + size);
+        if (both == NULL) {
+            ls_free(bytes);
+            return ls_fail(LS_ERR_MEMORY, "out of memory for a message of %zu bytes", size);
+        }
+        memcpy(both + connection->output_size, bytes, size);
+        ls_free(bytes);
+        connection->output = both;
+        connection->output_size += size;
+        return ls_connection_flush(connection);
+    }
     connection->output = bytes;
     connection->output_size = size;
     connection->output_sent = 0;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/store_connection.h"
+#include "comm/store_greeting.h"
 #include "comm/store_roster.h"
 #include "comm/store_table.h"
 
@@ -242,10 +243,7 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 
 /* ---- connections ---- */
 
-static void refuse(ls_store_server *server, ls_connection *connection, const ls_hello *hello) {
-    const char *why = !hello->keyed           ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
-                      : server->key.size == 0 ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
-                                              : "this process has another key than the job (LOCKSTEP_KEY)";
+static void refuse(ls_store_server *server, ls_connection *connection, const char *why) {
     char peer[96];
     ls_log_write(LS_LOG_WARNING, "refused a process at %s: %s", ls_connection_peer(connection, peer, sizeof peer), why);
     server->roster.refused++;
@@ -262,8 +260,9 @@ static void greet(ls_store_server *server, ls_connection *connection) {
         ls_connection_close(connection);
         return;
     }
-    if (!ls_auth_check(&server->key, "client", hello.nonce, connection->nonce, hello.proof)) {
-        refuse(server, connection, &hello);
+    const char *refusal = ls_greeting_refusal(&server->key, connection->nonce, &hello);
+    if (refusal != NULL) {
+        refuse(server, connection, refusal);
         return;
     }
     uint8_t proof[LS_PROOF_SIZE];

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/store.h"
+#include "comm/store_greeting.h"
 #include "comm/store_server.h"
 
 /* How much longer than the server, which ends waits and says why, a client waits before it gives the server up. */
@@ -145,61 +146,6 @@ static ls_status tcp_leave(ls_store *store) {
 
 /* ---- opening ---- */
 
-/*
- * The two hellos, and the server's proof. `*retry`: the server is not there yet, or is just ending.
- */
-static ls_status greet(tcp_store *store, const ls_key *key, ls_deadline deadline, bool *retry) {
-    uint8_t bytes[LS_CLIENT_HELLO_SIZE];
-    ls_hello server, own = {.keyed = key->size > 0};
-    const ls_status heard = ls_socket_receive(store->fd, bytes, LS_SERVER_HELLO_SIZE, deadline);
-    *retry = heard == LS_ERR_PEER;
-    LS_TRY(heard);
-    LS_TRY(ls_hello_decode(bytes, false, &server));
-    LS_TRY(ls_auth_nonce(own.nonce));
-    ls_auth_prove(key, "client", own.nonce, server.nonce, own.proof);
-    ls_hello_encode(&own, true, bytes);
-    LS_TRY(ls_socket_send(store->fd, bytes, sizeof bytes, deadline));
-    ls_store_reply reply;
-    LS_TRY(receive_reply(store, deadline, &reply));
-    LS_TRY(check_reply(&reply));
-    if (reply.value.size != LS_PROOF_SIZE || !ls_auth_check(key, "server", server.nonce, own.nonce, reply.value.data)) {
-        return ls_fail(LS_ERR_DENIED, "who listens there does not know the job's key");
-    }
-    return LS_OK;
-}
-
-static ls_status connect_once(tcp_store *store, const ls_address *address, const ls_key *key, int listener,
-                              ls_deadline deadline, bool *retry) {
-    *retry = false;
-    LS_TRY(listener >= 0 ? ls_socket_connect_to_listener(listener, deadline, &store->fd)
-                         : ls_socket_connect(address, key->size > 0, deadline, &store->fd, retry));
-    const ls_status status = greet(store, key, deadline, retry);
-    if (status != LS_OK) {
-        close(store->fd);
-        store->fd = -1;
-        return ls_fail(status, "the store at %s: %s", store->place, ls_error_message());
-    }
-    return LS_OK;
-}
-
-/* Connects as soon as somebody serves there. `listener` >= 0: that is this process, on this socket. */
-static ls_status join_server(tcp_store *store, const ls_address *address, const ls_key *key, int listener) {
-    const ls_deadline begin = ls_clock_ns();
-    const ls_deadline deadline = ls_deadline_after(store->base.timeout);
-    for (;;) {
-        bool retry;
-        const ls_status status = connect_once(store, address, key, listener, deadline, &retry);
-        if (status == LS_OK || (!retry && status != LS_ERR_TIMEOUT)) {
-            return status;
-        }
-        if (ls_deadline_passed(deadline)) {
-            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not serve the store at %s within %g s (%s)", store->place,
-                           store->base.timeout, ls_error_message());
-        }
-        ls_store_nap(begin, deadline);
-    }
-}
-
 static void tcp_close(ls_store *base) {
     tcp_store *store = (tcp_store *)base;
     if (store->fd >= 0) {
@@ -238,7 +184,9 @@ static ls_status open_with_key(tcp_store *store, const ls_store_place *place, co
     }
     store->port = address.port;
     snprintf(store->place, sizeof store->place, "%s:%d", address.host, address.port);
-    return join_server(store, &address, key, listener);
+    const ls_greeting_target target = {
+        .address = address, .listener = listener, .server = "rank 0", .thing = "the store"};
+    return ls_greeting_connect(&target, key, store->base.timeout, &store->fd);
 }
 
 static ls_store *tcp_open(const ls_store_place *place) {

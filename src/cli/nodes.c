@@ -1,0 +1,520 @@
+#include "cli/nodes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "cli/nodes_state.h"
+#include "comm/interface.h"
+#include "comm/store.h"
+#include "comm/store_greeting.h"
+
+enum { MOST_GUESTS = 64, MOST_PATIENCE = 60 };
+
+static const double report_seconds = 5;
+static const double greeting_seconds = 30;
+static const double flush_seconds = 1;
+
+/* ---- talking --------------------------------------------------------------------------------------------------- */
+
+void ls_node_tell(ls_node *node, const ls_node_message *message) {
+    uint8_t frame[LS_NODE_FRAME];
+    if (node->link == NULL) {
+        return;
+    }
+    const ls_deadline deadline = ls_deadline_after(flush_seconds);
+    ls_status status = ls_connection_send(node->link, frame, ls_node_message_write(message, frame));
+    while (status == LS_OK && node->link->output_size > 0 && !ls_deadline_passed(deadline)) {
+        poll(&(struct pollfd){.fd = node->link->fd, .events = POLLOUT}, 1, ls_deadline_milliseconds(deadline));
+        status = ls_connection_flush(node->link);
+    }
+}
+
+void ls_nodes_tell_all(ls_nodes *nodes, const ls_node_message *message, const ls_node *but) {
+    for (int i = 0; i < nodes->count; i++) {
+        ls_node *node = &nodes->others[nodes->first + i];
+        if (node != but) {
+            ls_node_tell(node, message);
+        }
+    }
+}
+
+ls_status ls_node_hear(ls_connection *link, bool *whole, ls_node_message *message) {
+    LS_TRY(ls_connection_read(link, whole));
+    if (*whole) {
+        LS_TRY(ls_node_message_read(link->input + LS_FRAME_HEADER, link->input_size - LS_FRAME_HEADER, message));
+        ls_connection_next(link);
+    }
+    return LS_OK;
+}
+
+void ls_node_name_host(char host[64]) {
+    if (gethostname(host, 63) != 0) {
+        snprintf(host, 64, "an unnamed host");
+    }
+    host[63] = '\0';
+}
+
+/* The kernel finds out about a machine that is gone or cut off, also while nothing is said. */
+static void notice_silence(int socket, double timeout) {
+    const int patience = timeout < 2 ? 2 : timeout > MOST_PATIENCE ? MOST_PATIENCE : (int)timeout;
+    const int yes = 1, idle = patience > 3 ? patience / 3 : 1, probes = 3;
+    const unsigned milliseconds = (unsigned)patience * 1000U;
+    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+/* ---- node 0: gathering the others ------------------------------------------------------------------------------ */
+
+typedef struct gathering {
+    ls_nodes *nodes;
+    ls_connection *guests[MOST_GUESTS]; /* who has not joined yet; NULL: free */
+    int refused;
+} gathering;
+
+static int count_missing(const ls_nodes *nodes) {
+    int missing = 0;
+    for (int i = 1; i < nodes->options.nodes; i++) {
+        missing += nodes->others[i].link == NULL;
+    }
+    return missing;
+}
+
+/* "node 1 of 4 (here: node 2 on hostb)" */
+static void describe_missing(const ls_nodes *nodes, char *text, size_t capacity) {
+    const int missing = count_missing(nodes);
+    size_t used = (size_t)snprintf(text, capacity, missing == 1 ? "node" : "nodes");
+    for (int i = 1; i < nodes->options.nodes && used < capacity; i++) {
+        if (nodes->others[i].link == NULL) {
+            used += (size_t)snprintf(text + used, capacity - used, " %d", i);
+        }
+    }
+    used += used < capacity ? (size_t)snprintf(text + used, capacity - used, " of %d", nodes->options.nodes) : 0;
+    for (int i = 1, here = 0; i < nodes->options.nodes && used < capacity; i++) {
+        if (nodes->others[i].link != NULL) {
+            used += (size_t)snprintf(text + used, capacity - used, "%snode %d on %s", here++ == 0 ? " (here: " : ", ",
+                                     i, nodes->others[i].host);
+        }
+    }
+    if (missing < nodes->options.nodes - 1 && used < capacity) {
+        snprintf(text + used, capacity - used, ")");
+    }
+}
+
+static void report(const ls_nodes *nodes) {
+    ls_node_message news = {.word = LS_NODE_NEWS};
+    char missing[LS_NODE_TEXT - 32];
+    describe_missing(nodes, missing, sizeof missing);
+    snprintf(news.text, sizeof news.text, "waiting for %s", missing);
+    fprintf(stderr, "lockstep: %s\n", news.text);
+    ls_nodes_tell_all((ls_nodes *)nodes, &news, NULL);
+}
+
+static void turn_away(ls_connection **guest, const char *why) {
+    char peer[96];
+    fprintf(stderr, "lockstep: refused a launcher at %s: %s\n", ls_connection_peer(*guest, peer, sizeof peer), why);
+    ls_connection_free(*guest);
+    *guest = NULL;
+}
+
+static void welcome(gathering *self) {
+    const int fd = accept4(self->nodes->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int place = 0;
+    while (place < MOST_GUESTS && self->guests[place] != NULL) {
+        place++;
+    }
+    if (fd < 0 || place == MOST_GUESTS) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return;
+    }
+    uint8_t bytes[LS_SERVER_HELLO_SIZE];
+    ls_hello hello = {.keyed = self->nodes->key.size > 0};
+    ls_connection *guest = ls_connection_new(fd);
+    if (guest == NULL || ls_auth_nonce(hello.nonce) != LS_OK) {
+        ls_connection_free(guest);
+        return;
+    }
+    memcpy(guest->nonce, hello.nonce, sizeof hello.nonce);
+    guest->deadline = ls_deadline_after(greeting_seconds);
+    ls_hello_encode(&hello, false, bytes);
+    (void)ls_connection_send(guest, bytes, sizeof bytes);
+    self->guests[place] = guest;
+}
+
+static void greet(gathering *self, ls_connection **guest) {
+    ls_hello hello;
+    if (ls_hello_decode((*guest)->input, true, &hello) != LS_OK) {
+        turn_away(guest, ls_error_message());
+        return;
+    }
+    const char *why = ls_greeting_refusal(&self->nodes->key, (*guest)->nonce, &hello);
+    if (why != NULL) {
+        self->refused++;
+        (void)ls_connection_reply(*guest, &(ls_store_reply){.status = LS_ERR_DENIED, .value = {why, strlen(why)}});
+        turn_away(guest, why);
+        return;
+    }
+    uint8_t proof[LS_PROOF_SIZE];
+    ls_auth_prove(&self->nodes->key, "server", (*guest)->nonce, hello.nonce, proof);
+    (*guest)->greeted = true;
+    ls_connection_next(*guest);
+    (void)ls_connection_reply(*guest, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
+}
+
+/* Why this node cannot join; NULL: it can. */
+static const char *judge(const ls_nodes *nodes, const ls_node_message *message, char *why, size_t capacity) {
+    const int node = message->numbers[0], total = message->numbers[1], ranks = message->numbers[2];
+    if (message->word != LS_NODE_JOIN || ranks < 1 || ranks > LS_RANKS_MAX) {
+        return "it does not say what a launcher says first";
+    }
+    if (total != nodes->options.nodes) {
+        snprintf(why, capacity, "%s was started with --nnodes %d, node 0 with --nnodes %d", message->text, total,
+                 nodes->options.nodes);
+        return why;
+    }
+    if (node < 1 || node >= total) {
+        snprintf(why, capacity, "%s was started with --node-rank %d, which is %s", message->text, node,
+                 node == 0 ? "this node's" : "none of the job's");
+        return why;
+    }
+    if (nodes->others[node].link != NULL) {
+        snprintf(why, capacity, "node %d is %s already: %s was started with the same --node-rank", node,
+                 nodes->others[node].host, message->text);
+        return why;
+    }
+    return NULL;
+}
+
+static void admit(gathering *self, ls_connection **guest, const ls_node_message *message) {
+    char text[LS_NODE_TEXT];
+    const char *why = judge(self->nodes, message, text, sizeof text);
+    if (why != NULL) {
+        ls_node_message refused = {.word = LS_NODE_REFUSED};
+        snprintf(refused.text, sizeof refused.text, "%s", why);
+        ls_node_tell(&(ls_node){.link = *guest}, &refused);
+        turn_away(guest, why);
+        return;
+    }
+    ls_node *node = &self->nodes->others[message->numbers[0]];
+    node->link = *guest;
+    node->link->deadline = LS_DEADLINE_NEVER;
+    node->ranks = message->numbers[2];
+    snprintf(node->host, sizeof node->host, "%.63s", message->text);
+    notice_silence(node->link->fd, self->nodes->options.timeout);
+    *guest = NULL;
+}
+
+static void listen_to(gathering *self, ls_connection **guest) {
+    bool whole = false;
+    ls_node_message message;
+    if (!(*guest)->greeted) {
+        if (ls_connection_read(*guest, &whole) != LS_OK) {
+            ls_connection_free(*guest); /* it went away, or looked whether the port is open */
+            *guest = NULL;
+        } else if (whole) {
+            greet(self, guest);
+        }
+        return;
+    }
+    if (ls_node_hear(*guest, &whole, &message) != LS_OK) {
+        turn_away(guest, ls_error_message());
+    } else if (whole) {
+        admit(self, guest, &message);
+    }
+}
+
+/* A node that had joined and says anything before the start can only have ended. */
+static void lose(ls_node *node) {
+    fprintf(stderr, "lockstep: node %d on %s went away before the job began\n", node->number, node->host);
+    ls_connection_free(node->link);
+    node->link = NULL;
+}
+
+/* Waits for something to happen, and deals with it. */
+static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
+    ls_nodes *nodes = self->nodes;
+    const int total = nodes->options.nodes;
+    polls[0] = (struct pollfd){.fd = nodes->listener, .events = POLLIN};
+    for (int i = 1; i < total; i++) {
+        polls[i] =
+            (struct pollfd){.fd = nodes->others[i].link != NULL ? nodes->others[i].link->fd : -1, .events = POLLIN};
+    }
+    for (int i = 0; i < MOST_GUESTS; i++) {
+        polls[total + i] = (struct pollfd){.fd = self->guests[i] != NULL ? self->guests[i]->fd : -1, .events = POLLIN};
+    }
+    (void)poll(polls, (nfds_t)(total + MOST_GUESTS), ls_deadline_milliseconds(until));
+    for (int i = 1; i < total; i++) {
+        if (polls[i].revents != 0) {
+            lose(&nodes->others[i]);
+        }
+    }
+    for (int i = 0; i < MOST_GUESTS; i++) {
+        if (polls[total + i].revents != 0) {
+            listen_to(self, &self->guests[i]);
+        }
+        if (self->guests[i] != NULL && ls_deadline_passed(self->guests[i]->deadline)) {
+            turn_away(&self->guests[i], "it says nothing");
+        }
+    }
+    if (polls[0].revents != 0) {
+        welcome(self);
+    }
+}
+
+static ls_status fail_gathering(const gathering *self) {
+    char missing[LS_NODE_TEXT];
+    char refused[80] = "";
+    if (self->refused > 0) {
+        snprintf(refused, sizeof refused, "; refused because of a wrong or missing key: %d", self->refused);
+    }
+    describe_missing(self->nodes, missing, sizeof missing);
+    return ls_fail(LS_ERR_TIMEOUT, "lockstep run: %s did not come to %s within %g s%s", missing,
+                   self->nodes->options.rendezvous, self->nodes->options.timeout, refused);
+}
+
+static ls_status gather(ls_nodes *nodes) {
+    gathering self = {.nodes = nodes};
+    struct pollfd *polls = ls_allocate_zeroed((size_t)nodes->options.nodes + MOST_GUESTS, sizeof *polls);
+    if (polls == NULL) {
+        return ls_fail_memory("lockstep run", ((size_t)nodes->options.nodes + MOST_GUESTS) * sizeof *polls);
+    }
+    const ls_deadline deadline = ls_deadline_after(nodes->options.timeout);
+    ls_deadline next_report = ls_deadline_after(report_seconds);
+    ls_status status = LS_OK;
+    while (count_missing(nodes) > 0 && status == LS_OK) {
+        gather_once(&self, polls, next_report < deadline ? next_report : deadline);
+        if (ls_deadline_passed(deadline)) {
+            status = count_missing(nodes) > 0 ? fail_gathering(&self) : LS_OK;
+        } else if (ls_deadline_passed(next_report)) {
+            report(nodes);
+            next_report = ls_deadline_after(report_seconds);
+        }
+    }
+    for (int i = 0; i < MOST_GUESTS; i++) {
+        ls_connection_free(self.guests[i]);
+    }
+    ls_free(polls);
+    return status;
+}
+
+/* ---- the others: coming to node 0 ------------------------------------------------------------------------------ */
+
+static ls_status come(ls_nodes *nodes) {
+    const ls_greeting_target target = {
+        .address = nodes->address, .listener = -1, .server = "node 0", .thing = "the launcher"};
+    const double timeout = nodes->options.timeout;
+    const ls_deadline deadline = ls_deadline_after(timeout);
+    ls_node *zero = &nodes->others[0];
+    int fd = -1;
+    ls_status status = LS_ERR_TIMEOUT;
+    for (;;) {
+        status = ls_greeting_connect(&target, &nodes->key, timeout < report_seconds ? timeout : report_seconds, &fd);
+        if (status != LS_ERR_TIMEOUT || ls_deadline_passed(deadline)) {
+            break;
+        }
+        fprintf(stderr, "lockstep: waiting for node 0 at %s\n", nodes->options.rendezvous);
+    }
+    if (status != LS_OK) {
+        return ls_fail_in("lockstep run");
+    }
+    zero->link = ls_connection_new(fd);
+    if (zero->link == NULL) {
+        return ls_fail_memory("lockstep run", sizeof *zero->link);
+    }
+    zero->link->greeted = true;
+    notice_silence(fd, timeout);
+    ls_node_message join = {.word = LS_NODE_JOIN,
+                            .numbers = {nodes->options.node, nodes->options.nodes, nodes->options.ranks}};
+    ls_node_name_host(join.text);
+    ls_node_tell(zero, &join);
+    return LS_OK;
+}
+
+static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
+    ls_node *zero = &nodes->others[0];
+    for (;;) {
+        bool whole = false;
+        const ls_status status = ls_node_hear(zero->link, &whole, message);
+        if (status != LS_OK) {
+            return ls_fail(LS_ERR_PEER, "lockstep run: node 0 at %s is gone: %s", nodes->options.rendezvous,
+                           ls_error_message());
+        }
+        if (!whole) {
+            poll(&(struct pollfd){.fd = zero->link->fd, .events = POLLIN}, 1, -1);
+        } else if (message->word == LS_NODE_START) {
+            return LS_OK;
+        } else if (message->word == LS_NODE_REFUSED) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep run: node 0 at %s refuses: %s", nodes->options.rendezvous,
+                           message->text);
+        } else if (message->word == LS_NODE_NEWS) {
+            fprintf(stderr, "lockstep: %s\n", message->text);
+        }
+    }
+}
+
+/* ---- starts ---------------------------------------------------------------------------------------------------- */
+
+/* Each start has a key of its own, which follows from the job's and what node 0 says: it never travels. */
+static void derive_key(const ls_nodes *nodes, const char *salt, char key[LS_KEY_TEXT_SIZE]) {
+    uint8_t nonce[LS_NONCE_SIZE] = {0}, proof[LS_PROOF_SIZE];
+    size_t size;
+    (void)sodium_hex2bin(nonce, sizeof nonce, salt, strlen(salt), NULL, &size, NULL);
+    ls_auth_prove(&nodes->key, "start", nonce, nonce, proof);
+    sodium_bin2hex(key, LS_KEY_TEXT_SIZE, proof, sizeof proof);
+    sodium_memzero(proof, sizeof proof);
+}
+
+/* The address that the other nodes know this one by. */
+static void find_interface(const ls_nodes *nodes, char *interface, size_t capacity) {
+    char address[LS_ADDRESS_CAPACITY] = "";
+    const ls_node *other = &nodes->others[nodes->first];
+    if (ls_interface_address(NULL, other->link->fd, false, address) == LS_OK) {
+        snprintf(interface, capacity, "%s", address);
+    }
+}
+
+/* On node 0: hands the listening socket to the caller and tells the others. */
+static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char salt[LS_NODE_TEXT]) {
+    uint8_t nonce[LS_NONCE_SIZE];
+    if (nodes->listener < 0) {
+        LS_TRY(ls_socket_listen(&nodes->address, nodes->key.size > 0, &nodes->listener));
+    }
+    LS_TRY(ls_auth_nonce(nonce));
+    sodium_bin2hex(salt, 2 * sizeof nonce + 1, nonce, sizeof nonce);
+    int first = nodes->options.ranks;
+    for (int i = 1; i < nodes->options.nodes; i++) {
+        first += nodes->others[i].ranks;
+    }
+    start->world = first;
+    if (start->world > LS_RANKS_MAX) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: all nodes together have %d ranks, at most %d are allowed",
+                       start->world, LS_RANKS_MAX);
+    }
+    first = nodes->options.ranks;
+    for (int i = 1; i < nodes->options.nodes; i++) {
+        ls_node_message message = {.word = LS_NODE_START, .numbers = {restarts, first, start->world}};
+        snprintf(message.text, sizeof message.text, "%s", salt);
+        ls_node_tell(&nodes->others[i], &message);
+        first += nodes->others[i].ranks;
+    }
+    start->first_rank = 0;
+    start->listener = nodes->listener;
+    nodes->listener = -1;
+    return LS_OK;
+}
+
+ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start) {
+    char salt[LS_NODE_TEXT];
+    *start = (ls_start){.nodes = nodes->options.nodes, .listener = -1, .port = nodes->address.port};
+    nodes->decided = nodes->done = nodes->over = false;
+    for (int i = 0; i < nodes->count; i++) {
+        nodes->others[nodes->first + i].done = false;
+    }
+    if (nodes->options.node == 0) {
+        LS_TRY(give_start(nodes, restarts, start, salt));
+    } else {
+        ls_node_message message;
+        LS_TRY(await_start(nodes, &message));
+        start->first_rank = message.numbers[1];
+        start->world = message.numbers[2];
+        snprintf(salt, sizeof salt, "%s", message.text);
+    }
+    derive_key(nodes, salt, start->key);
+    snprintf(start->host, sizeof start->host, "%s", nodes->address.host);
+    find_interface(nodes, start->interface, sizeof start->interface);
+    return LS_OK;
+}
+
+ls_status ls_start_alone(int ranks, ls_start *start) {
+    const ls_address anywhere = {.host = "127.0.0.1"};
+    *start = (ls_start){.world = ranks, .nodes = 1, .listener = -1};
+    LS_TRY(ls_key_make(start->key));
+    if (ls_socket_listen(&anywhere, true, &start->listener) != LS_OK) {
+        return ls_fail(LS_ERR_IO, "lockstep run: where the ranks meet: %s", ls_error_message());
+    }
+    snprintf(start->host, sizeof start->host, "%s", anywhere.host);
+    start->port = ls_socket_port(start->listener);
+    return LS_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static ls_status open_nodes(ls_nodes *nodes) {
+    const ls_nodes_options *options = &nodes->options;
+    char url[LS_HOST_CAPACITY + 64];
+    snprintf(url, sizeof url, "tcp://%s", options->rendezvous);
+    if (ls_address_parse(url, &nodes->address) != LS_OK || nodes->address.port == 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep run: --rendezvous %s: must be HOST:PORT, with an IPv6 address in "
+                       "brackets and a port from 1 to 65535",
+                       options->rendezvous);
+    }
+    LS_TRY(ls_key_read(&nodes->key, options->key));
+    nodes->first = options->node == 0 ? 1 : 0;
+    nodes->count = options->node == 0 ? options->nodes - 1 : 1;
+    nodes->others = ls_allocate_zeroed((size_t)options->nodes, sizeof *nodes->others);
+    if (nodes->others == NULL) {
+        return ls_fail_memory("lockstep run", (size_t)options->nodes * sizeof *nodes->others);
+    }
+    for (int i = 0; i < options->nodes; i++) {
+        nodes->others[i].nodes = nodes;
+        nodes->others[i].number = i;
+    }
+    snprintf(nodes->others[0].host, sizeof nodes->others[0].host, "%.63s", nodes->address.host);
+    if (options->node != 0) {
+        return come(nodes);
+    }
+    if (ls_socket_listen(&nodes->address, nodes->key.size > 0, &nodes->listener) != LS_OK) {
+        return ls_fail_in("lockstep run: --rendezvous");
+    }
+    return gather(nodes);
+}
+
+ls_status ls_nodes_open(const ls_nodes_options *options, ls_nodes **result) {
+    ls_nodes *nodes = ls_allocate_zeroed(1, sizeof *nodes);
+    *result = NULL;
+    if (nodes == NULL) {
+        return ls_fail_memory("lockstep run", sizeof *nodes);
+    }
+    nodes->options = *options;
+    nodes->listener = -1;
+    const ls_status status = open_nodes(nodes);
+    if (status != LS_OK) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_nodes_close(nodes);
+        ls_error_restore(status, message);
+        return status;
+    }
+    *result = nodes;
+    return LS_OK;
+}
+
+void ls_nodes_close(ls_nodes *nodes) {
+    if (nodes == NULL) {
+        return;
+    }
+    for (int i = 0; nodes->others != NULL && i < nodes->options.nodes; i++) {
+        ls_connection_free(nodes->others[i].link);
+    }
+    if (nodes->listener >= 0) {
+        close(nodes->listener);
+    }
+    ls_key_forget(&nodes->key);
+    ls_free(nodes->others);
+    ls_free(nodes);
+}

@@ -1,0 +1,166 @@
+/* Nodes while ranks run: what one of them meets becomes what all of them do. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/nodes_state.h"
+
+static bool is_zero(const ls_nodes *nodes) {
+    return nodes->options.node == 0;
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------------------------- */
+
+/* The first failure counts, and node 0 says which it is. */
+static void decide(ls_nodes *nodes, const ls_failure *failure) {
+    if (nodes->decided) {
+        return;
+    }
+    nodes->decided = true;
+    ls_node_message end = {.word = LS_NODE_END,
+                           .numbers = {failure->rank, failure->node, failure->process, failure->wait_status}};
+    snprintf(end.text, sizeof end.text, "%s", failure->text);
+    if (is_zero(nodes)) {
+        ls_nodes_tell_all(nodes, &end, NULL);
+    }
+    nodes->events->failed(nodes->events->user, failure);
+}
+
+/* On node 0, when nothing runs anywhere; elsewhere, when node 0 is gone. */
+static void conclude(ls_nodes *nodes) {
+    bool done = nodes->done && !nodes->over, lost = false;
+    for (int i = 0; i < nodes->count; i++) {
+        const ls_node *node = &nodes->others[nodes->first + i];
+        done = done && (is_zero(nodes) ? node->done || node->lost : node->lost);
+        lost = lost || node->lost;
+    }
+    if (!done) {
+        return;
+    }
+    nodes->over = true;
+    const bool restart = nodes->restart && !lost;
+    if (is_zero(nodes)) {
+        ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_OVER, .numbers = {restart}}, NULL);
+    }
+    nodes->events->over(nodes->events->user, restart);
+}
+
+/* ---- what others say ------------------------------------------------------------------------------------------- */
+
+static void lose(ls_node *node, const char *why) {
+    ls_nodes *nodes = node->nodes;
+    ls_failure failure = {.rank = -1, .node = node->number};
+    snprintf(failure.text, sizeof failure.text, "the launcher of node %d, on %s, cannot be reached any more: %.300s",
+             node->number, node->host, why);
+    uv_poll_stop(&node->poll);
+    uv_close((uv_handle_t *)&node->poll, NULL);
+    node->watched = false;
+    ls_connection_free(node->link);
+    node->link = NULL;
+    node->lost = true;
+    if (!nodes->over && !node->done) {
+        decide(nodes, &failure);
+    }
+    conclude(nodes);
+}
+
+static void handle(ls_node *node, const ls_node_message *message) {
+    ls_nodes *nodes = node->nodes;
+    const int *numbers = message->numbers;
+    ls_failure failure = {.node = node->number};
+    snprintf(failure.text, sizeof failure.text, "%s", message->text);
+    if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
+        failure.rank = numbers[0];
+        failure.process = numbers[1];
+        failure.wait_status = numbers[2];
+        decide(nodes, &failure);
+    } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
+        failure =
+            (ls_failure){.rank = numbers[0], .node = numbers[1], .process = numbers[2], .wait_status = numbers[3]};
+        snprintf(failure.text, sizeof failure.text, "%s", message->text);
+        decide(nodes, &failure);
+    } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
+        if (is_zero(nodes)) {
+            nodes->decided = true;
+            ls_nodes_tell_all(nodes, message, node);
+        }
+        nodes->events->interrupted(nodes->events->user, numbers[0], numbers[1]);
+    } else if (message->word == LS_NODE_DONE && is_zero(nodes)) {
+        node->done = true;
+        conclude(nodes);
+    } else if (message->word == LS_NODE_OVER && !is_zero(nodes)) {
+        nodes->over = true;
+        nodes->events->over(nodes->events->user, numbers[0] != 0);
+    }
+}
+
+static void on_link(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    ls_node *node = (ls_node *)poll;
+    bool whole = true;
+    /* What comes after "over" belongs to the next start. */
+    while (whole && node->link != NULL && node->watched && !node->nodes->over) {
+        ls_node_message message;
+        if (ls_node_hear(node->link, &whole, &message) != LS_OK) {
+            lose(node, ls_error_message());
+            return;
+        }
+        if (whole) {
+            handle(node, &message);
+        }
+    }
+}
+
+/* ---- for the launcher ------------------------------------------------------------------------------------------ */
+
+ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events) {
+    nodes->loop = loop;
+    nodes->events = events;
+    for (int i = 0; i < nodes->count; i++) {
+        ls_node *node = &nodes->others[nodes->first + i];
+        int failure = uv_poll_init(loop, &node->poll, node->link->fd);
+        node->watched = failure == 0;
+        failure = failure == 0 ? uv_poll_start(&node->poll, UV_READABLE, on_link) : failure;
+        if (failure != 0) {
+            return ls_fail(LS_ERR_IO, "lockstep run: cannot watch the connection to node %d: %s", node->number,
+                           uv_strerror(failure));
+        }
+    }
+    return LS_OK;
+}
+
+void ls_nodes_unwatch(ls_nodes *nodes) {
+    for (int i = 0; i < nodes->count; i++) {
+        ls_node *node = &nodes->others[nodes->first + i];
+        if (node->watched) {
+            uv_close((uv_handle_t *)&node->poll, NULL);
+            node->watched = false;
+        }
+    }
+}
+
+void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
+    if (is_zero(nodes) || nodes->others[0].link == NULL) {
+        decide(nodes, failure);
+        return;
+    }
+    ls_node_message message = {.word = LS_NODE_FAILED,
+                               .numbers = {failure->rank, failure->process, failure->wait_status}};
+    snprintf(message.text, sizeof message.text, "%s", failure->text);
+    ls_node_tell(&nodes->others[0], &message);
+}
+
+void ls_nodes_interrupt(ls_nodes *nodes, int signal) {
+    nodes->decided = true;
+    ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_SIGNAL, .numbers = {signal, nodes->options.node}},
+                      NULL);
+}
+
+void ls_nodes_done(ls_nodes *nodes, bool restart) {
+    nodes->done = true;
+    nodes->restart = restart;
+    if (!is_zero(nodes)) {
+        ls_node_tell(&nodes->others[0], &(ls_node_message){.word = LS_NODE_DONE});
+    }
+    conclude(nodes);
+}

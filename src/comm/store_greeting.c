@@ -1,0 +1,85 @@
+#include "comm/store_greeting.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/store.h"
+
+const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello) {
+    return ls_auth_check(key, "client", hello->nonce, nonce, hello->proof) ? NULL
+           : !hello->keyed  ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+           : key->size == 0 ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+                            : "this process has another key than the job (LOCKSTEP_KEY)";
+}
+
+/* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. */
+static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[LS_PROOF_SIZE]) {
+    uint8_t bytes[LS_REPLY_FIXED + LS_ERROR_CAPACITY];
+    uint8_t header[LS_FRAME_HEADER];
+    size_t size;
+    ls_store_reply reply;
+    LS_TRY(ls_socket_receive(socket, header, sizeof header, deadline));
+    LS_TRY(ls_frame_size(header, LS_REPLY_FIXED, sizeof bytes, &size));
+    LS_TRY(ls_socket_receive(socket, bytes, size, deadline));
+    LS_TRY(ls_reply_decode(bytes, size, &reply));
+    if (reply.status != LS_OK) {
+        return ls_fail(reply.status, "%.*s", (int)reply.value.size, (const char *)reply.value.data);
+    }
+    if (reply.value.size != LS_PROOF_SIZE) {
+        return ls_fail(LS_ERR_FORMAT, "who listens there gives a proof of %zu bytes", reply.value.size);
+    }
+    memcpy(proof, reply.value.data, LS_PROOF_SIZE);
+    return LS_OK;
+}
+
+/* The two hellos, and the server's proof. *retry: the server is not there yet, or is just ending. */
+static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
+    uint8_t bytes[LS_CLIENT_HELLO_SIZE];
+    uint8_t proof[LS_PROOF_SIZE];
+    ls_hello server, own = {.keyed = key->size > 0};
+    const ls_status heard = ls_socket_receive(socket, bytes, LS_SERVER_HELLO_SIZE, deadline);
+    *retry = heard == LS_ERR_PEER;
+    LS_TRY(heard);
+    LS_TRY(ls_hello_decode(bytes, false, &server));
+    LS_TRY(ls_auth_nonce(own.nonce));
+    ls_auth_prove(key, "client", own.nonce, server.nonce, own.proof);
+    ls_hello_encode(&own, true, bytes);
+    LS_TRY(ls_socket_send(socket, bytes, sizeof bytes, deadline));
+    LS_TRY(receive_proof(socket, deadline, proof));
+    return ls_auth_check(key, "server", server.nonce, own.nonce, proof)
+               ? LS_OK
+               : ls_fail(LS_ERR_DENIED, "who listens there does not know the job's key");
+}
+
+static ls_status connect_once(const ls_greeting_target *target, const ls_key *key, ls_deadline deadline,
+                              int *connection, bool *retry) {
+    *retry = false;
+    LS_TRY(target->listener >= 0 ? ls_socket_connect_to_listener(target->listener, deadline, connection)
+                                 : ls_socket_connect(&target->address, key->size > 0, deadline, connection, retry));
+    const ls_status status = greet(*connection, key, deadline, retry);
+    if (status != LS_OK) {
+        close(*connection);
+        *connection = -1;
+        return ls_fail(status, "%s at %s:%d: %s", target->thing, target->address.host, target->address.port,
+                       ls_error_message());
+    }
+    return LS_OK;
+}
+
+ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection) {
+    const ls_deadline begin = ls_clock_ns();
+    const ls_deadline deadline = ls_deadline_after(timeout);
+    for (;;) {
+        bool retry;
+        const ls_status status = connect_once(target, key, deadline, connection, &retry);
+        if (status == LS_OK || (!retry && status != LS_ERR_TIMEOUT)) {
+            return status;
+        }
+        if (ls_deadline_passed(deadline)) {
+            return ls_fail(LS_ERR_TIMEOUT, "%s did not serve %s at %s:%d within %g s (%s)", target->server,
+                           target->thing, target->address.host, target->address.port, timeout, ls_error_message());
+        }
+        ls_store_nap(begin, deadline);
+    }
+}

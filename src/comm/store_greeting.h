@@ -1,0 +1,28 @@
+/*
+ * How two processes of one job come to talk over TCP: hellos and proofs (store_message.h), from either side. The
+ * store's clients and server use it, and so do the launchers of a job that runs on several machines.
+ */
+#ifndef LS_COMM_STORE_GREETING_H
+#define LS_COMM_STORE_GREETING_H
+
+#include "comm/store_message.h"
+#include "comm/store_socket.h"
+
+/* Whom to connect to. */
+typedef struct ls_greeting_target {
+    ls_address address;
+    int listener;       /* >= 0: this process itself serves there, on this socket */
+    const char *server; /* for sentences: who serves, "rank 0" */
+    const char *thing;  /* and what: "the store" */
+} ls_greeting_target;
+
+/*
+ * Connects as soon as somebody serves there, within `timeout` seconds, and both sides prove that they know the key.
+ * LS_ERR_DENIED where one does not. *connection is the caller's.
+ */
+ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection);
+
+/* For who serves: why whoever said this hello is not let in; NULL: it is. `nonce` is the own one. */
+const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello);
+
+#endif

@@ -1,0 +1,82 @@
+/* What launchers say to each other: every message comes out as it went in, and damaged bytes are read strictly. */
+#include "tests/support/unit.h"
+
+#include "cli/node_message.c" /* the command is no library */
+
+#include "base/random.h"
+
+enum { ROUNDS = 40000 };
+
+static uint64_t dice;
+
+static size_t throw_below(size_t bound) {
+    return (size_t)ls_random_below(3, 4, dice++, bound);
+}
+
+static const ls_node_message messages[] = {
+    {.word = LS_NODE_JOIN, .numbers = {1, 2, 8}, .text = "host-1.example"},
+    {.word = LS_NODE_REFUSED, .text = "node 1 is taken"},
+    {.word = LS_NODE_NEWS, .text = "waiting for node 3 of 4"},
+    {.word = LS_NODE_START, .numbers = {0, 8, 16}, .text = "00112233445566778899aabbccddeeff"},
+    {.word = LS_NODE_FAILED, .numbers = {9, 2147483647, 256}, .text = "host"},
+    {.word = LS_NODE_END, .numbers = {-1, 1, 0, -2147483647}, .text = "the launcher is gone"},
+    {.word = LS_NODE_SIGNAL, .numbers = {2, 1}},
+    {.word = LS_NODE_DONE},
+    {.word = LS_NODE_OVER, .numbers = {1}},
+};
+
+static void test_right_messages(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LS_NODE_WORDS; i++) {
+        uint8_t frame[LS_NODE_FRAME];
+        ls_node_message read;
+        assert_int_equal(messages[i].word, i);
+        const size_t size = ls_node_message_write(&messages[i], frame);
+        assert_int_equal(ls_node_message_read(frame + LS_FRAME_HEADER, size - LS_FRAME_HEADER, &read), LS_OK);
+        assert_memory_equal(&read, &messages[i], sizeof read);
+    }
+    ls_node_message longest = {.word = LS_NODE_NEWS}, read;
+    uint8_t frame[LS_NODE_FRAME];
+    memset(longest.text, 'x', sizeof longest.text - 1);
+    const size_t size = ls_node_message_write(&longest, frame);
+    assert_int_equal(ls_node_message_read(frame + LS_FRAME_HEADER, size - LS_FRAME_HEADER, &read), LS_OK);
+    assert_string_equal(read.text, longest.text);
+}
+
+/* Changes a few bits and the length. */
+static size_t damage(uint8_t *bytes, size_t size) {
+    for (size_t times = 1 + throw_below(3); times > 0; times--) {
+        bytes[throw_below(size)] ^= (uint8_t)(1U << throw_below(8));
+    }
+    return throw_below(8) == 0 ? throw_below(size + 1) : size;
+}
+
+static void test_damaged_messages(void **state) {
+    (void)state;
+    size_t accepted = 0, refused = 0;
+    for (size_t i = 0; i < ROUNDS; i++) {
+        uint8_t frame[LS_NODE_FRAME];
+        ls_node_message read;
+        const size_t whole = ls_node_message_write(&messages[i % LS_NODE_WORDS], frame) - LS_FRAME_HEADER;
+        const size_t size = damage(frame + LS_FRAME_HEADER, whole);
+        uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer sees the first byte too far */
+        memcpy(exact, frame + LS_FRAME_HEADER, size);
+        if (ls_node_message_read(exact, size, &read) == LS_OK) {
+            accepted++;
+            assert_true(read.word < LS_NODE_WORDS);
+            for (const char *at = read.text; *at != '\0'; at++) {
+                assert_true((unsigned char)*at >= 0x20 && *at != 0x7f); /* nothing that moves a terminal's cursor */
+            }
+        } else {
+            refused++;
+            assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
+        }
+        free(exact);
+    }
+    assert_true(accepted > ROUNDS / 20 && refused > ROUNDS / 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_right_messages), cmocka_unit_test(test_damaged_messages)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
