@@ -33,7 +33,7 @@ typedef struct ls_init_options {
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
      * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see; it is made if missing) or
      * "mpi://" (the ranks that mpirun started). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under
-     * mpirun, else a world of one.
+     * mpirun, else the tasks of a step under Slurm's srun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for where

@@ -532,7 +532,7 @@ static void give_up(job *self, const char *reason) {
         ls_failure failure = {.rank = -1};
         ls_node_name_host(failure.text);
         const size_t used = strlen(failure.text);
-        snprintf(failure.text + used, sizeof failure.text - used, ": %s", reason);
+        snprintf(failure.text + used, sizeof failure.text - used, ": %.400s", reason);
         ls_nodes_failed(self->options->nodes, &failure);
     }
     self->explained = true;

@@ -182,17 +182,17 @@ static const char *judge(const ls_nodes *nodes, const ls_node_message *message, 
         return "it does not say what a launcher says first";
     }
     if (total != nodes->options.nodes) {
-        snprintf(why, capacity, "%s was started with --nnodes %d, node 0 with --nnodes %d", message->text, total,
+        snprintf(why, capacity, "%.63s was started with --nnodes %d, node 0 with --nnodes %d", message->text, total,
                  nodes->options.nodes);
         return why;
     }
     if (node < 1 || node >= total) {
-        snprintf(why, capacity, "%s was started with --node-rank %d, which is %s", message->text, node,
+        snprintf(why, capacity, "%.63s was started with --node-rank %d, which is %s", message->text, node,
                  node == 0 ? "this node's" : "none of the job's");
         return why;
     }
     if (nodes->others[node].link != NULL) {
-        snprintf(why, capacity, "node %d is %s already: %s was started with the same --node-rank", node,
+        snprintf(why, capacity, "node %d is %s already: %.63s was started with the same --node-rank", node,
                  nodes->others[node].host, message->text);
         return why;
     }

@@ -34,6 +34,23 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout);
 /* A number that processes share which run under one kernel and see each other's process ids. */
 uint64_t ls_machine_number(void);
 
+/* An environment variable; NULL where it is not set, or set to nothing. */
+const char *ls_environment_text(const char *name);
+
+/* A whole number of the environment in [low, high]; LS_ERR_ARGUMENT says what is wrong. */
+ls_status ls_environment_number(const char *name, long low, long high, int *number);
+
+/* Whether srun started this process as one of its tasks (a batch script has no step, and is none of them). */
+bool ls_slurm_is_here(void);
+
+/* Reads rank, size and place on the machine from what srun set; then, for ranks that are to meet there, the store's
+ * URL. */
+ls_status ls_slurm_read_place(ls_job *job);
+ls_status ls_slurm_find_master(ls_job *job);
+
+/* The first host of a list such as "node[01-03,07],other". LS_ERR_ARGUMENT when it is malformed. */
+ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]);
+
 /* Where the ranks of a world turned out to be. */
 typedef struct ls_meeting {
     ls_store *store;   /* NULL for a world of one, and where MPI carries it; given to the caller */

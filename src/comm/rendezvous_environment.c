@@ -7,15 +7,13 @@
 
 #include "comm/rendezvous.h"
 
-/* An environment variable; one that is set to nothing counts as not set. */
-static const char *lookup(const char *name) {
+const char *ls_environment_text(const char *name) {
     const char *text = getenv(name);
     return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-/* A whole number of the environment in [low, high]. */
-static ls_status read_number(const char *name, long low, long high, int *number) {
-    const char *text = lookup(name);
+ls_status ls_environment_number(const char *name, long low, long high, int *number) {
+    const char *text = ls_environment_text(name);
     if (text == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s is not set in the environment", name);
     }
@@ -33,7 +31,7 @@ static ls_status read_number(const char *name, long low, long high, int *number)
 }
 
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
-    const char *text = lookup("LOCKSTEP_TIMEOUT");
+    const char *text = ls_environment_text("LOCKSTEP_TIMEOUT");
     *timeout = options->timeout;
     if (!(options->timeout >= 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
@@ -51,6 +49,11 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     return LS_OK;
 }
 
+/* What srun says counts where nobody says anything nearer. */
+static bool slurm_counts(void) {
+    return ls_environment_text("RANK") == NULL && ls_environment_text("WORLD_SIZE") == NULL && ls_slurm_is_here();
+}
+
 /* Who this process is: from the options where they give a world size, else from the environment. */
 static ls_status read_place(ls_job *job, const ls_init_options *options) {
     if (options->world_size != 0) {
@@ -66,27 +69,31 @@ static ls_status read_place(ls_job *job, const ls_init_options *options) {
         job->size = options->world_size;
         return LS_OK;
     }
-    LS_TRY(read_number("WORLD_SIZE", 1, LS_RANKS_MAX, &job->size));
-    LS_TRY(read_number("RANK", 0, LS_RANKS_MAX - 1, &job->rank));
+    if (slurm_counts()) {
+        return ls_slurm_read_place(job);
+    }
+    LS_TRY(ls_environment_number("WORLD_SIZE", 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(ls_environment_number("RANK", 0, LS_RANKS_MAX - 1, &job->rank));
     if (job->rank >= job->size) {
         return ls_fail(LS_ERR_ARGUMENT, "RANK=%d must be below WORLD_SIZE=%d", job->rank, job->size);
     }
-    if (lookup("LOCAL_WORLD_SIZE") != NULL) {
-        LS_TRY(read_number("LOCAL_WORLD_SIZE", 1, job->size, &job->local_size));
+    if (ls_environment_text("LOCAL_WORLD_SIZE") != NULL) {
+        LS_TRY(ls_environment_number("LOCAL_WORLD_SIZE", 1, job->size, &job->local_size));
     }
-    if (lookup("LOCAL_RANK") != NULL) {
-        LS_TRY(read_number("LOCAL_RANK", 0, (job->local_size > 0 ? job->local_size : job->size) - 1, &job->local_rank));
+    if (ls_environment_text("LOCAL_RANK") != NULL) {
+        LS_TRY(ls_environment_number("LOCAL_RANK", 0, (job->local_size > 0 ? job->local_size : job->size) - 1,
+                                     &job->local_rank));
     }
     return LS_OK;
 }
 
 /* A launcher that bound the port before it named it hands the listening socket to rank 0. */
 static ls_status read_listener(ls_job *job, int port) {
-    if (job->rank != 0 || lookup("LOCKSTEP_STORE_FD") == NULL) {
+    if (job->rank != 0 || ls_environment_text("LOCKSTEP_STORE_FD") == NULL) {
         return LS_OK;
     }
     int fd;
-    LS_TRY(read_number("LOCKSTEP_STORE_FD", 0, INT_MAX, &fd));
+    LS_TRY(ls_environment_number("LOCKSTEP_STORE_FD", 0, INT_MAX, &fd));
     if (ls_socket_port(fd) == port) { /* else it was used and closed by an earlier ls_init of this process */
         job->listener = fd;
     }
@@ -95,8 +102,8 @@ static ls_status read_listener(ls_job *job, int port) {
 
 /* Where MASTER_ADDR and MASTER_PORT say that rank 0 serves the store. */
 static ls_status read_master(ls_job *job) {
-    const char *host = lookup("MASTER_ADDR");
-    const char *agent = lookup("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ls_environment_text("MASTER_ADDR");
+    const char *agent = ls_environment_text("TORCHELASTIC_USE_AGENT_STORE");
     int port;
     if (host == NULL) {
         return ls_fail(LS_ERR_ARGUMENT,
@@ -106,7 +113,7 @@ static ls_status read_master(ls_job *job) {
         return ls_fail(LS_ERR_ARGUMENT, "MASTER_ADDR has %zu bytes, at most %d are allowed", strlen(host),
                        LS_HOST_CAPACITY - 1);
     }
-    LS_TRY(read_number("MASTER_PORT", 1, 65535, &port));
+    LS_TRY(ls_environment_number("MASTER_PORT", 1, 65535, &port));
     if (agent != NULL && strcmp(agent, "True") == 0) { /* torchrun's own store listens there */
         if (++port > 65535) {
             return ls_fail(LS_ERR_ARGUMENT, "MASTER_PORT=65535 is torchrun's own and leaves no port above it for ours");
@@ -130,7 +137,7 @@ static const launcher launchers[] = {
 /* The one that started this process; NULL: none. */
 static const launcher *find_launcher(void) {
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        if (lookup(launchers[i].rank) != NULL && lookup(launchers[i].size) != NULL) {
+        if (ls_environment_text(launchers[i].rank) != NULL && ls_environment_text(launchers[i].size) != NULL) {
             return &launchers[i];
         }
     }
@@ -148,11 +155,11 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but the ranks of mpi:// are those that mpirun started",
                        options->world_size);
     }
-    LS_TRY(read_number(found->size, 1, LS_RANKS_MAX, &job->size));
-    LS_TRY(read_number(found->rank, 0, job->size - 1, &job->rank));
-    if (lookup(found->local_size) != NULL && lookup(found->local_rank) != NULL) {
-        LS_TRY(read_number(found->local_size, 1, job->size, &job->local_size));
-        LS_TRY(read_number(found->local_rank, 0, job->local_size - 1, &job->local_rank));
+    LS_TRY(ls_environment_number(found->size, 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(ls_environment_number(found->rank, 0, job->size - 1, &job->rank));
+    if (ls_environment_text(found->local_size) != NULL && ls_environment_text(found->local_rank) != NULL) {
+        LS_TRY(ls_environment_number(found->local_size, 1, job->size, &job->local_size));
+        LS_TRY(ls_environment_number(found->local_rank, 0, job->local_size - 1, &job->local_rank));
     }
     job->by_mpi = true;
     if (job->backend != NULL && strcmp(job->backend, "mpi") != 0 && strcmp(job->backend, "shm") != 0) {
@@ -183,15 +190,23 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
     const ls_init_options defaults = {0};
     options = options != NULL ? options : &defaults;
     *job = (ls_job){.size = 1, .local_rank = -1, .listener = -1, .backend = options->backend};
-    job->backend = job->backend != NULL ? job->backend : lookup("LOCKSTEP_BACKEND");
-    job->interface = lookup("LOCKSTEP_INTERFACE");
-    job->key = options->key != NULL ? options->key : lookup("LOCKSTEP_KEY");
+    job->backend = job->backend != NULL ? job->backend : ls_environment_text("LOCKSTEP_BACKEND");
+    job->interface = ls_environment_text("LOCKSTEP_INTERFACE");
+    job->key = options->key != NULL ? options->key : ls_environment_text("LOCKSTEP_KEY");
     LS_TRY(ls_timeout_read(options, &job->timeout));
     if (options->init != NULL && strcmp(options->init, "mpi://") == 0) {
         return read_mpi(job, options);
     }
-    if (options->init == NULL && options->world_size == 0 && lookup("RANK") == NULL && lookup("WORLD_SIZE") == NULL) {
-        return find_launcher() != NULL ? read_mpi(job, options) : LS_OK;
+    if (options->init == NULL && options->world_size == 0 && ls_environment_text("RANK") == NULL &&
+        ls_environment_text("WORLD_SIZE") == NULL) {
+        if (find_launcher() != NULL) {
+            return read_mpi(job, options);
+        }
+        if (!slurm_counts()) {
+            return LS_OK;
+        }
+        LS_TRY(ls_slurm_read_place(job));
+        return job->size > 1 ? ls_slurm_find_master(job) : LS_OK;
     }
     LS_TRY(read_place(job, options));
     return read_url(job, options->init != NULL ? options->init : "env://");

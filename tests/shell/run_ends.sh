@@ -283,8 +283,10 @@ check "and the job goes on until it is ended" is "$status" 143
 # ---- restarts ----
 cat >again <<'END'
 echo "$RANK $LOCKSTEP_RESTART_COUNT $LOCKSTEP_KEY $MASTER_PORT" >>starts
-[ $RANK = 0 ] || [ $LOCKSTEP_RESTART_COUNT = 2 ] || exit 4
-[ $LOCKSTEP_RESTART_COUNT = 2 ] || exec sleep 300
+[ $LOCKSTEP_RESTART_COUNT = 2 ] && exit 0
+[ $RANK = 1 ] || exec sleep 300
+until [ "$(grep -c "^. $LOCKSTEP_RESTART_COUNT " starts)" = 2 ]; do sleep 0.01; done
+exit 4
 END
 launch run -n 2 --max-restarts 3 bash again </dev/null
 check "restarts until it works" is "$status" 0

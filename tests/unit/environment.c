@@ -23,7 +23,15 @@ static const char *const names[] = {"RANK",
                                     "PMI_RANK",
                                     "PMI_SIZE",
                                     "MPI_LOCALRANKID",
-                                    "MPI_LOCALNRANKS"};
+                                    "MPI_LOCALNRANKS",
+                                    "SLURM_PROCID",
+                                    "SLURM_NTASKS",
+                                    "SLURM_LOCALID",
+                                    "SLURM_JOB_ID",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "SLURM_STEP_NUM_NODES",
+                                    "SLURM_STEP_NODELIST"};
 
 enum { NAMES = sizeof names / sizeof *names, MOST = 8 };
 
@@ -39,6 +47,8 @@ static void set_environment(const char *const settings[MOST]) {
         setenv(name, equals + 1, 1);
     }
 }
+
+#define SLURM "SLURM_PROCID=5", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1", "SLURM_JOB_ID=1428", "SLURM_STEP_ID=0"
 
 #define MASTER "MASTER_ADDR=10.0.0.7", "MASTER_PORT=29500"
 
@@ -74,6 +84,17 @@ static const struct {
      1,
      NULL},
     {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3"}, "", 0, 1, -1, 0, NULL},
+    /* srun */
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n[03-05,9],z"}, "tcp://n03:29996", 5, 8, 1, 0, NULL},
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", "SLURM_STEP_NUM_NODES=1"}, "tcp://127.0.0.1:29996", 5, 8, 1, 0, NULL},
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", MASTER}, "tcp://10.0.0.7:29500", 5, 8, 1, 0, NULL},
+    {{.init = "file://x"}, {SLURM, "SLURM_STEP_NODELIST=n1"}, "file://x", 5, 8, 1, 0, NULL},
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", "RANK=0", "WORLD_SIZE=1"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=9"}, "", 0, 1, -1, 0, NULL}, /* a batch script */
+    {{0}, {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_STEP_NODELIST=n1"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n[1-2"}, NULL, 0, 0, 0, 0, "SLURM_STEP_NODELIST: \"n[1-2\" is no list of hosts"},
+    {{0}, {"SLURM_PROCID=4", "SLURM_NTASKS=4", "SLURM_STEP_NODELIST=n1"}, NULL, 0, 0, 0, 0, "SLURM_PROCID=4 must be"},
+
     {{0}, {"RANK=", "WORLD_SIZE="}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=::1", "MASTER_PORT=1"}, "tcp://[::1]:1", 1, 2, -1, 0, NULL},
     {{0},
@@ -179,6 +200,34 @@ static void test_rows(void **state) {
     }
 }
 
+static void test_first_host(void **state) {
+    (void)state;
+    static const char *const lists[][2] = {{"a", "a"},
+                                           {"a,b", "a"},
+                                           {"node[01-03,07]", "node01"},
+                                           {"node[7,01-03],x", "node7"},
+                                           {"r[1-2]n[08-09]-ib,z", "r1n08-ib"},
+                                           {"10.0.0.1,10.0.0.2", "10.0.0.1"},
+                                           {"", NULL},
+                                           {",b", NULL},
+                                           {"n[", NULL},
+                                           {"n[]", NULL},
+                                           {"n[1", NULL},
+                                           {"n]", NULL},
+                                           {"n[x-y]", NULL}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char host[LS_HOST_CAPACITY] = "";
+        const ls_status status = ls_slurm_first_host(lists[i][0], host);
+        if (lists[i][1] == NULL ? status != LS_ERR_ARGUMENT : status != LS_OK || strcmp(host, lists[i][1]) != 0) {
+            fail_msg("\"%s\": %s, \"%s\"", lists[i][0], ls_status_name(status), host);
+        }
+    }
+    char list[2 * LS_HOST_CAPACITY], host[LS_HOST_CAPACITY];
+    memset(list, 'x', sizeof list);
+    list[sizeof list - 1] = '\0';
+    assert_int_equal(ls_slurm_first_host(list, host), LS_ERR_ARGUMENT);
+}
+
 static void test_key_and_timeout(void **state) {
     (void)state;
     ls_job job;
@@ -248,6 +297,7 @@ static void test_open_to_others_needs_a_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_host),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_key_and_timeout),
         cmocka_unit_test(test_inherited_socket),
