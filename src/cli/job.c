@@ -517,7 +517,6 @@ static void close_job(job *self) {
         ls_nodes_unwatch(self->options->nodes);
     }
     uv_run(&self->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&self->loop);
     ls_tree_close(&self->tree);
     ls_free(self->ranks);
     if (self->child_fd >= 0) {
@@ -570,15 +569,17 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     self->options = options;
     self->signal_fd = self->child_fd = -1;
     self->launch = (ls_launch){.options = options, .restarts = restarts};
-    ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends that as usual */
-    const int failure = status == LS_OK ? uv_loop_init(&self->loop) : 0;
+    const int failure = uv_loop_init(&self->loop); /* first: libuv gives up the process where descriptors are scarce */
     if (failure != 0) {
-        status = ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
+        ls_free(self);
+        return ls_fail(LS_ERR_IO, "lockstep run: no event loop: %s", uv_strerror(failure));
     }
+    ls_status status = ls_launch_open(&self->launch); /* may wait for other nodes; Ctrl-C ends that as usual */
     if (status == LS_OK) {
         status = run(self, outcome);
         close_job(self);
     }
+    uv_loop_close(&self->loop);
     ls_launch_close(&self->launch);
     ls_free(self);
     return status;

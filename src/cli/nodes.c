@@ -81,6 +81,7 @@ static void notice_silence(int socket, double timeout) {
 typedef struct gathering {
     ls_nodes *nodes;
     ls_connection *guests[MOST_GUESTS]; /* who has not joined yet; NULL: free */
+    size_t welcomed;
     int refused;
 } gathering;
 
@@ -131,16 +132,13 @@ static void turn_away(ls_connection **guest, const char *why) {
 
 static void welcome(gathering *self) {
     const int fd = accept4(self->nodes->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    int place = 0;
-    while (place < MOST_GUESTS && self->guests[place] != NULL) {
-        place++;
-    }
-    if (fd < 0 || place == MOST_GUESTS) {
-        if (fd >= 0) {
-            close(fd);
-        }
+    if (fd < 0) {
         return;
     }
+    /* Where all places are taken whoever came first makes room: strangers who say nothing keep nobody out. */
+    ls_connection **place = &self->guests[self->welcomed++ % MOST_GUESTS];
+    ls_connection_free(*place);
+    *place = NULL;
     uint8_t bytes[LS_SERVER_HELLO_SIZE];
     ls_hello hello = {.keyed = self->nodes->key.size > 0};
     ls_connection *guest = ls_connection_new(fd);
@@ -152,7 +150,7 @@ static void welcome(gathering *self) {
     guest->deadline = ls_deadline_after(greeting_seconds);
     ls_hello_encode(&hello, false, bytes);
     (void)ls_connection_send(guest, bytes, sizeof bytes);
-    self->guests[place] = guest;
+    *place = guest;
 }
 
 static void greet(gathering *self, ls_connection **guest) {

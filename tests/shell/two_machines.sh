@@ -1,0 +1,186 @@
+# Two machines, made of network namespaces joined by a cable that can be cut: launchers and ranks that find each other by
+# IPv4 and IPv6, failures that are told on both, a cut, delay and loss. Needs the right to make namespaces.
+. "$LS_SOURCE/tests/support/checks.sh"
+
+a=lockstep-a-$$
+b=lockstep-b-$$
+end_machines() {
+    end_marked
+    ip netns del "$a" 2>/dev/null
+    ip netns del "$b" 2>/dev/null
+    rm -rf "$scratch"
+}
+trap end_machines EXIT
+skip() {
+    echo "SKIPPED two machines: $1"
+    exit 77
+}
+command -v ip >/dev/null || skip "there is no ip command (Debian: iproute2)"
+ip netns add "$a" 2>err || skip "network namespaces may not be made here: $(head -1 err)"
+ip netns add "$b"
+ip -n "$a" link add cable type veth peer name cable netns "$b" 2>err || skip "no veth devices here: $(head -1 err)"
+
+# address SPACE DEVICE LAST: gives the device addresses and brings it up.
+address() {
+    ip -n "$1" addr add "10.$4.0.$3/24" dev "$2"
+    ip -n "$1" addr add "fd00:$4::$3/64" dev "$2" nodad 2>/dev/null
+    ip -n "$1" link set lo up
+    ip -n "$1" link set "$2" up
+}
+address "$a" cable 1 77
+address "$b" cable 2 77
+meet=10.77.0.1:29500
+(umask 077 && echo "a secret of this test" >key)
+
+# on SPACE COMMAND...
+on() {
+    local space=$1
+    shift
+    LS_TEST_MARK=$mark ip netns exec "$space" "$@"
+}
+# machine K OPTIONS... PROGRAM...: its launcher, in the background, with output in out.K and err.K.
+machine() {
+    local k=$1 space=$a
+    shift
+    [ "$k" = 0 ] || space=$b
+    on "$space" "$lockstep" run --nnodes 2 --node-rank "$k" --rendezvous "$meet" --key-file key "$@" \
+        >out.$k 2>err.$k </dev/null &
+    machines[$k]=$!
+}
+ends() {
+    statuses=
+    local k
+    for k in 0 1; do
+        wait "${machines[$k]}" 2>/dev/null
+        statuses="$statuses${statuses:+ }$?"
+    done
+}
+up() {
+    await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
+}
+down() {
+    rm -f up.* new.*
+}
+cat >sleeper <<'END'
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
+exec sleep 300
+END
+
+# ---- launchers ----
+for meet in 10.77.0.1:29500 "[fd00:77::1]:29500" 0.0.0.0:29500; do
+    where=$meet
+    machine 0 -n 2 bash -c 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCKSTEP_INTERFACE"'
+    [ "$meet" != 0.0.0.0:29500 ] || meet=10.77.0.1:29500
+    machine 1 -n 1 bash -c 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCKSTEP_INTERFACE"'
+    ends
+    net=$([ "${meet#[}" = "$meet" ] && echo 10.77.0. || echo fd00:77::)
+    check "$where: ranks know their place and the cable's address" is "$statuses $(cat out.0 out.1 | sort | tr '\n' ,)" \
+        "0 0 0 3 0 ${net}1,1 3 1 ${net}1,2 3 0 ${net}2,"
+done
+meet=10.77.0.1:29500
+down
+machine 0 -n 1 bash sleeper
+machine 1 -n 1 bash sleeper
+up 2
+kill -9 "$(cat up.1)"
+ends
+check "kill -9 on a rank of the other machine" is "$statuses" "137 137"
+check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) was killed by SIGKILL; 1 here was ended$"
+check "and there" says err.1 "^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL$"
+
+# ---- ranks ----
+has_gloo=$("$lockstep" bench barrier -n 2 --backend gloo --iterations 1 >/dev/null 2>&1 && echo yes)
+train=("$LS_BUILD/examples/perceptron" --seed 3 --quiet)
+models() {
+    sed -n 's/^rank . parameters //p' "$@" | sort | uniq -c | awk '{ print $1, $2 }'
+}
+if [ -z "$has_gloo" ]; then
+    echo "SKIPPED ranks on two machines: there is no backend gloo here"
+    machine 0 -n 1 "${train[@]}" --max-steps 5
+    machine 1 -n 1 "${train[@]}" --max-steps 5
+    ends
+    check "without backend gloo ranks on two machines are told so" is "$statuses $(cat err.0 err.1 | grep -c 'takes backend "gloo": there is no backend')" "1 1 2"
+else
+    launch run -n 4 "${train[@]}" --max-steps 100 </dev/null
+    wanted=$(models out)
+    check "one machine: one model" is "${wanted% *}" 4
+    machine 0 -n 2 "${train[@]}" --max-steps 100
+    machine 1 -n 2 "${train[@]}" --max-steps 100
+    ends
+    check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
+    check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
+    for backend in shm; do
+        machine 0 -n 1 "$lockstep" bench barrier --backend $backend --iterations 1
+        machine 1 -n 1 "$lockstep" bench barrier --backend $backend --iterations 1
+        ends
+        check "backend $backend is refused across machines" says <(cat err.0 err.1) "which do not share memory"
+    done
+
+    # Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
+    by_hand() { # RANK [KEY]
+        local space=$([ "$1" = 0 ] && echo "$a" || echo "$b")
+        RANK=$1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29501 LOCKSTEP_TIMEOUT=${limit:-20} ${2:+env "LOCKSTEP_KEY=$2"} \
+            ip netns exec "$space" env LS_TEST_MARK=$mark "${train[@]}" --max-steps 5 >out.$1 2>err.$1 </dev/null
+    }
+    by_hand 0
+    check "by hand without a key: refused" says err.0 "10.77.0.1 is reachable from other machines, so the job needs a key"
+    limit=2 by_hand 0 "one key" &
+    zero=$!
+    limit=10 by_hand 1 "another key"
+    check "by hand with another key: who came is told" says err.1 "this process has another key than the job"
+    wait "$zero"
+    check "by hand with another key: who waits is told" says err.0 "rank 1 of 2 did not come within 2 s (refused because of a wrong or missing key: 1)"
+    by_hand 0 "one key" &
+    zero=$!
+    by_hand 1 "one key"
+    check "by hand with the key" is "$? $(cat err.1)" "0 "
+    wait "$zero"
+
+    # ---- the cable is cut ----
+    export LOCKSTEP_TIMEOUT=4
+    machine 0 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+    machine 1 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+    up 2
+    sleep 1
+    check "before the cut: training runs" is "$(cat err.0 err.1; kill -0 "${machines[@]}" && echo yes)" yes
+    ip -n "$a" link set cable down
+    cut=$SECONDS
+    ends
+    unset LOCKSTEP_TIMEOUT
+    check "a cut cable ends both sides with a failure" is "$([ "${statuses% *}" != 0 ] && [ "${statuses#* }" != 0 ] && echo yes)" yes
+    check "not long after the timeout" test $((SECONDS - cut)) -le 20
+    for k in 0 1; do
+        check "machine $k says why" says err.$k "rank $((1 - k)) .*within 4 s\|cannot be reached any more"
+    done
+    check "nothing is left" nobody_soon
+    ip -n "$a" link set cable up
+
+    # ---- a slow cable that loses ----
+    slow=$meet
+    if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>err &&
+        tc -n "$b" qdisc add dev cable root netem delay 5ms loss 2%; then
+        echo "delay and loss by netem"
+    elif cc -D_GNU_SOURCE -std=gnu17 -O1 -o slow_link "$LS_SOURCE/tests/tools/slow_link.c" 2>err; then
+        echo "this kernel has no netem ($(head -1 err)): delay and loss by a cable of our own"
+        mkfifo hold
+        LS_TEST_MARK=$mark ./slow_link "$a" "$b" slow 5 2 <hold >ready 2>err &
+        exec 8>hold
+        await says ready ready
+        address "$a" slow 1 78
+        address "$b" slow 2 78
+        slow=10.78.0.1:29500
+    else
+        slow=
+        echo "SKIPPED delay and loss: neither netem nor a compiler is here"
+    fi
+    if [ -n "$slow" ]; then
+        meet=$slow
+        machine 0 -n 2 "${train[@]}" --max-steps 100
+        machine 1 -n 2 "${train[@]}" --max-steps 100
+        ends
+        check "delay and loss: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
+        check "delay and loss: the same model" is "$(models out.0 out.1)" "$wanted"
+        exec 8>&-
+    fi
+fi
+finish
