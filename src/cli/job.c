@@ -261,6 +261,7 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     ls_relay_drain(&rank->error);
     if (fails) {
         ls_failure failure = {.rank = rank->rank, .process = (int)rank->pid, .wait_status = wait_status};
+        failure.blames_other = ls_lines_blames_other(&self->lines, rank->rank);
         ls_node_name_host(failure.text);
         if (self->options->nodes != NULL) {
             ls_nodes_failed(self->options->nodes, &failure);

@@ -61,7 +61,8 @@ static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
  * (process 42 on node3) ended while", "0, which serves the store at". The process is 0 where it is not told.
  */
 static bool read_end(const char *text, int *rank, long *process) {
-    static const char *const ends[] = {" died", " left ", " ended ", ", which serves the store "};
+    static const char *const ends[] = {" died",      " left ",    " ended ", ", which serves the store ",
+                                       " is gone: ", " gave up: "};
     static const char named[] = " (process ";
     char *rest;
     *rank = (int)strtol(text, &rest, 10);
@@ -80,6 +81,21 @@ static bool read_end(const char *text, int *rank, long *process) {
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         if (strncmp(rest, ends[i], strlen(ends[i])) == 0) {
             return true;
+        }
+    }
+    return false;
+}
+
+bool ls_lines_blames_other(const ls_lines *lines, int rank) {
+    static const char word[] = "rank ";
+    for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
+        const char *at = line->speaker->rank == rank && line->speaker->error ? strstr(line->data, word) : NULL;
+        for (; at != NULL; at = strstr(at + 1, word)) {
+            int other;
+            long process;
+            if (read_end(at + sizeof word - 1, &other, &process) && other != rank) {
+                return true;
+            }
         }
     }
     return false;

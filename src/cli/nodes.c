@@ -114,13 +114,13 @@ static void describe_missing(const ls_nodes *nodes, char *text, size_t capacity)
     }
 }
 
-static void report(const ls_nodes *nodes) {
+static void report(ls_nodes *nodes) {
     ls_node_message news = {.word = LS_NODE_NEWS};
     char missing[LS_NODE_TEXT - 32];
     describe_missing(nodes, missing, sizeof missing);
     snprintf(news.text, sizeof news.text, "waiting for %s", missing);
     fprintf(stderr, "lockstep: %s\n", news.text);
-    ls_nodes_tell_all((ls_nodes *)nodes, &news, NULL);
+    ls_nodes_tell_all(nodes, &news, NULL);
 }
 
 static void turn_away(ls_connection **guest, const char *why) {
@@ -418,7 +418,7 @@ static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char
 ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start) {
     char salt[LS_NODE_TEXT];
     *start = (ls_start){.nodes = nodes->options.nodes, .listener = -1, .port = nodes->address.port};
-    nodes->decided = nodes->done = nodes->over = false;
+    nodes->decided = nodes->suspected = nodes->done = nodes->over = false;
     for (int i = 0; i < nodes->count; i++) {
         nodes->others[nodes->first + i].done = false;
     }

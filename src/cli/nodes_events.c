@@ -4,6 +4,8 @@
 
 #include "cli/nodes_state.h"
 
+enum { BLAME_MS = 1000 };
+
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
 }
@@ -25,6 +27,22 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
     nodes->events->failed(nodes->events->user, failure);
 }
 
+static void on_patience(uv_timer_t *timer) {
+    ls_nodes *nodes = timer->data;
+    decide(nodes, &nodes->suspect);
+}
+
+/* On node 0: a rank that blames another is not taken for the first to fail while that one's end may be on its way. */
+static void judge(ls_nodes *nodes, const ls_failure *failure) {
+    if (!failure->blames_other) {
+        decide(nodes, failure);
+    } else if (!nodes->suspected && !nodes->decided) {
+        nodes->suspected = true;
+        nodes->suspect = *failure;
+        uv_timer_start(&nodes->patience, on_patience, BLAME_MS, 0);
+    }
+}
+
 /* On node 0, when nothing runs anywhere; elsewhere, when node 0 is gone. */
 static void conclude(ls_nodes *nodes) {
     bool done = nodes->done && !nodes->over, lost = false;
@@ -35,6 +53,9 @@ static void conclude(ls_nodes *nodes) {
     }
     if (!done) {
         return;
+    }
+    if (nodes->suspected) {
+        decide(nodes, &nodes->suspect);
     }
     nodes->over = true;
     const bool restart = nodes->restart && !lost;
@@ -72,7 +93,8 @@ static void handle(ls_node *node, const ls_node_message *message) {
         failure.rank = numbers[0];
         failure.process = numbers[1];
         failure.wait_status = numbers[2];
-        decide(nodes, &failure);
+        failure.blames_other = numbers[3] != 0;
+        judge(nodes, &failure);
     } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
         failure =
             (ls_failure){.rank = numbers[0], .node = numbers[1], .process = numbers[2], .wait_status = numbers[3]};
@@ -116,6 +138,8 @@ static void on_link(uv_poll_t *poll, int status, int events) {
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events) {
     nodes->loop = loop;
     nodes->events = events;
+    uv_timer_init(loop, &nodes->patience);
+    nodes->patience.data = nodes;
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         int failure = uv_poll_init(loop, &node->poll, node->link->fd);
@@ -130,6 +154,10 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
 }
 
 void ls_nodes_unwatch(ls_nodes *nodes) {
+    if (nodes->patience.data != NULL) { /* it was opened */
+        uv_close((uv_handle_t *)&nodes->patience, NULL);
+        nodes->patience.data = NULL;
+    }
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         if (node->watched) {
@@ -140,12 +168,17 @@ void ls_nodes_unwatch(ls_nodes *nodes) {
 }
 
 void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
-    if (is_zero(nodes) || nodes->others[0].link == NULL) {
+    if (is_zero(nodes)) {
+        judge(nodes, failure);
+        return;
+    }
+    if (nodes->others[0].link == NULL) {
         decide(nodes, failure);
         return;
     }
-    ls_node_message message = {.word = LS_NODE_FAILED,
-                               .numbers = {failure->rank, failure->process, failure->wait_status}};
+    ls_node_message message = {
+        .word = LS_NODE_FAILED,
+        .numbers = {failure->rank, failure->process, failure->wait_status, failure->blames_other}};
     snprintf(message.text, sizeof message.text, "%s", failure->text);
     ls_node_tell(&nodes->others[0], &message);
 }

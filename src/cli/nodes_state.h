@@ -28,7 +28,10 @@ struct ls_nodes {
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
     bool decided;                  /* how this start ends */
-    bool done;                     /* nothing of it runs here any more */
+    bool suspected;                /* node 0: a rank failed that blames another, of which nothing is known yet: */
+    ls_failure suspect;
+    uv_timer_t patience; /* until it is taken for the first to fail */
+    bool done;           /* nothing of it runs here any more */
     bool over;
     bool restart; /* node 0's wish */
 };

@@ -118,12 +118,21 @@ kill -9 "$(cat up.0)"
 ends 0 1
 check "kill -9 on rank 0" is "$statuses" "137 137"
 check "kill -9 on rank 0: named elsewhere" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) was killed by SIGKILL; 1 here was ended$"
-node 0 -n 1 --nnodes 2 --key-file key ./no-such-program
+blames='echo "me: ls_comm_barrier #3: rank 1 is gone: it closed its connection" >&2; exit 1'
+node 0 -n 1 --nnodes 2 --key-file key bash -c "$blames"
+node 1 -n 1 --nnodes 2 --key-file key bash -c 'sleep 0.3; kill -9 $$'
+ends 0 1
+check "a rank that blames another is not the first" is "$statuses" "137 137"
+check "the other one is named" says err.0 "^lockstep: rank 1 (pid [0-9]* on $(hostname)) was killed by SIGKILL$"
+node 0 -n 1 --nnodes 2 --key-file key bash -c "$blames"
 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
-ends 0
-check "a program that is not there" is "$statuses" 127
-kill "${nodes[1]}"
-ends 1
+ends 0 1
+check "unless nothing is heard of that one" is "$statuses" "1 1"
+check "then it is named" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) exited with status 1; 1 here was ended$"
+node 0 -n 1 --nnodes 2 --key-file key ./no-such-program
+LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
+ends 0 1
+check "a program that is not there: its node does not come" is "$statuses" "127 1"
 printf '#!/no/such/interpreter\n' >orphan && chmod +x orphan
 node 0 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 node 1 -n 1 --nnodes 2 --key-file key ./orphan

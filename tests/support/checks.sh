@@ -6,7 +6,8 @@ failed=0
 scratch=$(mktemp -d)
 mark=lockstep-test-$$-$RANDOM$RANDOM # in the environment of everything that `launch` starts, and of nothing else
 lockstep=$LS_BUILD/bin/lockstep
-trap 'end_marked; rm -rf "$scratch"' EXIT
+# Not in what was just forked and dies before it is another program.
+trap '[ "$BASHPID" != $$ ] || clean_up' EXIT
 trap 'exit 143' TERM INT HUP # so that a test runner's time limit cleans up too
 cd "$scratch" || exit 1
 
@@ -19,6 +20,12 @@ end_marked() {
     local pids
     pids=$(marked)
     [ -z "$pids" ] || kill -9 $pids 2>/dev/null
+}
+
+# A script with more to clean away redefines this.
+clean_up() {
+    end_marked
+    rm -rf "$scratch"
 }
 
 # check NAME COMMAND...: the check passes when the command succeeds.

@@ -18,7 +18,7 @@ static const ls_node_message messages[] = {
     {.word = LS_NODE_REFUSED, .text = "node 1 is taken"},
     {.word = LS_NODE_NEWS, .text = "waiting for node 3 of 4"},
     {.word = LS_NODE_START, .numbers = {0, 8, 16}, .text = "00112233445566778899aabbccddeeff"},
-    {.word = LS_NODE_FAILED, .numbers = {9, 2147483647, 256}, .text = "host"},
+    {.word = LS_NODE_FAILED, .numbers = {9, 2147483647, 256, 1}, .text = "host"},
     {.word = LS_NODE_END, .numbers = {-1, 1, 0, -2147483647}, .text = "the launcher is gone"},
     {.word = LS_NODE_SIGNAL, .numbers = {2, 1}},
     {.word = LS_NODE_DONE},
