@@ -46,6 +46,7 @@ typedef struct job {
     bool restart;         /* when done: node 0 says that the job starts again */
     bool failed;          /* `failure` is known: */
     ls_failure failure;   /* the first of the job */
+    ls_failure suspect;   /* the first here, if it blames another */
     int ended_by_failure; /* how many others ran here at that moment */
     int interrupt;        /* the signal that ended the job; 0: none */
     char notice[256];     /* to be said when no write is under way */
@@ -71,6 +72,7 @@ static void signal_job(job *self, int signal, pid_t skip_group) {
 }
 
 static void on_timer(uv_timer_t *timer);
+static void on_failed(void *user, const ls_failure *failure);
 
 static void kill_job(job *self) {
     self->phase = KILLING;
@@ -110,6 +112,9 @@ static bool wants_restart(const job *self) {
 static void settle(job *self) {
     if (self->running > 0 || self->settled) {
         return;
+    }
+    if (self->options->nodes == NULL && !self->failed && self->suspect.blamed >= 0) {
+        on_failed(self, &self->suspect); /* nothing was heard of the one it blames */
     }
     ls_guard_stop(&self->guard);
     pid_t pid;
@@ -242,6 +247,28 @@ static void on_failed(void *user, const ls_failure *failure) {
     }
 }
 
+/*
+ * A rank has failed, or ended in the course of a failure. One that says that another came to its end is not taken for
+ * the first while that one's end may be on its way: ends may be heard of in another order than they came.
+ */
+static void report_end(job *self, const ls_rank *rank, phase before) {
+    const int blamed = ls_lines_blamed(&self->lines, rank->rank);
+    const bool by_us = WIFSIGNALED(rank->wait_status) ? WTERMSIG(rank->wait_status) == SIGTERM || before == KILLING
+                                                      : rank->rank != self->suspect.blamed;
+    if (before != RUNNING && (self->failed || self->suspect.blamed < 0 || blamed >= 0 || by_us)) {
+        return;
+    }
+    ls_failure failure = {
+        .rank = rank->rank, .process = (int)rank->pid, .wait_status = rank->wait_status, .blamed = blamed};
+    ls_node_name_host(failure.text);
+    self->suspect = failure;
+    if (self->options->nodes != NULL) {
+        ls_nodes_failed(self->options->nodes, &failure);
+    } else if (blamed < 0) {
+        on_failed(self, &failure);
+    }
+}
+
 static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     rank->running = false;
     rank->wait_status = wait_status;
@@ -252,34 +279,26 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
         rank->pidfd = -1;
     }
     take_signals(self); /* was it a Ctrl-C that reached it before us? */
-    const bool fails = wait_status != 0 && self->phase == RUNNING;
-    if (fails) {
+    const phase before = self->phase;
+    if (wait_status != 0 && before == RUNNING) {
         self->ended_by_failure = self->running;
         end_job(self, SIGTERM, 0);
     }
     ls_relay_drain(&rank->output);
     ls_relay_drain(&rank->error);
-    if (fails) {
-        ls_failure failure = {.rank = rank->rank, .process = (int)rank->pid, .wait_status = wait_status};
-        failure.blames_other = ls_lines_blames_other(&self->lines, rank->rank);
-        ls_node_name_host(failure.text);
-        if (self->options->nodes != NULL) {
-            ls_nodes_failed(self->options->nodes, &failure);
-        } else {
-            on_failed(self, &failure);
-        }
+    if (wait_status != 0) {
+        report_end(self, rank, before);
     }
     settle(self);
 }
 
-/* Whether we say ourselves that this rank came to its end. */
+/* Whether what we say ourselves explains why this rank came to its end. */
 static bool told_of(void *user, int rank, long process) {
     const job *self = user;
     const ls_rank *local = find_rank(self, rank);
-    if (self->interrupt != 0) {
-        return local != NULL && (process == 0 || local->pid == (pid_t)process);
-    }
-    return self->failed && rank == self->failure.rank && (process == 0 || process == self->failure.process);
+    const bool ours =
+        rank >= 0 && rank < self->launch.start.world && (process == 0 || local == NULL || local->pid == (pid_t)process);
+    return ours && (self->interrupt != 0 || self->failed); /* who ends after the first ends because of it */
 }
 
 /* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
@@ -529,7 +548,7 @@ static void close_job(job *self) {
 /* Ranks that started before one could not, here or elsewhere, are of no use. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
-        ls_failure failure = {.rank = -1};
+        ls_failure failure = {.rank = -1, .blamed = -1};
         ls_node_name_host(failure.text);
         const size_t used = strlen(failure.text);
         snprintf(failure.text + used, sizeof failure.text - used, ": %.400s", reason);
@@ -569,6 +588,7 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     }
     self->options = options;
     self->signal_fd = self->child_fd = -1;
+    self->suspect.blamed = -1;
     self->launch = (ls_launch){.options = options, .restarts = restarts};
     const int failure = uv_loop_init(&self->loop); /* first: libuv gives up the process where descriptors are scarce */
     if (failure != 0) {

@@ -86,7 +86,7 @@ static bool read_end(const char *text, int *rank, long *process) {
     return false;
 }
 
-bool ls_lines_blames_other(const ls_lines *lines, int rank) {
+int ls_lines_blamed(const ls_lines *lines, int rank) {
     static const char word[] = "rank ";
     for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
         const char *at = line->speaker->rank == rank && line->speaker->error ? strstr(line->data, word) : NULL;
@@ -94,11 +94,11 @@ bool ls_lines_blames_other(const ls_lines *lines, int rank) {
             int other;
             long process;
             if (read_end(at + sizeof word - 1, &other, &process) && other != rank) {
-                return true;
+                return other;
             }
         }
     }
-    return false;
+    return -1;
 }
 
 /* Whether the line only tells of an end that the launcher tells of. */

@@ -67,8 +67,8 @@ void ls_lines_interrupted(ls_lines *lines);
  */
 bool ls_lines_failed(ls_lines *lines, int rank, const char *remark);
 
-/* Whether the rank has just said, in Lockstep's words, that another one came to its end. */
-bool ls_lines_blames_other(const ls_lines *lines, int rank);
+/* Of which other rank the rank has just said, in Lockstep's words, that it came to its end; -1: of none. */
+int ls_lines_blamed(const ls_lines *lines, int rank);
 
 /* Writes out all that is held. */
 void ls_lines_flush(ls_lines *lines);

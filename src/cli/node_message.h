@@ -14,7 +14,7 @@ typedef enum ls_node_word {
     LS_NODE_REFUSED, /* to a node that cannot join: why */
     LS_NODE_NEWS,    /* to the others: something to tell the person who waits there */
     LS_NODE_START,   /* to the others: restarts, first rank, world size; what the start's key is derived from */
-    LS_NODE_FAILED,  /* to node 0: rank, process, status, whether it blames another; host */
+    LS_NODE_FAILED,  /* to node 0: rank, process, status, whom it blames; host */
     LS_NODE_END,     /* to the others: rank (-1: a node), node, process, status; host or reason */
     LS_NODE_SIGNAL,  /* both ways: signal, node */
     LS_NODE_DONE,    /* to node 0: nothing of the job runs here any more */

@@ -34,7 +34,7 @@ typedef struct ls_failure {
     int rank; /* -1: a node was lost */
     int node;
     int process;
-    bool blames_other;       /* the rank said that another one failed before */
+    int blamed;              /* the rank that it said had failed before; -1: none */
     int wait_status;         /* of the rank, as waitpid has it */
     char text[LS_NODE_TEXT]; /* the rank's host; of a node, the whole sentence */
 } ls_failure;

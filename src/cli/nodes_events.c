@@ -34,7 +34,7 @@ static void on_patience(uv_timer_t *timer) {
 
 /* On node 0: a rank that blames another is not taken for the first to fail while that one's end may be on its way. */
 static void judge(ls_nodes *nodes, const ls_failure *failure) {
-    if (!failure->blames_other) {
+    if (failure->blamed < 0) {
         decide(nodes, failure);
     } else if (!nodes->suspected && !nodes->decided) {
         nodes->suspected = true;
@@ -69,7 +69,7 @@ static void conclude(ls_nodes *nodes) {
 
 static void lose(ls_node *node, const char *why) {
     ls_nodes *nodes = node->nodes;
-    ls_failure failure = {.rank = -1, .node = node->number};
+    ls_failure failure = {.rank = -1, .node = node->number, .blamed = -1};
     snprintf(failure.text, sizeof failure.text, "the launcher of node %d, on %s, cannot be reached any more: %.300s",
              node->number, node->host, why);
     uv_poll_stop(&node->poll);
@@ -87,17 +87,17 @@ static void lose(ls_node *node, const char *why) {
 static void handle(ls_node *node, const ls_node_message *message) {
     ls_nodes *nodes = node->nodes;
     const int *numbers = message->numbers;
-    ls_failure failure = {.node = node->number};
+    ls_failure failure = {.node = node->number, .blamed = -1};
     snprintf(failure.text, sizeof failure.text, "%s", message->text);
     if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
         failure.rank = numbers[0];
         failure.process = numbers[1];
         failure.wait_status = numbers[2];
-        failure.blames_other = numbers[3] != 0;
+        failure.blamed = numbers[3];
         judge(nodes, &failure);
     } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
-        failure =
-            (ls_failure){.rank = numbers[0], .node = numbers[1], .process = numbers[2], .wait_status = numbers[3]};
+        failure = (ls_failure){
+            .rank = numbers[0], .node = numbers[1], .process = numbers[2], .wait_status = numbers[3], .blamed = -1};
         snprintf(failure.text, sizeof failure.text, "%s", message->text);
         decide(nodes, &failure);
     } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
@@ -176,9 +176,8 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
         decide(nodes, failure);
         return;
     }
-    ls_node_message message = {
-        .word = LS_NODE_FAILED,
-        .numbers = {failure->rank, failure->process, failure->wait_status, failure->blames_other}};
+    ls_node_message message = {.word = LS_NODE_FAILED,
+                               .numbers = {failure->rank, failure->process, failure->wait_status, failure->blamed}};
     snprintf(message.text, sizeof message.text, "%s", failure->text);
     ls_node_tell(&nodes->others[0], &message);
 }

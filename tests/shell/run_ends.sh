@@ -80,10 +80,20 @@ launch run -n 2 bash -c 'if [ $RANK = 1 ]; then echo $$ >new.pid; mv new.pid pid
     echo "me: ls_comm_barrier #3: rank 1 (process $(cat pid)) died" >&2; echo "rank 1 (process 1) died" >&2' </dev/null
 check "a death that the launcher tells of is told once" is "$(grep -c 'rank 1 (p' err)" 2
 check "another one is not it" says err "^rank 1 (process 1) died"
-LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'for i in 1 2 3 4; do echo "$RANK err $i" >&2; sleep 0.03; echo "$RANK out $i"; sleep 0.03; done' \
+# The launcher reads two pipes: only what it has had the time to read one by one has an order for it.
+LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'for i in 1 2; do echo "$RANK err $i" >&2; sleep 0.15; echo "$RANK out $i"; sleep 0.15; done' \
     >out 2>&1 </dev/null
-check "what one rank says to both outputs stays in order" is "$(grep ^1 out | tr '\n' ,)" \
-    "1 err 1,1 out 1,1 err 2,1 out 2,1 err 3,1 out 3,1 err 4,1 out 4,"
+check "what one rank says to both outputs stays in order" is "$(grep ^1 out | tr '\n' ,)" "1 err 1,1 out 1,1 err 2,1 out 2,"
+
+# Whoever says that another rank is gone is not the first to fail, though it may be the first of which we hear.
+blame='if [ $RANK = 0 ]; then until [ -e ready ]; do :; done
+    echo "me: ls_comm_barrier #3: rank 1 is gone: it closed its connection" >&2; exit 1; fi; trap "" TERM; : >ready;'
+launch run -n 2 bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
+check "a rank that blames another is not the first" is "$status" 137
+check "it is not even shown" is "$(cat err)" "$(sed -n '/^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended$/p' err | head -1)"
+rm -f ready
+launch run -n 2 bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
+check "unless that one was well" is "$status $(sed 's/.*(/(/' err)" "1 (rank 0, exit status 1)"
 
 # The first failure is the one that is told, though the others fail too as soon as they see it.
 for i in 1 2 3 4 5; do

@@ -37,6 +37,13 @@ on() {
     shift
     LS_TEST_MARK=$mark ip netns exec "$space" "$@"
 }
+# After a cut: the cable works again, and nobody remembers that it did not.
+mend() {
+    ip -n "$a" link set cable up
+    await bash -c "ip -n '$a' link show cable | grep -q LOWER_UP && ip -n '$b' link show cable | grep -q LOWER_UP"
+    ip -n "$a" neigh flush dev cable
+    ip -n "$b" neigh flush dev cable
+}
 # machine K OPTIONS... PROGRAM...: its launcher, in the background, with output in out.K and err.K.
 machine() {
     local k=$1 space=$a
@@ -113,10 +120,18 @@ mpirun_here() {
 openmpi=(mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm_rsh_agent "$scratch/agent" --mca btl tcp,self
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:2,10.77.0.2:2)
 mpich=(mpirun.mpich -launcher ssh -launcher-exec "$scratch/agent" -iface cable -hosts 10.77.0.1:2,10.77.0.2:2)
-if mpirun_here openmpi; then
-    on "$a" "${openmpi[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
+mpirun_here openmpi && has_openmpi=yes || has_openmpi=
+if [ -n "$has_openmpi" ]; then
+    on "$a" timeout 100 "${openmpi[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
     check "Open MPI: ends well" is $? 0
     check "Open MPI: the model of one machine" is "$(models out)" "$wanted"
+fi
+if mpirun_here mpich; then
+    on "$a" timeout 100 "${mpich[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
+    check "MPICH: ends well" is $? 0
+    check "MPICH: the model of one machine" is "$(models out)" "$wanted"
+fi
+if [ -n "$has_openmpi" ]; then
     # mpirun itself waits for its helper beyond the cut; the ranks do not.
     down
     LOCKSTEP_TIMEOUT=3 on "$a" "${openmpi[@]}" -x LOCKSTEP_TIMEOUT -np 2 --map-by node bash -c \
@@ -127,12 +142,7 @@ if mpirun_here openmpi; then
     check "Open MPI, a cut cable: a rank fails with the timeout" await says err "rank [01] did not .* this call within 3 s"
     end_marked
     wait 2>/dev/null
-    ip -n "$a" link set cable up
-fi
-if mpirun_here mpich; then
-    on "$a" "${mpich[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
-    check "MPICH: ends well" is $? 0
-    check "MPICH: the model of one machine" is "$(models out)" "$wanted"
+    mend
 fi
 
 # ---- ranks that meet through a store ----
@@ -153,6 +163,20 @@ else
     ends
     check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
     check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
+
+    for rank in 1 2; do
+        down
+        for k in 0 1; do
+            machine $k -n 2 bash -c 'echo $$ >new.$RANK; mv new.$RANK up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+        done
+        up 4
+        sleep 0.5
+        kill -9 "$(cat up.$rank)"
+        ends
+        check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
+        check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
+            "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; 1 here was ended$")" "2 2"
+    done
 
     # Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
     by_hand() { # RANK [KEY]
@@ -191,15 +215,15 @@ else
         check "machine $k says why" says err.$k "rank $((1 - k)) .*within 4 s\|cannot be reached any more"
     done
     check "nothing is left" nobody_soon
-    ip -n "$a" link set cable up
+    mend
 
     # ---- a slow cable that loses ----
     slow=$meet
-    if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>err &&
+    if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>netem &&
         tc -n "$b" qdisc add dev cable root netem delay 5ms loss 2%; then
         echo "delay and loss by netem"
-    elif cc -D_GNU_SOURCE -std=gnu17 -O1 -o slow_link "$LS_SOURCE/tests/tools/slow_link.c" 2>err; then
-        echo "this kernel has no netem ($(head -1 err)): delay and loss by a cable of our own"
+    elif cc -D_GNU_SOURCE -std=gnu17 -O1 -o slow_link "$LS_SOURCE/tests/tools/slow_link.c"; then
+        echo "this kernel has no netem ($(head -1 netem)): delay and loss by a cable of our own"
         mkfifo hold
         LS_TEST_MARK=$mark ./slow_link "$a" "$b" slow 5 2 <hold >ready 2>err &
         exec 8>hold
