@@ -514,8 +514,11 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {
-        ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d of %d)", self->launch.restarts + 1,
-                      self->options->most_restarts);
+        char most[24] = ""; /* on several machines node 0's counts, and it may be the only one that was told */
+        if (self->options->most_restarts > self->launch.restarts) {
+            snprintf(most, sizeof most, " of %d", self->options->most_restarts);
+        }
+        ls_outlet_say(&self->error, "lockstep: restarting the job (restart %d%s)", self->launch.restarts + 1, most);
     }
 }
 

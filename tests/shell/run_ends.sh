@@ -1,13 +1,6 @@
 # `lockstep run`: how jobs end, wanted and unwanted, and that nothing of them is left.
 . "$LS_SOURCE/tests/support/checks.sh"
 
-# Programs tell that they run by making the file up.RANK; `up N` waits for that.
-up() {
-    await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
-}
-down() {
-    rm -f up.* new.* got.*
-}
 pid_of() {
     cat "up.$1"
 }

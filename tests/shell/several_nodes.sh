@@ -21,12 +21,6 @@ ends() {
         statuses="$statuses${statuses:+ }$?"
     done
 }
-up() {
-    await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
-}
-down() {
-    rm -f up.* new.*
-}
 cat >sleeper <<'END'
 echo $$ >new.$RANK && mv new.$RANK up.$RANK
 exec sleep 300
@@ -101,6 +95,21 @@ check "a node 0 that does not come" says err.1 "node 0 did not serve the launche
 place=0.0.0.0:$port node 0 -n 1 --nnodes 2 bash who
 ends 0
 check "listening for others without a key is refused" says err.0 "0.0.0.0 is reachable from other machines, so the job needs a key"
+
+node 0 -n 1 --nnodes 2 --key-file key bash who
+await bash -c "exec 3<>/dev/tcp/127.0.0.1/$port" 2>/dev/null
+for i in $(seq 150); do # more than there are places for; some say nothing, some nonsense, some half of something
+    { exec 5<>/dev/tcp/127.0.0.1/$port && case $((i % 3)) in
+        1) head -c $((i * 7)) /dev/urandom >&5 ;;
+        2) printf 'LOCKSTEP\1\0\1\0' >&5 ;;
+    esac; } 2>/dev/null
+    eval "exec $((10 + i))<&5 5<&-"
+done
+node 1 -n 1 --nnodes 2 --key-file key bash who
+ends 0 1
+for i in $(seq 150); do eval "exec $((10 + i))<&-"; done
+check "strangers who say nothing or nonsense keep nobody out" is "$statuses $(cat err.1)" "0 0 "
+check "nor do they come in" is "$(cat out.0 out.1 | wc -l)" 2
 
 # ---- failures ----
 node 0 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'

@@ -61,12 +61,6 @@ ends() {
         statuses="$statuses${statuses:+ }$?"
     done
 }
-up() {
-    await bash -c "[ \$(ls up.* 2>/dev/null | wc -l) -ge $1 ]"
-}
-down() {
-    rm -f up.* new.*
-}
 cat >sleeper <<'END'
 echo $$ >new.$RANK && mv new.$RANK up.$RANK
 exec sleep 300
@@ -94,7 +88,7 @@ check "kill -9 on a rank of the other machine" is "$statuses" "137 137"
 check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) was killed by SIGKILL; 1 here was ended$"
 check "and there" says err.1 "^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL$"
 
-# ---- mpirun ----
+# ---- ranks that meet through a store ----
 train=("$LS_BUILD/examples/perceptron" --seed 3 --quiet)
 models() {
     sed -n 's/^rank . parameters //p' "$@" | sort | uniq -c | awk '{ print $1, $2 }'
@@ -102,50 +96,6 @@ models() {
 launch run -n 4 "${train[@]}" --max-steps 60 </dev/null
 wanted=$(models out)
 check "four ranks on one machine: one model" is "${wanted% *}" 4
-cat >agent <<END
-#!/bin/bash
-# How mpirun comes to a machine: [OPTIONS] HOST COMMAND...
-while [ "\${1#-}" != "\$1" ]; do shift; done
-space=\$([ "\$1" = 10.77.0.1 ] && echo "$a" || echo "$b")
-shift
-exec ip netns exec "\$space" bash -c "\$*"
-END
-chmod +x agent
-mpirun_here() {
-    command -v "mpirun.$1" >/dev/null && [ -e "$LS_BUILD/lib/lockstep-mpi_$1.so" ] || {
-        echo "SKIPPED mpirun of $1 over two machines: it, or its module, is not here"
-        return 1
-    }
-}
-openmpi=(mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm_rsh_agent "$scratch/agent" --mca btl tcp,self
-    --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 --host 10.77.0.1:2,10.77.0.2:2)
-mpich=(mpirun.mpich -launcher ssh -launcher-exec "$scratch/agent" -iface cable -hosts 10.77.0.1:2,10.77.0.2:2)
-mpirun_here openmpi && has_openmpi=yes || has_openmpi=
-if [ -n "$has_openmpi" ]; then
-    on "$a" timeout 100 "${openmpi[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
-    check "Open MPI: ends well" is $? 0
-    check "Open MPI: the model of one machine" is "$(models out)" "$wanted"
-fi
-if mpirun_here mpich; then
-    on "$a" timeout 100 "${mpich[@]}" -np 4 "${train[@]}" --max-steps 60 >out 2>err </dev/null
-    check "MPICH: ends well" is $? 0
-    check "MPICH: the model of one machine" is "$(models out)" "$wanted"
-fi
-if [ -n "$has_openmpi" ]; then
-    # mpirun itself waits for its helper beyond the cut; the ranks do not.
-    down
-    LOCKSTEP_TIMEOUT=3 on "$a" "${openmpi[@]}" -x LOCKSTEP_TIMEOUT -np 2 --map-by node bash -c \
-        ': >up.$OMPI_COMM_WORLD_RANK; exec "$@"' - "${train[@]}" --epochs 1000000 >out 2>err </dev/null &
-    up 2
-    sleep 2
-    ip -n "$a" link set cable down
-    check "Open MPI, a cut cable: a rank fails with the timeout" await says err "rank [01] did not .* this call within 3 s"
-    end_marked
-    wait 2>/dev/null
-    mend
-fi
-
-# ---- ranks that meet through a store ----
 machine 0 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
 machine 1 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
 ends
