@@ -141,7 +141,8 @@ typedef ls_status (*ls_closure)(void *argument, double *loss);
  * ls_conjugate_gradient go through up to max_iterations directions, any other evaluates once and does
  * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step. On many ranks the closure must leave the same
  * loss and gradients on all of them (ls_allreduce); they then take the same steps. LS_ERR_STATE when the loss is not
- * finite; a failure leaves the parameters where they were when the last direction was chosen.
+ * finite. After a failure the parameters are where the search in which it came began, or, with fixed steps, where the
+ * loss was evaluated last.
  */
 LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument,
                                            double *loss) LS_WARN_UNUSED;
