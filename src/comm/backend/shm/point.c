@@ -368,7 +368,8 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
         write_part(shm, to, packet, LS_SHM_FIRST, call, 0);
         return LS_OK;
     }
-    ls_shm_sending *sending = make_sending(shm, call, fits || !shm->pulls ? LS_SHM_FIRST : LS_SHM_REMOTE);
+    const bool streams = bytes <= LS_SHM_STREAM_MOST || !shm->pulls;
+    ls_shm_sending *sending = make_sending(shm, call, streams ? LS_SHM_FIRST : LS_SHM_REMOTE);
     if (sending == NULL) {
         return LS_ERR_MEMORY;
     }

@@ -31,12 +31,16 @@
 #define LS_SHM_PACKET_MORE_16 ((size_t)2048)
 #define LS_SHM_PACKET_MORE_64 ((size_t)512)
 
+/* A message up to this goes as a stream of packets, copied at both ends at once, else it is read from the sender's
+ * memory, which occupies the receiver alone. */
+#define LS_SHM_STREAM_MOST ((size_t)1 << 20)
+
 /* For tests: every size above at which something changes. Add to it whatever is added there. */
 #define LS_SHM_SWITCH_OVERS                                                                                            \
     {                                                                                                                  \
         LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \
             LS_SHM_WHOLE_MORE, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4, LS_SHM_WHOLE_2,           \
-            LS_SHM_PULL_LEAST, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST                                                     \
+            LS_SHM_PULL_LEAST, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST                                 \
     }
 
 #endif
