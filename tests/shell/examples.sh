@@ -119,6 +119,20 @@ check "perceptron: the same seed, the same bits" is "$(hashes)" "$first"
 launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 8 </dev/null
 check "perceptron: another seed, another model" test "$(hashes)" != "$first"
 
+# ---- tensors between ranks ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/isend_recv_wait" </dev/null
+    check "isend_recv_wait on $ranks: ends well" is "$status" 0
+    check "isend_recv_wait on $ranks: the gradient is 2 everywhere" is "$(grep -c 'gradient 2$' out)" $ranks
+    launch run -n $ranks "$examples/heat" --points 20 --steps 30 --iterations 30 </dev/null
+    check "heat on $ranks: ends well" is "$status" 0
+    check "heat on $ranks: fits" holds "$(sed -n 's/^iteration 29: error //p' out) < 0.01"
+    cp out heat.$ranks
+    check "heat on $ranks: as on one" cmp -s heat.1 heat.$ranks
+done
+launch run -n 3 "$examples/heat" --points 2 </dev/null
+check "heat: more ranks than points" says err "2 points cannot be divided over 3 ranks"
+
 # ---- the two on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
     echo "SKIPPED fashion_mnist and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
@@ -196,6 +210,17 @@ if script --version >/dev/null 2>&1; then
 else
     echo "SKIPPED progress on a terminal: no script here (Debian: bsdutils)"
 fi
+
+# ---- a model in stages ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/pipeline" --max-steps 5 --hidden 32 </dev/null
+    check "pipeline on $ranks: ends well" is "$status" 0
+    check "pipeline on $ranks: a stage on each rank" is "$(grep -c '^rank [0-2] stage of [0-9]* parameters$' out)" $ranks
+    check "pipeline on $ranks: throughput" holds "$(number throughput) > 0"
+    check "pipeline on $ranks: learns (accuracy $(number 'test accuracy'))" holds "$(number 'test accuracy') > 0.2"
+done
+launch run -n 2 "$examples/pipeline" --max-steps 5 --hidden 32 --gpipe </dev/null
+check "pipeline: GPipe ends well" is "$status" 0
 
 # ---- by hand: two processes that only know an address ----
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')

@@ -1,0 +1,132 @@
+/*
+ * Which initial heat led to what is measured later? A rod is divided over the ranks; every step of the solver takes the
+ * outermost points of the neighbours (the halo). The state after 100 steps is known, the state before them is fitted by
+ * gradient descent through all steps and all messages. The answer does not depend on the number of ranks.
+ *
+ *     lockstep run -n 2 build/examples/heat
+ */
+#include <math.h>
+
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+
+static long points = 64;
+static long steps = 100;
+static long iterations = 60;
+
+static const argument options[] = {
+    {"--points", ARGUMENT_SIZE, &points, "of the rod, divided over the ranks (64)"},
+    {"--steps", ARGUMENT_SIZE, &steps, "of the solver (100)"},
+    {"--iterations", ARGUMENT_SIZE, &iterations, "of the fit (60)"},
+};
+
+static const double diffusion = 0.25; /* of a point's difference to its neighbours, per step */
+
+/* This rank's part of the rod: `count` points from `start` on. */
+typedef struct part {
+    ls_comm *comm;
+    int64_t start;
+    int64_t count;
+} part;
+
+static part part_of(ls_comm *comm) {
+    const int64_t rank = ls_comm_rank(comm);
+    const int64_t more = points % ls_comm_size(comm);
+    return (part){.comm = comm,
+                  .start = points / ls_comm_size(comm) * rank + (rank < more ? rank : more),
+                  .count = points / ls_comm_size(comm) + (rank < more)};
+}
+
+/* The point next to ours on rank `other`, which gets our `edge`; the end of the rod lets no heat out. */
+static ls_tensor *neighbour(const part *p, ls_tensor *edge, int other) {
+    if (other < 0 || other >= ls_comm_size(p->comm)) {
+        return edge;
+    }
+    ls_handle *sent = ls_isend(p->comm, edge, other, 0);
+    ls_tensor *halo = ls_recv(p->comm, LS_SHAPE(1), LS_F64, other, 0);
+    ls_wait(sent);
+    return halo;
+}
+
+static ls_tensor *solve(const part *p, ls_tensor *heat) {
+    const int rank = ls_comm_rank(p->comm);
+    for (long step = 0; step < steps; step++) {
+        ls_tensor *left = neighbour(p, ls_narrow(heat, 0, 0, 1), rank - 1);
+        ls_tensor *right = neighbour(p, ls_narrow(heat, 0, p->count - 1, 1), rank + 1);
+        ls_tensor *wide = ls_concat((ls_tensor *[]){left, heat, right}, 3, 0);
+        ls_tensor *around = ls_add(ls_narrow(wide, 0, 0, p->count), ls_narrow(wide, 0, 2, p->count));
+        heat = ls_add(heat, ls_mul(ls_sub(around, ls_mul(heat, 2)), diffusion));
+    }
+    return heat;
+}
+
+/* The heat that was there in truth: two smooth hills. */
+static ls_tensor *true_heat(const part *p) {
+    ls_tensor *heat = ls_empty(LS_SHAPE(p->count), LS_F64);
+    for (int64_t i = 0; heat != NULL && i < p->count; i++) {
+        const double x = ((double)(p->start + i) + 0.5) / (double)points;
+        ((double *)ls_data(heat))[i] = exp(-80 * pow(x - 0.3, 2)) + 0.5 * exp(-120 * pow(x - 0.75, 2));
+    }
+    return heat;
+}
+
+/* One step of descent; *error becomes the mean squared difference to the measured state, over the whole rod. */
+static ls_status descend(const part *p, ls_tensor *guess, ls_tensor *measured, ls_optimizer *optimizer, double *error) {
+    ls_scope *scope = ls_scope_begin();
+    ls_optimizer_zero_grad(optimizer);
+    ls_tensor *loss = ls_sum(ls_square(ls_sub(solve(p, guess), measured)));
+    ls_status status = ls_backward(loss); /* of the sum over ranks: the whole rod's loss */
+    *error = status == LS_OK ? ls_item(loss) / (double)points : 0;
+    status = status == LS_OK ? ls_optimizer_step(optimizer) : status;
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+static ls_status fit(const part *p, ls_tensor *guess, ls_tensor *measured, ls_optimizer *optimizer) {
+    for (long i = 0; i < iterations; i++) {
+        double error = 0;
+        ls_status status = descend(p, guess, measured, optimizer, &error);
+        if (status == LS_OK) {
+            status = ls_comm_allreduce(p->comm, &error, &error, 1, LS_F64, LS_SUM, NULL);
+        }
+        if (status != LS_OK) {
+            return status;
+        }
+        if (ls_comm_rank(p->comm) == 0 && (i % 10 == 0 || i == iterations - 1)) {
+            printf("iteration %ld: error %.6e\n", i, error);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status run(ls_comm *world) {
+    const part p = part_of(world);
+    if (points < ls_comm_size(world)) {
+        return ls_error_set(LS_ERR_ARGUMENT, "%ld points cannot be divided over %d ranks", points, ls_comm_size(world));
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *measured = solve(&p, true_heat(&p));
+    ls_tensor *guess = ls_zeros(LS_SHAPE(p.count), LS_F64);
+    ls_optimizer *optimizer = ls_sgd(NULL, &(ls_sgd_options){.learning_rate = 0.4, .momentum = 0.9});
+    ls_status status = optimizer != NULL ? ls_set_requires_grad(guess, true) : ls_error_status();
+    if (status == LS_OK) {
+        status = ls_optimizer_add_group(optimizer, &guess, 1, NULL);
+    }
+    if (status == LS_OK) {
+        status = fit(&p, guess, measured, optimizer);
+    }
+    ls_optimizer_free(optimizer);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+int main(int argc, char **argv) {
+    ARGUMENTS_READ(argc, argv, "Finds the heat of a rod from what is left of it 100 steps later.", options);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "heat: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,40 @@
+/*
+ * mpi4torch's ring: every rank sends a tensor to the next one and adds what it gets from the one before. The gradient
+ * of the sum of all ranks' results by each tensor is 2: one from its own rank, one from the next. Nothing has to be
+ * said about the order of the messages on the way back.
+ *
+ *     lockstep run -n 3 build/examples/isend_recv_wait
+ */
+#include <stdio.h>
+
+#include <lockstep/lockstep.h>
+
+static ls_status run(ls_comm *comm) {
+    const int rank = ls_comm_rank(comm);
+    const int size = ls_comm_size(comm);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = ls_full(LS_SHAPE(1), LS_F32, 1 + rank);
+    ls_status status = ls_set_requires_grad(a, true);
+
+    ls_handle *sent = ls_isend(comm, a, (rank + 1) % size, 0);
+    ls_tensor *b = ls_recv(comm, LS_SHAPE(1), LS_F32, (rank + size - 1) % size, 0);
+    ls_wait(sent);
+    ls_tensor *sum = ls_add(a, b);
+    if (status == LS_OK) {
+        status = ls_backward(sum);
+    }
+    if (status == LS_OK) {
+        printf("rank %d: %g + %g = %g, gradient %g\n", rank, ls_item(a), ls_item(b), ls_item(sum), ls_item(ls_grad(a)));
+    }
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+int main(void) {
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "isend_recv_wait: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}

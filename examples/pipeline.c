@@ -1,0 +1,129 @@
+/*
+ * A perceptron on Fashion-MNIST cut into stages, one per rank: while one stage works on a part of a batch, the next
+ * works on the part before. The model learns what it would learn in one piece.
+ *
+ *     lockstep run -n 2 build/examples/pipeline
+ */
+#include <inttypes.h>
+
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+
+static const char *data = "/usr/share/datasets/fashion-mnist";
+static long epochs = 1;
+static long batch_size = 256;
+static long hidden = 512;
+static long micro_batches = 8;
+static long max_steps = 0;
+static long seed = 1;
+static bool gpipe;
+
+static const argument options[] = {
+    {"--data", ARGUMENT_TEXT, &data, "folder of the four IDX files"},
+    {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (1)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per step (256)"},
+    {"--hidden", ARGUMENT_SIZE, &hidden, "width of the hidden layers (512)"},
+    {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "parts of a batch that follow each other (8)"},
+    {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
+    {"--gpipe", ARGUMENT_FLAG, &gpipe, "all parts forwards, then all backwards"},
+};
+
+static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
+    return ls_cross_entropy(output, target, NULL);
+}
+
+/* The same batches on every rank: the first stage takes the pictures, the last the labels. */
+static ls_loader *open_data(bool train) {
+    ls_dataset *set =
+        ls_dataset_preload(ls_dataset_flatten(ls_dataset_normalize(ls_mnist_dataset(data, train), 0.2860, 0.3530)));
+    return ls_loader_new(set,
+                         &(ls_loader_options){.batch_size = batch_size, .seed = (uint64_t)seed, .no_shuffle = !train});
+}
+
+static ls_module *build_model(ls_comm *world) {
+    ls_module *model =
+        ls_sequential(ls_nn_linear(784, hidden), ls_nn_relu(), ls_nn_linear(hidden, hidden), ls_nn_relu(),
+                      ls_nn_linear(hidden, hidden), ls_nn_relu(), ls_nn_linear(hidden, 10));
+    return ls_pipeline(model, world,
+                       &(ls_pipeline_options){.micro_batches = (int)micro_batches,
+                                              .schedule = gpipe ? LS_PIPELINE_GPIPE : LS_PIPELINE_1F1B});
+}
+
+static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, long *samples) {
+    long step = 0;
+    ls_status status = LS_OK;
+    for (long epoch = 0; epoch < epochs && status == LS_OK; epoch++) {
+        ls_batch batch;
+        bool more = true;
+        while (status == LS_OK && (max_steps == 0 || step < max_steps)) {
+            status = ls_loader_next(loader, &batch, &more);
+            if (status != LS_OK || !more) {
+                break;
+            }
+            ls_optimizer_zero_grad(optimizer);
+            status = ls_pipeline_backward(model, batch.input, batch.target, criterion, NULL);
+            status = status == LS_OK ? ls_optimizer_step(optimizer) : status;
+            *samples += (long)batch.count;
+            step++;
+        }
+    }
+    return status;
+}
+
+static ls_status test(ls_module *model, ls_loader *loader, double *accuracy) {
+    double right = 0;
+    double all = 0;
+    ls_batch batch;
+    bool more = true;
+    ls_status status = ls_loader_next(loader, &batch, &more);
+    while (status == LS_OK && more) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *best = ls_argmax(ls_forward(model, batch.input), 1, false);
+        right += ls_item(ls_sum(ls_to(ls_eq(best, batch.target), LS_F64)));
+        all += (double)batch.count;
+        status = ls_scope_end(scope);
+        status = status == LS_OK ? ls_loader_next(loader, &batch, &more) : status;
+    }
+    *accuracy = right / all;
+    return status;
+}
+
+static ls_status run(ls_comm *world) {
+    ls_seed((uint64_t)seed);
+    ls_loader *training = open_data(true);
+    ls_loader *testing = training != NULL ? open_data(false) : NULL;
+    ls_module *model = testing != NULL ? build_model(world) : NULL;
+    ls_optimizer *optimizer = model != NULL ? ls_adam(model, NULL) : NULL;
+    ls_status status = optimizer != NULL ? LS_OK : ls_error_status();
+    long samples = 0;
+    double accuracy = 0;
+    const double began = ls_clock_seconds();
+    if (status == LS_OK) {
+        status = train(model, optimizer, training, &samples);
+    }
+    const double seconds = ls_clock_seconds() - began;
+    if (status == LS_OK) {
+        status = test(model, testing, &accuracy);
+        printf("rank %d stage of %" PRId64 " parameters\n", ls_comm_rank(world), ls_module_size(model));
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0) {
+        printf("throughput: %.0f samples/s\ntest accuracy: %.4f\n", (double)samples / seconds, accuracy);
+    }
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    ls_loader_free(training);
+    ls_loader_free(testing);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    ARGUMENTS_READ(argc, argv, "Trains a perceptron on Fashion-MNIST in stages, one per rank.", options);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "pipeline: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
