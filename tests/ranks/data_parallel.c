@@ -230,7 +230,7 @@ static ls_status compare_dtypes(ls_comm *world, training t) {
 /* ---- the tests --------------------------------------------------------------------------------------------------- */
 
 /* Divisible by all numbers of ranks; then shares that differ; then fewer samples than ranks. */
-static const int usual_batches[] = {12, 24, 12, 12, 0};
+static const int usual_batches[] = {60, 120, 60, 60, 0};
 static const int uneven_batches[] = {7, 12, 9, 5, 11, 0};
 static const int small_batches[] = {1, 7, 2, 3, 1, 8, 0};
 
@@ -300,7 +300,7 @@ static ls_status no_sync_is_local(ls_comm *world) {
 
 /* Every rank has the same running statistics; those of the input are one process's. */
 static ls_status running_statistics(ls_comm *world) {
-    static const int batches[] = {9, 12, 11, 13, 0}; /* a rank needs two samples to normalise over */
+    static const int batches[] = {11, 12, 10, 13, 0}; /* a rank needs two samples to normalise over */
     const training t = {.make = make_normalised, .dtype = LS_F64, .batches = batches, .passes = 1};
     trainee all;
     trainee alone;
