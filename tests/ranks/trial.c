@@ -9,7 +9,7 @@
 
 #include <lockstep/train.h>
 
-enum { SAMPLES = 36, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };
+enum { SAMPLES = 60, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 21 };
 
 /* ---- what is trained --------------------------------------------------------------------------------------------- */
 
@@ -144,15 +144,15 @@ static ls_status compare(ls_comm *world, const plan *how) {
     return LS_OK;
 }
 
-/* Global batches of 10 (the last of 6), of 2 (empty shares in every step) and of 11 (the last of 3). */
+/* Global batches of 16 (the last of 12), of 2 (empty shares in every step) and of 11 (the last of 5). */
 static ls_status equals_one_process(ls_comm *world) {
-    LS_TRY(compare(world, &(plan){.global_batch = 10}));
+    LS_TRY(compare(world, &(plan){.global_batch = 16}));
     LS_TRY(compare(world, &(plan){.global_batch = 2}));
     return compare(world, &(plan){.global_batch = 11});
 }
 
 /* Callbacks that sync the model and average gradients: the mean over ranks is that over samples when shares are equal,
- * as all are when each rank has one sample of each batch. */
+ * as all are when each rank has one sample of each batch: SAMPLES divides by every number of ranks. */
 static ls_status by_hand(ls_comm *world) {
     return compare(world, &(plan){.global_batch = ls_comm_size(world), .by_hand = true});
 }
@@ -218,7 +218,7 @@ static ls_status hooks_on_every_rank(ls_comm *world) {
     participant all;
     LS_TRY(begin(&all, &(plan){.global_batch = 2, .callback = counting(&c)}, world));
     LS_TRY(ls_trial_run(all.trial, 2));
-    LS_CHECK(c.steps == 2 * 18 && c.validations == 2 * 5);
+    LS_CHECK(c.steps == 2 * (SAMPLES / 2) && c.validations == 2 * 5);
     LS_CHECK(c.global_samples == 2 * SAMPLES);
     LS_TRY(sum_is(world, c.samples, 2 * SAMPLES));
     LS_TRY(sum_is(world, c.validation_samples, 2 * HELD_BACK));
@@ -230,12 +230,12 @@ static ls_status hooks_on_every_rank(ls_comm *world) {
 static ls_status early_ends(ls_comm *world) {
     counts c = {.stop_at = 5};
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = counting(&c)}, world)); /* 4 batches an epoch */
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = counting(&c)}, world)); /* 4 batches an epoch */
     LS_TRY(ls_trial_run(all.trial, 9));
     LS_CHECK(c.steps == 5 && ls_trial_history_count(all.trial) == 2);
     end(&all);
     c = (counts){.stop_at = -1};
-    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = counting(&c), .max_steps = 6}, world));
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = counting(&c), .max_steps = 6}, world));
     LS_TRY(ls_trial_run(all.trial, 9));
     LS_CHECK(c.steps == 6 && ls_trial_history_count(all.trial) == 2);
     end(&all);
@@ -250,7 +250,7 @@ static ls_status refuse(ls_trial_state *state, void *user) {
 
 static ls_status failing_hook(ls_comm *world) {
     participant all;
-    LS_TRY(begin(&all, &(plan){.global_batch = 10, .callback = {.on_step_training = refuse}}, world));
+    LS_TRY(begin(&all, &(plan){.global_batch = 16, .callback = {.on_step_training = refuse}}, world));
     LS_CHECK(ls_trial_run(all.trial, 2) == LS_ERR_STATE);
     LS_CHECK(strcmp(ls_error_message(), "refused at step 3") == 0);
     LS_CHECK(ls_trial_history_count(all.trial) == 0);
