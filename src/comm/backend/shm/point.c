@@ -487,15 +487,15 @@ static void free_list(ls_shm_sending *first) {
 
 void ls_shm_point_close(ls_shm *shm) {
     ls_shm_point *point = &shm->point;
-    for (int rank = 0; point->lanes != NULL && rank < shm->size; rank++) {
-        free_list(point->lanes[rank].first);
-    }
     while (point->requests != NULL) {
         ls_shm_request *asked = point->requests;
         if (asked->sends && asked->sending->finished) {
             ls_free(asked->sending); /* the others are in the lists */
         }
         end_request(point, asked);
+    }
+    for (int rank = 0; point->lanes != NULL && rank < shm->size; rank++) {
+        free_list(point->lanes[rank].first);
     }
     while (point->spare_requests != NULL) {
         ls_shm_request *next = point->spare_requests->next;
