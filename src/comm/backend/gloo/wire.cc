@@ -79,25 +79,37 @@ bool same_address(const sockaddr_storage &a, const sockaddr_storage &b) {
     return false;
 }
 
+sockaddr_storage socket_address(const std::vector<char> &bytes) {
+    return tcp::Address(bytes).getSockaddr();
+}
+
+bool connects(int fd, const sockaddr_storage &here, const sockaddr_storage *there) {
+    sockaddr_storage own = {};
+    sockaddr_storage others = {};
+    socklen_t length = sizeof own;
+    if (getsockname(fd, reinterpret_cast<sockaddr *>(&own), &length) != 0 || !same_address(own, here)) {
+        return false;
+    }
+    length = sizeof others;
+    return getpeername(fd, reinterpret_cast<sockaddr *>(&others), &length) == 0 &&
+           (there == nullptr || same_address(others, *there));
+}
+
 /*
- * The socket of a connected pair. Gloo keeps it to itself, but says where its own end is, and no two connections of a
- * process begin at the same address and port here: a pair that was connected to had a listening port of its own. -1:
- * not found.
+ * The socket of a connected pair, which Gloo keeps to itself; -1: not found. A pair that was connected to still has the
+ * address at which it listened, and no other connection of this process begins there. One that connected has a port
+ * that the kernel may have given to another connection as well, so the other end must be the one that was asked for.
  */
-int find_socket(const gloo::transport::Pair &pair) {
-    const sockaddr_storage wanted = tcp::Address(pair.address().bytes()).getSockaddr();
+int find_socket(const gloo::transport::Pair &pair, const std::vector<char> &listened, const std::vector<char> &asked) {
+    const sockaddr_storage here = socket_address(pair.address().bytes());
+    const sockaddr_storage there = socket_address(asked);
+    const bool was_connected_to = same_address(here, socket_address(listened));
     DIR *open = opendir("/proc/self/fd");
     int found = -1;
     for (const dirent *entry = open != nullptr ? readdir(open) : nullptr; entry != nullptr && found < 0;
          entry = readdir(open)) {
         const int fd = std::atoi(entry->d_name);
-        sockaddr_storage here = {};
-        sockaddr_storage there = {};
-        socklen_t length = sizeof here;
-        if (getsockname(fd, reinterpret_cast<sockaddr *>(&here), &length) == 0 && same_address(here, wanted)) {
-            length = sizeof there;
-            found = getpeername(fd, reinterpret_cast<sockaddr *>(&there), &length) == 0 ? fd : -1;
-        }
+        found = connects(fd, here, was_connected_to ? nullptr : &there) ? fd : -1;
     }
     if (open != nullptr) {
         closedir(open);
@@ -191,9 +203,11 @@ bool ls_gloo_wire_address(ls_gloo_wire *wire, int peer, ls_gloo_address *address
 bool ls_gloo_wire_connect(ls_gloo_wire *wire, int peer, const ls_gloo_address *address, char *why) {
     try {
         Connection &connection = wire->connections[static_cast<size_t>(peer)];
-        connection.pair->connect(std::vector<char>(address->bytes, address->bytes + address->size));
+        const std::vector<char> listened = connection.pair->address().bytes();
+        const std::vector<char> asked(address->bytes, address->bytes + address->size);
+        connection.pair->connect(asked);
         connection.pair->setSync(true, true);
-        connection.socket = find_socket(*connection.pair);
+        connection.socket = find_socket(*connection.pair, listened, asked);
         if (connection.socket < 0) {
             keep(why, "its socket is not among this process's files, which /proc should list");
             return false;
