@@ -2,13 +2,14 @@
  * shm: ranks of one machine over shared memory; between processes a memfd (no name, so nothing can be left behind),
  * between the threads of ls_run_threads ordinary memory, with the same code.
  *
- * How it works. All ranks go through the same sequence of steps. To take step k a rank writes its cell of parity k & 1
- * and publishes k in it (ls_shm_post); when all ranks have published k (ls_shm_wait), each may read what the others
- * wrote for k. A rank writes for k + 2 only when all have published k + 1, thus finished reading k: two copies of every
- * cell and slot are enough, for ever and for any mix of calls. The one rule for all code here:
+ * How it works. All ranks go through the same sequence of steps. To take step k a rank writes its cell and its slot of
+ * step k and publishes k in the cell (ls_shm_post); when all ranks have published k (ls_shm_wait), each may read what
+ * the others wrote for k. A rank writes for k + 2 only when all have published k + 1, thus finished reading k: two
+ * slots a rank are enough, for ever and for any mix of calls, and so would two cells be (LS_SHM_CELLS says why there
+ * are more). The one rule for all code here:
  *
- *     what is published with step k lies in buffers of parity k & 1, and is read only between waiting for k and posting
- * k + 1
+ *     what is published with step k lies in the cell k % LS_SHM_CELLS and the slot k & 1, and is read only between
+ *     waiting for k and posting k + 1
  *
  * The first step of every call carries what ranks must agree on in the same cache line as the step itself, so checking
  * it costs a comparison.
