@@ -216,6 +216,7 @@ static void test_layer_shapes(void **state) {
                 b);
             check_product(&(product_case){.m = out, .n = in, .k = batches[b], .transpose_a = true}, b);
             check_product(&(product_case){.m = batches[b], .n = in, .k = out}, b);
+            check_product(&(product_case){.m = batches[b], .n = in, .k = out, .accumulate = true}, b);
         }
     }
 }
