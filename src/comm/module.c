@@ -126,12 +126,11 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
     own_folder(folder);
     void *module = open_module(name, folder, &there);
     if (!there) {
-        return ls_fail_null(
-            LS_ERR_ARGUMENT,
-            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
-            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
-            backend_name, name, folder, known ? "; `scripts/install-deps --" : "", known ? backend_name : "",
-            known ? "` and building Lockstep again make it" : "");
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
+                            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
+                            backend_name, name, folder, known ? "; `scripts/install-deps --" : "",
+                            known ? backend_name : "", known ? "` and building Lockstep again make it" : "");
     }
     if (module == NULL) {
         const char *reason = dlerror();

@@ -1,6 +1,7 @@
 /*
- * A cable between two network namespaces that is slow and loses frames, for kernels without netem: a tap device in each,
- * and this process in between. Frames stay in order. Usage: slow_link NAMESPACE NAMESPACE DEVICE DELAY_MS LOSS_PERCENT
+ * A cable between two network namespaces that is slow and loses frames, for kernels without netem: a tap device in
+ * each, and this process in between. Frames stay in order. Usage: slow_link NAMESPACE NAMESPACE DEVICE DELAY_MS
+ * LOSS_PERCENT
  *
  * It says "ready" when both devices are there, which go when it ends; it ends when its standard input does.
  */
@@ -27,7 +28,7 @@ typedef struct way {
         double due;
         size_t size;
         uint8_t bytes[FRAME];
-    } *frames;
+    } * frames;
 } way;
 
 static double now(void) {

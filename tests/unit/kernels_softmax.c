@@ -3,7 +3,6 @@
 
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
-#include "tensor/device/cpu/exponential.h"
 
 /* Calls check for both types, many shapes and every axis. */
 static void for_axes(void (*check)(const ls_tensor *x, int axis, int64_t width, int64_t inner)) {
@@ -136,31 +135,6 @@ static void test_empty_softmax(void **state) {
     }
     numbers_free(&x);
     numbers_free(&z);
-}
-
-/* Every 509th f32 there is, against libm in double precision: units in the last place of the true result. */
-static void test_exponential(void **state) {
-    (void)state;
-    double worst = 0;
-    for (uint64_t bits = 0; bits < UINT32_MAX; bits += 509) {
-        const float x = ls_float_of_bits((uint32_t)bits);
-        const float is = ls_exp_f32(x);
-        const double want = exp((double)x);
-        if (isnan(x)) {
-            assert_true(isnan(is));
-        } else if (want >= 0x1.ffffffp127) {
-            assert_true(isinf(is));
-        } else {
-            const float next = nextafterf((float)want, INFINITY);
-            const double unit = isinf(next) ? 0x1p104 : (double)next - (double)(float)want;
-            worst = fmax(worst, fabs((double)is - want) / unit);
-        }
-    }
-    assert_true(ls_exp_f32(0) == 1 && ls_exp_f32(-INFINITY) == 0 && isinf(ls_exp_f32(INFINITY)));
-    if (!(worst < 1.5)) {
-        fail_msg("the exponential is up to %g units away", worst);
-    }
-    print_message("the exponential is up to %g units away\n", worst);
 }
 
 /* ---- class losses ---- */
@@ -303,7 +277,6 @@ int main(void) {
         cmocka_unit_test(test_extreme_logits),
         cmocka_unit_test(test_softmax_refuses_integers),
         cmocka_unit_test(test_empty_softmax),
-        cmocka_unit_test(test_exponential),
         cmocka_unit_test(test_class_losses),
         cmocka_unit_test(test_one_gradient_for_all_rows),
         cmocka_unit_test(test_wrong_targets_are_named),

@@ -6,7 +6,8 @@
  * which defines ls_cpu_bce_backward_of_ones for f32 and f64. The expression must do for every type: functions are those
  * of <tgmath.h>, T is the element type, and U the type to compute in (unsigned for integers, so that they wrap around).
  * LS_MAPn makes loops that vectorise. LS_MAPn_CALLS is for expressions that call libm, which more loops would not make
- * faster. LS_MAPn_ANY adds integers and bool, which is the number 0 or 1 before and "not 0" after.
+ * faster, LS_MAPn_F64_CALLS for those that do so for f64 alone. LS_MAPn_ANY adds integers and bool, which is the number
+ * 0 or 1 before and "not 0" after.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_MAP_H
 #define LS_TENSOR_DEVICE_CPU_MAP_H
@@ -15,6 +16,7 @@
 
 #include "base/clones.h"
 #include "tensor/device/cpu/cpu_kernels.h"
+#include "tensor/device/cpu/exponential.h"
 #include "tensor/device/cpu/loop.h"
 #include "tensor/device/cpu/number.h"
 
@@ -48,10 +50,14 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     const T one = LS_NUMBER_AT(0);                                                                                     \
     const T other = LS_NUMBER_AT(1)
 
-/* Parts of expressions. The exponential is taken of -|x| where that of x could overflow. */
-#define LS_SIGN(x)    ((T)(((x) > 0) - ((x) < 0)))
-#define LS_SIGMOID(x) (((x) >= 0 ? 1 : exp(x)) / (1 + exp(-fabs(x))))
-#define LS_NORMAL(x)  (erfc(-(x) * (T)0.70710678118654752440) / 2) /* the normal distribution function */
+/* Parts of expressions: see exponential.h. */
+#define LS_SIGN(x)        ((T)(((x) > 0) - ((x) < 0)))
+#define LS_BY_T(f32, f64) _Generic((T)0, float : f32, double : f64)
+#define LS_EXP(x)         LS_BY_T(ls_exp_f32, (exp))(x)
+#define LS_TANH(x)        LS_BY_T(ls_tanh_f32, (tanh))(x)
+#define LS_SIGMOID(x)     LS_BY_T(ls_sigmoid_f32, ls_sigmoid_f64)(x)
+#define LS_NORMAL(x)      LS_BY_T(ls_normal_f32, ls_normal_f64)(x)
+#define LS_BELL(x)        LS_BY_T(ls_bell_f32, ls_bell_f64)(x)
 
 /* The head of a body: T, U and R (the result's type), the output `to`, and the parameters. */
 #define LS_BODY_HEAD(name, T_, U_, R_, take)                                                                           \
@@ -186,6 +192,18 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     LS_MAP_KERNEL_FLOATS(name, 2)
 #define LS_MAP3_CALLS(name, take, a, b, c, expression)                                                                 \
     LS_BODY3_CALLS(name##_f32, float, take, a, b, c, expression)                                                       \
+    LS_BODY3_CALLS(name##_f64, double, take, a, b, c, expression)                                                      \
+    LS_MAP_KERNEL_FLOATS(name, 3)
+#define LS_MAP1_F64_CALLS(name, take, a, expression)                                                                   \
+    LS_CLONES LS_BODY1(name##_f32, float, float, float, take, a, expression)                                           \
+    LS_BODY1_CALLS(name##_f64, double, take, a, expression)                                                            \
+    LS_MAP_KERNEL_FLOATS(name, 1)
+#define LS_MAP2_F64_CALLS(name, take, a, b, expression)                                                                \
+    LS_CLONES LS_BODY2(name##_f32, float, float, float, take, a, b, expression)                                        \
+    LS_BODY2_CALLS(name##_f64, double, take, a, b, expression)                                                         \
+    LS_MAP_KERNEL_FLOATS(name, 2)
+#define LS_MAP3_F64_CALLS(name, take, a, b, c, expression)                                                             \
+    LS_CLONES LS_BODY3(name##_f32, float, float, float, take, a, b, c, expression)                                     \
     LS_BODY3_CALLS(name##_f64, double, take, a, b, c, expression)                                                      \
     LS_MAP_KERNEL_FLOATS(name, 3)
 

@@ -6,12 +6,12 @@ LS_MAP2(square_backward, LS_NONE, g, x, 2 * g * x)
 LS_MAP2(log1p_backward, LS_NONE, g, x, g / (1 + x))
 LS_MAP2_CALLS(sin_backward, LS_NONE, g, x, (g * cos(x)))
 LS_MAP2_CALLS(cos_backward, LS_NONE, g, x, (-g * sin(x)))
-LS_MAP2_CALLS(erf_backward, LS_NONE, g, x, (g * (T)1.12837916709551257390 * exp(-x * x))) /* 2 / sqrt(pi) */
-LS_MAP2_CALLS(gelu_backward, LS_NONE, g, x, (g * (LS_NORMAL(x) + x * (T)0.39894228040143267794 * exp(-x * x / 2))))
-LS_MAP2_CALLS(silu_backward, LS_NONE, g, x, (g * LS_SIGMOID(x) * (1 + x * (1 - LS_SIGMOID(x)))))
-LS_MAP2_CALLS(softplus_backward, LS_NONE, g, x, (g * LS_SIGMOID(x)))
+LS_MAP2_F64_CALLS(erf_backward, LS_NONE, g, x, (g * (T)1.12837916709551257390 * LS_EXP(-x * x))) /* 2 / sqrt(pi) */
+LS_MAP2_F64_CALLS(gelu_backward, LS_NONE, g, x, (g * (LS_NORMAL(x) + x * (T)0.39894228040143267794 * LS_BELL(x))))
+LS_MAP2_F64_CALLS(silu_backward, LS_NONE, g, x, (g * LS_SIGMOID(x) * (1 + x * (1 - LS_SIGMOID(x)))))
+LS_MAP2_F64_CALLS(softplus_backward, LS_NONE, g, x, (g * LS_SIGMOID(x)))
 LS_MAP2(leaky_relu_backward, LS_TAKE(slope), g, x, x > 0 ? g : slope * g)
-LS_MAP2_CALLS(elu_backward, LS_TAKE(alpha), g, x, x > 0 ? g : g * alpha * exp(x))
+LS_MAP2_F64_CALLS(elu_backward, LS_TAKE(alpha), g, x, x > 0 ? g : g * alpha * LS_EXP(x))
 LS_MAP2(clamp_backward, LS_TAKE2(low, high), g, x, ((x >= low) & (x <= high)) ? g : 0) /* NaN is not inside */
 
 LS_MAP2(sqrt_backward, LS_NONE, g, y, g / (2 * y))

@@ -14,6 +14,6 @@ LS_MAP3(huber_backward, LS_TAKE(delta), g, x, t, (g * (x - t < -delta ? -delta :
 LS_MAP2_CALLS(bce, LS_NONE, p, t, -((t * HELD(log(p))) + (1 - t) * HELD(log1p(-p))))
 LS_MAP3(bce_backward, LS_NONE, g, p, t, (g * (p - t) / (p * (1 - p) < (T)1e-12 ? (T)1e-12 : p * (1 - p))))
 LS_MAP2_CALLS(bce_with_logits, LS_NONE, x, t, (x <= 0 ? 0 : x) - x * t + log1p(exp(-fabs(x))))
-LS_MAP3_CALLS(bce_with_logits_backward, LS_NONE, g, x, t, (g * (LS_SIGMOID(x) - t)))
+LS_MAP3_F64_CALLS(bce_with_logits_backward, LS_NONE, g, x, t, (g * (LS_SIGMOID(x) - t)))
 
 LS_MAP2_CALLS(kl_div, LS_NONE, log_probability, t, t == 0 ? 0 : t * (log(t) - log_probability))
