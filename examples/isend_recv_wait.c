@@ -9,6 +9,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "arguments.h"
+
 static ls_status run(ls_comm *comm) {
     const int rank = ls_comm_rank(comm);
     const int size = ls_comm_size(comm);
@@ -30,7 +32,8 @@ static ls_status run(ls_comm *comm) {
     return status != LS_OK ? status : ended;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    arguments_read(argc, argv, "Tensors go round a ring, and their gradients back.", NULL, 0);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "isend_recv_wait: %s\n", ls_error_message());

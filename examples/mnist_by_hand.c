@@ -105,8 +105,12 @@ static ls_status train(ls_comm *world) {
 
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains on Fashion-MNIST, every rank started by hand.", options);
+    if (rank > 0 && world_size == 0) {
+        fprintf(stderr, "mnist_by_hand: --rank %ld needs --world-size, with the number of ranks\n", rank);
+        return 2;
+    }
     char url[512];
-    snprintf(url, sizeof url, "tcp://%s:%ld", host, port);
+    snprintf(url, sizeof url, strchr(host, ':') != NULL ? "tcp://[%s]:%ld" : "tcp://%s:%ld", host, port);
     ls_comm *world = ls_init(
         world_size == 0 ? NULL : &(ls_init_options){.init = url, .world_size = (int)world_size, .rank = (int)rank});
     if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {

@@ -172,6 +172,10 @@ ls_status ls_options_parse(const ls_command *command, int argc, char **argv, voi
             return fail_option(command, argv[at], code);
         }
         const ls_option *option = option_of_code(command, code);
+        if (code == option->letter && argv[at][1] == code && argv[at][2] >= 'a' && argv[at][2] <= 'z') { /* -np 4 */
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep %s: unknown option %s; did you mean -%c?", command->name,
+                           argv[at], option->letter);
+        }
         LS_TRY(store_value(command, option, optarg, (char *)values + option->offset));
     }
 }
@@ -184,7 +188,7 @@ void ls_options_help(const ls_command *command) {
         snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter != 0 ? '-' : ' ',
                  option->letter != 0 ? option->letter : ' ', option->letter != 0 ? ',' : ' ', option->name,
                  option->argument != NULL ? " " : "", option->argument != NULL ? option->argument : "");
-        printf("  %-24s ", left);
+        printf(strlen(left) <= 24 ? "  %-24s " : "  %s\n                           ", left);
         for (const char *line = option->help; *line != '\0';) {
             const size_t size = strcspn(line, "\n");
             printf("%s%.*s\n", line == option->help ? "" : "                           ", (int)size, line);

@@ -21,8 +21,8 @@ typedef struct run_values {
     double grace;
     int most_restarts;
     const char *output_dir;
-    int nodes;
-    int node; /* -1: not said */
+    int nodes; /* 0: not said */
+    int node;  /* -1: not said */
     const char *rendezvous;
     const char *key_file;
     const char *interface;
@@ -65,12 +65,17 @@ static ls_status make_output_dir(const char *path) {
 /* ---- several machines ------------------------------------------------------------------------------------------ */
 
 static ls_status check_nodes(const run_values *values) {
-    if (values->nodes == 1) {
-        return values->node <= 0 ? LS_OK
-                                 : ls_fail(LS_ERR_ARGUMENT,
-                                           "lockstep run: --node-rank %d needs --nnodes, with the "
-                                           "number of machines",
-                                           values->node);
+    if (values->nodes == 0) {
+        const char *given = values->node >= 0            ? "--node-rank"
+                            : values->rendezvous != NULL ? "--rendezvous"
+                            : values->key_file != NULL   ? "--key-file"
+                                                         : NULL;
+        return given == NULL
+                   ? LS_OK
+                   : ls_fail(LS_ERR_ARGUMENT, "lockstep run: %s needs --nnodes, with the number of machines", given);
+    }
+    if (values->nodes == 1 && values->node <= 0) {
+        return LS_OK;
     }
     if (values->node < 0 || values->node >= values->nodes) {
         return ls_fail(LS_ERR_ARGUMENT,
@@ -119,7 +124,7 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
 static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
     char key[KEY_TEXT];
     *nodes = NULL;
-    if (values->nodes == 1) {
+    if (values->nodes <= 1) {
         return LS_OK;
     }
     ls_nodes_options wanted = {.nodes = values->nodes,
@@ -180,7 +185,7 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
 }
 
 static ls_status run(int argc, char **argv, int *exit_status) {
-    run_values values = {.ranks = 1, .grace = 5.0, .nodes = 1, .node = -1};
+    run_values values = {.ranks = 1, .grace = 5.0, .node = -1};
     int rest = 0;
     bool help = false;
     LS_TRY(ls_options_parse(&ls_run_command, argc, argv, &values, &rest, &help));

@@ -14,6 +14,8 @@ typedef uint64_t ls_deadline; /* nanoseconds of ls_clock_ns */
 
 #define LS_DEADLINE_NEVER UINT64_MAX
 
+#define LS_REPORT_SECONDS 5.0 /* between two sentences about whom everybody waits for */
+
 static inline ls_deadline ls_deadline_after(double seconds) {
     return seconds >= 1e9 ? LS_DEADLINE_NEVER : ls_clock_ns() + (uint64_t)((seconds > 0 ? seconds : 0) * 1e9);
 }

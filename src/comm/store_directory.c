@@ -23,7 +23,6 @@
 #define NAME_SIZE 48
 
 static const double look_seconds = 0.02; /* between two looks at who is alive */
-static const double report_seconds = 5;
 static const double parting_seconds = 1;
 
 typedef struct directory_store {
@@ -310,7 +309,7 @@ static void withdraw(directory_store *store) {
 static ls_status wait_for_ranks(directory_store *store) {
     const ls_deadline begin = ls_clock_ns();
     const ls_deadline deadline = ls_deadline_after(store->base.timeout);
-    ls_deadline report = ls_deadline_after(report_seconds);
+    ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         const ls_status status = check_others(store);
         if (store->roster.complete) {
@@ -321,10 +320,8 @@ static ls_status wait_for_ranks(directory_store *store) {
             return fail_everyone(store, ls_roster_fail_missing(&store->roster, store->base.timeout));
         }
         if (store->serving && ls_deadline_passed(report)) {
-            char missing[160];
-            ls_log_write(LS_LOG_INFO, "waiting for %s of %d",
-                         ls_roster_text(&store->roster, LS_RANK_MISSING, missing, sizeof missing), store->roster.size);
-            report = ls_deadline_after(report_seconds);
+            ls_roster_report_missing(&store->roster);
+            report = ls_deadline_after(LS_REPORT_SECONDS);
         }
         ls_store_nap(begin, deadline);
     }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "comm/store.h"
 
 const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello) {
@@ -70,6 +71,7 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection) {
     const ls_deadline begin = ls_clock_ns();
     const ls_deadline deadline = ls_deadline_after(timeout);
+    ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         bool retry;
         const ls_status status = connect_once(target, key, deadline, connection, &retry);
@@ -79,6 +81,11 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
         if (ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT, "%s did not serve %s at %s:%d within %g s (%s)", target->server,
                            target->thing, target->address.host, target->address.port, timeout, ls_error_message());
+        }
+        if (ls_deadline_passed(report)) {
+            ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
+                         target->address.host, target->address.port, ls_error_message());
+            report = LS_DEADLINE_NEVER;
         }
         ls_store_nap(begin, deadline);
     }

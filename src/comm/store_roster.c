@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 
 ls_status ls_roster_make(ls_roster *roster, int size) {
@@ -73,6 +74,39 @@ const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *t
         snprintf(text + used, capacity - used, " and %d more", total - named);
     }
     return text;
+}
+
+/* "node1, node2 and others": the hosts of those who are here, each once. */
+static void list_hosts(const ls_roster *roster, char *text, size_t capacity) {
+    enum { NAMED = 6 };
+    const char *hosts[NAMED];
+    int count = 0;
+    size_t used = 0;
+    for (int rank = 0; rank < roster->size; rank++) {
+        int known = 0;
+        while (known < count && strcmp(hosts[known], roster->cards[rank].host) != 0) {
+            known++;
+        }
+        if (roster->states[rank] != LS_RANK_HERE || known < count) {
+            continue;
+        }
+        if (count == NAMED) {
+            snprintf(text + used, capacity - used, " and others");
+            return;
+        }
+        hosts[count++] = roster->cards[rank].host;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? ", " : "", hosts[known]);
+    }
+}
+
+void ls_roster_report_missing(const ls_roster *roster) {
+    char missing[160];
+    char here[160];
+    char hosts[512] = "nowhere";
+    list_hosts(roster, hosts, sizeof hosts);
+    ls_log_write(LS_LOG_WARNING, "waiting for %s of %d; %s came from %s",
+                 ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size,
+                 ls_roster_text(roster, LS_RANK_HERE, here, sizeof here), hosts);
 }
 
 ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds) {

@@ -40,6 +40,9 @@ bool ls_roster_is_over(const ls_roster *roster);
 /* Writes "rank 3" or "ranks 0, 2 and 5" for those in `state`, the first few by name. Returns `text`. */
 const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity);
 
+/* Logs a warning: who is missing, and from where the others came. */
+void ls_roster_report_missing(const ls_roster *roster);
+
 /* LS_ERR_TIMEOUT: who did not come within so many seconds. */
 ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds);
 

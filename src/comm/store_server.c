@@ -20,7 +20,6 @@
 enum { FIXED_POLLS = 2 }; /* the wake-up and the listener come before the connections */
 
 static const double greeting_seconds = 30;
-static const double report_seconds = 5;
 static const double pause_seconds = 0.1; /* before accepting again when there are no file descriptors */
 static const double flush_seconds = 1;
 
@@ -375,13 +374,11 @@ static void report_missing(ls_store_server *server) {
         return;
     }
     if (ls_deadline_passed(server->report)) {
-        char missing[160];
-        ls_log_write(LS_LOG_INFO, "waiting for %s of %d",
-                     ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size);
+        ls_roster_report_missing(roster);
         server->report = LS_DEADLINE_NEVER;
     }
     if (server->report == LS_DEADLINE_NEVER) {
-        server->report = ls_deadline_after(report_seconds);
+        server->report = ls_deadline_after(LS_REPORT_SECONDS);
     }
 }
 

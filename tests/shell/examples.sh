@@ -56,7 +56,7 @@ for wrong in 0 -1 nan inf fast; do
 done
 
 # ---- sends and receives ----
-for name in send_recv ring all_reduce_by_hand sync_parameters; do
+for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat pipeline; do
     alone "$examples/$name" --help
     check "$name --help succeeds" is "$status $(head -1 out)" "0 Usage: $examples/$name [OPTIONS]"
     alone "$examples/$name" --frobnicate
@@ -64,6 +64,10 @@ for name in send_recv ring all_reduce_by_hand sync_parameters; do
 done
 alone "$examples/send_recv"
 check "send_recv alone: says that it takes two" is "$status $(grep -c '^send_recv: it takes two ranks: lockstep run -n 2' err)" "2 1"
+alone "$examples/mnist_by_hand" --rank 1
+check "mnist_by_hand --rank without --world-size: refused" is "$status $(grep -c 'rank 1 needs --world-size' err)" "2 1"
+alone "$examples/mnist_by_hand" --world-size 2 --rank 2
+check "mnist_by_hand, a rank too high: refused" is "$status $(grep -c 'rank is 2, must be from 0 to 1' err)" "1 1"
 for count in 0 -3 many; do
     alone "$examples/all_reduce_by_hand" --count $count
     check "all_reduce_by_hand --count $count: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"

@@ -33,6 +33,9 @@ refuses "no program after --" 2 "no PROGRAM given" run -n 2 --
 refuses "an option nearly right" 2 "unknown option --prefx; did you mean --prefix?" run --prefx ./trainer
 refuses "an option cut short" 2 "unknown option --max-restart; did you mean --max-restarts?" run --max-restart 1 ./trainer
 refuses "an option of the program's" 2 "unknown option --epochs; options of PROGRAM go after" run --epochs 3 ./trainer
+refuses "as mpirun calls it" 2 "unknown option -np; did you mean -n?" run -np 2 ./trainer
+refuses "a meeting place for one machine" 2 "--rendezvous needs --nnodes" run -n 2 --rendezvous here:29500 ./trainer
+refuses "a key for one machine" 2 "--key-file needs --nnodes" run -n 2 --key-file job.key ./trainer
 refuses "a letter that is no option" 2 "unknown option -x" run -x ./trainer
 refuses "a value for a flag" 2 "--no-bind=2: this option takes no value" run --no-bind=2 ./trainer
 refuses "no command" 2 "no command given"

@@ -204,7 +204,7 @@ refuses "no --node-rank" 2 "--nnodes 2 needs --node-rank, from 0 to 1" --nnodes 
 refuses "a --node-rank too high" 2 "--nnodes 2 needs --node-rank, from 0 to 1" --nnodes 2 --node-rank 2 --rendezvous $meet
 refuses "no --rendezvous" 2 "needs --rendezvous HOST:PORT" --nnodes 2 --node-rank 0
 refuses "a --rendezvous without a port" 2 "--rendezvous here: must be HOST:PORT" --nnodes 2 --node-rank 0 --rendezvous here
-refuses "a --node-rank alone" 2 "--node-rank 1 needs --nnodes" --node-rank 1
+refuses "a --node-rank alone" 2 "--node-rank needs --nnodes" --node-rank 1
 refuses "an --interface that is not there" 2 "--interface: 'nosuch0' is neither" --interface nosuch0
 refuses "a key file that is not there" 2 "--key-file nokey: cannot read it" --nnodes 2 --node-rank 0 --rendezvous $meet --key-file nokey
 chmod 644 other

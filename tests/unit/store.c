@@ -7,6 +7,9 @@
 
 #include <lockstep/comm.h>
 
+#include "base/log.h"
+#include "comm/store_roster.h"
+
 enum { CLIENTS = 4, ROUNDS = 50 };
 
 typedef struct client {
@@ -277,6 +280,37 @@ static void count_warnings(ls_log_level level, int rank, const char *line, void 
     }
 }
 
+static void keep_line(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    snprintf(user, 512, "%s %s", level == LS_LOG_WARNING ? "warning:" : "?", line);
+}
+
+/* What whoever starts ranks by hand reads while some of them are missing. */
+static void test_missing_ranks_are_told(void **state) {
+    (void)state;
+    ls_roster roster = {0};
+    char line[512] = "";
+    ls_log_set_sink(keep_line, line);
+    assert_int_equal(ls_roster_enter(&roster, 1, 5, &(ls_card){.host = "node1", .process = "11"}), LS_OK);
+    ls_roster_report_missing(&roster);
+    assert_string_equal(line, "warning: waiting for ranks 0, 2, 3 and 4 of 5; rank 1 came from node1");
+    assert_int_equal(ls_roster_enter(&roster, 4, 5, &(ls_card){.host = "node1", .process = "12"}), LS_OK);
+    assert_int_equal(ls_roster_enter(&roster, 0, 5, &(ls_card){.host = "node0", .process = "13"}), LS_OK);
+    ls_roster_report_missing(&roster);
+    assert_string_equal(line, "warning: waiting for ranks 2 and 3 of 5; ranks 0, 1 and 4 came from node0, node1");
+    ls_roster_free(&roster);
+
+    for (int rank = 0; rank < 8; rank++) {
+        ls_card card = {.process = "1"};
+        snprintf(card.host, sizeof card.host, "%d%062d", rank, 0);
+        assert_int_equal(ls_roster_enter(&roster, rank, 9, &card), LS_OK);
+    }
+    ls_roster_report_missing(&roster);
+    assert_non_null(strstr(line, "0 and others"));
+    ls_roster_free(&roster);
+    ls_log_set_sink(NULL, NULL);
+}
+
 static void test_keys(void **state) {
     (void)state;
     char url[256];
@@ -416,8 +450,8 @@ static int leave_folder(void **state) {
     cmocka_unit_test(test_set_get), cmocka_unit_test(test_wrong_arguments), cmocka_unit_test(test_large_values),       \
         cmocka_unit_test(test_counters), cmocka_unit_test(test_compare_set), cmocka_unit_test(test_timeouts),          \
         cmocka_unit_test(test_waiting_for_another), cmocka_unit_test(test_clients_at_once),                            \
-        cmocka_unit_test(test_keys), cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_out_of_memory),       \
-        cmocka_unit_test(test_server_ends)
+        cmocka_unit_test(test_missing_ranks_are_told), cmocka_unit_test(test_keys),                                    \
+        cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_server_ends)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};
