@@ -28,6 +28,7 @@ for place in "$a 1" "$b 2"; do
     ip -n "$space" link set lo up
     ip -n "$space" link set cable up
 done
+await bash -c "ip -n '$a' link show cable | grep -q 'state UP' && ip -n '$b' link show cable | grep -q 'state UP'"
 
 # What both launchers take for ssh: it is given a host, maybe after options, and a command. The machines must have names
 # of their own, since Open MPI tells them apart by these.

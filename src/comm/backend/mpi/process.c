@@ -14,6 +14,7 @@ static struct {
     bool watched;         /* at_finalize is called */
     int worlds;           /* that are open */
     bool failed;
+    int launcher; /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
     pid_t id;
 } process;
 
@@ -67,9 +68,8 @@ static void sweep(void) {
     }
 }
 
-/* MPI_Finalize begins with this: some MPI libraries complain about messages that nobody took. */
-static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
-    (void)comm, (void)keyval, (void)value, (void)state;
+/* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
+static void await_farewells(void) {
     const uint64_t start = ls_clock_ns();
     for (bool over = process.failed; !over && ls_clock_ns() - start < FAREWELL_NS;) {
         sweep();
@@ -78,6 +78,12 @@ static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
             sched_yield();
         }
     }
+}
+
+/* MPI_Finalize begins with this. */
+static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
+    (void)comm, (void)keyval, (void)value, (void)state;
+    await_farewells();
     return MPI_SUCCESS;
 }
 
@@ -143,6 +149,41 @@ void ls_mpi_wire_release(ls_mpi_wire *wire) {
  */
 
 /*
+ * MPI_Finalize of MPICH before 4.2 waits for ever, at times, where UCX goes over TCP: each rank asks the others to
+ * confirm that all has arrived, and once they have, it waits at the launcher, where it confirms nothing any more. A
+ * rank that confirms before it finalizes, and asks afterwards, asks in vain. Hence this: all wait at the launcher
+ * first, after their last look at messages, so that nobody confirms before everybody asks. The launcher is MPICH's own,
+ * Hydra, and the words are those of its PMI-1, over the connection that MPI itself uses, and not now.
+ */
+static void meet_at_launcher(void) {
+    static const char here[] = "cmd=barrier_in\n";
+    char answer = 0;
+    if (write(process.launcher, here, sizeof here - 1) == (ssize_t)(sizeof here - 1)) {
+        while (answer != '\n' && read(process.launcher, &answer, 1) == 1) {
+        }
+    }
+}
+
+/* The connection to Hydra; 0: none, or the program finalizes MPI, or need not wait for others first. */
+static int find_launcher(void) {
+#if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
+    const char *connection = getenv("PMI_FD");
+    if (process.id == getpid() && connection != NULL && getenv("MPI_LOCALNRANKS") != NULL) {
+        return atoi(connection);
+    }
+#endif
+    return 0;
+}
+
+/* All ranks meet, or none. */
+static ls_status agree_on_launcher(void) {
+    const int own = find_launcher();
+    const int code = MPI_Allreduce(&own, &process.launcher, 1, MPI_INT, MPI_MIN, process.world.comm);
+    process.launcher = process.launcher > 0 ? own : 0;
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allreduce", code);
+}
+
+/*
  * A rank that ends in the midst of a job, or after a failure, does not finalize MPI: this is how its launcher knows
  * that it has to end the others. Where such a rank reports success, MPICH's would report the same of the job. A child
  * that this process forked has no part in MPI.
@@ -153,6 +194,10 @@ static void leave_mpi(int status, void *argument) {
         return;
     }
     if (process.joined && process.worlds == 0 && !process.failed) {
+        await_farewells();
+        if (process.launcher != 0) {
+            meet_at_launcher();
+        }
         MPI_Finalize();
     } else if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
@@ -184,6 +229,7 @@ ls_status ls_mpi_join(void) {
     if (!process.joined) {
         LS_TRY(start_mpi());
         LS_TRY(duplicate(MPI_COMM_WORLD, &process.world));
+        LS_TRY(agree_on_launcher());
         process.joined = true;
     }
     return LS_OK;
