@@ -1,6 +1,6 @@
 /*
- * Whether ranks call the same, for backends that exchange descriptions of calls: what travels, the comparison, and the
- * sentences of LS_ERR_MISMATCH. Knows nothing of how headers travel.
+ * Whether ranks call the same: what travels, the comparison, and the sentences of LS_ERR_MISMATCH. Knows nothing of how
+ * headers travel; backend shm, which has the same in less room, makes them when calls differ.
  */
 #ifndef LS_COMM_AGREEMENT_H
 #define LS_COMM_AGREEMENT_H

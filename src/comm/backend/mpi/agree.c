@@ -4,7 +4,6 @@
  * would see it before all headers are here and say the same. Where they do not, what was sent too early is taken and
  * dropped, so that the ranks are in step again.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -25,61 +24,9 @@ const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from) {
 /* ---- agreement -----------------------------------------------------------------------------------------------------
  */
 
-static bool same_call(const ls_mpi_header *a, const ls_mpi_header *b) {
-    return a->operation == b->operation && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-           a->layout == b->layout && a->agreed == b->agreed && a->sequence == b->sequence;
-}
-
-static const ls_mpi_header *header_of(const ls_mpi *mpi, int rank) {
-    return rank == mpi->rank ? &mpi->own : &mpi->boxes[rank].packet.header;
-}
-
-static void detail_of(const ls_mpi_header *header, char *text, size_t capacity) {
-    const ls_call call = {.operation = (ls_operation)header->operation,
-                          .dtype = (ls_dtype)header->dtype,
-                          .reduction = (ls_reduction)header->reduction,
-                          .root = header->root,
-                          .count = (size_t)header->agreed,
-                          .total = (size_t)header->agreed,
-                          .layout = header->layout};
-    ls_call_detail(&call, text, capacity);
-}
-
-/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
-static void tell_calls(const ls_mpi *mpi, char *text, size_t capacity) {
-    size_t length = 0;
-    for (int rank = 0; rank < mpi->size && length < capacity - 1; rank++) {
-        const ls_mpi_header *header = header_of(mpi, rank);
-        int first = 0;
-        while (!same_call(header_of(mpi, first), header)) {
-            first++;
-        }
-        if (first != rank) {
-            continue; /* told with the first that called the same */
-        }
-        char ranks[256] = "";
-        char detail[192];
-        size_t used = 0;
-        int callers = 0;
-        for (int other = rank; other < mpi->size && used < sizeof ranks - 24; other++) {
-            if (same_call(header_of(mpi, other), header)) {
-                used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", callers == 0 ? "" : ", ", other);
-                callers++;
-            }
-        }
-        detail_of(header, detail, sizeof detail);
-        length +=
-            (size_t)snprintf(text + length, capacity - length, "%srank%s %s called %s (#%llu)", length == 0 ? "" : "; ",
-                             callers == 1 ? "" : "s", ranks, detail, (unsigned long long)header->sequence);
-    }
-}
-
-static ls_status fail_disagreement(ls_mpi *mpi, bool *finished) {
-    char calls[768];
-    char name[64];
+static ls_status compare_calls(ls_mpi *mpi, bool *finished) {
     (void)finished;
-    tell_calls(mpi, calls, sizeof calls);
-    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", ls_mpi_name(mpi, name), calls);
+    return ls_agreement_check(&mpi->call, mpi->headers, mpi->size);
 }
 
 /* A rank that left among those whose headers are here. */
@@ -98,17 +45,13 @@ static ls_status check_left(ls_mpi *mpi) {
 
 /* Everybody's headers are here. */
 static ls_status read_headers(ls_mpi *mpi, bool *finished) {
-    bool same = true;
-    bool left = false;
     for (int rank = 0; rank < mpi->size; rank++) {
-        const ls_mpi_header *header = header_of(mpi, rank);
-        same = same && same_call(header, &mpi->own);
-        left = left || header->operation == LS_MPI_LEFT;
+        if (mpi->headers[rank]->operation == LS_MPI_LEFT) {
+            return check_left(mpi);
+        }
     }
-    if (left) {
-        return check_left(mpi);
-    }
-    return same ? mpi->agreed(mpi, finished) : ls_mpi_disagree(mpi, fail_disagreement, finished);
+    return compare_calls(mpi, finished) == LS_OK ? mpi->agreed(mpi, finished)
+                                                     : ls_mpi_disagree(mpi, compare_calls, finished);
 }
 
 static bool is_quiet(const ls_mpi *mpi) {
@@ -175,13 +118,8 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
         char name[64];
         return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", ls_mpi_name(mpi, name));
     }
-    mpi->own = (ls_mpi_header){.operation = (uint32_t)call->operation,
-                               .dtype = (int32_t)call->dtype,
-                               .reduction = (int32_t)call->reduction,
-                               .root = call->root,
-                               .layout = call->layout,
-                               .agreed = ls_call_agreed(call),
-                               .sequence = call->sequence};
+    mpi->own = ls_call_header_of(call);
+    mpi->own.count = opening(mpi, mpi->rank).count;
     mpi->agreed = agreed;
     mpi->stage = read_headers;
     mpi->settled = false;

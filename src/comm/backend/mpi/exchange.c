@@ -48,64 +48,43 @@ static ls_status deliver(ls_mpi *mpi, bool *finished) {
 /* ---- counts --------------------------------------------------------------------------------------------------------
  */
 
-static bool counts_on_both_sides(ls_operation operation) {
-    return operation == LS_OP_GATHERV || operation == LS_OP_SCATTERV || operation == LS_OP_ALLTOALLV;
-}
-
-static ls_mpi_verdict judge(const ls_mpi *mpi) {
-    for (int from = 0; from < mpi->size; from++) {
-        const size_t wanted = ls_piece_received(&mpi->call, mpi->rank, from).count;
-        const uint64_t sent = from == mpi->rank ? opening(mpi, from).count : mpi->boxes[from].packet.header.count;
-        if (sent != wanted) {
-            return (ls_mpi_verdict){.sent = sent, .wanted = wanted, .from = from};
-        }
-    }
-    return (ls_mpi_verdict){.from = -1};
-}
-
-/* The first rank to which something does not fit; -1: none. */
-static int find_misfit(const ls_mpi *mpi) {
+static ls_status accept(const ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->size; rank++) {
-        if (mpi->found[rank].from >= 0) {
-            return rank;
-        }
+        LS_TRY(ls_agreement_accept(&mpi->call, rank, &mpi->found[rank]));
     }
-    return -1;
+    return LS_OK;
 }
 
 static ls_status fail_misfit(ls_mpi *mpi, bool *finished) {
-    const int rank = find_misfit(mpi);
-    const ls_mpi_verdict *found = &mpi->found[rank];
-    char name[64];
     (void)finished;
-    return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %llu %s to rank %d, which wants %llu", ls_mpi_name(mpi, name),
-                   (int)found->from, (unsigned long long)found->sent, ls_dtype_name(mpi->call.dtype), rank,
-                   (unsigned long long)found->wanted);
+    return accept(mpi);
 }
 
 static ls_status read_verdicts(ls_mpi *mpi, bool *finished) {
-    return find_misfit(mpi) < 0 ? deliver(mpi, finished) : ls_mpi_disagree(mpi, fail_misfit, finished);
+    return accept(mpi) == LS_OK ? deliver(mpi, finished) : ls_mpi_disagree(mpi, fail_misfit, finished);
+}
+
+static ls_status exchange_verdicts(ls_mpi *mpi) {
+    const size_t bytes = sizeof *mpi->found;
+    mpi->stage = read_verdicts;
+    for (int rank = 0; rank < mpi->size; rank++) {
+        if (rank != mpi->rank) {
+            LS_TRY(ls_mpi_take(mpi, rank, LS_MPI_VERDICTS, &mpi->found[rank], bytes, &mpi->open));
+            LS_TRY(ls_mpi_give(mpi, rank, LS_MPI_VERDICTS, &mpi->found[mpi->rank], bytes, &mpi->open));
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status agreed(ls_mpi *mpi, bool *finished) {
-    const ls_mpi_verdict verdict = judge(mpi);
-    if (counts_on_both_sides(mpi->call.operation)) {
-        mpi->found[mpi->rank] = verdict;
-        mpi->stage = read_verdicts;
-        for (int rank = 0; rank < mpi->size; rank++) {
-            if (rank != mpi->rank) {
-                const size_t bytes = sizeof *mpi->found;
-                LS_TRY(ls_mpi_take(mpi, rank, LS_MPI_VERDICTS, &mpi->found[rank], bytes, &mpi->open));
-                LS_TRY(ls_mpi_give(mpi, rank, LS_MPI_VERDICTS, &mpi->found[mpi->rank], bytes, &mpi->open));
-            }
-        }
-        return LS_OK;
+    const ls_call_verdict verdict = ls_agreement_judge(&mpi->call, mpi->rank, mpi->headers, mpi->size);
+    mpi->found[mpi->rank] = verdict;
+    if (ls_agreement_varies(mpi->call.operation)) {
+        return exchange_verdicts(mpi);
     }
     if (verdict.from >= 0) { /* all else was compared, so only a broken library does this */
-        char name[64];
-        return ls_mpi_give_up(mpi, ls_fail(LS_ERR_INTERNAL, "%s: rank %d sends %llu elements where %llu are wanted",
-                                           ls_mpi_name(mpi, name), (int)verdict.from, (unsigned long long)verdict.sent,
-                                           (unsigned long long)verdict.wanted));
+        (void)ls_agreement_accept(&mpi->call, mpi->rank, &verdict);
+        return ls_mpi_give_up(mpi, ls_fail(LS_ERR_INTERNAL, "%s", ls_error_message()));
     }
     return deliver(mpi, finished);
 }

@@ -146,12 +146,12 @@ static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
     const size_t data = bytes <= LS_MPI_ROOM ? bytes : 0;
-    asked->packet.header = (ls_mpi_header){.operation = LS_OP_SEND,
-                                           .dtype = (int32_t)call->dtype,
-                                           .root = mpi->rank,
-                                           .tag = call->tag,
-                                           .count = call->count,
-                                           .bytes = bytes};
+    asked->packet.header = (ls_call_header){.operation = LS_OP_SEND,
+                                            .dtype = (int32_t)call->dtype,
+                                            .root = mpi->rank,
+                                            .tag = call->tag,
+                                            .count = call->count,
+                                            .bytes = bytes};
     if (data != 0) {
         memcpy(asked->packet.data, call->send, data);
     }

@@ -18,7 +18,7 @@ foreach(flavour openmpi mpich)
   string(REPLACE openmpi ompi-c package ${flavour})
   pkg_check_modules(LS_MPI_${flavour} ${need} IMPORTED_TARGET ${package})
   if(LS_MPI_${flavour}_FOUND)
-    ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/match.c
-                          LIBRARIES PkgConfig::LS_MPI_${flavour})
+    ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/agreement.c
+                          ${PROJECT_SOURCE_DIR}/src/comm/match.c LIBRARIES PkgConfig::LS_MPI_${flavour})
   endif()
 endforeach()

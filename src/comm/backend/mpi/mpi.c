@@ -28,6 +28,7 @@ static void discard(ls_mpi *mpi) {
     ls_free(mpi->transfers);
     ls_free(mpi->boxes);
     ls_free(mpi->sent);
+    ls_free(mpi->headers);
     ls_free(mpi->found);
     ls_free(mpi->sources);
     ls_free(mpi->left);
@@ -49,17 +50,19 @@ static ls_mpi *make(const ls_join *join) {
     mpi->ranks = ls_allocate(size * sizeof *mpi->ranks);
     mpi->boxes = ls_allocate_zeroed(size, sizeof *mpi->boxes);
     mpi->sent = ls_allocate_zeroed(size, sizeof *mpi->sent);
+    mpi->headers = ls_allocate_zeroed(size, sizeof *mpi->headers);
     mpi->found = ls_allocate_zeroed(size, sizeof *mpi->found);
     mpi->sources = ls_allocate_zeroed(size, sizeof *mpi->sources);
     mpi->left = ls_allocate_zeroed(size, sizeof *mpi->left);
-    if (mpi->ranks == NULL || mpi->boxes == NULL || mpi->sent == NULL || mpi->found == NULL || mpi->sources == NULL ||
-        mpi->left == NULL) {
+    if (mpi->ranks == NULL || mpi->boxes == NULL || mpi->sent == NULL || mpi->headers == NULL || mpi->found == NULL ||
+        mpi->sources == NULL || mpi->left == NULL) {
         discard(mpi);
         return NULL;
     }
     for (int rank = 0; rank < mpi->size; rank++) {
         mpi->ranks[rank] = rank;
         mpi->boxes[rank].request = MPI_REQUEST_NULL;
+        mpi->headers[rank] = rank == mpi->rank ? &mpi->own : &mpi->boxes[rank].packet.header;
     }
     return mpi;
 }
@@ -142,7 +145,7 @@ static void close_boxes(ls_mpi *mpi) {
     }
     if (mpi->letters != NULL) {
         ls_mpi_box_close(mpi->letters);
-        const ls_mpi_header *header = &mpi->letters->packet.header;
+        const ls_call_header *header = &mpi->letters->packet.header;
         if (header->operation == LS_MPI_LEFT) {
             mpi->left[header->root] |= LS_MPI_HEARD_SENDS;
         }

@@ -14,6 +14,7 @@
 
 #include <mpi.h>
 
+#include "comm/agreement.h"
 #include "comm/backend.h"
 #include "comm/match.h"
 
@@ -28,21 +29,8 @@ typedef enum ls_mpi_kind {
     LS_MPI_KINDS = 8
 } ls_mpi_kind;
 
-/* The operation of a header by which a rank says that it makes no more calls. */
+/* The operation of a call header by which a rank says that it makes no more calls. */
 #define LS_MPI_LEFT ((uint32_t)LS_OP_COUNT)
-
-typedef struct ls_mpi_header {
-    uint32_t operation;
-    int32_t dtype;
-    int32_t reduction;
-    int32_t root; /* of a message: the rank that sends it */
-    int32_t tag;
-    uint32_t layout;
-    uint64_t agreed;
-    uint64_t sequence;
-    uint64_t count; /* elements for the receiver of this header */
-    uint64_t bytes; /* that come with it: in the packet where they fit, else in a message of their own */
-} ls_mpi_header;
 
 /* A packet is as large as what the library sends without asking the receiver, its own header included: of Open MPI
  * 4 KiB, of MPICH a little more than 8. */
@@ -52,20 +40,13 @@ typedef struct ls_mpi_header {
 #define LS_MPI_PACKET 8256
 #endif
 
-/* Data up to this size travels behind the header. */
-#define LS_MPI_ROOM (LS_MPI_PACKET - sizeof(ls_mpi_header))
+/* Data up to this size travels behind the header; more, of so many bytes as the header says, in messages of its own. */
+#define LS_MPI_ROOM (LS_MPI_PACKET - sizeof(ls_call_header))
 
 typedef struct ls_mpi_packet {
-    ls_mpi_header header;
+    ls_call_header header; /* of a message: `root` is the rank that sends it */
     unsigned char data[LS_MPI_ROOM];
 } ls_mpi_packet;
-
-/* What a rank found when it compared what it is sent with what it wants. */
-typedef struct ls_mpi_verdict {
-    uint64_t sent;
-    uint64_t wanted;
-    int64_t from; /* -1: all agrees */
-} ls_mpi_verdict;
 
 /* A message under way in MPI. */
 typedef struct ls_mpi_transfer {
@@ -149,7 +130,7 @@ struct ls_mpi {
     uint64_t looked_ns; /* when the last of these was */
 
     ls_call call;
-    ls_mpi_header own;
+    ls_call_header own;
     ls_mpi_stage *agreed; /* what comes when all ranks call the same */
     ls_mpi_stage *stage;
     size_t early;          /* sends that went out before all was agreed, and are still under way */
@@ -157,9 +138,10 @@ struct ls_mpi {
     bool settled;          /* all is agreed, or not: what goes on now waits for early sends too */
     int silent;            /* ranks whose header of the call has not come */
     uint64_t waited_ns;    /* since something of the call moved */
-    ls_mpi_mailbox *boxes; /* one per rank, as the next four */
+    ls_mpi_mailbox *boxes; /* one per rank, as the next five */
     ls_mpi_packet *sent;
-    ls_mpi_verdict *found; /* by each rank, in an exchange of verdicts */
+    const ls_call_header **headers; /* of this call */
+    ls_call_verdict *found;         /* by each rank, in an exchange of verdicts */
     const void **sources;
     unsigned char *left; /* LS_MPI_HEARD_ of who makes no more calls, who no more sends */
     ls_mpi_plan plan;
@@ -173,7 +155,7 @@ struct ls_mpi {
     ls_mpi_arrival *arrivals;
     bool world; /* no part of another communicator */
     bool ended; /* the others were told that this rank left */
-    ls_mpi_header farewell;
+    ls_call_header farewell;
     bool abandoned; /* MPI may still write to memory of this state */
 };
 

@@ -197,7 +197,7 @@ void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
 /* Tells the other ranks, once, that this one makes no more calls. */
 static void leave(ls_mpi *mpi) {
     static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES};
-    mpi->farewell = (ls_mpi_header){.operation = LS_MPI_LEFT, .root = mpi->rank};
+    mpi->farewell = (ls_call_header){.operation = LS_MPI_LEFT, .root = mpi->rank};
     for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
         MPI_Request request;
         int ended = 0;

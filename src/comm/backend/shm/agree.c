@@ -1,7 +1,6 @@
 /* What ranks must agree on: each publishes it with the first step of a call, and compares. */
-#include <stdio.h>
-#include <string.h>
-
+#include "base/memory.h"
+#include "comm/agreement.h"
 #include "comm/backend/shm/shm.h"
 
 static uint64_t sign(const ls_call *call) {
@@ -16,15 +15,14 @@ static uint32_t layout_of(const ls_shm_cell *cell) {
     return whole ? (uint32_t)(cell->signature >> 32) : 0;
 }
 
-static void unsign(const ls_shm_cell *cell, ls_call *call) {
-    *call = (ls_call){.operation = (ls_operation)(cell->signature & 0xff),
-                      .dtype = (ls_dtype)(cell->signature >> 8 & 0xff),
-                      .reduction = (ls_reduction)(cell->signature >> 16 & 0xff),
-                      .root = (int)(cell->signature >> 32),
-                      .layout = layout_of(cell),
-                      .count = cell->count,
-                      .total = cell->count,
-                      .sequence = cell->sequence};
+static ls_call_header unsign(const ls_shm_cell *cell) {
+    return (ls_call_header){.operation = (uint32_t)(cell->signature & 0xff),
+                            .dtype = (int32_t)(cell->signature >> 8 & 0xff),
+                            .reduction = (int32_t)(cell->signature >> 16 & 0xff),
+                            .root = (int32_t)(cell->signature >> 32),
+                            .layout = layout_of(cell),
+                            .agreed = cell->count,
+                            .sequence = cell->sequence};
 }
 
 void ls_shm_sign(ls_shm_cell *cell, const ls_call *call) {
@@ -47,42 +45,22 @@ static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
     return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
 }
 
-/* "rank 0 called barrier (#3); ranks 1, 2 called ..." into `text`. */
-static void tell_calls(const ls_shm *shm, char *text, size_t capacity) {
-    size_t length = 0;
-    for (int rank = 0; rank < shm->size && length < capacity - 1; rank++) {
-        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
-        int first = 0;
-        while (!same_call(ls_shm_cell_of(shm, first), cell)) {
-            first++;
-        }
-        if (first != rank) {
-            continue; /* told with the first that called the same */
-        }
-        char ranks[256] = "";
-        size_t used = 0;
-        int callers = 0;
-        for (int other = rank; other < shm->size && used < sizeof ranks - 24; other++) {
-            if (same_call(ls_shm_cell_of(shm, other), cell)) {
-                used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", callers == 0 ? "" : ", ", other);
-                callers++;
-            }
-        }
-        ls_call call;
-        char detail[192];
-        unsign(cell, &call);
-        length += (size_t)snprintf(text + length, capacity - length, "%srank%s %s called %s (#%llu)",
-                                   length == 0 ? "" : "; ", callers == 1 ? "" : "s", ranks,
-                                   ls_call_detail(&call, detail, sizeof detail), (unsigned long long)call.sequence);
-    }
-}
-
 static ls_status fail_disagree(const ls_shm *shm, const ls_call *call) {
-    char calls[768];
-    char name[64];
-    tell_calls(shm, calls, sizeof calls);
-    ls_call_describe(call->operation, call->sequence, name, sizeof name);
-    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", name, calls);
+    const size_t size = (size_t)shm->size;
+    ls_call_header *headers = ls_allocate(size * (sizeof *headers + sizeof(ls_call_header *)));
+    if (headers == NULL) {
+        char name[64];
+        return ls_fail_memory(ls_call_describe(call->operation, call->sequence, name, sizeof name),
+                              size * sizeof *headers);
+    }
+    const ls_call_header **each = (const ls_call_header **)(void *)(headers + size);
+    for (int rank = 0; rank < shm->size; rank++) {
+        headers[rank] = unsign(ls_shm_cell_of(shm, rank));
+        each[rank] = &headers[rank];
+    }
+    const ls_status status = ls_agreement_check(call, each, shm->size);
+    ls_free(headers);
+    return status;
 }
 
 ls_status ls_shm_agree(const ls_shm *shm, const ls_call *call) {
