@@ -129,10 +129,10 @@ typedef struct ls_backend {
     ls_status (*test)(void *state, void *request, bool wait, bool *finished);
 
     /*
-     * Opens the state of a communicator made of ranks of this one: `join` is lent as for open, but has no store;
-     * ranks[i] is the rank here of the new rank i. Called by all ranks together while no call is in progress, with
-     * `join` NULL on those that join none. On failure of the new group alone, this state goes on. NULL: the frame calls
-     * open, which meets through the store.
+     * Opens the state of a communicator made of ranks of this one: `join` is lent as for open; ranks[i] is the rank
+     * here of the new rank i. Called by all ranks together while no call is in progress, with `join` NULL on those that
+     * join none. On failure of the new group alone, this state goes on. NULL: the frame calls open, which meets through
+     * the store.
      */
     ls_status (*split)(void *state, const ls_join *join, const int *ranks, void **result);
 

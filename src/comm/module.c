@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/store.h"
 
 #ifndef LS_LIBDIR
 #define LS_LIBDIR "lib"
@@ -35,7 +36,12 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .store_set = ls_store_set,
                              .store_get = ls_store_get,
                              .store_add = ls_store_add,
-                             .store_wait = ls_store_wait};
+                             .store_check = ls_store_check,
+                             .store_derive_key = ls_store_derive_key,
+                             .auth_nonce = ls_auth_nonce,
+                             .auth_prove = ls_auth_prove,
+                             .auth_check = ls_auth_check,
+                             .key_forget = ls_key_forget};
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm};
 

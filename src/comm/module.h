@@ -8,8 +8,9 @@
  * abi_version is not LS_BACKEND_ABI it gives NULL. It is called once per ls_backend_find and never closed.
  *
  * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
- * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/backend.h, comm/pieces.h,
- * comm/reduce.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the core's own do.
+ * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
+ * comm/pieces.h, comm/reduce.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the
+ * core's own do.
  *
  * ls_backend_find looks for the file in the folders of LOCKSTEP_MODULE_PATH (separated by colons), then, seen from the
  * folder of the library or program that holds the core, in that folder, in lockstep/, in ../lib, and in
@@ -18,10 +19,11 @@
 #ifndef LS_COMM_MODULE_H
 #define LS_COMM_MODULE_H
 
+#include "comm/auth.h"
 #include "comm/backend.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 3
+#define LS_BACKEND_ABI 4
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -45,7 +47,15 @@ typedef struct ls_core {
     ls_status (*store_set)(ls_store *store, const char *key, const void *value, size_t size);
     ls_status (*store_get)(ls_store *store, const char *key, void *value, size_t capacity, size_t *size);
     ls_status (*store_add)(ls_store *store, const char *key, int64_t amount, int64_t *result);
-    ls_status (*store_wait)(ls_store *store, const char *key, double timeout);
+    ls_status (*store_check)(ls_store *store);
+    void (*store_derive_key)(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
+                             const uint8_t second[LS_NONCE_SIZE], ls_key *key);
+    ls_status (*auth_nonce)(uint8_t nonce[LS_NONCE_SIZE]);
+    void (*auth_prove)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                       const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
+    bool (*auth_check)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                       const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]);
+    void (*key_forget)(ls_key *key);
 } ls_core;
 
 typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);

@@ -49,7 +49,11 @@ static int choose(const ls_comm *comm, int color, wish *all) {
 }
 
 static ls_join describe(const ls_comm *comm, const wish *group, int size) {
-    ls_join join = {.size = size, .timeout = comm->timeout, .machine = comm->machine, .address = comm->address};
+    ls_join join = {.size = size,
+                    .store = comm->store,
+                    .timeout = comm->timeout,
+                    .machine = comm->machine,
+                    .address = comm->address};
     for (int i = 0; i < size; i++) {
         join.rank = group[i].rank == comm->rank ? i : join.rank;
     }
@@ -62,15 +66,11 @@ static ls_join describe(const ls_comm *comm, const wish *group, int size) {
 }
 
 /* Opens the new communicator on the parent's backend; `ranks` are those of the parent. */
-static ls_status open_state(const ls_comm *comm, ls_join *join, const int *ranks, void **state) {
+static ls_status open_state(const ls_comm *comm, const ls_join *join, const int *ranks, void **state) {
     if (comm->backend->split != NULL) {
         return comm->backend->split(comm->state, join, ranks, state);
     }
-    if (join == NULL) {
-        return LS_OK;
-    }
-    join->store = comm->store;
-    return comm->backend->open(join, state);
+    return join == NULL ? LS_OK : comm->backend->open(join, state);
 }
 
 static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, ls_comm **result) {
@@ -98,13 +98,13 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
         snprintf(message, sizeof message, "%s", ls_error_message());
         ls_comm_free(made);
         if (strncmp(message, "ls_comm_split", strlen("ls_comm_split")) == 0) {
-            return status; /* of the parent: the same on all ranks */
+            ls_error_restore(status, message);
+            return ls_comm_note(comm, status); /* of the parent: the same on all ranks */
         }
         return ls_fail(status, "ls_comm_split: in the new communicator: %s", message);
     }
     if (made != NULL) {
         made->state = state;
-        made->store = comm->store;
     }
     *result = made;
     return LS_OK;

@@ -174,3 +174,14 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_card *card
 ls_status ls_store_leave(ls_store *store) {
     return store->kind->leave(store);
 }
+
+ls_status ls_store_check(ls_store *store) {
+    return store->kind->check(store);
+}
+
+void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
+                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
+    _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
+    key->size = LS_PROOF_SIZE;
+    ls_auth_prove(&store->key, purpose, first, second, key->bytes);
+}

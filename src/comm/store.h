@@ -39,12 +39,14 @@ typedef struct ls_store_kind {
     ls_status (*compare_set)(ls_store *store, ls_bytes key, ls_bytes expected, ls_bytes desired, bool *swapped);
     ls_status (*join)(ls_store *store, int rank, int size, const ls_card *card, ls_card *cards);
     ls_status (*leave)(ls_store *store);
+    ls_status (*check)(ls_store *store);
 } ls_store_kind;
 
 /* Each kind's own struct begins with this. */
 struct ls_store {
     const ls_store_kind *kind;
     double timeout;
+    ls_key key; /* the job's */
 };
 
 extern const ls_store_kind ls_store_tcp;
@@ -63,6 +65,16 @@ ls_status ls_store_join(ls_store *store, int rank, int size, const ls_card *card
 
 /* Waits until every rank left or died; LS_ERR_PEER names those that died. */
 ls_status ls_store_leave(ls_store *store);
+
+/* LS_ERR_PEER where a rank that joined is known to have died, or who serves is gone. Waits for nothing else. */
+ls_status ls_store_check(ls_store *store);
+
+/*
+ * The key of a connection of two who both hold the store's key and have both read `first` and `second` in it: bound to
+ * those and to `purpose`.
+ */
+void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
+                         const uint8_t second[LS_NONCE_SIZE], ls_key *key);
 
 /* Puts "`call`: " before this thread's last message; returns its status. */
 ls_status ls_fail_in(const char *call);

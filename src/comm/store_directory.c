@@ -397,10 +397,15 @@ static ls_status directory_leave(ls_store *base) {
     return status;
 }
 
+static ls_status directory_check(ls_store *store) {
+    return check_others((directory_store *)store);
+}
+
 /* ---- opening and closing ---- */
 
 static void directory_close(ls_store *base) {
     directory_store *store = (directory_store *)base;
+    ls_key_forget(&base->key);
     if (store->serving && store->folder >= 0) {
         if (store->parting) {
             let_others_go(store);
@@ -518,17 +523,14 @@ static ls_status directory_check_url(const char *url) {
                : ls_fail(LS_ERR_ARGUMENT, "\"%s\" names no folder: file://PATH is needed", url);
 }
 
-static ls_status open_with_key(directory_store *store, const ls_store_place *place) {
-    ls_key key;
+static ls_status open_place(directory_store *store, const ls_store_place *place) {
     LS_TRY(directory_check_url(place->url));
-    LS_TRY(ls_key_read(&key, place->key));
+    LS_TRY(ls_key_read(&store->base.key, place->key));
     store->path = ls_duplicate_string(place->url + strlen(ls_store_directory.scheme));
     if (store->path == NULL) {
         return ls_fail(LS_ERR_MEMORY, "out of memory for a store");
     }
-    const ls_status status = place->serve ? start_serving(store, &key) : find_server(store, &key);
-    ls_key_forget(&key);
-    return status;
+    return place->serve ? start_serving(store, &store->base.key) : find_server(store, &store->base.key);
 }
 
 static ls_store *directory_open(const ls_store_place *place) {
@@ -538,7 +540,7 @@ static ls_store *directory_open(const ls_store_place *place) {
     }
     store->base = (ls_store){.kind = &ls_store_directory, .timeout = place->timeout};
     store->parent = store->folder = store->server = store->presence = -1;
-    const ls_status status = open_with_key(store, place);
+    const ls_status status = open_place(store, place);
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());
@@ -566,4 +568,5 @@ const ls_store_kind ls_store_directory = {
     .compare_set = directory_compare_set,
     .join = directory_join,
     .leave = directory_leave,
+    .check = directory_check,
 };

@@ -67,13 +67,17 @@ static ls_status check_reply(const ls_store_reply *reply) {
                    (const char *)reply->value.data);
 }
 
-/* Sends a request that may wait `timeout` seconds at the server. The reply's value lies in the store's buffer. */
-static ls_status ask(ls_store *base, ls_store_request request, double timeout, ls_store_reply *reply) {
+/*
+ * Sends a request that may wait `timeout` seconds at the server, and the server `patience` seconds besides. The reply's
+ * value lies in the store's buffer.
+ */
+static ls_status ask_patiently(ls_store *base, ls_store_request request, double timeout, double patience,
+                               ls_store_reply *reply) {
     tcp_store *store = (tcp_store *)base;
     if (store->broken != LS_OK) {
         return ls_fail(store->broken, "%s", store->broken_text);
     }
-    const ls_deadline deadline = ls_deadline_after(timeout + grace_seconds);
+    const ls_deadline deadline = ls_deadline_after(timeout + patience);
     const size_t size = ls_request_size(&request);
     request.timeout = timeout < 4e6 ? (uint32_t)(timeout * 1e3 + 0.5) : 4000000000U;
     LS_TRY(make_room(store, size));
@@ -83,6 +87,10 @@ static ls_status ask(ls_store *base, ls_store_request request, double timeout, l
         status = receive_reply(store, deadline, reply);
     }
     return status == LS_OK ? check_reply(reply) : give_up(store, status);
+}
+
+static ls_status ask(ls_store *base, ls_store_request request, double timeout, ls_store_reply *reply) {
+    return ask_patiently(base, request, timeout, grace_seconds, reply);
 }
 
 /* ---- operations ---- */
@@ -144,10 +152,20 @@ static ls_status tcp_leave(ls_store *store) {
     return ask(store, (ls_store_request){.operation = LS_STORE_LEAVE}, store->timeout, &reply);
 }
 
+/* Every wait of a job in which somebody died fails with that. */
+static ls_status tcp_check(ls_store *store) {
+    static const char never[] = "lockstep: nobody sets this";
+    ls_store_reply reply;
+    const ls_store_request request = {.operation = LS_STORE_WAIT, .key = {never, sizeof never - 1}};
+    const ls_status status = ask_patiently(store, request, 0, store->timeout, &reply);
+    return status == LS_ERR_TIMEOUT && ((tcp_store *)store)->broken == LS_OK ? LS_OK : status;
+}
+
 /* ---- opening ---- */
 
 static void tcp_close(ls_store *base) {
     tcp_store *store = (tcp_store *)base;
+    ls_key_forget(&base->key);
     if (store->fd >= 0) {
         close(store->fd);
     }
@@ -173,9 +191,11 @@ static ls_status start_serving(tcp_store *store, const ls_store_place *place, ls
     return store->server != NULL ? LS_OK : ls_error_status();
 }
 
-static ls_status open_with_key(tcp_store *store, const ls_store_place *place, const ls_key *key) {
+static ls_status open_place(tcp_store *store, const ls_store_place *place) {
+    const ls_key *key = &store->base.key;
     ls_address address;
     int listener = -1;
+    LS_TRY(ls_key_read(&store->base.key, place->key));
     LS_TRY(ls_address_parse(place->url, &address));
     if (place->serve) {
         LS_TRY(start_serving(store, place, &address, key, &listener));
@@ -190,18 +210,13 @@ static ls_status open_with_key(tcp_store *store, const ls_store_place *place, co
 }
 
 static ls_store *tcp_open(const ls_store_place *place) {
-    ls_key key;
     tcp_store *store = ls_allocate_zeroed(1, sizeof *store);
     if (store == NULL) {
         return ls_fail_null(LS_ERR_MEMORY, "out of memory for a store");
     }
     store->base = (ls_store){.kind = &ls_store_tcp, .timeout = place->timeout};
     store->fd = -1;
-    ls_status status = ls_key_read(&key, place->key);
-    if (status == LS_OK) {
-        status = open_with_key(store, place, &key);
-    }
-    ls_key_forget(&key);
+    const ls_status status = open_place(store, place);
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());
@@ -238,4 +253,5 @@ const ls_store_kind ls_store_tcp = {
     .compare_set = tcp_compare_set,
     .join = tcp_join,
     .leave = tcp_leave,
+    .check = tcp_check,
 };

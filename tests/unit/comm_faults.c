@@ -3,7 +3,8 @@
  * before, in, after and in the midst of each call, among 2, 3 and 5 ranks; every other rank must get the error that
  * names it, the call and its number, at once for a death and after the timeout for silence, and again on every later
  * call. Each call meets each end at each moment; LOCKSTEP_TEST_FULL=1 does so for small and large buffers at all
- * numbers of ranks. LOCKSTEP_TEST_BACKEND names another backend than shm; LOCKSTEP_TEST_ONE_IN=N runs every N-th job.
+ * numbers of ranks. LOCKSTEP_TEST_BACKEND names another backend than shm; LOCKSTEP_TEST_ONE_IN=N runs every N-th job,
+ * from the LOCKSTEP_TEST_FROM-th (0 to N - 1) on.
  */
 #include "tests/support/unit.h"
 
@@ -170,13 +171,12 @@ static bool names_call(const fault *f, bool barrier, int number) {
 
 /*
  * "rank 1 ", or "ranks 0, 1 " where others wait for the victim elsewhere. Who waits for a message of a rank that waits
- * for the silent one can only name the former; so can, where a split opens connections, who is not part of the group.
+ * for the silent one can only name the former.
  */
 static bool names_victim(const fault *f) {
     char rank[32];
     const char *ranks = strstr(ls_error_message(), "ranks ");
-    const bool apart = f->what == SPLIT && getenv("LOCKSTEP_TEST_BACKEND") != NULL;
-    if ((f->what == STEP_RING || apart) && f->how == STOPPED) {
+    if (f->what == STEP_RING && f->how == STOPPED) {
         return strstr(ls_error_message(), "rank") != NULL;
     }
     snprintf(rank, sizeof rank, "rank %d ", f->victim);
@@ -297,11 +297,16 @@ static bool is_chosen(const fault *f, int size_index) {
     return (full != NULL && strcmp(full, "0") != 0) || (turn % 3 == size_index && turn / 3 % 2 == (f->large ? 1 : 0));
 }
 
+static int number_of(const char *variable, int otherwise) {
+    const char *text = getenv(variable);
+    return text != NULL && atoi(text) > 0 ? atoi(text) : otherwise;
+}
+
 static void run_faults(way how) {
     static const int sizes[] = {2, 3, 5};
     const int at_once = how == STOPPED ? JOBS_MOST : 4;
-    const char *text = getenv("LOCKSTEP_TEST_ONE_IN");
-    const int one_in = text != NULL && atoi(text) > 0 ? atoi(text) : 1;
+    const int one_in = number_of("LOCKSTEP_TEST_ONE_IN", 1);
+    const int from = number_of("LOCKSTEP_TEST_FROM", 0);
     int found = 0;
     int turn = 0;
     failures = 0;
@@ -310,7 +315,7 @@ static void run_faults(way how) {
             for (int i = 0; i < 6; i++) {
                 fault f = {.size = sizes[i / 2], .when = (moment)when, .how = how, .what = what, .large = i % 2 == 1};
                 f.victim = (what + when) % f.size;
-                if (is_possible(&f) && is_chosen(&f, i / 2) && found++ % one_in == 0) {
+                if (is_possible(&f) && is_chosen(&f, i / 2) && found++ % one_in == from) {
                     start_job(&f, turn++, at_once);
                 }
             }

@@ -4,163 +4,134 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/backend/gloo/door.h"
 #include "comm/module.h"
 
 #define SPIN_NS ((uint64_t)100000) /* with a core for every rank: longer than a sleep and a wake-up cost */
-
-/*
- * What a rank says of itself in the store, with one `door` for each rank. Only those who may read the store know what
- * to say at a door, and a door opens once.
- */
-typedef struct door {
-    ls_gloo_address address;
-    unsigned char token[LS_GLOO_TOKEN];
-} door;
-
-typedef struct card {
-    uint64_t machine;
-    cpu_set_t cores;
-    door doors[];
-} card;
-
-static size_t card_bytes(int size) {
-    return sizeof(card) + (size_t)size * sizeof(door);
-}
 
 static ls_status fail_gloo(const char *why) {
     return ls_fail(LS_ERR_IO, "ls_comm_open: Gloo: %s", why);
 }
 
-/* ---- meeting through the store -------------------------------------------------------------------------------------
+/* ---- connections ---------------------------------------------------------------------------------------------------
  */
 
-static void write_key(const ls_join *join, int rank, char key[256]) {
-    snprintf(key, 256, "%sgloo/%d", join->prefix, rank);
-}
-
-static ls_status publish(ls_gloo *gloo, const ls_join *join, card *own) {
-    char key[256];
-    char why[LS_GLOO_WHY];
-    memset(own, 0, card_bytes(join->size));
+/* Makes what this rank says of itself; listens. */
+static ls_status write_card(const ls_join *join, ls_gloo_card *own, int *listener) {
+    memset(own, 0, sizeof *own);
     own->machine = join->machine;
     if (sched_getaffinity(0, sizeof own->cores, &own->cores) != 0) {
         memset(&own->cores, 0xff, sizeof own->cores); /* more cores than a cpu_set_t has: enough for all */
     }
-    for (int peer = 0; peer < join->size; peer++) {
-        door *made = &own->doors[peer];
-        if (peer != join->rank && !ls_gloo_wire_address(gloo->wire, peer, &made->address, why)) {
-            return fail_gloo(why);
-        }
-        if (getrandom(made->token, sizeof made->token, 0) != sizeof made->token) {
-            return ls_fail(LS_ERR_IO, "ls_comm_open: the system gives no random numbers");
-        }
-    }
-    write_key(join, join->rank, key);
-    return ls_store_set(join->store, key, own, card_bytes(join->size));
-}
-
-static ls_status read_card(const ls_join *join, int rank, card *result) {
-    char key[256];
-    size_t size = 0;
-    write_key(join, rank, key);
-    LS_TRY(ls_store_wait(join->store, key, join->timeout));
-    LS_TRY(ls_store_get(join->store, key, result, card_bytes(join->size), &size));
-    if (size != card_bytes(join->size)) {
-        return ls_fail(LS_ERR_MISMATCH,
-                       "ls_comm_open: rank %d says of itself what this version of Lockstep cannot read", rank);
-    }
-    return LS_OK;
-}
-
-/* ---- connections ---------------------------------------------------------------------------------------------------
- */
-
-/*
- * Proves to the rank behind a door that this one read its card. What follows is one operation as large as any, so that
- * Gloo makes its send buffer large enough for all.
- */
-static ls_status greet(ls_gloo *gloo, int peer, const door *theirs, unsigned char *scrap) {
-    char why[LS_GLOO_WHY];
-    ls_gloo_peer *other = &gloo->peers[peer];
-    ls_gloo_packet *packet = gloo->outgoing;
-    memset((void *)packet, 0, LS_GLOO_HEADER);
-    packet->kind = LS_GLOO_HELLO;
-    packet->bytes = sizeof theirs->token;
-    memcpy(packet->data, theirs->token, sizeof theirs->token);
-    const size_t chunk =
-        ls_gloo_wire_widen(gloo->wire, peer) / 6 / 4096 * 4096; /* there is room when a third is free */
-    other->chunk = chunk > LS_GLOO_CHUNK ? LS_GLOO_CHUNK : chunk < 4096 ? 4096 : chunk;
-    const size_t largest = other->chunk > sizeof *packet ? other->chunk : sizeof *packet;
-    if (!ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + packet->bytes, 0, why) ||
-        !ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PIECES, scrap, largest, 0, why)) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", peer, why);
-    }
-    (void)ls_gloo_wire_widen(gloo->wire, peer);
-    return LS_OK;
-}
-
-/* Hears the same from the rank. */
-static ls_status hear(ls_gloo *gloo, int peer, const door *own) {
-    char why[LS_GLOO_WHY];
-    ls_gloo_peer *other = &gloo->peers[peer];
-    if (!ls_gloo_wire_take(gloo->wire, peer, LS_GLOO_PACKETS, why) ||
-        !ls_gloo_wire_take(gloo->wire, peer, LS_GLOO_PIECES, why)) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", peer, why);
-    }
-    unsigned char differs = 0; /* in constant time */
-    for (size_t i = 0; i < sizeof own->token; i++) {
-        differs |= (unsigned char)(own->token[i] ^ other->packet->data[i]);
-    }
-    if (other->packet->kind != LS_GLOO_HELLO || differs != 0) {
-        return ls_fail(LS_ERR_DENIED, "ls_comm_open: somebody who is not of this job connected in place of rank %d",
-                       peer);
-    }
-    return ls_gloo_aim(gloo, peer, LS_GLOO_PIECES, NULL, 0);
-}
-
-static ls_status connect_one(ls_gloo *gloo, int peer, const card *theirs, unsigned char *scrap) {
-    char why[LS_GLOO_WHY];
-    ls_gloo_peer *other = &gloo->peers[peer];
-    LS_TRY(ls_gloo_aim(gloo, peer, LS_GLOO_PACKETS, other->packet, sizeof *other->packet));
-    LS_TRY(ls_gloo_aim(gloo, peer, LS_GLOO_PIECES, scrap, LS_GLOO_CHUNK));
-    if (!ls_gloo_wire_connect(gloo->wire, peer, &theirs->doors[gloo->rank].address, why)) {
-        return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot be reached: %s", peer, why);
-    }
-    return greet(gloo, peer, &theirs->doors[gloo->rank], scrap);
+    LS_TRY(ls_auth_nonce(own->secret));
+    return ls_gloo_listen(join, own, listener);
 }
 
 /* Whether there is a core for every rank of this machine, as far as its cards say. */
-static void count_cores(cpu_set_t *cores, int *ranks, const card *of, uint64_t machine) {
-    if (of->machine == machine) {
-        CPU_OR(cores, cores, &of->cores);
-        ++*ranks;
-    }
-}
-
-static ls_status connect_all(ls_gloo *gloo, const ls_join *join, card *own, card *theirs, unsigned char *scrap) {
+static bool has_core_for_each(const ls_join *join, const ls_gloo_card *cards) {
     int ranks = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    LS_TRY(publish(gloo, join, own));
-    count_cores(&cores, &ranks, own, join->machine);
-    for (int peer = 0; peer < join->size; peer++) {
-        if (peer != join->rank) {
-            LS_TRY(read_card(join, peer, theirs));
-            count_cores(&cores, &ranks, theirs, join->machine);
-            LS_TRY(connect_one(gloo, peer, theirs, scrap));
+    for (int rank = 0; rank < join->size; rank++) {
+        if (cards[rank].machine == join->machine) {
+            CPU_OR(&cores, &cores, &cards[rank].cores);
+            ranks++;
         }
     }
-    for (int peer = 0; peer < join->size; peer++) {
-        if (peer != join->rank) {
-            LS_TRY(hear(gloo, peer, &own->doors[peer]));
+    return CPU_COUNT(&cores) >= ranks;
+}
+
+static ls_status adopt(ls_gloo *gloo, int peer, int socket) {
+    char why[LS_GLOO_WHY];
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const size_t chunk = ls_gloo_wire_widen(socket) / 6 / 4096 * 4096; /* there is room when a third is free */
+    other->chunk = chunk > LS_GLOO_CHUNK ? LS_GLOO_CHUNK : chunk < 4096 ? 4096 : chunk;
+    const size_t largest = other->chunk > sizeof *other->packet ? other->chunk : sizeof *other->packet;
+    if (!ls_gloo_wire_adopt(gloo->wire, peer, socket, largest, why)) {
+        return fail_gloo(why);
+    }
+    other->closed = false;
+    return ls_gloo_aim(gloo, peer, LS_GLOO_PACKETS, other->packet, sizeof *other->packet);
+}
+
+/* Takes over the sockets that there are, and makes what they belong to. */
+static ls_status adopt_all(ls_gloo *gloo, const ls_join *join, const int *sockets) {
+    char why[LS_GLOO_WHY];
+    gloo->wire = ls_gloo_wire_make(ls_gloo_host(join), join->rank, join->size, join->timeout, why);
+    ls_status status = gloo->wire != NULL ? LS_OK : fail_gloo(why);
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (sockets[peer] >= 0 && status == LS_OK) {
+            status = adopt(gloo, peer, sockets[peer]);
+        } else if (sockets[peer] >= 0) {
+            close(sockets[peer]);
         }
     }
-    gloo->spin_ns = CPU_COUNT(&cores) >= ranks ? SPIN_NS : 0;
+    return status;
+}
+
+/*
+ * Connects with all others, whose cards are known. Where that fails, those who are connected already are told why, for
+ * they may be waiting for nobody else any more.
+ */
+static ls_status meet(ls_gloo *gloo, const ls_join *join, const int *watched, int listener) {
+    char message[LS_ERROR_CAPACITY];
+    int *sockets = ls_allocate((size_t)join->size * sizeof *sockets);
+    if (sockets == NULL) {
+        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *sockets);
+    }
+    ls_gloo_party party = {
+        .join = join, .cards = gloo->cards, .watched = watched, .listener = listener, .sockets = sockets};
+    for (int peer = 0; peer < gloo->size; peer++) {
+        gloo->peers[peer].closed = peer != gloo->rank; /* until it is connected */
+    }
+    const ls_status met = ls_gloo_meet(&party);
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    const ls_status adopted = adopt_all(gloo, join, sockets);
+    ls_free(sockets);
+    if (met != LS_OK) {
+        ls_error_restore(met, message);
+        return gloo->wire != NULL ? ls_gloo_give_up(gloo, met, party.culprit) : met;
+    }
+    gloo->spin_ns = has_core_for_each(join, gloo->cards) ? SPIN_NS : 0;
+    return adopted;
+}
+
+/* The cards go through the store. */
+static ls_status exchange_cards(ls_gloo *gloo, const ls_join *join) {
+    char key[256];
+    snprintf(key, sizeof key, "%sgloo/%d", join->prefix, join->rank);
+    LS_TRY(ls_store_set(join->store, key, &gloo->cards[join->rank], sizeof *gloo->cards));
+    for (int peer = 0; peer < join->size; peer++) {
+        size_t size = 0;
+        snprintf(key, sizeof key, "%sgloo/%d", join->prefix, peer);
+        if (peer != join->rank) {
+            LS_TRY(ls_store_get(join->store, key, &gloo->cards[peer], sizeof *gloo->cards, &size));
+            if (size != sizeof *gloo->cards || gloo->cards[peer].length > sizeof gloo->cards[peer].address) {
+                return ls_fail(LS_ERR_MISMATCH,
+                               "ls_comm_open: rank %d says of itself what this version of Lockstep cannot read", peer);
+            }
+        }
+    }
     return LS_OK;
+}
+
+static ls_status join_others(ls_gloo *gloo, const ls_join *join) {
+    int listener = -1;
+    ls_status status = write_card(join, &gloo->cards[join->rank], &listener);
+    if (status == LS_OK) {
+        status = exchange_cards(gloo, join);
+    }
+    if (status == LS_OK) {
+        status = meet(gloo, join, NULL, listener);
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    return status;
 }
 
 /* ---- states --------------------------------------------------------------------------------------------------------
@@ -180,6 +151,7 @@ static void discard(ls_gloo *gloo) {
     ls_free(gloo->outgoing);
     ls_free(gloo->sources);
     ls_free(gloo->headers);
+    ls_free(gloo->cards);
     ls_free(gloo);
 }
 
@@ -197,8 +169,9 @@ static ls_gloo *make(const ls_join *join) {
     gloo->outgoing = ls_allocate_aligned(sizeof *gloo->outgoing, 64);
     gloo->sources = ls_allocate_zeroed(size, sizeof *gloo->sources);
     gloo->headers = ls_allocate_zeroed(size, sizeof *gloo->headers);
+    gloo->cards = ls_allocate_zeroed(size, sizeof *gloo->cards);
     bool made = gloo->peers != NULL && gloo->sockets != NULL && gloo->outgoing != NULL && gloo->sources != NULL &&
-                gloo->headers != NULL;
+                gloo->headers != NULL && gloo->cards != NULL;
     for (int peer = 0; peer < join->size && made; peer++) {
         gloo->peers[peer].packet = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
         gloo->peers[peer].call = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
@@ -211,40 +184,99 @@ static ls_gloo *make(const ls_join *join) {
     return gloo;
 }
 
-static ls_status join_others(ls_gloo *gloo, const ls_join *join) {
-    char why[LS_GLOO_WHY];
-    const char *host = join->address != NULL ? join->address : "127.0.0.1";
-    gloo->wire = ls_gloo_wire_make(host, join->rank, join->size, join->timeout, why);
-    if (gloo->wire == NULL) {
-        return fail_gloo(why);
-    }
-    card *own = ls_allocate(card_bytes(join->size));
-    card *theirs = ls_allocate(card_bytes(join->size));
-    unsigned char *scrap = ls_allocate_zeroed(1, LS_GLOO_CHUNK);
-    ls_status status = own != NULL && theirs != NULL && scrap != NULL
-                           ? connect_all(gloo, join, own, theirs, scrap)
-                           : ls_fail_memory("ls_comm_open", 2 * card_bytes(join->size) + LS_GLOO_CHUNK);
-    ls_free(own);
-    ls_free(theirs);
-    ls_free(scrap);
+/* Ends a state that is not whole; keeps the reason. */
+static ls_status discard_failed(ls_gloo *gloo, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_gloo_free_runs(gloo);
+    discard(gloo);
+    ls_error_restore(status, message);
     return status;
+}
+
+static ls_status fail_no_memory(const ls_join *join) {
+    return ls_fail_memory("ls_comm_open", (size_t)join->size * 2 * sizeof(ls_gloo_packet));
 }
 
 static ls_status gloo_open(const ls_join *join, void **state) {
     ls_gloo *gloo = make(join);
     if (gloo == NULL) {
-        return ls_fail_memory("ls_comm_open", (size_t)join->size * 2 * sizeof(ls_gloo_packet));
+        return fail_no_memory(join);
     }
     const ls_status status = join->size > 1 ? join_others(gloo, join) : LS_OK;
     if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
-        discard(gloo);
-        ls_error_restore(status, message);
-        return status;
+        return discard_failed(gloo, status);
     }
     *state = gloo;
     return LS_OK;
+}
+
+/* ---- splitting -----------------------------------------------------------------------------------------------------
+ */
+
+/* Tells all ranks of the parent this rank's card and learns theirs. */
+static ls_status tell_cards(ls_gloo *parent, const ls_gloo_card *own) {
+    bool finished = false;
+    const ls_call call = {.operation = LS_OP_SPLIT,
+                          .dtype = LS_U8,
+                          .count = sizeof *own,
+                          .width = 1,
+                          .send = own,
+                          .receive = parent->cards,
+                          .sequence = parent->call.sequence};
+    ls_status status = ls_gloo_exchange(parent, &call);
+    while (status == LS_OK && !finished) {
+        status = ls_gloo_progress(parent, true, &finished);
+    }
+    return status;
+}
+
+/* Connects the ranks of the group; the connections of the parent tell who dies. */
+static ls_status meet_group(const ls_gloo *parent, ls_gloo *gloo, const ls_join *join, const int *ranks, int listener) {
+    int *watched = ls_allocate((size_t)join->size * sizeof *watched);
+    if (watched == NULL) {
+        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *watched);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < join->size; i++) {
+        gloo->cards[i] = parent->cards[ranks[i]];
+        watched[i] = i != join->rank ? ls_gloo_wire_socket(parent->wire, ranks[i]) : -1;
+        if (gloo->cards[i].status != LS_OK && status == LS_OK) {
+            status = ls_fail((ls_status)gloo->cards[i].status, "ls_comm_open: rank %d cannot take part", i);
+        }
+    }
+    if (status == LS_OK && join->size > 1) {
+        status = meet(gloo, join, watched, listener);
+    }
+    ls_free(watched);
+    return status;
+}
+
+static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    ls_gloo *parent = state;
+    ls_gloo *gloo = join != NULL ? make(join) : NULL;
+    ls_gloo_card own = {.status = LS_OK};
+    char message[LS_ERROR_CAPACITY] = "";
+    int listener = -1;
+    if (join != NULL) {
+        own.status = (int32_t)(gloo != NULL ? write_card(join, &own, &listener) : fail_no_memory(join));
+        snprintf(message, sizeof message, "%s", ls_error_message());
+    }
+    ls_status status = tell_cards(parent, &own);
+    if (status == LS_OK && own.status != LS_OK) {
+        status = (ls_status)own.status;
+        ls_error_restore(status, message);
+    } else if (status == LS_OK && join != NULL) {
+        status = meet_group(parent, gloo, join, ranks, listener);
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    if (status != LS_OK && gloo != NULL) {
+        return discard_failed(gloo, status);
+    }
+    *result = gloo;
+    return status;
 }
 
 static void gloo_close(void *state) {
@@ -272,6 +304,7 @@ static const ls_backend backend = {
               [LS_OP_ALLTOALLV] = ls_gloo_exchange,
               [LS_OP_SPLIT] = ls_gloo_exchange},
     .progress = ls_gloo_progress,
+    .split = gloo_split,
     .post = ls_gloo_post,
     .test = ls_gloo_test,
 };

@@ -2,8 +2,9 @@
  * Backend gloo: ranks that meet through a store and talk over TCP, on connections of libgloo. C but for wire.cc, which
  * is Gloo behind a C header. Sums are made by ls_reduce, so every result has the bits of backend shm.
  *
- * gloo.c opens and closes; engine.c moves what is under way and waits; farewell.c is how ranks leave and give up;
- * exchange.c is the calls that only move data; allreduce.c is the one that does not; message.c sends and receives.
+ * gloo.c opens, splits and closes; door.c connects ranks and keeps strangers out; engine.c moves what is under way and
+ * waits; farewell.c is how ranks leave and give up; exchange.c is the calls that only move data; allreduce.c is the one
+ * that does not; message.c sends and receives.
  *
  * Between two ranks there is one connection, which carries packets. A packet says what it is about and holds what is
  * small; behind one of kind DATA comes an operation with a part of something large, straight into the memory where it
@@ -18,17 +19,17 @@
 #include <poll.h>
 
 #include "comm/agreement.h"
+#include "comm/backend/gloo/door.h"
 #include "comm/backend/gloo/wire.h"
 #include "comm/match.h"
 
 typedef enum ls_gloo_kind {
-    LS_GLOO_HELLO = 0, /* the first packet: proof that the sender has read the store */
-    LS_GLOO_CALL,      /* what the sender calls, and what is small of its data */
-    LS_GLOO_VERDICT,   /* whether counts fit */
-    LS_GLOO_MESSAGE,   /* a send, and its data if that is small */
-    LS_GLOO_DATA,      /* the next operation is data */
-    LS_GLOO_WAITING,   /* the sender is alive and waits for another rank */
-    LS_GLOO_LEFT       /* the sender makes no more calls; its data is the reason */
+    LS_GLOO_CALL = 0, /* what the sender calls, and what is small of its data */
+    LS_GLOO_VERDICT,  /* whether counts fit */
+    LS_GLOO_MESSAGE,  /* a send, and its data if that is small */
+    LS_GLOO_DATA,     /* the next operation is data */
+    LS_GLOO_WAITING,  /* the sender is alive and waits for another rank */
+    LS_GLOO_LEFT      /* the sender makes no more calls; its data is the reason */
 } ls_gloo_kind;
 
 /* Where operations land. */
@@ -44,8 +45,7 @@ enum {
     LS_GLOO_ROOM = 128 << 10,  /* data up to this size travels in a packet */
     LS_GLOO_CHUNK = 512 << 10, /* at most, in one operation */
     LS_GLOO_WINDOW = 1 << 20,  /* of parts, for each rank */
-    LS_GLOO_REASON = 384,
-    LS_GLOO_TOKEN = 16
+    LS_GLOO_REASON = 384
 };
 
 typedef struct ls_gloo_packet {
@@ -129,6 +129,7 @@ struct ls_gloo {
     ls_gloo_wire *wire;
     int rank;
     int size;
+    ls_gloo_card *cards; /* of each rank */
     double timeout;
     uint64_t spin_ns; /* to look before sleeping */
     ls_gloo_peer *peers;

@@ -10,12 +10,19 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <gloo/transport/buffer.h>
 #include <gloo/transport/context.h>
@@ -29,6 +36,8 @@ using GlooBuffer = std::unique_ptr<gloo::transport::Buffer>;
 namespace {
 
 constexpr int send_buffer = 4 << 20; /* as far as the system allows */
+constexpr long tick_ns = 50000;
+constexpr int attempts = 5; /* to connect inside the process, where a stranger may come between */
 
 /*
  * Gloo forgets where a slot's data goes when any buffer of that slot ends, one that was only sent from too. So the two
@@ -47,6 +56,67 @@ struct Connection {
         return 2 * slot + (lower ? 1 : 0);
     }
 };
+
+/*
+ * Gloo's device, with a thread that has nothing to do here. It looks around every 10 ms, and is waited for whenever a
+ * descriptor is taken from it and when it ends; a clock makes it look every 50 us where that is to come.
+ */
+class Engine {
+  public:
+    explicit Engine(const char *host) : clock_(), device_(tcp::CreateDevice(tcp::attr(host))) {
+        static_cast<tcp::Device &>(*device_).registerDescriptor(clock_.descriptor, EPOLLIN, &clock_);
+    }
+    ~Engine() {
+        hurry(true);
+    }
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    void hurry(bool on) {
+        const long interval = on ? tick_ns : 0;
+        const itimerspec often = {{0, interval}, {0, interval}};
+        timerfd_settime(clock_.descriptor, 0, &often, nullptr);
+    }
+    gloo::transport::Device &device() {
+        return *device_;
+    }
+
+  private:
+    struct Clock final : tcp::Handler {
+        const int descriptor = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+
+        ~Clock() override {
+            close(descriptor);
+        }
+        void read() {
+            uint64_t count = 0;
+            (void)!::read(descriptor, &count, sizeof count);
+        }
+        void handleEvents(int /*events*/) { /* of Gloo before 2023 */
+            read();
+        }
+        void handleEvents(tcp::Loop & /*loop*/, int /*events*/) { /* and since */
+            read();
+        }
+    };
+    Clock clock_; /* outlives the device's thread */
+    std::shared_ptr<gloo::transport::Device> device_;
+};
+
+/* One for all communicators of the process that exist at a time. A child of fork makes its own. */
+std::shared_ptr<Engine> engine_of(const char *host) {
+    static std::mutex mutex;
+    static std::weak_ptr<Engine> shared;
+    static pid_t owner;
+    const std::lock_guard<std::mutex> lock(mutex);
+    auto engine = owner == getpid() ? shared.lock() : nullptr;
+    if (!engine) {
+        engine = std::make_shared<Engine>(host);
+        shared = engine;
+        owner = getpid();
+    }
+    return engine;
+}
 
 /* Gloo's sentences begin with a place in its source. */
 void keep(char *why, const char *text) {
@@ -79,42 +149,54 @@ bool same_address(const sockaddr_storage &a, const sockaddr_storage &b) {
     return false;
 }
 
-sockaddr_storage socket_address(const std::vector<char> &bytes) {
-    return tcp::Address(bytes).getSockaddr();
-}
-
-bool connects(int fd, const sockaddr_storage &here, const sockaddr_storage *there) {
+bool connects(int fd, const sockaddr_storage &here, const sockaddr_storage &there) {
     sockaddr_storage own = {};
     sockaddr_storage others = {};
-    socklen_t length = sizeof own;
-    if (getsockname(fd, reinterpret_cast<sockaddr *>(&own), &length) != 0 || !same_address(own, here)) {
-        return false;
-    }
-    length = sizeof others;
-    return getpeername(fd, reinterpret_cast<sockaddr *>(&others), &length) == 0 &&
-           (there == nullptr || same_address(others, *there));
+    socklen_t own_length = sizeof own;
+    socklen_t others_length = sizeof others;
+    return getsockname(fd, reinterpret_cast<sockaddr *>(&own), &own_length) == 0 && same_address(own, here) &&
+           getpeername(fd, reinterpret_cast<sockaddr *>(&others), &others_length) == 0 && same_address(others, there);
 }
 
-/*
- * The socket of a connected pair, which Gloo keeps to itself; -1: not found. A pair that was connected to still has the
- * address at which it listened, and no other connection of this process begins there. One that connected has a port
- * that the kernel may have given to another connection as well, so the other end must be the one that was asked for.
- */
-int find_socket(const gloo::transport::Pair &pair, const std::vector<char> &listened, const std::vector<char> &asked) {
-    const sockaddr_storage here = socket_address(pair.address().bytes());
-    const sockaddr_storage there = socket_address(asked);
-    const bool was_connected_to = same_address(here, socket_address(listened));
+/* The socket of a pair that is connected with another one, which Gloo keeps to itself; -1: not found. */
+int find_socket(const gloo::transport::Pair &pair, const gloo::transport::Pair &other) {
+    const sockaddr_storage here = tcp::Address(pair.address().bytes()).getSockaddr();
+    const sockaddr_storage there = tcp::Address(other.address().bytes()).getSockaddr();
     DIR *open = opendir("/proc/self/fd");
     int found = -1;
     for (const dirent *entry = open != nullptr ? readdir(open) : nullptr; entry != nullptr && found < 0;
          entry = readdir(open)) {
         const int fd = std::atoi(entry->d_name);
-        found = connects(fd, here, was_connected_to ? nullptr : &there) ? fd : -1;
+        found = connects(fd, here, there) ? fd : -1;
     }
     if (open != nullptr) {
         closedir(open);
     }
     return found;
+}
+
+/* Two pairs of this process, each of which connects to the other. */
+void connect_both(gloo::transport::Pair &one, gloo::transport::Pair &other) {
+    const std::vector<char> to_one = one.address().bytes();
+    const std::vector<char> to_other = other.address().bytes();
+    std::exception_ptr failure;
+    std::thread second([&] {
+        try {
+            other.connect(to_one);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    });
+    try {
+        one.connect(to_other);
+    } catch (...) {
+        second.join();
+        throw;
+    }
+    second.join();
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
 }
 
 /*
@@ -150,25 +232,50 @@ class NoPipeSignal {
 } // namespace
 
 struct ls_gloo_wire {
-    /* The last to go: buffers refer to pairs, and pairs to the context. */
+    /* The last to go: buffers refer to pairs, and pairs to the context, and that to the device. */
+    std::shared_ptr<Engine> engine;
     std::shared_ptr<gloo::transport::Context> context;
+    std::chrono::milliseconds timeout{};
     std::vector<Connection> connections;
 };
+
+/*
+ * Makes a pair for `peer` that is connected with another one in this process, for Gloo's own way of connecting admits
+ * whoever comes first, and waits for who died. The socket is then exchanged for one that was made with care. Before
+ * that Gloo sends as much as it ever will at once: it makes the send buffer of the socket as small as what it has sent.
+ */
+static void connect_inside(ls_gloo_wire &wire, int peer, size_t largest) {
+    Connection &connection = wire.connections[static_cast<size_t>(peer)];
+    std::vector<char> bytes(2 * largest);
+    const auto beside = wire.engine->device().createContext(0, 2);
+    beside->setTimeout(wire.timeout);
+    const auto &other = beside->createPair(1);
+    connection.pair = wire.context->createPair(peer).get();
+    connect_both(*connection.pair, *other);
+    connection.socket = find_socket(*connection.pair, *other);
+    if (connection.socket < 0 || find_socket(*other, *connection.pair) < 0) {
+        throw std::runtime_error("a socket is not among this process's files, which /proc should list");
+    }
+    const GlooBuffer to = other->createRecvBuffer(0, bytes.data() + largest, largest);
+    connection.pair->setSync(true, true);
+    const GlooBuffer from = connection.pair->createSendBuffer(0, bytes.data(), largest);
+    from->send(0, largest, 0);
+    from->waitSend();
+    to->waitRecv();
+}
 
 ls_gloo_wire *ls_gloo_wire_make(const char *host, int rank, int size, double timeout, char *why) {
     try {
         auto wire = std::make_unique<ls_gloo_wire>();
-        wire->context = tcp::CreateDevice(tcp::attr(host))->createContext(rank, size);
-        /* For the rest of an operation. For a connection Gloo waits five times as long. */
+        wire->engine = engine_of(host);
+        wire->context = wire->engine->device().createContext(rank, size);
+        /* For the rest of an operation. */
         const double milliseconds = timeout < 5.0 ? 1000.0 : timeout < 1e6 ? timeout * 200.0 : 200e6;
-        wire->context->setTimeout(std::chrono::milliseconds(static_cast<int64_t>(milliseconds)));
+        wire->timeout = std::chrono::milliseconds(static_cast<int64_t>(milliseconds));
+        wire->context->setTimeout(wire->timeout); /* Gloo leaves it to chance */
         wire->connections.resize(static_cast<size_t>(size));
         for (int peer = 0; peer < size; peer++) {
-            if (peer != rank) {
-                Connection &connection = wire->connections[static_cast<size_t>(peer)];
-                connection.pair = wire->context->createPair(peer).get();
-                connection.lower = rank < peer;
-            }
+            wire->connections[static_cast<size_t>(peer)].lower = rank < peer;
         }
         return wire.release();
     } catch (...) {
@@ -184,53 +291,54 @@ void ls_gloo_wire_free(ls_gloo_wire *wire) {
     }
 }
 
-bool ls_gloo_wire_address(ls_gloo_wire *wire, int peer, ls_gloo_address *address, char *why) {
-    try {
-        const std::vector<char> bytes = wire->connections[static_cast<size_t>(peer)].pair->address().bytes();
-        if (bytes.size() > sizeof address->bytes) {
-            keep(why, "Gloo's addresses are longer than this knows");
-            return false;
+size_t ls_gloo_wire_widen(int socket) {
+    int bytes = 0;
+    socklen_t length = sizeof bytes;
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, &length);
+    return bytes > 0 ? static_cast<size_t>(bytes) : 0;
+}
+
+static void connect_inside_at_last(ls_gloo_wire &wire, int peer, size_t largest) {
+    std::exception_ptr failure;
+    wire.engine->hurry(true);
+    for (int attempt = 0; attempt == 0 || (failure && attempt < attempts); attempt++) {
+        try {
+            failure = nullptr;
+            connect_inside(wire, peer, largest);
+        } catch (...) {
+            failure = std::current_exception();
         }
-        address->size = static_cast<unsigned>(bytes.size());
-        std::memcpy(address->bytes, bytes.data(), bytes.size());
-        return true;
-    } catch (...) {
-        keep_current(why);
-        return false;
+    }
+    wire.engine->hurry(false);
+    if (failure) {
+        std::rethrow_exception(failure);
     }
 }
 
-bool ls_gloo_wire_connect(ls_gloo_wire *wire, int peer, const ls_gloo_address *address, char *why) {
+bool ls_gloo_wire_adopt(ls_gloo_wire *wire, int peer, int socket, size_t largest, char *why) {
+    const timeval limit = {wire->timeout.count() / 1000, wire->timeout.count() % 1000 * 1000};
     try {
         Connection &connection = wire->connections[static_cast<size_t>(peer)];
-        const std::vector<char> listened = connection.pair->address().bytes();
-        const std::vector<char> asked(address->bytes, address->bytes + address->size);
-        connection.pair->connect(asked);
-        connection.pair->setSync(true, true);
-        connection.socket = find_socket(*connection.pair, listened, asked);
-        if (connection.socket < 0) {
-            keep(why, "its socket is not among this process's files, which /proc should list");
-            return false;
+        connect_inside_at_last(*wire, peer, largest);
+        /* As Gloo sets up its own in this mode. */
+        fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) & ~O_NONBLOCK);
+        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (dup3(socket, connection.socket, O_CLOEXEC) < 0) {
+            throw std::runtime_error(std::strerror(errno));
         }
-        fcntl(connection.socket, F_SETFD, FD_CLOEXEC); /* what this rank starts does not keep it connected */
+        close(socket);
         return true;
     } catch (...) {
         keep_current(why);
+        close(socket);
         return false;
     }
 }
 
 int ls_gloo_wire_socket(ls_gloo_wire *wire, int peer) {
     return wire->connections[static_cast<size_t>(peer)].socket;
-}
-
-size_t ls_gloo_wire_widen(ls_gloo_wire *wire, int peer) {
-    const int socket = ls_gloo_wire_socket(wire, peer);
-    int bytes = 0;
-    socklen_t length = sizeof bytes;
-    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
-    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, &length);
-    return bytes > 0 ? static_cast<size_t>(bytes) : 0;
 }
 
 bool ls_gloo_wire_aim(ls_gloo_wire *wire, int peer, int slot, void *memory, size_t bytes, char *why) {

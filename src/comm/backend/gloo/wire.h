@@ -1,8 +1,8 @@
 /*
- * Gloo behind a C header: connections from this rank to each other one, made by Gloo's TCP transport and used in its
- * synchronous mode, in which the calling thread moves the data and nothing else does. What travels is Gloo's: an
- * operation writes some bytes into memory that the receiver has set aim at under a small number, a slot. Operations
- * between two ranks arrive in order, and the receiver must know of which slot the next one is.
+ * Gloo behind a C header: connections from this rank to each other one, over sockets that door.h made, which carry
+ * Gloo's TCP transport in its synchronous mode, in which the calling thread moves the data and nothing else does. What
+ * travels is Gloo's: an operation writes some bytes into memory that the receiver has set aim at under a small number,
+ * a slot. Operations between two ranks arrive in order, and the receiver must know of which slot the next one is.
  *
  * No exception leaves. A function that fails says why in `why`, LS_GLOO_WHY bytes; after that its connection is of no
  * use. One thread at a time.
@@ -17,36 +17,24 @@
 extern "C" {
 #endif
 
-enum { LS_GLOO_SLOTS = 5, LS_GLOO_WHY = 256, LS_GLOO_ADDRESS = 192 };
+enum { LS_GLOO_SLOTS = 5, LS_GLOO_WHY = 256 };
 
 typedef struct ls_gloo_wire ls_gloo_wire;
 
-/* Where a connection is to be made to, in Gloo's own form. */
-typedef struct ls_gloo_address {
-    unsigned size;
-    unsigned char bytes[LS_GLOO_ADDRESS];
-} ls_gloo_address;
-
-/* Listens at `host`, an address of this machine, for each other rank. NULL: failed. */
+/* No connections yet. `host` is an address of this machine. NULL: failed. */
 ls_gloo_wire *ls_gloo_wire_make(const char *host, int rank, int size, double timeout, char *why);
 
 /* Closes all connections; what was sent still arrives. */
 void ls_gloo_wire_free(ls_gloo_wire *wire);
 
-/* Where `peer` finds this rank. */
-bool ls_gloo_wire_address(ls_gloo_wire *wire, int peer, ls_gloo_address *address, char *why);
+/* Gives a socket a large send buffer; returns its bytes. */
+size_t ls_gloo_wire_widen(int socket);
 
-/* Connects with `peer`, which does the same; waits for it, at most the timeout. */
-bool ls_gloo_wire_connect(ls_gloo_wire *wire, int peer, const ls_gloo_address *address, char *why);
+/* Takes over a socket that is connected with `peer`, for operations of no more than `largest` bytes. */
+bool ls_gloo_wire_adopt(ls_gloo_wire *wire, int peer, int socket, size_t largest, char *why);
 
 /* The socket, to wait on and nothing else. */
 int ls_gloo_wire_socket(ls_gloo_wire *wire, int peer);
-
-/*
- * Gives the connection a large send buffer; returns its bytes. To be called again after the largest operation there
- * will be has been sent, for Gloo shrinks the buffer to the largest it has seen.
- */
-size_t ls_gloo_wire_widen(ls_gloo_wire *wire, int peer);
 
 /* What arrives under `slot` from `peer` goes into these bytes from now on. NULL: nothing may arrive. */
 bool ls_gloo_wire_aim(ls_gloo_wire *wire, int peer, int slot, void *memory, size_t bytes, char *why);

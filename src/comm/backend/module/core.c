@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/module.h"
+#include "comm/store.h"
 
 /* Set before any other function of the module runs, always to the same. */
 static const ls_core *core;
@@ -118,6 +119,32 @@ ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t
     return core->store_add(store, key, amount, result);
 }
 
-ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
-    return core->store_wait(store, key, timeout);
+ls_status ls_store_check(ls_store *store) {
+    return core->store_check(store);
+}
+
+void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
+                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
+    core->store_derive_key(store, purpose, first, second, key);
+}
+
+/* ---- proofs --------------------------------------------------------------------------------------------------------
+ */
+
+ls_status ls_auth_nonce(uint8_t nonce[LS_NONCE_SIZE]) {
+    return core->auth_nonce(nonce);
+}
+
+void ls_auth_prove(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]) {
+    core->auth_prove(key, role, own, other, proof);
+}
+
+bool ls_auth_check(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
+                   const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]) {
+    return core->auth_check(key, role, own, other, proof);
+}
+
+void ls_key_forget(ls_key *key) {
+    core->key_forget(key);
 }

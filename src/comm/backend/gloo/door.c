@@ -1,0 +1,419 @@
+#include "comm/backend/gloo/door.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/store.h"
+
+#define LOOK_MS       100 /* between two looks at whether all are alive */
+#define AGAIN_NS      10000000
+#define ANSWER_WITHIN 30.0 /* seconds, for who says nothing */
+
+enum { STRANGERS = 64, BACKLOG = 1024 };
+
+/* ---- listening -----------------------------------------------------------------------------------------------------
+ */
+
+/* Listens at one address; an errno value, 0 on success. */
+static int listen_at(const struct addrinfo *at, int *listener) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+        *listener = fd;
+        return 0;
+    }
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return error;
+}
+
+const char *ls_gloo_host(const ls_join *join) {
+    return join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1";
+}
+
+ls_status ls_gloo_listen(const ls_join *join, ls_gloo_card *card, int *listener) {
+    const char *host = ls_gloo_host(join);
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    socklen_t length = sizeof card->address;
+    if (getaddrinfo(host, "0", &hints, &found) != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_comm_open: %s is no address to listen at", host);
+    }
+    const int error = listen_at(found, listener);
+    freeaddrinfo(found);
+    if (error != 0 || getsockname(*listener, (struct sockaddr *)&card->address, &length) != 0) {
+        return ls_fail(LS_ERR_IO, "ls_comm_open: cannot listen at %s: %s", host, strerror(error != 0 ? error : errno));
+    }
+    card->length = (uint32_t)length;
+    return LS_OK;
+}
+
+/* ---- who is alive --------------------------------------------------------------------------------------------------
+ */
+
+static ls_status blame(ls_gloo_party *party, int rank, ls_status status) {
+    party->culprit = rank;
+    return status;
+}
+
+/* Whether the kernel says that the other end of this connection is closed, whatever lies in it unread. */
+static bool is_closed(int socket) {
+    struct pollfd end = {.fd = socket, .events = POLLRDHUP};
+    return socket < 0 || (poll(&end, 1, 0) == 1 && end.revents != 0);
+}
+
+/* Fails where `rank`, which is waited for, is known to be gone, or as far as the store says, any other. */
+static ls_status check_alive(ls_gloo_party *party, int rank) {
+    if (party->watched != NULL) {
+        return !is_closed(party->watched[rank])
+                   ? LS_OK
+                   : blame(party, rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone", rank));
+    }
+    const ls_status status = ls_store_check(party->join->store);
+    return status == LS_OK ? LS_OK : blame(party, rank, ls_fail(status, "ls_comm_open: %s", ls_error_message()));
+}
+
+static ls_status fail_waiting(ls_gloo_party *party, int rank) {
+    return blame(
+        party, rank,
+        ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not connect within %g s", rank, party->join->timeout));
+}
+
+/* ---- proofs --------------------------------------------------------------------------------------------------------
+ */
+
+/* The key of the connection from `high` to `low`. */
+static void derive_key(const ls_gloo_party *party, int low, int high, ls_key *key) {
+    char purpose[320];
+    snprintf(purpose, sizeof purpose, "gloo %s %d %d", party->join->prefix, low, high);
+    ls_store_derive_key(party->join->store, purpose, party->cards[low].secret, party->cards[high].secret, key);
+}
+
+static void set_up(int socket) {
+    const int yes = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* only speed depends on it */
+}
+
+/* ---- to lower ranks ------------------------------------------------------------------------------------------------
+ */
+
+/* A connection to a lower rank while it is made. */
+typedef struct call {
+    int rank;
+    int socket;
+    ls_deadline deadline;
+    bool again; /* it ended, which may be for want of room there: if the rank is alive it still listens */
+} call;
+
+/* Waits until something can be read or written. */
+static ls_status wait_ready(ls_gloo_party *party, const call *c, short events) {
+    for (;;) {
+        struct pollfd item = {.fd = c->socket, .events = events};
+        if (poll(&item, 1, LOOK_MS) > 0) {
+            return LS_OK;
+        }
+        if (ls_deadline_passed(c->deadline)) {
+            return fail_waiting(party, c->rank);
+        }
+        LS_TRY(check_alive(party, c->rank));
+    }
+}
+
+static ls_status fail_call(ls_gloo_party *party, const call *c, const char *why) {
+    return blame(party, c->rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", c->rank, why));
+}
+
+static ls_status reach(ls_gloo_party *party, call *c) {
+    const ls_gloo_card *card = &party->cards[c->rank];
+    int error = 0;
+    socklen_t length = sizeof error;
+    c->socket = socket(card->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->socket < 0) {
+        return blame(party, party->join->rank, ls_fail(LS_ERR_IO, "ls_comm_open: no socket: %s", strerror(errno)));
+    }
+    set_up(c->socket);
+    if (connect(c->socket, (const struct sockaddr *)&card->address, card->length) != 0) {
+        error = errno;
+    }
+    if (error == EINPROGRESS || error == EINTR) {
+        LS_TRY(wait_ready(party, c, POLLOUT));
+        error = getsockopt(c->socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+    }
+    if (error == ECONNREFUSED) { /* it listened before it said so, and does until all have come */
+        return fail_call(party, c, "it does not listen any more");
+    }
+    return error == 0
+               ? LS_OK
+               : blame(party, c->rank,
+                       ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot be reached: %s", c->rank, strerror(error)));
+}
+
+static ls_status hear(ls_gloo_party *party, call *c, void *bytes, size_t size) {
+    for (size_t got = 0; got < size;) {
+        const ssize_t step = recv(c->socket, (char *)bytes + got, size - got, 0);
+        if (step > 0) {
+            got += (size_t)step;
+        } else if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+            LS_TRY(wait_ready(party, c, POLLIN));
+        } else {
+            c->again = true;
+            return fail_call(party, c, step == 0 ? "it closed the connection" : strerror(errno));
+        }
+    }
+    return LS_OK;
+}
+
+/* Both sides' proofs, from who connects. */
+static ls_status prove(ls_gloo_party *party, call *c, const ls_key *key) {
+    ls_gloo_challenge challenge;
+    ls_gloo_answer answer = {.greeting = LS_GLOO_GREETING, .rank = party->join->rank, .size = party->join->size};
+    uint8_t proof[LS_PROOF_SIZE];
+    LS_TRY(hear(party, c, &challenge, sizeof challenge));
+    LS_TRY(ls_auth_nonce(answer.nonce));
+    ls_auth_prove(key, "connects", answer.nonce, challenge.nonce, answer.proof);
+    if (send(c->socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer) {
+        c->again = true;
+        return fail_call(party, c, strerror(errno));
+    }
+    LS_TRY(hear(party, c, proof, sizeof proof));
+    if (memcmp(challenge.greeting, LS_GLOO_GREETING, sizeof challenge.greeting) != 0 ||
+        !ls_auth_check(key, "listens", challenge.nonce, answer.nonce, proof)) {
+        return blame(party, c->rank,
+                     ls_fail(LS_ERR_DENIED, "ls_comm_open: somebody who is not of this job listens in place of rank %d",
+                             c->rank));
+    }
+    return LS_OK;
+}
+
+static ls_status connect_to(ls_gloo_party *party, int rank, ls_deadline deadline) {
+    ls_key key;
+    call c = {.rank = rank, .socket = -1, .deadline = deadline};
+    ls_status status = LS_OK;
+    derive_key(party, rank, party->join->rank, &key);
+    do {
+        if (c.again) {
+            nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
+        }
+        c.again = false;
+        status = reach(party, &c);
+        if (status == LS_OK) {
+            status = prove(party, &c, &key);
+        }
+        if (status != LS_OK && c.socket >= 0) {
+            close(c.socket);
+            c.socket = -1;
+        }
+    } while (status != LS_OK && c.again && !ls_deadline_passed(deadline));
+    ls_key_forget(&key);
+    party->sockets[rank] = c.socket;
+    return status;
+}
+
+/* ---- from higher ranks ---------------------------------------------------------------------------------------------
+ */
+
+/* Somebody who has connected and proved nothing yet. */
+typedef struct caller {
+    int socket;
+    ls_deadline deadline;
+    uint8_t nonce[LS_NONCE_SIZE];
+    size_t got; /* bytes of */
+    ls_gloo_answer answer;
+} caller;
+
+typedef struct hall {
+    ls_gloo_party *party;
+    caller *callers; /* the one that came first is the first */
+    int count;
+    int room;
+    int missing; /* ranks */
+    struct pollfd *polls;
+} hall;
+
+static void forget_caller(hall *h, int index) {
+    h->count--;
+    memmove(&h->callers[index], &h->callers[index + 1], (size_t)(h->count - index) * sizeof *h->callers);
+}
+
+static void turn_away(hall *h, int index, const char *why) {
+    char host[64] = "an unknown address";
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (why != NULL && getpeername(h->callers[index].socket, (struct sockaddr *)&address, &length) == 0) {
+        (void)getnameinfo((struct sockaddr *)&address, length, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    }
+    if (why != NULL) {
+        ls_log_write(LS_LOG_WARNING, "turned away a process at %s: %s", host, why);
+    }
+    close(h->callers[index].socket);
+    forget_caller(h, index);
+}
+
+static void welcome(hall *h, int socket) {
+    ls_gloo_challenge challenge = {.greeting = LS_GLOO_GREETING};
+    if (h->count == h->room) { /* a rank that loses its place so comes again */
+        turn_away(h, 0, NULL);
+    }
+    caller *who = &h->callers[h->count];
+    *who = (caller){.socket = socket, .deadline = ls_deadline_after(ANSWER_WITHIN)};
+    set_up(socket);
+    if (ls_auth_nonce(who->nonce) != LS_OK) {
+        close(socket);
+        return;
+    }
+    memcpy(challenge.nonce, who->nonce, sizeof who->nonce);
+    if (send(socket, &challenge, sizeof challenge, MSG_NOSIGNAL) != sizeof challenge) {
+        close(socket);
+        return;
+    }
+    h->count++;
+}
+
+/* Why the answer lets nobody in; NULL: it does. */
+static const char *refusal(const hall *h, const caller *who, uint8_t proof[LS_PROOF_SIZE]) {
+    const ls_gloo_answer *answer = &who->answer;
+    const ls_gloo_party *party = h->party;
+    if (memcmp(answer->greeting, LS_GLOO_GREETING, sizeof answer->greeting) != 0) {
+        return "it does not speak as a rank does";
+    }
+    if (answer->size != party->join->size || answer->rank <= party->join->rank || answer->rank >= party->join->size ||
+        party->sockets[answer->rank] >= 0) {
+        return "no such rank is waited for";
+    }
+    ls_key key;
+    derive_key(party, party->join->rank, answer->rank, &key);
+    const bool good = ls_auth_check(&key, "connects", answer->nonce, who->nonce, answer->proof);
+    ls_auth_prove(&key, "listens", who->nonce, answer->nonce, proof);
+    ls_key_forget(&key);
+    return good ? NULL : "it does not know the job's key";
+}
+
+/* Reads of the answer what there is; lets in who proves to be a rank. */
+static void listen_to(hall *h, int index) {
+    caller *who = &h->callers[index];
+    uint8_t proof[LS_PROOF_SIZE];
+    const ssize_t step = recv(who->socket, (char *)&who->answer + who->got, sizeof who->answer - who->got, 0);
+    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        return;
+    }
+    if (step <= 0) {
+        turn_away(h, index, NULL);
+        return;
+    }
+    who->got += (size_t)step;
+    if (who->got < sizeof who->answer) {
+        return;
+    }
+    const char *why = refusal(h, who, proof);
+    if (why != NULL || send(who->socket, proof, sizeof proof, MSG_NOSIGNAL) != sizeof proof) {
+        turn_away(h, index, why);
+        return;
+    }
+    h->party->sockets[who->answer.rank] = who->socket;
+    h->missing--;
+    forget_caller(h, index);
+}
+
+static void accept_all(hall *h) {
+    for (;;) {
+        const int fd = accept4(h->party->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            welcome(h, fd);
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+/* One look at all who are here, or wait for some to come. Whether any did anything. */
+static bool attend(hall *h) {
+    h->polls[0] = (struct pollfd){.fd = h->party->listener, .events = POLLIN};
+    for (int i = 0; i < h->count; i++) {
+        h->polls[i + 1] = (struct pollfd){.fd = h->callers[i].socket, .events = POLLIN};
+    }
+    if (poll(h->polls, (nfds_t)(h->count + 1), LOOK_MS) <= 0) {
+        return false;
+    }
+    for (int i = h->count - 1; i >= 0; i--) { /* from the end: who goes moves only those behind */
+        if (h->polls[i + 1].revents != 0) {
+            listen_to(h, i);
+        }
+    }
+    if (h->polls[0].revents != 0) {
+        accept_all(h);
+    }
+    return true;
+}
+
+static ls_status check_missing(hall *h, ls_deadline deadline) {
+    ls_gloo_party *party = h->party;
+    while (h->count > 0 && ls_deadline_passed(h->callers[0].deadline)) {
+        turn_away(h, 0, "it said nothing");
+    }
+    bool asked = false; /* the store, which knows of all */
+    for (int rank = party->join->rank + 1; rank < party->join->size; rank++) {
+        if (party->sockets[rank] < 0 && !asked) {
+            LS_TRY(check_alive(party, rank));
+            asked = party->watched == NULL;
+        }
+        if (party->sockets[rank] < 0 && ls_deadline_passed(deadline)) {
+            return fail_waiting(party, rank);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status let_in(hall *h, ls_deadline deadline) {
+    ls_deadline look = ls_deadline_after(LOOK_MS * 1e-3);
+    while (h->missing > 0) {
+        const bool busy = attend(h);
+        if (!busy || ls_deadline_passed(look)) { /* strangers do not keep this from being done */
+            LS_TRY(check_missing(h, deadline));
+            look = ls_deadline_after(LOOK_MS * 1e-3);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) {
+    hall h = {.party = party, .missing = party->join->size - 1 - party->join->rank};
+    if (h.missing == 0) {
+        return LS_OK;
+    }
+    h.room = STRANGERS + h.missing;
+    const size_t bytes = (size_t)h.room * sizeof *h.callers;
+    h.callers = ls_allocate(bytes);
+    h.polls = ls_allocate((size_t)(h.room + 1) * sizeof *h.polls);
+    ls_status status = h.callers != NULL && h.polls != NULL
+                           ? let_in(&h, deadline)
+                           : blame(party, party->join->rank, ls_fail_memory("ls_comm_open", bytes));
+    for (int i = 0; i < h.count; i++) {
+        close(h.callers[i].socket);
+    }
+    ls_free(h.callers);
+    ls_free(h.polls);
+    return status;
+}
+
+ls_status ls_gloo_meet(ls_gloo_party *party) {
+    const ls_deadline deadline = ls_deadline_after(party->join->timeout);
+    for (int rank = 0; rank < party->join->size; rank++) {
+        party->sockets[rank] = -1;
+    }
+    for (int rank = 0; rank < party->join->rank; rank++) {
+        LS_TRY(connect_to(party, rank, deadline));
+    }
+    return accept_from_higher(party, deadline);
+}
