@@ -9,15 +9,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "cli/doctor.h"
+#include "comm/rendezvous.h"
 
 enum { NAMES = 1024 };
 
 /* ---- addresses ------------------------------------------------------------------------------------------------- */
-
-static socklen_t size_of(const struct sockaddr *address) {
-    return address->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-}
 
 /* The address as text; false for one that is no IP address. */
 static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN]) {
@@ -30,11 +28,12 @@ static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
     return inet_ntop(address->sa_family, bytes, text, INET6_ADDRSTRLEN) != NULL;
 }
 
-/* The interface that has this address; NULL: none of this machine. */
+/* The interface that has this address, whatever follows a '%' in it; NULL: none of this machine. */
 static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, const char *address) {
+    const size_t length = strcspn(address, "%");
     for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
         char text[INET6_ADDRSTRLEN];
-        if (to_text(at->ifa_addr, text) && strcmp(text, address) == 0) {
+        if (to_text(at->ifa_addr, text) && strlen(text) == length && memcmp(text, address, length) == 0) {
             return at;
         }
     }
@@ -89,28 +88,6 @@ static void check_interfaces(ls_report *report, const struct ifaddrs *interfaces
 
 /* ---- which would be used --------------------------------------------------------------------------------------- */
 
-/* The own address that packets to `to` would carry; nothing is sent. */
-static bool find_source(const struct sockaddr *to, char text[INET6_ADDRSTRLEN]) {
-    struct sockaddr_storage own;
-    socklen_t size = sizeof own;
-    const int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    const bool found = fd >= 0 && connect(fd, to, size_of(to)) == 0 &&
-                       getsockname(fd, (struct sockaddr *)&own, &size) == 0 && to_text((struct sockaddr *)&own, text);
-    if (fd >= 0) {
-        close(fd);
-    }
-    return found;
-}
-
-/* An address that documentation uses stands for some other machine. */
-static bool find_way_out(char text[INET6_ADDRSTRLEN]) {
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(9)};
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
-    inet_pton(AF_INET, "192.0.2.1", &four.sin_addr);
-    inet_pton(AF_INET6, "2001:db8::1", &six.sin6_addr);
-    return find_source((struct sockaddr *)&four, text) || find_source((struct sockaddr *)&six, text);
-}
-
 static void report_way(ls_report *report, const char *key, const struct ifaddrs *interfaces, const char *address,
                        const char *when) {
     const struct ifaddrs *interface = find_interface(interfaces, address);
@@ -120,17 +97,21 @@ static void report_way(ls_report *report, const char *key, const struct ifaddrs 
 }
 
 static void check_ways(ls_report *report, const struct ifaddrs *interfaces) {
-    char address[INET6_ADDRSTRLEN];
+    char address[LS_ADDRESS_CAPACITY];
     if (find_interface(interfaces, "127.0.0.1") != NULL) {
         report_way(report, "same_machine", interfaces, "127.0.0.1", ", where the ranks of lockstep run meet");
     } else {
         ls_report_fact(report, "same_machine", json_null(), "none: no interface has 127.0.0.1");
         ls_report_problem(report, "no interface has the address 127.0.0.1, where ranks meet: bring up lo");
     }
-    if (find_way_out(address)) {
-        report_way(report, "other_machines", interfaces, address, "");
-    } else {
-        ls_report_fact(report, "other_machines", json_null(), "none: no route leads to another machine");
+    const char *wanted = ls_environment_text("LOCKSTEP_INTERFACE");
+    if (ls_interface_address(wanted, -1, false, address) == LS_OK) {
+        report_way(report, "other_machines", interfaces, address, wanted != NULL ? ", as LOCKSTEP_INTERFACE says" : "");
+        return;
+    }
+    ls_report_fact(report, "other_machines", json_null(), "none: %s", ls_error_message());
+    if (wanted != NULL) {
+        ls_report_problem(report, "LOCKSTEP_INTERFACE: %s", ls_error_message());
     }
 }
 

@@ -68,6 +68,11 @@ check "and not shown" is "$(cat out err | grep -c "$secret")" 0
 check "half an environment of a job is noted" says out "note: .*does not find its job: MASTER_ADDR is not set"
 check "how calls travel is told" says out "^  reduce two  *2 ranks: to 80 bytes in cells, to .* whole through slots, then in chunks"
 check "which breaks nothing" is "$status" 0
+LOCKSTEP_INTERFACE=lo launch doctor </dev/null
+check "LOCKSTEP_INTERFACE counts" says out "^  other machines  *lo (127.0.0.1), as LOCKSTEP_INTERFACE says\$"
+LOCKSTEP_INTERFACE=nosuch0 launch doctor </dev/null
+check "a LOCKSTEP_INTERFACE that is not there: 1" is "$status" 1
+check "a LOCKSTEP_INTERFACE that is not there: says so" says out "PROBLEM: .*LOCKSTEP_INTERFACE: 'nosuch0' is neither"
 LOCKSTEP_KEY=$secret launch doctor --json </dev/null
 check "--json does not show it either" is "$(cat out err | grep -c "$secret")" 0
 env "LOCKSTEP_LOG=$(printf '\377\033[31m')" "$lockstep" doctor --json >out 2>err </dev/null

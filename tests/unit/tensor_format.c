@@ -2,6 +2,8 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include "tensor/tensor.h"
 
@@ -127,6 +129,38 @@ static void test_text_is_cut_at_the_capacity(void **state) {
     ls_release(tensor);
 }
 
+/* What ls_print writes to standard output. */
+static void print_into(const ls_tensor *tensor, char *text, size_t capacity) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO);
+    dup2(fileno(file), STDOUT_FILENO);
+    ls_print(tensor);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    rewind(file);
+    text[fread(text, 1, capacity - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* The text of ls_format and a newline, be it longer than what is kept for short ones; NULL is no crash. */
+static void test_printing(void **state) {
+    (void)state;
+    static char printed[1 << 16], wanted[1 << 16];
+    ls_tensor *tensors[] = {FROM(LS_SHAPE(3), LS_F32, float, 1, 2, 3), ls_arange(LS_SHAPE(10, 10, 10), LS_I64), NULL};
+    for (int i = 0; i < 3; i++) {
+        const size_t length = ls_format(tensors[i], wanted, sizeof wanted - 1);
+        assert_true(i != 1 || length > 2048);
+        wanted[length] = '\n';
+        wanted[length + 1] = '\0';
+        print_into(tensors[i], printed, sizeof printed);
+        assert_string_equal(printed, wanted);
+        ls_release(tensors[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain_numbers),
@@ -136,6 +170,7 @@ int main(void) {
         cmocka_unit_test(test_long_lines_break),
         cmocka_unit_test(test_the_middle_of_large_tensors_is_left_out),
         cmocka_unit_test(test_text_is_cut_at_the_capacity),
+        cmocka_unit_test(test_printing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
