@@ -25,7 +25,7 @@ static const double flush_seconds = 1;
 
 struct ls_store_server {
     pthread_t thread;
-    int listener;
+    int listener; /* -1 once all ranks have left */
     int wake; /* an eventfd: readable once the server is to stop */
     ls_key key;
     ls_store_table *table;
@@ -80,10 +80,19 @@ static void fail_all(ls_store_server *server, ls_status status) {
     }
 }
 
+/* Whoever knocks from now on means the job that meets here next, which may be of the same ranks. */
+static void stop_listening(ls_store_server *server) {
+    if (server->listener >= 0) {
+        close(server->listener);
+        server->listener = -1;
+    }
+}
+
 static void answer_leavers(ls_store_server *server) {
     if (!ls_roster_is_over(&server->roster)) {
         return;
     }
+    stop_listening(server); /* before any rank can come again */
     const ls_status status = ls_roster_check_deaths(&server->roster);
     for (size_t i = 0; i < server->count; i++) {
         if (waits_for(server->connections[i], LS_STORE_LEAVE)) {
@@ -446,7 +455,7 @@ static void *serve(void *argument) {
                 expire(server, server->connections[i]);
             }
         }
-        if (server->polls[1].revents != 0) {
+        if (server->polls[1].revents != 0 && server->listener >= 0) {
             accept_all(server);
         }
         sweep(server);
@@ -465,7 +474,7 @@ static void free_server(ls_store_server *server) {
     ls_store_table_free(server->table);
     ls_roster_free(&server->roster);
     ls_key_forget(&server->key);
-    close(server->listener);
+    stop_listening(server);
     if (server->wake >= 0) {
         close(server->wake);
     }

@@ -85,6 +85,27 @@ static void test_all_meet(void **state) {
     }
 }
 
+static const char *meet_again_and_again(int rank, const void *what) {
+    const meeting *m = what;
+    for (int round = 0; round < 30; round++) {
+        ls_store *store = enter(rank, m);
+        LS_MUST(store != NULL);
+        LS_MUST(join(store, rank, m->size) == LS_OK);
+        LS_MUST(ls_store_leave(store) == LS_OK);
+        ls_store_close(store);
+    }
+    return NULL;
+}
+
+/* A rank that is back before rank 0 has taken the old store away waits for the new one. */
+static void test_the_same_ranks_meet_again(void **state) {
+    (void)state;
+    meeting m = prepare(3, 20);
+    finish(&m); /* the port is known; rank 0 listens there anew each time */
+    m.listener = -1;
+    processes_run(3, meet_again_and_again, &m, 0);
+}
+
 static const char *miss_one(int rank, const void *what) {
     const meeting *m = what;
     ls_store *store = enter(rank, m);
@@ -328,7 +349,8 @@ static int tear_down(void **state) {
 }
 
 #define KIND_TESTS                                                                                                     \
-    cmocka_unit_test(test_all_meet), cmocka_unit_test(test_missing_ranks), cmocka_unit_test(test_death_while_meeting), \
+    cmocka_unit_test(test_all_meet), cmocka_unit_test(test_the_same_ranks_meet_again),                                 \
+        cmocka_unit_test(test_missing_ranks), cmocka_unit_test(test_death_while_meeting),                              \
         cmocka_unit_test(test_death_after_meeting), cmocka_unit_test(test_death_of_rank_0),                            \
         cmocka_unit_test(test_rank_comes_twice), cmocka_unit_test(test_world_sizes_differ),                            \
         cmocka_unit_test(test_one_does_not_leave), cmocka_unit_test(test_leftovers_do_not_matter),                     \
