@@ -302,6 +302,8 @@ const ls_command ls_bench_command = {
         "           (pingpong: from rank 2k to rank 2k+1 and back, half of which counts)\n"
         "  busbw    algbw times what nccl-tests multiplies with: all-reduce 2(n-1)/n; reduce-scatter, all-gather,\n"
         "           gather, scatter and all-to-all (n-1)/n; others 1\n"
+        "  algorithm  how it travelled, where the backend has several ways (docs/COMMUNICATION.md tells them;\n"
+        "           not in --json)\n"
         "  correct  whether each rank found what it should, before the timed calls and after them\n"
         "\n"
         "exit status:\n"

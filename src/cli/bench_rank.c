@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "cli/bench.h"
+#include "comm/comm.h"
 
 /*
  * Calls shorter than GROUP_SECONDS are timed several at a time, else the clock is what one measures. Without
@@ -19,10 +20,11 @@ enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERA
 typedef struct bench {
     const ls_bench_plan *plan;
     ls_bench_call call;
-    size_t bytes;   /* of the larger buffer */
-    void *memory;   /* what is sent, NULL in place */
-    double *times;  /* one entry per iteration, seconds; first those of this rank, then of the slowest */
-    int iterations; /* each of `group` calls */
+    size_t bytes;    /* of the larger buffer */
+    void *memory;    /* what is sent, NULL in place */
+    double *times;   /* one entry per iteration, seconds; first those of this rank, then of the slowest */
+    const char *way; /* how the last of the timed calls travelled */
+    int iterations;  /* each of `group` calls */
     int group;
 } bench;
 
@@ -170,6 +172,7 @@ static ls_status measure(bench *self) {
     for (size_t i = 0; i < count; i++) {
         LS_TRY(time_calls(self, self->group, &self->times[i]));
     }
+    self->way = ls_comm_way(self->call.comm);
     LS_TRY(ls_comm_allreduce(self->call.comm, self->times, self->times, count, LS_F64, LS_MAX, NULL));
     qsort(self->times, count, sizeof *self->times, compare);
     return LS_OK;
@@ -195,8 +198,8 @@ static void print_result(const bench *self, bool wrong) {
                row->name, ls_comm_backend(call->comm), call->ranks, self->bytes, self->iterations, median,
                microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, wrong ? "false" : "true");
     } else {
-        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f  %s\n", self->bytes, self->iterations, median,
-               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, wrong ? "WRONG" : "yes");
+        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f  %-9s  %s\n", self->bytes, self->iterations, median,
+               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, self->way, wrong ? "WRONG" : "yes");
     }
     fflush(stdout);
 }
@@ -211,8 +214,8 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
            : plan->registered ? ", registered memory"
                               : ", ordinary memory",
            plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "");
-    printf("# %10s %10s %12s %12s %12s %10s %10s  %s\n", "bytes", "iterations", "median us", "p10 us", "p90 us",
-           "algbw GB/s", "busbw GB/s", "correct");
+    printf("# %10s %10s %12s %12s %12s %10s %10s  %-9s  %s\n", "bytes", "iterations", "median us", "p10 us", "p90 us",
+           "algbw GB/s", "busbw GB/s", "algorithm", "correct");
     fflush(stdout);
 }
 

@@ -86,6 +86,7 @@ typedef struct ls_call {
     const size_t *send_displacements;
     const size_t *receive_counts;
     const size_t *receive_displacements;
+    bool waits;      /* send, recv: the caller has nothing else to do until the end */
     size_t total;    /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
     uint32_t layout; /* the same: a hash of counts */
 } ls_call;
@@ -112,6 +113,9 @@ typedef struct ls_backend {
      * none for it, and nothing was done. `*status` becomes what those two would return. NULL: there is no shorter way.
      */
     bool (*quick)(void *state, const ls_call *call, ls_status *status);
+
+    /* How the latest call, or send, travelled, in a word that the backend's page explains. NULL: there is one way. */
+    const char *(*way)(const void *state);
 
     /* Whether allreduce, reduce and reduce_scatter(v) of this backend know the reduction on the dtype. NULL: all do. */
     bool (*reduces)(ls_dtype dtype, ls_reduction reduction);

@@ -107,6 +107,11 @@ const char *ls_comm_backend(const ls_comm *comm) {
     return comm == NULL ? "" : comm->backend->name;
 }
 
+const char *ls_comm_way(const ls_comm *comm) {
+    const char *way = comm->backend->way != NULL ? comm->backend->way(comm->state) : NULL;
+    return way != NULL ? way : "-";
+}
+
 ls_status ls_comm_check(const ls_comm *comm) {
     if (comm->failed != LS_OK) {
         ls_error_restore(comm->failed, comm->message);

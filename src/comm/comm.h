@@ -13,6 +13,9 @@
  */
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
 
+/* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
+const char *ls_comm_way(const ls_comm *comm);
+
 /*
  * ls_comm_free calls `function(argument, whether a call had revoked the communicator)` as its last step, after the
  * backend closed: for what belongs to a communicator but is not known here (the store, the thread's world). One

@@ -146,6 +146,7 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
     }
     LS_TRY(ls_comm_check(comm));
     call->sequence = ++comm->posts;
+    call->waits = result == NULL;
     if (result == NULL) {
         return post_and_wait(comm, call);
     }

@@ -127,6 +127,36 @@ refuses "backend self for two ranks" "self is for one rank" allreduce --backend 
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
 refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
 
+# ---- how it travels ----
+ways() { # COLLECTIVE SIZES WORDS [OPTION]...: the algorithm column
+    local what=$1 sizes=$2 words=$3
+    shift 3
+    launch bench "$what" --sizes "$sizes" --iterations 2 "$@" </dev/null
+    check "$what of $sizes ${LOCKSTEP_SHM_ALGORITHM-} $*: goes as it should" is \
+        "$(awk '!/^#/ { printf "%s%s", n++ ? " " : "", $(NF - 1) }' out)" "$words"
+}
+ways allreduce 4,1K,1M "cells whole chunks"
+ways allreduce 4,64K "cells direct" --registered --in-place
+ways alltoall 4,64K,4M "cells slots read"
+ways allgather 4,1M "cells direct" --registered
+ways pingpong 4,64K "packet stream"
+export LOCKSTEP_SHM_ALGORITHM=cells=0,whole=0,chunk=4K,direct=never,read=16K
+ways allreduce 4,1K,1M "chunks chunks chunks"
+ways allreduce 64K chunks --registered --in-place
+ways allgather 8,32K,64K "slots slots read"
+ways pingpong 4,16K,64K "packet stream read"
+LOCKSTEP_SHM_ALGORITHM=read=never
+ways alltoall 4M slots
+ways broadcast 4M direct --registered
+LOCKSTEP_SHM_ALGORITHM=reed=never
+launch bench barrier </dev/null
+check "no setting of LOCKSTEP_SHM_ALGORITHM: exit status 2" is "$status" 2
+check "no setting of LOCKSTEP_SHM_ALGORITHM: says so" says err "LOCKSTEP_SHM_ALGORITHM: 'reed=never' is no setting; there are cells="
+unset LOCKSTEP_SHM_ALGORITHM
+launch run -n 2 sh -c 'LOCKSTEP_SHM_ALGORITHM=cells=$RANK exec "$0" bench barrier' "$lockstep" </dev/null
+check "ranks that chose differently: exit status" test "$status" -ne 0
+check "ranks that chose differently: says so" says err "ranks 0 and 1 have different LOCKSTEP_SHM_ALGORITHM"
+
 launch bench allreduce --sizes 1000G </dev/null
 check "more memory than there is: exit status 1" is "$status" 1
 check "more memory than there is: says so" says err "memory"

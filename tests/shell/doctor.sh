@@ -42,7 +42,7 @@ check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
 
 # ---- for programs ----
-LOCKSTEP_SHM_PULL=0 launch doctor --json </dev/null
+LOCKSTEP_SHM_ALGORITHM=whole=4K,read=never launch doctor --json </dev/null
 check "--json ends well" is "$status" 0
 check "--json is JSON" is_json
 for key in version notes problems backends algorithms devices cores memory limits network libraries environment ok \
@@ -52,7 +52,8 @@ for key in version notes problems backends algorithms devices cores memory limit
     check "--json has $key" says out "\"$key\": "
 done
 check "--json: two self-tests at least have passed" test "$(grep -c '"self_test": "pass"' out)" -ge 2
-check "--json: LOCKSTEP_SHM_PULL counts" says out '"pull": false'
+check "--json: LOCKSTEP_SHM_ALGORITHM counts" says out '"pull": false'
+check "--json: all of it" says out '"whole": 4096'
 check "--json: all is well" says out '"ok": true'
 LC_ALL=C launch doctor --help </dev/null
 for key in $(sed -n 's/^  "\([a-z]*\)":.*/\1/p' out) backends cores memory limits network libraries environment; do

@@ -31,7 +31,7 @@ static bool cuts(const ls_call *call) {
 
 bool ls_shm_fits_cells(const ls_shm *shm, const ls_call *call) {
     const size_t parts = cuts(call) ? (size_t)shm->size : 1;
-    return ways[call->operation] != WAY_LARGE && call->count * call->width * parts <= LS_SHM_PAYLOAD;
+    return ways[call->operation] != WAY_LARGE && call->count * call->width * parts <= shm->algorithm.cells;
 }
 
 static void put(const ls_shm *shm, const ls_call *call, ls_shm_cell *cell) {
@@ -93,6 +93,7 @@ ls_status ls_shm_begin_cells(void *state, const ls_call *call) {
     ls_shm *shm = state;
     ls_shm_cell *cell = NULL;
     LS_TRY(ls_shm_declare(shm, call, &cell));
+    shm->way = "cells";
     put(shm, call, cell);
     shm->stage = end;
     ls_shm_post(shm);
@@ -119,6 +120,7 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
         return true;
     }
     ls_shm_cell *cell = ls_shm_next_cell(shm);
+    shm->way = "cells";
     ls_shm_sign(cell, call);
     put(shm, call, cell);
     ls_shm_post(shm);

@@ -6,33 +6,18 @@
 /*
  * How a buffer travels, by its size in bytes:
  *  - what fits the cells goes there (cells.c);
- *  - up to the row's `whole`, each rank writes all of it to its slot and reads all slots: one step;
+ *  - up to the algorithm's `whole`, each rank writes all of it to its slot and reads all slots: one step;
  *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all lie in one
  *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
  *    (a step per chunk and two more).
  */
-
-typedef struct threshold_row {
-    int ranks; /* the row holds up to this many */
-    size_t whole;
-} threshold_row;
-
-static const threshold_row thresholds[] = {
-    {2, LS_SHM_WHOLE_2},
-    {4, LS_SHM_WHOLE_4},
-    {LS_REDUCE_MAX_RANKS, LS_SHM_WHOLE_MORE},
-};
 
 static size_t call_bytes(const ls_shm *shm) {
     return shm->call.count * shm->call.width;
 }
 
 static bool goes_whole(const ls_shm *shm) {
-    const threshold_row *row = thresholds;
-    while (shm->size > row->ranks) {
-        row++;
-    }
-    return call_bytes(shm) <= row->whole;
+    return call_bytes(shm) <= shm->algorithm.whole;
 }
 
 /* ---- where the buffers are
@@ -255,9 +240,11 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     }
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
+        shm->way = "direct";
         allreduce_direct(shm, region);
         shm->stage = ls_shm_end;
     } else {
+        shm->way = goes_whole(shm) ? "whole" : "chunks";
         shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
         if (!ls_shm_region_any(shm)) {
             return shm->stage(shm, finished);
@@ -277,7 +264,7 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
     LS_TRY(ls_shm_declare(shm, call, &cell));
     shm->stage = allreduce_choose;
     choose_chunk(shm);
-    if (call_bytes(shm) >= LS_SHM_DIRECT_LEAST) {
+    if (call_bytes(shm) >= shm->algorithm.direct) {
         declare_region(shm, cell);
     }
     if (cell->region == 0) {
@@ -323,13 +310,14 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
         return status;
     }
     const ls_shm_region *region = ls_shm_region_common(shm);
+    shm->way = region == NULL ? "slots" : "direct";
     if (region == NULL) {
         shm->stage = broadcast_chunks;
         return broadcast_chunks(shm, finished);
     }
     if (shm->rank != shm->call.root) {
         const unsigned char *part = region->base + (size_t)shm->call.root * region->stride;
-        memcpy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm));
+        ls_shm_copy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm));
     }
     shm->stage = ls_shm_end;
     ls_shm_post(shm);
@@ -344,7 +332,9 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
     }
     LS_TRY(ls_shm_declare(shm, call, &cell));
     choose_chunk(shm);
-    declare_region(shm, cell);
+    if (call_bytes(shm) > shm->algorithm.direct_moves) {
+        declare_region(shm, cell);
+    }
     broadcast_put(shm, 0);
     shm->stage = broadcast_large;
     ls_shm_post(shm);

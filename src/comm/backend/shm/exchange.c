@@ -1,12 +1,13 @@
 /*
  * Calls that only move data, all with one algorithm over the pieces of comm/pieces.h. By size in bytes:
  *  - what fits the cells goes there (cells.c);
- *  - where all pieces are at most LS_SHM_PULL_LEAST, or nobody may read from the memory of others and they fit a slot:
- *    through the slots in one step;
- *  - beyond, each rank reads its pieces straight from the senders' buffers, which a second step ends; or, where that is
- *    not allowed, they go through the slots in rounds, a step each.
- * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
- * and wanted agree: nothing is written before.
+ *  - beyond, where all that is sent lies in memory of ls_comm_alloc, each rank reads its pieces straight from there,
+ *    which a second step ends;
+ *  - else they go through the slots in rounds, a step each;
+ *  - but large pieces are read from the senders' own buffers where the kernel allows it, and so are smaller ones
+ * between threads of one process and among so many ranks that a slot has little room for each. Calls where only the
+ * sender knows what it sends begin with a step of their own, in which all ranks learn whether sent and wanted agree:
+ * nothing is written before.
  *
  * A slot holds the table of pieces, where the call has one, then a place for each piece, all of the same size; or one
  * place where everybody is sent the same.
@@ -82,10 +83,20 @@ static size_t place_of(const ls_shm *shm, int to) {
     return table_bytes(shm) + (cuts(&shm->call) ? place_bytes(shm) * (size_t)to : 0);
 }
 
-/* The largest piece that goes through the slots in one step. */
-static size_t most_at_once(const ls_shm *shm) {
-    const size_t place = place_bytes(shm);
-    return shm->pulls && place > LS_SHM_PULL_LEAST ? LS_SHM_PULL_LEAST : place;
+/* Where some piece is larger, all are read from the senders' own buffers; SIZE_MAX: never. The same on all ranks. */
+static size_t most_unread(const ls_shm *shm) {
+    if (!shm->pulls) {
+        return SIZE_MAX;
+    }
+    if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
+        return shm->algorithm.read;
+    }
+    return shm->file < 0 || place_bytes(shm) < LS_SHM_PLACE_LEAST ? LS_SHM_DIRECT_MOVES : LS_SHM_READ_PIECES;
+}
+
+/* Whether this rank, whose largest piece is `largest`, leaves it where it is. */
+static bool leaves(const ls_shm *shm, const ls_shm_cell *cell, size_t largest) {
+    return cell->region != 0 || largest > most_unread(shm);
 }
 
 /* ---- moving --------------------------------------------------------------------------------------------------------
@@ -104,7 +115,7 @@ static void copy_own(const ls_shm *shm) {
         const unsigned char *from = (const unsigned char *)call->send + sent.at * call->width;
         unsigned char *to = target_of(shm, received);
         if (to != from) {
-            memcpy(to, from, bytes);
+            ls_shm_copy(to, from, bytes);
         }
     }
 }
@@ -163,18 +174,22 @@ static void take_pieces(const ls_shm *shm, size_t done) {
 
 /* ---- straight from the senders' buffers ------------------------------------------------------------------------- */
 
-/* Tells where this rank's buffer is. */
-static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell) {
+/* Tells where this rank's buffer is, if its largest piece is worth it. */
+static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
     const ls_call *call = &shm->call;
     size_t end = 0;
+    cell->send = (uint64_t)(uintptr_t)call->send;
+    cell->region = 0;
+    if (largest <= shm->algorithm.direct_moves) {
+        return;
+    }
     for (int to = 0; to < shm->size; to++) {
         const ls_piece piece = ls_piece_sent(call, shm->rank, to);
         end = piece.at + piece.count > end ? piece.at + piece.count : end;
     }
     const ls_shm_region *region = ls_shm_region_find(shm, call->send, end * call->width);
-    cell->send = (uint64_t)(uintptr_t)call->send;
-    cell->region = region != NULL ? region->id : 0;
     if (region != NULL) {
+        cell->region = region->id;
         const unsigned char *part = region->base + (size_t)shm->rank * region->stride;
         const reach how = {.offset = (uint64_t)((const unsigned char *)call->send - part)};
         memcpy(cell->payload, &how, sizeof how);
@@ -200,7 +215,7 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     }
     reach how;
     memcpy(&how, cell->payload, sizeof how);
-    memcpy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes);
+    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes);
     return LS_OK;
 }
 
@@ -233,20 +248,42 @@ static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
     return LS_OK;
 }
 
-/* The slots of this step hold the table and what of the pieces could be put; cells tell how large pieces are. */
+/* Whether all that is sent lies in memory which all ranks reach. */
+static bool all_in_regions(const ls_shm *shm) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
+        if (cell->receive != 0 && cell->region == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The slots of this step hold the table, and what the ranks that do not leave it in place put; cells tell how large
+ * pieces are. */
 static ls_status deliver(ls_shm *shm, bool *finished) {
+    bool left = false;
     shm->most = 0;
     for (int rank = 0; rank < shm->size; rank++) {
-        const size_t largest = ls_shm_cell_of(shm, rank)->receive;
-        shm->most = largest > shm->most ? largest : shm->most;
+        const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
+        shm->most = cell->receive > shm->most ? cell->receive : shm->most;
+        left = left || leaves(shm, cell, cell->receive);
     }
     copy_own(shm);
-    if (!shm->pulls || shm->most <= most_at_once(shm)) {
+    shm->way = "slots";
+    if (!left) {
         shm->stage = exchange_rounds;
         return exchange_rounds(shm, finished);
     }
-    LS_TRY(pull_pieces(shm));
-    shm->stage = ls_shm_end;
+    const bool direct = all_in_regions(shm);
+    if (direct || shm->most > most_unread(shm)) {
+        shm->way = direct ? "direct" : "read";
+        LS_TRY(pull_pieces(shm));
+        shm->stage = ls_shm_end;
+    } else {
+        put_pieces(shm, 0);
+        shm->stage = exchange_rounds;
+    }
     ls_shm_post(shm);
     return LS_OK;
 }
@@ -265,8 +302,8 @@ static void prepare(ls_shm *shm, ls_shm_cell *cell) {
     const size_t largest = largest_sent(shm);
     cell->receive = largest;
     put_table(shm);
-    declare_buffer(shm, cell);
-    if (!shm->pulls || largest <= most_at_once(shm)) {
+    declare_buffer(shm, cell, largest);
+    if (!leaves(shm, cell, largest)) {
         put_pieces(shm, 0);
     }
 }

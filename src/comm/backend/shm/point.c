@@ -352,6 +352,16 @@ static void end_request(ls_shm_point *point, ls_shm_request *asked) {
     point->spare_requests = asked;
 }
 
+/* Whether a message goes as a stream; else the receiver reads it from this rank's memory, and this rank may do
+ * something else meanwhile. */
+static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
+    if (!shm->pulls || shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
+        return !shm->pulls || bytes <= shm->algorithm.read;
+    }
+    const bool helps = call->waits && shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
+    return bytes <= (helps ? LS_SHM_STREAM_WAITED_MOST : LS_SHM_STREAM_MOST);
+}
+
 static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     const size_t bytes = call->count * call->width;
     const int to = call->root;
@@ -365,11 +375,13 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
     const bool fits = bytes <= packet_room(&shm->point);
     ls_shm_packet *packet = fits && shm->point.lanes[to].first == NULL ? next_free(shm, to) : NULL;
     if (packet != NULL) {
+        shm->way = "packet";
         write_part(shm, to, packet, LS_SHM_FIRST, call, 0);
         return LS_OK;
     }
-    const bool streams = bytes <= LS_SHM_STREAM_MOST || !shm->pulls;
-    ls_shm_sending *sending = make_sending(shm, call, streams ? LS_SHM_FIRST : LS_SHM_REMOTE);
+    const bool streaming = streams(shm, call, bytes);
+    shm->way = streaming ? "stream" : "read";
+    ls_shm_sending *sending = make_sending(shm, call, streaming ? LS_SHM_FIRST : LS_SHM_REMOTE);
     if (sending == NULL) {
         return LS_ERR_MEMORY;
     }

@@ -3,7 +3,6 @@
  * the kernel allows it (it does not across users, and not between siblings under Yama's ptrace_scope 1 and above).
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -20,8 +19,7 @@ static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t add
 }
 
 bool ls_shm_pull_probe(ls_shm *shm) {
-    const char *wish = getenv("LOCKSTEP_SHM_PULL");
-    if (wish != NULL && strcmp(wish, "0") == 0) {
+    if (shm->algorithm.read == LS_SHM_NEVER) {
         return false;
     }
     if (shm->file < 0) {
@@ -64,7 +62,7 @@ static ls_status copy_between_threads(ls_shm *shm, const ls_call *call, int rank
         status = fail_read(shm, call, rank, "left in the middle of it");
     }
     if (status == LS_OK) {
-        memcpy(into, (const void *)(uintptr_t)address, bytes);
+        ls_shm_copy(into, (const void *)(uintptr_t)address, bytes);
     }
     atomic_store(reading, 0);
     return status;

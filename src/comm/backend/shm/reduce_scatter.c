@@ -107,9 +107,11 @@ static ls_status scatter_choose(ls_shm *shm, bool *finished) {
     }
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
+        shm->way = "direct";
         scatter_direct(shm, region);
         shm->stage = ls_shm_end;
     } else {
+        shm->way = "slots";
         shm->stage = scatter_rounds;
         if (!ls_shm_region_any(shm)) {
             return scatter_rounds(shm, finished);
@@ -141,7 +143,7 @@ ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
     const ls_piece last = part(shm, shm->size - 1);
     shm->most = largest(shm);
     shm->stage = scatter_choose;
-    if (shm->most * call->width >= LS_SHM_DIRECT_LEAST) {
+    if (shm->most * call->width >= shm->algorithm.direct) {
         declare_send(shm, cell, last.at + last.count);
     }
     if (cell->region == 0) {

@@ -1,5 +1,6 @@
 #include "comm/backend/shm/shm.h"
 
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -85,11 +86,26 @@ void ls_shm_forget(ls_shm *shm) {
     ls_free(shm);
 }
 
+static ls_status check_algorithm(const ls_shm *shm) {
+    for (int rank = 1; rank < shm->size; rank++) {
+        if (memcmp(&shm->people[rank].algorithm, &shm->people[0].algorithm, sizeof shm->algorithm) != 0) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_comm_open: ranks 0 and %d have different " LS_SHM_ALGORITHM_VARIABLE
+                           " in their environment: set it alike for all ranks, or for none",
+                           rank);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_shm_settle_in(ls_shm *shm) {
     shm->people[shm->rank].pulls = ls_shm_pull_probe(shm);
+    shm->people[shm->rank].algorithm = shm->algorithm;
     shm->call.operation = LS_OP_BARRIER;
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
+    LS_TRY(check_algorithm(shm));
+    ls_shm_limit_slots(shm);
     ls_shm_choose_patience(shm);
     shm->file_end = shm->mapped;
     return LS_OK;
@@ -132,10 +148,10 @@ ls_status ls_shm_make(const ls_join *join, ls_shm **result) {
     shm->timeout_ns = (uint64_t)((join->timeout < TIMEOUT_MOST ? join->timeout : TIMEOUT_MOST) * 1e9);
     shm->sources = ls_allocate_zeroed((size_t)join->size, sizeof *shm->sources);
     shm->destinations = ls_allocate_zeroed((size_t)join->size + 1, sizeof *shm->destinations);
-    ls_status status = LS_OK;
-    if (shm->sources == NULL || shm->destinations == NULL) {
+    ls_status status = ls_shm_algorithm_choose(shm->size, &shm->algorithm);
+    if (status == LS_OK && (shm->sources == NULL || shm->destinations == NULL)) {
         status = ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *shm->sources);
-    } else {
+    } else if (status == LS_OK) {
         status = ls_shm_point_open(shm);
     }
     if (status != LS_OK) {
@@ -164,6 +180,10 @@ static void shm_close_state(void *state) {
     ls_shm_forget(state);
 }
 
+static const char *shm_way(const void *state) {
+    return ((const ls_shm *)state)->way;
+}
+
 const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
@@ -184,6 +204,7 @@ const ls_backend ls_backend_shm = {
               [LS_OP_ALLTOALLV] = ls_shm_exchange,
               [LS_OP_SPLIT] = ls_shm_exchange},
     .quick = ls_shm_quick,
+    .way = shm_way,
     .progress = ls_shm_progress,
     .post = ls_shm_post_message,
     .test = ls_shm_test_message,

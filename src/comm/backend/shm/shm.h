@@ -22,6 +22,7 @@
 
 #include "base/status.h"
 #include "comm/backend.h"
+#include "comm/backend/shm/algorithm.h"
 #include "comm/backend/shm/point.h"
 #include "comm/backend/shm/sizes.h"
 
@@ -49,6 +50,7 @@ typedef struct ls_shm_person {
     uint64_t magic;           /* the address of a number that shows whether others can read its memory */
     _Atomic uint32_t reading; /* between threads: it reads the memory of others */
     uint32_t pulls;           /* it can read from the memory of others */
+    ls_shm_algorithm algorithm;
     cpu_set_t cores;
 } ls_shm_person;
 
@@ -88,6 +90,8 @@ struct ls_shm {
     int file; /* the memfd; -1 between threads */
     uint64_t timeout_ns;
     uint64_t spin_ns;
+    ls_shm_algorithm algorithm;
+    const char *way;  /* how the latest call travelled, see ls_backend */
     unsigned crowded; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
     uint64_t step;     /* the latest this rank has published */
@@ -119,6 +123,9 @@ struct ls_shm {
 
 /* Bytes of shared memory for `size` ranks, and where its parts are. */
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
+
+/* Once all ranks are known to have the same algorithm, and before a slot is used: slots no larger than it says. */
+void ls_shm_limit_slots(ls_shm *shm);
 
 /* A new memfd of `bytes`, all reserved, that cannot shrink. */
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
@@ -259,6 +266,10 @@ static inline void ls_shm_claim(const void *line) {
     __builtin_prefetch(line, 1);
 #endif
 }
+
+/* copy.c: memcpy, but from LS_SHM_COPY_PAST_CACHE bytes on what is written does not go through the caches, which could
+ * not hold it and would first have to read it. */
+void ls_shm_copy(void *into, const void *from, size_t bytes);
 
 /* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
  */

@@ -17,11 +17,19 @@
 /* From here on straight between buffers in ls_comm_alloc's memory: below, two steps cost more than a copy. */
 #define LS_SHM_DIRECT_LEAST ((size_t)1536)
 
-/* A piece up to this goes through a slot where it fits, else it is read from the sender's memory. */
-#define LS_SHM_PULL_LEAST ((size_t)16384)
+/* Pieces beyond the first are read straight from ls_comm_alloc's memory, beyond the second from the sender's own
+ * memory; where a slot has room for less than the third of each piece, the rounds would become too many, and the first
+ * counts in place of the second. */
+#define LS_SHM_DIRECT_MOVES ((size_t)16384)
+#define LS_SHM_READ_PIECES  ((size_t)256 << 10)
+#define LS_SHM_PLACE_LEAST  ((size_t)16384)
+
+/* A copy of so much writes past the caches. */
+#define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
 /* Slots shrink from the first towards the second when all together would need more than the third. */
 #define LS_SHM_SLOT_MOST      ((size_t)256 << 10)
+#define LS_SHM_CHUNK_LEAST    ((size_t)4096) /* of what LOCKSTEP_SHM_ALGORITHM may say */
 #define LS_SHM_SLOT_LEAST     ((size_t)64 << 10)
 #define LS_SHM_SLOTS_TOGETHER ((size_t)8 << 20)
 
@@ -32,15 +40,18 @@
 #define LS_SHM_PACKET_MORE_64 ((size_t)512)
 
 /* A message up to this goes as a stream of packets, copied at both ends at once, else it is read from the sender's
- * memory, which occupies the receiver alone. */
-#define LS_SHM_STREAM_MOST ((size_t)1 << 20)
+ * memory, which occupies the receiver alone: a sender that waits for its end may as well help, unless the receiver had
+ * to keep too much of what it does not wait for yet. */
+#define LS_SHM_STREAM_MOST        ((size_t)1 << 20)
+#define LS_SHM_STREAM_WAITED_MOST ((size_t)32 << 20)
 
-/* For tests: every size above at which something changes. Add to it whatever is added there. */
+/* For tests: every size above at which something changes, but the last, which is too large for a list of cases. Add to
+ * it whatever is added there. */
 #define LS_SHM_SWITCH_OVERS                                                                                            \
     {                                                                                                                  \
         LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \
             LS_SHM_WHOLE_MORE, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4, LS_SHM_WHOLE_2,           \
-            LS_SHM_PULL_LEAST, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST                                 \
+            LS_SHM_DIRECT_MOVES, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST                               \
     }
 
 #endif

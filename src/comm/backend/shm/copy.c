@@ -1,0 +1,44 @@
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "comm/backend/shm/shm.h"
+
+#if defined(__SSE2__)
+enum { LINE = 64 };
+
+/* Whole lines, `to` at the beginning of one. */
+static void stream_lines(unsigned char *to, const unsigned char *from, size_t lines) {
+    for (; lines != 0; lines--, to += LINE, from += LINE) {
+        const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+        const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+        const __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+        const __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+        _mm_stream_si128((__m128i *)(void *)to, a);
+        _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+        _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+        _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+    }
+    _mm_sfence();
+}
+
+void ls_shm_copy(void *into, const void *from, size_t bytes) {
+    unsigned char *to = into;
+    const unsigned char *source = from;
+    if (bytes >= LS_SHM_COPY_PAST_CACHE) {
+        const size_t head = (LINE - ((uintptr_t)to & (LINE - 1))) & (LINE - 1);
+        const size_t lines = (bytes - head) / LINE;
+        memcpy(to, source, head);
+        stream_lines(to + head, source + head, lines);
+        to += head + lines * LINE;
+        source += head + lines * LINE;
+        bytes -= head + lines * LINE;
+    }
+    memcpy(to, source, bytes);
+}
+#else
+void ls_shm_copy(void *into, const void *from, size_t bytes) {
+    memcpy(into, from, bytes);
+}
+#endif
