@@ -11,6 +11,7 @@
 #include "comm/backend/mpi/mpi.h"
 
 #define LOOKS_PER_LETTER 16 /* a rank that waits takes in messages too */
+#define LOOKS_AHEAD      20 /* about 2 us */
 
 const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
     return ls_call_describe(mpi->call.operation, mpi->call.sequence, text, 64);
@@ -18,7 +19,7 @@ const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
 
 const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from) {
     const ls_mpi_packet *packet = &mpi->boxes[from].packet;
-    return packet->header.bytes <= LS_MPI_ROOM ? packet->data : NULL;
+    return packet->header.bytes <= mpi->room ? packet->data : NULL;
 }
 
 /* ---- agreement -----------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ static ls_status read_headers(ls_mpi *mpi, bool *finished) {
         }
     }
     return compare_calls(mpi, finished) == LS_OK ? mpi->agreed(mpi, finished)
-                                                     : ls_mpi_disagree(mpi, compare_calls, finished);
+                                                 : ls_mpi_disagree(mpi, compare_calls, finished);
 }
 
 static bool is_quiet(const ls_mpi *mpi) {
@@ -98,18 +99,61 @@ ls_status ls_mpi_reserve(ls_mpi *mpi, size_t bytes, unsigned char **memory) {
     return LS_OK;
 }
 
-static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening) {
+static bool fits(const ls_mpi *mpi, ls_mpi_block block) {
+    return block.bytes <= mpi->room;
+}
+
+/* Tells a rank of the call; `*more` becomes true when data is to follow. */
+static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, bool *more) {
     const ls_mpi_block block = opening(mpi, to);
-    const bool fits = block.bytes <= LS_MPI_ROOM;
+    const size_t data = fits(mpi, block) ? block.bytes : 0;
     ls_mpi_packet *packet = &mpi->sent[to];
     packet->header = mpi->own;
     packet->header.count = block.count;
     packet->header.bytes = block.bytes;
-    if (fits && block.bytes != 0) {
-        memcpy(packet->data, block.data, block.bytes);
+    if (data != 0) {
+        memcpy(packet->data, block.data, data);
     }
-    LS_TRY(ls_mpi_give(mpi, to, LS_MPI_HEADERS, packet, sizeof packet->header + (fits ? block.bytes : 0), &mpi->early));
-    return fits ? LS_OK : ls_mpi_give(mpi, to, LS_MPI_PIECES, block.data, block.bytes, &mpi->early);
+    *more = *more || !fits(mpi, block);
+    return ls_mpi_give(mpi, to, LS_MPI_HEADERS, packet, sizeof packet->header + data, &mpi->early);
+}
+
+static ls_status give_data(ls_mpi *mpi, ls_mpi_opening *opening) {
+    for (int i = 1; i < mpi->size; i++) {
+        const int to = (mpi->rank + i) % mpi->size;
+        const ls_mpi_block block = opening(mpi, to);
+        if (!fits(mpi, block)) {
+            LS_TRY(ls_mpi_give(mpi, to, LS_MPI_PIECES, block.data, block.bytes, &mpi->early));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
+    for (int rank = 0; rank < mpi->size && mpi->silent != 0; rank++) {
+        bool here = false;
+        if (mpi->boxes[rank].asked) {
+            LS_TRY(ls_mpi_box_look(mpi, &mpi->boxes[rank], &here));
+        }
+        mpi->silent -= here;
+        *moved = *moved || here;
+    }
+    return LS_OK;
+}
+
+/* Where all send data to each other they look for the headers first, for a moment: what comes from those whose header
+ * is here comes straight to where it belongs, and is not kept by MPI meanwhile. */
+static ls_status look_ahead(ls_mpi *mpi) {
+    bool seen = false;
+    for (int looks = 0; mpi->silent != 0 && looks < LOOKS_AHEAD; looks++) {
+        LS_TRY(poll_headers(mpi, &seen));
+    }
+    return mpi->silent == 0 ? mpi->stage(mpi, &seen) : LS_OK;
+}
+
+static bool has_root(ls_operation operation) {
+    return operation == LS_OP_BROADCAST || operation == LS_OP_REDUCE || operation == LS_OP_GATHER ||
+           operation == LS_OP_GATHERV || operation == LS_OP_SCATTER || operation == LS_OP_SCATTERV;
 }
 
 ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening, ls_mpi_stage *agreed) {
@@ -118,6 +162,7 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
         char name[64];
         return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", ls_mpi_name(mpi, name));
     }
+    bool more = false;
     mpi->own = ls_call_header_of(call);
     mpi->own.count = opening(mpi, mpi->rank).count;
     mpi->agreed = agreed;
@@ -127,7 +172,13 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
     mpi->waited_ns = 0;
     ls_mpi_stir(mpi);
     for (int i = 1; i < mpi->size; i++) {
-        LS_TRY(tell(mpi, (mpi->rank + i) % mpi->size, opening));
+        LS_TRY(tell(mpi, (mpi->rank + i) % mpi->size, opening, &more));
+    }
+    if (more) {
+        mpi->early++; /* nothing is over before the data has gone */
+        LS_TRY(has_root(call->operation) ? LS_OK : look_ahead(mpi));
+        LS_TRY(give_data(mpi, opening));
+        mpi->early--;
     }
     return LS_OK;
 }
@@ -144,18 +195,6 @@ static ls_status ask_again(ls_mpi *mpi) {
         if (rank != mpi->rank) {
             LS_TRY(ls_mpi_box_ask(mpi, &mpi->boxes[rank]));
         }
-    }
-    return LS_OK;
-}
-
-static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
-    for (int rank = 0; rank < mpi->size && mpi->silent != 0; rank++) {
-        bool here = false;
-        if (mpi->boxes[rank].asked) {
-            LS_TRY(ls_mpi_box_look(mpi, &mpi->boxes[rank], &here));
-        }
-        mpi->silent -= here;
-        *moved = *moved || here;
     }
     return LS_OK;
 }

@@ -36,7 +36,7 @@ static ls_status deliver(ls_mpi *mpi, bool *finished) {
         unsigned char *to = bytes != 0 ? (unsigned char *)call->receive + piece.at * call->width : NULL;
         if (from == mpi->rank) {
             copy(to, bytes != 0 ? opening(mpi, from).data : NULL, bytes);
-        } else if (bytes <= LS_MPI_ROOM) {
+        } else if (bytes <= mpi->room) {
             copy(to, mpi->boxes[from].packet.data, bytes);
         } else {
             LS_TRY(ls_mpi_take(mpi, from, LS_MPI_PIECES, to, bytes, &mpi->open));

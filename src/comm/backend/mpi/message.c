@@ -46,7 +46,7 @@ static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
     if (status != LS_OK) {
         return ls_mpi_give_up(mpi, status); /* the message is lost */
     }
-    if (header.bytes > LS_MPI_ROOM) {
+    if (header.bytes > mpi->room) {
         return begin_content(mpi, &header, &target);
     }
     if (target.into != NULL && header.bytes != 0) {
@@ -145,7 +145,7 @@ static void free_requests(ls_mpi_request *list) {
 static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
-    const size_t data = bytes <= LS_MPI_ROOM ? bytes : 0;
+    const size_t data = bytes <= mpi->room ? bytes : 0;
     asked->packet.header = (ls_call_header){.operation = LS_OP_SEND,
                                             .dtype = (int32_t)call->dtype,
                                             .root = mpi->rank,

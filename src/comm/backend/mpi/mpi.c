@@ -80,6 +80,7 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
     mpi->wire = wire;
     mpi->comm = wire->comm;
     mpi->tags = (int)context * LS_MPI_KINDS;
+    mpi->room = wire->packet - sizeof(ls_call_header);
     for (int rank = 0; rank < mpi->size; rank++) {
         if (rank != mpi->rank) {
             LS_TRY(ls_mpi_box_open(mpi, &mpi->boxes[rank], LS_MPI_HEADERS, rank));
@@ -90,15 +91,17 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
 
 /* A state of all ranks of a wire, which all call this. */
 static ls_status open_on(ls_mpi_wire *wire, const ls_join *join, ls_mpi **state) {
-    int64_t context = 0;
+    const int64_t own[2] = {next_context, -(int64_t)ls_mpi_packet_limit()};
+    int64_t most[2] = {0};
     ls_mpi *mpi = make(join);
     if (mpi == NULL) {
         return ls_fail_memory("ls_comm_open", (size_t)join->size * 2 * sizeof(ls_mpi_packet));
     }
-    const int code = MPI_Allreduce(&next_context, &context, 1, MPI_INT64_T, MPI_MAX, wire->comm);
+    const int code = MPI_Allreduce(own, most, 2, MPI_INT64_T, MPI_MAX, wire->comm);
     ls_status status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allreduce", code);
     if (status == LS_OK) {
-        status = enter(mpi, wire, context);
+        wire->packet = (size_t)-most[1];
+        status = enter(mpi, wire, most[0]);
     }
     if (status != LS_OK) {
         discard(mpi);

@@ -32,20 +32,14 @@ typedef enum ls_mpi_kind {
 /* The operation of a call header by which a rank says that it makes no more calls. */
 #define LS_MPI_LEFT ((uint32_t)LS_OP_COUNT)
 
-/* A packet is as large as what the library sends without asking the receiver, its own header included: of Open MPI
- * 4 KiB, of MPICH a little more than 8. */
-#ifdef OMPI_MAJOR_VERSION
-#define LS_MPI_PACKET 3968
-#else
+/* A packet is at most as large as what the library sends without asking the receiver, its own header included: of MPICH
+ * that is a little more than 8 KiB. Open MPI has 4 KiB unless its user chose otherwise, so packets have a limit there.
+ */
 #define LS_MPI_PACKET 8256
-#endif
-
-/* Data up to this size travels behind the header; more, of so many bytes as the header says, in messages of its own. */
-#define LS_MPI_ROOM (LS_MPI_PACKET - sizeof(ls_call_header))
 
 typedef struct ls_mpi_packet {
     ls_call_header header; /* of a message: `root` is the rank that sends it */
-    unsigned char data[LS_MPI_ROOM];
+    unsigned char data[LS_MPI_PACKET - sizeof(ls_call_header)];
 } ls_mpi_packet;
 
 /* A message under way in MPI. */
@@ -79,6 +73,7 @@ typedef struct ls_mpi_wire {
     struct ls_mpi_wire *next;
     MPI_Comm comm;
     int contexts;  /* that its tags have room for */
+    size_t packet; /* bytes of the largest packet of these ranks */
     int uses;      /* communicators on it */
     int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
 } ls_mpi_wire;
@@ -121,6 +116,7 @@ struct ls_mpi {
     int *ranks; /* in `comm` */
     int tags;   /* the first of this context */
     uint64_t timeout_ns;
+    size_t room; /* data of up to this size travels behind the header, more in messages of its own */
 
     ls_mpi_transfer *transfers;
     size_t transfer_count;
@@ -175,6 +171,9 @@ ls_mpi_wire *ls_mpi_wire_of_world(void);
 
 /* A wire over the ranks of `comm`, which all call this. Blocks as MPI does. NULL and an error when there is none. */
 ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm);
+
+/* Bytes of the largest packet that this process should send. */
+size_t ls_mpi_packet_limit(void);
 
 /* One communicator less on the wire; the last one frees it. */
 void ls_mpi_wire_release(ls_mpi_wire *wire);

@@ -133,6 +133,39 @@ ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm) {
     return wire;
 }
 
+#ifdef OMPI_MAJOR_VERSION
+/* A setting of Open MPI that is a number of bytes. */
+static size_t read_setting(const char *name, size_t otherwise) {
+    size_t value = otherwise;
+    int level = MPI_THREAD_SINGLE;
+    int index = 0;
+    int count = 0;
+    MPI_T_cvar_handle handle;
+    if (MPI_T_init_thread(level, &level) != MPI_SUCCESS) {
+        return otherwise;
+    }
+    if (MPI_T_cvar_get_index(name, &index) == MPI_SUCCESS &&
+        MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) == MPI_SUCCESS) {
+        if (count != 1 || MPI_T_cvar_read(handle, &value) != MPI_SUCCESS) {
+            value = otherwise;
+        }
+        MPI_T_cvar_handle_free(&handle);
+    }
+    MPI_T_finalize();
+    return value;
+}
+#endif
+
+size_t ls_mpi_packet_limit(void) {
+#ifdef OMPI_MAJOR_VERSION
+    const size_t header = 128; /* its own is shorter */
+    const size_t limit = read_setting("btl_vader_eager_limit", 4096);
+    return limit < 4 * header ? 3 * header : limit < LS_MPI_PACKET + header ? limit - header : LS_MPI_PACKET;
+#else
+    return LS_MPI_PACKET;
+#endif
+}
+
 ls_mpi_wire *ls_mpi_wire_of_world(void) {
     return &process.world;
 }

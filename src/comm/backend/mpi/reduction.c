@@ -15,7 +15,8 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-#define WHOLE_BYTES ((size_t)32 << 10)  /* that a rank takes in at most to reduce the whole by itself */
+#define WHOLE_BYTES ((size_t)32 << 10) /* that a rank takes in at most to reduce the whole by itself */
+#define SHARE_BYTES ((size_t)4 << 10)
 #define CHUNK_BYTES ((size_t)256 << 10) /* of one rank's data */
 
 /* ---- parts ---------------------------------------------------------------------------------------------------------
@@ -44,11 +45,12 @@ static ls_piece chunk_of(const ls_mpi *mpi, int rank, size_t number) {
     return (ls_piece){left < mpi->plan.chunk ? left : mpi->plan.chunk, part.at + before};
 }
 
-/* Whether each rank reduces a share only: where a share fits a packet and the whole does not, and where there is much.
- */
+/* Whether each rank reduces a share only: where a share fits a small packet and the whole fits none, and where there is
+ * much. */
 static bool shares(const ls_mpi *mpi, size_t bytes) {
     const size_t size = (size_t)mpi->size;
-    return size > 1 && bytes > LS_MPI_ROOM && (bytes / size < LS_MPI_ROOM || bytes > WHOLE_BYTES / (size - 1));
+    const size_t small = mpi->room < SHARE_BYTES ? mpi->room : SHARE_BYTES;
+    return size > 1 && bytes > mpi->room && (bytes / size < small || bytes > WHOLE_BYTES / (size - 1));
 }
 
 static void plan(ls_mpi *mpi) {
@@ -195,7 +197,7 @@ static ls_status agreed(ls_mpi *mpi, bool *finished) {
     }
     unsigned char *memory = NULL;
     LS_TRY(ls_mpi_reserve(mpi, (2 * (size_t)mpi->size + 1) * mpi->plan.chunk * mpi->call.width, &memory));
-    if (chunk_of(mpi, mpi->rank, 0).count * mpi->call.width > LS_MPI_ROOM) {
+    if (chunk_of(mpi, mpi->rank, 0).count * mpi->call.width > mpi->room) {
         LS_TRY(take_chunk(mpi, 0));
     }
     return ls_mpi_settle(mpi, step, finished);

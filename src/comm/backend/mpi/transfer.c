@@ -52,12 +52,12 @@ static ls_status reserve(ls_mpi *mpi, ls_mpi_transfer **transfer) {
 }
 
 /* How much of a message goes at a time: sender and receiver cut it alike. */
-static size_t chunk_of(size_t bytes) {
-    return bytes <= SPLIT_BYTES ? sizeof(ls_mpi_packet) : CHUNK_BYTES;
+static size_t chunk_of(const ls_mpi *mpi, size_t bytes) {
+    return bytes <= SPLIT_BYTES ? mpi->wire->packet : CHUNK_BYTES;
 }
 
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open) {
-    const size_t most = chunk_of(bytes);
+    const size_t most = chunk_of(mpi, bytes);
     for (size_t done = 0; done < bytes; done += most) {
         const size_t chunk = bytes - done < most ? bytes - done : most;
         ls_mpi_transfer *next = NULL;
@@ -65,7 +65,7 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
         int ended = 0;
         int code = MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
                              mpi->tags + (int)kind, mpi->comm, &next->request);
-        if (code == MPI_SUCCESS && chunk <= sizeof(ls_mpi_packet)) { /* so little has gone at once, as a rule */
+        if (code == MPI_SUCCESS && chunk <= mpi->wire->packet) { /* so little has gone at once, as a rule */
             code = MPI_Test(&next->request, &ended, MPI_STATUS_IGNORE);
         }
         if (code != MPI_SUCCESS) {
@@ -83,7 +83,7 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
 }
 
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open) {
-    const size_t most = chunk_of(bytes);
+    const size_t most = chunk_of(mpi, bytes);
     for (size_t done = 0; done < bytes; done += most) {
         const size_t chunk = bytes - done < most ? bytes - done : most;
         ls_mpi_transfer *next = NULL;
