@@ -171,15 +171,25 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
     return LS_OK;
 }
 
-static ls_status read_url(ls_job *job, const char *init) {
-    if (strcmp(init, "env://") == 0) {
-        return job->size > 1 ? read_master(job) : LS_OK;
+/* First of all: who mistypes the URL is not to read of variables that are not set. */
+static ls_status check_url(const ls_job *job, const char *init) {
+    if (init == NULL || strcmp(init, "env://") == 0) {
+        return LS_OK;
     }
     if (strlen(init) >= sizeof job->url) {
         return ls_fail(LS_ERR_ARGUMENT, "init has %zu bytes, at most %zu are allowed", strlen(init),
                        sizeof job->url - 1);
     }
-    LS_TRY(ls_store_check_url(init));
+    if (strncmp(init, "tcp://", strlen("tcp://")) != 0 && strncmp(init, "file://", strlen("file://")) != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "init is \"%s\", must be env://, tcp://HOST:PORT, file://PATH or mpi://", init);
+    }
+    return ls_store_check_url(init);
+}
+
+static ls_status read_url(ls_job *job, const char *init) {
+    if (strcmp(init, "env://") == 0) {
+        return job->size > 1 ? read_master(job) : LS_OK;
+    }
     if (job->size > 1) {
         memcpy(job->url, init, strlen(init) + 1);
     }
@@ -208,6 +218,7 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
         LS_TRY(ls_slurm_read_place(job));
         return job->size > 1 ? ls_slurm_find_master(job) : LS_OK;
     }
+    LS_TRY(check_url(job, options->init));
     LS_TRY(read_place(job, options));
     return read_url(job, options->init != NULL ? options->init : "env://");
 }

@@ -127,6 +127,8 @@ static void test_refused(void **state) {
     } rows[] = {
         {{.world_size = 1, .backend = "carrier pigeon"}, LS_ERR_ARGUMENT, "carrier pigeon"},
         {{.world_size = 2, .rank = 2}, LS_ERR_ARGUMENT, "ls_init: rank is 2"},
+        {{.init = "udp://10.0.0.1:7"}, LS_ERR_ARGUMENT, "init is \"udp://10.0.0.1:7\", must be env://, tcp://"},
+        {{.init = ""}, LS_ERR_ARGUMENT, "init is \"\", must be env://"},
         {{.init = "tcp://10.0.0.1:7", .world_size = 2, .rank = 1}, LS_ERR_DENIED, "set LOCKSTEP_KEY"},
         {{.init = "tcp://127.0.0.1:1", .world_size = 2, .rank = 1, .timeout = 0.1},
          LS_ERR_TIMEOUT,
