@@ -269,6 +269,12 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     if (values.backend != NULL) {
         LS_TRY(check_backend(values.backend, in_job ? 0 : ranks));
     }
+    if (!in_job && values.backend != NULL && strcmp(values.backend, "mpi") == 0) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: --backend mpi measures ranks that mpirun started: mpirun -np %d lockstep bench "
+                       "%s --backend mpi",
+                       ranks, collective);
+    }
     if (!in_job) {
         return start_ranks(&values, collective, ranks, exit_status);
     }

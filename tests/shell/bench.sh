@@ -123,6 +123,9 @@ refuses "in place where there are two buffers" "--in-place is for allreduce; all
 refuses "in place where there is one buffer" "broadcast has one buffer in any case" broadcast --in-place
 refuses "in place where there is none" "barrier has no buffer" barrier --in-place
 refuses "an unknown backend" "no backend \"smh\"" allreduce --backend smh
+if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
+    refuses "backend mpi without mpirun" "started: mpirun -np 3 lockstep bench alltoall --backend mpi" alltoall -n 3 --backend mpi
+fi
 refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
 refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
