@@ -10,24 +10,30 @@
 
 #include "arguments.h"
 
+enum { MOST_LAYERS = 100 };
+
 static const char *data = "/usr/share/datasets/fashion-mnist";
 static long epochs = 1;
 static long batch_size = 256;
 static long hidden = 512;
+static long layers = 4;
 static long micro_batches = 8;
 static long max_steps = 0;
 static long seed = 1;
 static bool gpipe;
+static const char *trace;
 
 static const argument options[] = {
     {"--data", ARGUMENT_TEXT, &data, "folder of the four IDX files"},
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (1)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per step (256)"},
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the hidden layers (512)"},
+    {"--layers", ARGUMENT_SIZE, &layers, "hidden layers (4: those of 2 and of 4 stages cost the same)"},
     {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "parts of a batch that follow each other (8)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--gpipe", ARGUMENT_FLAG, &gpipe, "all parts forwards, then all backwards"},
+    {"--trace", ARGUMENT_TEXT, &trace, "write the training's time line, for ui.perfetto.dev, into this file"},
 };
 
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
@@ -43,9 +49,14 @@ static ls_loader *open_data(bool train) {
 }
 
 static ls_module *build_model(ls_comm *world) {
-    ls_module *model =
-        ls_sequential(ls_nn_linear(784, hidden), ls_nn_relu(), ls_nn_linear(hidden, hidden), ls_nn_relu(),
-                      ls_nn_linear(hidden, hidden), ls_nn_relu(), ls_nn_linear(hidden, 10));
+    ls_module *parts[2 * MOST_LAYERS + 1] = {ls_nn_linear(784, hidden), ls_nn_relu()};
+    int count = 2;
+    for (long i = 1; i < layers && i < MOST_LAYERS; i++) {
+        parts[count++] = ls_nn_linear(hidden, hidden);
+        parts[count++] = ls_nn_relu();
+    }
+    parts[count++] = ls_nn_linear(hidden, 10);
+    ls_module *model = ls_sequential_of(parts, count);
     return ls_pipeline(model, world,
                        &(ls_pipeline_options){.micro_batches = (int)micro_batches,
                                               .schedule = gpipe ? LS_PIPELINE_GPIPE : LS_PIPELINE_1F1B});
@@ -99,11 +110,17 @@ static ls_status run(ls_comm *world) {
     ls_status status = optimizer != NULL ? LS_OK : ls_error_status();
     long samples = 0;
     double accuracy = 0;
+    if (status == LS_OK && trace != NULL) {
+        status = ls_trace_start();
+    }
     const double began = ls_clock_seconds();
     if (status == LS_OK) {
         status = train(model, optimizer, training, &samples);
     }
     const double seconds = ls_clock_seconds() - began;
+    if (status == LS_OK && trace != NULL) {
+        status = ls_trace_stop(world, trace);
+    }
     if (status == LS_OK) {
         status = test(model, testing, &accuracy);
         printf("rank %d stage of %" PRId64 " parameters\n", ls_comm_rank(world), ls_module_size(model));

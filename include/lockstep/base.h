@@ -168,6 +168,12 @@ LS_API uint64_t ls_clock_ns(void);
 /** The same in seconds. */
 LS_API double ls_clock_seconds(void);
 
+/**
+ * Adds a span to the time line of this thread's rank: from `began` (ls_clock_ns then) until now, under a name of which
+ * 47 bytes are kept. Costs next to nothing while no trace runs (ls_trace_start in formats.h).
+ */
+LS_API void ls_trace_span(const char *name, uint64_t began);
+
 #ifdef __cplusplus
 }
 #endif

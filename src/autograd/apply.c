@@ -1,4 +1,5 @@
 #include "autograd/tape.h"
+#include "base/trace.h"
 
 bool ls_no_grad(bool on) {
     ls_thread_state *thread = ls_thread();
@@ -31,7 +32,8 @@ static void drop_saved(ls_op_call *call) {
     }
 }
 
-ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
+static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_count,
+                        const ls_op_parameters *parameters) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return NULL;
@@ -72,4 +74,11 @@ ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, 
         return ls_scope_failed();
     }
     return call.output;
+}
+
+ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters) {
+    const uint64_t began = ls_trace_now();
+    ls_tensor *result = apply(op, inputs, input_count, parameters);
+    ls_trace_add(LS_TRACE_FORWARD, began, -1, "%s", op->name);
+    return result;
 }

@@ -1,4 +1,5 @@
 #include "autograd/tape.h"
+#include "base/trace.h"
 
 /* Counts down the leaves among the inputs of a node that the walk leaves behind. */
 static ls_status pass_by(ls_pass *pass, ls_node *node) {
@@ -29,7 +30,9 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
     if (node->op->saves_output) {
         node->saved[0] = ls_tensor_hold(node->output);
     }
+    const uint64_t began = ls_trace_now();
     ls_status status = node->op->backward(node, gradient);
+    ls_trace_add(LS_TRACE_BACKWARD, began, -1, "%s backward", node->op->name);
     if (node->op->saves_output) {
         node->saved[0] = NULL;
         ls_tensor_drop(node->output); /* not the last reference: the node holds one while it is walked */

@@ -1,9 +1,10 @@
 /* The public calls: they check what they are given and hand an ls_call to the frame. */
+#include "base/trace.h"
 #include "comm/frame.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
+static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) {
     if (work != NULL) {
         *work = NULL;
     }
@@ -26,6 +27,13 @@ ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     bool finished = false;
     LS_TRY(ls_comm_begin(comm, call));
     return ls_comm_progress(comm, true, &finished);
+}
+
+ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
+    const uint64_t began = ls_trace_now();
+    const ls_status status = carry_out(comm, call, work);
+    ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
+    return status;
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "comm/frame.h"
 
 static void finish(ls_work *work, ls_status status) {
@@ -129,13 +130,29 @@ static bool advance_posted(ls_work *work, bool wait) {
     return true;
 }
 
+/* A time line tells of what a call waited for, and of sends and receives with whom. */
+static void trace_wait(const ls_call *call, uint64_t began) {
+    const char *towards = call->operation == LS_OP_SEND ? " to" : " from";
+    if (call->operation == LS_OP_SEND || call->operation == LS_OP_RECV) {
+        ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s%s %d",
+                     ls_operation_name(call->operation), towards, call->root);
+    } else {
+        ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "wait for %s",
+                     ls_operation_name(call->operation));
+    }
+}
+
 static ls_status post_and_wait(ls_comm *comm, const ls_call *call) {
     void *request = NULL;
     unsigned looks = 0;
+    const uint64_t began = ls_trace_now();
     LS_TRY(ls_comm_post(comm, call, &request));
     bool finished = request == NULL;
     while (!finished) {
         LS_TRY(look(comm, request, true, &looks, &finished));
+    }
+    if (began != 0) {
+        trace_wait(call, began);
     }
     return LS_OK;
 }
@@ -180,8 +197,12 @@ ls_status ls_work_wait(ls_work *work) {
     if (work == NULL) {
         return LS_OK;
     }
+    const uint64_t began = work->finished ? 0 : ls_trace_now();
     while (!work->finished) {
         (void)move(work, true);
+    }
+    if (began != 0) {
+        trace_wait(&work->call, began);
     }
     const ls_status status = work->status;
     if (status != LS_OK) {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/trace.h"
 #include "data/dataset.h"
 
 struct ls_loader {
@@ -133,7 +134,9 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     const int64_t all = left < loader->global_batch ? left : loader->global_batch;
     const int64_t mine = begin + all * loader->rank / loader->world_size;
     const int64_t next = begin + all * (loader->rank + 1) / loader->world_size;
+    const uint64_t began = ls_trace_now();
     LS_TRY(ls_dataset_batch(loader->dataset, loader->order + mine, next - mine, &loader->input, &loader->target));
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
     *batch = (ls_batch){.input = loader->input,
                         .target = loader->target,
                         .count = next - mine,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "nn/module.h"
 
 ls_status ls_option_within(const char *call, const char *option, double value, double low, double high) {
@@ -272,6 +273,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                        "that does so",
                        optimizer->type->name);
     }
+    const uint64_t began = ls_trace_now();
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
         for (int i = 0; i < group->count;) {
@@ -288,6 +290,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
             i = last + 1;
         }
     }
+    ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");
     return LS_OK;
 }
 

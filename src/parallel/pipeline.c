@@ -14,9 +14,10 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "tensor/scope.h"
 
-enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG };
+enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, LOSS_TAG };
 
 /* ---- messages between stages ------------------------------------------------------------------------------------- */
 
@@ -126,10 +127,12 @@ static ls_tensor *weighted_loss(trip *t, ls_tensor *output, int number) {
 static ls_status go_forward_in_scope(trip *t, int number) {
     journey *j = &t->journeys[number];
     ls_tensor *input = stage_input(t, number);
+    const uint64_t began = ls_trace_now();
     ls_tensor *output = ls_forward(t->state->stage, input);
     if (output != NULL && is_last(t)) {
         output = weighted_loss(t, output, number);
     }
+    ls_trace_add(LS_TRACE_PIPELINE, began, -1, "forward %d", number + 1);
     if (output == NULL) {
         return ls_scope_failed_status();
     }
@@ -159,9 +162,11 @@ static ls_status go_backward_in_scope(trip *t, int number) {
             return ls_error_status();
         }
     }
+    const uint64_t began = ls_trace_now();
     if (j->output->needs_grad) {
         LS_TRY(ls_backward_with(j->output, &options));
     }
+    ls_trace_add(LS_TRACE_PIPELINE, began, -1, "backward %d", number + 1);
     if (t->stage == 0) {
         return LS_OK;
     }
@@ -252,6 +257,17 @@ static ls_status agree_on_rows(trip *t) {
     return LS_OK;
 }
 
+/* By messages: the last stage, which is done first, need not wait for the others, as it would in a broadcast. */
+static ls_status share_loss(trip *t) {
+    if (!is_last(t)) {
+        return ls_comm_recv(t->comm, &t->loss, 1, LS_F64, t->stages - 1, LOSS_TAG, NULL);
+    }
+    for (int stage = 0; stage < t->stages - 1; stage++) {
+        LS_TRY(ls_comm_send(t->comm, &t->loss, 1, LS_F64, stage, LOSS_TAG, NULL));
+    }
+    return LS_OK;
+}
+
 static ls_status run(trip *t, double *loss) {
     LS_TRY(agree_on_rows(t));
     const size_t bytes = (size_t)t->count * sizeof *t->journeys;
@@ -262,13 +278,9 @@ static ls_status run(trip *t, double *loss) {
     ls_status status = unpack(t, run_schedule(t));
     ls_free(t->journeys);
     LS_TRY(status);
+    status = share_loss(t);
     if (loss != NULL) {
         *loss = t->loss;
-    }
-    double all = t->loss;
-    status = ls_comm_broadcast(t->comm, &all, 1, LS_F64, t->stages - 1, NULL);
-    if (loss != NULL) {
-        *loss = all;
     }
     return status;
 }

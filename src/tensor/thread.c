@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 
 _Thread_local ls_thread_state *ls_thread_present;
 
@@ -48,6 +49,7 @@ void ls_thread_end(void) {
     }
     ls_scope_forget_callbacks(&thread->root);
     ls_cache_empty(&thread->cache);
+    ls_trace_free(ls_trace_take());
     ls_thread_present = NULL;
     (void)pthread_setspecific(end_key, NULL);
     ls_free(thread);

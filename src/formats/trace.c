@@ -1,0 +1,230 @@
+/*
+ * Time lines in Chrome's trace event format (Trace Event Format, Google 2016): "X" events with begin and duration in
+ * microseconds, a process per rank.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/trace.h"
+#include "formats/file.h"
+#include "tensor/scope.h"
+
+static const char call[] = "ls_trace_stop";
+
+static const char *const kind_names[LS_TRACE_KINDS] = {"user", "comm", "forward", "backward", "pipeline", "training"};
+
+/* What rank 0 must know of a rank. */
+typedef struct introduction {
+    uint64_t count; /* spans */
+    uint64_t lost;
+    uint64_t first; /* the earliest moment; UINT64_MAX: no span */
+    uint64_t now;   /* the rank's clock right behind a barrier */
+    char boot[40];  /* of the machine: ranks of one have one clock */
+    char host[64];
+} introduction;
+
+ls_status ls_trace_start(void) {
+    if (ls_trace_present != NULL) {
+        return ls_fail(LS_ERR_STATE, "ls_trace_start: a trace runs already");
+    }
+    if (ls_thread() == NULL) { /* its end frees the trace that nobody stops */
+        return ls_error_status();
+    }
+    return ls_trace_open() ? LS_OK : ls_fail_memory("ls_trace_start", sizeof(ls_trace));
+}
+
+static void introduce(const ls_trace *trace, introduction *own) {
+    own->count = trace->count;
+    own->lost = trace->lost;
+    own->first = UINT64_MAX;
+    for (size_t i = 0; i < trace->count; i++) {
+        own->first = trace->spans[i].began < own->first ? trace->spans[i].began : own->first;
+    }
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (boot != NULL) {
+        own->boot[fread(own->boot, 1, sizeof own->boot - 1, boot)] = '\0';
+        (void)fclose(boot);
+    }
+    if (gethostname(own->host, sizeof own->host - 1) != 0) {
+        own->host[0] = '\0';
+    }
+}
+
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
+
+/* All ranks' spans, one rank behind the other. */
+typedef struct merged {
+    const introduction *ranks;
+    int size;
+    const ls_trace_span_record *spans;
+} merged;
+
+/* What to add to a rank's clock to have rank 0's. */
+static uint64_t shift_of(const merged *all, int rank) {
+    const bool same = strcmp(all->ranks[rank].boot, all->ranks[0].boot) == 0;
+    return same ? 0 : all->ranks[0].now - all->ranks[rank].now;
+}
+
+static uint64_t beginning(const merged *all) {
+    uint64_t first = UINT64_MAX;
+    for (int rank = 0; rank < all->size; rank++) {
+        if (all->ranks[rank].count != 0) {
+            const uint64_t own = all->ranks[rank].first + shift_of(all, rank);
+            first = own < first ? own : first;
+        }
+    }
+    return first;
+}
+
+/* Writes one event, which it takes, and what parts it from the one before. */
+static bool write_event(FILE *stream, json_t *event, bool first) {
+    const bool good = event != NULL && fputs(first ? "\n" : ",\n", stream) >= 0 &&
+                      json_dumpf(event, stream, JSON_COMPACT | JSON_REAL_PRECISION(15)) == 0;
+    json_decref(event);
+    return good;
+}
+
+static bool write_name(FILE *stream, const introduction *own, int rank) {
+    char text[160];
+    const int length = snprintf(text, sizeof text, "rank %d on %s", rank, own->host);
+    if (own->lost != 0) {
+        snprintf(text + length, sizeof text - (size_t)length, " (%llu spans lost)", (unsigned long long)own->lost);
+    }
+    return write_event(stream,
+                       json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "name", "process_name", "ph", "M", "pid", rank, "tid",
+                                 rank, "args", "name", text),
+                       rank == 0);
+}
+
+/* Microseconds, to the nanosecond. */
+static json_t *microseconds(uint64_t ns) {
+    return json_real((double)ns / 1e3);
+}
+
+/* A name as JSON takes it: where it is not UTF-8 (it may have been cut), its ASCII. */
+static json_t *text_of(const char *name) {
+    json_t *text = json_string(name);
+    if (text == NULL) {
+        char ascii[LS_TRACE_NAME_CAPACITY];
+        size_t length = 0;
+        for (; name[length] != '\0'; length++) {
+            ascii[length] = name[length];
+            if ((unsigned char)name[length] > 127) {
+                ascii[length] = '?';
+            }
+        }
+        text = json_stringn(ascii, length);
+    }
+    return text;
+}
+
+static bool write_span(FILE *stream, const ls_trace_span_record *span, int rank, uint64_t since) {
+    json_t *event =
+        json_pack("{s:o, s:s, s:s, s:i, s:i, s:o, s:o}", "name", text_of(span->name), "cat",
+                  kind_names[span->kind < LS_TRACE_KINDS ? span->kind : LS_TRACE_USER], "ph", "X", "pid", rank, "tid",
+                  rank, "ts", microseconds(span->began - since), "dur", microseconds(span->ended - span->began));
+    if (event != NULL && span->bytes >= 0) {
+        (void)json_object_set_new(event, "args", json_pack("{s:I}", "bytes", (json_int_t)span->bytes));
+    }
+    return write_event(stream, event, false);
+}
+
+static bool write_all(FILE *stream, const merged *all) {
+    bool good = fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", stream) >= 0;
+    for (int rank = 0; good && rank < all->size; rank++) {
+        good = write_name(stream, &all->ranks[rank], rank);
+    }
+    const uint64_t first = beginning(all);
+    const ls_trace_span_record *span = all->spans;
+    for (int rank = 0; good && rank < all->size; rank++) {
+        const uint64_t since = first - shift_of(all, rank);
+        for (uint64_t i = 0; good && i < all->ranks[rank].count; i++) {
+            good = write_span(stream, span++, rank, since);
+        }
+    }
+    return good && fputs("\n]}\n", stream) >= 0;
+}
+
+static ls_status write_file(const char *path, const merged *all) {
+    ls_new_file file;
+    LS_TRY(ls_file_create(call, path, &file));
+    ls_status status = LS_OK;
+    if (!write_all(file.stream, all)) {
+        status = ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, path);
+    }
+    return ls_file_commit(call, &file, status);
+}
+
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
+
+/* Brings all spans to rank 0, in `*spans`, which is allocated there. */
+static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction *ranks, ls_trace_span_record **spans) {
+    const int size = ls_comm_size(comm);
+    size_t *counts = ls_allocate_zeroed((size_t)size, sizeof *counts);
+    size_t total = 0;
+    for (int rank = 0; counts != NULL && rank < size; rank++) {
+        counts[rank] = (size_t)ranks[rank].count * sizeof **spans;
+        total += counts[rank];
+    }
+    *spans = ls_comm_rank(comm) == 0 && counts != NULL ? ls_allocate(total) : NULL;
+    ls_status status = LS_OK;
+    if (counts == NULL || (ls_comm_rank(comm) == 0 && *spans == NULL)) {
+        status = ls_fail_memory(call, total);
+    } else {
+        const size_t own = counts[ls_comm_rank(comm)];
+        status = ls_comm_gatherv(comm, trace->spans, own, *spans, counts, NULL, LS_U8, 0, NULL);
+    }
+    ls_free(counts);
+    return status;
+}
+
+/* All learn how rank 0 fared. */
+static ls_status tell(ls_comm *comm, ls_status status) {
+    int32_t outcome = (int32_t)status;
+    LS_TRY(ls_comm_broadcast(comm, &outcome, 1, LS_I32, 0, NULL));
+    if (ls_comm_rank(comm) != 0 && outcome != (int32_t)LS_OK) {
+        return ls_fail((ls_status)outcome, "%s: rank 0 could not write the file; its own message says why", call);
+    }
+    return status;
+}
+
+static ls_status merge(ls_comm *comm, const ls_trace *trace, introduction *ranks, const char *path) {
+    introduction own = {0};
+    introduce(trace, &own);
+    LS_TRY(ls_comm_barrier(comm, NULL));
+    own.now = ls_clock_ns();
+    LS_TRY(ls_comm_allgather(comm, &own, ranks, sizeof own, LS_U8, NULL));
+    ls_trace_span_record *spans = NULL;
+    ls_status status = gather(comm, trace, ranks, &spans);
+    if (status == LS_OK && ls_comm_rank(comm) == 0) {
+        status = write_file(path, &(merged){.ranks = ranks, .size = ls_comm_size(comm), .spans = spans});
+    }
+    ls_free(spans);
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    const ls_status told = tell(comm, status);
+    if (status != LS_OK) {
+        ls_error_restore(status, message);
+    }
+    return status != LS_OK ? status : told;
+}
+
+ls_status ls_trace_stop(ls_comm *comm, const char *path) {
+    if (comm == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
+    }
+    static const ls_trace nothing;
+    ls_trace *trace = ls_trace_take();
+    introduction *ranks = ls_allocate_zeroed((size_t)ls_comm_size(comm), sizeof *ranks);
+    ls_status status = ranks != NULL ? merge(comm, trace != NULL ? trace : &nothing, ranks, path)
+                                     : ls_fail_memory(call, (size_t)ls_comm_size(comm) * sizeof *ranks);
+    ls_free(ranks);
+    if (trace == NULL && status == LS_OK) { /* the others' part is done: nobody waits for this rank */
+        status = ls_fail(LS_ERR_STATE, "%s: no trace runs on this rank: ls_trace_start begins one", call);
+    }
+    ls_trace_free(trace);
+    return status;
+}
