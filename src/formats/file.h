@@ -1,5 +1,5 @@
 /*
- * formats: files others read and write. It knows tensors. This header: whole files in and out.
+ * formats: files others read and write. It knows communicators and tensors. This header: whole files in and out.
  */
 #ifndef LS_FORMATS_FILE_H
 #define LS_FORMATS_FILE_H

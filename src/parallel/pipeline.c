@@ -17,12 +17,13 @@
 #include "base/trace.h"
 #include "tensor/scope.h"
 
-enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, LOSS_TAG };
+enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
 
 /* ---- messages between stages ------------------------------------------------------------------------------------- */
 
-/* What goes ahead of a tensor. */
+/* What goes ahead of a tensor, or of the sentence that says why none comes. */
 typedef struct announcement {
+    int64_t failed; /* 0, or 1 more than the stage that failed */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS];
@@ -31,9 +32,16 @@ typedef struct announcement {
 /* A tensor on its way to another stage. */
 typedef struct parcel {
     announcement head;
-    ls_tensor *content; /* dense, held */
+    ls_tensor *content; /* dense, held; NULL: a sentence, whose memory is the step's */
     ls_work *work[2];
 } parcel;
+
+/* Why a step cannot be finished. */
+typedef struct failure {
+    bool happened;
+    int stage; /* whose */
+    char text[LS_ERROR_CAPACITY];
+} failure;
 
 static ls_status post(ls_comm *comm, parcel *p, const ls_tensor *tensor, int to, int tag) {
     p->head = (announcement){.dtype = tensor->dtype, .ndim = tensor->ndim};
@@ -46,6 +54,13 @@ static ls_status post(ls_comm *comm, parcel *p, const ls_tensor *tensor, int to,
     return ls_comm_send(comm, p->content->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag, &p->work[1]);
 }
 
+static ls_status post_failure(ls_comm *comm, parcel *p, const failure *why, int to, int tag) {
+    const size_t length = strlen(why->text);
+    p->head = (announcement){.failed = why->stage + 1, .dtype = LS_U8, .ndim = 1, .size = {(int64_t)length}};
+    LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
+    return ls_comm_send(comm, why->text, length, LS_U8, to, tag, &p->work[1]);
+}
+
 static ls_status settle(parcel *p) {
     const ls_status head = ls_work_wait(p->work[0]);
     const ls_status content = ls_work_wait(p->work[1]);
@@ -54,30 +69,69 @@ static ls_status settle(parcel *p) {
     return head != LS_OK ? head : content;
 }
 
-/* The next tensor from another stage, in the innermost scope. */
-static ls_tensor *fetch(ls_comm *comm, int from, int tag) {
+/* This thread's error, as that of this stage. */
+static void note_failure(failure *why, int stage) {
+    if (!why->happened) {
+        why->happened = true;
+        why->stage = stage;
+        memcpy(why->text, ls_error_message(), sizeof why->text);
+    }
+}
+
+/* The sentence of a stage that failed, instead of a tensor. */
+static ls_tensor *hear_failure(ls_comm *comm, const announcement *head, int from, int tag, failure *why) {
+    const size_t length = (size_t)head->size[0] % sizeof why->text;
+    why->happened = true;
+    why->stage = (int)head->failed - 1;
+    if (ls_comm_recv(comm, why->text, length, LS_U8, from, tag, NULL) != LS_OK) {
+        return ls_scope_failed();
+    }
+    why->text[length] = '\0';
+    (void)ls_fail(LS_ERR_MISMATCH, "ls_pipeline: stage %d (rank %d) failed: %s", why->stage, why->stage, why->text);
+    return ls_scope_failed();
+}
+
+/* Takes in a message that nobody wants: what is received as something else than was sent is gone, on both sides. */
+static ls_status refuse(ls_comm *comm, int from, int tag) {
+    const ls_status status = ls_comm_recv(comm, NULL, 0, LS_U8, from, tag, NULL);
+    return status == LS_ERR_MISMATCH ? LS_OK : status;
+}
+
+/* The next tensor from another stage, in the innermost scope; NULL: an error, `*why` if it is the other's. */
+static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
     announcement head;
     if (ls_comm_recv(comm, &head, sizeof head, LS_U8, from, tag, NULL) != LS_OK) {
         return ls_scope_failed();
     }
+    if (head.failed != 0) {
+        return hear_failure(comm, &head, from, tag, why);
+    }
     ls_tensor *tensor = ls_tensor_new("ls_pipeline", (int)head.ndim, head.size, (ls_dtype)head.dtype);
-    return tensor != NULL && ls_comm_recv(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag,
-                                          NULL) == LS_OK
+    if (tensor == NULL) {
+        note_failure(why, ls_comm_rank(comm));
+        (void)refuse(comm, from, tag);
+        return NULL;
+    }
+    return ls_comm_recv(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag, NULL) == LS_OK
                ? tensor
                : ls_scope_failed();
 }
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
+/* The two ways of a micro-batch, and the tags of their messages. */
+enum { FORWARDS = 0, BACKWARDS, WAYS };
+static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
+
 /* A micro-batch between its way out and its way back. */
 typedef struct journey {
     ls_tensor *input;  /* a leaf, where a stage is before this one */
     ls_tensor *output; /* the last stage's is its loss, weighted by its samples */
-    parcel sent[2];    /* forwards, backwards */
+    parcel sent[WAYS];
 } journey;
 
 typedef struct trip {
-    const ls_pipeline_state *state;
+    ls_pipeline_state *state;
     ls_comm *comm;
     int stage;
     int stages;
@@ -88,10 +142,36 @@ typedef struct trip {
     ls_pipeline_criterion criterion;
     journey *journeys;
     double loss;
+    int sent[WAYS]; /* micro-batches, to the neighbour on that way */
+    int got[WAYS];  /* from the one on the other side */
+    failure failure;
+    parcel notices[WAYS];
 } trip;
 
 static bool is_last(const trip *t) {
     return t->stage == t->stages - 1;
+}
+
+/* The stage that this one sends to on its way, and the one that it receives from; -1: none. */
+static int stage_behind(const trip *t, int way) {
+    const int stage = way == FORWARDS ? t->stage + 1 : t->stage - 1;
+    return stage < t->stages ? stage : -1;
+}
+
+static int stage_before(const trip *t, int way) {
+    return stage_behind(t, way == FORWARDS ? BACKWARDS : FORWARDS);
+}
+
+static ls_status send_on(trip *t, int number, int way, const ls_tensor *tensor) {
+    LS_TRY(post(t->comm, &t->journeys[number].sent[way], tensor, stage_behind(t, way), tags[way]));
+    t->sent[way]++;
+    return LS_OK;
+}
+
+static ls_tensor *take_in(trip *t, int way) {
+    ls_tensor *tensor = fetch(t->comm, stage_before(t, way), tags[way], &t->failure);
+    t->got[way] = tensor != NULL || !t->failure.happened || t->failure.stage == t->stage ? t->got[way] + 1 : t->count;
+    return tensor;
 }
 
 static int64_t first_row(const trip *t, int number) {
@@ -104,11 +184,11 @@ static ls_tensor *rows_of(const trip *t, ls_tensor *all, int number) {
 }
 
 /* What the stage works on: a part of the batch, or what the stage before sends, as a leaf. */
-static ls_tensor *stage_input(const trip *t, int number) {
+static ls_tensor *stage_input(trip *t, int number) {
     if (t->stage == 0) {
         return rows_of(t, t->input, number);
     }
-    ls_tensor *input = fetch(t->comm, t->stage - 1, FORWARD_TAG);
+    ls_tensor *input = take_in(t, FORWARDS);
     if (input != NULL && ls_dtype_is_floating((ls_dtype)input->dtype) && ls_set_requires_grad(input, true) != LS_OK) {
         return NULL;
     }
@@ -140,7 +220,7 @@ static ls_status go_forward_in_scope(trip *t, int number) {
     j->input = ls_tensor_hold(input);
     j->output = ls_tensor_hold(output);
     (void)ls_keep(output);
-    return is_last(t) ? LS_OK : post(t->comm, &j->sent[0], output, t->stage + 1, FORWARD_TAG);
+    return is_last(t) ? LS_OK : send_on(t, number, FORWARDS, output);
 }
 
 static ls_status go_forward(trip *t, int number) {
@@ -157,7 +237,7 @@ static ls_status go_backward_in_scope(trip *t, int number) {
     journey *j = &t->journeys[number];
     ls_backward_options options = {0};
     if (!is_last(t)) {
-        options.gradient = fetch(t->comm, t->stage + 1, BACKWARD_TAG);
+        options.gradient = take_in(t, BACKWARDS);
         if (options.gradient == NULL) {
             return ls_error_status();
         }
@@ -174,7 +254,7 @@ static ls_status go_backward_in_scope(trip *t, int number) {
     if (gradient == NULL) { /* the stage makes nothing of its input */
         gradient = ls_zeros(ls_shape_of(j->input), ls_dtype_of(j->input));
     }
-    return gradient != NULL ? post(t->comm, &j->sent[1], gradient, t->stage - 1, BACKWARD_TAG) : ls_error_status();
+    return gradient != NULL ? send_on(t, number, BACKWARDS, gradient) : ls_error_status();
 }
 
 static ls_status go_backward(trip *t, int number) {
@@ -215,11 +295,42 @@ static ls_status run_schedule(trip *t) {
     return LS_OK;
 }
 
+/* Takes in, unread, what the neighbour on this way still sends: all of it, or up to its own failure. */
+static ls_status clear(trip *t, int way) {
+    const int from = stage_before(t, way);
+    while (from >= 0 && t->got[way] < t->count) {
+        announcement head;
+        LS_TRY(ls_comm_recv(t->comm, &head, sizeof head, LS_U8, from, tags[way], NULL));
+        LS_TRY(refuse(t->comm, from, tags[way]));
+        t->got[way] = head.failed != 0 ? t->count : t->got[way] + 1;
+    }
+    return LS_OK;
+}
+
+/*
+ * This stage cannot go on. The neighbours that wait for it are told so, and tell theirs; and all take in what is under
+ * way to them, so that nobody waits for a message to be received.
+ */
+static void give_up(trip *t) {
+    note_failure(&t->failure, t->stage);
+    t->state->broken = true;
+    for (int way = 0; way < WAYS; way++) {
+        const int to = stage_behind(t, way);
+        if (to >= 0 && t->sent[way] < t->count) {
+            (void)post_failure(t->comm, &t->notices[way], &t->failure, to, tags[way]);
+        }
+    }
+    for (int way = 0; way < WAYS; way++) {
+        (void)clear(t, way);
+    }
+}
+
 /* Waits for what was sent; what a failed step has left goes. */
-static ls_status unpack(trip *t, ls_status status) {
-    for (int number = 0; number < t->count; number++) {
+static ls_status unpack(trip *t) {
+    ls_status status = LS_OK;
+    for (int number = 0; t->journeys != NULL && number < t->count; number++) {
         journey *j = &t->journeys[number];
-        for (int way = 0; way < 2; way++) {
+        for (int way = 0; way < WAYS; way++) {
             const ls_status settled = settle(&j->sent[way]);
             status = status == LS_OK ? settled : status;
         }
@@ -229,23 +340,88 @@ static ls_status unpack(trip *t, ls_status status) {
             ls_tensor_drop(j->input);
         }
     }
+    for (int way = 0; way < WAYS; way++) {
+        (void)settle(&t->notices[way]);
+    }
+    if (status == LS_ERR_MISMATCH) {
+        return ls_fail(status,
+                       "ls_pipeline_backward: a neighbour of stage %d (rank %d) failed and did not take what "
+                       "was sent: its own message says why",
+                       t->stage, t->stage);
+    }
     return status;
 }
 
-/* The first stage has the input, the last the target: all learn how many rows there are, or that they differ. */
+/* What the last stage says at the end. */
+typedef struct result {
+    double loss;
+    int64_t failed;
+} result;
+
+/* By messages: the last stage, which is done first, need not wait for the others, as it would in a broadcast. */
+static ls_status share_result(trip *t, bool failed) {
+    result own = {.loss = t->loss, .failed = failed};
+    if (!is_last(t)) {
+        LS_TRY(ls_comm_recv(t->comm, &own, sizeof own, LS_U8, t->stages - 1, RESULT_TAG, NULL));
+        t->loss = own.loss;
+        return own.failed == 0 ? LS_OK
+                               : ls_fail(LS_ERR_MISMATCH,
+                                         "ls_pipeline_backward: stage %d (rank %d) failed: its own "
+                                         "message says why",
+                                         t->stages - 1, t->stages - 1);
+    }
+    for (int stage = 0; stage < t->stages - 1; stage++) {
+        LS_TRY(ls_comm_send(t->comm, &own, sizeof own, LS_U8, stage, RESULT_TAG, NULL));
+    }
+    return LS_OK;
+}
+
+static ls_status check_step(const trip *t) {
+    static const char call[] = "ls_pipeline_backward";
+    if (t->state->broken) {
+        return ls_fail(LS_ERR_STATE, "%s: a step of this pipeline failed on stage %d (rank %d) before: make it anew",
+                       call, t->stage, t->stage);
+    }
+    if (t->stage == 0 && (t->input == NULL || t->input->ndim == 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: rank 0's input %s", call, t->input == NULL ? "is NULL" : "has no axes");
+    }
+    if (is_last(t) && (t->target == NULL || t->target->ndim == 0 || t->criterion == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: rank %d's %s", call, t->stage,
+                       t->criterion == NULL ? "criterion is NULL"
+                                            : (t->target == NULL ? "target is NULL" : "target has no axes"));
+    }
+    return LS_OK;
+}
+
+/*
+ * The first stage has the input, the last the target: all learn how many rows there are, or that they differ, or which
+ * stage cannot take part.
+ */
 static ls_status agree_on_rows(trip *t) {
-    int64_t least = INT64_MAX;
-    int64_t most = 0;
-    if (t->stage == 0) {
-        least = most = ls_size(t->input, 0);
+    const ls_status own = check_step(t);
+    char text[LS_ERROR_CAPACITY];
+    memcpy(text, ls_error_message(), sizeof text);
+    int64_t bounds[3] = {INT64_MAX, INT64_MAX, own != LS_OK ? t->stage : INT64_MAX}; /* least, -most, who cannot */
+    if (own == LS_OK && t->stage == 0) {
+        bounds[0] = t->input->size[0];
+        bounds[1] = -t->input->size[0];
     }
-    if (is_last(t)) {
-        const int64_t rows = ls_size(t->target, 0);
-        least = rows < least ? rows : least;
-        most = rows > most ? rows : most;
+    if (own == LS_OK && is_last(t)) {
+        const int64_t rows = t->target->size[0];
+        bounds[0] = rows < bounds[0] ? rows : bounds[0];
+        bounds[1] = -rows < bounds[1] ? -rows : bounds[1];
     }
-    int64_t bounds[2] = {least, -most};
-    LS_TRY(ls_comm_allreduce(t->comm, bounds, bounds, 2, LS_I64, LS_MIN, NULL));
+    const ls_status met = ls_comm_allreduce(t->comm, bounds, bounds, 3, LS_I64, LS_MIN, NULL);
+    if (own != LS_OK) {
+        ls_error_restore(own, text);
+        return own;
+    }
+    LS_TRY(met);
+    if (bounds[2] != INT64_MAX) {
+        return ls_fail(LS_ERR_MISMATCH,
+                       "ls_pipeline_backward: stage %lld (rank %lld) cannot take part: its own message says why",
+                       (long long)bounds[2], (long long)bounds[2]);
+    }
     if (bounds[0] != -bounds[1] || bounds[0] == 0) {
         return ls_fail(LS_ERR_SHAPE,
                        "ls_pipeline_backward: between %lld and %lld samples in input and target: they must be as many, "
@@ -257,35 +433,33 @@ static ls_status agree_on_rows(trip *t) {
     return LS_OK;
 }
 
-/* By messages: the last stage, which is done first, need not wait for the others, as it would in a broadcast. */
-static ls_status share_loss(trip *t) {
-    if (!is_last(t)) {
-        return ls_comm_recv(t->comm, &t->loss, 1, LS_F64, t->stages - 1, LOSS_TAG, NULL);
-    }
-    for (int stage = 0; stage < t->stages - 1; stage++) {
-        LS_TRY(ls_comm_send(t->comm, &t->loss, 1, LS_F64, stage, LOSS_TAG, NULL));
-    }
-    return LS_OK;
-}
-
 static ls_status run(trip *t, double *loss) {
     LS_TRY(agree_on_rows(t));
-    const size_t bytes = (size_t)t->count * sizeof *t->journeys;
     t->journeys = ls_allocate_zeroed((size_t)t->count, sizeof *t->journeys);
-    if (t->journeys == NULL) {
-        return ls_fail_memory("ls_pipeline_backward", bytes);
+    ls_status status = t->journeys != NULL
+                           ? run_schedule(t)
+                           : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->journeys);
+    char text[LS_ERROR_CAPACITY];
+    memcpy(text, ls_error_message(), sizeof text);
+    if (status != LS_OK) {
+        give_up(t);
     }
-    ls_status status = unpack(t, run_schedule(t));
+    const ls_status unpacked = unpack(t);
     ls_free(t->journeys);
-    LS_TRY(status);
-    status = share_loss(t);
+    const ls_status shared = share_result(t, status != LS_OK);
+    if (status != LS_OK) {
+        ls_error_restore(status, text);
+        return status;
+    }
+    t->state->broken = unpacked != LS_OK || shared != LS_OK;
+    LS_TRY(unpacked);
     if (loss != NULL) {
         *loss = t->loss;
     }
-    return status;
+    return shared;
 }
 
-static const ls_pipeline_state *state_of(const char *call, const ls_module *module) {
+static ls_pipeline_state *state_of(const char *call, const ls_module *module) {
     if (module == NULL || module->type != &ls_pipeline_type) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: the module %s", call,
                             module == NULL ? "is NULL" : "was not made by ls_pipeline");
@@ -296,7 +470,7 @@ static const ls_pipeline_state *state_of(const char *call, const ls_module *modu
 ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *target, ls_pipeline_criterion criterion,
                                double *loss) {
     static const char call[] = "ls_pipeline_backward";
-    const ls_pipeline_state *state = state_of(call, module);
+    ls_pipeline_state *state = state_of(call, module);
     if (state == NULL) {
         return ls_error_status();
     }
@@ -319,12 +493,17 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
 static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
     const int stage = ls_comm_rank(state->comm);
     const int stages = ls_comm_size(state->comm);
-    ls_tensor *x = stage == 0 ? input : fetch(state->comm, stage - 1, FORWARD_TAG);
+    failure why = {0};
+    ls_tensor *x = stage == 0 ? input : fetch(state->comm, stage - 1, FORWARD_TAG, &why);
     ls_tensor *y = ls_forward(state->stage, x);
-    if (stage < stages - 1 && y != NULL) {
+    if (stage < stages - 1) {
         parcel sent = {0};
-        const ls_status posted = post(state->comm, &sent, y, stage + 1, FORWARD_TAG);
-        if (posted != LS_OK || settle(&sent) != LS_OK) {
+        if (y == NULL) {
+            note_failure(&why, stage);
+        }
+        const ls_status posted = y != NULL ? post(state->comm, &sent, y, stage + 1, FORWARD_TAG)
+                                           : post_failure(state->comm, &sent, &why, stage + 1, FORWARD_TAG);
+        if (settle(&sent) != LS_OK || posted != LS_OK) {
             y = ls_scope_failed();
         }
     }

@@ -10,6 +10,7 @@ typedef struct ls_pipeline_state {
     ls_module *stage; /* this rank's layers, one after the other */
     int micro_batches;
     ls_pipeline_schedule schedule;
+    bool broken; /* a step failed here, and may have left the other stages with gradients that this one has not */
 } ls_pipeline_state;
 
 extern const ls_module_type ls_pipeline_type;

@@ -2,9 +2,13 @@
 #include "tests/support/ranks.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
+
+#include "nn/module.h"
+#include "tensor/scope.h"
 
 enum { BATCH = 11, IN = 6, HIDDEN = 9, OUT = 3 };
 
@@ -177,10 +181,98 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- stages that fail in mid-step -------------------------------------------------------------------------------- */
+
+/* How often this rank's trap lets pass; negative: always. */
+static _Thread_local int passes;
+
+static ls_status spring(const char *where) {
+    return passes < 0 || passes-- > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "trap in the %s", where);
+}
+
+static ls_tensor *trap_forward(ls_module *self, ls_tensor *input) {
+    (void)self;
+    return spring("forward pass") == LS_OK ? input : ls_scope_failed();
+}
+
+static ls_status trap_backward(ls_tensor *parameter, void *user) {
+    (void)parameter;
+    (void)user;
+    return spring("backward pass");
+}
+
+enum { TRAPS = 5, BATCHES = 4 };
+
+/* A layer and a trap for each stage. */
+static ls_module *make_trapped(int stages) {
+    static const ls_module_type trap = {.name = "Trap", .forward = trap_forward};
+    ls_module *layers[2 * TRAPS];
+    for (int i = 0; i < 2 * stages; i++) {
+        layers[i] = i % 2 == 0 ? ls_nn_linear_with(IN, IN, &in_f64) : ls_module_new(&trap);
+    }
+    return ls_sequential_of(layers, 2 * stages);
+}
+
+/* One step in which stage `failing` fails when it has come so far. All stages learn it, now or in the next step. */
+static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int failing, bool backwards, int number) {
+    static const int cut[] = {2, 4, 6, 8};
+    const int rank = ls_comm_rank(world);
+    char name[64];
+    (void)snprintf(name, sizeof name, "stage %d (rank %d)", failing, failing);
+    ls_module *pipeline =
+        ls_pipeline(make_trapped(ls_comm_size(world)), world,
+                    &(ls_pipeline_options){.schedule = schedule, .cut = cut, .micro_batches = BATCHES});
+    LS_CHECK(pipeline != NULL);
+    if (backwards) {
+        LS_TRY(ls_add_grad_hook(ls_module_parameter(pipeline, 0), trap_backward, NULL));
+    }
+    passes = rank == failing ? number : -1;
+    ls_tensor *x = ls_ones(LS_SHAPE(8, IN), LS_F64);
+    double loss = 0;
+    ls_status status = ls_pipeline_backward(pipeline, x, x, criterion, &loss);
+    LS_CHECK(status == LS_OK ? backwards && rank > failing : rank == failing || status == LS_ERR_MISMATCH);
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), rank == failing ? "trap" : name) != NULL);
+    status = ls_pipeline_backward(pipeline, x, x, criterion, &loss);
+    LS_CHECK(status == LS_ERR_STATE || (status == LS_ERR_MISMATCH && rank > failing));
+    LS_CHECK(rank == failing || strstr(ls_error_message(), "before: make it anew") != NULL ||
+             strstr(ls_error_message(), "cannot take part") != NULL);
+    ls_module_free(pipeline);
+    ls_release(x);
+    return LS_OK;
+}
+
+static ls_status failures(ls_comm *world) {
+    for (int failing = 0; failing < ls_comm_size(world); failing++) {
+        for (int number = 0; number < BATCHES; number++) {
+            for (int way = 0; way < 4; way++) {
+                LS_TRY(fail_once(world, way < 2 ? LS_PIPELINE_1F1B : LS_PIPELINE_GPIPE, failing, way % 2 == 1, number));
+            }
+        }
+    }
+    return train(world, NULL, NULL); /* the communicator is as good as before */
+}
+
+/* The same without gradients. */
+static ls_status failures_of_forward(ls_comm *world) {
+    for (int failing = 0; failing < ls_comm_size(world); failing++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *pipeline = ls_pipeline(make_trapped(ls_comm_size(world)), world, NULL);
+        ls_tensor *x = ls_ones(LS_SHAPE(8, IN), LS_F64);
+        passes = ls_comm_rank(world) == failing ? 0 : -1;
+        LS_CHECK(ls_forward(pipeline, x) == NULL);
+        passes = -1;
+        ls_module_free(pipeline);
+        LS_CHECK(ls_scope_end(scope) != LS_OK);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(schedules_and_cuts(world));
     LS_TRY(with_divided_data(world));
     LS_TRY(with_divided_layers(world));
     LS_TRY(wrong_input(world));
+    LS_TRY(failures(world));
+    LS_TRY(failures_of_forward(world));
     return ls_comm_barrier(world, NULL);
 }

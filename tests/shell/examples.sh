@@ -217,13 +217,13 @@ fi
 
 # ---- a model in stages ----
 for ranks in 1 2 3; do
-    launch run -n $ranks "$examples/pipeline" --max-steps 5 --hidden 32 </dev/null
+    launch run -n $ranks "$examples/pipeline" --max-steps 5 --layers 2 --hidden 32 </dev/null
     check "pipeline on $ranks: ends well" is "$status" 0
     check "pipeline on $ranks: a stage on each rank" is "$(grep -c '^rank [0-2] stage of [0-9]* parameters$' out)" $ranks
     check "pipeline on $ranks: throughput" holds "$(number throughput) > 0"
     check "pipeline on $ranks: learns (accuracy $(number 'test accuracy'))" holds "$(number 'test accuracy') > 0.2"
 done
-launch run -n 2 "$examples/pipeline" --max-steps 5 --hidden 32 --gpipe </dev/null
+launch run -n 2 "$examples/pipeline" --max-steps 5 --layers 2 --hidden 32 --gpipe </dev/null
 check "pipeline: GPipe ends well" is "$status" 0
 
 # ---- by hand: two processes that only know an address ----

@@ -1,0 +1,101 @@
+/* A time line: what every rank did is in one file, in order, in the form that its readers expect. */
+#include "tests/support/ranks.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "tests/support/files.h"
+
+enum { NUMBERS = 1000 };
+
+/* Operations, communication and spans of the user's own. */
+static ls_status work(ls_comm *world) {
+    const uint64_t began = ls_clock_ns();
+    double number = 1;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_ones(LS_SHAPE(NUMBERS), LS_F64);
+    LS_TRY(ls_set_requires_grad(x, true));
+    LS_TRY(ls_backward(ls_sum(ls_exp(x))));
+    LS_TRY(ls_comm_allreduce(world, &number, &number, 1, LS_F64, LS_SUM, NULL));
+    LS_TRY(ls_scope_end(scope));
+    if (ls_comm_size(world) > 1 && ls_comm_rank(world) < 2) {
+        ls_work *sent = NULL;
+        const int other = 1 - ls_comm_rank(world);
+        LS_TRY(ls_comm_send(world, &number, 1, LS_F64, other, 0, &sent));
+        LS_TRY(ls_comm_recv(world, &number, 1, LS_F64, other, 0, NULL));
+        LS_TRY(ls_work_wait(sent));
+    }
+    ls_trace_span("a name of the user's: \303\274\303\274\303\274\303\274\303\274\303\274\303\274\303\274\303\274"
+                  "\303\274\303\274\303\274\303\274\303\274\303\274",
+                  began);
+    return LS_OK;
+}
+
+/* The event of that name and rank; `*begin` and `*end` in microseconds. */
+static json_t *find(json_t *events, const char *name, int rank, double *begin, double *end) {
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        json_t *event = json_array_get(events, i);
+        if (strncmp(json_string_value(json_object_get(event, "name")), name, strlen(name)) == 0 &&
+            json_integer_value(json_object_get(event, "pid")) == rank) {
+            *begin = json_number_value(json_object_get(event, "ts"));
+            *end = *begin + json_number_value(json_object_get(event, "dur"));
+            return event;
+        }
+    }
+    return NULL;
+}
+
+static ls_status check_rank(json_t *events, int rank, int size) {
+    double exp_begin = 0, exp_end = 0, back_begin = 0, back_end = 0, reduce_begin = 0, reduce_end = 0;
+    double user_begin = 0, user_end = 0;
+    LS_CHECK(find(events, "process_name", rank, &user_begin, &user_end) != NULL);
+    LS_CHECK(find(events, "ls_exp", rank, &exp_begin, &exp_end) != NULL);
+    LS_CHECK(find(events, "ls_exp backward", rank, &back_begin, &back_end) != NULL);
+    json_t *reduce = find(events, "allreduce", rank, &reduce_begin, &reduce_end);
+    LS_CHECK(reduce != NULL && json_integer_value(json_object_get(json_object_get(reduce, "args"), "bytes")) == 8);
+    LS_CHECK(find(events, "a name of the user's: ", rank, &user_begin, &user_end) != NULL);
+    LS_CHECK(0 <= user_begin && user_begin <= exp_begin && exp_begin < exp_end && exp_end <= back_begin);
+    LS_CHECK(back_begin < back_end && back_end <= reduce_begin && reduce_begin < reduce_end);
+    LS_CHECK(reduce_end <= user_end);
+    for (int other = 0; other < size; other++) { /* nobody leaves before everybody has come: one clock */
+        double other_begin = 0, other_end = 0;
+        LS_CHECK(find(events, "allreduce", other, &other_begin, &other_end) != NULL && other_begin <= reduce_end);
+    }
+    return LS_OK;
+}
+
+static ls_status check_file(const char *path, int size) {
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    LS_CHECK(root != NULL);
+    ls_status status = LS_OK;
+    for (int rank = 0; rank < size && status == LS_OK; rank++) {
+        status = check_rank(json_object_get(root, "traceEvents"), rank, size);
+    }
+    json_decref(root);
+    return status;
+}
+
+ls_status rank_test(ls_comm *world) {
+    const bool first = ls_comm_rank(world) == 0;
+    LS_CHECK(ls_trace_stop(world, first ? test_path("none.json") : NULL) == LS_ERR_STATE);
+    LS_TRY(ls_trace_start());
+    LS_CHECK(ls_trace_start() == LS_ERR_STATE);
+    LS_TRY(work(world));
+    LS_TRY(ls_trace_stop(world, first ? test_path("trace.json") : NULL));
+    LS_TRY(work(world)); /* of which nothing is noted */
+    if (first) {
+        LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
+    }
+    LS_TRY(ls_trace_start());
+    LS_CHECK(ls_trace_stop(world, "/nowhere/trace.json") == LS_ERR_IO); /* on every rank */
+    LS_TRY(ls_trace_start());                                           /* nobody stops it: it goes with the thread */
+    LS_TRY(ls_comm_barrier(world, NULL));
+    if (first) {
+        test_files_remove();
+    }
+    return LS_OK;
+}
