@@ -5,8 +5,10 @@
  *     build/bin/lockstep run -n 2 build/bench/peers_gloo ALGORITHM FOLDER COLLECTIVE [--sizes 4,1K] [--fresh]
  *
  * ALGORITHM is `new` (the functions with options, which PyTorch calls), or for all-reduce one of the older classes:
- * ring, ring_chunked, halving_doubling, bcube; with `-poll` behind it the ranks poll their sockets, which is much
- * faster and hangs on large messages (both sides in writev). An alarm ends a process that hangs.
+ * ring, ring_chunked, halving_doubling, bcube; `classes` is the older ones for the other collectives, and for
+ * all-to-all and messages, of which there are none, the buffers that they are made of. With `-poll` behind it the ranks
+ * poll their sockets, which is much faster and hangs on large messages (both sides in writev). An alarm ends a process
+ * that hangs.
  */
 #include <unistd.h>
 
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include <gloo/allgather.h>
+#include <gloo/allgather_ring.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_bcube.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -26,7 +29,10 @@
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
+#include <gloo/barrier_all_to_all.h>
 #include <gloo/broadcast.h>
+#include <gloo/broadcast_one_to_all.h>
+#include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
@@ -42,15 +48,88 @@ std::shared_ptr<gloo::rendezvous::Context> plain;  // for barriers, and for the 
 std::shared_ptr<gloo::rendezvous::Context> paired; // for the older classes
 std::string algorithm;
 std::unique_ptr<gloo::Algorithm> older;
+std::vector<float> scattered;
+
+/* All-to-all, or with `turns` a message there and one back, of buffers of the older kind. */
+class Exchange : public gloo::Algorithm {
+  public:
+    Exchange(const peer_call *call, bool turns) : gloo::Algorithm(paired), call_(*call), turns_(turns) {
+        const size_t bytes = call->count * sizeof(float);
+        const int slot = context_->nextSlot(2);
+        for (int i = 0; i < contextSize_; i++) {
+            const size_t at = turns ? 0 : call->count * static_cast<size_t>(i);
+            if (i != contextRank_ && (!turns || i == (contextRank_ ^ 1))) {
+                const int here = slot + (contextRank_ < i ? 0 : 1); /* a buffer forgets the other one of its slot */
+                sent_.push_back(getPair(i)->createSendBuffer(2 * slot + 1 - here, call->send + at, bytes));
+                received_.push_back(getPair(i)->createRecvBuffer(here, call->receive + at, bytes));
+            }
+        }
+    }
+    void run() override {
+        if (!turns_) {
+            const size_t own = call_.count * static_cast<size_t>(contextRank_);
+            memcpy(call_.receive + own, call_.send + own, call_.count * sizeof(float));
+        }
+        for (const auto &buffer : sent_) {
+            if (!turns_ || contextRank_ % 2 == 0) {
+                buffer->send();
+            }
+        }
+        for (const auto &buffer : received_) {
+            buffer->waitRecv();
+        }
+        for (const auto &buffer : sent_) {
+            if (turns_ && contextRank_ % 2 == 1) {
+                buffer->send();
+            }
+            buffer->waitSend();
+        }
+    }
+
+  private:
+    peer_call call_;
+    bool turns_;
+    std::vector<std::unique_ptr<gloo::transport::Buffer>> sent_;
+    std::vector<std::unique_ptr<gloo::transport::Buffer>> received_;
+};
 
 bool supports(peer_collective collective) {
-    return collective == PEER_ALLREDUCE || (algorithm == "new" && collective != PEER_REDUCE_SCATTER);
+    return algorithm == "new"       ? collective != PEER_REDUCE_SCATTER
+           : algorithm == "classes" ? collective != PEER_ALLREDUCE
+                                    : collective == PEER_ALLREDUCE;
+}
+
+/* Of the older classes, the one that does the call. */
+void open_class(const peer_call *call) {
+    const int count = static_cast<int>(call->count);
+    const std::vector<int> parts(static_cast<size_t>(paired->size), count);
+    switch (call->collective) {
+    case PEER_BROADCAST:
+        older.reset(new gloo::BroadcastOneToAll<float>(paired, {call->receive}, call->count));
+        break;
+    case PEER_ALLGATHER:
+        older.reset(new gloo::AllgatherRing<float>(paired, {call->send}, call->receive, count));
+        break;
+    case PEER_REDUCE_SCATTER: /* it works in place, and the copy that saves the input is what a user needs too */
+        scattered.resize(call->count * parts.size());
+        older.reset(
+            new gloo::ReduceScatterHalvingDoubling<float>(paired, {scattered.data()}, count * paired->size, parts));
+        break;
+    case PEER_BARRIER:
+        older.reset(new gloo::BarrierAllToAll(paired));
+        break;
+    default:
+        older.reset(new Exchange(call, call->collective == PEER_PINGPONG));
+        break;
+    }
 }
 
 void open(const peer_call *call) {
     const std::vector<float *> buffers = {call->receive};
     const int count = static_cast<int>(call->count);
-    if (algorithm == "ring") {
+    if (algorithm == "classes") {
+        open_class(call);
+    } else if (algorithm == "ring") {
         older.reset(new gloo::AllreduceRing<float>(paired, buffers, count));
     } else if (algorithm == "ring_chunked") {
         older.reset(new gloo::AllreduceRingChunked<float>(paired, buffers, count));
@@ -99,12 +178,18 @@ void barrier() {
 }
 
 void run(const peer_call *call) {
+    const size_t count = call->count;
+    const size_t all = count * static_cast<size_t>(plain->size);
+    if (older && call->collective == PEER_REDUCE_SCATTER) {
+        memcpy(scattered.data(), call->send, all * sizeof(float));
+        older->run();
+        memcpy(call->receive, scattered.data(), count * sizeof(float));
+        return;
+    }
     if (older) {
         older->run();
         return;
     }
-    const size_t count = call->count;
-    const size_t all = count * static_cast<size_t>(plain->size);
     switch (call->collective) {
     case PEER_ALLREDUCE:
         allreduce(call->receive, count, &gloo::sum<float>);

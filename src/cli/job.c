@@ -13,10 +13,11 @@
 #include "base/status.h"
 #include "cli/cli.h"
 #include "cli/guard.h"
+#include "cli/job_report.h"
 #include "cli/rank.h"
 #include "cli/tree.h"
 
-enum { KILL_AGAIN_MS = 10, READER_MS = 1000, TAIL_LINES = 8 };
+enum { KILL_AGAIN_MS = 10, READER_MS = 1000 };
 
 typedef enum phase {
     RUNNING,
@@ -441,64 +442,10 @@ static ls_status start_ranks(job *self, int *exit_status) {
 
 /* ---- to the end ------------------------------------------------------------------------------------------------ */
 
-static void describe_end(int wait_status, char *text, size_t size) {
-    if (WIFSIGNALED(wait_status)) {
-        const char *name = sigabbrev_np(WTERMSIG(wait_status));
-        const char *core = WCOREDUMP(wait_status) ? " (core dumped)" : "";
-        if (name != NULL) {
-            snprintf(text, size, "was killed by SIG%s%s", name, core);
-        } else {
-            snprintf(text, size, "was killed by signal %d%s", WTERMSIG(wait_status), core);
-        }
-    } else {
-        snprintf(text, size, "exited with status %d", WEXITSTATUS(wait_status));
-    }
-}
-
-static void report_failure(job *self) {
-    const ls_failure *failure = &self->failure;
-    const ls_rank *rank = find_rank(self, failure->rank);
-    const int ended = self->ended_by_failure;
-    char end[64];
-    char others[64] = "";
-    char log[PATH_MAX] = "";
-    describe_end(failure->wait_status, end, sizeof end);
-    if (ended > 0 && self->launch.start.nodes > 1) {
-        snprintf(others, sizeof others, "; %d here %s ended", ended, ended == 1 ? "was" : "were");
-    } else if (ended == 1) {
-        snprintf(others, sizeof others, "; the other was ended");
-    } else if (ended > 1) {
-        snprintf(others, sizeof others, "; the other %d were ended", ended);
-    }
-    if (failure->rank < 0) {
-        ls_outlet_say(&self->error, "lockstep: %s%s", failure->text, others);
-        return;
-    }
-    if (rank == NULL) {
-        ls_outlet_say(&self->error, "lockstep: rank %d (pid %d on %s) %s%s", failure->rank, failure->process,
-                      failure->text, end, others);
-        return;
-    }
-    if (self->options->output_dir != NULL) {
-        ls_rank_log_path(self->options, rank->rank, log, sizeof log);
-    }
-    const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
-    ls_outlet_say(&self->error, "lockstep: rank %d (pid %d) %s%s%s%s", rank->rank, (int)rank->pid, end, others,
-                  log[0] != '\0' ? "; its output is in " : "", log);
-    size_t size = 0;
-    const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
-    if (size > 0 && out_of_sight) {
-        ls_outlet_say(&self->error, "lockstep: the last lines of rank %d were:\n%.*s", rank->rank, (int)size, tail);
-    }
-}
-
 static int exit_status_of(const job *self) {
-    const int wait_status = self->failure.wait_status;
-    return self->interrupt != 0       ? LS_EXIT_SIGNAL + self->interrupt
-           : !self->failed            ? 0
-           : self->failure.rank < 0   ? LS_EXIT_FAILED
-           : WIFSIGNALED(wait_status) ? LS_EXIT_SIGNAL + WTERMSIG(wait_status)
-                                      : WEXITSTATUS(wait_status);
+    return self->interrupt != 0 ? LS_EXIT_SIGNAL + self->interrupt
+           : !self->failed      ? 0
+                                : ls_failure_exit_status(&self->failure);
 }
 
 static void conclude(job *self, ls_job_outcome *outcome) {
@@ -510,7 +457,12 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     say_notice(self);
     outcome->exit_status = exit_status_of(self);
     if (self->failed && self->interrupt == 0 && !self->explained) {
-        report_failure(self);
+        ls_failure_report(&(ls_report){.options = self->options,
+                                       .failure = &self->failure,
+                                       .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
+                                       .ended = self->ended_by_failure,
+                                       .nodes = self->launch.start.nodes},
+                          &self->error);
     }
     outcome->restart = self->options->nodes != NULL ? self->restart : wants_restart(self);
     if (outcome->restart) {

@@ -4,31 +4,7 @@
 . "$LS_SOURCE/tests/support/checks.sh"
 unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_MODULE_PATH
 export LOCKSTEP_TIMEOUT=60
-
-a=lockstep-mpi-a-$$
-b=lockstep-mpi-b-$$
-clean_up() {
-    end_marked
-    ip netns del "$a" 2>/dev/null
-    ip netns del "$b" 2>/dev/null
-    rm -rf "$scratch"
-}
-skip() {
-    echo "SKIPPED backend mpi on two machines: $1"
-    exit 77
-}
-command -v ip >/dev/null || skip "there is no ip command (Debian: iproute2)"
-trap clean_up EXIT
-ip netns add "$a" 2>err || skip "network namespaces may not be made here: $(head -1 err)"
-ip netns add "$b"
-ip -n "$a" link add cable type veth peer name cable netns "$b" 2>err || skip "no veth devices here: $(head -1 err)"
-for place in "$a 1" "$b 2"; do
-    read -r space last <<<"$place"
-    ip -n "$space" addr add "10.78.0.$last/24" dev cable
-    ip -n "$space" link set lo up
-    ip -n "$space" link set cable up
-done
-await bash -c "ip -n '$a' link show cable | grep -q 'state UP' && ip -n '$b' link show cable | grep -q 'state UP'"
+. "$LS_SOURCE/tests/support/machines.sh"
 
 # What both launchers take for ssh: it is given a host, maybe after options, and a command. The machines must have names
 # of their own, since Open MPI tells them apart by these.
@@ -47,12 +23,12 @@ mpi() {
     local flavour=$1 each=$(($2 / 2)) command
     shift 2
     if [ "$flavour" = openmpi ]; then
-        command="mpirun.openmpi --allow-run-as-root --oversubscribe -H 10.78.0.1:$each,10.78.0.2:$each --prefix /usr
+        command="mpirun.openmpi --allow-run-as-root --oversubscribe -H 10.77.0.1:$each,10.77.0.2:$each --prefix /usr
             --mca plm_rsh_agent $scratch/agent --mca oob_tcp_if_include cable --mca pml ob1 --mca btl self,vader,tcp
             --mca btl_tcp_if_include cable -x LOCKSTEP_TIMEOUT -x LS_TEST_MARK -np $((2 * each))"
     else
         command="env UCX_TLS=tcp,self UCX_NET_DEVICES=cable mpirun.mpich -launcher ssh -launcher-exec $scratch/agent -iface cable
-            -hosts 10.78.0.1:$each,10.78.0.2:$each -np $((2 * each))"
+            -hosts 10.77.0.1:$each,10.77.0.2:$each -np $((2 * each))"
     fi
     TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 ip netns exec "$a" unshare --uts \
         sh -c "hostname machine-a; exec $(echo $command) $*" >out 2>err </dev/null

@@ -1,33 +1,7 @@
 # Two machines, made of network namespaces joined by a cable that can be cut: launchers and ranks that find each other by
 # IPv4 and IPv6, failures that are told on both, a cut, delay and loss. Needs the right to make namespaces.
 . "$LS_SOURCE/tests/support/checks.sh"
-
-a=lockstep-a-$$
-b=lockstep-b-$$
-clean_up() {
-    end_marked
-    ip netns del "$a" 2>/dev/null
-    ip netns del "$b" 2>/dev/null
-    rm -rf "$scratch"
-}
-skip() {
-    echo "SKIPPED two machines: $1"
-    exit 77
-}
-command -v ip >/dev/null || skip "there is no ip command (Debian: iproute2)"
-ip netns add "$a" 2>err || skip "network namespaces may not be made here: $(head -1 err)"
-ip netns add "$b"
-ip -n "$a" link add cable type veth peer name cable netns "$b" 2>err || skip "no veth devices here: $(head -1 err)"
-
-# address SPACE DEVICE LAST: gives the device addresses and brings it up.
-address() {
-    ip -n "$1" addr add "10.$4.0.$3/24" dev "$2"
-    ip -n "$1" addr add "fd00:$4::$3/64" dev "$2" nodad 2>/dev/null
-    ip -n "$1" link set lo up
-    ip -n "$1" link set "$2" up
-}
-address "$a" cable 1 77
-address "$b" cable 2 77
+. "$LS_SOURCE/tests/support/machines.sh"
 meet=10.77.0.1:29500
 (umask 077 && echo "a secret of this test" >key)
 
@@ -36,13 +10,6 @@ on() {
     local space=$1
     shift
     LS_TEST_MARK=$mark ip netns exec "$space" "$@"
-}
-# After a cut: the cable works again, and nobody remembers that it did not.
-mend() {
-    ip -n "$a" link set cable up
-    await bash -c "ip -n '$a' link show cable | grep -q LOWER_UP && ip -n '$b' link show cable | grep -q LOWER_UP"
-    ip -n "$a" neigh flush dev cable
-    ip -n "$b" neigh flush dev cable
 }
 # machine K OPTIONS... PROGRAM...: its launcher, in the background, with output in out.K and err.K.
 machine() {

@@ -102,6 +102,21 @@ static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
     return true;
 }
 
+size_t ls_gloo_send_ahead(ls_gloo *gloo, int peer, ls_gloo_packet *packet, ls_gloo_slot slot, const void *data,
+                          size_t bytes) {
+    char why[LS_GLOO_WHY];
+    const size_t chunk = least(bytes, gloo->peers[peer].chunk);
+    packet->bytes = 0;
+    packet->at = chunk;
+    if (gloo->peers[peer].runs != NULL || !send_now(gloo, peer, packet, 0)) {
+        return 0;
+    }
+    if (!ls_gloo_wire_send(gloo->wire, peer, (int)slot, data, chunk, 0, why)) {
+        close_peer(gloo, peer, why);
+    }
+    return chunk;
+}
+
 /* Sends what there is room for. */
 static void push(ls_gloo *gloo, int peer, bool *moved) {
     ls_gloo_peer *other = &gloo->peers[peer];

@@ -1,11 +1,30 @@
 /* How ranks leave, how one that gives up tells the others why, and how a rank learns that it waits in vain. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include <linux/sockios.h>
 
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
-#define FAREWELL_NS UINT64_C(200000000) /* to wait for room, in all */
+#define FAREWELL_NS UINT64_C(200000000) /* to wait for room and for arrival, in all */
+#define ARRIVAL_NS  100000
+
+/*
+ * What was said last must have arrived before this side closes: a connection that is closed while something lies unread
+ * in it is reset, and what was still on its way out is lost.
+ */
+static void wait_for_arrival(const ls_gloo *gloo, uint64_t start) {
+    for (int peer = 0; peer < gloo->size; peer++) {
+        int waiting = 0;
+        while (peer != gloo->rank && !gloo->peers[peer].closed && ls_clock_ns() - start < FAREWELL_NS &&
+               ioctl(ls_gloo_wire_socket(gloo->wire, peer), SIOCOUTQ, &waiting) == 0 && waiting != 0) {
+            nanosleep(&(struct timespec){.tv_nsec = ARRIVAL_NS}, NULL);
+        }
+    }
+}
 
 void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *reason) {
     const uint64_t start = ls_clock_ns();
@@ -28,6 +47,9 @@ void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *rea
                 break; /* nobody is there any more */
             }
         }
+    }
+    if (status != LS_OK) {
+        wait_for_arrival(gloo, start);
     }
 }
 

@@ -26,7 +26,7 @@
 typedef enum ls_gloo_kind {
     LS_GLOO_CALL = 0, /* what the sender calls, and what is small of its data */
     LS_GLOO_VERDICT,  /* whether counts fit */
-    LS_GLOO_MESSAGE,  /* a send, and its data if that is small */
+    LS_GLOO_MESSAGE,  /* a send, and its data if that is small, or some of it in the next operation */
     LS_GLOO_DATA,     /* the next operation is data */
     LS_GLOO_WAITING,  /* the sender is alive and waits for another rank */
     LS_GLOO_LEFT      /* the sender makes no more calls; its data is the reason */
@@ -53,7 +53,8 @@ typedef struct ls_gloo_packet {
     int32_t status; /* LEFT: LS_OK where nothing failed; else the rank that failed first, as far as is known: */
     int32_t culprit;
     uint32_t slot; /* DATA */
-    uint64_t at;   /* DATA: where it begins; LEFT because of a failure: the number of the call, or of the next */
+    uint64_t at;   /* LEFT because of a failure: the number of the call, or of the next; MESSAGE: bytes of data that the
+                      next operation is */
     union {
         ls_call_header call; /* CALL, MESSAGE; of all packets, how many bytes of data there are */
         ls_call_verdict verdict;
@@ -164,6 +165,11 @@ struct ls_gloo {
 
 /* Sends a packet with `bytes` of data, or queues a copy; `*open` (may be NULL) counts it until it is sent. */
 ls_status ls_gloo_send_packet(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes, size_t *open);
+
+/* Sends a packet and, right behind it, as much of the data as is sent at once, which `packet->at` says. Returns that;
+ * 0: there is no room for it now, and nothing was sent. */
+size_t ls_gloo_send_ahead(ls_gloo *gloo, int peer, ls_gloo_packet *packet, ls_gloo_slot slot, const void *data,
+                          size_t bytes);
 
 /* Sends a packet before all that is queued. False: there is no room for it, or the connection broke. */
 bool ls_gloo_send_last(ls_gloo *gloo, int peer, ls_gloo_packet *packet, size_t bytes);

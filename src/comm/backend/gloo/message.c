@@ -6,6 +6,11 @@
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
+/* More costs more to copy twice than to announce: at 64 KiB, 28 us one way instead of 34. */
+#define CARRIED_BYTES ((size_t)16 << 10)
+
+_Static_assert(CARRIED_BYTES <= LS_GLOO_ROOM, "a message fits a packet");
+
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
 
@@ -35,7 +40,9 @@ ls_status ls_gloo_take_message(ls_gloo *gloo, int peer) {
     if (status != LS_OK) {
         return ls_gloo_give_up(gloo, status, gloo->rank); /* the message is lost */
     }
-    if (header.bytes > LS_GLOO_ROOM) {
+    if (header.bytes > CARRIED_BYTES) {
+        other->slot = LS_GLOO_CONTENTS;
+        other->coming = (size_t)packet->at;
         return begin_content(gloo, peer, header.bytes);
     }
     if (other->target.into != NULL && header.bytes != 0) {
@@ -76,19 +83,22 @@ static void end_request(ls_gloo *gloo, ls_gloo_request *asked) {
 static ls_status begin_send(ls_gloo *gloo, ls_gloo_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
-    const size_t carried = bytes <= LS_GLOO_ROOM ? bytes : 0;
+    const size_t carried = bytes <= CARRIED_BYTES ? bytes : 0;
     gloo->outgoing->kind = LS_GLOO_MESSAGE;
     gloo->outgoing->call = (ls_call_header){
         .operation = LS_OP_SEND, .dtype = (int32_t)call->dtype, .tag = call->tag, .count = call->count, .bytes = bytes};
     if (carried != 0) {
         memcpy(gloo->outgoing->data, call->send, carried);
     }
-    LS_TRY(ls_gloo_send_packet(gloo, call->root, gloo->outgoing, carried, &asked->open));
-    if (carried == bytes) {
-        return LS_OK;
+    ls_gloo_run run = {.open = &asked->open, .slot = LS_GLOO_CONTENTS, .data = call->send, .bytes = bytes};
+    if (carried != bytes) {
+        run.sent = ls_gloo_send_ahead(gloo, call->root, gloo->outgoing, run.slot, run.data, bytes);
     }
-    const ls_gloo_run run = {.open = &asked->open, .slot = LS_GLOO_CONTENTS, .data = call->send, .bytes = bytes};
-    return ls_gloo_send_data(gloo, call->root, &run, false);
+    if (run.sent == 0) {
+        gloo->outgoing->at = 0;
+        LS_TRY(ls_gloo_send_packet(gloo, call->root, gloo->outgoing, carried, &asked->open));
+    }
+    return carried == bytes || run.sent == bytes ? LS_OK : ls_gloo_send_data(gloo, call->root, &run, false);
 }
 
 /* Whether what was posted waits for the rank. A rank that died, or gave up because one did, ends it whoever it is. */

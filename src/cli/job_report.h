@@ -1,0 +1,23 @@
+/* What the launcher says of a job's first failure, and its exit status then. */
+#ifndef LS_CLI_JOB_REPORT_H
+#define LS_CLI_JOB_REPORT_H
+
+#include "cli/job.h"
+#include "cli/outlet.h"
+#include "cli/rank.h"
+
+typedef struct ls_report {
+    const ls_job_options *options;
+    const ls_failure *failure;
+    const ls_rank *rank; /* the one that failed; NULL: it ran elsewhere, or no rank did */
+    int ended;           /* how many others ran here at that moment */
+    int nodes;           /* of the job */
+} ls_report;
+
+/* Says which rank failed, where and how, what became of the others, and its last lines if nobody has seen them. */
+void ls_failure_report(const ls_report *report, ls_outlet *error);
+
+/* The exit status of a job that ended by this failure. */
+int ls_failure_exit_status(const ls_failure *failure);
+
+#endif
