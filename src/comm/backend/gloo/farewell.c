@@ -9,19 +9,19 @@
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
-#define FAREWELL_NS UINT64_C(200000000) /* to wait for room and for arrival, in all */
-#define ARRIVAL_NS  100000
+#define FAREWELL_NS UINT64_C(200000000) /* to wait for room, and until all is sent */
+#define AGAIN_NS    100000
 
 /*
- * What was said last must have arrived before this side closes: a connection that is closed while something lies unread
- * in it is reset, and what was still on its way out is lost.
+ * What was said last must be on its way before this side closes: a connection that is closed while something lies
+ * unread in it is reset, and what was not sent yet, for want of room on the other side, is lost.
  */
-static void wait_for_arrival(const ls_gloo *gloo, uint64_t start) {
+static void wait_until_sent(const ls_gloo *gloo, uint64_t start) {
     for (int peer = 0; peer < gloo->size; peer++) {
         int waiting = 0;
         while (peer != gloo->rank && !gloo->peers[peer].closed && ls_clock_ns() - start < FAREWELL_NS &&
-               ioctl(ls_gloo_wire_socket(gloo->wire, peer), SIOCOUTQ, &waiting) == 0 && waiting != 0) {
-            nanosleep(&(struct timespec){.tv_nsec = ARRIVAL_NS}, NULL);
+               ioctl(ls_gloo_wire_socket(gloo->wire, peer), SIOCOUTQNSD, &waiting) == 0 && waiting != 0) {
+            nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
         }
     }
 }
@@ -49,7 +49,7 @@ void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *rea
         }
     }
     if (status != LS_OK) {
-        wait_for_arrival(gloo, start);
+        wait_until_sent(gloo, start);
     }
 }
 
