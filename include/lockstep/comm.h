@@ -54,7 +54,8 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
 
 /**
  * Leaves the job: waits until every rank of the world has come here (or failed) and frees the world that ls_init made
- * on this thread. Without one it does nothing.
+ * on this thread, also where it fails: LS_ERR_PEER naming a rank that died, LS_ERR_TIMEOUT one that does not come.
+ * Without a world it does nothing. ls_init may join the same job again afterwards.
  */
 LS_API ls_status ls_finalize(void);
 

@@ -12,9 +12,10 @@
 
 #define LS_SHM_ALGORITHM_VARIABLE "LOCKSTEP_SHM_ALGORITHM"
 
-#define LS_SHM_NEVER         ((size_t)-1)
-#define LS_SHM_READ_BY_SHAPE ((size_t)-2) /* what is read depends on how much of it fits where it would go otherwise   \
-                                           */
+#define LS_SHM_NEVER ((size_t)-1)
+#define LS_SHM_READ_BY_SHAPE                                                                                           \
+    ((size_t)-2) /* what is read depends on how much of it fits where it would go otherwise                            \
+                  */
 
 /* In bytes. All ranks have the same. */
 typedef struct ls_shm_algorithm {
