@@ -37,8 +37,10 @@ check "a failed rank that said why: one line" is "$(cat err)" "no such file: wei
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file" >&2; echo "weights" >&2; exit 9' </dev/null
 check "its last words are still in sight: said once" is "$(grep -c 'no such file' err) $(grep -c 'last lines' err)" "1 0"
 check "how many others were ended" says err "rank 2 .* status 9; the other 2 were ended"
-launch run -n 2 bash -c 'if [ $RANK = 1 ]; then for i in $(seq 20); do echo "line $i" >&2; done; sleep 0.3; exit 4; fi
-    trap "" TERM; sleep 0.1; for i in $(seq 99); do echo "rank 0 goes on and on, $i" >&2; done' </dev/null
+launch run -n 2 bash -c 'if [ $RANK = 1 ]; then for i in $(seq 20); do echo "line $i" >&2; done; : >spoke
+        until [ -e went.on ]; do :; done; exit 4; fi
+    until [ -e spoke ]; do :; done; sleep 0.2; for i in $(seq 99); do echo "rank 0 goes on and on, $i" >&2; done
+    : >went.on; exec sleep 300' </dev/null
 check "its last words are out of sight: the last lines again" is "$(sed '1,/the last lines/d' err | tr '\n' ,)" \
     "line 13,line 14,line 15,line 16,line 17,line 18,line 19,line 20,"
 launch run -n 4 true </dev/null

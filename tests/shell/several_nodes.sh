@@ -128,8 +128,8 @@ ends 0 1
 check "kill -9 on rank 0" is "$statuses" "137 137"
 check "kill -9 on rank 0: named elsewhere" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) was killed by SIGKILL; 1 here was ended$"
 blames='echo "me: ls_comm_barrier #3: rank 1 is gone: it closed its connection" >&2; exit 1'
-node 0 -n 1 --nnodes 2 --key-file key bash -c "$blames"
-node 1 -n 1 --nnodes 2 --key-file key bash -c 'sleep 0.3; kill -9 $$'
+node 0 -n 1 --nnodes 2 --key-file key bash -c "until [ -e ready ]; do :; done; $blames"
+node 1 -n 1 --nnodes 2 --key-file key bash -c ': >ready; sleep 0.3; kill -9 $$'
 ends 0 1
 check "a rank that blames another is not the first" is "$statuses" "137 137"
 check "the other one is named" says err.0 "^lockstep: rank 1 (pid [0-9]* on $(hostname)) was killed by SIGKILL$"
