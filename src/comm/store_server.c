@@ -26,7 +26,7 @@ static const double flush_seconds = 1;
 struct ls_store_server {
     pthread_t thread;
     int listener; /* -1 once all ranks have left */
-    int wake; /* an eventfd: readable once the server is to stop */
+    int wake;     /* an eventfd: readable once the server is to stop */
     ls_key key;
     ls_store_table *table;
     ls_roster roster;
