@@ -103,8 +103,8 @@ static bool fits(const ls_mpi *mpi, ls_mpi_block block) {
     return block.bytes <= mpi->room;
 }
 
-/* Tells a rank of the call; `*more` becomes true when data is to follow. */
-static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, bool *more) {
+/* Tells a rank of the call; `*more` becomes the bytes that are to follow, if it was less. */
+static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, size_t *more) {
     const ls_mpi_block block = opening(mpi, to);
     const size_t data = fits(mpi, block) ? block.bytes : 0;
     ls_mpi_packet *packet = &mpi->sent[to];
@@ -114,7 +114,7 @@ static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, bool *more) 
     if (data != 0) {
         memcpy(packet->data, block.data, data);
     }
-    *more = *more || !fits(mpi, block);
+    *more = fits(mpi, block) || block.bytes < *more ? *more : block.bytes;
     return ls_mpi_give(mpi, to, LS_MPI_HEADERS, packet, sizeof packet->header + data, &mpi->early);
 }
 
@@ -141,8 +141,8 @@ static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
     return LS_OK;
 }
 
-/* Where all send data to each other they look for the headers first, for a moment: what comes from those whose header
- * is here comes straight to where it belongs, and is not kept by MPI meanwhile. */
+/* Where all send data to each other, without asking, they look for the headers first, for a moment: then most of it
+ * comes straight to where it belongs, and is not kept by MPI meanwhile. */
 static ls_status look_ahead(ls_mpi *mpi) {
     bool seen = false;
     for (int looks = 0; mpi->silent != 0 && looks < LOOKS_AHEAD; looks++) {
@@ -162,7 +162,7 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
         char name[64];
         return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", ls_mpi_name(mpi, name));
     }
-    bool more = false;
+    size_t more = 0;
     mpi->own = ls_call_header_of(call);
     mpi->own.count = opening(mpi, mpi->rank).count;
     mpi->agreed = agreed;
@@ -174,9 +174,9 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
     for (int i = 1; i < mpi->size; i++) {
         LS_TRY(tell(mpi, (mpi->rank + i) % mpi->size, opening, &more));
     }
-    if (more) {
+    if (more != 0) {
         mpi->early++; /* nothing is over before the data has gone */
-        LS_TRY(has_root(call->operation) ? LS_OK : look_ahead(mpi));
+        LS_TRY(has_root(call->operation) || more > mpi->wire->unasked ? LS_OK : look_ahead(mpi));
         LS_TRY(give_data(mpi, opening));
         mpi->early--;
     }

@@ -91,7 +91,7 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
 
 /* A state of all ranks of a wire, which all call this. */
 static ls_status open_on(ls_mpi_wire *wire, const ls_join *join, ls_mpi **state) {
-    const int64_t own[2] = {next_context, -(int64_t)ls_mpi_packet_limit()};
+    const int64_t own[2] = {next_context, -(int64_t)ls_mpi_unasked()};
     int64_t most[2] = {0};
     ls_mpi *mpi = make(join);
     if (mpi == NULL) {
@@ -100,7 +100,8 @@ static ls_status open_on(ls_mpi_wire *wire, const ls_join *join, ls_mpi **state)
     const int code = MPI_Allreduce(own, most, 2, MPI_INT64_T, MPI_MAX, wire->comm);
     ls_status status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allreduce", code);
     if (status == LS_OK) {
-        wire->packet = (size_t)-most[1];
+        wire->unasked = (size_t)-most[1];
+        wire->packet = wire->unasked < LS_MPI_PACKET ? wire->unasked : LS_MPI_PACKET;
         status = enter(mpi, wire, most[0]);
     }
     if (status != LS_OK) {

@@ -72,10 +72,11 @@ typedef struct ls_mpi_arrival {
 typedef struct ls_mpi_wire {
     struct ls_mpi_wire *next;
     MPI_Comm comm;
-    int contexts;  /* that its tags have room for */
-    size_t packet; /* bytes of the largest packet of these ranks */
-    int uses;      /* communicators on it */
-    int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
+    int contexts;   /* that its tags have room for */
+    size_t unasked; /* bytes of the largest message that goes without asking its receiver */
+    size_t packet;  /* bytes of the largest packet */
+    int uses;       /* communicators on it */
+    int farewells;  /* of ranks that left communicators which this one has left too, and not taken in yet */
 } ls_mpi_wire;
 
 /* What a rank receives from another in its next call: asked for ahead, since a message that is expected costs less. */
@@ -172,8 +173,8 @@ ls_mpi_wire *ls_mpi_wire_of_world(void);
 /* A wire over the ranks of `comm`, which all call this. Blocks as MPI does. NULL and an error when there is none. */
 ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm);
 
-/* Bytes of the largest packet that this process should send. */
-size_t ls_mpi_packet_limit(void);
+/* Bytes of the largest message that this process sends without asking the receiver, without MPI's own header. */
+size_t ls_mpi_unasked(void);
 
 /* One communicator less on the wire; the last one frees it. */
 void ls_mpi_wire_release(ls_mpi_wire *wire);

@@ -156,11 +156,11 @@ static size_t read_setting(const char *name, size_t otherwise) {
 }
 #endif
 
-size_t ls_mpi_packet_limit(void) {
+size_t ls_mpi_unasked(void) {
 #ifdef OMPI_MAJOR_VERSION
     const size_t header = 128; /* its own is shorter */
     const size_t limit = read_setting("btl_vader_eager_limit", 4096);
-    return limit < 4 * header ? 3 * header : limit < LS_MPI_PACKET + header ? limit - header : LS_MPI_PACKET;
+    return limit < 4 * header ? 3 * header : limit - header;
 #else
     return LS_MPI_PACKET;
 #endif

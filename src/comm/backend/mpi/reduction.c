@@ -15,8 +15,7 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-#define WHOLE_BYTES ((size_t)32 << 10) /* that a rank takes in at most to reduce the whole by itself */
-#define SHARE_BYTES ((size_t)4 << 10)
+#define WHOLE_BYTES ((size_t)32 << 10)  /* that a rank takes in at most to reduce the whole by itself */
 #define CHUNK_BYTES ((size_t)256 << 10) /* of one rank's data */
 
 /* ---- parts ---------------------------------------------------------------------------------------------------------
@@ -45,12 +44,12 @@ static ls_piece chunk_of(const ls_mpi *mpi, int rank, size_t number) {
     return (ls_piece){left < mpi->plan.chunk ? left : mpi->plan.chunk, part.at + before};
 }
 
-/* Whether each rank reduces a share only: where a share fits a small packet and the whole fits none, and where there is
- * much. */
+/* Whether each rank reduces a share only: where the receiver is asked before the whole is sent, but not before a share
+ * is, and where there is much. */
 static bool shares(const ls_mpi *mpi, size_t bytes) {
     const size_t size = (size_t)mpi->size;
-    const size_t small = mpi->room < SHARE_BYTES ? mpi->room : SHARE_BYTES;
-    return size > 1 && bytes > mpi->room && (bytes / size < small || bytes > WHOLE_BYTES / (size - 1));
+    const bool asks = bytes > mpi->room && bytes > mpi->wire->unasked;
+    return size > 1 && ((asks && bytes / size < mpi->room) || bytes > WHOLE_BYTES / (size - 1));
 }
 
 static void plan(ls_mpi *mpi) {
