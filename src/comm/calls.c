@@ -148,6 +148,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->send_displacements = NULL;
     call->receive_counts = NULL;
     call->receive_displacements = NULL;
+    call->waits = false;
     call->total = 0;
     call->layout = 0;
 }

@@ -45,7 +45,8 @@ static bool same_call(const ls_shm_cell *a, const ls_shm_cell *b) {
     return a->signature == b->signature && a->count == b->count && a->sequence == b->sequence;
 }
 
-static ls_status fail_disagree(const ls_shm *shm, const ls_call *call) {
+/* Apart from ls_shm_agree, which every call goes through. */
+static __attribute__((noinline, cold)) ls_status fail_disagree(const ls_shm *shm, const ls_call *call) {
     const size_t size = (size_t)shm->size;
     ls_call_header *headers = ls_allocate(size * (sizeof *headers + sizeof(ls_call_header *)));
     if (headers == NULL) {
