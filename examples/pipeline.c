@@ -10,7 +10,7 @@
 
 #include "arguments.h"
 
-enum { MOST_LAYERS = 100 };
+enum { MOST_LAYERS = 100, WARM_UP = 10 };
 
 static const char *data = "/usr/share/datasets/fashion-mnist";
 static long epochs = 1;
@@ -21,6 +21,7 @@ static long micro_batches = 8;
 static long max_steps = 0;
 static long seed = 1;
 static bool gpipe;
+static bool quiet;
 static const char *trace;
 
 static const argument options[] = {
@@ -34,6 +35,7 @@ static const argument options[] = {
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--gpipe", ARGUMENT_FLAG, &gpipe, "all parts forwards, then all backwards"},
     {"--trace", ARGUMENT_TEXT, &trace, "write the training's time line, for ui.perfetto.dev, into this file"},
+    {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
 static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
@@ -62,25 +64,59 @@ static ls_module *build_model(ls_comm *world) {
                                               .schedule = gpipe ? LS_PIPELINE_GPIPE : LS_PIPELINE_1F1B});
 }
 
-static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, long *samples) {
-    long step = 0;
-    ls_status status = LS_OK;
-    for (long epoch = 0; epoch < epochs && status == LS_OK; epoch++) {
+typedef struct progress {
+    long steps;
+    long timed_samples;
+    double began;
+} progress;
+
+static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss) {
+    ls_optimizer_zero_grad(optimizer);
+    const ls_status status = ls_pipeline_backward(model, batch->input, batch->target, criterion, loss);
+    return status == LS_OK ? ls_optimizer_step(optimizer) : status;
+}
+
+static ls_status epoch(ls_module *model, ls_optimizer *optimizer, ls_loader *loader, double sums[2], progress *done) {
+    while (max_steps == 0 || done->steps < max_steps) {
         ls_batch batch;
         bool more = true;
-        while (status == LS_OK && (max_steps == 0 || step < max_steps)) {
-            status = ls_loader_next(loader, &batch, &more);
-            if (status != LS_OK || !more) {
-                break;
-            }
-            ls_optimizer_zero_grad(optimizer);
-            status = ls_pipeline_backward(model, batch.input, batch.target, criterion, NULL);
-            status = status == LS_OK ? ls_optimizer_step(optimizer) : status;
-            *samples += (long)batch.count;
-            step++;
+        double loss = 0;
+        ls_status status = ls_loader_next(loader, &batch, &more);
+        if (status != LS_OK || !more) {
+            return status;
+        }
+        if (done->steps == WARM_UP) { /* enough follows to measure it alone */
+            *done = (progress){.steps = WARM_UP, .began = ls_clock_seconds()};
+        }
+        status = step(model, optimizer, &batch, &loss);
+        if (status != LS_OK) {
+            return status;
+        }
+        sums[0] += loss * (double)batch.count;
+        sums[1] += (double)batch.count;
+        done->timed_samples += (long)batch.count;
+        done->steps++;
+    }
+    return LS_OK;
+}
+
+/* Rank 0 gets to know every loss, and says the mean of each epoch. */
+static ls_status train(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader,
+                       double *throughput) {
+    progress done = {.began = ls_clock_seconds()};
+    for (long i = 0; i < epochs && (max_steps == 0 || done.steps < max_steps); i++) {
+        double sums[2] = {0, 0};
+        const ls_status status = epoch(model, optimizer, loader, sums, &done);
+        if (status != LS_OK) {
+            return status;
+        }
+        if (ls_comm_rank(world) == 0 && !quiet) {
+            printf("epoch %ld: loss %.4f\n", i + 1, sums[0] / sums[1]);
+            fflush(stdout);
         }
     }
-    return status;
+    *throughput = (double)done.timed_samples / (ls_clock_seconds() - done.began);
+    return LS_OK;
 }
 
 static ls_status test(ls_module *model, ls_loader *loader, double *accuracy) {
@@ -108,16 +144,14 @@ static ls_status run(ls_comm *world) {
     ls_module *model = testing != NULL ? build_model(world) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_adam(model, NULL) : NULL;
     ls_status status = optimizer != NULL ? LS_OK : ls_error_status();
-    long samples = 0;
+    double throughput = 0;
     double accuracy = 0;
     if (status == LS_OK && trace != NULL) {
         status = ls_trace_start();
     }
-    const double began = ls_clock_seconds();
     if (status == LS_OK) {
-        status = train(model, optimizer, training, &samples);
+        status = train(world, model, optimizer, training, &throughput);
     }
-    const double seconds = ls_clock_seconds() - began;
     if (status == LS_OK && trace != NULL) {
         status = ls_trace_stop(world, trace);
     }
@@ -126,7 +160,7 @@ static ls_status run(ls_comm *world) {
         printf("rank %d stage of %" PRId64 " parameters\n", ls_comm_rank(world), ls_module_size(model));
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
-        printf("throughput: %.0f samples/s\ntest accuracy: %.4f\n", (double)samples / seconds, accuracy);
+        printf("throughput: %.0f samples/s\ntest accuracy: %.4f\n", throughput, accuracy);
     }
     ls_optimizer_free(optimizer);
     ls_module_free(model);
