@@ -47,10 +47,13 @@ static void end_run(ls_gloo *gloo, ls_gloo_run *run) {
 
 /*
  * Whether an operation can be sent without blocking: the system says yes when a third of its buffer is free. It says no
- * where the connection broke: Gloo would close its side then, and what the rank said last would be lost.
+ * where the connection broke, or the rank has closed it and will be read on: Gloo would close its side then, and what
+ * the rank said last would be lost.
  */
 static bool has_room(const ls_gloo *gloo, int peer) {
-    struct pollfd socket = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
+    const ls_gloo_peer *other = &gloo->peers[peer];
+    const short end = other->held || other->stalled ? 0 : POLLRDHUP;
+    struct pollfd socket = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = (short)(POLLOUT | end)};
     return poll(&socket, 1, 0) == 1 && socket.revents == POLLOUT;
 }
 
