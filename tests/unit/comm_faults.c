@@ -173,12 +173,13 @@ static bool names_call(const fault *f, bool barrier, int number) {
 
 /*
  * "rank 1 ", or "ranks 0, 1 " where others wait for the victim elsewhere. Who waits for a message of a rank that waits
- * for the silent one can only name the former.
+ * for the silent one can only name the former; so can, where a split opens connections, who is not part of the group.
  */
 static bool names_victim(const fault *f) {
     char rank[32];
     const char *ranks = strstr(ls_error_message(), "ranks ");
-    if (f->what == STEP_RING && f->how == STOPPED) {
+    const bool apart = f->what == SPLIT && getenv("LOCKSTEP_TEST_BACKEND") != NULL;
+    if ((f->what == STEP_RING || apart) && f->how == STOPPED) {
         return strstr(ls_error_message(), "rank") != NULL;
     }
     snprintf(rank, sizeof rank, "rank %d ", f->victim);
