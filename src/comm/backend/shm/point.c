@@ -366,11 +366,14 @@ static bool has_room(const ls_shm *shm, int to, size_t bytes) {
  * its sender is in a call: one who does something else meanwhile would keep the receiver waiting for the next call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
-    if (!shm->pulls || shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
-        return !shm->pulls || bytes <= shm->algorithm.read;
+    if (!shm->pulls || bytes <= packet_room(&shm->point)) {
+        return true; /* what fits a packet is taken in whether it is waited for or not, also behind a full pipe */
+    }
+    if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
+        return bytes <= shm->algorithm.read;
     }
     if (!call->waits) {
-        return bytes <= packet_room(&shm->point) || has_room(shm, call->root, bytes);
+        return has_room(shm, call->root, bytes);
     }
     const bool helps = shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
     return bytes <= (helps ? LS_SHM_STREAM_WAITED_MOST : LS_SHM_STREAM_MOST);
