@@ -157,6 +157,19 @@ bool ls_tape_communicates(void) {
     return false;
 }
 
+/* Ends what the program has begun and not ended, as if it did so now. */
+static ls_status complete(ls_thread_state *thread) {
+    for (ls_scope *scope = thread->scope; scope != NULL; scope = scope->outer) {
+        for (ls_tape_link *link = scope->tape.first; link != NULL; link = link->next) {
+            ls_node *node = (ls_node *)link;
+            if (node->op->complete != NULL && node->segment == thread->segment) {
+                LS_TRY(node->op->complete(node));
+            }
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient) {
     if (!ls_dtype_is_floating((ls_dtype)output->dtype)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is %s; only floating tensors have gradients",
@@ -205,6 +218,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     if (thread->walking != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
     }
+    LS_TRY(complete(thread));
     LS_TRY(check_output(output, options->gradient));
     ls_pass pass = {.thread = thread, .scope = ls_scope_begin()};
     if (pass.scope == NULL) {

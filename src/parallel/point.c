@@ -43,6 +43,7 @@ typedef struct message {
     ls_tensor *tensor;   /* what is sent, as it was given; until ls_wait */
     ls_tensor *content;  /* its elements, dense, or where they are received; while the message is under way */
     ls_tensor *gradient; /* what comes or goes back, while it is under way */
+    ls_tensor *early;    /* what ls_wait will give: a pass had to have it before */
 } message;
 
 /* Meetings of the two ranks must not take one message's gradient for another's. */
@@ -84,6 +85,7 @@ static void forget(void *memory, void *user) {
     ls_tensor_drop(m->tensor);
     ls_tensor_drop(m->content);
     ls_tensor_drop(m->gradient);
+    ls_tensor_drop(m->early);
     ls_record_release(m, sizeof *m);
 }
 
@@ -262,9 +264,30 @@ static ls_status irecv_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
+static ls_tensor *end_receive(ls_tensor *token);
+
+/* A pass begins and nobody has waited: what came may want its gradient all the same. It is kept for ls_wait. */
+static ls_status irecv_complete(ls_node *node) {
+    message *m = message_of(node->output);
+    if (m->waited || m->early != NULL) {
+        return LS_OK;
+    }
+    LS_TRY(ls_work_wait(m->notice_work));
+    m->notice_work = NULL;
+    if (!m->notice.wants) {
+        return LS_OK;
+    }
+    ls_tensor *received = end_receive(node->output);
+    m->early = received != NULL ? ls_tensor_hold(received) : NULL;
+    return received != NULL ? LS_OK : ls_error_status();
+}
+
 /* Recorded before it is known whether a gradient is wanted; ls_wait takes it off the tape when not. */
-static const ls_op irecv_op = {
-    .name = "ls_irecv", .shape = begin_shape, .backward = irecv_backward, .communicates = true};
+static const ls_op irecv_op = {.name = "ls_irecv",
+                               .shape = begin_shape,
+                               .backward = irecv_backward,
+                               .complete = irecv_complete,
+                               .communicates = true};
 
 static ls_status received_shape(ls_op_call *call) {
     message *m = message_of(call->inputs[0]);
@@ -324,12 +347,17 @@ static ls_status examine(const message *m, ls_status status, bool noticed) {
 
 static ls_tensor *end_receive(ls_tensor *token) {
     message *m = message_of(token);
+    if (m->early != NULL) {
+        ls_tensor *early = ls_tensor_give(m->early);
+        m->early = NULL;
+        return early;
+    }
     const ls_status noticed = ls_work_wait(m->notice_work);
     m->notice_work = NULL;
     const ls_status settled = settle(m);
     const ls_status status = examine(m, noticed != LS_OK ? noticed : settled, noticed == LS_OK);
     m->wanted = status == LS_OK && m->notice.wants;
-    if (!m->wanted) {
+    if (!m->wanted && token->node != NULL && token->node->tape != NULL) { /* a pass may have used it up */
         ls_tape_discard((ls_node *)token->node);
     }
     return status == LS_OK ? ls_as_seen(ls_apply(&received_op, &token, 1, NULL)) : ls_scope_failed();

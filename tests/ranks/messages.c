@@ -140,6 +140,32 @@ static ls_status sends_outlive_their_scope(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
+/* Receives that nobody has waited for when the pass begins: the sender gets zeros, and ls_wait the message. */
+static ls_status receives_left_open(ls_comm *world) {
+    for (int waiters = 0; waiters < 2; waiters++) { /* nobody waits before the pass; all but rank 0 do */
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *a = leaf(3, 1);
+        const bool waits = waiters == 1 && ls_comm_rank(world) != 0;
+        ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_F64, previous_of(world), 0);
+        ls_handle *sent = ls_isend(world, ls_square(a), next_of(world), 0);
+        ls_tensor *b = waits ? ls_wait(coming) : NULL;
+        ls_wait(sent);
+        LS_TRY(ls_backward(b != NULL ? ls_add(ls_sum(a), ls_sum(b)) : ls_sum(a)));
+        const bool used = waiters == 1 && next_of(world) != 0;
+        LS_CHECK(grad_of(a) == (used ? 7 : 1));
+        LS_CHECK(waits || ls_item(ls_wait(coming)) == 9);
+        LS_TRY(ls_scope_end(scope));
+    }
+    ls_scope *scope = ls_scope_begin(); /* the same of a message without a gradient */
+    ls_tensor *a = leaf(3, 1);
+    ls_handle *coming = ls_irecv(world, LS_SHAPE(1), LS_I64, previous_of(world), 0);
+    ls_handle *sent = ls_isend(world, ls_full(LS_SHAPE(1), LS_I64, 5), next_of(world), 0);
+    LS_TRY(ls_backward(ls_sum(a)));
+    LS_CHECK(grad_of(a) == 1 && ls_item(ls_wait(coming)) == 5);
+    ls_wait(sent);
+    return ls_scope_end(scope);
+}
+
 /* Nothing is recorded, and nothing comes back, where nobody wants a gradient. */
 static ls_status without_gradient(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
@@ -237,6 +263,7 @@ static ls_status several_communicators(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(plain_ring(world));
     LS_TRY(neglected_messages(world));
+    LS_TRY(receives_left_open(world));
     LS_TRY(waits_in_any_order(world));
     LS_TRY(sent_tensors_are_given_back(world));
     LS_TRY(a_loop_around_the_ranks(world));
