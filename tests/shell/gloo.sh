@@ -21,7 +21,15 @@ hashes() {
     sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
 }
 
+for name in differentiable random_gradients messages; do
+    gloo 1 "$programs/ranks_$name"
+    check "a world of one: $name" is "$status" 0
+done
 for ranks in 2 3 4; do
+    for name in messages model_parallel pipeline; do
+        gloo $ranks "$programs/ranks_$name"
+        check "$ranks ranks: $name" is "$status" 0
+    done
     for name in collectives points_and_groups disagreement data_parallel; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0

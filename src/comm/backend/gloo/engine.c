@@ -342,7 +342,7 @@ ls_status ls_gloo_pull(ls_gloo *gloo, int peer, bool *moved) {
 static void sleep_a_little(ls_gloo *gloo) {
     for (int peer = 0; peer < gloo->size; peer++) {
         ls_gloo_peer *other = &gloo->peers[peer];
-        const bool reads = !other->closed && !other->held && !other->stalled;
+        const bool reads = peer != gloo->rank && !other->closed && !other->held && !other->stalled;
         const bool writes = !other->closed && other->runs != NULL && next_run(other) != NULL;
         gloo->sockets[peer].events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
         /* A connection that nobody reads must not wake anybody by being broken. */
