@@ -253,9 +253,8 @@ static const char *come(int rank, const void *what) {
     snprintf(name, sizeof name, "rank %d", m->victim);
     LS_MUST(failed_with(m->how == SILENCE ? LS_ERR_TIMEOUT : LS_ERR_PEER, name));
     LS_MUST(m->how == SILENCE || ls_clock_seconds() - atomic_load(ended) < AT_ONCE);
-    if (m->how == SILENCE) {
-        usleep(1500000); /* so that the store sees no death before the victim's end */
-    }
+    /* So that the store sees no death before the victim's end, and no other's before all have seen the victim's. */
+    usleep(m->how == SILENCE ? 1500000 : 500000);
     ls_store_close(store);
     return NULL;
 }

@@ -177,7 +177,7 @@ static const struct {
     {{.backend = "self"}, {"PMI_RANK=0", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "not \"self\""},
     {{0}, {"PMI_RANK=2", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "PMI_RANK=2 must be from 0 to 1"},
     {{0}, {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=0"}, NULL, 0, 0, 0, 0, "OMPI_COMM_WORLD_SIZE=0 must be"},
-    {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "neither tcp:// nor file://"},
+    {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "init is \"\", must be env://"},
 };
 
 static void test_rows(void **state) {
