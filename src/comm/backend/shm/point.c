@@ -352,18 +352,9 @@ static void end_request(ls_shm_point *point, ls_shm_request *asked) {
     point->spare_requests = asked;
 }
 
-/* Whether a message of more than a packet can be written at once, to its end. */
-static bool has_room(const ls_shm *shm, int to, size_t bytes) {
-    const ls_shm_point *point = &shm->point;
-    const uint64_t packets = (bytes + packet_room(point) - 1) / packet_room(point);
-    const uint64_t last = point->lanes[to].sent + packets; /* packets become free in their order */
-    return point->lanes[to].first == NULL && packets <= point->depth &&
-           atomic_load(&packet_at(shm, shm->rank, to, last)->turn) == writable(point, last);
-}
-
 /*
  * Whether a message goes as a stream; else the receiver reads it from this rank's memory. A stream goes on only while
- * its sender is in a call: one who does something else meanwhile would keep the receiver waiting for the next call.
+ * its sender is in a call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!shm->pulls || bytes <= packet_room(&shm->point)) {
@@ -372,10 +363,7 @@ static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
         return bytes <= shm->algorithm.read;
     }
-    if (!call->waits) {
-        return has_room(shm, call->root, bytes);
-    }
-    const bool helps = shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
+    const bool helps = call->waits && shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
     return bytes <= (helps ? LS_SHM_STREAM_WAITED_MOST : LS_SHM_STREAM_MOST);
 }
 

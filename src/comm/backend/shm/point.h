@@ -1,10 +1,9 @@
 /*
  * Messages between two ranks of shm. Every ordered pair has a pipe: a ring of packets in shared memory that one rank
  * writes and the other reads. A message that fits one packet goes at once, a larger one as a stream of
- * packets; beyond LS_SHM_STREAM_MOST, or where its sender goes on to other things before all of it has found room, it
- * is announced and then read straight from the sender's memory where that is allowed (ls_shm's pulls). A rank in any
- * call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a
- * full pipe empties as soon as its reader calls anything.
+ * packets; beyond LS_SHM_STREAM_MOST it is announced and then read straight from the sender's memory where that is
+ * allowed (ls_shm's pulls). A rank in any call on the communicator takes packets in and keeps the messages nobody waits
+ * for yet (comm/match.h), so a full pipe empties as soon as its reader calls anything.
  */
 #ifndef LS_COMM_BACKEND_SHM_POINT_H
 #define LS_COMM_BACKEND_SHM_POINT_H
