@@ -8,7 +8,8 @@
  * that call different things get LS_ERR_MISMATCH saying who called what; every rank receives the same bits; buffers
  * may have any size, zero included, and any alignment.
  *
- * A communicator is used by one thread at a time.
+ * A communicator is used by one thread at a time. While a rank waits on one, what it has begun on the others that its
+ * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H

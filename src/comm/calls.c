@@ -8,6 +8,7 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     if (work != NULL) {
         *work = NULL;
     }
+    ls_comm_use(comm);
     LS_TRY(ls_comm_check(comm));
     call->sequence = comm->sequence + 1;
     if (work != NULL) {
@@ -21,12 +22,11 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
     }
     comm->sequence = call->sequence;
     ls_status status = LS_OK;
-    if (comm->backend->quick != NULL && comm->backend->quick(comm->state, call, &status)) {
+    if (comm->backend->quick != NULL && !ls_comm_has_others(comm) && comm->backend->quick(comm->state, call, &status)) {
         return status == LS_OK ? LS_OK : ls_comm_note(comm, status);
     }
-    bool finished = false;
     LS_TRY(ls_comm_begin(comm, call));
-    return ls_comm_progress(comm, true, &finished);
+    return ls_comm_finish(comm);
 }
 
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {

@@ -74,6 +74,7 @@ void ls_comm_free(ls_comm *comm) {
     if (comm == NULL) {
         return;
     }
+    ls_comm_use(comm);
     ls_work_abandon(comm);
     if (comm->state != NULL) { /* there is none where a split failed */
         comm->backend->close(comm->state);

@@ -1,7 +1,9 @@
-/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, memory.c, split.c and
- * work.c. */
+/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, memory.c, progress.c,
+ * spawn.c, split.c and work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
+
+#include <stdatomic.h>
 
 #include "base/status.h"
 #include "comm/comm.h"
@@ -66,7 +68,9 @@ struct ls_comm {
     ls_work *first_queued;
     ls_work *last_queued;
     ls_work *open;
-    ls_work *spare; /* finished and waited for: kept, so that a steady state allocates nothing */
+    const void *thread;        /* progress.c: whose call it was that last used this communicator while work was open */
+    struct ls_comm *next_open; /* and the next communicator with open work */
+    ls_work *spare;            /* finished and waited for: kept, so that a steady state allocates nothing */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
     ls_status failed; /* LS_OK until a call failed in a way that revokes the communicator */
@@ -95,6 +99,9 @@ ls_status ls_comm_begin(ls_comm *comm, const ls_call *call);
 /* Moves the call that was begun. */
 ls_status ls_comm_progress(ls_comm *comm, bool wait, bool *finished);
 
+/* Waits for its end. */
+ls_status ls_comm_finish(ls_comm *comm);
+
 /* The same for a send or receive. */
 ls_status ls_comm_post(ls_comm *comm, const ls_call *call, void **request);
 ls_status ls_comm_test(ls_comm *comm, void *request, bool wait, bool *finished);
@@ -114,7 +121,43 @@ void ls_comm_free_blocks(ls_comm *comm);
 /* Queues `call` and gives its work. */
 ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **work);
 
+/* One look, without waiting, at what is open on the communicator: in its queue, and posted. */
+void ls_work_move(ls_comm *comm);
+
 /* Ends the communicator's side of all work when it is freed. */
 void ls_work_abandon(ls_comm *comm);
+
+/* ---- progress.c: the communicators with open work ---------------------------------------------------------------
+ *
+ * A rank may wait on one communicator for what another rank does only once it has got something on another one. So
+ * whoever waits also moves what is open on the other communicators that its thread uses.
+ */
+
+/* The first work was opened, or the last waited for. */
+void ls_comm_opened(ls_comm *comm);
+void ls_comm_closed(ls_comm *comm);
+
+/* This thread uses the communicator now: to be said before it is touched. */
+void ls_comm_use_slowly(ls_comm *comm);
+static inline void ls_comm_use(ls_comm *comm) {
+    if (comm->open != NULL) {
+        ls_comm_use_slowly(comm);
+    }
+}
+
+/* Whether this thread has open work on another communicator. */
+bool ls_comm_has_others_slowly(const ls_comm *comm);
+extern _Atomic int ls_comm_open_count __attribute__((visibility("hidden"))); /* communicators with open work */
+static inline bool ls_comm_has_others(const ls_comm *comm) {
+    const int open = atomic_load_explicit(&ls_comm_open_count, memory_order_relaxed);
+    return __builtin_expect(open != (comm->open != NULL), 0) && ls_comm_has_others_slowly(comm);
+}
+
+/* In a process that was just forked: what is open belongs to the one it was forked from. */
+void ls_comm_forget_open(void);
+
+/* Moves it, and lets others run; `*looks` counts, so that looking in vain costs less and less. */
+void ls_comm_move_others(const ls_comm *comm);
+void ls_comm_rest(unsigned *looks);
 
 #endif

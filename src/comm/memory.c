@@ -10,7 +10,6 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
     size_t *const *parts = comm->parts;
     unsigned char *lacking = (unsigned char *)parts[LS_GIVEN_SEND_PLACES]; /* a byte per rank fits */
     const unsigned char own = mine ? 0 : 1;
-    bool finished = false;
     for (int rank = 0; rank < comm->size; rank++) {
         parts[LS_SEND_COUNTS][rank] = 1;
         parts[LS_SEND_PLACES][rank] = 0;
@@ -28,7 +27,7 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
                           .receive_counts = parts[LS_RECEIVE_COUNTS],
                           .receive_displacements = parts[LS_RECEIVE_PLACES]};
     LS_TRY(comm->backend->begin[LS_OP_ALLTOALLV](comm->state, &call));
-    LS_TRY(ls_comm_progress(comm, true, &finished));
+    LS_TRY(ls_comm_finish(comm));
     for (int rank = 0; rank < comm->size; rank++) {
         if (lacking[rank] != 0) {
             return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d has no %zu bytes of memory", rank, size);
@@ -69,22 +68,25 @@ void ls_comm_free_blocks(ls_comm *comm) {
     }
 }
 
+/* Once all ranks have come, they need nothing more on other communicators, and the backend may simply wait for them. */
+static ls_status alloc_shared(ls_comm *comm, size_t size, void **memory) {
+    LS_TRY(agree(comm, size, true));
+    return comm->backend->alloc(comm->state, size, comm->sequence, memory);
+}
+
 void *ls_comm_alloc(ls_comm *comm, size_t size) {
     if (comm == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_alloc: the communicator is NULL");
     }
-    if (ls_comm_check(comm) != LS_OK) {
-        return NULL;
-    }
+    ls_comm_use(comm);
     ls_comm_drain(comm);
     if (ls_comm_check(comm) != LS_OK) {
         return NULL;
     }
     void *memory = NULL;
     comm->sequence++;
-    const ls_status status = comm->backend->alloc != NULL
-                                 ? comm->backend->alloc(comm->state, size, comm->sequence, &memory)
-                                 : alloc_block(comm, size, &memory);
+    const ls_status status =
+        comm->backend->alloc != NULL ? alloc_shared(comm, size, &memory) : alloc_block(comm, size, &memory);
     return ls_comm_note(comm, status) == LS_OK ? memory : NULL;
 }
 

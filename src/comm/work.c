@@ -1,6 +1,4 @@
-#include <sched.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
@@ -19,6 +17,8 @@ static void open_insert(ls_comm *comm, ls_work *work) {
     work->open_link = &comm->open;
     if (comm->open != NULL) {
         comm->open->open_link = &work->next_open;
+    } else {
+        ls_comm_opened(comm);
     }
     comm->open = work;
 }
@@ -27,6 +27,9 @@ static void open_remove(ls_work *work) {
     *work->open_link = work->next_open;
     if (work->next_open != NULL) {
         work->next_open->open_link = work->open_link;
+    }
+    if (work->comm->open == NULL) {
+        ls_comm_closed(work->comm);
     }
 }
 
@@ -39,8 +42,11 @@ static bool advance(ls_comm *comm, bool wait) {
         work->begun = true;
         status = ls_comm_begin(comm, &work->call);
     }
-    if (status == LS_OK) {
-        status = ls_comm_progress(comm, wait, &finished);
+    if (status == LS_OK && wait) {
+        status = ls_comm_finish(comm);
+        finished = true;
+    } else if (status == LS_OK) {
+        status = ls_comm_progress(comm, false, &finished);
     }
     if (status == LS_OK && !finished) {
         return false;
@@ -91,26 +97,28 @@ ls_status ls_work_queue(ls_comm *comm, const ls_call *call, ls_work **result) {
 /* ---- sends and receives -------------------------------------------------------------------------------------------
  */
 
-#define EAGER_LOOKS 1000
-#define NAP_NS      50000
-
 /*
  * One look at a request that was posted; with `wait` to its end. Calls in the queue move on meanwhile: the partner may
- * send only after one of them. `*looks` counts, so that looking in vain costs less and less.
+ * send only after one of them.
  */
 static ls_status look(ls_comm *comm, void *request, bool wait, unsigned *looks, bool *finished) {
     LS_TRY(ls_comm_check(comm));
-    if (comm->first_queued == NULL) {
+    const bool others = wait && ls_comm_has_others(comm);
+    if (comm->first_queued == NULL && !others) {
         return ls_comm_test(comm, request, wait, finished);
     }
     LS_TRY(ls_comm_test(comm, request, false, finished));
-    if (!*finished) {
+    if (*finished) {
+        return LS_OK;
+    }
+    if (comm->first_queued != NULL) {
         (void)advance(comm, false);
-        if (wait && ++*looks > EAGER_LOOKS) {
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-        } else if (wait) {
-            sched_yield();
-        }
+    }
+    if (others) {
+        ls_comm_move_others(comm);
+    }
+    if (wait) {
+        ls_comm_rest(looks);
     }
     return LS_OK;
 }
@@ -161,6 +169,7 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
     if (result != NULL) {
         *result = NULL;
     }
+    ls_comm_use(comm);
     LS_TRY(ls_comm_check(comm));
     call->sequence = ++comm->posts;
     call->waits = result == NULL;
@@ -187,6 +196,19 @@ static bool move(ls_work *work, bool wait) {
     return work->posted ? advance_posted(work, wait) : advance(work->comm, wait);
 }
 
+void ls_work_move(ls_comm *comm) {
+    if (comm->first_queued != NULL) {
+        (void)advance(comm, false);
+        return; /* which moves all that was posted, too */
+    }
+    for (ls_work *work = comm->open; work != NULL; work = work->next_open) {
+        if (work->posted && !work->finished) {
+            (void)advance_posted(work, false);
+            return;
+        }
+    }
+}
+
 void ls_comm_drain(ls_comm *comm) {
     while (comm->first_queued != NULL) {
         (void)advance(comm, true);
@@ -198,6 +220,9 @@ ls_status ls_work_wait(ls_work *work) {
         return LS_OK;
     }
     const uint64_t began = work->finished ? 0 : ls_trace_now();
+    if (work->comm != NULL) {
+        ls_comm_use(work->comm);
+    }
     while (!work->finished) {
         (void)move(work, true);
     }
@@ -222,8 +247,14 @@ bool ls_work_done(ls_work *work) {
     if (work == NULL) {
         return true;
     }
+    if (work->comm != NULL) {
+        ls_comm_use(work->comm);
+    }
     while (!work->finished) {
         if (!move(work, false)) {
+            if (ls_comm_has_others(work->comm)) {
+                ls_comm_move_others(work->comm);
+            }
             return false;
         }
     }

@@ -30,7 +30,7 @@ for ranks in 2 3 4; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
-    for name in collectives points_and_groups disagreement data_parallel; do
+    for name in collectives points_and_groups several_communicators disagreement data_parallel; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
         check "$ranks ranks: $name is silent" is "$(cat out err)" ""

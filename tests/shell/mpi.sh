@@ -39,7 +39,7 @@ check_flavour() {
     for ranks in 2 3; do
         # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
         export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
-        for name in conformance points_and_groups disagreement random_programs differentiable random_gradients \
+        for name in conformance points_and_groups several_communicators disagreement random_programs differentiable random_gradients \
             messages model_parallel pipeline data_parallel; do
             mpi "$flavour" $ranks "$programs/ranks_$name"
             check "$flavour, $ranks ranks: $name" is "$status" 0

@@ -91,17 +91,33 @@ static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet
 }
 
 static void write_notice(ls_shm *shm, int to, ls_shm_packet *packet, const ls_shm_sending *sending) {
-    packet->kind = sending->kind;
+    const ls_shm_notice notice = {.address = (uint64_t)(uintptr_t)sending->call.send, .ticket = sending->ticket};
+    packet->kind = LS_SHM_REMOTE;
     packet->tag = sending->call.tag;
     packet->dtype = sending->call.dtype;
-    packet->bytes = sizeof sending->notice;
+    packet->bytes = sizeof notice;
     packet->count = sending->call.count;
     packet->total = sending->call.count * sending->call.width;
-    memcpy(packet->payload, &sending->notice, sizeof sending->notice);
+    memcpy(packet->payload, &notice, sizeof notice);
     publish(shm, to, packet);
 }
 
-static ls_shm_sending *make_sending(ls_shm *shm, const ls_call *call, ls_shm_packet_kind kind) {
+/* A free place for an answer; false: all are in use. */
+static bool take_ticket(ls_shm *shm, unsigned *ticket) {
+    if (~shm->point.tickets == 0) {
+        return false;
+    }
+    *ticket = (unsigned)__builtin_ctzll(~shm->point.tickets);
+    shm->point.tickets |= UINT64_C(1) << *ticket;
+    atomic_store(&shm->people[shm->rank].answers[*ticket], LS_SHM_NO_ANSWER);
+    return true;
+}
+
+static uint32_t answer_to(const ls_shm *shm, const ls_shm_sending *sending) {
+    return atomic_load(&shm->people[shm->rank].answers[sending->ticket]);
+}
+
+static ls_shm_sending *make_sending(ls_shm *shm, const ls_call *call) {
     ls_shm_sending *sending = shm->point.spare;
     if (sending != NULL) {
         shm->point.spare = sending->next;
@@ -112,11 +128,14 @@ static ls_shm_sending *make_sending(ls_shm *shm, const ls_call *call, ls_shm_pac
             return NULL;
         }
     }
-    *sending = (ls_shm_sending){.call = *call, .kind = kind};
+    *sending = (ls_shm_sending){.call = *call, .kind = LS_SHM_FIRST};
     return sending;
 }
 
 static void recycle(ls_shm *shm, ls_shm_sending *sending) {
+    if (sending->kind == LS_SHM_REMOTE) {
+        shm->point.tickets &= ~(UINT64_C(1) << sending->ticket);
+    }
     sending->next = shm->point.spare;
     shm->point.spare = sending;
 }
@@ -124,13 +143,12 @@ static void recycle(ls_shm *shm, ls_shm_sending *sending) {
 /* Writes what there is room for of the lane's first sending; whether it left the lane. */
 static bool push_first(ls_shm *shm, int to, ls_shm_lane *lane, bool *moved) {
     ls_shm_sending *sending = lane->first;
-    const bool streams = sending->kind == LS_SHM_FIRST || sending->kind == LS_SHM_MORE;
     const size_t total = sending->call.count * sending->call.width;
     bool ended = false;
     ls_shm_packet *packet = NULL;
     while (!ended && (packet = next_free(shm, to)) != NULL) {
         *moved = true;
-        if (streams) {
+        if (sending->kind != LS_SHM_REMOTE) {
             write_part(shm, to, packet, sending->kind, &sending->call, sending->sent);
             sending->kind = LS_SHM_MORE;
             sending->sent += packet_room(&shm->point);
@@ -140,19 +158,11 @@ static bool push_first(ls_shm *shm, int to, ls_shm_lane *lane, bool *moved) {
             ended = true;
         }
     }
-    if (!ended) {
-        return false;
+    if (ended) {
+        lane->first = sending->next;
+        sending->queued = false;
     }
-    lane->first = sending->next;
-    if (sending->kind == LS_SHM_REMOTE) {
-        sending->next = shm->point.awaiting;
-        shm->point.awaiting = sending;
-    } else if (streams) {
-        sending->finished = true;
-    } else {
-        recycle(shm, sending);
-    }
-    return true;
+    return ended;
 }
 
 static void push(ls_shm *shm, int to, bool *moved) {
@@ -164,6 +174,7 @@ static void push(ls_shm *shm, int to, bool *moved) {
 static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
     ls_shm_lane *lane = &shm->point.lanes[to];
     sending->next = NULL;
+    sending->queued = true;
     if (lane->first == NULL) {
         lane->first = sending;
     } else {
@@ -183,27 +194,9 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
     if (!refused) {
         LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
     }
-    const ls_call none = {0};
-    ls_shm_sending *answer = make_sending(shm, &none, refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
-    if (answer == NULL) {
-        return LS_ERR_MEMORY;
-    }
-    answer->notice.ticket = header->ticket;
-    enqueue(shm, header->from, answer);
+    atomic_store(&shm->people[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
+    ls_shm_stir(shm);
     return LS_OK;
-}
-
-/* The other has taken, or refused, what was announced. */
-static void hear_answer(ls_shm *shm, uint64_t ticket, bool refused) {
-    for (ls_shm_sending **link = &shm->point.awaiting; *link != NULL; link = &(*link)->next) {
-        ls_shm_sending *sending = *link;
-        if ((uint64_t)(uintptr_t)sending == ticket) {
-            *link = sending->next;
-            sending->finished = true;
-            sending->refused = refused;
-            return;
-        }
-    }
 }
 
 static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet) {
@@ -221,12 +214,6 @@ static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_
     if (packet->kind == LS_SHM_MORE) {
         return take_part(shm, lane, packet);
     }
-    ls_shm_notice notice;
-    memcpy(&notice, packet->payload, sizeof notice);
-    if (packet->kind == LS_SHM_TAKEN || packet->kind == LS_SHM_REFUSED) {
-        hear_answer(shm, notice.ticket, packet->kind == LS_SHM_REFUSED);
-        return LS_OK;
-    }
     ls_match_header header = {.from = from,
                               .tag = packet->tag,
                               .dtype = (ls_dtype)packet->dtype,
@@ -235,6 +222,8 @@ static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_
                               .remote = packet->kind == LS_SHM_REMOTE};
     if (header.remote) {
         ls_match_target target;
+        ls_shm_notice notice;
+        memcpy(&notice, packet->payload, sizeof notice);
         header.address = notice.address;
         header.ticket = notice.ticket;
         return ls_match_offer(&shm->point.match, &header, &target);
@@ -285,15 +274,26 @@ static ls_status fail_with(ls_shm *shm, const ls_call *call, ls_status status, i
     return ls_shm_give_up(shm, status);
 }
 
-/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout. */
-static ls_status look(ls_shm *shm, const ls_call *call, uint64_t since, uint64_t now) {
+static bool has_finished(const ls_shm *shm, const ls_shm_request *asked) {
+    if (!asked->sends) {
+        return ls_match_arrived(asked->receipt);
+    }
+    const ls_shm_sending *sending = asked->sending;
+    return !sending->queued && (sending->kind != LS_SHM_REMOTE || answer_to(shm, sending) != LS_SHM_NO_ANSWER);
+}
+
+/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout. `asked` is the request
+ * made for it, if there is one yet. */
+static ls_status look(ls_shm *shm, const ls_call *call, const ls_shm_request *asked, uint64_t since, uint64_t now) {
     LS_TRY(ls_shm_sound(shm));
     for (int rank = 0; rank < shm->size; rank++) {
         const bool left = atomic_load(&shm->people[rank].left) != 0;
         if (left && rank == call->root) {
-            bool moved = false; /* what it sent before it went counts */
+            bool moved = false; /* what it sent and took before it went counts */
             LS_TRY(drain(shm, rank, &moved));
-            return moved ? LS_OK : fail_with(shm, call, LS_ERR_PEER, rank, "left without making the call that fits");
+            return moved || (asked != NULL && has_finished(shm, asked))
+                       ? LS_OK
+                       : fail_with(shm, call, LS_ERR_PEER, rank, "left without making the call that fits");
         }
         if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && atomic_load(&shm->people[rank].left) == 0) {
             return fail_with(shm, call, LS_ERR_PEER, rank, "died");
@@ -314,15 +314,11 @@ static ls_status check(ls_shm *shm, const ls_call *call) {
         return LS_OK;
     }
     shm->point.check_ns = now + LOOK_NS;
-    return look(shm, call, now, now);
+    return look(shm, call, NULL, now, now);
 }
 
 /* ---- sends and receives --------------------------------------------------------------------------------------------
  */
-
-static bool has_finished(const ls_shm_request *asked) {
-    return asked->sends ? asked->sending->finished : ls_match_arrived(asked->receipt);
-}
 
 static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **result) {
     ls_shm_point *point = &shm->point;
@@ -342,19 +338,32 @@ static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **re
     return LS_OK;
 }
 
-static void end_request(ls_shm_point *point, ls_shm_request *asked) {
+static void end_request(ls_shm *shm, ls_shm_request *asked) {
+    ls_shm_point *point = &shm->point;
     ls_shm_request **link = &point->requests;
     while (*link != asked) {
         link = &(*link)->next;
     }
     *link = asked->next;
+    if (asked->sends && !asked->sending->queued) {
+        recycle(shm, asked->sending); /* else the lane has it, which frees it when the communicator ends */
+    }
     asked->next = point->spare_requests;
     point->spare_requests = asked;
 }
 
+/* Whether a message of more than a packet can be written at once, to its end. */
+static bool has_room(const ls_shm *shm, int to, size_t bytes) {
+    const ls_shm_point *point = &shm->point;
+    const uint64_t packets = (bytes + packet_room(point) - 1) / packet_room(point);
+    const uint64_t last = point->lanes[to].sent + packets; /* packets become free in their order */
+    return point->lanes[to].first == NULL && packets <= point->depth &&
+           atomic_load(&packet_at(shm, shm->rank, to, last)->turn) == writable(point, last);
+}
+
 /*
  * Whether a message goes as a stream; else the receiver reads it from this rank's memory. A stream goes on only while
- * its sender is in a call.
+ * its sender is in a call: one who does something else meanwhile would keep the receiver waiting for the next call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!shm->pulls || bytes <= packet_room(&shm->point)) {
@@ -363,7 +372,10 @@ static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
         return bytes <= shm->algorithm.read;
     }
-    const bool helps = call->waits && shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
+    if (!call->waits) {
+        return has_room(shm, call->root, bytes);
+    }
+    const bool helps = shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
     return bytes <= (helps ? LS_SHM_STREAM_WAITED_MOST : LS_SHM_STREAM_MOST);
 }
 
@@ -384,14 +396,14 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
         write_part(shm, to, packet, LS_SHM_FIRST, call, 0);
         return LS_OK;
     }
-    const bool streaming = streams(shm, call, bytes);
-    shm->way = streaming ? "stream" : "read";
-    ls_shm_sending *sending = make_sending(shm, call, streaming ? LS_SHM_FIRST : LS_SHM_REMOTE);
+    ls_shm_sending *sending = make_sending(shm, call);
     if (sending == NULL) {
         return LS_ERR_MEMORY;
     }
-    sending->notice.address = (uint64_t)(uintptr_t)call->send;
-    sending->notice.ticket = (uint64_t)(uintptr_t)sending;
+    if (!streams(shm, call, bytes) && take_ticket(shm, &sending->ticket)) {
+        sending->kind = LS_SHM_REMOTE;
+    }
+    shm->way = sending->kind == LS_SHM_REMOTE ? "read" : "stream";
     enqueue(shm, to, sending);
     return make_request(shm, &(ls_shm_request){.sends = true, .sending = sending}, result);
 }
@@ -413,22 +425,29 @@ ls_status ls_shm_post_message(void *state, const ls_call *call, void **result) {
     return call->operation == LS_OP_SEND ? post_send(shm, call, result) : post_receive(shm, call, result);
 }
 
-static ls_status end_send(ls_shm *shm, ls_shm_sending *sending) {
-    const ls_call call = sending->call;
-    const bool refused = sending->refused;
-    recycle(shm, sending);
-    if (refused) {
+static ls_status end_send(const ls_shm *shm, const ls_shm_sending *sending) {
+    const ls_call *call = &sending->call;
+    if (sending->kind == LS_SHM_REMOTE && answer_to(shm, sending) == LS_SHM_REFUSED) {
         char name[64];
         return ls_fail(LS_ERR_MISMATCH, "%s: rank %d wants something else than %zu %s with tag %d",
-                       ls_call_describe(LS_OP_SEND, call.sequence, name, sizeof name), call.root, call.count,
-                       ls_dtype_name(call.dtype), call.tag);
+                       ls_call_describe(LS_OP_SEND, call->sequence, name, sizeof name), call->root, call->count,
+                       ls_dtype_name(call->dtype), call->tag);
     }
     return LS_OK;
 }
 
+static const ls_call *call_of(const ls_shm_request *asked) {
+    return asked->sends ? &asked->sending->call : &asked->receipt->call;
+}
+
+/* An ls_shm_condition: the request in `context` has finished. */
+static bool request_has_finished(ls_shm *shm, const void *context) {
+    return has_finished(shm, context);
+}
+
 /* Waits a while, and looks for reasons to give up. */
 static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
-    const ls_call *call = asked->sends ? &asked->sending->call : &asked->receipt->call;
+    const ls_call *call = call_of(asked);
     const uint64_t start = ls_clock_ns();
     asked->since_ns = asked->since_ns == 0 ? start : asked->since_ns;
     bool moved = false;
@@ -437,25 +456,25 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
             if (call->root != shm->rank) {
                 LS_TRY(drain(shm, call->root, &moved));
             }
-            if (moved || has_finished(asked)) {
+            if (moved || has_finished(shm, asked)) {
                 return LS_OK;
             }
             ls_shm_pause();
         }
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
-    LS_TRY(look(shm, call, asked->since_ns, ls_clock_ns()));
-    return has_finished(asked) ? LS_OK : ls_shm_nap(shm, false);
+    LS_TRY(look(shm, call, asked, asked->since_ns, ls_clock_ns()));
+    return has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {
     bool moved = false;
     LS_TRY(ls_shm_point_poll(shm, &moved));
-    while (wait && !has_finished(asked)) {
+    while (wait && !has_finished(shm, asked)) {
         LS_TRY(wait_some(shm, asked));
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
-    *finished = has_finished(asked);
+    *finished = has_finished(shm, asked);
     if (!*finished && asked->since_ns == 0) {
         asked->since_ns = ls_clock_ns();
     }
@@ -463,7 +482,7 @@ static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finis
         const uint64_t now = ls_clock_ns();
         if (now >= shm->point.check_ns) {
             shm->point.check_ns = now + LOOK_NS;
-            return look(shm, asked->sends ? &asked->sending->call : &asked->receipt->call, asked->since_ns, now);
+            return look(shm, call_of(asked), asked, asked->since_ns, now);
         }
         return LS_OK;
     }
@@ -475,7 +494,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     *finished = false;
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
-        end_request(&shm->point, asked);
+        end_request(shm, asked);
     }
     if (status != LS_OK && status != LS_ERR_MISMATCH) {
         ls_shm_pull_settle(shm);
@@ -505,11 +524,7 @@ static void free_list(ls_shm_sending *first) {
 void ls_shm_point_close(ls_shm *shm) {
     ls_shm_point *point = &shm->point;
     while (point->requests != NULL) {
-        ls_shm_request *asked = point->requests;
-        if (asked->sends && asked->sending->finished) {
-            ls_free(asked->sending); /* the others are in the lists */
-        }
-        end_request(point, asked);
+        end_request(shm, point->requests);
     }
     for (int rank = 0; point->lanes != NULL && rank < shm->size; rank++) {
         free_list(point->lanes[rank].first);
@@ -519,7 +534,6 @@ void ls_shm_point_close(ls_shm *shm) {
         ls_free(point->spare_requests);
         point->spare_requests = next;
     }
-    free_list(point->awaiting);
     free_list(point->spare);
     ls_match_free(&point->match);
     ls_free(point->lanes);

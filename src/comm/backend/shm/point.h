@@ -1,9 +1,13 @@
 /*
  * Messages between two ranks of shm. Every ordered pair has a pipe: a ring of packets in shared memory that one rank
  * writes and the other reads. A message that fits one packet goes at once, a larger one as a stream of
- * packets; beyond LS_SHM_STREAM_MOST it is announced and then read straight from the sender's memory where that is
- * allowed (ls_shm's pulls). A rank in any call on the communicator takes packets in and keeps the messages nobody waits
- * for yet (comm/match.h), so a full pipe empties as soon as its reader calls anything.
+ * packets; beyond LS_SHM_STREAM_MOST, or where its sender goes on to other things before all of it has found room, it
+ * is announced and then read straight from the sender's memory where that is allowed (ls_shm's pulls). A rank in any
+ * call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a full pipe
+ * empties as soon as its reader calls anything.
+ *
+ * Whoever has read an announced message answers beside the pipes, in a place that the sender named: an answer must
+ * never wait for room, because its rank may not come back to this communicator for long.
  */
 #ifndef LS_COMM_BACKEND_SHM_POINT_H
 #define LS_COMM_BACKEND_SHM_POINT_H
@@ -18,10 +22,11 @@ typedef struct ls_shm ls_shm;
 typedef enum ls_shm_packet_kind {
     LS_SHM_FIRST = 1, /* begins a message, all of it where it fits */
     LS_SHM_MORE,      /* goes on with the one before */
-    LS_SHM_REMOTE,    /* announces a message to be read at `address` */
-    LS_SHM_TAKEN,     /* answers: the announced message `ticket` was taken */
-    LS_SHM_REFUSED    /* or was another than was wanted */
+    LS_SHM_REMOTE     /* announces a message to be read at `address` */
 } ls_shm_packet_kind;
+
+/* What the sender of an announced message finds in the place for the answer. */
+enum { LS_SHM_NO_ANSWER = 0, LS_SHM_TAKEN, LS_SHM_REFUSED };
 
 /* One packet; room for more payload may follow it. */
 typedef struct ls_shm_packet {
@@ -38,18 +43,17 @@ typedef struct ls_shm_packet {
 /* What travels instead of the content of a remote message. */
 typedef struct ls_shm_notice {
     uint64_t address;
-    uint64_t ticket;
+    uint64_t ticket; /* the place for the answer, among the sender's */
 } ls_shm_notice;
 
-/* A send, or an answer, that is not finished. */
+/* A send that is not finished. */
 typedef struct ls_shm_sending {
     struct ls_shm_sending *next;
     ls_call call;
-    ls_shm_notice notice;
     ls_shm_packet_kind kind; /* of its next packet */
+    unsigned ticket;         /* of an announced one */
     size_t sent;             /* bytes */
-    bool finished;
-    bool refused;
+    bool queued;             /* in its lane: not all of it, or of the announcement, is in the pipe */
 } ls_shm_sending;
 
 /* A send or a receive of the user that has not finished. */
@@ -73,11 +77,11 @@ typedef struct ls_shm_lane {
 } ls_shm_lane;
 
 typedef struct ls_shm_point {
-    unsigned char *pipes;     /* in shared memory */
-    size_t depth;             /* packets of a pipe */
-    size_t stride;            /* bytes from one packet to the next */
-    ls_shm_lane *lanes;       /* one per rank */
-    ls_shm_sending *awaiting; /* announced, not answered */
+    unsigned char *pipes; /* in shared memory */
+    size_t depth;         /* packets of a pipe */
+    size_t stride;        /* bytes from one packet to the next */
+    ls_shm_lane *lanes;   /* one per rank */
+    uint64_t tickets;     /* those in use, a bit each */
     ls_shm_sending *spare;
     ls_match match;
     ls_shm_request *requests;

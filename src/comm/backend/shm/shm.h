@@ -52,6 +52,7 @@ typedef struct ls_shm_person {
     uint32_t pulls;           /* it can read from the memory of others */
     ls_shm_algorithm algorithm;
     cpu_set_t cores;
+    _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
 } ls_shm_person;
 
 enum { LS_SHM_SOUND = 0, LS_SHM_BEING_REVOKED, LS_SHM_REVOKED };
@@ -216,9 +217,11 @@ ls_status ls_shm_wait(ls_shm *shm);
 /* Wakes the ranks that sleep, if any do: something has changed. */
 void ls_shm_stir(ls_shm *shm);
 
-/* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or, with `for_step`, all
- * ranks have published the step. */
-ls_status ls_shm_nap(ls_shm *shm, bool for_step);
+/* What a rank waits for. */
+typedef bool ls_shm_condition(ls_shm *shm, const void *context);
+
+/* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or `met` says so. */
+ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context);
 
 /* Makes this thread's error that of all ranks, unless another rank was first. Returns what now holds. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status);

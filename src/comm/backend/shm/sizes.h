@@ -45,6 +45,9 @@
 #define LS_SHM_STREAM_MOST        ((size_t)1 << 20)
 #define LS_SHM_STREAM_WAITED_MOST ((size_t)32 << 20)
 
+/* Messages of one rank that may be announced and not yet read; what is beyond goes as a stream. At most 64. */
+#define LS_SHM_ANNOUNCED 64
+
 /* For tests: every size above at which something changes, but the last, which is too large for a list of cases. Add to
  * it whatever is added there. */
 #define LS_SHM_SWITCH_OVERS                                                                                            \

@@ -228,14 +228,13 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
     }
 }
 
-ls_status ls_shm_nap(ls_shm *shm, bool for_step) {
+ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
     ls_shm_control *control = shm->control;
     const uint32_t wake = atomic_load(&control->wake);
     atomic_fetch_add(&control->sleepers, 1);
     bool moved = false;
     const ls_status status = ls_shm_point_poll(shm, &moved);
-    if (status == LS_OK && !moved && !(for_step && ls_shm_ready(shm)) &&
-        atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+    if (status == LS_OK && !moved && !met(shm, context) && atomic_load(&control->revoked) != LS_SHM_REVOKED) {
         const struct timespec time = {.tv_nsec = (long)NAP_NS};
         const int operation = shm->file < 0 ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
         syscall(SYS_futex, &control->wake, operation, wake, &time, NULL, 0);
@@ -271,6 +270,11 @@ bool ls_shm_meet(ls_shm *shm) {
     return false;
 }
 
+static bool step_is_ready(ls_shm *shm, const void *context) {
+    (void)context;
+    return ls_shm_ready(shm);
+}
+
 ls_status ls_shm_wait(ls_shm *shm) {
     if (ls_shm_meet(shm)) {
         return LS_OK;
@@ -294,7 +298,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
         }
         last = now;
         LS_TRY(look(shm, now));
-        LS_TRY(ls_shm_nap(shm, true));
+        LS_TRY(ls_shm_nap(shm, step_is_ready, NULL));
     }
     if (budget != 0 && shm->crowded == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
         shm->crowded = 1;

@@ -1,0 +1,100 @@
+/* The communicators with open work, each of the thread that uses it: see frame.h. */
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include "comm/frame.h"
+
+#define EAGER_LOOKS 1000
+#define NAP_NS      50000
+
+/*
+ * One list for all threads, and a lock, since a communicator may change hands while work is open on it. Whoever moves
+ * another communicator holds the lock, so its new user waits for that.
+ */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static ls_comm *first;
+_Atomic int ls_comm_open_count;
+
+/* A thread is known by the address of its own. */
+static const void *this_thread(void) {
+    static _Thread_local char place;
+    return &place;
+}
+
+void ls_comm_opened(ls_comm *comm) {
+    pthread_mutex_lock(&lock);
+    comm->thread = this_thread();
+    comm->next_open = first;
+    first = comm;
+    atomic_fetch_add_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&lock);
+}
+
+void ls_comm_closed(ls_comm *comm) {
+    pthread_mutex_lock(&lock);
+    ls_comm **link = &first;
+    while (*link != comm) {
+        link = &(*link)->next_open;
+    }
+    *link = comm->next_open;
+    atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&lock);
+}
+
+void ls_comm_forget_open(void) {
+    first = NULL;
+    atomic_store_explicit(&ls_comm_open_count, 0, memory_order_relaxed);
+}
+
+void ls_comm_use_slowly(ls_comm *comm) {
+    if (comm->thread != this_thread()) {
+        pthread_mutex_lock(&lock);
+        comm->thread = this_thread();
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+bool ls_comm_has_others_slowly(const ls_comm *comm) {
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (const ls_comm *other = first; other != NULL && !found; other = other->next_open) {
+        found = other != comm && other->thread == this_thread();
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void ls_comm_move_others(const ls_comm *comm) {
+    pthread_mutex_lock(&lock);
+    for (ls_comm *other = first; other != NULL; other = other->next_open) {
+        if (other != comm && other->thread == this_thread()) {
+            ls_work_move(other);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void ls_comm_rest(unsigned *looks) {
+    if (++*looks > EAGER_LOOKS) {
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    } else {
+        sched_yield();
+    }
+}
+
+ls_status ls_comm_finish(ls_comm *comm) {
+    bool finished = false;
+    unsigned looks = 0;
+    if (!ls_comm_has_others(comm)) {
+        return ls_comm_progress(comm, true, &finished);
+    }
+    for (;;) {
+        LS_TRY(ls_comm_progress(comm, false, &finished));
+        if (finished) {
+            return LS_OK;
+        }
+        ls_comm_move_others(comm);
+        ls_comm_rest(&looks);
+    }
+}

@@ -1,0 +1,251 @@
+/*
+ * A rank that waits on one communicator goes on with what it has open on the others: orders of calls that no single
+ * communicator could tell from a deadlock. Pairs of ranks, each with communicators of their own.
+ */
+#include "tests/support/ranks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES = 40, LARGE = 1500000, MIDDLING = 70000 };
+
+/* Two communicators of the same two ranks, and room for what they send. */
+typedef struct pair {
+    ls_comm *left;
+    ls_comm *right;
+    int rank;
+    int other;
+    unsigned char *out;
+    unsigned char *in;
+} pair;
+
+static unsigned char sent(int from, size_t i) {
+    return (unsigned char)((i * 2654435761U + (unsigned)from * 40503U) >> 9);
+}
+
+static void fill(const pair *p) {
+    for (size_t i = 0; i < LARGE; i++) {
+        p->out[i] = sent(p->rank, i);
+        p->in[i] = 0;
+    }
+}
+
+static bool got(const pair *p, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (p->in[i] != sent(p->other, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The message is received before its sender waits for it: the sender meets the receiver elsewhere first. */
+static ls_status send_and_meet_elsewhere(const pair *p, size_t bytes) {
+    fill(p);
+    if (p->rank == 0) {
+        ls_work *work = NULL;
+        LS_TRY(ls_comm_send(p->left, p->out, bytes, LS_U8, 1, 3, &work));
+        LS_TRY(ls_comm_barrier(p->right, NULL));
+        return ls_work_wait(work);
+    }
+    LS_TRY(ls_comm_recv(p->left, p->in, bytes, LS_U8, 0, 3, NULL));
+    LS_CHECK(got(p, bytes));
+    return ls_comm_barrier(p->right, NULL);
+}
+
+/* The sender waits until a receive that was begun has taken the message, the receiver waits elsewhere for the sender.
+ */
+static ls_status receive_and_meet_elsewhere(const pair *p, size_t bytes) {
+    fill(p);
+    if (p->rank == 0) {
+        LS_TRY(ls_comm_send(p->left, p->out, bytes, LS_U8, 1, 4, NULL));
+        return ls_comm_barrier(p->right, NULL);
+    }
+    ls_work *work = NULL;
+    LS_TRY(ls_comm_recv(p->left, p->in, bytes, LS_U8, 0, 4, &work));
+    LS_TRY(ls_comm_barrier(p->right, NULL));
+    LS_TRY(ls_work_wait(work));
+    LS_CHECK(got(p, bytes));
+    return LS_OK;
+}
+
+/* A collective that one rank ends before and the other after a call elsewhere; the call is one of several. */
+static ls_status cross_collectives(const pair *p, int elsewhere) {
+    int32_t *numbers = calloc(LARGE / 4, sizeof *numbers);
+    LS_CHECK(numbers != NULL);
+    numbers[LARGE / 4 - 1] = p->rank + 1;
+    ls_work *work = NULL;
+    ls_comm *made = NULL;
+    void *memory = NULL;
+    LS_TRY(ls_comm_allreduce(p->left, numbers, numbers, LARGE / 4, LS_I32, LS_SUM, &work));
+    if (p->rank == 0) {
+        LS_TRY(ls_work_wait(work));
+    }
+    switch (elsewhere) {
+    case 0:
+        LS_TRY(ls_comm_barrier(p->right, NULL));
+        break;
+    case 1:
+        LS_TRY(ls_comm_allgather(p->right, p->out, p->in, MIDDLING, LS_U8, NULL));
+        break;
+    case 2:
+        LS_TRY(ls_comm_split(p->right, 0, 0, &made));
+        ls_comm_free(made);
+        break;
+    default:
+        memory = ls_comm_alloc(p->right, 5000);
+        LS_CHECK(memory != NULL);
+        ls_comm_release(p->right, memory);
+        break;
+    }
+    if (p->rank == 1) {
+        LS_TRY(ls_work_wait(work));
+    }
+    LS_CHECK(numbers[LARGE / 4 - 1] == 3 && numbers[0] == 0);
+    free(numbers);
+    return LS_OK;
+}
+
+/* Looking now and then at what is not there yet, instead of waiting. */
+static ls_status look_elsewhere(const pair *p) {
+    fill(p);
+    ls_work *moved = NULL;
+    ls_work *met = NULL;
+    if (p->rank == 0) {
+        LS_TRY(ls_comm_send(p->left, p->out, LARGE, LS_U8, 1, 5, &moved));
+        LS_TRY(ls_comm_barrier(p->right, &met));
+        while (!ls_work_done(met)) {
+        }
+    } else {
+        LS_TRY(ls_comm_recv(p->left, p->in, LARGE, LS_U8, 0, 5, NULL));
+        LS_CHECK(got(p, LARGE));
+        LS_TRY(ls_comm_barrier(p->right, &met));
+    }
+    LS_TRY(ls_work_wait(met));
+    return ls_work_wait(moved);
+}
+
+/*
+ * Each has sent the other more than is taken in before it takes a large message itself; the one who has its message
+ * goes elsewhere at once, to wait there for the other, who still waits to hear that its own was taken.
+ */
+static ls_status answer_behind_many(const pair *p) {
+    fill(p);
+    ls_work *small[MESSAGES];
+    ls_work *large[2];
+    for (int i = 0; i < MESSAGES; i++) {
+        LS_TRY(ls_comm_send(p->left, p->out, 8000, LS_U8, p->other, 10 + i, &small[i]));
+    }
+    LS_TRY(ls_comm_send(p->left, p->out, LARGE, LS_U8, p->other, 6, &large[0]));
+    LS_TRY(ls_comm_recv(p->left, p->in, LARGE, LS_U8, p->other, 6, &large[1]));
+    if (p->rank == 0) {
+        LS_TRY(ls_work_wait(large[0]));
+        LS_TRY(ls_work_wait(large[1]));
+        LS_TRY(ls_comm_barrier(p->right, NULL));
+    } else {
+        LS_TRY(ls_work_wait(large[1]));
+        LS_TRY(ls_comm_barrier(p->right, NULL));
+        LS_TRY(ls_work_wait(large[0]));
+    }
+    LS_CHECK(got(p, LARGE));
+    for (int i = MESSAGES - 1; i >= 0; i--) {
+        LS_TRY(ls_comm_recv(p->left, p->in, 8000, LS_U8, p->other, 10 + i, NULL));
+        LS_CHECK(got(p, 8000));
+    }
+    for (int i = 0; i < MESSAGES; i++) {
+        LS_TRY(ls_work_wait(small[i]));
+    }
+    return LS_OK;
+}
+
+/* More announced messages at once than there are places for answers. */
+static ls_status many_large(const pair *p) {
+    enum { COUNT = 150 };
+    fill(p);
+    ls_work *sends[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        LS_TRY(ls_comm_send(p->left, p->out, (size_t)(LARGE - i), LS_U8, p->other, i, &sends[i]));
+    }
+    for (int i = COUNT - 1; i >= 0; i--) {
+        LS_TRY(ls_comm_recv(p->left, p->in, (size_t)(LARGE - i), LS_U8, p->other, i, NULL));
+        LS_CHECK(p->in[0] == sent(p->other, 0) && p->in[LARGE - i - 1] == sent(p->other, (size_t)(LARGE - i - 1)));
+    }
+    for (int i = 0; i < COUNT; i++) {
+        LS_TRY(ls_work_wait(sends[i]));
+    }
+    return LS_OK;
+}
+
+/* ---- work that changes hands ------------------------------------------------------------------------------------ */
+
+typedef struct handed {
+    const pair *pair;
+    ls_work *work;
+    ls_status status;
+} handed;
+
+static void *end_it(void *argument) {
+    handed *given = argument;
+    given->status = ls_work_wait(given->work);
+    if (given->status == LS_OK) {
+        given->status = ls_comm_barrier(given->pair->left, NULL);
+    }
+    return NULL;
+}
+
+/* Begun by one thread, ended by another, while the first one waits elsewhere. */
+static ls_status hand_over(const pair *p) {
+    fill(p);
+    handed given = {.pair = p};
+    pthread_t thread;
+    if (p->rank == 0) {
+        LS_TRY(ls_comm_send(p->left, p->out, LARGE, LS_U8, 1, 7, &given.work));
+    } else {
+        LS_TRY(ls_comm_recv(p->left, p->in, LARGE, LS_U8, 0, 7, &given.work));
+    }
+    LS_CHECK(pthread_create(&thread, NULL, end_it, &given) == 0);
+    ls_status status = LS_OK;
+    for (int i = 0; i < 20 && status == LS_OK; i++) {
+        status = ls_comm_barrier(p->right, NULL);
+    }
+    LS_CHECK(pthread_join(thread, NULL) == 0);
+    LS_TRY(status);
+    LS_TRY(given.status);
+    LS_CHECK(p->rank == 0 || got(p, LARGE));
+    return LS_OK;
+}
+
+static ls_status run_pair(const pair *p) {
+    static const size_t sizes[] = {1, 9000, MIDDLING, LARGE};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        LS_TRY(send_and_meet_elsewhere(p, sizes[i]));
+        LS_TRY(receive_and_meet_elsewhere(p, sizes[i]));
+    }
+    for (int elsewhere = 0; elsewhere < 4; elsewhere++) {
+        LS_TRY(cross_collectives(p, elsewhere));
+    }
+    LS_TRY(look_elsewhere(p));
+    LS_TRY(answer_behind_many(p));
+    LS_TRY(many_large(p));
+    return hand_over(p);
+}
+
+ls_status rank_test(ls_comm *world) {
+    pair p = {.out = malloc(LARGE), .in = malloc(LARGE)};
+    const int rank = ls_comm_rank(world);
+    LS_CHECK(p.out != NULL && p.in != NULL);
+    LS_TRY(ls_comm_split(world, rank / 2, rank, &p.left));
+    LS_TRY(ls_comm_split(world, rank / 2, -rank, &p.right)); /* the other way round */
+    p.rank = ls_comm_rank(p.left);
+    p.other = 1 - p.rank;
+    if (ls_comm_size(p.left) == 2) {
+        LS_TRY(run_pair(&p));
+    }
+    LS_TRY(ls_comm_barrier(world, NULL));
+    ls_comm_free(p.left);
+    ls_comm_free(p.right);
+    free(p.out);
+    free(p.in);
+    return LS_OK;
+}
