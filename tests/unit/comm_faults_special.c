@@ -5,6 +5,9 @@
 #include "tests/support/unit.h"
 
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +113,55 @@ static void partners_that_leave(void **state) {
     (void)state;
     assert_int_equal(ls_run_threads(2, leave_early, NULL), LS_ERR_PEER);
     assert_non_null(strstr(ls_error_message(), "ls_comm_recv #2: rank 1 "));
+}
+
+/* Between threads: a buffer that is lent may be given back, and gone, as soon as any call has failed. */
+enum { LENT = 64 << 20 };
+
+typedef struct lending {
+    _Atomic bool lent;
+    _Atomic bool taking;
+} lending;
+
+static ls_status lend(ls_comm *world, lending *shared) {
+    void *memory = mmap(NULL, LENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    ls_work *work = NULL;
+    int32_t number = 1;
+    ls_status status = memory == MAP_FAILED ? ls_fail(LS_ERR_MEMORY, "no memory")
+                                            : ls_comm_send(world, memory, LENT, LS_U8, 1, 0, &work);
+    atomic_store(&shared->lent, true);
+    while (!atomic_load(&shared->taking)) {
+    }
+    usleep(2000); /* it has begun to read, as a rule */
+    while (status == LS_OK) {
+        status = ls_comm_send(world, &number, 1, LS_I32, 2, 0, NULL); /* to the one that leaves */
+    }
+    const ls_status ended = ls_work_wait(work);
+    munmap(memory, LENT);
+    return status == LS_ERR_PEER && ended == LS_ERR_PEER ? LS_OK : LS_ERR_INTERNAL;
+}
+
+static ls_status lend_and_fail(ls_comm *world, void *argument) {
+    lending *shared = argument;
+    if (ls_comm_rank(world) == 0) {
+        return lend(world, shared);
+    }
+    unsigned char *into = ls_comm_rank(world) == 1 ? malloc(LENT) : NULL;
+    ls_status taken = LS_OK;
+    if (into != NULL) {
+        while (!atomic_load(&shared->lent)) {
+        }
+        atomic_store(&shared->taking, true);
+        taken = ls_comm_recv(world, into, LENT, LS_U8, 0, 0, NULL);
+    }
+    free(into);
+    return taken == LS_ERR_PEER ? LS_OK : taken;
+}
+
+static void a_lent_buffer_that_goes(void **state) {
+    (void)state;
+    lending shared = {false, false};
+    assert_int_equal(ls_run_threads(3, lend_and_fail, &shared), LS_OK);
 }
 
 static ls_status own_message(ls_comm *world, void *argument) {
@@ -260,15 +312,11 @@ static void work_fails_with_its_reason(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_partners),
-        cmocka_unit_test(silent_partners),
-        cmocka_unit_test(partners_that_leave),
-        cmocka_unit_test(nobody_can_send_it),
-        cmocka_unit_test(a_stopped_job_goes_on),
-        cmocka_unit_test(a_child_is_not_the_rank),
-        cmocka_unit_test(a_rank_that_never_joins),
-        cmocka_unit_test(a_shortage_is_an_error),
-        cmocka_unit_test(work_fails_with_its_reason),
+        cmocka_unit_test(killed_partners),         cmocka_unit_test(silent_partners),
+        cmocka_unit_test(partners_that_leave),     cmocka_unit_test(a_lent_buffer_that_goes),
+        cmocka_unit_test(nobody_can_send_it),      cmocka_unit_test(a_stopped_job_goes_on),
+        cmocka_unit_test(a_child_is_not_the_rank), cmocka_unit_test(a_rank_that_never_joins),
+        cmocka_unit_test(a_shortage_is_an_error),  cmocka_unit_test(work_fails_with_its_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,11 +103,7 @@ ls_status ls_shm_begin_cells(void *state, const ls_call *call) {
 /* The other ranks did not come soon. */
 static ls_status wait_long(ls_shm *shm, const ls_call *call) {
     shm->call = *call;
-    const ls_status status = ls_shm_wait(shm);
-    if (status != LS_OK) {
-        ls_shm_pull_settle(shm);
-    }
-    return status;
+    return ls_shm_wait(shm);
 }
 
 bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {

@@ -344,7 +344,9 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
 /* ---- progress
  * ------------------------------------------------------------------------------------------------------------- */
 
-static ls_status move(ls_shm *shm, bool wait, bool *finished) {
+ls_status ls_shm_progress(void *state, bool wait, bool *finished) {
+    ls_shm *shm = state;
+    *finished = false;
     while (!*finished) {
         if (wait) {
             LS_TRY(ls_shm_wait(shm));
@@ -356,13 +358,4 @@ static ls_status move(ls_shm *shm, bool wait, bool *finished) {
         LS_TRY(shm->stage(shm, finished));
     }
     return LS_OK;
-}
-
-ls_status ls_shm_progress(void *state, bool wait, bool *finished) {
-    *finished = false;
-    const ls_status status = move(state, wait, finished);
-    if (status != LS_OK && status != LS_ERR_MISMATCH) {
-        ls_shm_pull_settle(state);
-    }
-    return status;
 }

@@ -49,23 +49,25 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
     return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what));
 }
 
+/* What was read may be something else by now where the rank gave up, or left, before it was answered. */
+static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
+    LS_TRY(ls_shm_sound(shm));
+    return ls_shm_has_left(shm, rank) ? fail_read(shm, call, rank, "left in the middle of it") : LS_OK;
+}
+
 /*
  * Between threads a rank that fails may free its buffers at once. So whoever reads says so first and then looks whether
  * all is well; whoever fails says that first and then waits for the readers (ls_shm_pull_settle).
  */
-static ls_status copy_between_threads(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address,
-                                      size_t bytes) {
+static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
     _Atomic uint32_t *reading = &shm->people[shm->rank].reading;
     atomic_store(reading, 1);
-    ls_status status = ls_shm_sound(shm);
-    if (status == LS_OK && atomic_load(&shm->people[rank].left) != 0) {
-        status = fail_read(shm, call, rank, "left in the middle of it");
-    }
-    if (status == LS_OK) {
+    const bool well = !ls_shm_is_revoked(shm) && !ls_shm_has_left(shm, rank);
+    if (well) {
         ls_shm_copy(into, (const void *)(uintptr_t)address, bytes);
     }
     atomic_store(reading, 0);
-    return status;
+    return well;
 }
 
 void ls_shm_pull_settle(const ls_shm *shm) {
@@ -92,7 +94,7 @@ static bool is_dying(const ls_shm *shm, int rank) {
 
 ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes) {
     if (shm->file < 0) {
-        return copy_between_threads(shm, call, rank, into, address, bytes);
+        return copy_between_threads(shm, rank, into, address, bytes) ? LS_OK : check_read(shm, call, rank);
     }
     size_t done = 0;
     while (done < bytes) {
@@ -102,5 +104,5 @@ ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, ui
         }
         done += (size_t)got;
     }
-    return LS_OK;
+    return check_read(shm, call, rank);
 }

@@ -290,7 +290,12 @@ void ls_shm_pull_settle(const ls_shm *shm);
 /* For callers that poll: fails as ls_shm_wait would, without waiting. */
 ls_status ls_shm_check(ls_shm *shm);
 
-/* Fails with the reason of the rank that revoked the communicator, if one has. */
+static inline bool ls_shm_is_revoked(const ls_shm *shm) {
+    return atomic_load(&shm->control->revoked) == LS_SHM_REVOKED;
+}
+
+/* Fails with the reason of the rank that revoked the communicator, if one has. Then, as after ls_shm_give_up, nobody
+ * reads from this rank's buffers any more. */
 ls_status ls_shm_sound(const ls_shm *shm);
 
 /* Marks this rank as one that will take no further step and wakes the others. */

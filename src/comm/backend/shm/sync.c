@@ -69,13 +69,15 @@ static bool came(const ls_shm *shm, int rank) {
 /* ---- failures -----------------------------------------------------------------------------------------------------
  */
 
+/* Whoever is told this may give its buffers back. */
 static ls_status repeat_failure(const ls_shm *shm) {
+    ls_shm_pull_settle(shm);
     ls_error_restore((ls_status)shm->control->failure, shm->control->message);
     return (ls_status)shm->control->failure;
 }
 
 ls_status ls_shm_sound(const ls_shm *shm) {
-    return atomic_load(&shm->control->revoked) != LS_SHM_REVOKED ? LS_OK : repeat_failure(shm);
+    return !ls_shm_is_revoked(shm) ? LS_OK : repeat_failure(shm);
 }
 
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
@@ -86,11 +88,12 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
         memcpy(control->message, ls_error_message(), sizeof control->message);
         atomic_store(&control->revoked, LS_SHM_REVOKED);
         futex_wake(shm);
+        ls_shm_pull_settle(shm);
         return status;
     }
     /* The other is about to write its reason; should it die right there, this rank's own will do. */
     const uint64_t patience = ls_clock_ns() + NAP_NS;
-    while (atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+    while (!ls_shm_is_revoked(shm)) {
         if (ls_clock_ns() > patience) {
             return status;
         }
@@ -234,7 +237,7 @@ ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
     atomic_fetch_add(&control->sleepers, 1);
     bool moved = false;
     const ls_status status = ls_shm_point_poll(shm, &moved);
-    if (status == LS_OK && !moved && !met(shm, context) && atomic_load(&control->revoked) != LS_SHM_REVOKED) {
+    if (status == LS_OK && !moved && !met(shm, context) && !ls_shm_is_revoked(shm)) {
         const struct timespec time = {.tv_nsec = (long)NAP_NS};
         const int operation = shm->file < 0 ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
         syscall(SYS_futex, &control->wake, operation, wake, &time, NULL, 0);
