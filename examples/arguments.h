@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef enum argument_kind {
     ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, into a long */
@@ -54,8 +55,20 @@ static inline bool argument_store(const argument *option, const char *text) {
     return end != text && *end == '\0' && number >= (option->kind == ARGUMENT_SIZE) && number <= INT_MAX;
 }
 
+static const char *arguments_program;
+
+/* Results that nobody got are no success. */
+static inline void arguments_check_output(void) {
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+        fprintf(stderr, "%s: cannot write to standard output: %s\n", arguments_program, strerror(errno));
+        _exit(1);
+    }
+}
+
 /* Reads the command line; ends the program with status 2 and one sentence when it is wrong. */
 static inline void arguments_read(int argc, char **argv, const char *about, const argument *table, int count) {
+    arguments_program = argv[0];
+    atexit(arguments_check_output);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             arguments_help(argv[0], about, table, count);

@@ -5,6 +5,8 @@
  *     lockstep run -n 2 build/examples/pipeline
  */
 #include <inttypes.h>
+#include <libgen.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
@@ -12,7 +14,7 @@
 
 enum { MOST_LAYERS = 100, WARM_UP = 10 };
 
-static const char *data = "/usr/share/datasets/fashion-mnist";
+static const char *data;
 static long epochs = 1;
 static long batch_size = 256;
 static long hidden = 512;
@@ -25,11 +27,11 @@ static bool quiet;
 static const char *trace;
 
 static const argument options[] = {
-    {"--data", ARGUMENT_TEXT, &data, "folder of the four IDX files"},
+    {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the data (1)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "samples per step (256)"},
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the hidden layers (512)"},
-    {"--layers", ARGUMENT_SIZE, &layers, "hidden layers (4: those of 2 and of 4 stages cost the same)"},
+    {"--layers", ARGUMENT_SIZE, &layers, "hidden layers, at most 100 (4: stages of 2 and of 4 ranks cost the same)"},
     {"--micro-batches", ARGUMENT_SIZE, &micro_batches, "parts of a batch that follow each other (8)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
@@ -53,7 +55,7 @@ static ls_loader *open_data(bool train) {
 static ls_module *build_model(ls_comm *world) {
     ls_module *parts[2 * MOST_LAYERS + 1] = {ls_nn_linear(784, hidden), ls_nn_relu()};
     int count = 2;
-    for (long i = 1; i < layers && i < MOST_LAYERS; i++) {
+    for (long i = 1; i < layers; i++) {
         parts[count++] = ls_nn_linear(hidden, hidden);
         parts[count++] = ls_nn_relu();
     }
@@ -137,7 +139,19 @@ static ls_status test(ls_module *model, ls_loader *loader, double *accuracy) {
     return status;
 }
 
+/* Better now than after the training. */
+static ls_status check_trace(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s", trace);
+    return access(dirname(path), W_OK) == 0
+               ? LS_OK
+               : ls_error_set(LS_ERR_IO, "--trace: cannot write %s: %s", trace, strerror(errno));
+}
+
 static ls_status run(ls_comm *world) {
+    if (trace != NULL && check_trace() != LS_OK) {
+        return ls_error_status();
+    }
     ls_seed((uint64_t)seed);
     ls_loader *training = open_data(true);
     ls_loader *testing = training != NULL ? open_data(false) : NULL;
@@ -171,6 +185,10 @@ static ls_status run(ls_comm *world) {
 
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains a perceptron on Fashion-MNIST in stages, one per rank.", options);
+    if (layers > MOST_LAYERS) {
+        fprintf(stderr, "pipeline: --layers %ld: it takes a whole number from 1 to %d\n", layers, MOST_LAYERS);
+        return 2;
+    }
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "pipeline: %s\n", ls_error_message());

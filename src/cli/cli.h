@@ -4,11 +4,13 @@
  *   main.c       the table of subcommands            options.c      a subcommand's options: parsing, --help
  *   run.c        `lockstep run`: checks, restarts    program.c      which file PROGRAM names
  *   job.c        one start of N ranks, to their end  process.c      one rank's process
+ *   job_report.c what is said of a job that failed   rank.c         what a rank gets before it starts
  *   relay.c      what ranks print, line by line      tree.c         every process a job has on this machine
  *   lines.c      which lines are shown, and when     outlet.c       the launcher's own two outputs
  *   cores.c      which rank gets which cores         environment.c  what a rank finds in its environment
  *   guard.c      ends the ranks of a launcher that was killed
- *   nodes.c      several machines, each with a launcher: meeting, starting; nodes_events.c: while ranks run
+ *   nodes.c      several machines, each with a launcher: meeting, starting; nodes_events.c: while ranks run;
+ *                node_message.c: what launchers say to each other
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
  *

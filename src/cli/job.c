@@ -104,8 +104,13 @@ static void end_job(job *self, int signal, pid_t skip_group) {
     uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
 }
 
+/* Where nobody reads any more, the ranks hear of it as they would without the launcher; else there is more to say. */
+static bool has_lost_output(const job *self) {
+    return self->output.failure != 0 && self->output.failure != EPIPE;
+}
+
 static bool wants_restart(const job *self) {
-    return self->failed && self->failure.rank >= 0 && self->interrupt == 0 &&
+    return self->failed && self->failure.rank >= 0 && self->interrupt == 0 && !has_lost_output(self) &&
            self->launch.restarts < self->options->most_restarts;
 }
 
@@ -443,9 +448,16 @@ static ls_status start_ranks(job *self, int *exit_status) {
 /* ---- to the end ------------------------------------------------------------------------------------------------ */
 
 static int exit_status_of(const job *self) {
-    return self->interrupt != 0 ? LS_EXIT_SIGNAL + self->interrupt
-           : !self->failed      ? 0
-                                : ls_failure_exit_status(&self->failure);
+    return self->interrupt != 0    ? LS_EXIT_SIGNAL + self->interrupt
+           : has_lost_output(self) ? LS_EXIT_FAILED
+           : !self->failed         ? 0
+                                   : ls_failure_exit_status(&self->failure);
+}
+
+/* A rank that writes where nothing can be written any more is ended by the system: told of as what it comes from. */
+static bool ended_by_lost_output(const job *self) {
+    const int status = self->failure.wait_status;
+    return has_lost_output(self) && WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE;
 }
 
 static void conclude(job *self, ls_job_outcome *outcome) {
@@ -456,7 +468,11 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     ls_lines_flush(&self->lines);
     say_notice(self);
     outcome->exit_status = exit_status_of(self);
-    if (self->failed && self->interrupt == 0 && !self->explained) {
+    if (has_lost_output(self)) {
+        ls_outlet_say(&self->error, "lockstep: cannot write what the ranks print to standard output: %s",
+                      strerror(self->output.failure));
+    }
+    if (self->failed && self->interrupt == 0 && !self->explained && !ended_by_lost_output(self)) {
         ls_failure_report(&(ls_report){.options = self->options,
                                        .failure = &self->failure,
                                        .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,

@@ -1,4 +1,5 @@
 /* The `lockstep` command: picks the subcommand. Adding one is a row in the table. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,21 +53,29 @@ static ls_status run_command(int argc, char **argv, int *exit_status) {
     return fail_unknown(argv[0]);
 }
 
+static ls_status obey(int argc, char **argv, int *exit_status) {
+    if (argc < 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep: no command given; `lockstep --help` lists what there is");
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help();
+        return LS_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lockstep %s\n", ls_version());
+        return LS_OK;
+    }
+    return run_command(argc - 1, argv + 1, exit_status);
+}
+
 int main(int argc, char **argv) {
+    int exit_status = 0;
     open_standard_files();
     argv = uv_setup_args(argc, argv);
-    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        print_help();
-        return 0;
+    ls_status status = obey(argc, argv, &exit_status);
+    if ((fflush(stdout) != 0 || ferror(stdout) != 0) && status == LS_OK) {
+        status = ls_fail(LS_ERR_IO, "lockstep: cannot write to standard output: %s", strerror(errno));
     }
-    if (argc >= 2 && strcmp(argv[1], "--version") == 0) {
-        printf("lockstep %s\n", ls_version());
-        return 0;
-    }
-    int exit_status = 0;
-    const ls_status status = argc >= 2 ? run_command(argc - 1, argv + 1, &exit_status)
-                                       : ls_fail(LS_ERR_ARGUMENT, "lockstep: no command given; `lockstep --help` "
-                                                                  "lists what there is");
     if (status != LS_OK) {
         fprintf(stderr, "%s\n", ls_error_message());
         exit_status = exit_status != 0 ? exit_status : status == LS_ERR_ARGUMENT ? LS_EXIT_USAGE : LS_EXIT_FAILED;

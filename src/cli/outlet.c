@@ -8,14 +8,14 @@
 #include <unistd.h>
 
 static void write_out(ls_outlet *outlet, const char *data, size_t size) {
-    while (size > 0 && !outlet->broken) {
+    while (size > 0 && outlet->failure == 0) {
         if (!outlet->wait(outlet->fd, outlet->user)) {
             return;
         }
         /* A pipe that is ready takes this many at once, so that no write blocks while a signal waits. */
         const ssize_t wrote = write(outlet->fd, data, size < PIPE_BUF ? size : PIPE_BUF);
         if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
-            outlet->broken = true;
+            outlet->failure = errno;
         }
         data += wrote > 0 ? wrote : 0;
         size -= wrote > 0 ? (size_t)wrote : 0;

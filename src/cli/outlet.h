@@ -14,7 +14,7 @@ typedef bool (*ls_outlet_wait)(int fd, void *user);
 
 typedef struct ls_outlet {
     int fd;
-    bool broken;            /* its reader has gone */
+    int failure;            /* errno of the write that failed, after which nothing is written; 0: none did */
     const void *unfinished; /* whose line has no end yet; NULL: the next byte starts a line */
     ls_outlet_wait wait;
     void *user;

@@ -119,7 +119,7 @@ static bool read_some(ls_relay_stream *stream) {
     const ssize_t size = read(stream->fd, data, sizeof data);
     if (size > 0) {
         take(stream, data, (size_t)size);
-        if (stream->speaker.outlet->broken) {
+        if (stream->speaker.outlet->failure != 0) {
             shut(stream); /* the rank meets the broken pipe at its next write, as if it wrote there itself */
         }
         return stream->fd >= 0;

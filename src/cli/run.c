@@ -132,11 +132,11 @@ static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
                                .ranks = values->ranks,
                                .rendezvous = values->rendezvous,
                                .key = getenv("LOCKSTEP_KEY")};
+    LS_TRY(ls_timeout_read(&(ls_init_options){0}, &wanted.timeout));
     if (values->key_file != NULL) {
         LS_TRY(read_key_file(values->key_file, key));
         wanted.key = key;
     }
-    LS_TRY(ls_timeout_read(&(ls_init_options){0}, &wanted.timeout));
     const ls_status status = ls_nodes_open(&wanted, nodes);
     explicit_bzero(key, sizeof key);
     return status;

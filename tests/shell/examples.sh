@@ -55,6 +55,11 @@ for wrong in 0 -1 nan inf fast; do
     check "perceptron --lr $wrong: refused" is "$status $(grep -c 'a number above 0' err)" "2 1"
 done
 
+LS_TEST_MARK=$mark "$examples/perceptron" --max-steps 5 >/dev/full 2>err </dev/null
+check "results to a full disk: 1" is $? 1
+check "results to a full disk: one sentence" is "$(cat err)" \
+    "$examples/perceptron: cannot write to standard output: No space left on device"
+
 # ---- sends and receives ----
 for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat pipeline; do
     alone "$examples/$name" --help
@@ -225,6 +230,13 @@ for ranks in 1 2 3; do
 done
 launch run -n 2 "$examples/pipeline" --max-steps 5 --layers 2 --hidden 32 --gpipe </dev/null
 check "pipeline: GPipe ends well" is "$status" 0
+
+launch run -n 2 "$examples/pipeline" --trace /no/such/steps.json </dev/null
+check "pipeline: a time line that cannot be written is told before the training" is "$status $(cat out)" "1 "
+check "pipeline: once" is "$(sed 's/ (rank ., exit status 1)$//' err)" \
+    "pipeline: --trace: cannot write /no/such/steps.json: No such file or directory"
+launch run -n 2 "$examples/pipeline" --layers 101 </dev/null
+check "pipeline --layers 101: refused" is "$status $(grep -c 'layers 101: it takes a whole number from 1 to 100' err)" "2 1"
 
 # ---- by hand: two processes that only know an address ----
 port=$("$lockstep" run -n 1 bash -c 'echo $MASTER_PORT')

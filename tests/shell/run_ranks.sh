@@ -119,6 +119,18 @@ LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'while :; do echo more; done' 2>
 check "a reader that goes away: the job ends" lines out 3
 check "a reader that goes away: nothing is left" nobody_soon
 
+# Output that cannot be written is the launcher's to tell of, whatever becomes of the ranks.
+for end in 'sleep 0.2; echo more; sleep 60' true; do
+    LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c "echo lost; $end" >/dev/full 2>err </dev/null
+    check "a full disk, $end: exit status 1" is $? 1
+    check "a full disk, $end: says so" is "$(head -1 err)" \
+        "lockstep: cannot write what the ranks print to standard output: No space left on device"
+    check "a full disk, $end: nothing else" lines err 1
+    check "a full disk, $end: nothing is left" nobody_soon
+done
+LS_TEST_MARK=$mark "$lockstep" run -n 2 --max-restarts 3 bash -c 'echo lost; sleep 0.2; echo more' >/dev/full 2>err </dev/null
+check "a full disk is no reason to restart" is "$? $(grep -c restarting err)" "1 0"
+
 # On a terminal rank 0 has it, and the others do not.
 cat >terminal <<'END'
 test -t 1 && echo "$RANK writes to it"

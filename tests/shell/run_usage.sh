@@ -61,6 +61,12 @@ check "run --help succeeds" is "$status" 0
 for word in --ranks --prefix --grace --max-restarts --no-bind --output-dir LOCKSTEP_KEY "exit status" examples; do
     check "run --help tells of $word" says out "$word"
 done
+for words in --help --version "run --help" "bench --help"; do
+    "$lockstep" $words >/dev/full 2>err
+    check "$words to a full disk: exit status 1" is $? 1
+    check "$words to a full disk: one sentence" is "$(cat err)" \
+        "lockstep: cannot write to standard output: No space left on device"
+done
 launch --version
 check "--version tells the version" says out '^lockstep [0-9]*\.[0-9]*\.[0-9]*$'
 finish
