@@ -14,11 +14,13 @@
 static long points = 64;
 static long steps = 100;
 static long iterations = 60;
+static bool quiet;
 
 static const argument options[] = {
     {"--points", ARGUMENT_SIZE, &points, "of the rod, divided over the ranks (64)"},
     {"--steps", ARGUMENT_SIZE, &steps, "of the solver (100)"},
     {"--iterations", ARGUMENT_SIZE, &iterations, "of the fit (60)"},
+    {"--quiet", ARGUMENT_FLAG, &quiet, "only the last iteration's line"},
 };
 
 static const double diffusion = 0.25; /* of a point's difference to its neighbours, per step */
@@ -93,7 +95,7 @@ static ls_status fit(const part *p, ls_tensor *guess, ls_tensor *measured, ls_op
         if (status != LS_OK) {
             return status;
         }
-        if (ls_comm_rank(p->comm) == 0 && (i % 10 == 0 || i == iterations - 1)) {
+        if (ls_comm_rank(p->comm) == 0 && (i == iterations - 1 || (!quiet && i % 10 == 0))) {
             printf("iteration %ld: error %.6e\n", i, error);
         }
     }

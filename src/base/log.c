@@ -24,14 +24,50 @@ static void write_to_stderr(ls_log_level level, int rank, const char *line, void
     }
 }
 
-static ls_log_level level_from_environment(void) {
-    const char *name = getenv("LOCKSTEP_LOG");
-    for (int level = LS_LOG_DEBUG; name != NULL && level <= LS_LOG_OFF; level++) {
+/* What LOCKSTEP_LOG names; -1: nothing that is known. */
+static int level_of(const char *name) {
+    for (int level = LS_LOG_DEBUG; level <= LS_LOG_OFF; level++) {
         if (strcasecmp(name, level_names[level]) == 0) {
-            return (ls_log_level)level;
+            return level;
         }
     }
-    return LS_LOG_WARNING;
+    return -1;
+}
+
+/* The variable may hold anything, also what moves a terminal's cursor. */
+static void warn_of_unknown(const char *name) {
+    char shown[32];
+    size_t length = 0;
+    for (; name[length] != '\0' && length + 1 < sizeof shown; length++) {
+        shown[length] = name[length];
+        if (name[length] < ' ' || name[length] > '~') {
+            shown[length] = '?';
+        }
+    }
+    shown[length] = '\0';
+    ls_log_write(LS_LOG_WARNING, "LOCKSTEP_LOG: there is no level '%s', only %s, %s, %s, %s and %s: it stays at %s",
+                 shown, level_names[0], level_names[1], level_names[2], level_names[3], level_names[4],
+                 level_names[LS_LOG_WARNING]);
+}
+
+/* Lines below it are dropped. The environment is read when it is first asked for; who comes first tells of a wrong
+ * name. */
+static int threshold(void) {
+    int level = atomic_load(&log_level);
+    if (level >= 0) {
+        return level;
+    }
+    const char *name = getenv("LOCKSTEP_LOG");
+    const bool given = name != NULL && name[0] != '\0';
+    const int named = given ? level_of(name) : (int)LS_LOG_WARNING;
+    const int chosen = named >= 0 ? named : (int)LS_LOG_WARNING;
+    if (!atomic_compare_exchange_strong(&log_level, &level, chosen)) {
+        return level;
+    }
+    if (named < 0) {
+        warn_of_unknown(name);
+    }
+    return chosen;
 }
 
 void ls_log_set_sink(ls_log_sink replacement, void *user) {
@@ -47,15 +83,13 @@ void ls_log_set_level(ls_log_level level) {
 
 void ls_log_set_rank(int rank) {
     log_rank = rank;
+    if (rank == 0) { /* of all ranks one tells of a wrong LOCKSTEP_LOG, also where nothing is logged */
+        (void)threshold();
+    }
 }
 
 void ls_log_write(ls_log_level level, const char *format, ...) {
-    int threshold = atomic_load(&log_level);
-    if (threshold < 0) {
-        threshold = (int)level_from_environment();
-        atomic_store(&log_level, threshold);
-    }
-    if ((int)level < threshold || level >= LS_LOG_OFF) {
+    if ((int)level < threshold() || level >= LS_LOG_OFF) {
         return;
     }
     char line[1024];

@@ -49,6 +49,7 @@ typedef struct job {
     ls_failure failure;   /* the first of the job */
     ls_failure suspect;   /* the first here, if it blames another */
     int ended_by_failure; /* how many others ran here at that moment */
+    int64_t oom_kills;    /* of the machine, before any rank ran */
     int interrupt;        /* the signal that ended the job; 0: none */
     char notice[256];     /* to be said when no write is under way */
     ls_nodes_events events;
@@ -477,6 +478,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
                                        .failure = &self->failure,
                                        .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
                                        .ended = self->ended_by_failure,
+                                       .oom_kills = ls_oom_kills() - self->oom_kills,
                                        .nodes = self->launch.start.nodes},
                           &self->error);
     }
@@ -560,6 +562,7 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     self->options = options;
     self->signal_fd = self->child_fd = -1;
     self->suspect.blamed = -1;
+    self->oom_kills = ls_oom_kills();
     self->launch = (ls_launch){.options = options, .restarts = restarts};
     const int failure = uv_loop_init(&self->loop); /* first: libuv gives up the process where descriptors are scarce */
     if (failure != 0) {

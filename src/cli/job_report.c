@@ -1,7 +1,10 @@
 #include "cli/job_report.h"
 
+#include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -23,6 +26,33 @@ static void describe_end(int wait_status, char *text, size_t size) {
     }
 }
 
+int64_t ls_oom_kills(void) {
+    static const char name[] = "oom_kill ";
+    char line[128];
+    long long count = 0;
+    FILE *file = fopen("/proc/vmstat", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, name, sizeof name - 1) == 0) {
+            count = strtoll(line + sizeof name - 1, NULL, 10);
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return (int64_t)count;
+}
+
+/* The kernel does not say whom it killed for want of memory, only how many. */
+static void describe_cause(const ls_report *report, char *text, size_t size) {
+    const int wait_status = report->failure->wait_status;
+    text[0] = '\0';
+    if (report->oom_kills > 0 && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL) {
+        snprintf(text, size,
+                 " (out of memory? the kernel has killed %" PRId64 " process%s for want of it since the job began)",
+                 report->oom_kills, report->oom_kills == 1 ? "" : "es");
+    }
+}
+
 /* What became of the others. */
 static void describe_others(const ls_report *report, char *text, size_t size) {
     const int ended = report->ended;
@@ -40,9 +70,11 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
     const ls_failure *failure = report->failure;
     const ls_rank *rank = report->rank;
     char end[64];
+    char cause[128];
     char others[64];
     char log[PATH_MAX] = "";
     describe_end(failure->wait_status, end, sizeof end);
+    describe_cause(report, cause, sizeof cause);
     describe_others(report, others, sizeof others);
     if (failure->rank < 0) {
         ls_outlet_say(error, "lockstep: %s%s", failure->text, others);
@@ -57,7 +89,7 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
         ls_rank_log_path(report->options, rank->rank, log, sizeof log);
     }
     const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
-    ls_outlet_say(error, "lockstep: rank %d (pid %d) %s%s%s%s", rank->rank, (int)rank->pid, end, others,
+    ls_outlet_say(error, "lockstep: rank %d (pid %d) %s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
                   log[0] != '\0' ? "; its output is in " : "", log);
     size_t size = 0;
     const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);

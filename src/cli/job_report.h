@@ -11,8 +11,13 @@ typedef struct ls_report {
     const ls_failure *failure;
     const ls_rank *rank; /* the one that failed; NULL: it ran elsewhere, or no rank did */
     int ended;           /* how many others ran here at that moment */
+    int64_t oom_kills;   /* since before any rank ran */
     int nodes;           /* of the job */
 } ls_report;
+
+/* How many processes of this machine the kernel has ended for want of memory since it began; 0 where it does not say.
+ */
+int64_t ls_oom_kills(void);
 
 /* Says which rank failed, where and how, what became of the others, and its last lines if nobody has seen them. */
 void ls_failure_report(const ls_report *report, ls_outlet *error);

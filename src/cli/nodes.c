@@ -21,6 +21,8 @@ enum { MOST_GUESTS = 64, MOST_PATIENCE = 60 };
 
 static const double report_seconds = 5;
 static const double greeting_seconds = 30;
+static const double least_seconds = 1; /* that anybody has for the greeting, however many come */
+static const double grace_seconds = 1; /* node 0, out of patience itself, says so and hangs up */
 static const double flush_seconds = 1;
 
 /* ---- talking --------------------------------------------------------------------------------------------------- */
@@ -81,7 +83,6 @@ static void notice_silence(int socket, double timeout) {
 typedef struct gathering {
     ls_nodes *nodes;
     ls_connection *guests[MOST_GUESTS]; /* who has not joined yet; NULL: free */
-    size_t welcomed;
     int refused;
 } gathering;
 
@@ -130,13 +131,34 @@ static void turn_away(ls_connection **guest, const char *why) {
     *guest = NULL;
 }
 
+/*
+ * Where a newcomer goes. Where all places are taken whoever has proved nothing for longest makes room, so strangers who
+ * say nothing keep nobody out; but not before a launcher would have answered: until then newcomers wait at the door.
+ * NULL: they do, until *when.
+ */
+static ls_connection **find_place(gathering *self, ls_deadline *when) {
+    ls_connection **oldest = NULL;
+    for (int i = 0; i < MOST_GUESTS; i++) {
+        ls_connection **guest = &self->guests[i];
+        if (*guest == NULL) {
+            return guest;
+        }
+        if (!(*guest)->greeted && (oldest == NULL || (*guest)->deadline < (*oldest)->deadline)) {
+            oldest = guest;
+        }
+    }
+    *when = oldest != NULL ? (*oldest)->deadline - (ls_deadline)((greeting_seconds - least_seconds) * 1e9)
+                           : ls_deadline_after(least_seconds);
+    return oldest != NULL && ls_deadline_passed(*when) ? oldest : NULL;
+}
+
 static void welcome(gathering *self) {
-    const int fd = accept4(self->nodes->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    ls_deadline when = LS_DEADLINE_NEVER;
+    ls_connection **place = find_place(self, &when);
+    const int fd = place != NULL ? accept4(self->nodes->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
     if (fd < 0) {
         return;
     }
-    /* Where all places are taken whoever came first makes room: strangers who say nothing keep nobody out. */
-    ls_connection **place = &self->guests[self->welcomed++ % MOST_GUESTS];
     ls_connection_free(*place);
     *place = NULL;
     uint8_t bytes[LS_SERVER_HELLO_SIZE];
@@ -246,7 +268,10 @@ static void lose(ls_node *node) {
 static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
     ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
-    polls[0] = (struct pollfd){.fd = nodes->listener, .events = POLLIN};
+    ls_deadline when = until;
+    const bool room = find_place(self, &when) != NULL;
+    until = !room && when < until ? when : until;
+    polls[0] = (struct pollfd){.fd = room ? nodes->listener : -1, .events = POLLIN};
     for (int i = 1; i < total; i++) {
         polls[i] =
             (struct pollfd){.fd = nodes->others[i].link != NULL ? nodes->others[i].link->fd : -1, .events = POLLIN};
@@ -315,18 +340,9 @@ static ls_status come(ls_nodes *nodes) {
     const ls_greeting_target target = {
         .address = nodes->address, .listener = -1, .server = "node 0", .thing = "the launcher"};
     const double timeout = nodes->options.timeout;
-    const ls_deadline deadline = ls_deadline_after(timeout);
     ls_node *zero = &nodes->others[0];
     int fd = -1;
-    ls_status status = LS_ERR_TIMEOUT;
-    for (;;) {
-        status = ls_greeting_connect(&target, &nodes->key, timeout < report_seconds ? timeout : report_seconds, &fd);
-        if (status != LS_ERR_TIMEOUT || ls_deadline_passed(deadline)) {
-            break;
-        }
-        fprintf(stderr, "lockstep: waiting for node 0 at %s\n", nodes->options.rendezvous);
-    }
-    if (status != LS_OK) {
+    if (ls_greeting_connect(&target, &nodes->key, timeout, &fd) != LS_OK) {
         return ls_fail_in("lockstep run");
     }
     zero->link = ls_connection_new(fd);
@@ -342,8 +358,12 @@ static ls_status come(ls_nodes *nodes) {
     return LS_OK;
 }
 
+/* Node 0 tells every few seconds for whom it waits, and gives up by itself; one that is stopped does neither. */
 static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
     ls_node *zero = &nodes->others[0];
+    const double timeout = nodes->options.timeout;
+    const double patience = timeout + grace_seconds;
+    ls_deadline deadline = ls_deadline_after(patience);
     for (;;) {
         bool whole = false;
         const ls_status status = ls_node_hear(zero->link, &whole, message);
@@ -351,8 +371,14 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
             return ls_fail(LS_ERR_PEER, "lockstep run: node 0 at %s is gone: %s", nodes->options.rendezvous,
                            ls_error_message());
         }
+        if (!whole && ls_deadline_passed(deadline)) {
+            return ls_fail(LS_ERR_TIMEOUT,
+                           "lockstep run: node 0 at %s neither started the job nor said anything within %g s: is its "
+                           "launcher stopped, or the way to it cut?",
+                           nodes->options.rendezvous, timeout);
+        }
         if (!whole) {
-            poll(&(struct pollfd){.fd = zero->link->fd, .events = POLLIN}, 1, -1);
+            poll(&(struct pollfd){.fd = zero->link->fd, .events = POLLIN}, 1, ls_deadline_milliseconds(deadline));
         } else if (message->word == LS_NODE_START) {
             return LS_OK;
         } else if (message->word == LS_NODE_REFUSED) {
@@ -360,6 +386,7 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
                            message->text);
         } else if (message->word == LS_NODE_NEWS) {
             fprintf(stderr, "lockstep: %s\n", message->text);
+            deadline = ls_deadline_after(patience);
         }
     }
 }
@@ -418,7 +445,7 @@ static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char
 ls_status ls_nodes_start(ls_nodes *nodes, int restarts, ls_start *start) {
     char salt[LS_NODE_TEXT];
     *start = (ls_start){.nodes = nodes->options.nodes, .listener = -1, .port = nodes->address.port};
-    nodes->decided = nodes->suspected = nodes->done = nodes->over = false;
+    nodes->decided = nodes->failing = nodes->suspected = nodes->done = nodes->over = false;
     for (int i = 0; i < nodes->count; i++) {
         nodes->others[nodes->first + i].done = false;
     }

@@ -27,6 +27,7 @@ typedef struct ls_nodes_options {
     const char *rendezvous; /* "HOST:PORT": node 0 listens there, and the others find it there */
     const char *key;        /* text; NULL: none */
     double timeout;         /* seconds to wait for a node, and for one that is silent */
+    double grace;           /* seconds that ranks have to end when the job has failed */
 } ls_nodes_options;
 
 /* Why the job failed first. */

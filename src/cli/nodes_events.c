@@ -10,6 +10,22 @@ static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
 }
 
+static void on_silence(uv_timer_t *timer);
+
+/* Where a job fails and nothing of it runs here any more, the others have the grace time and the timeout to say so too.
+ */
+static void limit_silence(ls_nodes *nodes) {
+    const double seconds = nodes->options.timeout + nodes->options.grace;
+    if (nodes->failing && nodes->done && !nodes->over && !uv_is_active((uv_handle_t *)&nodes->silence)) {
+        uv_timer_start(&nodes->silence, on_silence, (uint64_t)(seconds * 1000.0), 0);
+    }
+}
+
+static void note_failing(ls_nodes *nodes) {
+    nodes->failing = true;
+    limit_silence(nodes);
+}
+
 /* ---- verdicts -------------------------------------------------------------------------------------------------- */
 
 /* The first failure counts, and node 0 says which it is. */
@@ -18,6 +34,7 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
         return;
     }
     nodes->decided = true;
+    note_failing(nodes);
     ls_node_message end = {.word = LS_NODE_END,
                            .numbers = {failure->rank, failure->node, failure->process, failure->wait_status}};
     snprintf(end.text, sizeof end.text, "%s", failure->text);
@@ -34,6 +51,7 @@ static void on_patience(uv_timer_t *timer) {
 
 /* On node 0: a rank that blames another is not taken for the first to fail while that one's end may be on its way. */
 static void judge(ls_nodes *nodes, const ls_failure *failure) {
+    note_failing(nodes);
     if (failure->blamed < 0) {
         decide(nodes, failure);
     } else if (!nodes->suspected && !nodes->decided) {
@@ -84,6 +102,25 @@ static void lose(ls_node *node, const char *why) {
     conclude(nodes);
 }
 
+/* Whose launcher is stopped. */
+static void on_silence(uv_timer_t *timer) {
+    ls_nodes *nodes = timer->data;
+    char why[96];
+    snprintf(why, sizeof why, "it says nothing, %g s after the job has failed (is it stopped?)",
+             nodes->options.timeout + nodes->options.grace);
+    if (nodes->suspected) {
+        decide(nodes, &nodes->suspect);
+    }
+    for (int i = 0; i < nodes->count && !nodes->over; i++) {
+        ls_node *node = &nodes->others[nodes->first + i];
+        if (node->watched && !node->done) {
+            fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host,
+                    why);
+            lose(node, why);
+        }
+    }
+}
+
 static void handle(ls_node *node, const ls_node_message *message) {
     ls_nodes *nodes = node->nodes;
     const int *numbers = message->numbers;
@@ -105,6 +142,7 @@ static void handle(ls_node *node, const ls_node_message *message) {
             nodes->decided = true;
             ls_nodes_tell_all(nodes, message, node);
         }
+        note_failing(nodes);
         nodes->events->interrupted(nodes->events->user, numbers[0], numbers[1]);
     } else if (message->word == LS_NODE_DONE && is_zero(nodes)) {
         node->done = true;
@@ -139,7 +177,8 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
     nodes->loop = loop;
     nodes->events = events;
     uv_timer_init(loop, &nodes->patience);
-    nodes->patience.data = nodes;
+    uv_timer_init(loop, &nodes->silence);
+    nodes->patience.data = nodes->silence.data = nodes;
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         int failure = uv_poll_init(loop, &node->poll, node->link->fd);
@@ -156,6 +195,7 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
 void ls_nodes_unwatch(ls_nodes *nodes) {
     if (nodes->patience.data != NULL) { /* it was opened */
         uv_close((uv_handle_t *)&nodes->patience, NULL);
+        uv_close((uv_handle_t *)&nodes->silence, NULL);
         nodes->patience.data = NULL;
     }
     for (int i = 0; i < nodes->count; i++) {
@@ -176,6 +216,9 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
         decide(nodes, failure);
         return;
     }
+    nodes->suspected = true;
+    nodes->suspect = *failure;
+    note_failing(nodes);
     ls_node_message message = {.word = LS_NODE_FAILED,
                                .numbers = {failure->rank, failure->process, failure->wait_status, failure->blamed}};
     snprintf(message.text, sizeof message.text, "%s", failure->text);
@@ -184,6 +227,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
 
 void ls_nodes_interrupt(ls_nodes *nodes, int signal) {
     nodes->decided = true;
+    note_failing(nodes);
     ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_SIGNAL, .numbers = {signal, nodes->options.node}},
                       NULL);
 }
@@ -195,4 +239,5 @@ void ls_nodes_done(ls_nodes *nodes, bool restart) {
         ls_node_tell(&nodes->others[0], &(ls_node_message){.word = LS_NODE_DONE});
     }
     conclude(nodes);
+    limit_silence(nodes);
 }

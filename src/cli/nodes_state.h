@@ -28,9 +28,11 @@ struct ls_nodes {
     uv_loop_t *loop;
     const ls_nodes_events *events; /* NULL: no ranks run */
     bool decided;                  /* how this start ends */
-    bool suspected;                /* node 0: a rank failed that blames another, of which nothing is known yet: */
+    bool failing;                  /* it does not end well, as far as is known here */
+    bool suspected; /* a rank failed; on node 0 one that blames another, of which nothing is known yet: */
     ls_failure suspect;
     uv_timer_t patience; /* until it is taken for the first to fail */
+    uv_timer_t silence;  /* of a job that has failed and of which nothing runs here: until the others must have ended */
     bool done;           /* nothing of it runs here any more */
     bool over;
     bool restart; /* node 0's wish */

@@ -131,6 +131,7 @@ static ls_status open_nodes(const run_values *values, ls_nodes **nodes) {
                                .node = values->node,
                                .ranks = values->ranks,
                                .rendezvous = values->rendezvous,
+                               .grace = values->grace,
                                .key = getenv("LOCKSTEP_KEY")};
     LS_TRY(ls_timeout_read(&(ls_init_options){0}, &wanted.timeout));
     if (values->key_file != NULL) {

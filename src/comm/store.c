@@ -8,6 +8,11 @@
 static const ls_store_kind *const kinds[] = {&ls_store_tcp, &ls_store_directory};
 
 ls_status ls_fail_in(const char *call) {
+    const size_t length = strlen(call);
+    const char *message = ls_error_message();
+    if (strncmp(message, call, length) == 0 && message[length] == ':') { /* it says so already */
+        return ls_error_status();
+    }
     return ls_fail(ls_error_status(), "%s: %s", call, ls_error_message());
 }
 

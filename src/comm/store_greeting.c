@@ -14,13 +14,15 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
                             : "this process has another key than the job (LOCKSTEP_KEY)";
 }
 
-/* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. */
-static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[LS_PROOF_SIZE]) {
+/* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. *retry: neither. */
+static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[LS_PROOF_SIZE], bool *retry) {
     uint8_t bytes[LS_REPLY_FIXED + LS_ERROR_CAPACITY];
     uint8_t header[LS_FRAME_HEADER];
     size_t size;
     ls_store_reply reply;
-    LS_TRY(ls_socket_receive(socket, header, sizeof header, deadline));
+    const ls_status heard = ls_socket_receive(socket, header, sizeof header, deadline);
+    *retry = heard == LS_ERR_PEER;
+    LS_TRY(heard);
     LS_TRY(ls_frame_size(header, LS_REPLY_FIXED, sizeof bytes, &size));
     LS_TRY(ls_socket_receive(socket, bytes, size, deadline));
     LS_TRY(ls_reply_decode(bytes, size, &reply));
@@ -34,7 +36,7 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
     return LS_OK;
 }
 
-/* The two hellos, and the server's proof. *retry: the server is not there yet, or is just ending. */
+/* The two hellos, and the server's proof. *retry: it hung up, as one does that is ending or has no room for more. */
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
     uint8_t bytes[LS_CLIENT_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
@@ -47,7 +49,7 @@ static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool
     ls_auth_prove(key, "client", own.nonce, server.nonce, own.proof);
     ls_hello_encode(&own, true, bytes);
     LS_TRY(ls_socket_send(socket, bytes, sizeof bytes, deadline));
-    LS_TRY(receive_proof(socket, deadline, proof));
+    LS_TRY(receive_proof(socket, deadline, proof, retry));
     return ls_auth_check(key, "server", server.nonce, own.nonce, proof)
                ? LS_OK
                : ls_fail(LS_ERR_DENIED, "who listens there does not know the job's key");

@@ -139,6 +139,8 @@ for ranks in 1 2 3; do
     cp out heat.$ranks
     check "heat on $ranks: as on one" cmp -s heat.1 heat.$ranks
 done
+launch run -n 2 "$examples/heat" --points 20 --steps 30 --iterations 30 --quiet </dev/null
+check "heat --quiet: the last line only" is "$(cat out)" "$(tail -1 heat.1)"
 launch run -n 3 "$examples/heat" --points 2 </dev/null
 check "heat: more ranks than points" says err "2 points cannot be divided over 3 ranks"
 

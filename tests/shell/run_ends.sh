@@ -4,10 +4,6 @@
 pid_of() {
     cat "up.$1"
 }
-cat >sleeper <<'END'
-echo $$ >new.$RANK && mv new.$RANK up.$RANK
-exec sleep 300
-END
 cat >stubborn <<'END'
 trap "" INT TERM HUP
 echo $$ >new.$RANK && mv new.$RANK up.$RANK
@@ -113,6 +109,22 @@ kill -9 "$(pid_of 0)"
 ended
 check "a stopped rank is woken to end, without the grace time" is "$status" 137
 check "a stopped rank leaves nothing" nobody_soon
+
+# ---- out of memory ----
+# Needs the right to make a memory group of the kernel's first or second kind.
+group=/sys/fs/cgroup/memory
+limit=memory.limit_in_bytes
+[ -e $group ] || { group=/sys/fs/cgroup && limit=memory.max; }
+group=$group/$mark
+if mkdir "$group" 2>/dev/null && echo 64M 2>/dev/null >"$group/$limit"; then
+    launch run -n 2 bash -c '[ $RANK = 1 ] || exec sleep 300; echo $$ >"$1/cgroup.procs" || exit 9
+        x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done' - "$group" </dev/null
+    check "a rank that the kernel ends for want of memory" is "$status" 137
+    check "the report asks about that" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL (out of memory? the kernel has killed [0-9]* process[es]* for want of it since the job began); the other was ended$'
+else
+    echo "SKIPPED out of memory: no memory group may be made here"
+fi
+[ ! -d "$group" ] || await rmdir "$group"
 
 # ---- what ranks leave behind ----
 launch run -n 2 --grace 0.2 bash -c 'setsid sleep 300 & (trap "" TERM; exec sleep 300) & true' </dev/null

@@ -31,6 +31,12 @@ launch run -n 2 bash -c 'ls /proc/self/fd | wc -l' </dev/null
 check "rank 0 holds one descriptor more than rank 1" \
     is "$(sort -n out | tail -1)" "$(($(sort -n out | head -1) + 1))"
 
+LOCKSTEP_LOG=$(printf 'lo\033[31md') launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
+check "a LOCKSTEP_LOG that there is not: one sentence, which names those that there are" is "$status $(cat err)" \
+    "0 lockstep warning (rank 0): LOCKSTEP_LOG: there is no level 'lo?[31md', only debug, info, warning, error and off: it stays at warning"
+LOCKSTEP_LOG=WARNING launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
+check "one that there is: nothing" is "$status $(cat err)" "0 "
+
 # ---- cores ----
 cores=$(nproc)
 launch run -n 1 bash -c 'echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS' </dev/null

@@ -12,19 +12,6 @@ node() {
     LS_TEST_MARK=$mark "$lockstep" run --node-rank "$k" --rendezvous "${place:-$meet}" "$@" >out.$k 2>err.$k </dev/null &
     nodes[$k]=$!
 }
-# ends K...: waits for these nodes; their exit statuses in $statuses.
-ends() {
-    local k
-    statuses=
-    for k in "$@"; do
-        wait "${nodes[$k]}" 2>/dev/null
-        statuses="$statuses${statuses:+ }$?"
-    done
-}
-cat >sleeper <<'END'
-echo $$ >new.$RANK && mv new.$RANK up.$RANK
-exec sleep 300
-END
 cat >who <<'END'
 echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $LOCKSTEP_RESTART_COUNT"
 END
@@ -159,6 +146,33 @@ for victim in 0 1; do
     check "kill -9 on the launcher of node $victim: and says why" says err.$((1 - victim)) "the launcher of node $victim, on .*, cannot be reached any more: "
     check "kill -9 on the launcher of node $victim: nothing is left" nobody_soon
 done
+
+# A launcher that is stopped is not waited for without end.
+down
+LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
+LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
+up 2
+kill -STOP "${nodes[1]}"
+kill -9 "$(cat up.0)"
+ends 0
+check "a job fails while the launcher of node 1 is stopped: the other ends" is "$statuses" 137
+check "it says for whom it waited" says err.0 "^lockstep: node 1 on .* is not waited for any longer: it says nothing, 1.5 s after"
+check "and what failed" says err.0 "^lockstep: rank 0 (pid [0-9]*) was killed by SIGKILL"
+kill -CONT "${nodes[1]}"
+ends 1
+check "the stopped one ends when it goes on" is "$statuses" 137
+down
+LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
+LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
+up 2
+kill -STOP "${nodes[0]}"
+kill -9 "$(cat up.1)"
+ends 1
+check "a job fails while the launcher of node 0 is stopped: the other ends" is "$statuses" 137
+check "and says what failed" says err.1 "^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL"
+kill -CONT "${nodes[0]}"
+ends 0
+check "node 0 ends when it goes on" is "$statuses" 137
 
 # ---- signals ----
 for pressed in 0 1; do

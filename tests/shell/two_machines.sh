@@ -18,20 +18,8 @@ machine() {
     [ "$k" = 0 ] || space=$b
     on "$space" "$lockstep" run --nnodes 2 --node-rank "$k" --rendezvous "$meet" --key-file key "$@" \
         >out.$k 2>err.$k </dev/null &
-    machines[$k]=$!
+    nodes[$k]=$!
 }
-ends() {
-    statuses=
-    local k
-    for k in 0 1; do
-        wait "${machines[$k]}" 2>/dev/null
-        statuses="$statuses${statuses:+ }$?"
-    done
-}
-cat >sleeper <<'END'
-echo $$ >new.$RANK && mv new.$RANK up.$RANK
-exec sleep 300
-END
 
 # ---- launchers ----
 for meet in 10.77.0.1:29500 "[fd00:77::1]:29500" 0.0.0.0:29500; do
@@ -39,7 +27,7 @@ for meet in 10.77.0.1:29500 "[fd00:77::1]:29500" 0.0.0.0:29500; do
     machine 0 -n 2 bash -c 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCKSTEP_INTERFACE"'
     [ "$meet" != 0.0.0.0:29500 ] || meet=10.77.0.1:29500
     machine 1 -n 1 bash -c 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $LOCKSTEP_INTERFACE"'
-    ends
+    ends 0 1
     net=$([ "${meet#[}" = "$meet" ] && echo 10.77.0. || echo fd00:77::)
     check "$where: ranks know their place and the cable's address" is "$statuses $(cat out.0 out.1 | sort | tr '\n' ,)" \
         "0 0 0 3 0 ${net}1,1 3 1 ${net}1,2 3 0 ${net}2,"
@@ -50,7 +38,7 @@ machine 0 -n 1 bash sleeper
 machine 1 -n 1 bash sleeper
 up 2
 kill -9 "$(cat up.1)"
-ends
+ends 0 1
 check "kill -9 on a rank of the other machine" is "$statuses" "137 137"
 check "it is named here" says err.0 "^lockstep: rank 1 (pid [0-9]* on .*) was killed by SIGKILL; 1 here was ended$"
 check "and there" says err.1 "^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL$"
@@ -65,19 +53,19 @@ wanted=$(models out)
 check "four ranks on one machine: one model" is "${wanted% *}" 4
 machine 0 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
 machine 1 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
-ends
+ends 0 1
 check "backend shm is refused across machines" says <(cat err.0 err.1) "which do not share memory"
 has_gloo=$("$lockstep" bench barrier -n 2 --backend gloo --iterations 1 >/dev/null 2>&1 && echo yes)
 if [ -z "$has_gloo" ]; then
     echo "SKIPPED ranks on two machines: there is no backend gloo here"
     machine 0 -n 1 "${train[@]}" --max-steps 5
     machine 1 -n 1 "${train[@]}" --max-steps 5
-    ends
+    ends 0 1
     check "without backend gloo ranks on two machines are told so" is "$statuses $(cat err.0 err.1 | grep -c 'takes backend "gloo": there is no backend')" "1 1 2"
 else
     machine 0 -n 2 "${train[@]}" --max-steps 60
     machine 1 -n 2 "${train[@]}" --max-steps 60
-    ends
+    ends 0 1
     check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
     check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
 
@@ -89,7 +77,7 @@ else
         up 4
         sleep 0.5
         kill -9 "$(cat up.$rank)"
-        ends
+        ends 0 1
         check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
         check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
             "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$")" "2 2"
@@ -121,10 +109,10 @@ else
     machine 1 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
     up 2
     sleep 1
-    check "before the cut: training runs" is "$(cat err.0 err.1; kill -0 "${machines[@]}" && echo yes)" yes
+    check "before the cut: training runs" is "$(cat err.0 err.1; kill -0 "${nodes[@]}" && echo yes)" yes
     ip -n "$a" link set cable down
     cut=$SECONDS
-    ends
+    ends 0 1
     unset LOCKSTEP_TIMEOUT
     check "a cut cable ends both sides with a failure" is "$([ "${statuses% *}" != 0 ] && [ "${statuses#* }" != 0 ] && echo yes)" yes
     check "not long after the timeout" test $((SECONDS - cut)) -le 20
@@ -156,7 +144,7 @@ else
         meet=$slow
         machine 0 -n 2 "${train[@]}" --max-steps 60
         machine 1 -n 2 "${train[@]}" --max-steps 60
-        ends
+        ends 0 1
         check "delay and loss: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
         check "delay and loss: the same model" is "$(models out.0 out.1)" "$wanted"
         exec 8>&-

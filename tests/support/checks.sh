@@ -61,6 +61,22 @@ down() {
     rm -f up.* new.* got.*
 }
 
+# A rank that tells so and is then to be ended.
+cat >sleeper <<'END'
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
+exec sleep 300
+END
+
+# ends K...: waits for the launchers nodes[K]; their exit statuses in $statuses.
+ends() {
+    local k
+    statuses=
+    for k in "$@"; do
+        wait "${nodes[$k]}" 2>/dev/null
+        statuses="$statuses${statuses:+ }$?"
+    done
+}
+
 nobody() {
     [ -z "$(marked)" ]
 }

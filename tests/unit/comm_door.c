@@ -5,7 +5,6 @@
  */
 #include "tests/support/unit.h"
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,7 +13,7 @@
 #include "base/random.h"
 #include "comm/backend/shm/shm.h"
 #include "tests/support/files.h"
-#include "tests/support/forks.h"
+#include "tests/support/strangers.h"
 
 #define PATIENT 60.0
 
@@ -50,19 +49,6 @@ static int knock(const ls_shm_ticket *ticket) {
     return stranger;
 }
 
-/* Whether the other side closes the connection, and gave nothing before. */
-static bool is_turned_away(int stranger) {
-    char answer[64];
-    return recv(stranger, answer, sizeof answer, 0) <= 0;
-}
-
-static const char *plain_rank(ls_comm *world, int rank, const void *argument) {
-    (void)rank;
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    return NULL;
-}
-
 /* Both ranks get in, the second one now. */
 static void let_in(ls_forks *forks) {
     ls_forks_start_late(forks, 1);
@@ -74,13 +60,13 @@ static void let_in(ls_forks *forks) {
 static void strangers_get_nothing(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     const int wrong = knock(&ticket);
     const int gone = knock(&ticket);
     close(gone);
     assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
-    assert_true(is_turned_away(wrong));
+    assert_true(stranger_is_turned_away(wrong));
     close(wrong);
     let_in(&forks);
 }
@@ -90,7 +76,7 @@ static void silent_strangers_keep_nobody_out(void **state) {
     (void)state;
     ls_forks forks;
     int strangers[STRANGERS];
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     for (int i = 0; i < STRANGERS; i++) {
         strangers[i] = knock(&ticket);
@@ -99,7 +85,7 @@ static void silent_strangers_keep_nobody_out(void **state) {
     let_in(&forks);
     assert_true(ls_clock_seconds() - start < 5.0);
     for (int i = 0; i < STRANGERS; i++) {
-        assert_true(is_turned_away(strangers[i]));
+        assert_true(stranger_is_turned_away(strangers[i]));
         close(strangers[i]);
     }
 }
@@ -113,7 +99,7 @@ static void garbage_is_turned_away(void **state) {
         unsigned char more[44];
     } greeting;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     for (uint64_t i = 0; i < GARBAGE; i++) {
         static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
@@ -131,7 +117,7 @@ static void garbage_is_turned_away(void **state) {
         const int stranger = knock(&ticket);
         assert_int_equal(send(stranger, &greeting, size, MSG_NOSIGNAL), size);
         if (size > 0) { /* nothing looks like silence */
-            assert_true(is_turned_away(stranger));
+            assert_true(stranger_is_turned_away(stranger));
         }
         close(stranger);
     }
@@ -194,17 +180,6 @@ static const char *keyed_rank(int rank, const void *argument) {
     return NULL;
 }
 
-/* A port that nobody listens at. */
-static int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
-    close(listener);
-    return ntohs(address.sin_port);
-}
-
 static void a_wrong_key(void **state) {
     (void)state;
     static const char *const pairs[][2] = {{"right", "wrong"}, {"right", NULL}, {NULL, "wrong"}};
@@ -216,7 +191,7 @@ static void a_wrong_key(void **state) {
             if (folder == 1) {
                 snprintf(k.url, sizeof k.url, "file://%s", test_path(name));
             } else {
-                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", free_port());
+                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", stranger_free_port());
             }
             processes_run(2, keyed_rank, &k, 0);
         }

@@ -17,7 +17,7 @@
 #include "comm/comm.h"
 #include "comm/store.h"
 #include "tests/support/files.h"
-#include "tests/support/forks.h"
+#include "tests/support/strangers.h"
 
 #define PATIENT 60.0 /* a timeout that no test waits for */
 #define SILENT  1.5  /* one that a test waits for */
@@ -61,19 +61,6 @@ static ls_gloo_challenge hear(int stranger) {
     return challenge;
 }
 
-/* Whether the other side closes the connection, and gave nothing but its challenge before. */
-static bool is_turned_away(int stranger) {
-    char answer[256];
-    return recv(stranger, answer, sizeof answer, 0) <= 0;
-}
-
-static const char *plain_rank(ls_comm *world, int rank, const void *argument) {
-    (void)rank;
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    return NULL;
-}
-
 /* More than there is room for hold their connections open, and some go away. */
 static void silent_strangers_keep_nobody_out(void **state) {
     (void)state;
@@ -82,7 +69,7 @@ static void silent_strangers_keep_nobody_out(void **state) {
     }
     ls_forks forks;
     int strangers[STRANGERS];
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, plain_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     ls_store *store = open_store(&forks);
     const ls_gloo_card card = read_card(store);
     ls_store_close(store);
@@ -170,7 +157,7 @@ static void guesses_and_repetitions_are_turned_away(void **state) {
         } else {
             tell(stranger, i % 3 == 1 ? &right : &forged);
         }
-        assert_true(is_turned_away(stranger));
+        assert_true(stranger_is_turned_away(stranger));
         close(stranger);
     }
     tell(rank, &right);

@@ -8,6 +8,7 @@
 #include <lockstep/comm.h>
 
 #include "base/log.h"
+#include "comm/store.h"
 #include "comm/store_roster.h"
 
 enum { CLIENTS = 4, ROUNDS = 50 };
@@ -434,6 +435,17 @@ static void test_out_of_memory(void **state) {
     assert_true(failures >= 4);
 }
 
+static void test_sentences_name_a_call_once(void **state) {
+    (void)state;
+    (void)ls_error_set(LS_ERR_MEMORY, "no room");
+    assert_int_equal(ls_fail_in("ls_init"), LS_ERR_MEMORY);
+    assert_string_equal(ls_error_message(), "ls_init: no room");
+    assert_int_equal(ls_fail_in("ls_init"), LS_ERR_MEMORY);
+    assert_string_equal(ls_error_message(), "ls_init: no room");
+    (void)ls_fail_in("ls_in");
+    assert_string_equal(ls_error_message(), "ls_in: ls_init: no room");
+}
+
 static int use_folder(void **state) {
     (void)state;
     serve_in_folder = true;
@@ -451,7 +463,8 @@ static int leave_folder(void **state) {
         cmocka_unit_test(test_counters), cmocka_unit_test(test_compare_set), cmocka_unit_test(test_timeouts),          \
         cmocka_unit_test(test_waiting_for_another), cmocka_unit_test(test_clients_at_once),                            \
         cmocka_unit_test(test_missing_ranks_are_told), cmocka_unit_test(test_keys),                                    \
-        cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_server_ends)
+        cmocka_unit_test(test_nobody_serves), cmocka_unit_test(test_out_of_memory),                                    \
+        cmocka_unit_test(test_server_ends), cmocka_unit_test(test_sentences_name_a_call_once)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};

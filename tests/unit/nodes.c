@@ -1,0 +1,186 @@
+/*
+ * How the launchers of a job on several machines meet, where that is made hard: by strangers who connect in numbers
+ * while a launcher greets, by a node 0 that hangs up on one, and by a node 0 that is stopped and says nothing more.
+ * tests/shell/several_nodes.sh has what goes well and what other launchers do wrong.
+ */
+#include "tests/support/unit.h"
+
+#include "cli/node_message.c" /* the command is no library */
+#include "cli/nodes.c"
+
+#include "tests/support/strangers.h"
+
+#define KEY "the secret of this job"
+
+enum { CROWD = 3 * MOST_GUESTS };
+
+typedef struct plan {
+    char rendezvous[32];
+    double timeout;
+} plan;
+
+static ls_nodes_options options_of(const plan *p, int node) {
+    return (ls_nodes_options){
+        .nodes = 2, .node = node, .ranks = 1, .rendezvous = p->rendezvous, .key = KEY, .timeout = p->timeout};
+}
+
+/* ---- by hand -------------------------------------------------------------------------------------------------------
+ */
+
+static int knock(int port, double patience) {
+    const ls_address address = {.host = "127.0.0.1", .port = port};
+    const ls_deadline deadline = ls_deadline_after(patience);
+    int connection = -1;
+    bool retry = true;
+    while (retry && ls_socket_connect(&address, true, deadline, &connection, &retry) != LS_OK) {
+        assert_true(retry && !ls_deadline_passed(deadline));
+        usleep(1000);
+    }
+    return connection;
+}
+
+static void hear(int connection, void *bytes, size_t size) {
+    assert_int_equal(ls_socket_receive(connection, bytes, size, ls_deadline_after(20)), LS_OK);
+}
+
+static void tell(int connection, const void *bytes, size_t size) {
+    assert_int_equal(ls_socket_send(connection, bytes, size, ls_deadline_after(20)), LS_OK);
+}
+
+/* ---- a crowd -------------------------------------------------------------------------------------------------------
+ */
+
+static const char *gathers(int number, const void *what) {
+    ls_nodes *nodes = NULL;
+    (void)number;
+    const ls_nodes_options options = options_of(what, 0);
+    LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
+    ls_nodes_close(nodes);
+    return NULL;
+}
+
+/* Whoever has just come has time to prove who it is, though others take all places that there are. */
+static void a_crowd_pushes_out_nobody_who_greets(void **state) {
+    (void)state;
+    plan p = {.timeout = 60};
+    int crowd[CROWD];
+    uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
+    uint8_t frame[LS_NODE_FRAME];
+    ls_hello theirs, own = {.keyed = true};
+    ls_key key;
+    const int port = stranger_free_port();
+    snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
+    const pid_t zero = process_start(gathers, 0, &p);
+    const int launcher = knock(port, 20);
+    hear(launcher, bytes, LS_SERVER_HELLO_SIZE);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = knock(port, 20);
+    }
+    usleep(300000); /* node 0 may deal with all of them now */
+    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
+    assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
+    assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
+    ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
+    ls_hello_encode(&own, true, bytes);
+    tell(launcher, bytes, sizeof bytes);
+    hear(launcher, reply, sizeof reply);
+    tell(launcher, frame,
+         ls_node_message_write(&(ls_node_message){.word = LS_NODE_JOIN, .numbers = {1, 2, 1}, .text = "here"}, frame));
+    assert_int_equal(process_wait(zero), 0);
+    close(launcher);
+    for (int i = 0; i < CROWD; i++) {
+        close(crowd[i]);
+    }
+}
+
+/* And those who were first in all places, and say nothing, make room. */
+static void a_crowd_keeps_nobody_out(void **state) {
+    (void)state;
+    plan p = {.timeout = 60};
+    int crowd[CROWD];
+    const int port = stranger_free_port();
+    ls_nodes *nodes = NULL;
+    snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
+    const pid_t zero = process_start(gathers, 0, &p);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = knock(port, 20);
+    }
+    const double start = ls_clock_seconds();
+    const ls_nodes_options options = options_of(&p, 1);
+    assert_int_equal(ls_nodes_open(&options, &nodes), LS_OK);
+    assert_true(ls_clock_seconds() - start < greeting_seconds / 2);
+    ls_nodes_close(nodes);
+    assert_int_equal(process_wait(zero), 0);
+    for (int i = 0; i < CROWD; i++) {
+        close(crowd[i]);
+    }
+}
+
+/* ---- a node 0 that leaves much to be desired -----------------------------------------------------------------------
+ */
+
+/* Comes to the test, which is node 0, and waits for the start in vain. */
+static const char *waits_in_vain(int number, const void *what) {
+    ls_nodes *nodes = NULL;
+    ls_start start;
+    (void)number;
+    const ls_nodes_options options = options_of(what, 1);
+    LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
+    const double begin = ls_clock_seconds();
+    LS_MUST(ls_nodes_start(nodes, 0, &start) == LS_ERR_TIMEOUT);
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "lockstep run: node 0 at 127.0.0.1:"));
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "neither started the job nor said anything within 1 s"));
+    const double took = ls_clock_seconds() - begin;
+    LS_MUST(took >= 1.0 && took < 10.0);
+    ls_nodes_close(nodes);
+    return NULL;
+}
+
+/* Greets as node 0; hangs up instead of giving its proof, or gives it. */
+static int greet_one(int listener, const ls_key *key, bool hang_up) {
+    uint8_t bytes[LS_CLIENT_HELLO_SIZE], proof[LS_PROOF_SIZE];
+    uint8_t answer[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
+    ls_hello theirs, own = {.keyed = true};
+    assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 20000), 1);
+    const int guest = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
+    ls_hello_encode(&own, false, bytes);
+    tell(guest, bytes, LS_SERVER_HELLO_SIZE);
+    hear(guest, bytes, sizeof bytes);
+    assert_int_equal(ls_hello_decode(bytes, true, &theirs), LS_OK);
+    if (hang_up) {
+        close(guest);
+        return -1;
+    }
+    ls_auth_prove(key, "server", own.nonce, theirs.nonce, proof);
+    ls_reply_encode(&(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}}, answer);
+    tell(guest, answer, sizeof answer);
+    return guest;
+}
+
+static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
+    (void)state;
+    plan p = {.timeout = 1};
+    const ls_address any = {.host = "127.0.0.1"};
+    ls_key key;
+    int listener;
+    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
+    assert_int_equal(ls_socket_listen(&any, true, &listener), LS_OK);
+    snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", ls_socket_port(listener));
+    const pid_t one = process_start(waits_in_vain, 1, &p);
+    assert_int_equal(greet_one(listener, &key, true), -1);
+    const int guest = greet_one(listener, &key, false);
+    assert_int_equal(process_wait(one), 0);
+    close(guest);
+    close(listener);
+}
+
+int main(void) {
+    unsetenv("LOCKSTEP_KEY");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_crowd_pushes_out_nobody_who_greets),
+        cmocka_unit_test(a_crowd_keeps_nobody_out),
+        cmocka_unit_test(a_node_0_that_hangs_up_and_one_that_is_silent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
