@@ -17,7 +17,7 @@
 
 enum { PROGRAMS = 60, SEED = 20260101, STEPS_MOST = 24, GROUPS = 4, POOLS = 3 };
 
-/* One communicator of a program. Works are begun on all, and ended on one after the other. */
+/* One communicator of a program. */
 typedef struct group {
     ls_comm *comm; /* NULL: this rank is not in it */
     step *open[STEPS_MOST];
@@ -31,7 +31,7 @@ typedef struct program {
     uint64_t state; /* of what all ranks draw alike */
     uint64_t own;   /* of this rank's own choices */
     group groups[GROUPS];
-    bool each_its_way; /* one communicator; each rank chooses what it does as work */
+    bool each_its_way; /* each rank chooses what it does as work */
 } program;
 
 static uint64_t draw(uint64_t *state, uint64_t below) {
@@ -68,9 +68,19 @@ static ls_status end_group(program *p, group *g) {
     return LS_OK;
 }
 
+/* Ends all on all communicators, each rank in an order of its own. */
 static ls_status end_all(program *p) {
+    int opened = 0;
     for (int i = 0; i < GROUPS; i++) {
-        LS_TRY(end_group(p, &p->groups[i]));
+        opened += p->groups[i].opened;
+    }
+    for (; opened > 0; opened--) {
+        group *g = p->groups;
+        int index = (int)draw(&p->own, (uint64_t)opened);
+        for (; index >= g->opened; g++) {
+            index -= g->opened;
+        }
+        LS_TRY(end_one(p, g, index));
     }
     return LS_OK;
 }
@@ -197,7 +207,7 @@ static ls_status run_steps(program *p, int groups) {
     const int steps = 4 + (int)draw(&p->state, STEPS_MOST - 4);
     int current = (int)draw(&p->state, (uint64_t)groups);
     for (int i = 0; i < steps; i++) {
-        if (draw(&p->state, 3) == 0 && !p->each_its_way) {
+        if (draw(&p->state, 3) == 0) {
             current = (int)draw(&p->state, (uint64_t)groups);
         }
         if (draw(&p->state, 6) == 0) {
