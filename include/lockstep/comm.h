@@ -9,7 +9,8 @@
  * may have any size, zero included, and any alignment.
  *
  * A communicator is used by one thread at a time. While a rank waits on one, what it has begun on the others that its
- * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI allows.
+ * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI
+ * allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -277,7 +278,8 @@ LS_API void ls_comm_release(ls_comm *comm, void *memory);
  */
 LS_API ls_status ls_work_wait(ls_work *work) LS_WARN_UNUSED;
 
-/** Whether ls_work_wait would return at once; moves the work forward where it can. */
+/** Whether ls_work_wait would return at once; moves the work forward where it can. The timeout counts from the first
+ * look at the work: by this, by ls_work_wait, or by a call that waits on another communicator. */
 LS_API bool ls_work_done(ls_work *work);
 
 /* ---- stores --------------------------------------------------------------------------------------------------- */
