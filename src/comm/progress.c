@@ -1,6 +1,7 @@
 /* The communicators with open work, each of the thread that uses it: see frame.h. */
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 #include <time.h>
 
 #include "comm/frame.h"
@@ -66,6 +67,10 @@ bool ls_comm_has_others_slowly(const ls_comm *comm) {
 }
 
 void ls_comm_move_others(const ls_comm *comm) {
+    const uint32_t errors = ls_error_count;
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
     pthread_mutex_lock(&lock);
     for (ls_comm *other = first; other != NULL; other = other->next_open) {
         if (other != comm && other->thread == this_thread()) {
@@ -73,6 +78,10 @@ void ls_comm_move_others(const ls_comm *comm) {
         }
     }
     pthread_mutex_unlock(&lock);
+    if (ls_error_count != errors) { /* the work that failed keeps it; the call that waits here has not failed */
+        ls_error_restore(status, message);
+        ls_error_count = errors;
+    }
 }
 
 void ls_comm_rest(unsigned *looks) {

@@ -216,6 +216,29 @@ static ls_status hand_over(const pair *p) {
     return LS_OK;
 }
 
+/* A call that fails elsewhere tells so to whoever waits for it, and nobody else. */
+static ls_status fail_elsewhere(const pair *p) {
+    fill(p);
+    ls_work *refused = NULL;
+    LS_CHECK(ls_comm_barrier(NULL, NULL) == LS_ERR_ARGUMENT);
+    char before[LS_ERROR_CAPACITY];
+    memcpy(before, ls_error_message(), sizeof before);
+    if (p->rank == 1) {
+        LS_TRY(ls_comm_recv(p->left, p->in, LARGE - 1, LS_U8, 0, 8, &refused));
+    }
+    LS_TRY(ls_comm_barrier(p->right, NULL));
+    if (p->rank == 0) {
+        LS_TRY(ls_comm_send(p->left, p->out, LARGE, LS_U8, 1, 8, &refused));
+    }
+    for (int i = 0; i < 20; i++) {
+        LS_TRY(ls_comm_barrier(p->right, NULL));
+    }
+    LS_CHECK(strcmp(ls_error_message(), before) == 0);
+    const ls_status ended = ls_work_wait(refused);
+    LS_CHECK(ended == LS_ERR_MISMATCH || (ended == LS_OK && p->rank == 0)); /* a sender may have gone on */
+    return LS_OK;
+}
+
 static ls_status run_pair(const pair *p) {
     static const size_t sizes[] = {1, 9000, MIDDLING, LARGE};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -228,6 +251,7 @@ static ls_status run_pair(const pair *p) {
     LS_TRY(look_elsewhere(p));
     LS_TRY(answer_behind_many(p));
     LS_TRY(many_large(p));
+    LS_TRY(fail_elsewhere(p));
     return hand_over(p);
 }
 
