@@ -164,14 +164,21 @@ LS_API void ls_print(const ls_tensor *tensor);
 /*
  * ---- changing in place ------------------------------------------------------------------------------------------
  * Never recorded. LS_ERR_STATE for what a recorded operation made, for leaves that require a gradient unless ls_no_grad
- * is on, and for views that repeat their elements. A recorded operation keeps its inputs, not copies of them: a
- * gradient that depends on an input's value is that of the value at ls_backward, so change what was used after it.
+ * is on, and for views that repeat their elements. A recorded operation keeps its inputs, not copies of them. When the
+ * library changes one of them in place (by these calls, an optimizer's step, ls_batch_norm's running statistics,
+ * ls_sync_parameters and the like), through whatever view of it, ls_backward fails with LS_ERR_STATE if it comes to
+ * need the value as it was: change what was used after the backward pass, or use ls_clone of it. What a program writes
+ * through ls_data by itself, or lets ls_comm_recv and its kin write there, cannot be seen: ls_mark_changed tells.
  */
 
 /** Copies `source`, broadcast and converted, into `destination`. */
 LS_API ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) LS_WARN_UNUSED;
 /** Sets every element. */
 LS_API ls_status ls_fill(ls_tensor *tensor, double value) LS_WARN_UNUSED;
+/** Says that the program has changed elements through ls_data, as the calls above say it of themselves. NULL is
+ * allowed.
+ */
+LS_API void ls_mark_changed(ls_tensor *tensor);
 
 #ifdef __cplusplus
 }

@@ -48,7 +48,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
                 return refuse_devices(op, device, own, i);
             }
             device = own;
-        } else if (i >= 32 || (op->optional >> i & 1U) == 0) {
+        } else if (i >= 8 || (op->optional >> i & 1U) == 0) {
             return refuse_missing(thread, op, i);
         }
     }

@@ -20,8 +20,37 @@ static ls_tensor *zeros_like(const ls_tensor *tensor) {
     return zeros;
 }
 
+/* Says which of the elements that a node saved are not what they were. */
+__attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *node, unsigned inputs) {
+    const ls_tensor *tensor = node->output;
+    for (; inputs != 0; inputs &= inputs - 1) {
+        const int k = __builtin_ctz(inputs);
+        tensor = node->inputs[k]->storage->version != node->versions[k] ? node->inputs[k] : tensor;
+    }
+    const bool own = tensor == node->output;
+    return ls_fail(LS_ERR_STATE,
+                   "ls_backward: %s saved %s %s that was changed in place afterwards (by %s): change it after the "
+                   "backward pass, or %s a copy (ls_clone)",
+                   node->op->name, own ? "its result" : "a tensor", LS_SHAPE_TEXT(tensor), tensor->storage->changed_by,
+                   own ? "change" : "give that call");
+}
+
+static inline ls_status check_unchanged(const ls_node *node, unsigned inputs, bool output) {
+    uint32_t changed = output ? node->output->storage->version ^ node->versions[LS_NODE_INPUTS] : 0;
+    for (unsigned left = inputs; left != 0; left &= left - 1) {
+        const int k = __builtin_ctz(left);
+        changed |= node->inputs[k]->storage->version ^ node->versions[k];
+    }
+    return changed == 0 ? LS_OK : refuse_changed(node, inputs);
+}
+
+ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) {
+    return check_unchanged(node, inputs, output);
+}
+
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_pass *pass, ls_node *node) {
+    LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();
@@ -188,7 +217,8 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
     }
     if (!output->needs_grad && !ls_tape_communicates()) {
         return ls_fail(LS_ERR_STATE, "ls_backward: the loss has no history: nothing that it was made from requires a "
-                                     "gradient, or recording was off (ls_no_grad)");
+                                     "gradient, or what does went through a comparison, ls_argmax, integers or "
+                                     "ls_detach, or recording was off (ls_no_grad)");
     }
     if (output->needs_grad && output->leaf == NULL && (output->node == NULL || output->node->tape == NULL)) {
         return ls_fail(LS_ERR_STATE, "ls_backward: the tape of this loss was already walked and is used up; keep_tape "

@@ -81,6 +81,7 @@ static ls_status gather_in_leaf(ls_pass *pass, ls_leaf *leaf, ls_tensor *gradien
         leaf->gradient = ls_tensor_take(gradient);
     } else {
         LS_TRY(ls_leaf_make_room(leaf));
+        ls_leaf_changed(leaf, "ls_backward");
         LS_TRY(combine_any(leaf->gradient, gradient, add));
     }
     leaf->has_gradient = true;
@@ -196,6 +197,23 @@ static ls_tensor *sink_of_node(ls_node *node, bool *accumulate) {
     return own;
 }
 
+/*
+ * The program was lent the gradient that the rule is to write into, and may have computed with it: the rule must not
+ * write into what it reads. (Rules that give a tensor of their own have read all by the time that is added.)
+ */
+__attribute__((noinline, cold)) static ls_status change_lent(const ls_node *node, const ls_leaf *leaf) {
+    for (int k = 0; node->reads >> k != 0; k++) {
+        if ((node->reads >> k & 1U) != 0 && node->inputs[k]->storage == leaf->gradient->storage) {
+            return ls_fail(LS_ERR_STATE,
+                           "ls_backward: %s was given the gradient %s of a leaf, which this pass changes: give it a "
+                           "copy (ls_clone)",
+                           node->op->name, LS_SHAPE_TEXT(leaf->gradient));
+        }
+    }
+    ls_tensor_changed(leaf->gradient, "ls_backward");
+    return LS_OK;
+}
+
 ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate) {
     ls_tensor *input = node->inputs[i];
     ls_leaf *leaf = input->leaf;
@@ -206,6 +224,9 @@ ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate) {
     ls_leaf_touch(ls_thread()->walking, leaf);
     if (ls_leaf_make_room(leaf) != LS_OK) {
         return NULL;
+    }
+    if (leaf->lent && change_lent(node, leaf) != LS_OK) {
+        return ls_scope_failed();
     }
     *accumulate = leaf->has_gradient;
     leaf->has_gradient = true;

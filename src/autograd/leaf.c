@@ -49,6 +49,7 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
     if (tensor == NULL || tensor->leaf == NULL || !tensor->leaf->has_gradient) {
         return NULL;
     }
+    tensor->leaf->lent = true;
     tensor->leaf->gradient->scope = &ls_nowhere; /* lent: releasing it does nothing */
     return tensor->leaf->gradient;
 }

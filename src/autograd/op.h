@@ -54,11 +54,13 @@ struct ls_op {
                                              program has left under way; it may record more nodes */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
-    bool saves_output; /* while backward runs, saved[0] is the output */
+    bool saves_output; /* while backward runs, saved[0] is the output, which it reads */
     bool communicates; /* its backward runs even if no gradient reaches it (it then gets zeros); its node holds the
                           output and lives until it is walked, or until the outermost scope ends with nothing else
                           left on the tape */
-    uint32_t optional; /* bit i: input i may be NULL */
+    uint8_t optional;  /* bit i: input i may be NULL */
+    uint8_t reads[LS_NODE_INPUTS]; /* for the gradient of input i, bit k: backward reads the elements of input k; a pass
+                                      refuses to go on from elements that were changed since */
 };
 
 #define LS_KERNEL(name)            offsetof(ls_kernels, name)
@@ -71,9 +73,11 @@ struct ls_node {
     ls_tensor *gradient; /* of the output, gathered so far; owned; maybe shared with other nodes */
     int input_count;
     bool holds_output;
-    uint32_t segment;   /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
-                           segment only (a pipeline's micro-batches) */
-    uint64_t wanted;    /* bit i: input i wants a gradient; see ls_wants */
+    uint32_t segment; /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
+                         segment only (a pipeline's micro-batches) */
+    uint64_t wanted;  /* bit i: input i wants a gradient; see ls_wants */
+    unsigned reads;   /* bit k: a gradient that is wanted needs the elements of input k */
+    uint32_t versions[LS_NODE_INPUTS + 1]; /* of the first inputs' storages and of the output's when it was recorded */
     ls_tensor **inputs; /* owned references; inline_inputs, or an array of its own for concat and its kin, and behind
                            it as many words of wanted bits as it needs */
     ls_tensor *inline_inputs[LS_NODE_INPUTS];
@@ -94,6 +98,12 @@ static inline bool ls_wants(const ls_node *node, int i) {
                                 : (const uint64_t *)(const void *)(node->inputs + node->input_count);
     return (words[i / 64] >> (i % 64) & 1U) != 0 && node->inputs[i]->needs_grad;
 }
+
+/*
+ * LS_ERR_STATE when the elements of one of these inputs (bit k: input k), or of the output, were changed in place since
+ * the node was recorded. For rules that communicate and read more than `reads` says, of the first input and the output.
+ */
+ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output);
 
 /*
  * Hands input i, if it wants one, a gradient, whose shape broadcasting may have enlarged: the surplus is summed away.
@@ -144,6 +154,14 @@ struct ls_leaf {
     bool touched;      /* the present pass has given it a gradient, and its hooks are yet to be called */
     bool listed;       /* among those that the present pass has touched */
     bool fresh;        /* it had no gradient before the present pass */
+    bool lent;         /* ls_grad has lent the gradient: it may have become part of a computation */
 };
+
+/* ls_tensor_changed of the gradient, where anybody may care. */
+static inline void ls_leaf_changed(const ls_leaf *leaf, const char *by) {
+    if (__builtin_expect(leaf->lent, 0)) {
+        ls_tensor_changed(leaf->gradient, by);
+    }
+}
 
 #endif

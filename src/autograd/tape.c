@@ -102,8 +102,10 @@ static uint64_t *wanted_words(ls_node *node) {
     return node->inputs == node->inline_inputs ? &node->wanted : (uint64_t *)(void *)(node->inputs + node->input_count);
 }
 
-static void hold_inputs(ls_node *node, ls_tensor *const *inputs) {
+/* Holds them; returns which of them the gradients that are wanted are computed from. */
+static unsigned hold_inputs(ls_node *node, ls_tensor *const *inputs) {
     uint64_t *wanted = wanted_words(node);
+    unsigned reads = 0;
     for (int i = 0; i < node->input_count; i++) {
         ls_tensor *input = inputs[i];
         node->inputs[i] = input;
@@ -113,11 +115,27 @@ static void hold_inputs(ls_node *node, ls_tensor *const *inputs) {
         ls_tensor_hold(input);
         if (input->needs_grad) {
             wanted[i / 64] |= (uint64_t)1 << (i % 64);
+            reads |= i < LS_NODE_INPUTS ? node->op->reads[i] : 0U;
             if (input->leaf != NULL) {
                 input->leaf->uses++;
             }
         }
     }
+    return reads;
+}
+
+/* Notes how the elements of these inputs, of a communicating node's first, and of the output are now. */
+static void note_versions(ls_node *node, unsigned reads) {
+    for (int k = 0; node->op->optional != 0 && k < node->input_count; k++) {
+        reads &= node->inputs[k] != NULL ? ~0U : ~(1U << k);
+    }
+    node->reads = reads;
+    for (reads |= node->op->communicates && node->input_count > 0 && node->inputs[0] != NULL; reads != 0;
+         reads &= reads - 1) {
+        const int k = __builtin_ctz(reads);
+        node->versions[k] = node->inputs[k]->storage->version;
+    }
+    node->versions[LS_NODE_INPUTS] = node->output->storage->version;
 }
 
 ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
@@ -137,7 +155,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
         ls_cache_release(&thread->cache, node, sizeof *node);
         return ls_fail_memory(call->op->name, array_bytes(call->input_count));
     }
-    hold_inputs(node, call->inputs);
+    note_versions(node, hold_inputs(node, call->inputs));
     for (int i = 0; i < LS_NODE_SAVED; i++) {
         node->saved[i] = call->saved[i];
     }

@@ -15,7 +15,7 @@ int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter) {
 /* Whether the gradient is there and lies in the storage at the parameter's own offset. */
 static bool gradient_in_place(const ls_flat *flat, const ls_tensor *parameter, int64_t offset) {
     const ls_tensor *gradient = parameter->leaf != NULL ? parameter->leaf->gradient : NULL;
-    return gradient != NULL && gradient->storage == flat->gradients &&
+    return gradient != NULL && gradient->storage->whole == flat->gradients &&
            (const char *)gradient->data ==
                (const char *)flat->gradients->memory + offset * (int64_t)ls_dtype_size(flat->dtype);
 }
@@ -29,10 +29,10 @@ static bool already_flat(const ls_named_list *list, ls_flat *flat) {
             continue;
         }
         if (flat->parameters == NULL && parameter->leaf->gradient != NULL) {
-            flat->parameters = parameter->storage;
-            flat->gradients = parameter->leaf->gradient->storage;
+            flat->parameters = parameter->storage->whole;
+            flat->gradients = parameter->leaf->gradient->storage->whole;
         }
-        if (flat->parameters == NULL || parameter->storage != flat->parameters ||
+        if (flat->parameters == NULL || parameter->storage->whole != flat->parameters ||
             ls_flat_offset(flat, parameter) != offset || !gradient_in_place(flat, parameter, offset)) {
             return false;
         }
@@ -121,7 +121,7 @@ ls_status ls_module_rehome_gradients(ls_module *module, ls_dtype dtype, ls_stora
             continue;
         }
         const ls_tensor *gradient = parameter->leaf->gradient;
-        if ((gradient == NULL || gradient->storage != storage) && !lay_gradient(parameter, storage, offset)) {
+        if ((gradient == NULL || gradient->storage->whole != storage) && !lay_gradient(parameter, storage, offset)) {
             return ls_error_status();
         }
         offset += padded(parameter->count, dtype);

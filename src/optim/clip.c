@@ -35,6 +35,7 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
     for (int index = 0; factor < 1 && (gradient = next_gradient(model, &index)) != NULL;) {
         LS_TRY(ls_kernels_of(gradient)->scale(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
                                               factor, gradient->data));
+        ls_tensor_changed(gradient, "ls_clip_grad_norm");
     }
     return LS_OK;
 }
@@ -48,6 +49,7 @@ ls_status ls_clip_grad_value(ls_module *model, double limit) {
         const ls_tensor *operands[] = {gradient};
         LS_TRY(ls_kernels_of(gradient)->clamp(ls_stream_of(gradient), gradient, operands,
                                               (const double[]){-limit, limit}));
+        ls_tensor_changed(gradient, "ls_clip_grad_value");
     }
     return LS_OK;
 }

@@ -52,6 +52,7 @@ static ls_status move_parameters(const ls_descent *descent, double step) {
         const ls_slot *slot = &descent->group->slots[i];
         LS_TRY(descent->kernels->axpy(descent->stream, descent->dtype, slot->parameter->count, step,
                                       (const char *)descent->direction + slot->offset, slot->parameter->data));
+        ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
     }
     return LS_OK;
 }
@@ -60,6 +61,7 @@ ls_status ls_descent_place(ls_descent *descent, double step) {
     for (int i = 0; i < descent->group->count; i++) {
         const ls_slot *slot = &descent->group->slots[i];
         memcpy(slot->parameter->data, (const char *)descent->start + slot->offset, slot_bytes(slot));
+        ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
     }
     return step != 0 ? move_parameters(descent, step) : LS_OK;
 }

@@ -234,11 +234,12 @@ static bool takes_part(const ls_slot *slot) {
 /* Whether `next` begins where the padding after `slot` ends, in parameters and gradients alike, and is as old. */
 static bool adjoins(const ls_slot *slot, const ls_slot *next) {
     const size_t distance = next->offset - slot->offset;
+    const ls_tensor *gradient = next->parameter->leaf->gradient;
     return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t &&
-           next->parameter->storage == slot->parameter->storage &&
+           next->parameter->storage->whole == slot->parameter->storage->whole &&
            (char *)next->parameter->data == (char *)slot->parameter->data + distance &&
-           next->parameter->leaf->gradient->storage == slot->parameter->leaf->gradient->storage &&
-           (char *)next->parameter->leaf->gradient->data == (char *)slot->parameter->leaf->gradient->data + distance;
+           gradient->storage->whole == slot->parameter->leaf->gradient->storage->whole &&
+           (char *)gradient->data == (char *)slot->parameter->leaf->gradient->data + distance;
 }
 
 static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
@@ -259,6 +260,7 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, 
                                  group->learning_rate, group->weight_decay));
     for (ls_slot *slot = first; slot <= last; slot++) {
         slot->t++;
+        ls_tensor_changed(slot->parameter, optimizer->type->name);
     }
     return LS_OK;
 }

@@ -92,6 +92,7 @@ static double read_tail(const data_parallel_state *state) {
         ls_leaf *leaf = leaf_of(state, i);
         if (leaf != NULL) {
             leaf->has_gradient = read_number(flat, flat->count + 1 + i) > 0;
+            ls_leaf_changed(leaf, "ls_data_parallel");
         }
     }
     return read_number(flat, flat->count);
@@ -103,7 +104,7 @@ static bool gradients_are_home(const data_parallel_state *state) {
         const ls_leaf *leaf = leaf_of(state, i);
         bool home = leaf == NULL;
         for (int k = 0; !home && leaf->gradient != NULL && k < state->flat_count; k++) {
-            home = leaf->gradient->storage == state->shared[k];
+            home = leaf->gradient->storage->whole == state->shared[k];
         }
         if (!home) {
             return false;
@@ -129,6 +130,7 @@ static ls_status average_buffers(const data_parallel_state *state, double weight
         const ls_tensor *buffer = ls_module_buffer(state->model, i);
         const ls_dtype dtype = (ls_dtype)buffer->dtype;
         const size_t count = (size_t)buffer->count;
+        ls_tensor_changed(buffer, "ls_data_parallel");
         if (dtype != LS_F32 && dtype != LS_F64) {
             LS_TRY(ls_comm_broadcast(state->comm, buffer->data, count, dtype, 0, NULL));
             continue;

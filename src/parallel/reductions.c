@@ -153,7 +153,18 @@ static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) 
 
 /* ---- backwards --------------------------------------------------------------------------------------------------- */
 
+static bool is_extreme(const ls_node *node) {
+    return ls_node_reduction(node) == LS_MIN || ls_node_reduction(node) == LS_MAX;
+}
+
+/* That what share_of reads is as it was: asked before anything is sent. `has_y`: of the output, this rank's counts. */
+static ls_status check_share(const ls_node *node, bool has_y) {
+    const bool extreme = is_extreme(node);
+    return ls_check_unchanged(node, extreme || ls_node_reduction(node) == LS_PROD ? 1U : 0U, extreme && has_y);
+}
+
 ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(check_share(node, true));
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const ls_reduction reduction = ls_node_reduction(node) == LS_AVG ? LS_AVG : LS_SUM;
     ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
@@ -200,16 +211,13 @@ static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
     return all;
 }
 
-static bool is_extreme(const ls_node *node) {
-    return ls_node_reduction(node) == LS_MIN || ls_node_reduction(node) == LS_MAX;
-}
-
 static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
     return ls_node_reduction(node) == LS_AVG ? ls_div_number(total, ls_comm_size(ls_node_comm(node))) : total;
 }
 
 /* The gradient is the root's. */
 static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(check_share(node, ls_comm_rank(ls_node_comm(node)) == ls_node_root(node)));
     ls_tensor *total = averaged(node, from_root(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? from_root(node, node->output) : node->output;
     ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
@@ -271,6 +279,7 @@ static ls_tensor *together(const ls_node *node, const ls_tensor *part) {
 }
 
 static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(check_share(node, true));
     ls_tensor *total = averaged(node, together(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? together(node, node->output) : node->output;
     ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;

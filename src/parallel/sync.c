@@ -11,6 +11,7 @@ static ls_status check(const char *call, const ls_module *model, const ls_comm *
 }
 
 static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
+    ls_tensor_changed(tensor, "ls_sync_parameters");
     return ls_comm_broadcast(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL);
 }
 
@@ -29,6 +30,8 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
         ls_tensor *parameter = ls_module_parameter(model, i);
         if (parameter->leaf == NULL) {
             LS_TRY(broadcast_tensor(parameter, comm, root));
+        } else {
+            ls_tensor_changed(parameter, "ls_sync_parameters");
         }
     }
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
@@ -65,6 +68,7 @@ static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
         ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf != NULL) {
             leaf->has_gradient = present[i] != 0;
+            ls_leaf_changed(leaf, "ls_sync_gradients");
         }
     }
     ls_record_release(present, (size_t)count);

@@ -48,7 +48,7 @@ static void reach(const ls_tensor *tensor, const char **first, const char **end)
 }
 
 static bool overlap(const ls_tensor *a, const ls_tensor *b) {
-    if (a->storage != b->storage || a->count == 0 || b->count == 0) {
+    if (a->count == 0 || b->count == 0) {
         return false;
     }
     const char *first_a, *end_a, *first_b, *end_b;
@@ -94,6 +94,7 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
         return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast to %s", call, LS_SHAPE_TEXT(source),
                        LS_SHAPE_TEXT(destination));
     }
+    ls_tensor_changed(destination, call);
     if (!overlap(destination, source)) {
         return move_elements(destination, source);
     }
@@ -114,9 +115,16 @@ ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) {
     return status;
 }
 
+void ls_mark_changed(ls_tensor *tensor) {
+    if (tensor != NULL) {
+        ls_tensor_changed(tensor, "ls_mark_changed");
+    }
+}
+
 ls_status ls_fill(ls_tensor *tensor, double value) {
     ls_status status = check_changeable("ls_fill", tensor);
     if (status == LS_OK) {
+        ls_tensor_changed(tensor, "ls_fill");
         status = ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value);
     }
     if (status != LS_OK) {

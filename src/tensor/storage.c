@@ -13,6 +13,8 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
     storage->bytes = bytes;
     storage->release = release;
     storage->user = user;
+    storage->whole = storage;
+    storage->version = 0;
     return storage;
 }
 

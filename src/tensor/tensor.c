@@ -198,14 +198,40 @@ void ls_tensor_drop(ls_tensor *tensor) {
     }
 }
 
+static void release_part(void *memory, void *whole) {
+    (void)memory;
+    ls_storage_drop(whole);
+}
+
+/* Where the tensor is to lie: a part of `whole`, with the tensor's version, since its elements stay what they are. */
+static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t offset) {
+    const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
+    ls_storage *part = ls_storage_wrap(whole->device, (char *)whole->memory + (size_t)offset * width,
+                                       (size_t)tensor->count * width, release_part, whole);
+    if (part != NULL) {
+        atomic_fetch_add_explicit(&whole->references, 1, memory_order_relaxed);
+        part->whole = whole;
+        part->version = tensor->storage->version;
+        part->changed_by = tensor->storage->changed_by;
+    }
+    return part;
+}
+
 ls_status ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset) {
+    ls_storage *part = part_for(tensor, storage, offset);
+    if (part == NULL) {
+        return ls_fail_memory("laying out parameters", sizeof *part);
+    }
     ls_tensor moved = *tensor;
-    moved.storage = storage;
-    moved.data = (char *)storage->memory + offset * (int64_t)ls_dtype_size((ls_dtype)tensor->dtype);
-    LS_TRY(ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor));
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    moved.storage = part;
+    moved.data = part->memory;
+    const ls_status status = ls_kernels_of(tensor)->copy(ls_stream_of(tensor), &moved, tensor);
+    if (status != LS_OK) {
+        ls_storage_drop(part);
+        return status;
+    }
     ls_storage_drop(tensor->storage);
-    tensor->storage = storage;
-    tensor->data = moved.data;
+    tensor->storage = part;
+    tensor->data = part->memory;
     return LS_OK;
 }

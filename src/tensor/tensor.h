@@ -17,14 +17,20 @@ typedef struct ls_storage ls_storage;
 typedef struct ls_leaf ls_leaf;           /* autograd's: what a leaf that wants a gradient carries */
 typedef struct ls_tape_link ls_tape_link; /* see scope.h */
 
-/* A block of device memory and who shares it. */
+/*
+ * A block of device memory and who shares it. Tensors that are laid side by side into one block have a storage each,
+ * a part of the whole, so that a change to one is not taken for a change to its neighbours.
+ */
 struct ls_storage {
     atomic_int references;
+    uint32_t version; /* counts changes in place: see ls_tensor_changed */
     const ls_device *device;
     void *memory;
     size_t bytes;
     void (*release)(void *memory, void *user); /* for memory that is not the device's; else NULL */
     void *user;
+    ls_storage *whole;      /* what this is a part of, held; or itself */
+    const char *changed_by; /* who changed it last, for messages; nothing when the version is 0 */
 };
 
 struct ls_tensor {
@@ -71,6 +77,15 @@ ls_tensor *ls_tensor_of_storage(ls_storage *storage, int ndim, const int64_t *si
 /* Whether such strides lay the elements out densely in row-major order. */
 bool ls_strides_are_dense(int ndim, const int64_t *size, const int64_t *stride);
 
+/*
+ * Every change in place goes with this, so that a backward pass that needs the elements as they were can tell. `by` is
+ * the public call, as messages name it; it is kept.
+ */
+static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
+    tensor->storage->version++;
+    tensor->storage->changed_by = by;
+}
+
 /* References. ls_tensor_drop frees with the last one; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;
@@ -88,8 +103,8 @@ ls_tensor *ls_tensor_take(ls_tensor *tensor);
 ls_tensor *ls_tensor_give(ls_tensor *tensor);
 
 /*
- * Moves the elements of a leaf into `storage` at `offset` elements, which must have room: handles to the tensor stay
- * good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
+ * Moves the elements of a leaf into `storage` at `offset` elements, which must have room, as a part of it: handles to
+ * the tensor stay good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
  */
 ls_status ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset);
 

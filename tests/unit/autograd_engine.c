@@ -178,6 +178,49 @@ static void test_losses_that_are_refused(void **state) {
     expect_refusal(unrecorded, LS_ERR_STATE, "no history");
 }
 
+/* Comparisons, indices and integers have no gradient; what goes past them has. */
+static void test_where_history_ends(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    expect_refusal(ls_sum(ls_to(ls_gt(x, 0), LS_F32)), LS_ERR_STATE, "went through a comparison");
+    expect_refusal(ls_to(ls_argmax(x, 0, false), LS_F32), LS_ERR_STATE, "ls_argmax");
+    expect_refusal(ls_sum(ls_to(ls_to(x, LS_I64), LS_F32)), LS_ERR_STATE, "integers");
+    expect_refusal(ls_sum(ls_detach(x)), LS_ERR_STATE, "ls_detach");
+    assert_int_equal(ls_backward(ls_sum(ls_mul(x, ls_to(ls_gt(x, 0), LS_F32)))), LS_OK);
+    assert_near(GRAD(x, 0), 1);
+}
+
+static ls_status recording_hook(ls_tensor *leaf, void *user) {
+    *(bool *)user = ls_requires_grad(toy_square(leaf));
+    return LS_OK;
+}
+
+/* Each call gives what was on before; a pass puts it back however it ends, and works whatever it is. */
+static void test_recording_on_and_off(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F32, 3);
+    ls_tensor *loss = toy_sum(toy_square(x));
+    const bool outer = ls_no_grad(true);
+    const bool middle = ls_no_grad(true);
+    const bool inner = ls_no_grad(false);
+    assert_true(!outer && middle && inner);
+    assert_true(ls_requires_grad(toy_square(x)));
+    (void)ls_no_grad(inner);
+    assert_false(ls_requires_grad(toy_square(x)));
+    assert_int_equal(ls_backward(loss), LS_OK);
+    (void)ls_no_grad(middle);
+    assert_int_equal(ls_backward(loss), LS_ERR_STATE);
+    assert_false(ls_requires_grad(toy_square(x)));
+    (void)ls_no_grad(outer);
+    bool recorded = true;
+    assert_int_equal(ls_add_grad_hook(x, recording_hook, &recorded), LS_OK);
+    toy_fails = true;
+    assert_int_equal(ls_backward(toy_sum(toy_unary(&toy_fail_op, x, 0))), LS_ERR_UNSUPPORTED);
+    assert_true(ls_requires_grad(toy_square(x)));
+    assert_int_equal(ls_backward(toy_sum(x)), LS_OK);
+    assert_false(recorded);
+}
+
 static void test_a_missing_loss_tells_the_first_error(void **state) {
     (void)state;
     assert_int_equal(ls_backward(NULL), LS_ERR_ARGUMENT);
@@ -277,6 +320,21 @@ static void test_a_kept_loss_takes_its_tape_along(void **state) {
     const double sum = 2 * exp(1.0);
     assert_near(GRAD(x, 0), 2 * sum * 2 * exp(1.0));
     assert_null(ls_thread()->scope->tape.first);
+}
+
+/* Lifted out of two scopes at once, past what is made and ends in between. */
+static void test_a_loss_kept_twice(void **state) {
+    (void)state;
+    ls_tensor *x = toy_leaf(LS_SHAPE(2), LS_F64, 3);
+    ls_scope *middle = ls_scope_begin();
+    ls_tensor *between = toy_square(x);
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *loss = ls_keep(ls_keep(toy_sum(toy_mul(between, x))));
+    assert_int_equal(ls_scope_end(inner), LS_OK);
+    assert_int_equal(ls_scope_end(middle), LS_OK);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    assert_near(GRAD(x, 0), 27);
+    assert_int_equal(x->leaf->uses, 0);
 }
 
 static void test_a_loss_without_a_scope(void **state) {
@@ -487,12 +545,15 @@ int main(void) {
         ENGINE_TEST(test_what_is_recorded),
         ENGINE_TEST(test_a_start_other_than_one),
         ENGINE_TEST(test_losses_that_are_refused),
+        ENGINE_TEST(test_where_history_ends),
+        ENGINE_TEST(test_recording_on_and_off),
         ENGINE_TEST(test_a_missing_loss_tells_the_first_error),
         ENGINE_TEST(test_missing_inputs),
         ENGINE_TEST(test_a_tape_is_walked_once),
         ENGINE_TEST(test_keeping_the_tape),
         ENGINE_TEST(test_intermediate_results_may_be_released),
         ENGINE_TEST(test_a_kept_loss_takes_its_tape_along),
+        ENGINE_TEST(test_a_loss_kept_twice),
         ENGINE_TEST(test_a_loss_without_a_scope),
         ENGINE_TEST(test_long_chains_take_no_deep_stack),
         ENGINE_TEST(test_many_inputs),

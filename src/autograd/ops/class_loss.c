@@ -138,12 +138,14 @@ static const ls_op nll_op = {.name = "ls_nll_loss",
                              .shape = class_loss_shape,
                              .forward = nll_forward,
                              .backward = nll_backward,
+                             .reads = {[X] = 1U << TARGET | 1U << WEIGHT},
                              .optional = 1U << WEIGHT};
 
 static const ls_op cross_entropy_op = {.name = "ls_cross_entropy",
                                        .shape = class_loss_shape,
                                        .forward = cross_entropy_forward,
                                        .backward = cross_entropy_backward,
+                                       .reads = {[X] = 1U << TARGET | 1U << WEIGHT},
                                        .optional = 1U << WEIGHT};
 
 const ls_op *const ls_class_loss_ops[] = {&nll_op, &cross_entropy_op, NULL};

@@ -126,8 +126,11 @@ static ls_status where_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-static const ls_op where_op = {
-    .name = "ls_where", .shape = where_shape, .forward = where_forward, .backward = where_backward};
+static const ls_op where_op = {.name = "ls_where",
+                               .shape = where_shape,
+                               .forward = where_forward,
+                               .backward = where_backward,
+                               .reads = {[WHERE_A] = 1U << WHERE_CONDITION, [WHERE_B] = 1U << WHERE_CONDITION}};
 
 ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b) {
     ls_tensor *const inputs[] = {a, b, condition};

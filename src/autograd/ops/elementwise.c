@@ -78,21 +78,29 @@ static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- rows ----------------------------------------------------------------------------------------------------- */
 
+enum { A = 1, B = 2 }; /* of .reads: the first input, the second */
+
 #define UNARY(name_, gradient_kernel, rule)                                                                            \
     {                                                                                                                  \
         .name = "ls_" #name_, .shape = ls_shape_as_input, .forward = ls_forward_map, .backward = (rule),               \
         .kernel = LS_KERNEL(name_), .kernel_backward = LS_KERNEL(gradient_kernel),                                     \
-        .saves_output = (rule) == backward_from_output                                                                 \
+        .saves_output = (rule) == backward_from_output, .reads = {                                                     \
+            (rule) == backward_from_input ? A : 0                                                                      \
+        }                                                                                                              \
     }
-#define BINARY(name_, rule, gradient_kernel)                                                                           \
+#define BINARY(name_, rule, gradient_kernel, ...)                                                                      \
     {                                                                                                                  \
         .name = "ls_" #name_, .shape = shape_binary, .forward = ls_forward_map, .backward = (rule),                    \
-        .kernel = LS_KERNEL(name_), .kernel_backward = LS_KERNEL(gradient_kernel)                                      \
+        .kernel = LS_KERNEL(name_), .kernel_backward = LS_KERNEL(gradient_kernel), .reads = {                          \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
     }
 #define NUMBER(name_, rule, gradient_kernel)                                                                           \
     {                                                                                                                  \
         .name = "ls_" #name_, .shape = ls_shape_as_input, .forward = ls_forward_map, .backward = (rule),               \
-        .kernel = LS_KERNEL(name_##_number), .kernel_backward = LS_KERNEL(gradient_kernel)                             \
+        .kernel = LS_KERNEL(name_##_number), .kernel_backward = LS_KERNEL(gradient_kernel), .reads = {                 \
+            (rule) == backward_from_input ? A : 0                                                                      \
+        }                                                                                                              \
     }
 
 static const ls_op neg_op = UNARY(neg, neg, backward_linear);
@@ -115,13 +123,13 @@ static const ls_op silu_op = UNARY(silu, silu_backward, backward_from_input);
 static const ls_op softplus_op = UNARY(softplus, softplus_backward, backward_from_input);
 static const ls_op clamp_op = UNARY(clamp, clamp_backward, backward_from_input);
 
-static const ls_op add_op = BINARY(add, add_backward, add);
-static const ls_op sub_op = BINARY(sub, sub_backward, sub);
-static const ls_op mul_op = BINARY(mul, mul_backward, mul);
-static const ls_op div_op = BINARY(div, div_backward, div_backward_divisor);
-static const ls_op pow_op = BINARY(pow, pow_backward, pow_backward_base);
-static const ls_op maximum_op = BINARY(maximum, extreme_backward, maximum_backward);
-static const ls_op minimum_op = BINARY(minimum, extreme_backward, minimum_backward);
+static const ls_op add_op = BINARY(add, add_backward, add, 0, 0);
+static const ls_op sub_op = BINARY(sub, sub_backward, sub, 0, 0);
+static const ls_op mul_op = BINARY(mul, mul_backward, mul, B, A);
+static const ls_op div_op = BINARY(div, div_backward, div_backward_divisor, B, A | B);
+static const ls_op pow_op = BINARY(pow, pow_backward, pow_backward_base, A | B, A | B);
+static const ls_op maximum_op = BINARY(maximum, extreme_backward, maximum_backward, A | B, A | B);
+static const ls_op minimum_op = BINARY(minimum, extreme_backward, minimum_backward, A | B, A | B);
 
 static const ls_op add_number_op = NUMBER(add, ls_backward_same, add_number);
 static const ls_op sub_number_op = NUMBER(sub, ls_backward_same, sub_number);

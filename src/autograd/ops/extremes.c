@@ -98,12 +98,14 @@ static const ls_op max_op = {.name = "ls_max",
                              .shape = extreme_shape,
                              .forward = extreme_forward,
                              .backward = extreme_backward,
+                             .reads = {1},
                              .kernel = LS_KERNEL(max),
                              .kernel_backward = LS_KERNEL(argmax)};
 static const ls_op min_op = {.name = "ls_min",
                              .shape = extreme_shape,
                              .forward = extreme_forward,
                              .backward = extreme_backward,
+                             .reads = {1},
                              .kernel = LS_KERNEL(min),
                              .kernel_backward = LS_KERNEL(argmin)};
 

@@ -107,6 +107,7 @@ static const ls_op index_select_op = {.name = "ls_index_select",
                                       .shape = select_shape,
                                       .forward = pick_forward,
                                       .backward = pick_backward,
+                                      .reads = {[X] = 1U << INDEX},
                                       .kernel = LS_KERNEL(index_select),
                                       .kernel_backward = LS_KERNEL(index_add)};
 
@@ -154,6 +155,7 @@ static const ls_op embedding_op = {.name = "ls_embedding",
                                    .shape = embedding_shape,
                                    .forward = embedding_forward,
                                    .backward = embedding_backward,
+                                   .reads = {[X] = 1U << INDEX},
                                    .kernel = LS_KERNEL(index_select),
                                    .kernel_backward = LS_KERNEL(index_add)};
 
@@ -183,6 +185,7 @@ static const ls_op take_along_op = {.name = "ls_take_along",
                                     .shape = take_along_shape,
                                     .forward = pick_forward,
                                     .backward = pick_backward,
+                                    .reads = {[X] = 1U << INDEX},
                                     .kernel = LS_KERNEL(take_along),
                                     .kernel_backward = LS_KERNEL(scatter_add)};
 

@@ -199,13 +199,17 @@ static ls_status linear_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-static const ls_op linear_op = {
-    .name = "ls_linear", .shape = linear_shape, .forward = linear_forward, .backward = linear_backward};
+static const ls_op linear_op = {.name = "ls_linear",
+                                .shape = linear_shape,
+                                .forward = linear_forward,
+                                .backward = linear_backward,
+                                .reads = {2, 1}};
 
 static const ls_op linear_relu_op = {.name = "ls_linear",
                                      .shape = linear_shape,
                                      .forward = linear_forward,
                                      .backward = linear_backward,
+                                     .reads = {2, 1},
                                      .saves_output = true};
 
 const ls_op *const ls_linear_ops[] = {&linear_op, &linear_relu_op, NULL};

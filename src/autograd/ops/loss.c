@@ -195,33 +195,43 @@ static ls_status kl_backward(ls_node *node, ls_tensor *gradient) {
 
 #define LOSS_RULES .shape = loss_shape, .forward = loss_forward
 
+enum { X = 1, TARGET = 2 }; /* of .reads */
+
 static const ls_op mse_op = {.name = "ls_mse_loss",
                              LOSS_RULES,
                              .backward = difference_backward,
+                             .reads = {X | TARGET, X | TARGET},
                              .kernel = LS_KERNEL(mse),
                              .kernel_backward = LS_KERNEL(mse_backward)};
 static const ls_op l1_op = {.name = "ls_l1_loss",
                             LOSS_RULES,
                             .backward = difference_backward,
+                            .reads = {X | TARGET, X | TARGET},
                             .kernel = LS_KERNEL(l1),
                             .kernel_backward = LS_KERNEL(l1_backward)};
 static const ls_op huber_op = {.name = "ls_huber_loss",
                                LOSS_RULES,
                                .backward = difference_backward,
+                               .reads = {X | TARGET, X | TARGET},
                                .kernel = LS_KERNEL(huber),
                                .kernel_backward = LS_KERNEL(huber_backward)};
 static const ls_op bce_op = {.name = "ls_bce_loss",
                              LOSS_RULES,
                              .backward = bce_backward,
+                             .reads = {X | TARGET, X},
                              .kernel = LS_KERNEL(bce),
                              .kernel_backward = LS_KERNEL(bce_backward)};
 static const ls_op bce_with_logits_op = {.name = "ls_bce_with_logits_loss",
                                          LOSS_RULES,
                                          .backward = logits_backward,
+                                         .reads = {X | TARGET, X},
                                          .kernel = LS_KERNEL(bce_with_logits),
                                          .kernel_backward = LS_KERNEL(bce_with_logits_backward)};
-static const ls_op kl_div_op = {
-    .name = "ls_kl_div_loss", LOSS_RULES, .backward = kl_backward, .kernel = LS_KERNEL(kl_div)};
+static const ls_op kl_div_op = {.name = "ls_kl_div_loss",
+                                LOSS_RULES,
+                                .backward = kl_backward,
+                                .reads = {TARGET, X | TARGET},
+                                .kernel = LS_KERNEL(kl_div)};
 
 const ls_op *const ls_loss_ops[] = {&mse_op, &l1_op, &huber_op, &bce_op, &bce_with_logits_op, &kl_div_op, NULL};
 

@@ -259,8 +259,11 @@ static ls_status matmul_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-static const ls_op matmul_op = {
-    .name = "ls_matmul", .shape = matmul_shape, .forward = matmul_forward, .backward = matmul_backward};
+static const ls_op matmul_op = {.name = "ls_matmul",
+                                .shape = matmul_shape,
+                                .forward = matmul_forward,
+                                .backward = matmul_backward,
+                                .reads = {2, 1}};
 
 const ls_op *const ls_matmul_ops[] = {&matmul_op, NULL};
 

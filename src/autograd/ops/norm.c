@@ -82,6 +82,7 @@ static const ls_op layer_norm_op = {.name = "ls_layer_norm",
                                     .shape = ls_shape_as_input,
                                     .forward = layer_norm_forward,
                                     .backward = layer_norm_backward,
+                                    .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
                                     .optional = 1U << WEIGHT | 1U << BIAS};
 
 /* Whether `part` (may be NULL) has the last `axes` sizes of x. */
@@ -165,11 +166,13 @@ static ls_status batch_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, batch_norm_rule);
 }
 
-static const ls_op batch_norm_op = {.name = "ls_batch_norm",
-                                    .shape = ls_shape_as_input,
-                                    .forward = batch_norm_forward,
-                                    .backward = batch_norm_backward,
-                                    .optional = 1U << WEIGHT | 1U << BIAS};
+static const ls_op batch_norm_op = {
+    .name = "ls_batch_norm",
+    .shape = ls_shape_as_input,
+    .forward = batch_norm_forward,
+    .backward = batch_norm_backward,
+    .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
+    .optional = 1U << WEIGHT | 1U << BIAS};
 
 const ls_op *const ls_norm_ops[] = {&layer_norm_op, &batch_norm_op, NULL};
 
@@ -231,6 +234,7 @@ static ls_status move_running(ls_tensor *running, const ls_tensor *present, doub
     const ls_kernels *kernels = ls_kernels_of(running);
     ls_stream *stream = ls_stream_of(running);
     const ls_dtype dtype = (ls_dtype)running->dtype;
+    ls_tensor_changed(running, batch_norm_op.name);
     LS_TRY(kernels->scale(stream, dtype, running->count, 1.0 - momentum, running->data));
     return kernels->axpy(stream, dtype, running->count, momentum * correction, present->data, running->data);
 }

@@ -189,6 +189,7 @@ static const ls_op prod_op = {.name = "ls_prod",
                               .shape = ls_reduce_shape,
                               .forward = reduce_forward,
                               .backward = prod_backward,
+                              .reads = {1},
                               .kernel = LS_KERNEL(prod)};
 
 /* Sums and products of integers and bools are i64, as in PyTorch. */

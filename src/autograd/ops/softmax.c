@@ -156,6 +156,7 @@ static const ls_op logsumexp_op = {.name = "ls_logsumexp",
                                    .shape = logsumexp_shape,
                                    .forward = logsumexp_forward,
                                    .backward = logsumexp_backward,
+                                   .reads = {1},
                                    .saves_output = true};
 
 const ls_op *const ls_softmax_ops[] = {&softmax_op, &log_softmax_op, &logsumexp_op, NULL};

@@ -59,7 +59,7 @@ static ls_status var_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_op var_op = {
-    .name = "ls_var", .shape = ls_reduce_shape, .forward = var_forward, .backward = var_backward};
+    .name = "ls_var", .shape = ls_reduce_shape, .forward = var_forward, .backward = var_backward, .reads = {1}};
 
 ls_tensor *ls_var(ls_tensor *x) {
     return ls_reduce_real(&var_op, x, LS_ALL_AXES, false, 1);
@@ -203,19 +203,24 @@ static ls_status norm_inf_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 static const ls_op norm_1_op = {
-    .name = "ls_norm", .shape = ls_reduce_shape, .forward = norm_1_forward, .backward = norm_1_backward};
+    .name = "ls_norm", .shape = ls_reduce_shape, .forward = norm_1_forward, .backward = norm_1_backward, .reads = {1}};
 static const ls_op norm_2_op = {.name = "ls_norm",
                                 .shape = ls_reduce_shape,
                                 .forward = norm_2_forward,
                                 .backward = norm_2_backward,
+                                .reads = {1},
                                 .saves_output = true};
 static const ls_op norm_p_op = {.name = "ls_norm",
                                 .shape = ls_reduce_shape,
                                 .forward = norm_p_forward,
                                 .backward = norm_p_backward,
+                                .reads = {1},
                                 .saves_output = true};
-static const ls_op norm_inf_op = {
-    .name = "ls_norm", .shape = norm_inf_shape, .forward = norm_inf_forward, .backward = norm_inf_backward};
+static const ls_op norm_inf_op = {.name = "ls_norm",
+                                  .shape = norm_inf_shape,
+                                  .forward = norm_inf_forward,
+                                  .backward = norm_inf_backward,
+                                  .reads = {1}};
 
 ls_tensor *ls_norm(ls_tensor *x) {
     return ls_reduce_real(&norm_2_op, x, LS_ALL_AXES, false, 2);
