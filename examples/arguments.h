@@ -88,8 +88,8 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
         } else if (i + 1 == argc || !argument_store(option, argv[i + 1])) {
             static const char *const wants[] = {"a whole number from 0 to 2147483647",
                                                 "a whole number from 1 to 2147483647", "a number above 0", "a text"};
-            fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], i + 1 < argc ? argv[i + 1] : "(nothing)",
-                    wants[option->kind]);
+            const char *given = i + 1 == argc ? "(nothing)" : argv[i + 1][0] == '\0' ? "''" : argv[i + 1];
+            fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], given, wants[option->kind]);
             exit(2);
         } else {
             i++;

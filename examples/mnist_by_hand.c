@@ -25,7 +25,7 @@ static const argument options[] = {
     {"--world-size", ARGUMENT_COUNT, &world_size, "number of ranks (0: one, alone)"},
     {"--rank", ARGUMENT_COUNT, &rank, "of this process, from 0"},
     {"--host", ARGUMENT_TEXT, &host, "address of rank 0 (127.0.0.1)"},
-    {"--port", ARGUMENT_COUNT, &port, "where rank 0 listens (29500)"},
+    {"--port", ARGUMENT_SIZE, &port, "where rank 0 listens (29500)"},
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (3)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cli/bench.h"
 #include "comm/comm.h"
+#include "comm/store.h"
 
 /*
  * Calls shorter than GROUP_SECONDS are timed several at a time, else the clock is what one measures. Without
@@ -262,7 +263,7 @@ ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong) {
     const ls_init_options options = {.backend = plan->backend};
     ls_comm *comm = ls_init(&options);
     if (comm == NULL) {
-        return ls_error_status();
+        return ls_fail_in("lockstep bench");
     }
     ls_status status = bench_sizes(plan, comm, wrong);
     if (status == LS_OK) {

@@ -17,6 +17,7 @@ typedef struct backend_row {
     int ranks;                         /* of its self-test */
     const char *library;               /* that it needs; NULL: none */
     const char *package;               /* Debian's, that brings it */
+    const char *absence;               /* why no module of it can be here; NULL: one may */
     void (*report)(ls_report *report); /* NULL: check_backend does it */
 } backend_row;
 
@@ -25,7 +26,7 @@ static const backend_row backends[] = {
     {.name = "shm", .ranks = 2},
     {.name = "mpi", .report = ls_doctor_mpi},
     {.name = "gloo", .ranks = 2, .library = "libgloo.so.0", .package = "libgloo0"},
-    {.name = "nccl", .ranks = 2, .library = "libnccl.so.2", .package = "libnccl2, from NVIDIA's repository"},
+    {.name = "nccl", .ranks = 2, .absence = "this version of Lockstep has none"},
 };
 
 /* ---- self-test ------------------------------------------------------------------------------------------------- */
@@ -119,7 +120,9 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 /* ---- what is there --------------------------------------------------------------------------------------------- */
 
 static void explain_absence(const backend_row *row, const void *library, char *reason, size_t capacity) {
-    if (library == NULL && row->library != NULL) {
+    if (row->absence != NULL) {
+        snprintf(reason, capacity, "%s", row->absence);
+    } else if (library == NULL && row->library != NULL) {
         snprintf(reason, capacity, "%s is not installed: install %s", row->library, row->package);
     } else {
         snprintf(reason, capacity, "%s%s", library != NULL ? "its library is installed, but " : "", ls_error_message());

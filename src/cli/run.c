@@ -103,6 +103,10 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
         }
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: cannot read it: %s", path, strerror(reason));
     }
+    if (S_ISDIR(about.st_mode)) { /* chmod, which is advised below, would do it no good */
+        fclose(file);
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: this is a folder", path);
+    }
     const bool read = fgets(key, KEY_TEXT, file) != NULL;
     const bool whole = read && (strchr(key, '\n') != NULL || fgetc(file) == EOF);
     fclose(file);

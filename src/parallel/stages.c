@@ -150,6 +150,9 @@ static ls_module *take_layers(ls_module *model, int begin, int end) {
 }
 
 static ls_status check(const ls_module *model, const ls_comm *comm) {
+    if (model == NULL && ls_error_status() != LS_OK) { /* whoever should have made it has said why there is none */
+        return ls_error_status();
+    }
     if (comm == NULL || model == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "communicator");
     }

@@ -238,6 +238,13 @@ check "mpi:// with a backend that it has not: refused" says out 'backend "mpi" o
 PMI_RANK=2 PMI_SIZE=2 ./alone >out 2>err
 check "a rank outside its world: refused" says out "PMI_RANK=2 must be from 0 to 1"
 
+if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
+    launch run -n 2 "$LS_BUILD/examples/ring" </dev/null
+    check "backend mpi under another launcher: refused" is "$status" 1
+    check "backend mpi under another launcher: says so, once" \
+        is "$(grep -c 'ring: ls_init: .*MPI says that this process is alone, but the job has 2 ranks' err) $(wc -l <err)" "1 1"
+fi
+
 if [ ${#missing[@]} != 0 ]; then
     printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"
     check "nothing is left running" nobody_soon

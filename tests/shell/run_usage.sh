@@ -36,6 +36,8 @@ refuses "an option of the program's" 2 "unknown option --epochs; options of PROG
 refuses "as mpirun calls it" 2 "unknown option -np; did you mean -n?" run -np 2 ./trainer
 refuses "a meeting place for one machine" 2 "--rendezvous needs --nnodes" run -n 2 --rendezvous here:29500 ./trainer
 refuses "a key for one machine" 2 "--key-file needs --nnodes" run -n 2 --key-file job.key ./trainer
+refuses "a folder for a key" 2 "--key-file ./folder: this is a folder" run --nnodes 2 --node-rank 0 \
+    --rendezvous 127.0.0.1:1 --key-file ./folder ./trainer
 refuses "a letter that is no option" 2 "unknown option -x" run -x ./trainer
 refuses "a value for a flag" 2 "--no-bind=2: this option takes no value" run --no-bind=2 ./trainer
 refuses "no command" 2 "no command given"

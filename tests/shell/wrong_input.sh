@@ -67,6 +67,21 @@ refuses "a label that is no class" "target.* is 10, but there are 10 classes" --
 refuses "a folder that cannot be made" "--save: cannot make the folder /proc/no: " --data good --save /proc/no
 refuses "a file where results should go" "--save: cannot write to the folder /dev/null: " --data good --save /dev/null
 
+# ---- the environment ----
+# misread VARIABLE=VALUE SENTENCE
+misread() {
+    LS_TEST_MARK=$mark env "$1" "$lockstep" run -n 2 "$LS_BUILD/examples/ring" >out 2>err </dev/null
+    check "$1: exit status 1" is $? 1
+    check "$1: one sentence" is "$(sed 's/ (rank [01], exit status 1)$//' err)" "ring: ls_init: $2"
+    check "$1: no results" is "$(cat out)" ""
+}
+misread LOCKSTEP_TIMEOUT=soon "LOCKSTEP_TIMEOUT=soon is not a positive number of seconds"
+misread LOCKSTEP_BACKEND=../shm '"../shm" is no name of a backend'
+misread LOCKSTEP_BACKEND=self 'backend "self" carries a world of one, this one has 2 ranks'
+misread LOCKSTEP_SHM_ALGORITHM=whole=1T \
+    "LOCKSTEP_SHM_ALGORITHM: whole: '1T' is no size; sizes are bytes like 0, 4096 or 64K"
+nothing_left "the environment"
+
 # ---- the launcher ----
 launch run -n 0 "$train" </dev/null
 check "-n 0: exit status 2 and one sentence" is "$status $(cat err)" \

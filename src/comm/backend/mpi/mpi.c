@@ -120,6 +120,13 @@ static ls_status check_place(const ls_join *join) {
     int size = 0;
     MPI_Comm_rank(ls_mpi_wire_of_world()->comm, &rank);
     MPI_Comm_size(ls_mpi_wire_of_world()->comm, &size);
+    if (size == 1 && join->size > 1) { /* the same words on all ranks */
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_comm_open: MPI says that this process is alone, but the job has %d ranks: backend \"mpi\" "
+                       "needs ranks that mpirun (or srun) started, of the MPI library that Lockstep's module was built "
+                       "with",
+                       join->size);
+    }
     if (rank != join->rank || size != join->size) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "ls_comm_open: this process is rank %d of %d, but MPI says rank %d of %d: backend \"mpi\" needs "
