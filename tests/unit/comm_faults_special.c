@@ -182,19 +182,20 @@ static void nobody_can_send_it(void **state) {
  */
 
 static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
-    (void)argument;
+    const bool by_message = *(const bool *)argument;
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    if (rank == 1) {
-        usleep(300000); /* the other waits meanwhile, and both are stopped */
+    for (int i = 0; i < 6 && rank == 1; i++) {
+        usleep(50000); /* the other waits meanwhile, and both are stopped; afterwards it still has to wait */
     }
-    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    LS_MUST(!by_message ? ls_comm_barrier(world, NULL) == LS_OK
+            : rank == 1 ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
+                        : ls_comm_recv(world, in, 1, LS_F32, 1, 0, NULL) == LS_OK);
     return NULL;
 }
 
-static void a_stopped_job_goes_on(void **state) {
-    (void)state;
+static void stop_and_resume(bool by_message) {
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, NULL);
+    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, &by_message);
     usleep(150000);
     kill(forks.processes[1], SIGSTOP);
     kill(forks.processes[0], SIGSTOP);
@@ -204,6 +205,12 @@ static void a_stopped_job_goes_on(void **state) {
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
+}
+
+static void a_stopped_job_goes_on(void **state) {
+    (void)state;
+    stop_and_resume(false);
+    stop_and_resume(true);
 }
 
 /* ---- children of a rank do not vouch for it -------------------------------------------------------------------------

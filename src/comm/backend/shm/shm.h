@@ -30,6 +30,8 @@
  * so that its line can be claimed at once without a tug-of-war. */
 #define LS_SHM_CELLS 4
 
+#define LS_SHM_STOPPED_NS ((uint64_t)1000000000)
+
 /* What one rank publishes with one step. The payload's first bytes share the cache line of the step. */
 typedef struct ls_shm_cell {
     _Alignas(128) _Atomic uint64_t step;
@@ -222,6 +224,13 @@ typedef bool ls_shm_condition(ls_shm *shm, const void *context);
 
 /* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or `met` says so. */
 ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context);
+
+/* For who waits and looks again and again, `*last` at last: a look that comes so late was one of a process that was
+ * stopped, and that time counts against nobody. `*since` is when the wait began. */
+static inline void ls_shm_skip_stop(uint64_t *last, uint64_t now, uint64_t *since) {
+    *since += now - *last > LS_SHM_STOPPED_NS ? now - *last : 0;
+    *last = now;
+}
 
 /* Makes this thread's error that of all ranks, unless another rank was first. Returns what now holds. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status);

@@ -14,7 +14,6 @@
 #define SPIN_NS         ((uint64_t)100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
 #define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
-#define STOPPED_NS      ((uint64_t)1000000000) /* a nap this long is a stopped job: its time counts against nobody */
 #define LONG_SPIN_EVERY 64
 #define PAUSES_PER_LOOK 64 /* between looks at the clock */
 #define YIELDS          16
@@ -296,10 +295,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
     uint64_t last = asleep;
     while (!ls_shm_ready(shm)) {
         const uint64_t now = ls_clock_ns();
-        if (now - last > STOPPED_NS) {
-            shm->since_ns += now - last;
-        }
-        last = now;
+        ls_shm_skip_stop(&last, now, &shm->since_ns);
         LS_TRY(look(shm, now));
         LS_TRY(ls_shm_nap(shm, step_is_ready, NULL));
     }
