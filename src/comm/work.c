@@ -219,10 +219,10 @@ ls_status ls_work_wait(ls_work *work) {
     if (work == NULL) {
         return LS_OK;
     }
-    const uint64_t began = work->finished ? 0 : ls_trace_now();
     if (work->comm != NULL) {
         ls_comm_use(work->comm);
     }
+    const uint64_t began = work->finished ? 0 : ls_trace_now();
     while (!work->finished) {
         (void)move(work, true);
     }
