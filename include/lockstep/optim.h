@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
 
+#include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
 #ifdef __cplusplus
@@ -148,6 +149,29 @@ LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure c
                                            double *loss) LS_WARN_UNUSED;
 /** Forgets the gradients of all parameters of all groups. */
 LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
+/**
+ * What the optimizer remembers from step to step, as named tensors, to be saved beside the parameters. They are lent,
+ * and are the memory that it works with: good until it next steps, is given a group or a state, is asked again or is
+ * freed. Words are PyTorch's. "param_groups.0.lr" (f64) of each group; behind each parameter's name in the model that
+ * the optimizer was made for (behind its number, counted over all groups, where groups were added) "step" (i64) and
+ * momentum_buffer (ls_sgd, ls_rmsprop), exp_avg, exp_avg_sq, max_exp_avg_sq (ls_adam, ls_adamw), square_avg, grad_avg
+ * (ls_rmsprop), sum (ls_adagrad): "0.weight.exp_avg". ls_lbfgs and ls_conjugate_gradient have vectors of all
+ * parameters, each of which begins at a multiple of 64 bytes: d, prev_flat_grad, and, the oldest first, old_stps.0,
+ * old_dirs.0.
+ */
+LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
+/**
+ * Has the optimizer remember what one of the same kind, options and parameters did, copied from the tensors: with the
+ * parameters of that time it goes on as that one would have, bit by bit. The names, shapes and dtypes must be exactly
+ * those that it can have; otherwise nothing is changed and the error names the first difference.
+ */
+LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
+/** Writes ls_optimizer_state as a safetensors file, as ls_safetensors_save does. */
+LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
+                                   const char *const *metadata) LS_WARN_UNUSED;
+/** ls_optimizer_set_state from a safetensors file. */
+LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;
+
 /** Frees it; the parameters stay. NULL is allowed. */
 LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 

@@ -2,8 +2,9 @@
 
 #include "optim/optimizer.h"
 
-static int adagrad_state_count(const ls_optimizer *optimizer) {
+static int adagrad_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
     (void)optimizer;
+    words[0] = "sum";
     return 1;
 }
 
@@ -28,10 +29,8 @@ static ls_status adagrad_step(const ls_optimizer *optimizer, const ls_kernels *k
 }
 
 ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adagrad",
-                                           .state_count = adagrad_state_count,
-                                           .state_start = adagrad_state_start,
-                                           .step = adagrad_step};
+    static const ls_optimizer_type type = {
+        .name = "ls_adagrad", .states = adagrad_states, .state_start = adagrad_state_start, .step = adagrad_step};
     ls_adagrad_options given = options != NULL ? *options : (ls_adagrad_options){0};
     given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-10;
     if (ls_option_within("ls_adagrad", "learning_rate_decay", given.learning_rate_decay, 0, INFINITY) != LS_OK ||

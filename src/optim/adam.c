@@ -2,7 +2,10 @@
 
 #include "optim/optimizer.h"
 
-static int adam_state_count(const ls_optimizer *optimizer) {
+static int adam_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
+    words[0] = "exp_avg";
+    words[1] = "exp_avg_sq";
+    words[2] = "max_exp_avg_sq";
     return optimizer->options.adam.amsgrad ? 3 : 2;
 }
 
@@ -52,11 +55,11 @@ static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, b
 }
 
 ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adam", .state_count = adam_state_count, .step = adam_step};
+    static const ls_optimizer_type type = {.name = "ls_adam", .states = adam_states, .step = adam_step};
     return adam_new("ls_adam", &type, false, model, options);
 }
 
 ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adamw", .state_count = adam_state_count, .step = adam_step};
+    static const ls_optimizer_type type = {.name = "ls_adamw", .states = adam_states, .step = adam_step};
     return adam_new("ls_adamw", &type, true, model, options);
 }

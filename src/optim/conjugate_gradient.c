@@ -71,6 +71,12 @@ static ls_status conjugate_gradient_step(ls_optimizer *optimizer, ls_closure clo
     return ls_descend(optimizer, &limits, direct, closure, argument, loss);
 }
 
+static ls_status conjugate_gradient_make_room(const char *call, ls_optimizer *optimizer, const ls_named *given,
+                                              int count) {
+    (void)call;
+    return ls_descent_make_room(optimizer, true, given, count);
+}
+
 static void conjugate_gradient_forget(ls_optimizer *optimizer) {
     ls_descent_free(optimizer->descent);
 }
@@ -79,6 +85,8 @@ ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradien
     static const ls_optimizer_type type = {.name = "ls_conjugate_gradient",
                                            .step_closure = conjugate_gradient_step,
                                            .check_group = ls_descent_check_group,
+                                           .list = ls_descent_list,
+                                           .make_room = conjugate_gradient_make_room,
                                            .forget = conjugate_gradient_forget};
     ls_conjugate_gradient_options given = options != NULL ? *options : (ls_conjugate_gradient_options){0};
     if (given.formula != LS_POLAK_RIBIERE && given.formula != LS_FLETCHER_REEVES) {

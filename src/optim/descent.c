@@ -167,6 +167,36 @@ static ls_status begin(ls_optimizer *optimizer, bool searches) {
     return LS_OK;
 }
 
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+ls_shape ls_vector_shape(const ls_descent *descent) {
+    return LS_SHAPE(descent->count);
+}
+
+ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list) {
+    ls_descent *descent = optimizer->descent;
+    if (descent == NULL || descent->iterations == 0) {
+        return LS_OK;
+    }
+    const ls_shape vector = ls_vector_shape(descent);
+    LS_TRY(ls_state_add(list, "", "n_iter", LS_SCALAR, LS_I64, &descent->iterations));
+    LS_TRY(ls_state_add(list, "", "restarted", LS_SCALAR, LS_I64, &descent->restarted));
+    LS_TRY(ls_state_add(list, "", "t", LS_SCALAR, LS_F64, &descent->step));
+    LS_TRY(ls_state_add(list, "", "slope", LS_SCALAR, LS_F64, &descent->slope));
+    LS_TRY(ls_state_add(list, "", "d", vector, descent->dtype, descent->direction));
+    return ls_state_add(list, "", "prev_flat_grad", vector, descent->dtype, descent->previous_gradient);
+}
+
+ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count) {
+    const bool has_parameters = optimizer->group_count > 0 && optimizer->groups[0].count > 0;
+    if (!has_parameters || ls_state_find(given, count, "n_iter") == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(begin(optimizer, searches));
+    optimizer->descent->iterations = 1; /* some; how many is among what is given */
+    return LS_OK;
+}
+
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {

@@ -62,6 +62,15 @@ ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *
 /* Checks a method's public limits and sets those that are zero; max_evaluations to so many per iteration. */
 ls_status ls_descent_limits(const char *call, double evaluations, int *max_iterations, int *max_evaluations,
                             double *tolerance_gradient, double *tolerance_change);
+/*
+ * The type's `list` and `make_room`, as far as all methods are alike. What is not listed is found anew at the beginning
+ * of a step. There is nothing to list before the first direction, and no room is made for the state of such a time.
+ */
+ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list);
+ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count);
+/* The shape of a vector. */
+ls_shape ls_vector_shape(const ls_descent *descent);
+
 /* Frees the vectors; `memory` is the method's to free before. NULL is allowed. */
 void ls_descent_free(ls_descent *descent);
 

@@ -3,6 +3,8 @@
  * kept, first steps and limits are PyTorch's.
  */
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "optim/descent.h"
@@ -122,6 +124,56 @@ static ls_status lbfgs_step(ls_optimizer *optimizer, ls_closure closure, void *a
     return ls_descend(optimizer, &limits, direct, closure, argument, loss);
 }
 
+static ls_status lbfgs_list(ls_optimizer *optimizer, ls_state_list *list) {
+    LS_TRY(ls_descent_list(optimizer, list));
+    history *past = optimizer->descent != NULL ? optimizer->descent->memory : NULL;
+    if (past == NULL) {
+        return LS_OK;
+    }
+    const ls_shape vector = ls_vector_shape(optimizer->descent);
+    const ls_dtype dtype = optimizer->descent->dtype;
+    LS_TRY(ls_state_add(list, "", "H_diag", LS_SCALAR, LS_F64, &past->scale));
+    for (int k = 0; k < past->used; k++) {
+        pair *each = pair_at(past, k);
+        char number[16];
+        snprintf(number, sizeof number, "%d", k);
+        LS_TRY(ls_state_add(list, "old_stps", number, vector, dtype, each->move));
+        LS_TRY(ls_state_add(list, "old_dirs", number, vector, dtype, each->change));
+        LS_TRY(ls_state_add(list, "ro", number, LS_SCALAR, LS_F64, &each->inverse));
+    }
+    return LS_OK;
+}
+
+/* Room for as many pairs as there are moves among what is given. */
+static ls_status lbfgs_make_room(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
+    const int capacity = optimizer->options.lbfgs.history_size;
+    LS_TRY(ls_descent_make_room(optimizer, optimizer->options.lbfgs.strong_wolfe, given, count));
+    ls_descent *descent = optimizer->descent;
+    if (descent == NULL) {
+        return LS_OK;
+    }
+    history *past = descent->memory = history_new(optimizer->type->name, capacity);
+    if (past == NULL) {
+        return ls_error_status();
+    }
+    for (int i = 0; i < count; i++) {
+        if (strncmp(given[i].name, "old_stps.", 9) != 0) {
+            continue;
+        }
+        if (past->used == capacity) {
+            return ls_fail(LS_ERR_SHAPE, "%s: there are more steps in it than the history_size %d of this ls_lbfgs",
+                           call, capacity);
+        }
+        pair *each = &past->pairs[past->used++];
+        each->move = ls_vector_new(descent);
+        each->change = each->move != NULL ? ls_vector_new(descent) : NULL;
+        if (each->change == NULL) {
+            return ls_error_status();
+        }
+    }
+    return LS_OK;
+}
+
 static void lbfgs_forget(ls_optimizer *optimizer) {
     history *past = optimizer->descent != NULL ? optimizer->descent->memory : NULL;
     for (int i = 0; past != NULL && i < past->capacity; i++) {
@@ -133,8 +185,12 @@ static void lbfgs_forget(ls_optimizer *optimizer) {
 }
 
 ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
-    static const ls_optimizer_type type = {
-        .name = "ls_lbfgs", .step_closure = lbfgs_step, .check_group = ls_descent_check_group, .forget = lbfgs_forget};
+    static const ls_optimizer_type type = {.name = "ls_lbfgs",
+                                           .step_closure = lbfgs_step,
+                                           .check_group = ls_descent_check_group,
+                                           .list = lbfgs_list,
+                                           .make_room = lbfgs_make_room,
+                                           .forget = lbfgs_forget};
     ls_lbfgs_options given = options != NULL ? *options : (ls_lbfgs_options){0};
     given.history_size = given.history_size != 0 ? given.history_size : 100;
     if (ls_option_within("ls_lbfgs", "history_size", given.history_size, 1, 1e6) != LS_OK ||

@@ -49,7 +49,8 @@ static void fill_state(void *state, ls_dtype dtype, int64_t count, double value)
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
     const size_t bytes = group->bytes;
-    const int states = optimizer->type->state_count != NULL ? optimizer->type->state_count(optimizer) : 0;
+    const char *words[LS_OPTIMIZER_STATES];
+    const int states = optimizer->type->states != NULL ? optimizer->type->states(optimizer, words) : 0;
     const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
     for (int k = 0; k < states; k++) {
         group->state[k] = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
@@ -182,6 +183,7 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
         return NULL;
     }
     *optimizer = *initial;
+    optimizer->model = model;
     if (model != NULL && add_model(optimizer, model) != LS_OK) {
         ls_optimizer_free(optimizer);
         return NULL;
@@ -199,6 +201,7 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     for (int g = 0; g < optimizer->group_count; g++) {
         group_free(&optimizer->groups[g]);
     }
+    ls_state_forget(&optimizer->lent);
     ls_free(optimizer->groups);
     ls_free(optimizer);
 }

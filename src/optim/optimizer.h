@@ -26,10 +26,18 @@ typedef struct ls_run {
 
 typedef struct ls_group ls_group;
 
+/* Named tensors over what an optimizer remembers. */
+typedef struct ls_state_list {
+    ls_named *items;
+    char **names; /* of the items */
+    int count;
+    int capacity;
+} ls_state_list;
+
 typedef struct ls_optimizer_type {
     const char *name; /* as in messages: "ls_sgd" */
-    /* How many state buffers a run needs, under these options. */
-    int (*state_count)(const ls_optimizer *optimizer);
+    /* How many state buffers a run needs, under these options, and the words that PyTorch has for them. */
+    int (*states)(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]);
     /* What they hold before the first step. */
     double (*state_start)(const ls_optimizer *optimizer);
     ls_status (*step)(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream, const ls_run *run,
@@ -39,6 +47,10 @@ typedef struct ls_optimizer_type {
     ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
     /* Refuses a group, not yet among the optimizer's, that the method cannot work on. */
     ls_status (*check_group)(const ls_optimizer *optimizer, const ls_group *group);
+    /* Adds what the method remembers in optimizer->descent. */
+    ls_status (*list)(ls_optimizer *optimizer, ls_state_list *list);
+    /* Makes optimizer->descent such that `list` will add tensors like those given, if they can be its own. */
+    ls_status (*make_room)(const char *call, ls_optimizer *optimizer, const ls_named *given, int count);
     /* Frees what the method remembers. */
     void (*forget)(ls_optimizer *optimizer);
 } ls_optimizer_type;
@@ -74,6 +86,8 @@ struct ls_optimizer {
     double weight_decay;
     ls_group *groups;
     int group_count;
+    const ls_module *model;     /* lent, for names; NULL when groups were added by hand */
+    ls_state_list lent;         /* what ls_optimizer_state gave last */
     struct ls_descent *descent; /* what a method that evaluates the loss remembers; NULL before its first step */
 };
 
@@ -84,6 +98,14 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
 /* Evaluates the loss as ls_closure says. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
+
+/* Adds the memory as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
+ls_status ls_state_add(ls_state_list *list, const char *owner, const char *word, ls_shape shape, ls_dtype dtype,
+                       void *memory);
+/* The tensor of that name; NULL when there is none. */
+const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
+/* Frees the list. */
+void ls_state_forget(ls_state_list *list);
 
 /* Checks that an option lies in [low, high]; the message names call and option. */
 ls_status ls_option_within(const char *call, const char *option, double value, double low, double high);

@@ -4,9 +4,17 @@
 
 /* State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: that average if both are
  * there. */
-static int rmsprop_state_count(const ls_optimizer *optimizer) {
+static int rmsprop_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
     const ls_rmsprop_options *options = &optimizer->options.rmsprop;
-    return 1 + (options->momentum > 0) + options->centered;
+    int count = 0;
+    words[count++] = "square_avg";
+    if (options->momentum > 0) {
+        words[count++] = "momentum_buffer";
+    }
+    if (options->centered) {
+        words[count++] = "grad_avg";
+    }
+    return count;
 }
 
 static ls_status rmsprop_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
@@ -30,8 +38,7 @@ static ls_status rmsprop_step(const ls_optimizer *optimizer, const ls_kernels *k
 }
 
 ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
-    static const ls_optimizer_type type = {
-        .name = "ls_rmsprop", .state_count = rmsprop_state_count, .step = rmsprop_step};
+    static const ls_optimizer_type type = {.name = "ls_rmsprop", .states = rmsprop_states, .step = rmsprop_step};
     ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
     given.alpha = given.alpha != 0 ? given.alpha : 0.99;
     given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-8;

@@ -2,7 +2,8 @@
 
 #include "optim/optimizer.h"
 
-static int sgd_state_count(const ls_optimizer *optimizer) {
+static int sgd_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
+    words[0] = "momentum_buffer";
     return optimizer->options.sgd.momentum > 0 ? 1 : 0;
 }
 
@@ -25,7 +26,7 @@ static ls_status sgd_step(const ls_optimizer *optimizer, const ls_kernels *kerne
 }
 
 ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_sgd", .state_count = sgd_state_count, .step = sgd_step};
+    static const ls_optimizer_type type = {.name = "ls_sgd", .states = sgd_states, .step = sgd_step};
     const ls_sgd_options given = options != NULL ? *options : (ls_sgd_options){0};
     if (ls_option_within("ls_sgd", "momentum", given.momentum, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_sgd", "dampening", given.dampening, 0, INFINITY) != LS_OK) {

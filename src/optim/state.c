@@ -1,0 +1,222 @@
+/*
+ * What an optimizer remembers, as named tensors over the memory it works with, and back. Names are PyTorch's words
+ * behind the parameter's name.
+ */
+#include <lockstep/formats.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "optim/optimizer.h"
+#include "tensor/scope.h"
+
+void ls_state_forget(ls_state_list *list) {
+    for (int i = 0; i < list->count; i++) {
+        ls_tensor_drop(list->items[i].tensor);
+        ls_free(list->names[i]);
+    }
+    ls_free(list->items);
+    ls_free(list->names);
+    *list = (ls_state_list){0};
+}
+
+static ls_status make_room(ls_state_list *list) {
+    if (list->count < list->capacity) {
+        return LS_OK;
+    }
+    const int capacity = list->capacity > 0 ? 2 * list->capacity : 16;
+    ls_named *items =
+        ls_reallocate(list->items, (size_t)list->capacity * sizeof *items, (size_t)capacity * sizeof *items);
+    list->items = items != NULL ? items : list->items;
+    char **names = ls_reallocate(list->names, (size_t)list->capacity * sizeof *names, (size_t)capacity * sizeof *names);
+    list->names = names != NULL ? names : list->names;
+    if (items == NULL || names == NULL) {
+        return ls_fail_memory("ls_optimizer_state", (size_t)capacity * (sizeof *items + sizeof *names));
+    }
+    list->capacity = capacity;
+    return LS_OK;
+}
+
+ls_status ls_state_add(ls_state_list *list, const char *owner, const char *word, ls_shape shape, ls_dtype dtype,
+                       void *memory) {
+    LS_TRY(make_room(list));
+    const size_t length = strlen(owner) + 1 + strlen(word) + 1;
+    char *name = ls_allocate(length);
+    if (name == NULL) {
+        return ls_fail_memory("ls_optimizer_state", length);
+    }
+    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word);
+    ls_tensor *tensor = ls_tensor_take(ls_from_memory(shape, dtype, memory, NULL, NULL));
+    if (tensor == NULL) {
+        ls_free(name);
+        return ls_error_status();
+    }
+    tensor->scope = &ls_nowhere; /* lent: releasing it does nothing */
+    list->names[list->count] = name;
+    list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
+    return LS_OK;
+}
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+/* The name that the model has for the parameter; else its number, as text in `room`. */
+static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor *parameter, int number,
+                                  char room[16]) {
+    const int count = optimizer->model != NULL ? ls_module_parameter_count(optimizer->model) : 0;
+    for (int i = 0; i < count; i++) {
+        if (ls_module_parameter(optimizer->model, i) == parameter) {
+            return ls_module_parameter_name(optimizer->model, i);
+        }
+    }
+    snprintf(room, 16, "%d", number);
+    return room;
+}
+
+static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group, ls_slot *slot, int number,
+                           ls_state_list *list) {
+    const char *words[LS_OPTIMIZER_STATES];
+    const int states = optimizer->type->states(optimizer, words);
+    const ls_tensor *parameter = slot->parameter;
+    char room[16];
+    const char *name = parameter_name(optimizer, parameter, number, room);
+    for (int k = 0; k < states; k++) {
+        LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype,
+                            group->state[k] + slot->offset));
+    }
+    return ls_state_add(list, name, "step", LS_SCALAR, LS_I64, &slot->t);
+}
+
+static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
+    int number = 0;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        ls_group *group = &optimizer->groups[g];
+        char owner[32];
+        snprintf(owner, sizeof owner, "param_groups.%d", g);
+        LS_TRY(ls_state_add(list, owner, "lr", LS_SCALAR, LS_F64, &group->learning_rate));
+        for (int i = 0; optimizer->type->states != NULL && i < group->count; i++) {
+            LS_TRY(list_slot(optimizer, group, &group->slots[i], number++, list));
+        }
+    }
+    return optimizer->type->list != NULL ? optimizer->type->list(optimizer, list) : LS_OK;
+}
+
+ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) {
+    if (optimizer == NULL || tensors == NULL || count == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_state: an argument is NULL");
+    }
+    ls_state_forget(&optimizer->lent);
+    LS_TRY(list_all(optimizer, &optimizer->lent));
+    *tensors = optimizer->lent.items;
+    *count = optimizer->lent.count;
+    return LS_OK;
+}
+
+/* ---- and back ---------------------------------------------------------------------------------------------------- */
+
+const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name) {
+    for (int i = 0; i < count; i++) {
+        if (strcmp(tensors[i].name, name) == 0) {
+            return tensors[i].tensor;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the given tensors are those of the list, name by name. */
+static ls_status check_fits(const char *call, const ls_optimizer *optimizer, const ls_state_list *list,
+                            const ls_named *given, int count) {
+    const char *type = optimizer->type->name;
+    for (int i = 0; i < list->count; i++) {
+        const ls_named *own = &list->items[i];
+        const ls_tensor *tensor = ls_state_find(given, count, own->name);
+        if (tensor == NULL) {
+            return ls_fail(LS_ERR_FORMAT, "%s: there is no tensor %s, which this %s remembers", call, own->name, type);
+        }
+        if (!ls_tensor_same_shape(tensor, own->tensor) || tensor->dtype != own->tensor->dtype) {
+            return ls_fail(LS_ERR_SHAPE, "%s: %s is %s of %s there, and %s of %s in this %s", call, own->name,
+                           LS_SHAPE_TEXT(tensor), ls_dtype_name((ls_dtype)tensor->dtype), LS_SHAPE_TEXT(own->tensor),
+                           ls_dtype_name((ls_dtype)own->tensor->dtype), type);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        if (ls_state_find(list->items, list->count, given[i].name) == NULL) {
+            return ls_fail(LS_ERR_FORMAT, "%s: there is a tensor %s that this %s does not remember", call,
+                           given[i].name, type);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
+    ls_state_list list = {0};
+    ls_status status = list_all(optimizer, &list);
+    if (status == LS_OK) {
+        status = check_fits(call, optimizer, &list, given, count);
+    }
+    for (int i = 0; status == LS_OK && i < list.count; i++) {
+        status = ls_copy_into(list.items[i].tensor, ls_state_find(given, count, list.items[i].name));
+    }
+    ls_state_forget(&list);
+    return status;
+}
+
+/* Methods whose state grows are given room for what comes, beside what they remember, which goes if it fits. */
+static ls_status set_state(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
+    const ls_optimizer_type *type = optimizer->type;
+    struct ls_descent *remembered = optimizer->descent;
+    optimizer->descent = NULL;
+    ls_status status = type->make_room != NULL ? type->make_room(call, optimizer, given, count) : LS_OK;
+    if (status == LS_OK) {
+        status = copy_fitting(call, optimizer, given, count);
+    }
+    struct ls_descent *kept = status == LS_OK ? optimizer->descent : remembered;
+    optimizer->descent = status == LS_OK ? remembered : optimizer->descent;
+    if (type->forget != NULL) {
+        type->forget(optimizer);
+    }
+    optimizer->descent = kept;
+    return status;
+}
+
+ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {
+    bool whole = optimizer != NULL && count >= 0 && (tensors != NULL || count == 0);
+    for (int i = 0; whole && i < count; i++) {
+        whole = tensors[i].name != NULL && tensors[i].tensor != NULL;
+    }
+    return whole ? set_state("ls_optimizer_set_state", optimizer, tensors, count)
+                 : ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_set_state: the optimizer, a name or a tensor is NULL");
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path, const char *const *metadata) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    return ls_safetensors_save(path, tensors, count, metadata);
+}
+
+ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
+    if (optimizer == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_load: the optimizer is NULL");
+    }
+    ls_safetensors *file = ls_safetensors_load(path);
+    if (file == NULL) {
+        return ls_error_status();
+    }
+    const int count = ls_safetensors_count(file);
+    ls_named *given = ls_allocate_zeroed((size_t)count, sizeof *given);
+    ls_status status = given != NULL ? LS_OK : ls_fail_memory("ls_optimizer_load", (size_t)count * sizeof *given);
+    for (int i = 0; status == LS_OK && i < count; i++) {
+        given[i] = ls_safetensors_at(file, i);
+    }
+    if (status == LS_OK) {
+        char call[280];
+        snprintf(call, sizeof call, "ls_optimizer_load: %.250s", path);
+        status = set_state(call, optimizer, given, count);
+    }
+    ls_free(given);
+    ls_safetensors_free(file);
+    return status;
+}
