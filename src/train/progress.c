@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "train/trial.h"
@@ -77,6 +78,12 @@ void ls_progress_begin(ls_trial *trial, const char *label) {
     snprintf(progress->label, sizeof progress->label, "%s", label);
 }
 
+/* How much of a line fits a row: one that goes on in the next could not be redrawn in place. */
+static int row_length(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : LINE_CAPACITY;
+}
+
 void ls_progress_step(ls_trial *trial) {
     ls_progress *progress = &trial->progress;
     if (!progress->terminal) {
@@ -89,7 +96,7 @@ void ls_progress_step(ls_trial *trial) {
     progress->drawn = now;
     char line[LINE_CAPACITY];
     format_line(trial, line, NULL);
-    printf("\r%s\033[K", line);
+    printf("\r%.*s\033[K", row_length(), line);
     fflush(stdout);
 }
 

@@ -216,6 +216,10 @@ if script --version >/dev/null 2>&1; then
     check "on a terminal: the bar is drawn over itself" test "$(grep -o $'\r0/1(t): ' out | wc -l)" -ge 2
     check "on a terminal: what is left of a longer bar is wiped away" says out $']\033\\[K'
     check "on a terminal: the result lines stand alone" says out $'^test accuracy: 0[.0-9]*\r*$'
+    LS_TEST_MARK=$mark script -qec "stty cols 50; $lockstep run -n 2 $examples/fashion_mnist --epochs 1 --max-steps 200 --save seen" \
+        /dev/null >out 2>err </dev/null
+    check "on a narrow terminal: what is redrawn keeps to its row" \
+        is "$(grep -aoP '\r[^\r\n]*\x1b\[K(?=\r.)' out | awk '{ print (length() > 49 + 4) }' | sort -u)" 0
     LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 ${quick[*]}" /dev/null >out 2>err </dev/null
     check "on a terminal, --quiet: no bar" is "$(grep -c '%|' out)" 0
 else
