@@ -4,7 +4,8 @@
  * and interleaved; and each call with 64 MiB. The cases are chosen so that every pair of values of any two of these
  * meets in at least one; only sizes and kinds (dtype with reduction) meet by the dtype's width. LOCKSTEP_TEST_FULL=1
  * runs every size with every kind, memory, place and mode instead (for minutes); LOCKSTEP_TEST_CASES=N about so many of
- * the cases, evenly chosen, for transports that are slow.
+ * the cases, evenly chosen, for transports that are slow; LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so
+ * that a long list can be run in parts.
  */
 #include "tests/support/ranks.h"
 
@@ -52,6 +53,7 @@ typedef struct conformance {
     uint64_t cases; /* so far */
     uint64_t run;
     uint64_t share; /* one of so many cases is run; 0: they are only counted */
+    uint64_t from;  /* and which of them is the first */
 } conformance;
 
 /* ---- sizes ---------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ static ls_status run_step(conformance *c, step *s, int mode) {
 
 static ls_status run_case(conformance *c, step_call call, const int level[AXES]) {
     const uint64_t number = c->cases++;
-    if (c->share == 0 || number % c->share != 0) {
+    if (c->share == 0 || number % c->share != c->from) {
         return LS_OK;
     }
     c->run++;
@@ -361,6 +363,7 @@ static ls_status run_list(conformance *c, bool full) {
     LS_TRY(count_cases(c, full));
     const uint64_t wanted = number("LOCKSTEP_TEST_CASES", is_watched ? 500 : c->cases);
     c->share = wanted == 0 || wanted >= c->cases ? 1 : c->cases / wanted;
+    c->from = number("LOCKSTEP_TEST_FROM", 0) % c->share;
     const uint64_t all = c->cases;
     c->cases = 0;
     for (int call = 0; call < STEP_CALLS; call++) {
