@@ -8,11 +8,11 @@
 
 enum { OUTPUT = LS_NODE_INPUTS, MAX_SEEN = 1024 };
 
-/* What was seen of one place of one row over all trials. */
+/* A place of a row whose change was refused, and whether that made a difference in some trial. */
 typedef struct seen {
     const ls_op *op;
     int place;
-    bool refused, mattered;
+    bool mattered;
 } seen;
 
 static seen all_seen[MAX_SEEN];
@@ -94,9 +94,12 @@ static void check_place(trial *t, const ls_node *node, int place, ls_tensor *x, 
         fail_msg("%s, round %d, variant %.12s: %s: the value of %s %d counts, but its change is not noticed",
                  t->row->name, t->round, t->variant, node->op->name, place == OUTPUT ? "the output," : "input", place);
     }
-    seen *s = seen_of(node->op, place);
-    s->mattered = s->mattered || mattered;
-    s->refused = s->refused || status != LS_OK;
+    char own[80]; /* another row may have refused: it reads the same elements, and its own place is looked at too */
+    snprintf(own, sizeof own, "ls_backward: %s saved ", node->op->name);
+    if (status != LS_OK && strncmp(ls_error_message(), own, strlen(own)) == 0) {
+        seen *s = seen_of(node->op, place);
+        s->mattered = s->mattered || mattered;
+    }
     x->storage->version = version;
     overwrite(x, values);
     (void)ls_scope_end(scope);
@@ -133,18 +136,17 @@ static void test_every_change_that_counts_is_noticed(void **state) {
 
 /* Runs after the other. */
 static void test_no_change_is_refused_that_counts_for_nothing(void **state) {
-    int wrong = 0, refused = 0;
+    int wrong = 0;
     (void)state;
     for (int i = 0; i < seen_count; i++) {
-        const seen *s = &all_seen[i];
-        refused += s->refused;
-        if (s->refused && !s->mattered) {
-            print_error("%s: a change of place %d is refused and never made a difference\n", s->op->name, s->place);
+        if (!all_seen[i].mattered) {
+            print_error("%s: a change of place %d is refused and never made a difference\n", all_seen[i].op->name,
+                        all_seen[i].place);
             wrong++;
         }
     }
     assert_int_equal(wrong, 0);
-    assert_true(refused > 60);
+    assert_true(seen_count > 60);
 }
 
 int main(void) {
