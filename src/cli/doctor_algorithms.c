@@ -36,6 +36,7 @@ static void report_direct(ls_report *report, const ls_shm_algorithm *algorithm) 
 }
 
 static void report_read(ls_report *report, const ls_shm_algorithm *algorithm) {
+    char moves[32];
     char least[32];
     char text[32];
     const bool by_shape = algorithm->read == LS_SHM_READ_BY_SHAPE;
@@ -45,8 +46,9 @@ static void report_read(ls_report *report, const ls_shm_algorithm *algorithm) {
         ls_report_fact(report, "move", value, "through slots and packets alone");
     } else if (by_shape) {
         ls_report_fact(report, "move", value,
-                       "through slots, but read in place where these have less than %s for each; messages beyond %s "
-                       "read in place",
+                       "through slots, but beyond %s read in place where cores are far from each other or slots have "
+                       "less than %s for each; messages beyond %s read in place",
+                       ls_report_bytes(LS_SHM_DIRECT_MOVES, moves, sizeof moves),
                        ls_report_bytes(LS_SHM_PLACE_LEAST, least, sizeof least),
                        ls_report_bytes(LS_SHM_STREAM_MOST, text, sizeof text));
     } else {

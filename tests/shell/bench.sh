@@ -140,7 +140,7 @@ ways() { # COLLECTIVE SIZES WORDS [OPTION]...: the algorithm column
 }
 ways allreduce 4,1K,1M "cells whole chunks"
 ways allreduce 4,64K "cells direct" --registered --in-place
-ways alltoall 4,64K,4M "cells slots read"
+ways alltoall 4,16K "cells slots" # larger ones as far as the cores are apart
 ways allgather 4,1M "cells direct" --registered
 ways pingpong 4,64K "packet stream"
 export LOCKSTEP_SHM_ALGORITHM=cells=0,whole=0,chunk=4K,direct=never,read=16K
@@ -148,6 +148,7 @@ ways allreduce 4,1K,1M "chunks chunks chunks"
 ways allreduce 64K chunks --registered --in-place
 ways allgather 8,32K,64K "slots slots read"
 ways pingpong 4,16K,64K "packet stream read"
+ways alltoall 4M read
 LOCKSTEP_SHM_ALGORITHM=read=never
 ways alltoall 4M slots
 ways broadcast 4M direct --registered

@@ -292,8 +292,8 @@ static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
     const size_t count = chunk_at(shm, at);
     broadcast_put(shm, at + count);
     if (shm->rank != shm->call.root) {
-        memcpy((unsigned char *)shm->call.receive + at * shm->call.width, ls_shm_slot(shm, shm->call.root, shm->step),
-               count * shm->call.width);
+        ls_shm_copy((unsigned char *)shm->call.receive + at * shm->call.width,
+                    ls_shm_slot(shm, shm->call.root, shm->step), count * shm->call.width, call_bytes(shm));
     }
     shm->done += count;
     *finished = shm->done >= shm->call.count;
@@ -317,7 +317,8 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
     }
     if (shm->rank != shm->call.root) {
         const unsigned char *part = region->base + (size_t)shm->call.root * region->stride;
-        ls_shm_copy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm));
+        ls_shm_copy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm),
+                    call_bytes(shm));
     }
     shm->stage = ls_shm_end;
     ls_shm_post(shm);

@@ -23,10 +23,10 @@ static void stream_lines(unsigned char *to, const unsigned char *from, size_t li
     _mm_sfence();
 }
 
-void ls_shm_copy(void *into, const void *from, size_t bytes) {
+void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all) {
     unsigned char *to = into;
     const unsigned char *source = from;
-    if (bytes >= LS_SHM_COPY_PAST_CACHE) {
+    if (all >= LS_SHM_COPY_PAST_CACHE && bytes >= LINE) {
         const size_t head = (LINE - ((uintptr_t)to & (LINE - 1))) & (LINE - 1);
         const size_t lines = (bytes - head) / LINE;
         memcpy(to, source, head);
@@ -38,7 +38,8 @@ void ls_shm_copy(void *into, const void *from, size_t bytes) {
     memcpy(to, source, bytes);
 }
 #else
-void ls_shm_copy(void *into, const void *from, size_t bytes) {
+void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all) {
+    (void)all;
     memcpy(into, from, bytes);
 }
 #endif

@@ -4,10 +4,11 @@
  *  - beyond, where all that is sent lies in memory of ls_comm_alloc, each rank reads its pieces straight from there,
  *    which a second step ends;
  *  - else they go through the slots in rounds, a step each;
- *  - but large pieces are read from the senders' own buffers where the kernel allows it, and so are smaller ones
- * between threads of one process and among so many ranks that a slot has little room for each. Calls where only the
- * sender knows what it sends begin with a step of their own, in which all ranks learn whether sent and wanted agree:
- * nothing is written before.
+ *  - but beyond the same size they are read from the senders' own buffers, where the kernel allows it, between threads
+ *    of one process, among so many ranks that a slot has little room for each, and between cores that are far from each
+ *    other, which the ranks find out as they go.
+ * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
+ * and wanted agree: nothing is written before.
  *
  * A slot holds the table of pieces, where the call has one, then a place for each piece, all of the same size; or one
  * place where everybody is sent the same.
@@ -30,12 +31,14 @@ typedef struct verdict {
     int32_t from; /* -1: all agrees */
 } verdict;
 
-/* Where the buffer of a rank can be reached besides by its address. */
+/* Where the buffer of a rank can be reached besides by its address, and what it found of the way to others. */
 typedef struct reach {
     uint64_t offset; /* in its part of the cell's region */
+    uint64_t far;    /* lines of the latest slot it looked at were slow to come */
 } reach;
 
-_Static_assert(sizeof(verdict) <= LS_SHM_PAYLOAD && sizeof(reach) <= LS_SHM_PAYLOAD, "these travel in cells");
+_Static_assert(sizeof(reach) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
+_Static_assert(64 * LS_SHM_WAY_LINES <= LS_SHM_PLACE_LEAST, "what is looked at lies in one place");
 
 /* ---- the call ------------------------------------------------------------------------------------------------------
  */
@@ -83,15 +86,16 @@ static size_t place_of(const ls_shm *shm, int to) {
     return table_bytes(shm) + (cuts(&shm->call) ? place_bytes(shm) * (size_t)to : 0);
 }
 
-/* Where some piece is larger, all are read from the senders' own buffers; SIZE_MAX: never. The same on all ranks. */
+/* Where some piece is larger, all are read from the senders' own buffers; LS_SHM_NEVER: none. The same on all ranks. */
 static size_t most_unread(const ls_shm *shm) {
     if (!shm->pulls) {
-        return SIZE_MAX;
+        return LS_SHM_NEVER;
     }
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
         return shm->algorithm.read;
     }
-    return shm->file < 0 || place_bytes(shm) < LS_SHM_PLACE_LEAST ? LS_SHM_DIRECT_MOVES : LS_SHM_READ_PIECES;
+    const bool in_slots = shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST && shm->far_calls == 0;
+    return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 
 /* Whether this rank, whose largest piece is `largest`, leaves it where it is. */
@@ -106,16 +110,17 @@ static unsigned char *target_of(const ls_shm *shm, ls_piece piece) {
     return (unsigned char *)shm->call.receive + piece.at * shm->call.width;
 }
 
-static void copy_own(const ls_shm *shm) {
+/* Copies `most` bytes from `done` on, or what there is, of what this rank sends to itself. */
+static void copy_own(const ls_shm *shm, size_t done, size_t most) {
     const ls_call *call = &shm->call;
     const ls_piece sent = ls_piece_sent(call, shm->rank, shm->rank);
     const ls_piece received = ls_piece_received(call, shm->rank, shm->rank);
     const size_t bytes = received.count * call->width;
-    if (bytes != 0) {
+    if (done < bytes) {
         const unsigned char *from = (const unsigned char *)call->send + sent.at * call->width;
         unsigned char *to = target_of(shm, received);
         if (to != from) {
-            ls_shm_copy(to, from, bytes);
+            ls_shm_copy(to + done, from + done, bytes - done < most ? bytes - done : most, bytes);
         }
     }
 }
@@ -158,16 +163,30 @@ static entry told_by(const ls_shm *shm, int from) {
     return (entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
 }
 
+/* Looks how long lines that `from` has just written take to come; as they are wanted at once, that costs little. */
+static void measure_way(ls_shm *shm, int from) {
+    const volatile unsigned char *lines = ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank);
+    const uint64_t began = ls_clock_ns();
+    for (size_t i = 0; i < LS_SHM_WAY_LINES; i++) {
+        (void)lines[64 * i];
+    }
+    const uint64_t took = ls_clock_ns() - began;
+    shm->far = took > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS;
+}
+
 /* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
-static void take_pieces(const ls_shm *shm, size_t done) {
+static void take_pieces(ls_shm *shm, size_t done) {
     const ls_call *call = &shm->call;
     const size_t place = place_bytes(shm);
     for (int from = 0; from < shm->size; from++) {
         const ls_piece piece = ls_piece_received(call, shm->rank, from);
         const size_t bytes = piece.count * call->width;
         if (from != shm->rank && done < bytes) {
-            memcpy(target_of(shm, piece) + done, ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank),
-                   bytes - done < place ? bytes - done : place);
+            if (done == 0 && bytes > LS_SHM_DIRECT_MOVES && place >= LS_SHM_PLACE_LEAST) {
+                measure_way(shm, from);
+            }
+            ls_shm_copy(target_of(shm, piece) + done, ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank),
+                        bytes - done < place ? bytes - done : place, bytes);
         }
     }
 }
@@ -178,22 +197,20 @@ static void take_pieces(const ls_shm *shm, size_t done) {
 static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
     const ls_call *call = &shm->call;
     size_t end = 0;
+    reach how = {.far = shm->far};
     cell->send = (uint64_t)(uintptr_t)call->send;
     cell->region = 0;
-    if (largest <= shm->algorithm.direct_moves) {
-        return;
-    }
-    for (int to = 0; to < shm->size; to++) {
+    for (int to = 0; to < shm->size && largest > shm->algorithm.direct_moves; to++) {
         const ls_piece piece = ls_piece_sent(call, shm->rank, to);
         end = piece.at + piece.count > end ? piece.at + piece.count : end;
     }
-    const ls_shm_region *region = ls_shm_region_find(shm, call->send, end * call->width);
+    const ls_shm_region *region = end != 0 ? ls_shm_region_find(shm, call->send, end * call->width) : NULL;
     if (region != NULL) {
         cell->region = region->id;
         const unsigned char *part = region->base + (size_t)shm->rank * region->stride;
-        const reach how = {.offset = (uint64_t)((const unsigned char *)call->send - part)};
-        memcpy(cell->payload, &how, sizeof how);
+        how.offset = (uint64_t)((const unsigned char *)call->send - part);
     }
+    memcpy(cell->payload, &how, sizeof how);
 }
 
 static const ls_shm_region *region_of(const ls_shm *shm, uint32_t id) {
@@ -215,7 +232,7 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     }
     reach how;
     memcpy(&how, cell->payload, sizeof how);
-    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes);
+    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes, bytes);
     return LS_OK;
 }
 
@@ -239,6 +256,7 @@ static ls_status exchange_rounds(ls_shm *shm, bool *finished) {
     *finished = next >= shm->most;
     if (!*finished) {
         put_pieces(shm, next);
+        copy_own(shm, next, place_bytes(shm)); /* just read */
     }
     take_pieces(shm, shm->done);
     shm->done = next;
@@ -259,6 +277,26 @@ static bool all_in_regions(const ls_shm *shm) {
     return true;
 }
 
+/*
+ * Counts, alike on all ranks, for how many calls more the cores are taken to be far from each other. Lines that another
+ * core has just written then come so slowly that having the kernel read from the senders' memory is faster; but reading
+ * does not tell how far they are, so that after some calls slots are tried again.
+ */
+static void count_far_calls(ls_shm *shm, bool read) {
+    bool far = false;
+    for (int rank = 0; rank < shm->size; rank++) {
+        reach how;
+        memcpy(&how, ls_shm_cell_of(shm, rank)->payload, sizeof how);
+        far = far || how.far != 0;
+    }
+    if (far && shm->far_calls == 0) {
+        shm->far_calls = LS_SHM_FAR_CALLS;
+        shm->far = false;
+    } else if (read && shm->far_calls != 0) {
+        shm->far_calls--;
+    }
+}
+
 /* The slots of this step hold the table, and what the ranks that do not leave it in place put; cells tell how large
  * pieces are. */
 static ls_status deliver(ls_shm *shm, bool *finished) {
@@ -269,19 +307,24 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
         shm->most = cell->receive > shm->most ? cell->receive : shm->most;
         left = left || leaves(shm, cell, cell->receive);
     }
-    copy_own(shm);
     shm->way = "slots";
     if (!left) {
+        count_far_calls(shm, false);
+        copy_own(shm, 0, place_bytes(shm));
         shm->stage = exchange_rounds;
         return exchange_rounds(shm, finished);
     }
     const bool direct = all_in_regions(shm);
-    if (direct || shm->most > most_unread(shm)) {
+    const bool read = direct || shm->most > most_unread(shm);
+    count_far_calls(shm, read && !direct);
+    if (read) {
         shm->way = direct ? "direct" : "read";
+        copy_own(shm, 0, SIZE_MAX);
         LS_TRY(pull_pieces(shm));
         shm->stage = ls_shm_end;
     } else {
         put_pieces(shm, 0);
+        copy_own(shm, 0, place_bytes(shm));
         shm->stage = exchange_rounds;
     }
     ls_shm_post(shm);

@@ -64,7 +64,7 @@ static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t add
     atomic_store(reading, 1);
     const bool well = !ls_shm_is_revoked(shm) && !ls_shm_has_left(shm, rank);
     if (well) {
-        ls_shm_copy(into, (const void *)(uintptr_t)address, bytes);
+        ls_shm_copy(into, (const void *)(uintptr_t)address, bytes, bytes);
     }
     atomic_store(reading, 0);
     return well;

@@ -116,6 +116,8 @@ struct ls_shm {
     uint64_t file_end; /* where the next region begins: all ranks count alike */
 
     bool pulls;           /* all ranks can read straight from each other's memory */
+    bool far;             /* lines of another's slot were slow to come when this rank last looked */
+    unsigned far_calls;   /* for so many calls more all ranks take their cores to be far from each other */
     uint64_t magic;       /* see ls_shm_person */
     _Atomic int *holders; /* threads of a split: states that share this memory, which begins with their number */
     ls_shm_point point;
@@ -279,9 +281,9 @@ static inline void ls_shm_claim(const void *line) {
 #endif
 }
 
-/* copy.c: memcpy, but from LS_SHM_COPY_PAST_CACHE bytes on what is written does not go through the caches, which could
- * not hold it and would first have to read it. */
-void ls_shm_copy(void *into, const void *from, size_t bytes);
+/* copy.c: memcpy of a part of so many bytes in all. From LS_SHM_COPY_PAST_CACHE in all what is written does not go
+ * through the caches, which could not hold it and would first have to read it. */
+void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
 
 /* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
  */

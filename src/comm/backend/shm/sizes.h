@@ -17,12 +17,17 @@
 /* From here on straight between buffers in ls_comm_alloc's memory: below, two steps cost more than a copy. */
 #define LS_SHM_DIRECT_LEAST ((size_t)1536)
 
-/* Pieces beyond the first are read straight from ls_comm_alloc's memory, beyond the second from the sender's own
- * memory; where a slot has room for less than the third of each piece, the rounds would become too many, and the first
- * counts in place of the second. */
+/* Pieces beyond the first are read straight from ls_comm_alloc's memory, and from the sender's own memory where the
+ * cores are far from each other or a slot has room for less than the second of each piece, so that the rounds would
+ * become too many. */
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
-#define LS_SHM_READ_PIECES  ((size_t)256 << 10)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
+
+/* Cores are far where so many lines of a slot that another has just written take longer than that, each, to come. What
+ * was found so is taken to stay so for some calls. */
+#define LS_SHM_WAY_LINES    ((size_t)64)
+#define LS_SHM_NEAR_LINE_NS ((uint64_t)4)
+#define LS_SHM_FAR_CALLS    32
 
 /* A copy of so much writes past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
