@@ -54,8 +54,10 @@ ls_status ls_file_read(const char *call, const char *path, ls_bytes *bytes) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", call);
     }
     struct stat information;
-    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode)) {
-        return ls_fail(LS_ERR_IO, "%s: %s is a folder, not a file", call, path);
+    const bool known = stat(path, &information) == 0;
+    if (known && (S_ISDIR(information.st_mode) || S_ISCHR(information.st_mode))) { /* some devices never end */
+        return ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", call, path,
+                       S_ISDIR(information.st_mode) ? "folder" : "device");
     }
     gzFile stream = gzopen(path, "rb");
     if (stream == NULL) {

@@ -56,6 +56,8 @@ static void expect_idx_error(const char *path, ls_status status, const char *par
 static void test_idx_errors_name_file_and_reason(void **state) {
     (void)state;
     expect_idx_error("/nowhere/at-all", LS_ERR_IO, "cannot open");
+    expect_idx_error("/tmp", LS_ERR_IO, "/tmp is a folder");
+    expect_idx_error("/dev/zero", LS_ERR_IO, "/dev/zero is a device"); /* of which there is no end */
     expect_idx_error(test_file("short", small_idx, 17), LS_ERR_FORMAT, "promises more");
     expect_idx_error(test_file("header", small_idx, 7), LS_ERR_FORMAT, "ends within its header");
     unsigned char wrong[sizeof small_idx];

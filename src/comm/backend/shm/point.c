@@ -500,9 +500,6 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     if (status != LS_OK || *finished) {
         end_request(shm, asked);
     }
-    if (status != LS_OK && status != LS_ERR_MISMATCH) {
-        ls_shm_pull_settle(shm);
-    }
     return status;
 }
 
