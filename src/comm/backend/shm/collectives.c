@@ -233,11 +233,7 @@ static void put_first(const ls_shm *shm) {
 /* All ranks have declared the same call and where their buffers are. Only those whose buffers lie in a region of theirs
  * have not put anything into their slots yet. */
 static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm, &shm->call);
-    if (status != LS_OK) {
-        *finished = true;
-        return status;
-    }
+    LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
         shm->way = "direct";
@@ -304,11 +300,7 @@ static ls_status broadcast_chunks(ls_shm *shm, bool *finished) {
 }
 
 static ls_status broadcast_large(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm, &shm->call);
-    if (status != LS_OK) {
-        *finished = true;
-        return status;
-    }
+    LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *region = ls_shm_region_common(shm);
     shm->way = region == NULL ? "slots" : "direct";
     if (region == NULL) {

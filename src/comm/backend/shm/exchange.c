@@ -332,11 +332,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
 }
 
 static ls_status deliver_agreed(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm, &shm->call);
-    if (status != LS_OK) {
-        *finished = true;
-        return status;
-    }
+    LS_TRY(ls_shm_agree(shm, &shm->call));
     return deliver(shm, finished);
 }
 
@@ -357,7 +353,6 @@ static ls_status deliver_judged(ls_shm *shm, bool *finished) {
         memcpy(&found, ls_shm_cell_of(shm, rank)->payload + sizeof(reach), sizeof found);
         if (found.from >= 0) {
             char name[64];
-            *finished = true;
             return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %zu %s to rank %d, which wants %zu",
                            ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name), found.from,
                            (size_t)found.sent, ls_dtype_name(shm->call.dtype), rank, (size_t)found.wanted);
@@ -385,11 +380,8 @@ static verdict judge(const ls_shm *shm) {
 }
 
 static ls_status exchange_judged(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm, &shm->call);
-    if (status != LS_OK) {
-        *finished = true;
-        return status;
-    }
+    (void)finished; /* not yet */
+    LS_TRY(ls_shm_agree(shm, &shm->call));
     const verdict found = judge(shm);
     ls_shm_cell *cell = ls_shm_next_cell(shm);
     prepare(shm, cell);

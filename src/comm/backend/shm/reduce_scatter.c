@@ -100,11 +100,7 @@ static void scatter_direct(ls_shm *shm, const ls_shm_region *region) {
 }
 
 static ls_status scatter_choose(ls_shm *shm, bool *finished) {
-    const ls_status status = ls_shm_agree(shm, &shm->call);
-    if (status != LS_OK) {
-        *finished = true;
-        return status;
-    }
+    LS_TRY(ls_shm_agree(shm, &shm->call));
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
         shm->way = "direct";

@@ -78,7 +78,8 @@ typedef struct ls_shm_region {
 
 typedef struct ls_shm ls_shm;
 
-/* The next part of a call, run when all ranks have taken this rank's latest step. Ends the call or posts a step. */
+/* The next part of a call, run when all ranks have taken this rank's latest step. Ends the call, as its failure does,
+ * or posts a step. */
 typedef ls_status ls_shm_stage(ls_shm *shm, bool *finished);
 
 struct ls_shm {
