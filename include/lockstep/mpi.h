@@ -33,10 +33,11 @@ LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle,
  *
  * Of `options`, which may be NULL, only `timeout` has a meaning here; all else must be zero. MPI must allow calls from
  * the threads that use the result (MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE where that is not the main thread
- * alone). While the ranks meet this waits as long as MPI does, without a timeout.
+ * alone). While the ranks meet this warns every 5 s of those who are missing.
  *
  * NULL and an error: LS_ERR_ARGUMENT for MPI_COMM_NULL, or where Lockstep has no module for this MPI library (the
- * message says how to make it); LS_ERR_STATE when MPI is not running; LS_ERR_UNSUPPORTED for an intercommunicator.
+ * message says how to make it); LS_ERR_STATE when MPI is not running; LS_ERR_UNSUPPORTED for an intercommunicator;
+ * LS_ERR_TIMEOUT naming the ranks that did not come, after which `comm` is of no use for collective calls any more.
  */
 static inline ls_comm *ls_comm_from_mpi(MPI_Comm comm, const ls_init_options *options) {
     return ls_comm_from_mpi_handle(LS_MPI_LIBRARY, &comm, options);

@@ -142,8 +142,8 @@ typedef struct ls_backend {
 
     /*
      * Opens a state over a communicator of the program's own: `handle` points to an MPI_Comm. Of `join`, timeout and
-     * machine are given; this finds the ranks. All ranks of it call this, which blocks as MPI does. NULL: the backend
-     * knows no such thing.
+     * machine are given; this finds the ranks. All ranks of it call this, which blocks, at most the timeout for each of
+     * its steps. NULL: the backend knows no such thing.
      */
     ls_status (*adopt)(const void *handle, ls_join *join, void **state);
 

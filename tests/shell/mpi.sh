@@ -109,6 +109,31 @@ check_flavour() {
     done
     export LOCKSTEP_BACKEND=mpi
 
+    local where how
+    check "$flavour: a program for ranks that do not come builds" "mpicc.$flavour" -Wall -Wextra -Werror missing.c \
+        -o missing -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib"
+    for where in start world part; do
+        for how in stop sleep; do
+            [ $where = start ] && [ $how = sleep ] && continue # takes 5 s and tells nothing new
+            mpi "$flavour" 3 ./missing $where $how
+            check "$flavour, rank 1 does not come to $where: $how: the launcher fails" test "$status" != 0
+            check "$flavour, rank 1 does not come to $where: $how: in time" test "$status" != 124
+            check "$flavour, rank 1 does not come to $where: $how: nothing is left" nobody_soon
+            case $where in
+            start) check "$flavour: MPI that does not start is said" says out \
+                "^[02]: LS_ERR_TIMEOUT: ls_init: MPI_Init_thread did not end within 5 s: some rank" ;;
+            world) check "$flavour, $how: who is missing in ls_init is named" says out \
+                "^[02]: LS_ERR_TIMEOUT: ls_init: rank 1 of 3 did not come within 1 s; LS_ERR_STATE: .*earlier try" ;;
+            part) check "$flavour, $how: who is missing in ls_comm_from_mpi is named" says out \
+                "^[02]: LS_ERR_TIMEOUT: ls_comm_from_mpi: rank 1 of 3 did not come within 1 s" ;;
+            esac
+        done
+    done
+    mpi "$flavour" 3 ./missing end sleep
+    check "$flavour, rank 1 comes to the end late: ends well" is "$status" 0
+    check "$flavour, rank 1 comes to the end late: who waits says for whom" \
+        says err "waiting for rank 1 of 3; ranks 0 and 2 came from "
+
     LS_TEST_MARK=$mark bash -c "$(declare -f mpi); scratch=$scratch mark=$mark; mpi $flavour 2 \
         $LS_BUILD/examples/perceptron --epochs 100000 --quiet; exit \$status" &
     await kill_one "$(readlink -f "$LS_BUILD/examples/perceptron")"
@@ -209,6 +234,54 @@ int main(void) { /* rank 0 has MPI move on for half a second before it comes to 
     }
     printf("%d\n", rank);
     return 0;
+}
+END
+cat >missing.c <<'END'
+#include <lockstep/mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int rank;
+static void stay_away(const char *how) { /* what rank 1 does instead */
+    if (rank == 1 && strcmp(how, "stop") == 0) {
+        raise(SIGSTOP);
+    } else if (rank == 1) {
+        sleep(60);
+    }
+}
+static void tell(ls_comm *comm) {
+    printf("%s%s", ls_status_name(comm == NULL ? ls_error_status() : LS_OK), comm == NULL ? ": " : "");
+    printf("%s", comm == NULL ? ls_error_message() : "");
+}
+int main(int argc, char **argv) { /* WHERE HOW: to what rank 1 does not come */
+    const char *number = getenv("OMPI_COMM_WORLD_RANK");
+    const ls_init_options options = {.timeout = 1};
+    ls_comm *comm = NULL;
+    rank = atoi(number != NULL ? number : getenv("PMI_RANK"));
+    if (strcmp(argv[1], "end") == 0) {
+        comm = ls_init(&options);
+        if (comm == NULL || ls_finalize() != LS_OK) {
+            return 1;
+        }
+        sleep(rank == 1 ? 6 : 0);
+        return 0;
+    }
+    if (strcmp(argv[1], "start") != 0) {
+        MPI_Init(&argc, &argv);
+    }
+    stay_away(argv[2]);
+    comm = strcmp(argv[1], "part") == 0 ? ls_comm_from_mpi(MPI_COMM_WORLD, &options) : ls_init(&options);
+    printf("%d: ", rank);
+    tell(comm);
+    if (strcmp(argv[1], "world") == 0) {
+        printf("; ");
+        tell(ls_init(&options));
+    }
+    printf("\n");
+    fflush(stdout);
+    return comm == NULL ? 1 : 0;
 }
 END
 for name in alone quitter; do

@@ -205,18 +205,18 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
 /* Looks for reasons to give up what was posted. */
 static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
+    /* What a rank sent before it left has arrived before the news, but for content that may be on its way. */
+    const bool left =
+        (mpi->left[call->root] & LS_MPI_HEARD_SENDS) != 0 && (asked->receipt == NULL || !asked->receipt->claimed);
+    if (!left && asked->waited_ns <= mpi->timeout_ns) {
+        return LS_OK;
+    }
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
-    /* What a rank sent before it left has arrived before the news, but for content that may be on its way. */
-    if ((mpi->left[call->root] & LS_MPI_HEARD_SENDS) != 0 && (asked->receipt == NULL || !asked->receipt->claimed)) {
-        return ls_mpi_give_up(
-            mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root));
-    }
-    if (asked->waited_ns > mpi->timeout_ns) {
-        return ls_mpi_give_up(mpi, ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make the call that fits within %g s",
-                                           name, call->root, (double)mpi->timeout_ns * 1e-9));
-    }
-    return LS_OK;
+    return ls_mpi_give_up(
+        mpi, left ? ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root)
+                  : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make the call that fits within %g s", name, call->root,
+                            (double)mpi->timeout_ns * 1e-9));
 }
 
 static ls_status wait_for(ls_mpi *mpi, ls_mpi_request *asked, bool wait) {

@@ -89,21 +89,44 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
     return LS_OK;
 }
 
-/* A state of all ranks of a wire, which all call this. */
-static ls_status open_on(ls_mpi_wire *wire, const ls_join *join, ls_mpi **state) {
-    const int64_t own[2] = {next_context, -(int64_t)ls_mpi_unasked()};
-    int64_t most[2] = {0};
+/* Which ranks share this one's machine. */
+static void find_neighbours(const ls_mpi_greeting *all, ls_join *join) {
+    for (int rank = 0; rank < join->size; rank++) {
+        const bool local = all[rank].machine == join->machine;
+        join->local_size += local;
+        join->local_rank += local && rank < join->rank;
+    }
+}
+
+/* Reads on the wire what its ranks have in common; returns the context. */
+static int64_t read_greetings(const ls_mpi_greeting *all, int size, ls_mpi_wire *wire) {
+    int64_t context = 0;
+    wire->unasked = SIZE_MAX;
+    for (int rank = 0; rank < size; rank++) {
+        const size_t unasked = (size_t)all[rank].unasked;
+        context = all[rank].context > context ? all[rank].context : context;
+        wire->unasked = unasked < wire->unasked ? unasked : wire->unasked;
+    }
+    wire->packet = wire->unasked < LS_MPI_PACKET ? wire->unasked : LS_MPI_PACKET;
+    return context;
+}
+
+/* A state of all ranks of a wire, which all call this. Finds who shares the machine, if `join` does not know. */
+static ls_status open_on(ls_mpi_wire *wire, ls_join *join, ls_mpi **state) {
+    const ls_mpi_greeting own = {
+        .machine = join->machine, .context = next_context, .unasked = (int64_t)ls_mpi_unasked()};
+    ls_mpi_greeting *all = NULL;
+    LS_TRY(ls_mpi_meet(wire->comm, &own, join->timeout, &all));
+    const int64_t context = read_greetings(all, join->size, wire);
+    if (join->local_size == 0) {
+        find_neighbours(all, join);
+    }
+    ls_free(all);
     ls_mpi *mpi = make(join);
     if (mpi == NULL) {
         return ls_fail_memory("ls_comm_open", (size_t)join->size * 2 * sizeof(ls_mpi_packet));
     }
-    const int code = MPI_Allreduce(own, most, 2, MPI_INT64_T, MPI_MAX, wire->comm);
-    ls_status status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allreduce", code);
-    if (status == LS_OK) {
-        wire->unasked = (size_t)-most[1];
-        wire->packet = wire->unasked < LS_MPI_PACKET ? wire->unasked : LS_MPI_PACKET;
-        status = enter(mpi, wire, most[0]);
-    }
+    const ls_status status = enter(mpi, wire, context);
     if (status != LS_OK) {
         discard(mpi);
         return status;
@@ -136,11 +159,20 @@ static ls_status check_place(const ls_join *join) {
     return LS_OK;
 }
 
+static ls_status open_world(ls_join *join, ls_mpi **state) {
+    LS_TRY(ls_mpi_join(join->timeout));
+    LS_TRY(check_place(join));
+    return open_on(ls_mpi_wire_of_world(), join, state);
+}
+
 static ls_status mpi_open(const ls_join *join, void **state) {
     ls_mpi *mpi = NULL;
-    LS_TRY(ls_mpi_join());
-    LS_TRY(check_place(join));
-    LS_TRY(open_on(ls_mpi_wire_of_world(), join, &mpi));
+    ls_join place = *join;
+    const ls_status status = open_world(&place, &mpi);
+    if (status == LS_ERR_TIMEOUT) {
+        ls_mpi_lose_world();
+    }
+    LS_TRY(status);
     mpi->world = true;
     ls_mpi_count_world(1);
     *state = mpi;
@@ -205,36 +237,20 @@ static ls_status check_handle(MPI_Comm comm) {
     return LS_OK;
 }
 
-/* Which ranks share this one's machine. */
-static ls_status find_neighbours(MPI_Comm comm, ls_join *join) {
-    uint64_t *machines = ls_allocate((size_t)join->size * sizeof *machines);
-    if (machines == NULL) {
-        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *machines);
-    }
-    const int code = MPI_Allgather(&join->machine, 1, MPI_UINT64_T, machines, 1, MPI_UINT64_T, comm);
-    for (int rank = 0; rank < join->size; rank++) {
-        const bool local = machines[rank] == join->machine;
-        join->local_size += local;
-        join->local_rank += local && rank < join->rank;
-    }
-    ls_free(machines);
-    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allgather", code);
-}
-
 static ls_status mpi_adopt(const void *handle, ls_join *join, void **state) {
     const MPI_Comm comm = *(const MPI_Comm *)handle;
     ls_mpi *mpi = NULL;
     LS_TRY(check_handle(comm));
-    ls_mpi_wire *wire = ls_mpi_wire_over(comm);
+    ls_mpi_wire *wire = ls_mpi_wire_over(comm, join->timeout);
     if (wire == NULL) {
         return ls_error_status();
     }
     MPI_Comm_rank(wire->comm, &join->rank);
     MPI_Comm_size(wire->comm, &join->size);
     wire->uses++; /* until here has ended */
-    ls_status status = find_neighbours(wire->comm, join);
-    if (status == LS_OK) {
-        status = open_on(wire, join, &mpi);
+    const ls_status status = open_on(wire, join, &mpi);
+    if (status == LS_ERR_TIMEOUT) {
+        return status; /* the wire is in use for ever */
     }
     ls_mpi_wire_release(wire);
     *state = mpi;

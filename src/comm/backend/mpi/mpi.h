@@ -3,11 +3,11 @@
  * that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that disagree are told so;
  * MPI's own collectives promise none of this.
  *
- * process.c starts MPI and leaves it; mpi.c opens, divides and closes; transfer.c moves messages and waits; agree.c
- * begins every collective, compares what the ranks call and ends it; exchange.c moves data, reduction.c reduces;
- * message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the
- * wire of everything that comes of it: a communicator has a context, a number that no other communicator of its ranks
- * has, and the MPI tag is made of it and of the kind of message.
+ * process.c starts MPI and leaves it; meet.c waits for all ranks to come; mpi.c opens, divides and closes; transfer.c
+ * moves messages and waits; agree.c begins every collective, compares what the ranks call and ends it; exchange.c moves
+ * data, reduction.c reduces; message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that
+ * the program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
+ * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -166,12 +166,18 @@ struct ls_mpi {
 /* Whether MPI is initialized and not finalized. */
 bool ls_mpi_runs(void);
 
-/* Starts MPI unless the program has; then there is the world's wire. Blocks as MPI does, once in a process. */
-ls_status ls_mpi_join(void);
+/* Starts MPI unless the program has; then there is the world's wire. Waits once in a process, at most `timeout` seconds
+ * for each step. */
+ls_status ls_mpi_join(double timeout);
+
+/* The ranks of the world did not meet in time, and so never will. */
+void ls_mpi_lose_world(void);
+
 ls_mpi_wire *ls_mpi_wire_of_world(void);
 
-/* A wire over the ranks of `comm`, which all call this. Blocks as MPI does. NULL and an error when there is none. */
-ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm);
+/* A wire over the ranks of `comm`, which all call this. NULL and an error when there is none, LS_ERR_TIMEOUT when not
+ * all came within so many seconds. */
+ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm, double timeout);
 
 /* Bytes of the largest message that this process sends without asking the receiver, without MPI's own header. */
 size_t ls_mpi_unasked(void);
@@ -182,6 +188,30 @@ void ls_mpi_wire_release(ls_mpi_wire *wire);
 /* How the process has to end: see leave_mpi. */
 void ls_mpi_count_world(int change);
 void ls_mpi_note_failure(void);
+
+/* ---- meet.c --------------------------------------------------------------------------------------------------------
+ */
+
+/* What a rank tells the others when they meet. */
+typedef struct ls_mpi_greeting {
+    uint64_t here; /* filled in, as is the host */
+    uint64_t machine;
+    int64_t context; /* the lowest that it has not had */
+    int64_t unasked;
+    int64_t launcher; /* its connection, see process.c */
+    char host[64];
+} ls_mpi_greeting;
+
+/* Waits for all ranks of `comm`, which all call this, and gives what each of them said, to be freed by the caller.
+ * Warns every 5 s of those who are missing; LS_ERR_TIMEOUT naming them after so many seconds. `comm` is of no use then:
+ * the exchange is still under way. */
+ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout, ls_mpi_greeting **all);
+
+/* MPI_Comm_dup by ranks that just met. LS_ERR_TIMEOUT. */
+ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
+
+/* MPI_Init_thread, once in a process. LS_ERR_TIMEOUT: it goes on all the same, on a thread of its own. */
+ls_status ls_mpi_start(double timeout);
 
 /* ---- transfer.c ----------------------------------------------------------------------------------------------------
  */

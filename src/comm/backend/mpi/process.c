@@ -1,4 +1,5 @@
 /* What this process has of MPI: starting and leaving it, and the wires that communicators travel on. */
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@ static struct {
     bool watched;         /* at_finalize is called */
     int worlds;           /* that are open */
     bool failed;
+    bool lost;    /* the ranks of the world did not meet in time */
     int launcher; /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
     pid_t id;
 } process;
@@ -98,39 +100,60 @@ static int watch_finalize(void) {
     return code;
 }
 
-/* Fills in a wire that is a duplicate of `comm`. */
-static ls_status duplicate(MPI_Comm comm, ls_mpi_wire *wire) {
+/* The connection to Hydra; 0: none, or the program finalizes MPI, or need not wait for others first. */
+static int find_launcher(void) {
+#if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
+    const char *connection = getenv("PMI_FD");
+    if (process.id == getpid() && connection != NULL && getenv("MPI_LOCALNRANKS") != NULL) {
+        return atoi(connection);
+    }
+#endif
+    return 0;
+}
+
+/* Fills in a wire that is a duplicate of `comm`; `*lowest` becomes the lowest launcher of its ranks. */
+static ls_status duplicate(MPI_Comm comm, double timeout, ls_mpi_wire *wire, int64_t *lowest) {
+    const ls_mpi_greeting own = {.launcher = find_launcher()};
+    ls_mpi_greeting *all = NULL;
     int *highest = NULL;
     int found = 0;
+    int size = 0;
     int code = watch_finalize();
-    if (code == MPI_SUCCESS) {
-        code = MPI_Comm_dup(comm, &wire->comm);
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("ls_comm_open", "MPI_Comm_set_attr", code);
     }
-    if (code == MPI_SUCCESS) {
-        code = MPI_Comm_set_errhandler(wire->comm, MPI_ERRORS_RETURN);
+    LS_TRY(ls_mpi_meet(comm, &own, timeout, &all));
+    MPI_Comm_size(comm, &size);
+    *lowest = own.launcher;
+    for (int rank = 0; rank < size; rank++) {
+        *lowest = all[rank].launcher < *lowest ? all[rank].launcher : *lowest;
     }
+    ls_free(all);
+    LS_TRY(ls_mpi_duplicate(comm, timeout, &wire->comm));
+    code = MPI_Comm_set_errhandler(wire->comm, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS) {
         code = MPI_Comm_get_attr(wire->comm, MPI_TAG_UB, (void *)&highest, &found);
     }
     if (code != MPI_SUCCESS) {
-        return ls_mpi_fail("ls_comm_open", "MPI_Comm_dup", code);
+        return ls_mpi_fail("ls_comm_open", "MPI_Comm_get_attr", code);
     }
     wire->contexts = (found != 0 ? *highest : 32767) / LS_MPI_KINDS;
     return LS_OK;
 }
 
-ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm) {
+ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm, double timeout) {
+    int64_t launcher = 0; /* the world's wire knows */
     sweep();
     ls_mpi_wire *wire = ls_allocate_zeroed(1, sizeof *wire);
     if (wire == NULL) {
         (void)ls_fail_memory("ls_comm_open", sizeof *wire);
         return NULL;
     }
-    if (duplicate(comm, wire) != LS_OK) {
+    const ls_status status = duplicate(comm, timeout, wire, &launcher);
+    if (status != LS_OK && status != LS_ERR_TIMEOUT) { /* else MPI may still fill it in */
         ls_free(wire);
-        return NULL;
     }
-    return wire;
+    return status == LS_OK ? wire : NULL;
 }
 
 #ifdef OMPI_MAJOR_VERSION
@@ -197,23 +220,17 @@ static void meet_at_launcher(void) {
     }
 }
 
-/* The connection to Hydra; 0: none, or the program finalizes MPI, or need not wait for others first. */
-static int find_launcher(void) {
-#if defined MPICH_NUMVERSION && MPICH_NUMVERSION < 40200000
-    const char *connection = getenv("PMI_FD");
-    if (process.id == getpid() && connection != NULL && getenv("MPI_LOCALNRANKS") != NULL) {
-        return atoi(connection);
+/* Ends MPI when all ranks have come here, which may take them any time; who waits is told every 5 s for whom. */
+static void finalize(void) {
+    ls_mpi_greeting *all = NULL;
+    await_farewells();
+    if (ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, INFINITY, &all) == LS_OK) {
+        ls_free(all);
+        if (process.launcher != 0) {
+            meet_at_launcher();
+        }
+        MPI_Finalize();
     }
-#endif
-    return 0;
-}
-
-/* All ranks meet, or none. */
-static ls_status agree_on_launcher(void) {
-    const int own = find_launcher();
-    const int code = MPI_Allreduce(&own, &process.launcher, 1, MPI_INT, MPI_MIN, process.world.comm);
-    process.launcher = process.launcher > 0 ? own : 0;
-    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Allreduce", code);
 }
 
 /*
@@ -227,45 +244,53 @@ static void leave_mpi(int status, void *argument) {
         return;
     }
     if (process.joined && process.worlds == 0 && !process.failed) {
-        await_farewells();
-        if (process.launcher != 0) {
-            meet_at_launcher();
-        }
-        MPI_Finalize();
+        finalize();
     } else if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     }
 }
 
-static ls_status start_mpi(void) {
+static ls_status start_mpi(double timeout) {
     int started = 0;
     int finalized = 0;
-    int level = MPI_THREAD_SINGLE;
     int code = MPI_Initialized(&started);
     if (code == MPI_SUCCESS) {
         code = MPI_Finalized(&finalized);
     }
-    if (code == MPI_SUCCESS && finalized != 0) {
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("ls_comm_open", "MPI_Initialized", code);
+    }
+    if (finalized != 0) {
         return ls_fail(LS_ERR_STATE, "MPI was finalized in this process and cannot be started again");
     }
-    if (code == MPI_SUCCESS && started == 0) {
-        code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    if (started == 0) {
+        LS_TRY(ls_mpi_start(timeout));
         process.id = getpid();
-        if (code == MPI_SUCCESS && on_exit(leave_mpi, NULL) != 0) {
-            return ls_fail_memory("ls_comm_open", sizeof(void *));
-        }
-    }
-    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Init_thread", code);
-}
-
-ls_status ls_mpi_join(void) {
-    if (!process.joined) {
-        LS_TRY(start_mpi());
-        LS_TRY(duplicate(MPI_COMM_WORLD, &process.world));
-        LS_TRY(agree_on_launcher());
-        process.joined = true;
+        return on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *));
     }
     return LS_OK;
+}
+
+/* All ranks meet at the launcher, or none. */
+static ls_status join(double timeout) {
+    int64_t launcher = 0;
+    LS_TRY(start_mpi(timeout));
+    LS_TRY(duplicate(MPI_COMM_WORLD, timeout, &process.world, &launcher));
+    process.launcher = launcher > 0 ? find_launcher() : 0;
+    process.joined = true;
+    return LS_OK;
+}
+
+ls_status ls_mpi_join(double timeout) {
+    if (process.lost) { /* who comes late meets what is left of the earlier try */
+        return ls_fail(LS_ERR_STATE, "the ranks of this job did not meet in an earlier try: start it anew");
+    }
+    return process.joined ? LS_OK : join(timeout);
+}
+
+void ls_mpi_lose_world(void) {
+    process.lost = true;
+    process.failed = true;
 }
 
 void ls_mpi_count_world(int change) {

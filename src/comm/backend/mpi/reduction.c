@@ -16,7 +16,7 @@
 #include "comm/reduce.h"
 
 #define WHOLE_BYTES ((size_t)32 << 10)  /* that a rank takes in at most to reduce the whole by itself */
-#define CHUNK_BYTES ((size_t)256 << 10) /* of one rank's data */
+#define CHUNK_BYTES ((size_t)512 << 10) /* of one rank's data */
 
 /* ---- parts ---------------------------------------------------------------------------------------------------------
  */
