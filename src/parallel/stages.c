@@ -127,11 +127,17 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
         estimate(model, costs);
     } else if (ls_comm_rank(comm) == 0 && !measure(model, options->sample, costs)) {
         status = ls_error_status();
-        estimate(model, costs);
+        costs[0] = NAN; /* the others are told, too */
     }
     const ls_status sent = ls_comm_broadcast(comm, costs, (size_t)layers, LS_F64, 0, NULL);
-    balance(costs, layers, stages, ends);
+    const bool failed = isnan(costs[0]);
+    if (!failed) {
+        balance(costs, layers, stages, ends);
+    }
     ls_free(costs);
+    if (status == LS_OK && sent == LS_OK && failed) {
+        return ls_fail(LS_ERR_STATE, "%s: rank 0 could not measure the layers on its sample", call);
+    }
     return status != LS_OK ? status : sent;
 }
 

@@ -171,6 +171,9 @@ static ls_status wrong_input(ls_comm *world) {
     }
     LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, NULL) == LS_ERR_ARGUMENT);
     ls_scope *scope = ls_scope_begin();
+    ls_tensor *narrow = ls_ones(LS_SHAPE(4, IN + 1), LS_F64); /* the layers do not take it: all ranks are told */
+    LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.sample = narrow}) == NULL);
+    LS_CHECK(ls_comm_rank(world) == 0 || strstr(ls_error_message(), "rank 0 could not measure") != NULL);
     ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
     ls_tensor *x = ls_ones(LS_SHAPE(4, IN), LS_F64);
     ls_tensor *y = ls_ones(LS_SHAPE(3, OUT), LS_F64);
