@@ -281,6 +281,25 @@ static void silence_while_connecting_ends_at_the_timeout(void **state) {
     meet(1, SILENCE, false);
 }
 
+static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
+    (void)rank;
+    (void)argument;
+    LS_MUST(world == NULL && failed_with(LS_ERR_TIMEOUT, "ls_comm_open: rank 2 did not say where it listens within"));
+    return NULL;
+}
+
+static void a_rank_that_does_not_come_is_named(void **state) {
+    (void)state;
+    if (no_gloo()) {
+        skip();
+    }
+    ls_forks forks;
+    ls_forks_start(&forks, 3, 1U << 2, SILENT, lonely_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
 int main(void) {
     unsetenv("LOCKSTEP_KEY");
     setenv("LOCKSTEP_TEST_BACKEND", "gloo", 1);
@@ -290,6 +309,7 @@ int main(void) {
         cmocka_unit_test(guesses_and_repetitions_are_turned_away),
         cmocka_unit_test(a_death_while_connecting_is_seen),
         cmocka_unit_test(silence_while_connecting_ends_at_the_timeout),
+        cmocka_unit_test(a_rank_that_does_not_come_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

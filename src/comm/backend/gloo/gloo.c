@@ -109,7 +109,12 @@ static ls_status exchange_cards(ls_gloo *gloo, const ls_join *join) {
         size_t size = 0;
         snprintf(key, sizeof key, "%sgloo/%d", join->prefix, peer);
         if (peer != join->rank) {
-            LS_TRY(ls_store_get(join->store, key, &gloo->cards[peer], sizeof *gloo->cards, &size));
+            const ls_status got = ls_store_get(join->store, key, &gloo->cards[peer], sizeof *gloo->cards, &size);
+            if (got == LS_ERR_TIMEOUT) {
+                return ls_fail(got, "ls_comm_open: rank %d did not say where it listens within %g s", peer,
+                               join->timeout);
+            }
+            LS_TRY(got);
             if (size != sizeof *gloo->cards || gloo->cards[peer].length > sizeof gloo->cards[peer].address) {
                 return ls_fail(LS_ERR_MISMATCH,
                                "ls_comm_open: rank %d says of itself what this version of Lockstep cannot read", peer);
