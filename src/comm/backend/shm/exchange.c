@@ -38,7 +38,7 @@ typedef struct reach {
 } reach;
 
 _Static_assert(sizeof(reach) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
-_Static_assert(64 * LS_SHM_WAY_LINES <= LS_SHM_PLACE_LEAST, "what is looked at lies in one place");
+_Static_assert(64 * (LS_SHM_WAY_LINES + 1) <= LS_SHM_PLACE_LEAST, "what is looked at lies in one place");
 
 /* ---- the call ------------------------------------------------------------------------------------------------------
  */
@@ -163,11 +163,18 @@ static entry told_by(const ls_shm *shm, int from) {
     return (entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
 }
 
-/* Looks how long lines that `from` has just written take to come; as they are wanted at once, that costs little. */
-static void measure_way(ls_shm *shm, int from) {
+/* Looks how long lines that the next rank has just written take to come; as they are wanted soon, that costs little.
+ * The first one is not counted: with it comes what the processor must know of the page. */
+static void measure_way(ls_shm *shm) {
+    const int from = (shm->rank + 1) % shm->size;
     const volatile unsigned char *lines = ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank);
+    const size_t bytes = ls_piece_received(&shm->call, shm->rank, from).count * shm->call.width;
+    if (from == shm->rank || bytes <= LS_SHM_DIRECT_MOVES || place_bytes(shm) < LS_SHM_PLACE_LEAST) {
+        return;
+    }
+    (void)lines[0];
     const uint64_t began = ls_clock_ns();
-    for (size_t i = 0; i < LS_SHM_WAY_LINES; i++) {
+    for (size_t i = 1; i <= LS_SHM_WAY_LINES; i++) {
         (void)lines[64 * i];
     }
     const uint64_t took = ls_clock_ns() - began;
@@ -175,16 +182,13 @@ static void measure_way(ls_shm *shm, int from) {
 }
 
 /* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
-static void take_pieces(ls_shm *shm, size_t done) {
+static void take_pieces(const ls_shm *shm, size_t done) {
     const ls_call *call = &shm->call;
     const size_t place = place_bytes(shm);
     for (int from = 0; from < shm->size; from++) {
         const ls_piece piece = ls_piece_received(call, shm->rank, from);
         const size_t bytes = piece.count * call->width;
         if (from != shm->rank && done < bytes) {
-            if (done == 0 && bytes > LS_SHM_DIRECT_MOVES && place >= LS_SHM_PLACE_LEAST) {
-                measure_way(shm, from);
-            }
             ls_shm_copy(target_of(shm, piece) + done, ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank),
                         bytes - done < place ? bytes - done : place, bytes);
         }
@@ -310,6 +314,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
     shm->way = "slots";
     if (!left) {
         count_far_calls(shm, false);
+        measure_way(shm);
         copy_own(shm, 0, place_bytes(shm));
         shm->stage = exchange_rounds;
         return exchange_rounds(shm, finished);
