@@ -34,7 +34,7 @@ typedef struct verdict {
 /* Where the buffer of a rank can be reached besides by its address, and what it found of the way to others. */
 typedef struct reach {
     uint64_t offset; /* in its part of the cell's region */
-    uint64_t far;    /* lines of the latest slot it looked at were slow to come */
+    uint64_t far;    /* lines of the latest slots it looked at were slow to come */
 } reach;
 
 _Static_assert(sizeof(reach) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
@@ -178,7 +178,7 @@ static void measure_way(ls_shm *shm) {
         (void)lines[64 * i];
     }
     const uint64_t took = ls_clock_ns() - began;
-    shm->far = took > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS;
+    shm->slow_looks = took > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS ? shm->slow_looks + 1 : 0;
 }
 
 /* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
@@ -201,7 +201,7 @@ static void take_pieces(const ls_shm *shm, size_t done) {
 static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
     const ls_call *call = &shm->call;
     size_t end = 0;
-    reach how = {.far = shm->far};
+    reach how = {.far = shm->slow_looks >= LS_SHM_SLOW_LOOKS};
     cell->send = (uint64_t)(uintptr_t)call->send;
     cell->region = 0;
     for (int to = 0; to < shm->size && largest > shm->algorithm.direct_moves; to++) {
@@ -295,7 +295,7 @@ static void count_far_calls(ls_shm *shm, bool read) {
     }
     if (far && shm->far_calls == 0) {
         shm->far_calls = LS_SHM_FAR_CALLS;
-        shm->far = false;
+        shm->slow_looks = 0;
     } else if (read && shm->far_calls != 0) {
         shm->far_calls--;
     }

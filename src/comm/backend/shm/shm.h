@@ -117,7 +117,7 @@ struct ls_shm {
     uint64_t file_end; /* where the next region begins: all ranks count alike */
 
     bool pulls;           /* all ranks can read straight from each other's memory */
-    bool far;             /* lines of another's slot were slow to come when this rank last looked */
+    unsigned slow_looks;  /* how often in a row lines of another's slot were slow to come when this rank looked */
     unsigned far_calls;   /* for so many calls more all ranks take their cores to be far from each other */
     uint64_t magic;       /* see ls_shm_person */
     _Atomic int *holders; /* threads of a split: states that share this memory, which begins with their number */

@@ -23,11 +23,12 @@
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
 
-/* Cores are far where so many lines of a slot that another has just written take longer than that, each, to come. What
- * was found so is taken to stay so for some calls. */
+/* Cores are far where so many lines of a slot that another has just written take longer than that, each, to come, so
+ * often in a row. What was found so is taken to stay so for some calls. */
 #define LS_SHM_WAY_LINES    ((size_t)64)
-#define LS_SHM_NEAR_LINE_NS ((uint64_t)4)
-#define LS_SHM_FAR_CALLS    32
+#define LS_SHM_NEAR_LINE_NS ((uint64_t)6)
+#define LS_SHM_SLOW_LOOKS   2
+#define LS_SHM_FAR_CALLS    64
 
 /* A copy of so much writes past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
