@@ -148,31 +148,23 @@ for victim in 0 1; do
 done
 
 # A launcher that is stopped is not waited for without end.
-down
-LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
-LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
-up 2
-kill -STOP "${nodes[1]}"
-kill -9 "$(cat up.0)"
-ends 0
-check "a job fails while the launcher of node 1 is stopped: the other ends" is "$statuses" 137
-check "it says for whom it waited" says err.0 "^lockstep: node 1 on .* is not waited for any longer: it says nothing, 1.5 s after"
-check "and what failed" says err.0 "^lockstep: rank 0 (pid [0-9]*) was killed by SIGKILL"
-kill -CONT "${nodes[1]}"
-ends 1
-check "the stopped one ends when it goes on" is "$statuses" 137
-down
-LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
-LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
-up 2
-kill -STOP "${nodes[0]}"
-kill -9 "$(cat up.1)"
-ends 1
-check "a job fails while the launcher of node 0 is stopped: the other ends" is "$statuses" 137
-check "and says what failed" says err.1 "^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL"
-kill -CONT "${nodes[0]}"
-ends 0
-check "node 0 ends when it goes on" is "$statuses" 137
+for stopped in 0 1; do
+    other=$((1 - stopped))
+    down
+    for k in 0 1; do
+        LOCKSTEP_TIMEOUT=1 node $k -n 1 --nnodes 2 --key-file key --grace 0.5 bash sleeper
+    done
+    up 2
+    kill -STOP "${nodes[$stopped]}"
+    kill -9 "$(cat up.$other)"
+    ends $other
+    check "a job fails while the launcher of node $stopped is stopped: the other ends" is "$statuses" 137
+    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: it says nothing, 1.5 s after"
+    check "and what failed" says err.$other "^lockstep: rank $other (pid [0-9]*) was killed by SIGKILL"
+    kill -CONT "${nodes[$stopped]}"
+    ends $stopped
+    check "the stopped one ends when it goes on" is "$statuses" 137
+done
 
 # ---- signals ----
 for pressed in 0 1; do
