@@ -26,6 +26,7 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
                           .send_displacements = parts[LS_SEND_PLACES],
                           .receive_counts = parts[LS_RECEIVE_COUNTS],
                           .receive_displacements = parts[LS_RECEIVE_PLACES]};
+    comm->then = NULL; /* of a composed call that failed */
     LS_TRY(comm->backend->begin[LS_OP_ALLTOALLV](comm->state, &call));
     LS_TRY(ls_comm_finish(comm));
     for (int rank = 0; rank < comm->size; rank++) {
@@ -94,6 +95,7 @@ void ls_comm_release(ls_comm *comm, void *memory) {
     if (comm == NULL || memory == NULL) {
         return;
     }
+    ls_comm_use(comm);
     if (comm->backend->release != NULL) {
         comm->backend->release(comm->state, memory);
     } else {

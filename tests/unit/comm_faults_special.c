@@ -75,6 +75,67 @@ static void killed_partners(void **state) {
     }
 }
 
+/* A rank that waits while work is open on another communicator looks again and again instead of sleeping. */
+static const char *busy_rank(ls_comm *world, int rank, const void *argument) {
+    const int how = *(const int *)argument;
+    ls_comm *other = NULL;
+    ls_comm *made = NULL;
+    ls_work *open = NULL;
+    ls_work *work = NULL;
+    LS_MUST(world != NULL && ls_comm_split(world, rank == 2, rank, &other) == LS_OK);
+    LS_MUST(rank == 2 || ls_comm_recv(other, in, LARGE, LS_F32, 1 - rank, 0, &open) == LS_OK);
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 2) {
+        usleep(50000); /* the others wait */
+        raise(SIGKILL);
+    }
+    const double start = ls_clock_seconds();
+    ls_status status = LS_OK;
+    switch (how) {
+    case 0:
+        status = ls_comm_barrier(world, NULL);
+        break;
+    case 1:
+        status = ls_comm_recv(world, out, 1, LS_F32, 1 - rank, 0, NULL);
+        break;
+    case 2:
+        while (status == LS_OK) {
+            status = ls_comm_send(world, out, LARGE, LS_F32, 2, 0, NULL);
+        }
+        break;
+    case 3:
+        status = ls_comm_alloc(world, 5000) != NULL ? LS_OK : ls_error_status();
+        break;
+    case 4:
+        status = ls_comm_split(world, 0, 0, &made);
+        break;
+    default:
+        LS_MUST(ls_comm_allreduce(world, out, out, LARGE, LS_F32, LS_SUM, &work) == LS_OK);
+        status = ls_work_wait(work);
+        break;
+    }
+    LS_MUST(status == LS_ERR_PEER && failed_with(LS_ERR_PEER, "rank 2 ") && made == NULL);
+    LS_MUST(ls_clock_seconds() - start < AT_ONCE);
+    LS_MUST(ls_comm_send(other, out, LARGE, LS_F32, 1 - rank, 0, &work) == LS_OK); /* which goes on */
+    LS_MUST(ls_work_wait(open) == LS_OK && ls_work_wait(work) == LS_OK);
+    ls_comm_free(other);
+    return NULL;
+}
+
+static void killed_while_others_are_busy(void **state) {
+    (void)state;
+    for (int how = 0; how < 6; how++) {
+        ls_forks forks;
+        ls_forks_start(&forks, 3, 0, PATIENT, busy_rank, &how);
+        const int first = ls_forks_wait(&forks, 0);
+        const int second = ls_forks_wait(&forks, 1);
+        ls_forks_end(&forks);
+        if (first != 0 || second != 0) {
+            fail_msg("how %d: ranks ended with %d and %d", how, first, second);
+        }
+    }
+}
+
 static const char *silent_rank(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
@@ -181,21 +242,34 @@ static void nobody_can_send_it(void **state) {
 /* ---- a job that is stopped as a whole goes on afterwards ------------------------------------------------------------
  */
 
+typedef struct resumption {
+    bool by_message;
+    bool busy; /* work is open on another communicator */
+} resumption;
+
 static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
-    const bool by_message = *(const bool *)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    const resumption *how = argument;
+    ls_comm *other = NULL;
+    ls_work *open = NULL;
+    LS_MUST(world != NULL && ls_comm_split(world, 0, rank, &other) == LS_OK);
+    LS_MUST(!how->busy || ls_comm_recv(other, out, 1, LS_F32, 1 - rank, 0, &open) == LS_OK);
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
     for (int i = 0; i < 6 && rank == 1; i++) {
         usleep(50000); /* the other waits meanwhile, and both are stopped; afterwards it still has to wait */
     }
-    LS_MUST(!by_message ? ls_comm_barrier(world, NULL) == LS_OK
-            : rank == 1 ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
-                        : ls_comm_recv(world, in, 1, LS_F32, 1, 0, NULL) == LS_OK);
+    LS_MUST(!how->by_message ? ls_comm_barrier(world, NULL) == LS_OK
+            : rank == 1      ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
+                             : ls_comm_recv(world, in, 1, LS_F32, 1, 0, NULL) == LS_OK);
+    LS_MUST(!how->busy || ls_comm_send(other, in, 1, LS_F32, 1 - rank, 0, NULL) == LS_OK);
+    LS_MUST(ls_work_wait(open) == LS_OK);
+    ls_comm_free(other);
     return NULL;
 }
 
-static void stop_and_resume(bool by_message) {
+static void stop_and_resume(bool by_message, bool busy) {
+    const resumption how = {.by_message = by_message, .busy = busy};
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, &by_message);
+    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, &how);
     usleep(150000);
     kill(forks.processes[1], SIGSTOP);
     kill(forks.processes[0], SIGSTOP);
@@ -209,8 +283,9 @@ static void stop_and_resume(bool by_message) {
 
 static void a_stopped_job_goes_on(void **state) {
     (void)state;
-    stop_and_resume(false);
-    stop_and_resume(true);
+    for (int i = 0; i < 4; i++) {
+        stop_and_resume(i % 2 != 0, i / 2 != 0);
+    }
 }
 
 /* ---- children of a rank do not vouch for it -------------------------------------------------------------------------
@@ -319,11 +394,17 @@ static void work_fails_with_its_reason(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_partners),         cmocka_unit_test(silent_partners),
-        cmocka_unit_test(partners_that_leave),     cmocka_unit_test(a_lent_buffer_that_goes),
-        cmocka_unit_test(nobody_can_send_it),      cmocka_unit_test(a_stopped_job_goes_on),
-        cmocka_unit_test(a_child_is_not_the_rank), cmocka_unit_test(a_rank_that_never_joins),
-        cmocka_unit_test(a_shortage_is_an_error),  cmocka_unit_test(work_fails_with_its_reason),
+        cmocka_unit_test(killed_partners),
+        cmocka_unit_test(silent_partners),
+        cmocka_unit_test(partners_that_leave),
+        cmocka_unit_test(a_lent_buffer_that_goes),
+        cmocka_unit_test(nobody_can_send_it),
+        cmocka_unit_test(a_stopped_job_goes_on),
+        cmocka_unit_test(a_child_is_not_the_rank),
+        cmocka_unit_test(a_rank_that_never_joins),
+        cmocka_unit_test(a_shortage_is_an_error),
+        cmocka_unit_test(work_fails_with_its_reason),
+        cmocka_unit_test(killed_while_others_are_busy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,6 +143,11 @@ static ls_status disagree(ls_comm *world, void *argument) {
             return ls_fail(LS_ERR_INTERNAL, "status %s, message: %s", ls_status_name(status), ls_error_message());
         }
     }
+    void *memory = ls_comm_alloc(world, 64); /* goes through exchanges, too */
+    if (memory == NULL || received[0] != 4.0F) {
+        return ls_fail(LS_ERR_INTERNAL, "memory %p, received %g: %s", memory, (double)received[0], ls_error_message());
+    }
+    ls_comm_release(world, memory);
     float one = 1.0F;
     LS_TRY(ls_comm_allreduce(world, &one, &one, 1, LS_F32, LS_SUM, NULL));
     return one == (float)RANKS ? LS_OK : ls_fail(LS_ERR_INTERNAL, "the ranks are out of step");

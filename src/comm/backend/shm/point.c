@@ -445,12 +445,19 @@ static bool request_has_finished(ls_shm *shm, const void *context) {
     return has_finished(shm, context);
 }
 
-/* Waits a while, and looks for reasons to give up; `*last` is when this wait did so last. */
-static ls_status wait_some(ls_shm *shm, ls_shm_request *asked, uint64_t *last) {
+/* This rank looks now at what it asked for. */
+static void count_time(ls_shm_request *asked, uint64_t now) {
+    if (asked->since_ns == 0) {
+        asked->since_ns = now;
+        asked->looked_ns = now;
+    }
+    ls_shm_skip_stop(&asked->looked_ns, now, &asked->since_ns);
+}
+
+/* Waits a while, and looks for reasons to give up. */
+static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const ls_call *call = call_of(asked);
     const uint64_t start = ls_clock_ns();
-    asked->since_ns = asked->since_ns == 0 ? start : asked->since_ns;
-    *last = *last == 0 ? start : *last;
     bool moved = false;
     for (uint64_t now = start; now - start <= shm->spin_ns; now = ls_clock_ns()) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
@@ -465,25 +472,22 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked, uint64_t *last) {
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
     const uint64_t end = ls_clock_ns();
-    ls_shm_skip_stop(last, end, &asked->since_ns);
+    count_time(asked, end);
     LS_TRY(look(shm, call, asked, asked->since_ns, end));
     return has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {
     bool moved = false;
-    uint64_t last = 0;
     LS_TRY(ls_shm_point_poll(shm, &moved));
     while (wait && !has_finished(shm, asked)) {
-        LS_TRY(wait_some(shm, asked, &last));
+        LS_TRY(wait_some(shm, asked));
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
     *finished = has_finished(shm, asked);
-    if (!*finished && asked->since_ns == 0) {
-        asked->since_ns = ls_clock_ns();
-    }
     if (!*finished) {
         const uint64_t now = ls_clock_ns();
+        count_time(asked, now);
         if (now >= shm->point.check_ns) {
             shm->point.check_ns = now + LOOK_NS;
             return look(shm, call_of(asked), asked, asked->since_ns, now);

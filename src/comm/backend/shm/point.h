@@ -60,7 +60,8 @@ typedef struct ls_shm_sending {
 typedef struct ls_shm_request {
     struct ls_shm_request *next;
     bool sends;
-    uint64_t since_ns; /* when this rank began to wait; 0: not yet */
+    uint64_t since_ns;  /* when this rank began to wait; 0: not yet */
+    uint64_t looked_ns; /* and when it looked last */
     ls_shm_sending *sending;
     ls_match_receipt *receipt;
 } ls_shm_request;

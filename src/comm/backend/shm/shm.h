@@ -98,10 +98,10 @@ struct ls_shm {
     const char *way;  /* how the latest call travelled, see ls_backend */
     unsigned crowded; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
-    uint64_t step;     /* the latest this rank has published */
-    int seen;          /* ranks before this one are known to have published it too */
-    uint64_t since_ns; /* when this rank began to wait for it; 0: not yet */
-    uint64_t check_ns; /* when to look next whether the others live */
+    uint64_t step;      /* the latest this rank has published */
+    int seen;           /* ranks before this one are known to have published it too */
+    uint64_t since_ns;  /* when this rank began to wait for it; 0: not yet */
+    uint64_t looked_ns; /* for callers that poll: when this rank looked last whether the others live */
 
     ls_call call;
     ls_shm_stage *stage;

@@ -179,12 +179,12 @@ ls_status ls_shm_check(ls_shm *shm) {
     const uint64_t now = ls_clock_ns();
     if (shm->since_ns == 0) {
         shm->since_ns = now;
-        shm->check_ns = now;
+        shm->looked_ns = now - NAP_NS;
     }
-    if (now < shm->check_ns) {
+    if (now - shm->looked_ns < NAP_NS) {
         return LS_OK;
     }
-    shm->check_ns = now + NAP_NS;
+    ls_shm_skip_stop(&shm->looked_ns, now, &shm->since_ns);
     return look(shm, now);
 }
 
