@@ -177,6 +177,50 @@ static ls_status many_large(const pair *p) {
     return LS_OK;
 }
 
+/* Messages that are refused give their places back, too. */
+static ls_status many_refused(const pair *p) {
+    enum { COUNT = 70 };
+    fill(p);
+    ls_work *sends[COUNT];
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < COUNT; i++) {
+            LS_TRY(ls_comm_send(p->left, p->out, (size_t)(LARGE - i % 2), LS_U8, p->other, i, &sends[i]));
+        }
+        for (int i = 0; i < COUNT; i++) {
+            const ls_status status = ls_comm_recv(p->left, p->in, LARGE, LS_U8, p->other, i, NULL);
+            LS_CHECK(status == (i % 2 == 0 ? LS_OK : LS_ERR_MISMATCH));
+        }
+        for (int i = 0; i < COUNT; i++) {
+            const ls_status status = ls_work_wait(sends[i]);
+            LS_CHECK(status == LS_OK || (i % 2 != 0 && status == LS_ERR_MISMATCH));
+        }
+    }
+    return LS_OK;
+}
+
+/* A communicator that ends with all kinds of work open, while the others go on. */
+static ls_status close_with_open_work(const pair *p) {
+    enum { COUNT = 70 };
+    ls_comm *ending = NULL;
+    ls_work *works[2 * COUNT] = {NULL};
+    LS_TRY(ls_comm_split(p->right, 0, 0, &ending));
+    ls_status status = LS_OK; /* the other may have closed it already */
+    for (int i = 0; i < COUNT && status == LS_OK; i++) {
+        status = ls_comm_send(ending, p->out, LARGE, LS_U8, p->other, i, &works[2 * i]);
+        if (status == LS_OK) {
+            status = ls_comm_recv(ending, p->in, LARGE, LS_U8, p->other, COUNT + i, &works[2 * i + 1]);
+        }
+    }
+    LS_CHECK(status == LS_OK || status == LS_ERR_PEER);
+    ls_comm_free(ending);
+    LS_TRY(ls_comm_barrier(p->right, NULL));
+    for (int i = 0; i < 2 * COUNT; i++) {
+        const ls_status ended = ls_work_wait(works[i]);
+        LS_CHECK(ended == LS_OK || ended == LS_ERR_STATE || ended == LS_ERR_PEER);
+    }
+    return LS_OK;
+}
+
 /* ---- work that changes hands ------------------------------------------------------------------------------------ */
 
 typedef struct handed {
@@ -251,6 +295,8 @@ static ls_status run_pair(const pair *p) {
     LS_TRY(look_elsewhere(p));
     LS_TRY(answer_behind_many(p));
     LS_TRY(many_large(p));
+    LS_TRY(many_refused(p));
+    LS_TRY(close_with_open_work(p));
     LS_TRY(fail_elsewhere(p));
     return hand_over(p);
 }
