@@ -1,5 +1,5 @@
 /* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, memory.c, progress.c,
- * spawn.c, split.c and work.c. */
+ * split.c and work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
 
@@ -152,9 +152,6 @@ static inline bool ls_comm_has_others(const ls_comm *comm) {
     const int open = atomic_load_explicit(&ls_comm_open_count, memory_order_relaxed);
     return __builtin_expect(open != (comm->open != NULL), 0) && ls_comm_has_others_slowly(comm);
 }
-
-/* In a process that was just forked: what is open belongs to the one it was forked from. */
-void ls_comm_forget_open(void);
 
 /* Moves it, and lets others run; `*looks` counts, so that looking in vain costs less and less. */
 void ls_comm_move_others(const ls_comm *comm);

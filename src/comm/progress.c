@@ -23,7 +23,20 @@ static const void *this_thread(void) {
     return &place;
 }
 
+/* In a process that was just forked: what is open belongs to the one it was forked from. */
+static void forget_all(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    first = NULL;
+    atomic_store_explicit(&ls_comm_open_count, 0, memory_order_relaxed);
+}
+
+static void watch_forks(void) {
+    (void)pthread_atfork(NULL, NULL, forget_all); /* it fails only for want of memory */
+}
+
 void ls_comm_opened(ls_comm *comm) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
     comm->thread = this_thread();
     comm->next_open = first;
@@ -35,17 +48,14 @@ void ls_comm_opened(ls_comm *comm) {
 void ls_comm_closed(ls_comm *comm) {
     pthread_mutex_lock(&lock);
     ls_comm **link = &first;
-    while (*link != comm) {
+    while (*link != NULL && *link != comm) {
         link = &(*link)->next_open;
     }
-    *link = comm->next_open;
-    atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+    if (*link != NULL) { /* else this process was forked since */
+        *link = comm->next_open;
+        atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+    }
     pthread_mutex_unlock(&lock);
-}
-
-void ls_comm_forget_open(void) {
-    first = NULL;
-    atomic_store_explicit(&ls_comm_open_count, 0, memory_order_relaxed);
 }
 
 void ls_comm_use_slowly(ls_comm *comm) {

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "comm/frame.h"
 #include "comm/rendezvous.h"
 
 static const double blame_seconds = 1; /* how long a rank that blames another one is not taken for the first to fail */
@@ -86,7 +85,6 @@ static _Noreturn void be_rank(const spawn *self, int rank, int pipe, pid_t paren
     if (getppid() != parent) {
         _exit(1);
     }
-    ls_comm_forget_open();
     for (int other = 0; other < rank; other++) {
         close(self->children[other].pipe);
     }

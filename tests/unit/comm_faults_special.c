@@ -315,6 +315,47 @@ static void a_child_is_not_the_rank(void **state) {
     ls_forks_end(&forks);
 }
 
+/* What a process has open is not its children's to move, also where these are ranks themselves. */
+static ls_status meet_often(ls_comm *world, void *argument) {
+    ls_status status = LS_OK;
+    (void)argument;
+    for (int i = 0; i < 200 && status == LS_OK; i++) {
+        usleep(500);
+        status = ls_comm_barrier(world, NULL);
+    }
+    return status;
+}
+
+static const char *parent_with_work(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    int32_t numbers[20];
+    ls_work *works[20];
+    for (int32_t i = 0; i < 20; i++) {
+        if (rank == 1) {
+            usleep(5000);
+            LS_MUST(ls_comm_send(world, &i, 1, LS_I32, 0, 0, NULL) == LS_OK);
+        } else {
+            LS_MUST(ls_comm_recv(world, &numbers[i], 1, LS_I32, 1, 0, &works[i]) == LS_OK);
+        }
+    }
+    if (rank == 0) {
+        LS_MUST(ls_spawn(2, meet_often, NULL) == LS_OK);
+        for (int32_t i = 0; i < 20; i++) {
+            LS_MUST(ls_work_wait(works[i]) == LS_OK && numbers[i] == i);
+        }
+    }
+    return NULL;
+}
+
+static void children_leave_open_work_alone(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, parent_with_work, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
 /* ---- joining --------------------------------------------------------------------------------------------------------
  */
 
@@ -401,6 +442,7 @@ int main(void) {
         cmocka_unit_test(nobody_can_send_it),
         cmocka_unit_test(a_stopped_job_goes_on),
         cmocka_unit_test(a_child_is_not_the_rank),
+        cmocka_unit_test(children_leave_open_work_alone),
         cmocka_unit_test(a_rank_that_never_joins),
         cmocka_unit_test(a_shortage_is_an_error),
         cmocka_unit_test(work_fails_with_its_reason),
