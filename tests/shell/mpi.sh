@@ -251,9 +251,12 @@ static void stay_away(const char *how) { /* what rank 1 does instead */
         sleep(60);
     }
 }
-static void tell(ls_comm *comm) {
-    printf("%s%s", ls_status_name(comm == NULL ? ls_error_status() : LS_OK), comm == NULL ? ": " : "");
-    printf("%s", comm == NULL ? ls_error_message() : "");
+static char line[4096]; /* written at once: launchers do not keep the lines of ranks apart */
+static void tell(const char *before, ls_comm *comm) {
+    const size_t length = strlen(line);
+    snprintf(line + length, sizeof line - length, "%s%s%s%s", before,
+             ls_status_name(comm == NULL ? ls_error_status() : LS_OK), comm == NULL ? ": " : "",
+             comm == NULL ? ls_error_message() : "");
 }
 int main(int argc, char **argv) { /* WHERE HOW: to what rank 1 does not come */
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
@@ -273,13 +276,12 @@ int main(int argc, char **argv) { /* WHERE HOW: to what rank 1 does not come */
     }
     stay_away(argv[2]);
     comm = strcmp(argv[1], "part") == 0 ? ls_comm_from_mpi(MPI_COMM_WORLD, &options) : ls_init(&options);
-    printf("%d: ", rank);
-    tell(comm);
+    snprintf(line, sizeof line, "%d: ", rank);
+    tell("", comm);
     if (strcmp(argv[1], "world") == 0) {
-        printf("; ");
-        tell(ls_init(&options));
+        tell("; ", ls_init(&options));
     }
-    printf("\n");
+    fputs(strcat(line, "\n"), stdout);
     fflush(stdout);
     return comm == NULL ? 1 : 0;
 }
