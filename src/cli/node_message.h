@@ -19,6 +19,8 @@ typedef enum ls_node_word {
     LS_NODE_SIGNAL,  /* both ways: signal, node */
     LS_NODE_DONE,    /* to node 0: nothing of the job runs here any more */
     LS_NODE_OVER,    /* to the others: whether the job starts again */
+    LS_NODE_ASK,     /* both ways: whether anybody is there */
+    LS_NODE_HERE,    /* the answer */
     LS_NODE_WORDS
 } ls_node_word;
 

@@ -4,7 +4,7 @@
 
 #include "cli/nodes_state.h"
 
-enum { BLAME_MS = 1000 };
+enum { BLAME_MS = 1000, ASKS = 4 }; /* as often within the timeout is a launcher asked whether it is there */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -102,6 +102,12 @@ static void lose(ls_node *node, const char *why) {
     conclude(nodes);
 }
 
+/* Waits no longer for a node. */
+static void leave_behind(ls_node *node, const char *why) {
+    fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host, why);
+    lose(node, why);
+}
+
 /* Whose launcher is stopped. */
 static void on_silence(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
@@ -114,10 +120,38 @@ static void on_silence(uv_timer_t *timer) {
     for (int i = 0; i < nodes->count && !nodes->over; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         if (node->watched && !node->done) {
-            fprintf(stderr, "lockstep: node %d on %s is not waited for any longer: %s\n", node->number, node->host,
-                    why);
-            lose(node, why);
+            leave_behind(node, why);
         }
+    }
+}
+
+/*
+ * Nothing runs here any more, all is well, and elsewhere it may go on for as long as it likes: but a launcher that is
+ * stopped would never say that it is over. Asks are counted, not seconds, since this process may be stopped, too.
+ */
+static void on_pulse(uv_timer_t *timer) {
+    ls_nodes *nodes = timer->data;
+    for (int i = 0; i < nodes->count && !nodes->over && !nodes->failing; i++) {
+        ls_node *node = &nodes->others[nodes->first + i];
+        if (node->watched && !node->done && node->asked == ASKS) {
+            char why[96];
+            snprintf(why, sizeof why, "its launcher has not answered for %g s (is it stopped?)",
+                     nodes->options.timeout);
+            leave_behind(node, why);
+        } else if (node->watched && !node->done) {
+            node->asked++;
+            ls_node_tell(node, &(ls_node_message){.word = LS_NODE_ASK});
+        }
+    }
+}
+
+static void begin_asking(ls_nodes *nodes) {
+    const uint64_t interval = (uint64_t)(nodes->options.timeout * 1000.0 / ASKS);
+    for (int i = 0; i < nodes->count; i++) {
+        nodes->others[nodes->first + i].asked = 0;
+    }
+    if (!nodes->over) {
+        uv_timer_start(&nodes->pulse, on_pulse, interval, interval > 0 ? interval : 1);
     }
 }
 
@@ -126,7 +160,10 @@ static void handle(ls_node *node, const ls_node_message *message) {
     const int *numbers = message->numbers;
     ls_failure failure = {.node = node->number, .blamed = -1};
     snprintf(failure.text, sizeof failure.text, "%s", message->text);
-    if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
+    node->asked = 0;
+    if (message->word == LS_NODE_ASK) {
+        ls_node_tell(node, &(ls_node_message){.word = LS_NODE_HERE});
+    } else if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
         failure.rank = numbers[0];
         failure.process = numbers[1];
         failure.wait_status = numbers[2];
@@ -178,7 +215,8 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
     nodes->events = events;
     uv_timer_init(loop, &nodes->patience);
     uv_timer_init(loop, &nodes->silence);
-    nodes->patience.data = nodes->silence.data = nodes;
+    uv_timer_init(loop, &nodes->pulse);
+    nodes->patience.data = nodes->silence.data = nodes->pulse.data = nodes;
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         int failure = uv_poll_init(loop, &node->poll, node->link->fd);
@@ -196,6 +234,7 @@ void ls_nodes_unwatch(ls_nodes *nodes) {
     if (nodes->patience.data != NULL) { /* it was opened */
         uv_close((uv_handle_t *)&nodes->patience, NULL);
         uv_close((uv_handle_t *)&nodes->silence, NULL);
+        uv_close((uv_handle_t *)&nodes->pulse, NULL);
         nodes->patience.data = NULL;
     }
     for (int i = 0; i < nodes->count; i++) {
@@ -240,4 +279,5 @@ void ls_nodes_done(ls_nodes *nodes, bool restart) {
     }
     conclude(nodes);
     limit_silence(nodes);
+    begin_asking(nodes);
 }

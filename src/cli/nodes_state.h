@@ -14,6 +14,7 @@ typedef struct ls_node {
     ls_connection *link; /* NULL: it has not come, or was lost */
     bool lost;           /* after it had come */
     bool done;           /* nothing of this start runs there any more */
+    int asked;           /* so often whether its launcher is there, since anything was heard of it */
     int ranks;
     char host[64];
 } ls_node;
@@ -33,6 +34,7 @@ struct ls_nodes {
     ls_failure suspect;
     uv_timer_t patience; /* until it is taken for the first to fail */
     uv_timer_t silence;  /* of a job that has failed and of which nothing runs here: until the others must have ended */
+    uv_timer_t pulse;    /* of one that goes on elsewhere alone: when the launchers there are asked */
     bool done;           /* nothing of it runs here any more */
     bool over;
     bool restart; /* node 0's wish */

@@ -106,6 +106,12 @@ typedef struct ls_backend {
     /* Frees the state without waiting for others, in whatever condition it is; they learn that this rank left. */
     void (*close)(void *state);
 
+    /*
+     * Tells the others that this rank can go on no more, for a reason that the frame has met between calls: this
+     * thread's error, of `status`. They fail with LS_ERR_PEER, at once. NULL: there are no others.
+     */
+    void (*give_up)(void *state, ls_status status);
+
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*

@@ -120,16 +120,24 @@ ls_status ls_comm_check(const ls_comm *comm) {
     return comm->failed;
 }
 
-ls_status ls_comm_revoke(ls_comm *comm, ls_status status) {
+static ls_status revoke(ls_comm *comm, ls_status status) {
     comm->failed = status;
     memcpy(comm->message, ls_error_message(), sizeof comm->message);
     return status;
 }
 
+ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
+    (void)revoke(comm, status);
+    if (comm->backend->give_up != NULL) {
+        comm->backend->give_up(comm->state, status);
+    }
+    return ls_comm_check(comm);
+}
+
 /* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status) {
     const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
-    return revokes ? ls_comm_revoke(comm, status) : status;
+    return revokes ? revoke(comm, status) : status;
 }
 
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {

@@ -9,15 +9,14 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-/* Scratch memory of the communicator. Ranks that have none cannot tell the others, so its lack ends the communicator.
- */
+/* Scratch memory of the communicator. Its lack ends it: the others have begun the call, or are about to. */
 static ls_status scratch(ls_comm *comm, size_t bytes, unsigned char **memory) {
     if (bytes > comm->scratch_bytes) {
         unsigned char *grown = ls_allocate_aligned(bytes, 64);
         if (grown == NULL) {
             char name[64];
             ls_call_describe(comm->call.operation, comm->call.sequence, name, sizeof name);
-            return ls_comm_revoke(comm, ls_fail_memory(name, bytes));
+            return ls_comm_give_up(comm, ls_fail_memory(name, bytes));
         }
         ls_free(comm->scratch);
         comm->scratch = grown;

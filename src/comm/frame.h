@@ -83,8 +83,8 @@ ls_status ls_comm_check(const ls_comm *comm);
 /* Remembers a failure that revokes the communicator; returns the status. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status);
 
-/* Ends the communicator with this thread's error, of `status`, which it returns. */
-ls_status ls_comm_revoke(ls_comm *comm, ls_status status);
+/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the other ranks. */
+ls_status ls_comm_give_up(ls_comm *comm, ls_status status);
 
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);

@@ -129,7 +129,26 @@ check_flavour() {
             esac
         done
     done
-    mpi "$flavour" 3 ./missing end sleep
+    for where in leave end finalize; do
+        for how in stop sleep; do
+            [ $where = finalize ] && [ $how = sleep ] && continue # takes 5 s and tells nothing new
+            mpi "$flavour" 3 ./missing $where $how
+            check "$flavour, rank 1 does not come to $where: $how: the launcher fails" test "$status" != 0
+            check "$flavour, rank 1 does not come to $where: $how: in time" test "$status" != 124
+            check "$flavour, rank 1 does not come to $where: $how: nothing is left" nobody_soon
+            case $where in
+            leave) check "$flavour, $how: who does not call ls_finalize is named" says out \
+                "^[02]: LS_ERR_TIMEOUT: ls_finalize: ls_comm_barrier #2: rank 1 did not make this call within 1 s" ;;
+            end) check "$flavour, $how: who does not end is named" says err \
+                "error: MPI could not be ended, so this process ends with status 1: rank 1 of 3 did not come within 1 s" ;;
+            finalize) check "$flavour: MPI that does not end is said" says err \
+                "error: MPI could not be ended, so this process ends with status 1: MPI_Finalize did not end within 5 s" ;;
+            esac
+            [ $where = leave ] || check "$flavour, rank 1 does not come to $where: $how: what was printed is there" \
+                says out "^[02]: LS_OK"
+        done
+    done
+    mpi "$flavour" 3 ./missing end late
     check "$flavour, rank 1 comes to the end late: ends well" is "$status" 0
     check "$flavour, rank 1 comes to the end late: who waits says for whom" \
         says err "waiting for rank 1 of 3; ranks 0 and 2 came from "
@@ -248,7 +267,7 @@ static void stay_away(const char *how) { /* what rank 1 does instead */
     if (rank == 1 && strcmp(how, "stop") == 0) {
         raise(SIGSTOP);
     } else if (rank == 1) {
-        sleep(60);
+        sleep(strcmp(how, "late") == 0 ? 6 : 60);
     }
 }
 static char line[4096]; /* written at once: launchers do not keep the lines of ranks apart */
@@ -258,18 +277,35 @@ static void tell(const char *before, ls_comm *comm) {
              ls_status_name(comm == NULL ? ls_error_status() : LS_OK), comm == NULL ? ": " : "",
              comm == NULL ? ls_error_message() : "");
 }
-int main(int argc, char **argv) { /* WHERE HOW: to what rank 1 does not come */
+static char **arguments; /* WHERE HOW: to what rank 1 does not come */
+int MPI_Finalize(void) { /* Lockstep calls this one */
+    if (strcmp(arguments[1], "finalize") == 0) {
+        stay_away(arguments[2]);
+    }
+    return PMPI_Finalize();
+}
+static int end(const ls_init_options *options) {
+    ls_comm *comm = ls_init(options);
+    ls_status status = comm == NULL ? ls_error_status() : ls_comm_barrier(comm, NULL);
+    if (status == LS_OK && strcmp(arguments[1], "leave") == 0) {
+        stay_away(arguments[2]);
+    }
+    status = status == LS_OK ? ls_finalize() : status;
+    printf("%d: %s%s%s\n", rank, ls_status_name(status), status == LS_OK ? "" : ": ",
+           status == LS_OK ? "" : ls_error_message()); /* in a buffer until the end */
+    if (strcmp(arguments[1], "end") == 0) {
+        stay_away(arguments[2]);
+    }
+    return status == LS_OK ? 0 : 1;
+}
+int main(int argc, char **argv) {
     const char *number = getenv("OMPI_COMM_WORLD_RANK");
-    const ls_init_options options = {.timeout = 1};
+    const ls_init_options options = {.timeout = strcmp(argv[2], "late") == 0 ? 30 : 1};
     ls_comm *comm = NULL;
+    arguments = argv;
     rank = atoi(number != NULL ? number : getenv("PMI_RANK"));
-    if (strcmp(argv[1], "end") == 0) {
-        comm = ls_init(&options);
-        if (comm == NULL || ls_finalize() != LS_OK) {
-            return 1;
-        }
-        sleep(rank == 1 ? 6 : 0);
-        return 0;
+    if (strcmp(argv[1], "leave") == 0 || strcmp(argv[1], "end") == 0 || strcmp(argv[1], "finalize") == 0) {
+        return end(&options);
     }
     if (strcmp(argv[1], "start") != 0) {
         MPI_Init(&argc, &argv);

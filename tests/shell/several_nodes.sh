@@ -166,6 +166,33 @@ for stopped in 0 1; do
     check "the stopped one ends when it goes on" is "$statuses" 137
 done
 
+# Neither where all ranks end well; one that is not stopped may take its time.
+cat >sleeper_of_its_own <<'END'
+touch up.$RANK
+until [ -e let.$RANK ]; do sleep 0.05; done
+END
+for stopped in 0 1; do
+    other=$((1 - stopped))
+    down
+    rm -f let.*
+    for k in 0 1; do
+        LOCKSTEP_TIMEOUT=1 node $k -n 1 --nnodes 2 --key-file key bash sleeper_of_its_own
+    done
+    up 2
+    touch let.$other
+    sleep 2.5
+    check "node $stopped goes on alone: the other waits" kill -0 "${nodes[$other]}"
+    kill -STOP "${nodes[$stopped]}"
+    touch let.$stopped
+    ends $other
+    check "a job ends well while the launcher of node $stopped is stopped: the other ends" is "$statuses" 1
+    check "it says for whom it waited" says err.$other "^lockstep: node $stopped on .* is not waited for any longer: its launcher has not answered for 1 s"
+    kill -CONT "${nodes[$stopped]}"
+    ends $stopped
+    # Node 0 knows by then that all ranks ended well; node 1 only that node 0 has hung up.
+    check "the stopped one ends when it goes on" is "$statuses" $stopped
+done
+
 # ---- signals ----
 for pressed in 0 1; do
     down

@@ -2,9 +2,10 @@
 #include "tests/support/unit.h"
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "base/status.h"
-#include "comm/comm.h"
+#include "comm/frame.h"
 
 /* An allocator that counts, and fails from allocation `fails_at` on (0: never). */
 typedef struct counter {
@@ -105,6 +106,41 @@ static void no_leak_when_memory_ends(void **state) {
     assert_int_equal(status, LS_OK); /* all allocations were failed once */
 }
 
+/* Of ls_comm_alloc's memory, which a rank that gives up in its midst may never hear of. */
+typedef struct giving_up {
+    counter count;
+    ls_comm *first; /* rank 0, once it is about to allocate */
+} giving_up;
+
+static void *allocate_and_give_up(size_t size, size_t alignment, void *user) {
+    giving_up *all = user;
+    void *memory = counted_allocate(size, alignment, &all->count);
+    if (all->first != NULL && size > 1 << 20) {
+        (void)ls_comm_give_up(all->first, ls_fail(LS_ERR_INTERNAL, "ls_comm_alloc: a test"));
+        usleep(100000); /* the other, which waits, is told */
+    }
+    return memory;
+}
+
+static ls_status allocate_in_vain(ls_comm *world, void *argument) {
+    giving_up *all = argument;
+    if (ls_comm_rank(world) == 0) {
+        all->first = world;
+    }
+    (void)ls_comm_alloc(world, 1 << 20);
+    return ls_comm_check(world);
+}
+
+static void no_leak_when_a_rank_gives_up(void **state) {
+    (void)state;
+    giving_up all = {0};
+    ls_set_allocator(&(ls_allocator){allocate_and_give_up, counted_release, &all});
+    const ls_status status = ls_run_threads(2, allocate_in_vain, &all);
+    ls_set_allocator(NULL);
+    assert_true(status != LS_OK);
+    assert_int_equal(all.count.live, 0);
+}
+
 static void no_leak_in_a_world_of_one(void **state) {
     (void)state;
     const ls_join join = {.size = 1, .local_size = 1, .prefix = "", .timeout = 1.0};
@@ -126,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_allocation_in_a_steady_state),
         cmocka_unit_test(no_leak_when_memory_ends),
+        cmocka_unit_test(no_leak_when_a_rank_gives_up),
         cmocka_unit_test(no_leak_in_a_world_of_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,8 @@ static const ls_node_message messages[] = {
     {.word = LS_NODE_SIGNAL, .numbers = {2, 1}},
     {.word = LS_NODE_DONE},
     {.word = LS_NODE_OVER, .numbers = {1}},
+    {.word = LS_NODE_ASK},
+    {.word = LS_NODE_HERE},
 };
 
 static void test_right_messages(void **state) {

@@ -292,10 +292,16 @@ static void gloo_close(void *state) {
     discard(gloo);
 }
 
+static void gloo_give_up(void *state, ls_status status) {
+    ls_gloo *gloo = state;
+    (void)ls_gloo_give_up(gloo, status, gloo->rank);
+}
+
 static const ls_backend backend = {
     .name = "gloo",
     .open = gloo_open,
     .close = gloo_close,
+    .give_up = gloo_give_up,
     .begin = {[LS_OP_BARRIER] = ls_gloo_exchange,
               [LS_OP_BROADCAST] = ls_gloo_exchange,
               [LS_OP_ALLREDUCE] = ls_gloo_allreduce,

@@ -2,12 +2,13 @@
  * How ranks meet where there is no wire between them yet, or no communicator on it any more: with an end to waiting and
  * the names of those who do not come. Messages would mix with the program's own on a communicator of its own; so this
  * is a nonblocking exchange of all with all, in which every MPI library here has each rank send to each other one
- * directly: a rank whose greeting is here has come. Starting MPI cannot be given up by the thread that is in it,
- * therefore another one does that.
+ * directly: a rank whose greeting is here has come. Starting and ending MPI cannot be given up by the thread that is in
+ * it, therefore another one does both: MPI wants them from the same one.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,12 +19,11 @@
 #include "comm/backend/mpi/mpi.h"
 #include "comm/store_roster.h"
 
-#define START_SECONDS 5 /* that MPI may need at least to start, on a busy machine */
-
-#define WARN_SECONDS 5
-#define LOOKS        2000 /* then this rank naps */
-#define NAP_NS       50000
-#define STOPPED_NS   UINT64_C(100000000) /* between two looks of a process that runs is less */
+#define LEAST_SECONDS 5 /* that MPI may need at least to start or to end, on a busy machine */
+#define WARN_SECONDS  5
+#define LOOKS         2000 /* then this rank naps */
+#define NAP_NS        50000
+#define STOPPED_NS    UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 /* Time that passed while this process ran. */
 typedef struct stopwatch {
@@ -178,73 +178,94 @@ ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
     return LS_OK;
 }
 
-/* ---- starting ------------------------------------------------------------------------------------------------------
+/* ---- calls that know no end to waiting -----------------------------------------------------------------------------
  */
 
+/* The thread that starts MPI and ends it: what it has to do now, if anything, and the outcome of the last such thing.
+ */
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t over;
-    bool ended;
+    pthread_cond_t changed;
+    bool there;
+    int (*task)(void);
     int code;
-} starting = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} servant = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *start(void *argument) {
-    int level = MPI_THREAD_SINGLE;
-    const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
-    pthread_mutex_lock(&starting.lock);
-    starting.code = code;
-    starting.ended = true;
-    pthread_cond_signal(&starting.over);
-    pthread_mutex_unlock(&starting.lock);
+static void *serve(void *argument) {
+    sigset_t all;
+    pthread_mutex_lock(&servant.lock);
+    for (;;) {
+        while (servant.task == NULL) {
+            pthread_cond_wait(&servant.changed, &servant.lock);
+        }
+        pthread_mutex_unlock(&servant.lock);
+        const int code = servant.task();
+        sigfillset(&all); /* signals are the program's; threads of MPI's own were made by now, as MPI wants them */
+        (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
+        pthread_mutex_lock(&servant.lock);
+        servant.code = code;
+        servant.task = NULL;
+        pthread_cond_broadcast(&servant.changed);
+    }
     return argument;
 }
 
-/* Waits, with the lock, until `start` has ended or so many seconds are over; whether it has ended. */
-static bool await_start(double seconds) {
+static ls_status hire(void) {
+    pthread_t thread;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&servant.changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(&thread, NULL, serve, NULL) != 0) {
+        return ls_fail_memory("ls_comm_open", sizeof thread);
+    }
+    servant.there = true;
+    pthread_detach(thread);
+    return LS_OK;
+}
+
+/* Waits, with the lock, until the task has ended or so many seconds are over; whether it has ended. */
+static bool await_servant(double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const long nanoseconds = until.tv_nsec + (long)((seconds - (double)(long)seconds) * 1e9);
     until.tv_sec += (time_t)seconds + nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    while (!starting.ended && pthread_cond_timedwait(&starting.over, &starting.lock, &until) != ETIMEDOUT) {
+    while (servant.task != NULL && pthread_cond_timedwait(&servant.changed, &servant.lock, &until) != ETIMEDOUT) {
     }
-    return starting.ended;
+    return servant.task == NULL;
 }
 
-ls_status ls_mpi_start(double timeout) {
-    pthread_t thread;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&starting.over, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (pthread_create(&thread, NULL, start, NULL) != 0) {
-        return ls_fail_memory("ls_comm_open", sizeof thread);
-    }
-    const double longest = timeout > START_SECONDS ? timeout : START_SECONDS;
+ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout) {
+    const double longest = timeout > LEAST_SECONDS ? timeout : LEAST_SECONDS;
     double waited = 0;
     bool ended = false;
-    pthread_mutex_lock(&starting.lock);
+    if (!servant.there) {
+        LS_TRY(hire());
+    }
+    pthread_mutex_lock(&servant.lock);
+    servant.task = task;
+    pthread_cond_broadcast(&servant.changed);
     while (!ended && waited < longest) {
         if (waited > 0) {
             ls_log_write(LS_LOG_WARNING,
-                         "waiting in MPI_Init_thread for %g s: it ends when every rank of the job has come to it, and "
-                         "does not say who has not",
-                         waited);
+                         "waiting in %s for %g s: it ends when every rank of the job has come to it, and does not say "
+                         "who has not",
+                         name, waited);
         }
+        /* By steps, of which time while this process was stopped lengthens none but one. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
-        ended = await_start(step);
+        ended = await_servant(step);
         waited += step;
     }
-    const int code = starting.code;
-    pthread_mutex_unlock(&starting.lock);
+    const int code = servant.code;
+    pthread_mutex_unlock(&servant.lock);
     if (!ended) {
-        pthread_detach(thread);
         return ls_fail(LS_ERR_TIMEOUT,
-                       "MPI_Init_thread did not end within %g s: some rank of this job has not come to it, and MPI "
-                       "does not say which",
-                       longest);
+                       "%s did not end within %g s: some rank of this job has not come to it, and MPI does not say "
+                       "which",
+                       name, longest);
     }
-    pthread_join(thread, NULL);
-    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", "MPI_Init_thread", code);
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("ls_comm_open", name, code);
 }

@@ -310,10 +310,15 @@ static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, v
     return LS_OK;
 }
 
+static void mpi_give_up(void *state, ls_status status) {
+    (void)ls_mpi_give_up(state, status);
+}
+
 static const ls_backend backend = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
+    .give_up = mpi_give_up,
     .begin = {[LS_OP_BARRIER] = ls_mpi_exchange,
               [LS_OP_BROADCAST] = ls_mpi_exchange,
               [LS_OP_ALLREDUCE] = ls_mpi_reduce,

@@ -210,8 +210,10 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
 /* MPI_Comm_dup by ranks that just met. LS_ERR_TIMEOUT. */
 ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 
-/* MPI_Init_thread, once in a process. LS_ERR_TIMEOUT: it goes on all the same, on a thread of its own. */
-ls_status ls_mpi_start(double timeout);
+/* Has the thread that is there for this do `task`, which gives an MPI error code and is called `name`, and waits for
+ * it: so many seconds, or 5 if that is less. LS_ERR_TIMEOUT: the task goes on all the same, and there can be no other.
+ * One thread at a time calls this. */
+ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout);
 
 /* ---- transfer.c ----------------------------------------------------------------------------------------------------
  */

@@ -1,9 +1,12 @@
 /* What this process has of MPI: starting and leaving it, and the wires that communicators travel on. */
-#include <math.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
@@ -15,12 +18,14 @@ static struct {
     bool watched;         /* at_finalize is called */
     int worlds;           /* that are open */
     bool failed;
-    bool lost;    /* the ranks of the world did not meet in time */
-    int launcher; /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
+    bool lost;      /* the ranks of the world did not meet in time */
+    int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
+    double timeout; /* seconds to wait for a silent rank */
     pid_t id;
 } process;
 
-#define FAREWELL_NS UINT64_C(2000000000)
+#define FAREWELL_NS   UINT64_C(2000000000)
+#define FLUSH_SECONDS 5
 
 bool ls_mpi_runs(void) {
     int started = 0;
@@ -220,17 +225,36 @@ static void meet_at_launcher(void) {
     }
 }
 
-/* Ends MPI when all ranks have come here, which may take them any time; who waits is told every 5 s for whom. */
-static void finalize(void) {
+static int end_mpi(void) {
+    if (process.launcher != 0) {
+        meet_at_launcher();
+    }
+    return MPI_Finalize();
+}
+
+/* Ends MPI when all ranks have come here; who waits is told every 5 s for whom. */
+static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
     await_farewells();
-    if (ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, INFINITY, &all) == LS_OK) {
-        ls_free(all);
-        if (process.launcher != 0) {
-            meet_at_launcher();
-        }
-        MPI_Finalize();
-    }
+    LS_TRY(ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, process.timeout, &all));
+    ls_free(all);
+    return ls_mpi_aside(end_mpi, "MPI_Finalize", process.timeout);
+}
+
+/*
+ * Ends this process although MPI did not end. Not by way of what else is to be done at its exit, since some of that
+ * takes down libraries that the thread in MPI_Finalize still uses. Output that cannot be written, or whose lock another
+ * thread keeps, is left after a while.
+ */
+static _Noreturn void leave_anyway(int status) {
+    sigset_t alarm_alone;
+    sigemptyset(&alarm_alone);
+    sigaddset(&alarm_alone, SIGALRM);
+    (void)signal(SIGALRM, SIG_DFL);
+    (void)pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL);
+    (void)alarm(FLUSH_SECONDS);
+    (void)fflush(NULL);
+    _exit(status);
 }
 
 /*
@@ -244,10 +268,20 @@ static void leave_mpi(int status, void *argument) {
         return;
     }
     if (process.joined && process.worlds == 0 && !process.failed) {
-        finalize();
+        if (finalize() != LS_OK) {
+            const int result = (status & 255) != 0 ? status & 255 : EXIT_FAILURE;
+            ls_log_write(LS_LOG_ERROR, "MPI could not be ended, so this process ends with status %d: %s", result,
+                         ls_error_message());
+            leave_anyway(result);
+        }
     } else if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     }
+}
+
+static int init(void) {
+    int level = MPI_THREAD_SINGLE;
+    return MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
 }
 
 static ls_status start_mpi(double timeout) {
@@ -264,7 +298,7 @@ static ls_status start_mpi(double timeout) {
         return ls_fail(LS_ERR_STATE, "MPI was finalized in this process and cannot be started again");
     }
     if (started == 0) {
-        LS_TRY(ls_mpi_start(timeout));
+        LS_TRY(ls_mpi_aside(init, "MPI_Init_thread", timeout));
         process.id = getpid();
         return on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *));
     }
@@ -274,6 +308,7 @@ static ls_status start_mpi(double timeout) {
 /* All ranks meet at the launcher, or none. */
 static ls_status join(double timeout) {
     int64_t launcher = 0;
+    process.timeout = timeout;
     LS_TRY(start_mpi(timeout));
     LS_TRY(duplicate(MPI_COMM_WORLD, timeout, &process.world, &launcher));
     process.launcher = launcher > 0 ? find_launcher() : 0;

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,10 +18,58 @@ typedef struct report {
 
 _Static_assert(sizeof(report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
-/* Between threads, memory begins with the number of ranks that still hold it. */
-typedef struct lent {
-    _Alignas(64) _Atomic int holders;
-} lent;
+/*
+ * Between threads, memory begins with the number of ranks that still hold it. It is on a list of the shared memory
+ * until the last of them gives it back: one that fails on its way may never hear of it, and never does.
+ */
+typedef struct ls_shm_lent {
+    _Alignas(64) int holders;
+    struct ls_shm_lent *next;
+    struct ls_shm_lent **link; /* what points to this one */
+} ls_shm_lent;
+
+static pthread_mutex_t lending = PTHREAD_MUTEX_INITIALIZER;
+
+/* Memory for all ranks, cleared; NULL when there is none. */
+static ls_shm_lent *lend(const ls_shm *shm, size_t bytes) {
+    ls_shm_lent *memory = ls_allocate_aligned(sizeof *memory + bytes, 64);
+    if (memory == NULL) {
+        return NULL;
+    }
+    memset((void *)memory, 0, sizeof *memory + bytes);
+    pthread_mutex_lock(&lending);
+    *memory = (ls_shm_lent){.holders = shm->size, .next = shm->control->lent, .link = &shm->control->lent};
+    if (memory->next != NULL) {
+        memory->next->link = &memory->next;
+    }
+    shm->control->lent = memory;
+    pthread_mutex_unlock(&lending);
+    return memory;
+}
+
+/* One holder less; the last one frees it. */
+static void let_go(ls_shm_lent *memory) {
+    pthread_mutex_lock(&lending);
+    const bool last = --memory->holders == 0;
+    if (last) {
+        *memory->link = memory->next;
+        if (memory->next != NULL) {
+            memory->next->link = memory->link;
+        }
+    }
+    pthread_mutex_unlock(&lending);
+    if (last) {
+        ls_free(memory);
+    }
+}
+
+void ls_shm_free_lent(ls_shm_control *control) {
+    while (control->lent != NULL) {
+        ls_shm_lent *next = control->lent->next;
+        ls_free(control->lent);
+        control->lent = next;
+    }
+}
 
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes) {
     for (int i = 0; i < shm->region_count; i++) {
@@ -48,10 +97,7 @@ void ls_shm_region_free(ls_shm *shm, ls_shm_region *region) {
         return;
     }
     if (shm->file < 0) {
-        lent *memory = (lent *)(void *)(region->base - sizeof(lent));
-        if (atomic_fetch_sub(&memory->holders, 1) == 1) {
-            ls_free(memory);
-        }
+        let_go((ls_shm_lent *)(void *)region->base - 1);
     } else {
         munmap(region->base, region->stride * (size_t)shm->size);
         give_back(shm, region->offset, region->stride);
@@ -95,13 +141,11 @@ static report reserve(ls_shm *shm, size_t stride) {
         const uint64_t offset = shm->file_end + (uint64_t)shm->rank * stride;
         own.status = (int32_t)ls_shm_file_reserve("ls_comm_alloc", shm->file, offset, stride);
     } else if (shm->rank == 0) {
-        lent *memory = ls_allocate_aligned(sizeof(lent) + bytes, 64);
+        ls_shm_lent *memory = lend(shm, bytes);
         if (memory == NULL) {
             own.status = (int32_t)ls_fail_memory("ls_comm_alloc", bytes);
             return own;
         }
-        memset((void *)memory, 0, sizeof(lent) + bytes);
-        atomic_init(&memory->holders, shm->size);
         own.place = (uint64_t)(uintptr_t)(memory + 1);
     }
     return own;

@@ -77,6 +77,7 @@ void ls_shm_forget(ls_shm *shm) {
         }
         close(shm->file);
     } else if (shm->holders != NULL && atomic_fetch_sub(shm->holders, 1) == 1) {
+        ls_shm_free_lent(shm->control);
         ls_free((void *)shm->holders);
     }
     ls_shm_point_close(shm);
@@ -188,6 +189,7 @@ const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
     .close = shm_close_state,
+    .give_up = ls_shm_resign,
     .begin = {[LS_OP_BARRIER] = ls_shm_begin_cells,
               [LS_OP_BROADCAST] = ls_shm_broadcast,
               [LS_OP_ALLREDUCE] = ls_shm_reduce,

@@ -65,6 +65,7 @@ typedef struct ls_shm_control {
     _Atomic uint32_t revoked;
     _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
     _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
+    struct ls_shm_lent *lent;            /* between threads: what ls_comm_alloc gave, see alloc.c */
     char message[LS_ERROR_CAPACITY];
 } ls_shm_control;
 
@@ -310,6 +311,9 @@ static inline bool ls_shm_is_revoked(const ls_shm *shm) {
  * reads from this rank's buffers any more. */
 ls_status ls_shm_sound(const ls_shm *shm);
 
+/* This rank can go on no more, with this thread's error of `status`, which it keeps: the others fail, too. */
+void ls_shm_resign(void *state, ls_status status);
+
 /* Marks this rank as one that will take no further step and wakes the others. */
 void ls_shm_leave(ls_shm *shm);
 
@@ -357,6 +361,9 @@ ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void 
 
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
 void ls_shm_release(void *state, void *memory);
+
+/* Between threads, when none uses the shared memory any more: frees what is left of ls_comm_alloc's. */
+void ls_shm_free_lent(ls_shm_control *control);
 
 /* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);

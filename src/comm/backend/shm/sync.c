@@ -101,6 +101,18 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
     return repeat_failure(shm);
 }
 
+void ls_shm_resign(void *state, ls_status status) {
+    ls_shm *shm = state;
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    const char *reason = strstr(message, ": ");
+    const int call = reason != NULL ? (int)(reason - message) : 0;
+    (void)ls_fail(LS_ERR_PEER, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "",
+                  shm->rank, (int)shm->people[shm->rank].process, call != 0 ? reason + 2 : message);
+    (void)ls_shm_give_up(shm, LS_ERR_PEER);
+    ls_error_restore(status, message);
+}
+
 ls_status ls_shm_vouch(ls_shm *shm) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = shm->rank, .l_len = 1};
     if (fcntl(shm->file, F_SETLK, &lock) != 0) {

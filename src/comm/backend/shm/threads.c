@@ -109,6 +109,8 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
                                          .shared = shared};
         }
         status = start_and_wait(ranks, count);
+        (void)ls_shm_layout(&layout, shared);
+        ls_shm_free_lent(layout.control);
     }
     ls_free(shared);
     ls_free(ranks);
