@@ -8,7 +8,14 @@
 /* "lockstep-store 1 NONCE KEYED PROOF\n" */
 static const char head[] = "lockstep-store 1 ";
 
-enum { HEAD = sizeof head - 1, NONCE_TEXT = 2 * LS_NONCE_SIZE, PROOF_TEXT = 2 * LS_PROOF_SIZE };
+static const char folder_head[] = "job-";
+
+enum {
+    HEAD = sizeof head - 1,
+    FOLDER_HEAD = sizeof folder_head - 1,
+    NONCE_TEXT = 2 * LS_NONCE_SIZE,
+    PROOF_TEXT = 2 * LS_PROOF_SIZE
+};
 
 _Static_assert(HEAD + NONCE_TEXT + 3 + PROOF_TEXT + 1 == LS_ANNOUNCEMENT_SIZE, "the parts of the text");
 
@@ -54,6 +61,11 @@ ls_status ls_announcement_check(const ls_announcement *announcement, const ls_ke
 }
 
 void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]) {
-    memcpy(name, "job-", 4);
-    sodium_bin2hex(name + 4, LS_JOB_FOLDER_SIZE - 4, announcement->nonce, LS_NONCE_SIZE);
+    memcpy(name, folder_head, FOLDER_HEAD);
+    sodium_bin2hex(name + FOLDER_HEAD, LS_JOB_FOLDER_SIZE - FOLDER_HEAD, announcement->nonce, LS_NONCE_SIZE);
+}
+
+bool ls_announcement_names_folder(const char *name) {
+    return strncmp(name, folder_head, FOLDER_HEAD) == 0 && strlen(name) == LS_JOB_FOLDER_SIZE - 1 &&
+           strspn(name + FOLDER_HEAD, "0123456789abcdef") == NONCE_TEXT;
 }

@@ -27,7 +27,8 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
 /* LS_ERR_DENIED when it was not made with this key. */
 ls_status ls_announcement_check(const ls_announcement *announcement, const ls_key *key);
 
-/* The job folder's name. */
+/* The job folder's name; and whether that can be one of a job's, which no user gives to anything. */
 void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]);
+bool ls_announcement_names_folder(const char *name);
 
 #endif

@@ -20,7 +20,8 @@
 #include "comm/store_folder.h"
 #include "comm/store_table.h"
 
-#define NAME_SIZE 48
+#define NAME_SIZE   48
+#define PARENT_LOCK ".lockstep-lock" /* held while a job is announced */
 
 static const double look_seconds = 0.02; /* between two looks at who is alive */
 static const double parting_seconds = 1;
@@ -412,9 +413,9 @@ static void directory_close(ls_store *base) {
         }
         withdraw(store);
         ls_folder_remove(store->parent, store->job);
-        if (store->made_path) {
-            rmdir(store->path); /* stays where something else was put into it */
-        }
+    }
+    if (store->made_path) {
+        rmdir(store->path); /* stays where something else was put into it */
     }
     close_file(&store->presence);
     close_file(&store->server);
@@ -429,8 +430,11 @@ static void directory_close(ls_store *base) {
 static ls_status find_job(directory_store *store, ls_announcement *announcement) {
     char text[LS_ANNOUNCEMENT_SIZE];
     size_t size;
-    LS_TRY(ls_folder_read(store->parent, "current", text, sizeof text, &size));
-    LS_TRY(ls_announcement_read(text, size, announcement));
+    const ls_status status = ls_folder_read(store->parent, "current", text, sizeof text, &size);
+    if (status != LS_OK && status != LS_ERR_ARGUMENT) {
+        return status;
+    }
+    LS_TRY(ls_announcement_read(text, status == LS_OK ? size : 0, announcement));
     ls_announcement_folder(announcement, store->job);
     store->folder = openat(store->parent, store->job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     store->server = store->folder >= 0 ? openat(store->folder, "server", O_RDONLY | O_CLOEXEC) : -1;
@@ -446,13 +450,17 @@ static ls_status find_job(directory_store *store, ls_announcement *announcement)
 static ls_status make_job(directory_store *store, const ls_key *key) {
     ls_announcement announcement;
     char text[LS_ANNOUNCEMENT_SIZE + 1];
-    if (find_job(store, &announcement) == LS_OK) {
+    const ls_status found = find_job(store, &announcement);
+    if (found == LS_OK) {
         close_file(&store->server);
         close_file(&store->folder);
         return ls_fail(LS_ERR_STATE, "another job is gathering its ranks in %s just now, choose another folder",
                        store->path);
     }
-    ls_folder_remove_stale(store->parent, "job-", "server");
+    if (found != LS_ERR_STATE) { /* the user's own, as far as can be seen */
+        return ls_fail(found, "%s, choose another folder than %s", ls_error_message(), store->path);
+    }
+    ls_folder_remove_stale(store->parent, ls_announcement_names_folder, "server");
     LS_TRY(ls_announcement_make(&announcement, key));
     ls_announcement_folder(&announcement, store->job);
     ls_announcement_write(&announcement, text);
@@ -483,10 +491,10 @@ static ls_status start_serving(directory_store *store, const ls_key *key) {
         return ls_fail(LS_ERR_IO, "cannot make the folder %s: %s", store->path, strerror(errno));
     }
     LS_TRY(open_parent(store));
-    LS_TRY(ls_folder_lock(store->parent, "lock", ls_deadline_after(store->base.timeout), &lock));
+    LS_TRY(ls_folder_lock(store->parent, PARENT_LOCK, ls_deadline_after(store->base.timeout), &lock));
     store->serving = true;
     const ls_status status = make_job(store, key);
-    unlinkat(store->parent, "lock", 0);
+    unlinkat(store->parent, PARENT_LOCK, 0);
     close(lock);
     return status;
 }

@@ -109,7 +109,7 @@ static bool write_all(int file, ls_bytes bytes) {
 }
 
 ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked) {
-    static const char aside[] = "aside";
+    static const char aside[] = ".lockstep-aside"; /* the folder may be the user's own, with files of any other name */
     unlinkat(folder, aside, 0); /* of a writer that was killed: its file may be locked, even seen under another name */
     const int file = openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool fine = file >= 0 && (locked == NULL || try_lock(file)) && write_all(file, bytes);
@@ -129,7 +129,7 @@ ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *loc
 }
 
 void ls_folder_remove(int parent, const char *name) {
-    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *list = folder >= 0 ? fdopendir(folder) : NULL;
     if (list == NULL) {
         if (folder >= 0) {
@@ -147,7 +147,7 @@ void ls_folder_remove(int parent, const char *name) {
 }
 
 static bool is_stale(int parent, const char *name, const char *lock) {
-    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) {
         return false;
     }
@@ -156,7 +156,7 @@ static bool is_stale(int parent, const char *name, const char *lock) {
     return !locked;
 }
 
-void ls_folder_remove_stale(int parent, const char *prefix, const char *lock) {
+void ls_folder_remove_stale(int parent, bool (*is_ours)(const char *name), const char *lock) {
     const int copy = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
     if (list == NULL) {
@@ -166,7 +166,7 @@ void ls_folder_remove_stale(int parent, const char *prefix, const char *lock) {
         return;
     }
     for (struct dirent *item = readdir(list); item != NULL; item = readdir(list)) {
-        if (strncmp(item->d_name, prefix, strlen(prefix)) == 0 && is_stale(parent, item->d_name, lock)) {
+        if (is_ours(item->d_name) && is_stale(parent, item->d_name, lock)) {
             ls_folder_remove(parent, item->d_name);
         }
     }

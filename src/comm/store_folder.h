@@ -37,7 +37,7 @@ ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *loc
 /* Removes a folder with the files in it. */
 void ls_folder_remove(int parent, const char *name);
 
-/* Removes folders of `parent` whose name begins with `prefix` and in which nobody holds the lock on `lock`. */
-void ls_folder_remove_stale(int parent, const char *prefix, const char *lock);
+/* Removes folders of `parent` that `is_ours` knows by their name and in which nobody holds the lock on `lock`. */
+void ls_folder_remove_stale(int parent, bool (*is_ours)(const char *name), const char *lock);
 
 #endif

@@ -177,12 +177,30 @@ static const char *disagree_about_backend(int rank, const void *what) {
     return NULL;
 }
 
+/* Rank 0 waits for it already. */
+static const char *want_another_backend(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    options.backend = rank == 1 ? "self" : "shm";
+    LS_MUST(ls_init(&options) == NULL);
+    LS_MUST(rank == 1 ? failed_with(LS_ERR_ARGUMENT, "a world of one")
+                      : failed_with(LS_ERR_PEER, "rank 1 of 3 (process "));
+    return NULL;
+}
+
 static void test_one_fails_after_meeting(void **state) {
     (void)state;
     char url[128];
+    int listener;
     snprintf(url, sizeof url, "file://%s/meet", folder);
-    const plan p = {.options = {.init = url, .world_size = 2, .timeout = 30}};
+    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}};
     processes_run(2, disagree_about_backend, &p, 0);
+    p.options.world_size = 3;
+    processes_run(3, want_another_backend, &p, 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
+    close(listener);
+    processes_run(3, want_another_backend, &p, 0);
 }
 
 /* ---- ls_spawn ---- */

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
@@ -446,6 +447,67 @@ static void test_sentences_name_a_call_once(void **state) {
     assert_string_equal(ls_error_message(), "ls_in: ls_init: no room");
 }
 
+/* A file of the user's own with that name in it; and whether it is as it was. */
+static void write_own(const char *name) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(name, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void assert_own_stays(const char *name) {
+    char path[256], text[256] = "";
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fgets(text, sizeof text, file) == NULL || fclose(file) != 0 || strcmp(text, name) != 0) {
+        fail_msg("%s of the user's own is not what it was", name);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+#define LEFT "job-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" /* as a killed job leaves one */
+
+static void test_own_files_stay(void **state) {
+    (void)state;
+    static const char *const own[] = {"job-17/results", LEFT "-copy/results", "lock", "aside", "server"};
+    char url[256], path[256], target[256];
+    snprintf(url, sizeof url, "file://%s", folder);
+    const char *const folders[] = {"job-17", LEFT "-copy", LEFT};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        write_own(own[i]);
+    }
+    write_own(LEFT "/lock");
+    snprintf(target, sizeof target, "%s/job-17", folder);
+    snprintf(path, sizeof path, "%s/%.*s", folder, (int)sizeof LEFT - 2, LEFT);
+    strcat(path, "e"); /* a link that has such a name leads anywhere */
+    assert_int_equal(symlink(target, path), 0);
+    const ls_store_options options = {.serve = true, .timeout = 5};
+    write_own("current");
+    assert_null(ls_store_open(url, &options));
+    assert_says(ls_error_status(), LS_ERR_FORMAT, "not written by Lockstep, choose another folder than");
+    assert_own_stays("current");
+    ls_store *store = ls_store_open(url, &options);
+    assert_non_null(store);
+    assert_int_equal(ls_store_set(store, "k", "v", 1), LS_OK);
+    ls_store_close(store);
+    assert_int_equal(unlink(path), 0);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        assert_own_stays(own[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, folders[i]);
+        assert_int_equal(rmdir(path), 0);
+    }
+    snprintf(path, sizeof path, "%s/" LEFT, folder);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 static int use_folder(void **state) {
     (void)state;
     serve_in_folder = true;
@@ -468,6 +530,7 @@ static int leave_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};
+    const struct CMUnitTest folder_tests[] = {KIND_TESTS, cmocka_unit_test(test_own_files_stay)};
     const int failures = cmocka_run_group_tests_name("store on TCP", tests, NULL, NULL);
-    return failures + cmocka_run_group_tests_name("store in a folder", tests, use_folder, leave_folder);
+    return failures + cmocka_run_group_tests_name("store in a folder", folder_tests, use_folder, leave_folder);
 }

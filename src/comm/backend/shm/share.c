@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "comm/backend/shm/shm.h"
+#include "comm/store.h"
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
 #define LOOK_MS       50  /* how often rank 0 looks whether those it waits for live */
@@ -52,7 +53,7 @@ typedef struct server {
     int *guests; /* connections that have not introduced themselves */
     int guest_count;
     struct pollfd *polls; /* the listener, the ranks, the guests */
-    const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: there is none */
+    const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: the store does */
     const int *ranks;     /* there, by rank here */
 } server;
 
@@ -95,6 +96,7 @@ ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener) {
         if (*listener >= 0) {
             close(*listener);
         }
+        *listener = -1;
         return LS_ERR_IO;
     }
     return LS_OK;
@@ -209,9 +211,13 @@ static ls_status fail_missing(const server *self) {
                    self->missing == 1 ? "" : "s", ranks, self->join->timeout);
 }
 
-/* Nobody waits for a rank that the kernel says is gone. */
+/* Nobody waits for a rank that the kernel, or the store, says is gone. */
 static ls_status look_for_dead(const server *self) {
-    for (int rank = 1; rank < self->join->size && self->parent != NULL; rank++) {
+    if (self->parent == NULL) {
+        const ls_status status = ls_store_check(self->join->store);
+        return status == LS_OK ? LS_OK : ls_fail(status, "ls_comm_open: %s", ls_error_message());
+    }
+    for (int rank = 1; rank < self->join->size; rank++) {
         const int there = self->ranks[rank];
         if (!self->confirmed[rank] && (!ls_shm_alive(self->parent, there) || ls_shm_has_left(self->parent, there))) {
             return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d (process %d) died while it joined", rank,

@@ -161,8 +161,8 @@ ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
 ls_status ls_shm_share_announce(const ls_join *join, const ls_shm_ticket *ticket);
 ls_status ls_shm_share_find(const ls_join *join, ls_shm_ticket *ticket);
 
-/* Rank 0: hands the memory of `made` to all other ranks and returns when each has confirmed. Where they are `ranks` of
- * `parent` (else both are NULL), fails when one of them dies. */
+/* Rank 0: hands the memory of `made` to all other ranks and returns when each has confirmed; fails when one of them
+ * dies. They are `ranks` of `parent`; where both are NULL, those of the store. */
 ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, int listener, const ls_shm *made,
                              const ls_shm *parent, const int *ranks);
 
