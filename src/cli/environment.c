@@ -49,9 +49,12 @@ static void fill(own_variables *own, const ls_rank_place *place) {
 }
 
 static bool is_own(const own_variables *own, const char *variable) {
-    static const char store[] = "LOCKSTEP_STORE_FD=";
-    if (strncmp(variable, store, sizeof store - 1) == 0) {
-        return true; /* an outer job's is nobody's here */
+    /* Those of an outer job are nobody's here: the second says that MASTER_PORT is not ours. */
+    static const char *const outer[] = {"LOCKSTEP_STORE_FD=", "TORCHELASTIC_USE_AGENT_STORE="};
+    for (size_t i = 0; i < sizeof outer / sizeof outer[0]; i++) {
+        if (strncmp(variable, outer[i], strlen(outer[i])) == 0) {
+            return true;
+        }
     }
     for (size_t i = 0; i < own->count; i++) {
         if (strncmp(variable, own->text[i], strcspn(own->text[i], "=") + 1) == 0) {

@@ -24,11 +24,9 @@ struct ls_held_line {
 
 static void pass(ls_speaker *speaker, const char *data, size_t size) {
     ls_outlet *outlet = speaker->outlet;
-    if (speaker->prefix[0] != '\0') {
-        ls_outlet_end_line(outlet, speaker);
-        if (outlet->unfinished == NULL) {
-            ls_outlet_put(outlet, speaker->prefix, strlen(speaker->prefix));
-        }
+    ls_outlet_end_line(outlet, speaker);
+    if (speaker->prefix[0] != '\0' && outlet->unfinished == NULL) {
+        ls_outlet_put(outlet, speaker->prefix, strlen(speaker->prefix));
     }
     ls_outlet_put(outlet, data, size);
     speaker->passed_on = outlet->total;
@@ -252,7 +250,7 @@ static const ls_held_line *only_line_of(const ls_lines *lines, int rank) {
             found = line;
         }
     }
-    return found;
+    return found != NULL && strspn(found->data, " \t\r\n") < found->size ? found : NULL; /* a blank one says nothing */
 }
 
 bool ls_lines_failed(ls_lines *lines, int rank, const char *remark) {

@@ -92,6 +92,17 @@ static ls_status check_nodes(const run_values *values) {
     return LS_OK;
 }
 
+/* Of random bytes the first NUL or end of a line would leave but a few. */
+static bool is_text(const char *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char byte = (unsigned char)bytes[i];
+        if (byte < ' ' && byte != '\t' && byte != '\r' && byte != '\n') {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The first line of a file that nobody else may read. */
 static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
     struct stat about;
@@ -107,17 +118,22 @@ static ls_status read_key_file(const char *path, char key[KEY_TEXT]) {
         fclose(file);
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: this is a folder", path);
     }
-    const bool read = fgets(key, KEY_TEXT, file) != NULL;
-    const bool whole = read && (strchr(key, '\n') != NULL || fgetc(file) == EOF);
+    const size_t size = fread(key, 1, KEY_TEXT - 1, file);
+    const int next = fgetc(file);
     fclose(file);
     if ((about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
         return ls_fail(LS_ERR_DENIED,
                        "lockstep run: --key-file %s: others may read or change this secret: chmod 600 %s", path, path);
     }
-    if (read) {
-        key[strcspn(key, "\r\n")] = '\0';
+    if (!is_text(key, size)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep run: --key-file %s: this is no text: head -c 32 /dev/urandom | base64 makes a key",
+                       path);
     }
-    if (!whole || key[0] == '\0') {
+    key[size] = '\0';
+    const size_t length = strcspn(key, "\r\n");
+    key[length] = '\0';
+    if (length == 0 || (length == size && next != EOF && next != '\n')) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --key-file %s: its first line must be a secret of 1 to %d bytes",
                        path, LS_KEY_CAPACITY);
     }

@@ -30,6 +30,8 @@ check "a rank exits 3: it is named" says err '^lockstep: rank 1 (pid [0-9]*) exi
 check "a rank exits 3: nothing is left" nobody_soon
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file: weights" >&2; exit 9' </dev/null
 check "a failed rank that said why: one line" is "$(cat err)" "no such file: weights (rank 2, exit status 9)"
+launch run -n 2 bash -c '[ $RANK = 1 ] || exec sleep 300; echo " " >&2; exit 9' </dev/null
+check "a failed rank that said nothing but a blank line: the launcher says it" says err '^lockstep: rank 1 .* status 9; the'
 launch run -n 3 bash -c '[ $RANK = 2 ] || exec sleep 300; echo "no such file" >&2; echo "weights" >&2; exit 9' </dev/null
 check "its last words are still in sight: said once" is "$(grep -c 'no such file' err) $(grep -c 'last lines' err)" "1 0"
 check "how many others were ended" says err "rank 2 .* status 9; the other 2 were ended"

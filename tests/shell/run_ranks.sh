@@ -63,6 +63,9 @@ if [ "$cores" -ge 2 ]; then
     check "a launcher bound to one core stays there" is "$(sort -u out)" 1
 fi
 
+TORCHELASTIC_USE_AGENT_STORE=True launch run -n 1 bash -c 'echo "<$TORCHELASTIC_USE_AGENT_STORE>"' </dev/null
+check "what torchrun says of its own port is not for these ranks" is "$(cat out)" "<>"
+
 # ---- input ----
 printf 'to rank 0 only\n' >input
 launch run -n 3 bash -c 'while read -r line; do echo "$RANK: $line"; done' <input
@@ -76,6 +79,8 @@ launch run -n 2 --prefix bash -c 'printf "no end $RANK"' </dev/null
 check "--prefix ends a last line that has no end" is "$(sort out | tr '\n' ,)" "[rank 0] no end 0,[rank 1] no end 1,"
 launch run -n 2 bash -c '[ $RANK = 0 ] || printf "no end"' </dev/null
 check "without --prefix nothing is added" is "$(od -An -c out | tr -d ' \n')" "noend"
+launch run -n 2 bash -c 'printf "no end $RANK"' </dev/null
+check "what two ranks say without an end does not mix" is "$(sort out | tr '\n' ,)" "no end 0,no end 1,"
 
 # Four ranks write lines in pieces, with flushes between the pieces.
 pieces='for i in $(seq 500); do printf "$RANK-"; printf "$i-"; printf "%s\n" $RANK; done'

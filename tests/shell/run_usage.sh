@@ -38,6 +38,11 @@ refuses "a meeting place for one machine" 2 "--rendezvous needs --nnodes" run -n
 refuses "a key for one machine" 2 "--key-file needs --nnodes" run -n 2 --key-file job.key ./trainer
 refuses "a folder for a key" 2 "--key-file ./folder: this is a folder" run --nnodes 2 --node-rank 0 \
     --rendezvous 127.0.0.1:1 --key-file ./folder ./trainer
+(umask 077; printf 'A\0rest of the secret\n' >random; : >empty; printf '%0257d\n' 1 >long)
+for key in "random: this is no text" "empty: its first line must be" "long: its first line must be"; do
+    refuses "a key file that is ${key%%:*}" 2 "--key-file $key" run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:1 \
+        --key-file "${key%%:*}" ./trainer
+done
 refuses "a letter that is no option" 2 "unknown option -x" run -x ./trainer
 refuses "a value for a flag" 2 "--no-bind=2: this option takes no value" run --no-bind=2 ./trainer
 refuses "no command" 2 "no command given"
