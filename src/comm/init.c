@@ -9,13 +9,23 @@
 
 /* A world and the store that its ranks met in. */
 typedef struct membership {
-    ls_comm *comm;
+    ls_comm *comm;     /* NULL: another thread has freed it */
     ls_store *store;   /* NULL for a world of one */
     ls_comm *launcher; /* see ls_meeting */
     bool failed;       /* to end well */
 } membership;
 
 static _Thread_local membership *mine;
+
+/* That of this thread; NULL: it has no world. */
+static membership *current(void) {
+    if (mine != NULL && mine->comm == NULL) {
+        ls_free(mine);
+        mine = NULL;
+        ls_log_set_rank(-1);
+    }
+    return mine;
+}
 
 /* The last step of freeing a world. Its store, on rank 0, serves the others until now. */
 static void end_membership(void *argument, bool failed) {
@@ -24,11 +34,8 @@ static void end_membership(void *argument, bool failed) {
     if (!failed && !ended->failed) {
         ls_comm_free(ended->launcher);
     } /* else it stays open: MPI is not finalized then, which may wait for ever, and its launcher ends the others */
-    if (ended == mine) {
-        mine = NULL;
-        ls_log_set_rank(-1);
-    }
-    ls_free(ended);
+    ended->comm = NULL;
+    (void)current(); /* it is that of this thread, or that thread finds it so when it looks */
 }
 
 /*
@@ -83,7 +90,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
 
 ls_comm *ls_init_job(const ls_job *job) {
     ls_meeting meeting;
-    if (mine != NULL) {
+    if (current() != NULL) {
         return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
                             ls_comm_rank(mine->comm), ls_comm_size(mine->comm));
     }
@@ -100,11 +107,11 @@ ls_comm *ls_init(const ls_init_options *options) {
 }
 
 ls_comm *ls_world(void) {
-    return mine != NULL ? mine->comm : NULL;
+    return current() != NULL ? mine->comm : NULL;
 }
 
 ls_status ls_finalize(void) {
-    if (mine == NULL) {
+    if (current() == NULL) {
         return LS_OK;
     }
     ls_status status = LS_OK;

@@ -174,14 +174,25 @@ ls_status ls_socket_connect_to_listener(int listener, ls_deadline deadline, int 
     return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot connect to the own store: %s", strerror(error));
 }
 
+/* Of the time until the deadline what this address has, so that one where packets vanish leaves some to those behind.
+ */
+static ls_deadline share_of(ls_deadline deadline, const struct addrinfo *at) {
+    const uint64_t now = ls_clock_ns();
+    uint64_t addresses = 0;
+    for (; at != NULL; at = at->ai_next) {
+        addresses++;
+    }
+    return deadline > now ? now + (deadline - now) / addresses : deadline;
+}
+
 ls_status ls_socket_connect(const ls_address *address, bool keyed, ls_deadline deadline, int *connection, bool *retry) {
     struct addrinfo *found;
     *retry = false;
     LS_TRY(resolve(address, false, &found, retry));
     const ls_status allowed = check_reach(found, address->host, keyed);
     int error = ECONNREFUSED;
-    for (struct addrinfo *at = found; at != NULL && allowed == LS_OK && error != 0; at = at->ai_next) {
-        error = connect_once(at->ai_addr, at->ai_addrlen, deadline, connection);
+    for (const struct addrinfo *at = found; at != NULL && allowed == LS_OK && error != 0; at = at->ai_next) {
+        error = connect_once(at->ai_addr, at->ai_addrlen, share_of(deadline, at), connection);
     }
     freeaddrinfo(found);
     if (allowed != LS_OK || error == 0) {

@@ -4,6 +4,9 @@
  */
 #include "tests/support/unit.h"
 
+#include <stdatomic.h>
+#include <unistd.h>
+
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/comm.h"
@@ -203,6 +206,29 @@ static ls_status note_rank(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Rank 1 is silent until rank 0 has said so. */
+static ls_status wait_for_silent(ls_comm *world, void *argument) {
+    atomic_bool *told = argument;
+    for (int i = 0; ls_comm_rank(world) == 1 && i < 1000 && !atomic_load(told); i++) {
+        usleep(5000);
+    }
+    const ls_status status = ls_comm_rank(world) == 0 ? ls_comm_barrier(world, NULL) : LS_OK;
+    atomic_store(told, true);
+    return status;
+}
+
+static void threads_have_the_timeout(void **state) {
+    (void)state;
+    atomic_bool told = false;
+    setenv("LOCKSTEP_TIMEOUT", "0.2", 1);
+    assert_int_equal(ls_run_threads(2, wait_for_silent, &told), LS_ERR_TIMEOUT);
+    assert_string_equal(ls_error_message(), "ls_comm_barrier #1: rank 1 did not make this call within 0.2 s");
+    setenv("LOCKSTEP_TIMEOUT", "soon", 1);
+    assert_int_equal(ls_run_threads(2, wait_for_silent, &told), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), "ls_run_threads: LOCKSTEP_TIMEOUT=soon is not"));
+    unsetenv("LOCKSTEP_TIMEOUT");
+}
+
 static void threads_as_ranks(void **state) {
     (void)state;
     int ranks[9] = {0};
@@ -233,7 +259,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_disagreement), cmocka_unit_test(disagreement_of_processes),
         cmocka_unit_test(a_missing_rank),     cmocka_unit_test(a_late_rank),
-        cmocka_unit_test(threads_as_ranks),   cmocka_unit_test(backends_by_name),
+        cmocka_unit_test(threads_as_ranks),   cmocka_unit_test(threads_have_the_timeout),
+        cmocka_unit_test(backends_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

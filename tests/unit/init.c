@@ -79,6 +79,31 @@ static void test_alone(void **state) {
     processes_run(1, init_by_environment, &p, 0);
 }
 
+static void *free_world(void *world) {
+    ls_comm_free(world);
+    return NULL;
+}
+
+static const char *free_on_another_thread(int rank, const void *what) {
+    (void)rank;
+    (void)what;
+    pthread_t other;
+    for (int round = 0; round < 2; round++) {
+        ls_comm *world = ls_init(&(ls_init_options){.world_size = 1});
+        LS_MUST(world != NULL);
+        LS_MUST(pthread_create(&other, NULL, free_world, world) == 0);
+        LS_MUST(pthread_join(other, NULL) == 0);
+    }
+    LS_MUST(ls_world() == NULL);
+    LS_MUST(ls_finalize() == LS_OK);
+    return NULL;
+}
+
+static void test_another_thread_frees(void **state) {
+    (void)state;
+    processes_run(1, free_on_another_thread, NULL, 0);
+}
+
 static void test_tcp(void **state) {
     (void)state;
     for (int size = 2; size <= 4; size++) {
@@ -357,6 +382,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_another_thread_frees),
         cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_meeting_in_a_folder),
         cmocka_unit_test(test_environment),

@@ -7,8 +7,7 @@
 #include "comm/backend/shm/shm.h"
 #include "comm/comm.h"
 #include "comm/reduce.h"
-
-#define TIMEOUT 300.0
+#include "comm/rendezvous.h"
 
 typedef struct thread_rank {
     pthread_t thread;
@@ -88,6 +87,10 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
     if (function == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_run_threads: the function is NULL");
     }
+    double timeout = 0;
+    if (ls_timeout_read(&(ls_init_options){0}, &timeout) != LS_OK) {
+        return ls_fail_in("ls_run_threads");
+    }
     ls_shm layout = {.size = count};
     const size_t bytes = ls_shm_layout(&layout, NULL);
     void *shared = ls_allocate_aligned(bytes, 4096);
@@ -105,7 +108,7 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
                                          .local_rank = rank,
                                          .local_size = count,
                                          .prefix = "",
-                                         .timeout = TIMEOUT,
+                                         .timeout = timeout,
                                          .shared = shared};
         }
         status = start_and_wait(ranks, count);
