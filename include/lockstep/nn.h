@@ -1,7 +1,8 @@
 /**
  * @file nn.h
  * Modules: layers with named parameters, put together to models. Constructors return NULL and set an error on failure,
- * and take over the modules and tensors they are given even then, so that they nest without checks.
+ * and take over the modules and tensors they are given even then, so that they nest without checks: one that is given
+ * NULL says for what, and quotes the latest error before it.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H

@@ -61,6 +61,16 @@ void ls_error_restore(ls_status status, const char *message) {
     }
 }
 
+ls_status ls_fail_missing(const char *format, ...) {
+    char what[LS_ERROR_CAPACITY];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return last_status == LS_OK ? ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what)
+                                : ls_fail(last_status, "%s is NULL; the latest error before: %s", what, last_message);
+}
+
 ls_status ls_fail_memory(const char *call, size_t bytes) {
     return ls_error_set(LS_ERR_MEMORY, "%s: out of memory (%zu bytes wanted)", call, bytes);
 }

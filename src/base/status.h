@@ -22,6 +22,13 @@ extern _Thread_local uint32_t ls_error_count __attribute__((visibility("hidden")
 /* Out of memory has one wording everywhere. */
 ls_status ls_fail_memory(const char *call, size_t bytes);
 
+/*
+ * What the caller should have given is NULL. Either its maker failed, which is the thread's latest error, or the caller
+ * had nothing: nobody can tell, so the message says what is NULL and quotes that error, whose status this returns
+ * (LS_ERR_ARGUMENT where there is none).
+ */
+ls_status ls_fail_missing(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Puts back a message that was saved while clean-up made calls of its own. */
 void ls_error_restore(ls_status status, const char *message);
 

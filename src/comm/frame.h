@@ -9,8 +9,8 @@
 #include "comm/comm.h"
 #include "comm/interface.h"
 
-/* One asynchronous call. Those not waited for yet are in the communicator's list `open`; those not finished also in its
- * queue, in the order of the calls. */
+/* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished
+ * also in its queue, in their order. */
 struct ls_work {
     ls_comm *comm; /* NULL once the communicator is gone */
     ls_call call;
@@ -68,8 +68,10 @@ struct ls_comm {
     ls_work *first_queued;
     ls_work *last_queued;
     ls_work *open;
-    const void *thread;        /* progress.c: whose call it was that last used this communicator while work was open */
-    struct ls_comm *next_open; /* and the next communicator with open work */
+    size_t unfinished;         /* of these */
+    bool listed;               /* progress.c: in its list of communicators with unfinished work */
+    const void *thread;        /* whose call it was that last used this communicator while it was in there */
+    struct ls_comm *next_open; /* the next one */
     ls_work *spare;            /* finished and waited for: kept, so that a steady state allocates nothing */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
@@ -127,13 +129,14 @@ void ls_work_move(ls_comm *comm);
 /* Ends the communicator's side of all work when it is freed. */
 void ls_work_abandon(ls_comm *comm);
 
-/* ---- progress.c: the communicators with open work ---------------------------------------------------------------
+/* ---- progress.c: the communicators with unfinished work ---------------------------------------------------------
  *
  * A rank may wait on one communicator for what another rank does only once it has got something on another one. So
- * whoever waits also moves what is open on the other communicators that its thread uses.
+ * whoever waits also moves what is open on the other communicators that its thread uses. Where all has finished its
+ * thread takes the communicator off the list when it looks there next, whether anybody has waited for that work or not.
  */
 
-/* The first work was opened, or the last waited for. */
+/* Work begins on a communicator that is not in the list; one that is has no work left at all. */
 void ls_comm_opened(ls_comm *comm);
 void ls_comm_closed(ls_comm *comm);
 
@@ -145,12 +148,12 @@ static inline void ls_comm_use(ls_comm *comm) {
     }
 }
 
-/* Whether this thread has open work on another communicator. */
+/* Whether this thread has unfinished work on another communicator. */
 bool ls_comm_has_others_slowly(const ls_comm *comm);
-extern _Atomic int ls_comm_open_count __attribute__((visibility("hidden"))); /* communicators with open work */
+extern _Atomic int ls_comm_open_count __attribute__((visibility("hidden"))); /* communicators in the list */
 static inline bool ls_comm_has_others(const ls_comm *comm) {
     const int open = atomic_load_explicit(&ls_comm_open_count, memory_order_relaxed);
-    return __builtin_expect(open != (comm->open != NULL), 0) && ls_comm_has_others_slowly(comm);
+    return __builtin_expect(open != comm->listed, 0) && ls_comm_has_others_slowly(comm);
 }
 
 /* Moves it, and lets others run; `*looks` counts, so that looking in vain costs less and less. */

@@ -1,4 +1,4 @@
-/* The communicators with open work, each of the thread that uses it: see frame.h. */
+/* The communicators with unfinished work, each of the thread that uses it: see frame.h. */
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
@@ -38,11 +38,19 @@ void ls_comm_opened(ls_comm *comm) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
+    comm->listed = true;
     comm->thread = this_thread();
     comm->next_open = first;
     first = comm;
     atomic_fetch_add_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
+}
+
+/* With the lock. */
+static void take_off(ls_comm **link) {
+    (*link)->listed = false;
+    *link = (*link)->next_open;
+    atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
 }
 
 void ls_comm_closed(ls_comm *comm) {
@@ -52,10 +60,22 @@ void ls_comm_closed(ls_comm *comm) {
         link = &(*link)->next_open;
     }
     if (*link != NULL) { /* else this process was forked since */
-        *link = comm->next_open;
-        atomic_fetch_sub_explicit(&ls_comm_open_count, 1, memory_order_relaxed);
+        take_off(link);
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* This thread's first communicator from `link` on that is not `comm` and has unfinished work; takes those off the list
+ * that have none. NULL: there is no such. With the lock. */
+static ls_comm **find_other(ls_comm **link, const ls_comm *comm) {
+    while (*link != NULL && ((*link)->thread != this_thread() || *link == comm || (*link)->unfinished == 0)) {
+        if ((*link)->thread == this_thread() && (*link)->unfinished == 0) {
+            take_off(link);
+        } else {
+            link = &(*link)->next_open;
+        }
+    }
+    return *link != NULL ? link : NULL;
 }
 
 void ls_comm_use_slowly(ls_comm *comm) {
@@ -67,11 +87,8 @@ void ls_comm_use_slowly(ls_comm *comm) {
 }
 
 bool ls_comm_has_others_slowly(const ls_comm *comm) {
-    bool found = false;
     pthread_mutex_lock(&lock);
-    for (const ls_comm *other = first; other != NULL && !found; other = other->next_open) {
-        found = other != comm && other->thread == this_thread();
-    }
+    const bool found = find_other(&first, comm) != NULL;
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -82,10 +99,8 @@ void ls_comm_move_others(const ls_comm *comm) {
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
     pthread_mutex_lock(&lock);
-    for (ls_comm *other = first; other != NULL; other = other->next_open) {
-        if (other != comm && other->thread == this_thread()) {
-            ls_work_move(other);
-        }
+    for (ls_comm **link = find_other(&first, comm); link != NULL; link = find_other(&(*link)->next_open, comm)) {
+        ls_work_move(*link);
     }
     pthread_mutex_unlock(&lock);
     if (ls_error_count != errors) { /* the work that failed keeps it; the call that waits here has not failed */
@@ -105,10 +120,7 @@ void ls_comm_rest(unsigned *looks) {
 ls_status ls_comm_finish(ls_comm *comm) {
     bool finished = false;
     unsigned looks = 0;
-    if (!ls_comm_has_others(comm)) {
-        return ls_comm_progress(comm, true, &finished);
-    }
-    for (;;) {
+    while (ls_comm_has_others(comm)) {
         LS_TRY(ls_comm_progress(comm, false, &finished));
         if (finished) {
             return LS_OK;
@@ -116,4 +128,5 @@ ls_status ls_comm_finish(ls_comm *comm) {
         ls_comm_move_others(comm);
         ls_comm_rest(&looks);
     }
+    return ls_comm_progress(comm, true, &finished);
 }

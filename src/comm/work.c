@@ -7,6 +7,7 @@
 static void finish(ls_work *work, ls_status status) {
     work->finished = true;
     work->status = status;
+    work->comm->unfinished--;
     if (status != LS_OK) {
         memcpy(work->message, ls_error_message(), sizeof work->message);
     }
@@ -17,10 +18,12 @@ static void open_insert(ls_comm *comm, ls_work *work) {
     work->open_link = &comm->open;
     if (comm->open != NULL) {
         comm->open->open_link = &work->next_open;
-    } else {
-        ls_comm_opened(comm);
     }
     comm->open = work;
+    comm->unfinished++;
+    if (!comm->listed) {
+        ls_comm_opened(comm);
+    }
 }
 
 static void open_remove(ls_work *work) {
@@ -28,7 +31,7 @@ static void open_remove(ls_work *work) {
     if (work->next_open != NULL) {
         work->next_open->open_link = work->open_link;
     }
-    if (work->comm->open == NULL) {
+    if (work->comm->open == NULL && work->comm->listed) {
         ls_comm_closed(work->comm);
     }
 }
@@ -264,13 +267,13 @@ bool ls_work_done(ls_work *work) {
 void ls_work_abandon(ls_comm *comm) {
     while (comm->open != NULL) {
         ls_work *work = comm->open;
-        open_remove(work);
-        work->comm = NULL;
         if (!work->finished) {
             char name[64];
             ls_call_describe(work->call.operation, work->call.sequence, name, sizeof name);
             finish(work, ls_fail(LS_ERR_STATE, "%s: the communicator was freed before the call had finished", name));
         }
+        open_remove(work);
+        work->comm = NULL;
     }
     while (comm->spare != NULL) {
         ls_work *work = comm->spare;

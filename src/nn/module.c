@@ -88,11 +88,12 @@ static bool name_is_good(const ls_module *module, const char *name) {
     return true;
 }
 
-/* Whether something to be added is there. If its maker failed, that has been told already. */
+/* Whether something to be added is there. */
 static bool is_there(const ls_module *module, const char *name, const void *added) {
-    if (added == NULL && ls_error_status() == LS_OK) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is NULL", module->type->name,
-                      name != NULL ? name : "");
+    if (added == NULL && name != NULL && name[0] != '\0') {
+        (void)ls_fail_missing("%s: what should become \"%s\"", module->type->name, name);
+    } else if (added == NULL) {
+        (void)ls_fail_missing("%s: its module", module->type->name);
     }
     return added != NULL;
 }

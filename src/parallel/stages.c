@@ -156,11 +156,8 @@ static ls_module *take_layers(ls_module *model, int begin, int end) {
 }
 
 static ls_status check(const ls_module *model, const ls_comm *comm) {
-    if (model == NULL && ls_error_status() != LS_OK) { /* whoever should have made it has said why there is none */
-        return ls_error_status();
-    }
     if (comm == NULL || model == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the %s is NULL", call, model == NULL ? "model" : "communicator");
+        return ls_fail_missing("%s: the %s", call, model == NULL ? "model" : "communicator");
     }
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,

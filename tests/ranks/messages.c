@@ -260,10 +260,23 @@ static ls_status several_communicators(ls_comm *world) {
     return LS_OK;
 }
 
+/* A message that never comes: its scope does not wait where the communicator has ended before. */
+static ls_status a_message_given_up(ls_comm *world) {
+    ls_comm *ending = NULL;
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(ls_comm_split(world, 0, 0, &ending));
+    const int other = (ls_comm_rank(world) + 1) % ls_comm_size(world);
+    LS_CHECK(other == ls_comm_rank(world) || ls_irecv(ending, LS_SHAPE(3), LS_F32, other, 5) != NULL);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    ls_comm_free(ending);
+    return ls_scope_end(scope);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(plain_ring(world));
     LS_TRY(neglected_messages(world));
     LS_TRY(receives_left_open(world));
+    LS_TRY(a_message_given_up(world));
     LS_TRY(waits_in_any_order(world));
     LS_TRY(sent_tensors_are_given_back(world));
     LS_TRY(a_loop_around_the_ranks(world));
