@@ -37,7 +37,7 @@ static hwloc_topology_t load_topology(void) {
     return topology;
 }
 
-/* Rank r of n gets units r * count / n to (r + 1) * count / n. */
+/* Rank r of n gets units r * count / n to (r + 1) * count / n, at least one. */
 static ls_status make_sets(ls_cores *cores, hwloc_topology_t topology, hwloc_obj_type_t unit, int count, int ranks) {
     const int highest = hwloc_bitmap_last(hwloc_topology_get_topology_cpuset(topology));
     cores->set_size = CPU_ALLOC_SIZE((size_t)highest + 1);
@@ -49,7 +49,8 @@ static ls_status make_sets(ls_cores *cores, hwloc_topology_t topology, hwloc_obj
     }
     for (int rank = 0; rank < ranks; rank++) {
         const int from = (int)((long)rank * count / ranks);
-        const int to = (int)((long)(rank + 1) * count / ranks);
+        const int end = (int)((long)(rank + 1) * count / ranks);
+        const int to = end > from ? end : from + 1;
         hwloc_bitmap_zero(set);
         for (int i = from; i < to; i++) {
             const hwloc_obj_t object = hwloc_get_obj_by_type(topology, unit, (unsigned)i);
@@ -74,7 +75,8 @@ ls_status ls_cores_share(ls_cores *cores, int ranks, bool bind) {
     const int count = whole_cores ? core_count : thread_count;
     cores->threads = count > ranks ? count / ranks : 1;
     ls_status status = LS_OK;
-    if (bind && ranks > 1 && count >= ranks) {
+    const bool even = count > 0 && (count >= ranks || ranks % count == 0);
+    if (bind && ranks > 1 && even) {
         status = make_sets(cores, topology, whole_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU, count, ranks);
     }
     hwloc_topology_destroy(topology);

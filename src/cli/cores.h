@@ -13,7 +13,9 @@ typedef struct ls_cores {
 
 /*
  * Shares the cores that this process may use among `ranks`: neighbouring cores to one rank. Where there are more ranks
- * than cores it shares hardware threads; where there are more ranks than those, nobody is bound.
+ * than cores it shares hardware threads. Where there are more ranks than those, as many neighbouring ranks share each
+ * as share any other (the kernel may leave one idle too long for ranks that wait for each other); where that does not
+ * come out even, nobody is bound.
  */
 ls_status ls_cores_share(ls_cores *cores, int ranks, bool bind);
 

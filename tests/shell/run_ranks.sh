@@ -52,8 +52,11 @@ check "more ranks than cores: all run" lines out $((2 * cores + 1))
 check "more ranks than cores: one thread each" is "$(cut -d' ' -f1 out | sort -u)" 1
 mine=$(grep Cpus_allowed_list /proc/self/status)
 launch run -n $((2 * cores + 1)) grep Cpus_allowed_list /proc/self/status </dev/null
-check "more ranks than cores: nobody is bound" is "$(sort -u out)" "$mine"
+check "more ranks than cores, not evenly: nobody is bound" is "$(sort -u out)" "$mine"
 if [ "$cores" -ge 2 ]; then
+    launch run -n $((2 * cores)) grep Cpus_allowed_list /proc/self/status </dev/null
+    check "twice as many ranks as cores: two to a core" is "$(sort out | uniq -c | awk '{print $1}' | tr '\n' ' ')" \
+        "$(yes 2 | head -n "$cores" | tr '\n' ' ')"
     launch run -n 2 grep Cpus_allowed_list /proc/self/status </dev/null
     check "two ranks have different cores" is "$(sort -u out | wc -l)" 2
     launch run -n 2 --no-bind grep Cpus_allowed_list /proc/self/status </dev/null

@@ -70,7 +70,7 @@ static ls_shm_packet *next_free(const ls_shm *shm, int to) {
 static void publish(ls_shm *shm, int to, ls_shm_packet *packet) {
     const uint64_t number = ++shm->point.lanes[to].sent;
     atomic_store(&packet->turn, written(number));
-    ls_shm_stir(shm);
+    ls_shm_stir(shm, to);
 }
 
 static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet_kind kind, const ls_call *call,
@@ -195,7 +195,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
         LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
     }
     atomic_store(&shm->people[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
-    ls_shm_stir(shm);
+    ls_shm_stir(shm, header->from);
     return LS_OK;
 }
 
@@ -247,7 +247,7 @@ static ls_status drain(ls_shm *shm, int from, bool *moved) {
         lane->got = number;
         const ls_status status = take_packet(shm, from, lane, packet);
         atomic_store(&packet->turn, 2 * (number + shm->point.depth) - 1);
-        ls_shm_stir(shm);
+        ls_shm_stir(shm, from);
         if (status != LS_OK) {
             return ls_shm_give_up(shm, status); /* the message is lost */
         }
@@ -454,11 +454,40 @@ static void count_time(ls_shm_request *asked, uint64_t now) {
     ls_shm_skip_stop(&asked->looked_ns, now, &asked->since_ns);
 }
 
+/* Ranks that share cores; see LS_SHM_TURNS. Whether something `*moved`, or the request has finished. */
+static ls_status take_turns(ls_shm *shm, const ls_shm_request *asked, bool *moved) {
+    const int other = call_of(asked)->root;
+    for (int turn = 0; turn < LS_SHM_TURNS && other != shm->rank; turn++) {
+        ls_shm_tell_core(shm);
+        const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_TURN_LOOKS : LS_SHM_TURN_LOOKS / 8;
+        for (int i = 0; i < looks; i++) {
+            LS_TRY(drain(shm, other, moved));
+            *moved = *moved || has_finished(shm, asked);
+            if (*moved || ls_shm_core_of(shm, other) == shm->core) {
+                break;
+            }
+            ls_shm_pause();
+        }
+        if (*moved) {
+            break;
+        }
+        sched_yield();
+        LS_TRY(ls_shm_point_poll(shm, moved));
+    }
+    return LS_OK;
+}
+
 /* Waits a while, and looks for reasons to give up. */
 static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const ls_call *call = call_of(asked);
-    const uint64_t start = ls_clock_ns();
     bool moved = false;
+    if (shm->spin_ns == 0) {
+        LS_TRY(take_turns(shm, asked, &moved));
+        if (moved) {
+            return LS_OK;
+        }
+    }
+    const uint64_t start = ls_clock_ns();
     for (uint64_t now = start; now - start <= shm->spin_ns; now = ls_clock_ns()) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (call->root != shm->rank) {

@@ -48,6 +48,8 @@ typedef struct ls_shm_cell {
 typedef struct ls_shm_person {
     _Alignas(128) _Atomic uint32_t left; /* it has closed its communicator */
     int32_t process;
+    _Atomic int32_t core;     /* that it ran on when it waited last */
+    _Atomic uint32_t asleep;  /* or about to be */
     uint64_t process_space;   /* the inode of its PID namespace: process numbers mean something only within one */
     uint64_t magic;           /* the address of a number that shows whether others can read its memory */
     _Atomic uint32_t reading; /* between threads: it reads the memory of others */
@@ -97,6 +99,7 @@ struct ls_shm {
     uint64_t spin_ns;
     ls_shm_algorithm algorithm;
     const char *way;  /* how the latest call travelled, see ls_backend */
+    int core;         /* that this rank has told the others it runs on */
     unsigned crowded; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
     uint64_t step;      /* the latest this rank has published */
@@ -220,11 +223,26 @@ bool ls_shm_meet(ls_shm *shm);
 /* Returns when they have; fails when a rank died, left, or stayed away for the timeout. */
 ls_status ls_shm_wait(ls_shm *shm);
 
-/* Wakes the ranks that sleep, if any do: something has changed. */
-void ls_shm_stir(ls_shm *shm);
+/* Wakes `rank`, if it sleeps: there is something for it. */
+void ls_shm_stir(ls_shm *shm, int rank);
 
 /* What a rank waits for. */
 typedef bool ls_shm_condition(ls_shm *shm, const void *context);
+
+/*
+ * Where ranks share cores, who waits for one that was last seen on its own core gives way at once: it cannot come
+ * before. Others run now, or another gives way to them; to wait for them first, so many looks, costs less than to
+ * change places with somebody who waits as well, and back. Either way so often before it sleeps.
+ */
+#define LS_SHM_TURNS      16
+#define LS_SHM_TURN_LOOKS 64
+
+/* Tells the others which core this rank runs on, when that has changed; and where `rank` was seen last. */
+void ls_shm_tell_core(ls_shm *shm);
+
+static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
+    return atomic_load_explicit(&shm->people[rank].core, memory_order_relaxed);
+}
 
 /* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or `met` says so. */
 ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context);

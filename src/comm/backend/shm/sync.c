@@ -15,21 +15,26 @@
 #define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
-#define PAUSES_PER_LOOK 64 /* between looks at the clock */
-#define YIELDS          16
+#define PAUSES_PER_LOOK 64  /* between looks at the clock */
 #define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-static void futex_wake(ls_shm *shm) {
-    atomic_fetch_add(&shm->control->wake, 1);
-    const int operation = shm->file < 0 ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE;
-    syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, 0);
+/* The bit by which the kernel tells sleepers apart. */
+static uint32_t bit_of(int rank) {
+    return UINT32_C(1) << (rank % 32);
 }
 
-void ls_shm_stir(ls_shm *shm) {
-    if (atomic_load(&shm->control->sleepers) != 0) {
-        futex_wake(shm);
+/* Wakes those of `bits` who sleep. */
+static void futex_wake(ls_shm *shm, uint32_t bits) {
+    atomic_fetch_add(&shm->control->wake, 1);
+    const int operation = shm->file < 0 ? FUTEX_WAKE_BITSET_PRIVATE : FUTEX_WAKE_BITSET;
+    syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, bits);
+}
+
+void ls_shm_stir(ls_shm *shm, int rank) {
+    if (atomic_load(&shm->control->sleepers) != 0 && atomic_load(&shm->people[rank].asleep) != 0) {
+        futex_wake(shm, bit_of(rank));
     }
 }
 
@@ -46,7 +51,7 @@ void ls_shm_post(ls_shm *shm) {
     shm->seen = 0;
     shm->since_ns = 0;
     if (atomic_load(&shm->control->sleepers) != 0 && ls_shm_ready(shm)) {
-        futex_wake(shm);
+        futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
     }
 }
 
@@ -86,7 +91,7 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
         control->failure = (uint32_t)status;
         memcpy(control->message, ls_error_message(), sizeof control->message);
         atomic_store(&control->revoked, LS_SHM_REVOKED);
-        futex_wake(shm);
+        futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
         ls_shm_pull_settle(shm);
         return status;
     }
@@ -202,11 +207,47 @@ ls_status ls_shm_check(ls_shm *shm) {
 
 void ls_shm_leave(ls_shm *shm) {
     atomic_store(&shm->people[shm->rank].left, 1);
-    futex_wake(shm);
+    futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------------------------
  */
+
+void ls_shm_tell_core(ls_shm *shm) {
+    const int core = sched_getcpu();
+    if (core != shm->core) {
+        shm->core = core;
+        atomic_store_explicit(&shm->people[shm->rank].core, core, memory_order_relaxed);
+    }
+}
+
+/* Whether a rank that has not come can only come when this one gives way. */
+static bool holds_up(const ls_shm *shm) {
+    for (int rank = shm->seen; rank < shm->size; rank++) {
+        if (ls_shm_core_of(shm, rank) == shm->core && !came(shm, rank)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Ranks that share cores; see LS_SHM_TURNS. */
+static bool take_turns(ls_shm *shm) {
+    for (int turn = 0; turn < LS_SHM_TURNS; turn++) {
+        ls_shm_tell_core(shm);
+        for (int i = 0; i < LS_SHM_TURN_LOOKS; i++) {
+            if (ls_shm_ready(shm)) {
+                return true;
+            }
+            if (holds_up(shm)) {
+                break;
+            }
+            ls_shm_pause();
+        }
+        sched_yield();
+    }
+    return false;
+}
 
 /*
  * Looks until all came (`*came`), for `budget` nanoseconds; at least PAUSES_PER_LOOK times. Messages move meanwhile.
@@ -214,12 +255,8 @@ void ls_shm_leave(ls_shm *shm) {
  */
 static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_all) {
     *came_all = true;
-    /* Ranks that share a core: the one that is waited for may run at once, which costs less than a sleep. */
-    for (int i = 0; i < YIELDS && budget == 0; i++) {
-        if (ls_shm_ready(shm)) {
-            return LS_OK;
-        }
-        sched_yield();
+    if (budget == 0 && take_turns(shm)) {
+        return LS_OK;
     }
     uint64_t last = 0;
     for (;;) {
@@ -245,15 +282,21 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
 ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
     ls_shm_control *control = shm->control;
     const uint32_t wake = atomic_load(&control->wake);
+    atomic_store(&shm->people[shm->rank].asleep, 1);
     atomic_fetch_add(&control->sleepers, 1);
     bool moved = false;
     const ls_status status = ls_shm_point_poll(shm, &moved);
     if (status == LS_OK && !moved && !met(shm, context) && !ls_shm_is_revoked(shm)) {
-        const struct timespec time = {.tv_nsec = (long)NAP_NS};
-        const int operation = shm->file < 0 ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT;
-        syscall(SYS_futex, &control->wake, operation, wake, &time, NULL, 0);
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        const long nanoseconds = until.tv_nsec + (long)NAP_NS;
+        until.tv_sec += nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        const int operation = shm->file < 0 ? FUTEX_WAIT_BITSET_PRIVATE : FUTEX_WAIT_BITSET;
+        syscall(SYS_futex, &control->wake, operation, wake, &until, NULL, bit_of(shm->rank));
     }
     atomic_fetch_sub(&control->sleepers, 1);
+    atomic_store(&shm->people[shm->rank].asleep, 0);
     return status;
 }
 
