@@ -15,7 +15,7 @@ ls_call_header ls_call_header_of(const ls_call *call) {
                             .sequence = call->sequence};
 }
 
-static bool same_call(const ls_call_header *a, const ls_call_header *b) {
+bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b) {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
            a->layout == b->layout && a->agreed == b->agreed && a->sequence == b->sequence;
 }
@@ -36,7 +36,7 @@ static void list_callers(const ls_call_header *const *headers, int size, int ran
     size_t used = 0;
     int callers = 0;
     for (int other = rank; other < size && used < capacity - 24; other++) {
-        if (same_call(headers[other], headers[rank])) {
+        if (ls_agreement_same(headers[other], headers[rank])) {
             used += (size_t)snprintf(text + used, capacity - used, "%s%d", callers == 0 ? "s " : ", ", other);
             callers++;
         }
@@ -51,7 +51,7 @@ static void tell_calls(const ls_call_header *const *headers, int size, char *tex
     size_t length = 0;
     for (int rank = 0; rank < size && length < capacity - 1; rank++) {
         int first = 0;
-        while (!same_call(headers[first], headers[rank])) {
+        while (!ls_agreement_same(headers[first], headers[rank])) {
             first++;
         }
         if (first != rank) {
@@ -68,7 +68,7 @@ static void tell_calls(const ls_call_header *const *headers, int size, char *tex
 
 ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *headers, int size) {
     for (int rank = 1; rank < size; rank++) {
-        if (!same_call(headers[rank], headers[0])) {
+        if (!ls_agreement_same(headers[rank], headers[0])) {
             char calls[768];
             char name[64];
             tell_calls(headers, size, calls, sizeof calls);

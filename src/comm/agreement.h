@@ -31,6 +31,9 @@ typedef struct ls_call_verdict {
 /* The header of a call, without count and bytes. */
 ls_call_header ls_call_header_of(const ls_call *call);
 
+/* Whether two ranks call the same. */
+bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b);
+
 /* LS_ERR_MISMATCH, saying who called what, where the headers of `size` ranks are not all the same. */
 ls_status ls_agreement_check(const ls_call *call, const ls_call_header *const *headers, int size);
 

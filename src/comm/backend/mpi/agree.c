@@ -3,6 +3,11 @@
  * if that is little; more follows at once, without waiting for the answer. Nothing of it is written where the user
  * would see it before all headers are here and say the same. Where they do not, what was sent too early is taken and
  * dropped, so that the ranks are in step again.
+ *
+ * More data of a call that all ranks have made before (known.c) comes without that: its tag says what is called and
+ * it is awaited from the beginning, so nothing else is written there. Who waits long tells all others what it calls
+ * after all, and so does who is told of another call; so ranks that disagree have told everybody in the end, as above.
+ * Packets carry the turn of their call, since one that was sent for nothing is seen only in a later call.
  */
 #include <string.h>
 
@@ -12,14 +17,21 @@
 
 #define LOOKS_PER_LETTER 16 /* a rank that waits takes in messages too */
 #define LOOKS_AHEAD      20 /* about 2 us */
+#define LOOKS_PER_PACKET 16 /* where data is awaited, not a packet */
+#define LOOKS_UNTOLD     1000
 
 const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
     return ls_call_describe(mpi->call.operation, mpi->call.sequence, text, 64);
 }
 
+/* What a rank told of its call; NULL: its data came, or it is this rank. */
+static const ls_call_header *told(const ls_mpi *mpi, int rank) {
+    return mpi->headers[rank] != &mpi->own ? mpi->headers[rank] : NULL;
+}
+
 const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from) {
-    const ls_mpi_packet *packet = &mpi->boxes[from].packet;
-    return packet->header.bytes <= mpi->room ? packet->data : NULL;
+    const ls_call_header *header = told(mpi, from);
+    return header != NULL && header->bytes <= mpi->room ? mpi->boxes[from].packet.data : NULL;
 }
 
 /* ---- agreement -----------------------------------------------------------------------------------------------------
@@ -30,33 +42,19 @@ static ls_status compare_calls(ls_mpi *mpi, bool *finished) {
     return ls_agreement_check(&mpi->call, mpi->headers, mpi->size);
 }
 
-/* A rank that left among those whose headers are here. */
-static ls_status check_left(ls_mpi *mpi) {
-    for (int rank = 0; rank < mpi->size; rank++) {
-        const ls_mpi_mailbox *box = &mpi->boxes[rank];
-        if (rank != mpi->rank && !box->asked && box->packet.header.operation == LS_MPI_LEFT) {
-            char name[64];
-            mpi->left[rank] |= LS_MPI_HEARD_CALLS;
-            return ls_mpi_give_up(
-                mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
-        }
-    }
-    return LS_OK;
-}
-
-/* Everybody's headers are here. */
+/* Everybody has been heard of. */
 static ls_status read_headers(ls_mpi *mpi, bool *finished) {
-    for (int rank = 0; rank < mpi->size; rank++) {
-        if (mpi->headers[rank]->operation == LS_MPI_LEFT) {
-            return check_left(mpi);
-        }
+    if (compare_calls(mpi, finished) != LS_OK) {
+        return ls_mpi_disagree(mpi, compare_calls, finished);
     }
-    return compare_calls(mpi, finished) == LS_OK ? mpi->agreed(mpi, finished)
-                                                 : ls_mpi_disagree(mpi, compare_calls, finished);
+    if (mpi->number < 0) {
+        ls_mpi_learn(mpi);
+    }
+    return mpi->agreed(mpi, finished);
 }
 
 static bool is_quiet(const ls_mpi *mpi) {
-    return mpi->silent == 0 && mpi->open == 0 && (mpi->early == 0 || !mpi->settled);
+    return mpi->silent == 0 && mpi->awaited == 0 && mpi->open == 0 && (mpi->early == 0 || !mpi->settled);
 }
 
 ls_status ls_mpi_settle(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
@@ -68,18 +66,31 @@ ls_status ls_mpi_settle(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
 ls_status ls_mpi_disagree(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
     size_t total = 0;
     for (int rank = 0; rank < mpi->size; rank++) {
-        total += rank == mpi->rank || ls_mpi_opened(mpi, rank) != NULL ? 0 : mpi->boxes[rank].packet.header.bytes;
+        const ls_call_header *header = told(mpi, rank);
+        total += header == NULL || header->bytes <= mpi->room ? 0 : header->bytes;
     }
     unsigned char *into = NULL;
     LS_TRY(ls_mpi_reserve(mpi, total, &into));
     for (int rank = 0; rank < mpi->size; rank++) {
-        const size_t bytes = mpi->boxes[rank].packet.header.bytes;
-        if (rank != mpi->rank && ls_mpi_opened(mpi, rank) == NULL) {
-            LS_TRY(ls_mpi_take(mpi, rank, LS_MPI_PIECES, into, bytes, &mpi->open));
-            into += bytes;
+        const ls_call_header *header = told(mpi, rank);
+        if (header != NULL && header->bytes > mpi->room) {
+            const int kind = ls_mpi_tag_of(mpi, ls_mpi_number_of(mpi, header));
+            LS_TRY(ls_mpi_take(mpi, rank, kind, into, header->bytes, &mpi->open));
+            into += header->bytes;
         }
     }
     return ls_mpi_settle(mpi, stage, finished);
+}
+
+ls_status ls_mpi_collect(ls_mpi *mpi) {
+    for (int i = 1; i < mpi->size; i++) {
+        const int from = (mpi->rank + i) % mpi->size;
+        const ls_mpi_place place = mpi->opening->received(mpi, from);
+        if (told(mpi, from) != NULL && place.bytes > mpi->room) {
+            LS_TRY(ls_mpi_take(mpi, from, LS_MPI_PIECES, place.to, place.bytes, &mpi->open));
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- a call --------------------------------------------------------------------------------------------------------
@@ -103,9 +114,9 @@ static bool fits(const ls_mpi *mpi, ls_mpi_block block) {
     return block.bytes <= mpi->room;
 }
 
-/* Tells a rank of the call; `*more` becomes the bytes that are to follow, if it was less. */
-static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, size_t *more) {
-    const ls_mpi_block block = opening(mpi, to);
+/* Tells a rank of the call, with what it is sent if that is little. */
+static ls_status tell(ls_mpi *mpi, int to) {
+    const ls_mpi_block block = mpi->opening->sent(mpi, to);
     const size_t data = fits(mpi, block) ? block.bytes : 0;
     ls_mpi_packet *packet = &mpi->sent[to];
     packet->header = mpi->own;
@@ -114,29 +125,100 @@ static ls_status tell(ls_mpi *mpi, int to, ls_mpi_opening *opening, size_t *more
     if (data != 0) {
         memcpy(packet->data, block.data, data);
     }
-    *more = fits(mpi, block) || block.bytes < *more ? *more : block.bytes;
     return ls_mpi_give(mpi, to, LS_MPI_HEADERS, packet, sizeof packet->header + data, &mpi->early);
 }
 
-static ls_status give_data(ls_mpi *mpi, ls_mpi_opening *opening) {
-    for (int i = 1; i < mpi->size; i++) {
-        const int to = (mpi->rank + i) % mpi->size;
-        const ls_mpi_block block = opening(mpi, to);
-        if (!fits(mpi, block)) {
-            LS_TRY(ls_mpi_give(mpi, to, LS_MPI_PIECES, block.data, block.bytes, &mpi->early));
+/* Tells those of the call who have not been told. */
+static ls_status tell_all(ls_mpi *mpi) {
+    mpi->untold = false;
+    for (int to = 0; to < mpi->size; to++) {
+        if (to != mpi->rank && !fits(mpi, mpi->opening->sent(mpi, to))) {
+            LS_TRY(tell(mpi, to));
         }
     }
     return LS_OK;
 }
 
-static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
-    for (int rank = 0; rank < mpi->size && mpi->silent != 0; rank++) {
-        bool here = false;
-        if (mpi->boxes[rank].asked) {
-            LS_TRY(ls_mpi_box_look(mpi, &mpi->boxes[rank], &here));
+static ls_status give_data(ls_mpi *mpi) {
+    for (int i = 1; i < mpi->size; i++) {
+        const int to = (mpi->rank + i) % mpi->size;
+        const ls_mpi_block block = mpi->opening->sent(mpi, to);
+        if (!fits(mpi, block)) {
+            LS_TRY(ls_mpi_give(mpi, to, ls_mpi_tag_of(mpi, mpi->number), block.data, block.bytes, &mpi->early));
         }
-        mpi->silent -= here;
-        *moved = *moved || here;
+    }
+    return LS_OK;
+}
+
+/* Begins to receive data of a known call. */
+static ls_status expect_data(ls_mpi *mpi) {
+    for (int from = 0; from < mpi->size; from++) {
+        ls_mpi_mailbox *box = &mpi->boxes[from];
+        const ls_mpi_place place = mpi->opening->received(mpi, from);
+        if (from != mpi->rank && place.bytes > mpi->room) {
+            box->expected = true;
+            mpi->awaited++;
+            LS_TRY(ls_mpi_take(mpi, from, ls_mpi_tag_of(mpi, mpi->number), place.to, place.bytes, &box->coming));
+        }
+    }
+    return LS_OK;
+}
+
+/* Looks which data of a known call has come. */
+static void note_data(ls_mpi *mpi) {
+    for (int from = 0; from < mpi->size && mpi->awaited != 0; from++) {
+        ls_mpi_mailbox *box = &mpi->boxes[from];
+        if (box->expected && box->coming == 0) {
+            mpi->silent -= !box->heard;
+            mpi->awaited--;
+            mpi->headers[from] = &mpi->own;
+            box->heard = true;
+            box->expected = false;
+        }
+    }
+}
+
+/* A packet of `rank` is here. */
+static ls_status hear(ls_mpi *mpi, int rank) {
+    ls_mpi_mailbox *box = &mpi->boxes[rank];
+    const ls_call_header *header = &box->packet.header;
+    if (header->operation == LS_MPI_LEFT) {
+        mpi->left[rank] |= LS_MPI_HEARD_CALLS;
+        return LS_OK;
+    }
+    if (header->tag == (int32_t)(mpi->turn + 1)) {
+        return LS_OK; /* the packet stays for the next call */
+    }
+    if (header->tag != (int32_t)mpi->turn || box->heard) {
+        return ls_mpi_box_ask(mpi, box);
+    }
+    box->heard = true;
+    mpi->silent--;
+    mpi->headers[rank] = header;
+    if (ls_agreement_same(header, &mpi->own)) {
+        return LS_OK;
+    }
+    if (box->expected) {
+        box->expected = false;
+        mpi->awaited--;
+        LS_TRY(ls_mpi_withdraw(mpi, &box->coming));
+    }
+    return mpi->untold ? tell_all(mpi) : LS_OK;
+}
+
+/* Looks for packets: of all ranks, or of those from which nothing else is to come. */
+static ls_status poll_headers(ls_mpi *mpi, bool all, bool *moved) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        ls_mpi_mailbox *box = &mpi->boxes[rank];
+        bool here = box->asked && (all || (!box->heard && !box->expected));
+        while (here) {
+            LS_TRY(ls_mpi_box_look(mpi, box, &here));
+            if (here) {
+                *moved = true;
+                LS_TRY(hear(mpi, rank));
+                here = box->asked;
+            }
+        }
     }
     return LS_OK;
 }
@@ -146,7 +228,7 @@ static ls_status poll_headers(ls_mpi *mpi, bool *moved) {
 static ls_status look_ahead(ls_mpi *mpi) {
     bool seen = false;
     for (int looks = 0; mpi->silent != 0 && looks < LOOKS_AHEAD; looks++) {
-        LS_TRY(poll_headers(mpi, &seen));
+        LS_TRY(poll_headers(mpi, false, &seen));
     }
     return mpi->silent == 0 ? mpi->stage(mpi, &seen) : LS_OK;
 }
@@ -156,7 +238,43 @@ static bool has_root(ls_operation operation) {
            operation == LS_OP_GATHERV || operation == LS_OP_SCATTER || operation == LS_OP_SCATTERV;
 }
 
-ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening, ls_mpi_stage *agreed) {
+static void start_turn(ls_mpi *mpi) {
+    mpi->own.tag = (int32_t)++mpi->turn;
+    mpi->stage = read_headers;
+    mpi->settled = false;
+    mpi->silent = mpi->size - 1;
+    mpi->awaited = 0;
+    mpi->untold = false;
+    mpi->looks = 0;
+    mpi->waited_ns = 0;
+    for (int rank = 0; rank < mpi->size; rank++) {
+        mpi->boxes[rank].heard = false;
+    }
+}
+
+/* Reads the packets that came during the last call. */
+static ls_status hear_first(ls_mpi *mpi) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        LS_TRY(rank == mpi->rank || mpi->boxes[rank].asked ? LS_OK : hear(mpi, rank));
+    }
+    return LS_OK;
+}
+
+/* Tells the ranks of the call that need it; returns the bytes that are to follow at most. */
+static ls_status tell_at_first(ls_mpi *mpi, size_t *more) {
+    *more = 0;
+    for (int i = 1; i < mpi->size; i++) {
+        const int to = (mpi->rank + i) % mpi->size;
+        const ls_mpi_block block = mpi->opening->sent(mpi, to);
+        if (fits(mpi, block) || mpi->number < 0) {
+            LS_TRY(tell(mpi, to));
+        }
+        *more = fits(mpi, block) || block.bytes < *more ? *more : block.bytes;
+    }
+    return LS_OK;
+}
+
+ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *opening, ls_mpi_stage *agreed) {
     mpi->call = *call;
     if (mpi->ended) {
         char name[64];
@@ -164,20 +282,20 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening
     }
     size_t more = 0;
     mpi->own = ls_call_header_of(call);
-    mpi->own.count = opening(mpi, mpi->rank).count;
+    mpi->own.count = opening->sent(mpi, mpi->rank).count;
+    mpi->number = call->count * call->width > mpi->room ? ls_mpi_number_of(mpi, &mpi->own) : -1;
+    mpi->opening = opening;
     mpi->agreed = agreed;
-    mpi->stage = read_headers;
-    mpi->settled = false;
-    mpi->silent = mpi->size - 1;
-    mpi->waited_ns = 0;
     ls_mpi_stir(mpi);
-    for (int i = 1; i < mpi->size; i++) {
-        LS_TRY(tell(mpi, (mpi->rank + i) % mpi->size, opening, &more));
-    }
+    start_turn(mpi);
+    LS_TRY(mpi->number >= 0 ? expect_data(mpi) : LS_OK);
+    LS_TRY(tell_at_first(mpi, &more));
+    mpi->untold = mpi->number >= 0 && more != 0;
+    LS_TRY(hear_first(mpi));
     if (more != 0) {
         mpi->early++; /* nothing is over before the data has gone */
-        LS_TRY(has_root(call->operation) || more > mpi->wire->unasked ? LS_OK : look_ahead(mpi));
-        LS_TRY(give_data(mpi, opening));
+        LS_TRY(mpi->number >= 0 || has_root(call->operation) || more > mpi->wire->unasked ? LS_OK : look_ahead(mpi));
+        LS_TRY(give_data(mpi));
         mpi->early--;
     }
     return LS_OK;
@@ -192,8 +310,10 @@ ls_status ls_mpi_end(ls_mpi *mpi, bool *finished) {
 /* Asks for the headers of the next call. */
 static ls_status ask_again(ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->size; rank++) {
-        if (rank != mpi->rank) {
-            LS_TRY(ls_mpi_box_ask(mpi, &mpi->boxes[rank]));
+        ls_mpi_mailbox *box = &mpi->boxes[rank];
+        const bool read = box->packet.header.operation != LS_MPI_LEFT && box->packet.header.tag == (int32_t)mpi->turn;
+        if (rank != mpi->rank && !box->asked && read) {
+            LS_TRY(ls_mpi_box_ask(mpi, box));
         }
     }
     return LS_OK;
@@ -201,22 +321,39 @@ static ls_status ask_again(ls_mpi *mpi) {
 
 /* Looks once at what the call waits for: at its headers, and after them at the rest. */
 static ls_status poll(ls_mpi *mpi, bool *moved) {
-    if (mpi->silent != 0) {
-        LS_TRY(poll_headers(mpi, moved));
-        if (mpi->silent == 0) {
+    mpi->looks++;
+    if (mpi->silent + mpi->awaited != 0) {
+        LS_TRY(poll_headers(mpi, mpi->all_looks++ % LOOKS_PER_PACKET == 0, moved));
+        if (mpi->silent + mpi->awaited == 0) {
             return LS_OK; /* the next stage is begun without delay */
         }
     }
     LS_TRY(ls_mpi_poll(mpi, moved));
+    note_data(mpi);
     return mpi->requests != NULL || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1
                ? ls_mpi_poll_messages(mpi, moved)
                : LS_OK;
+}
+
+/* A rank that left instead of making the call. */
+static ls_status check_left(ls_mpi *mpi) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
+            char name[64];
+            return ls_mpi_give_up(
+                mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
+        }
+    }
+    return LS_OK;
 }
 
 /* Looks for reasons to give up the call. */
 static ls_status look(ls_mpi *mpi) {
     if (mpi->silent != 0) {
         LS_TRY(check_left(mpi));
+    }
+    if (mpi->untold && mpi->looks >= LOOKS_UNTOLD) {
+        LS_TRY(tell_all(mpi));
     }
     if (mpi->waited_ns <= mpi->timeout_ns) {
         return LS_OK;
@@ -225,13 +362,16 @@ static ls_status look(ls_mpi *mpi) {
     int rank = mpi->rank;
     for (size_t i = mpi->transfer_count; i-- > 0;) {
         const ls_mpi_transfer *transfer = &mpi->transfers[i];
-        const bool ours = transfer->open == &mpi->open || transfer->open == &mpi->early;
+        const bool ours = transfer->open == &mpi->open || transfer->open == &mpi->early ||
+                          transfer->open == &mpi->boxes[transfer->peer].coming;
         rank = ours && (transfer->receives || rank == mpi->rank) ? transfer->peer : rank;
     }
     for (int other = mpi->size; mpi->silent != 0 && other-- > 0;) {
-        rank = mpi->boxes[other].asked ? other : rank;
+        rank = other == mpi->rank || mpi->boxes[other].heard ? rank : other;
     }
-    const char *what = mpi->silent != 0 ? "did not make this call" : "did not go on with this call";
+    const char *what = mpi->silent == 0            ? "did not go on with this call"
+                       : mpi->boxes[rank].expected ? "did not make this call, or not go on with it,"
+                                                   : "did not make this call";
     return ls_mpi_give_up(mpi, ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", ls_mpi_name(mpi, name), rank, what,
                                        (double)mpi->timeout_ns * 1e-9));
 }

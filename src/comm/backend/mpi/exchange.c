@@ -12,7 +12,7 @@
 /* ---- data ---------------------------------------------------------------------------------------------------------
  */
 
-static ls_mpi_block opening(const ls_mpi *mpi, int to) {
+static ls_mpi_block sent(const ls_mpi *mpi, int to) {
     const ls_call *call = &mpi->call;
     const ls_piece piece = ls_piece_sent(call, mpi->rank, to);
     const size_t bytes = piece.count * call->width;
@@ -27,19 +27,21 @@ static void copy(unsigned char *to, const unsigned char *from, size_t bytes) {
     }
 }
 
-static ls_status deliver(ls_mpi *mpi, bool *finished) {
+static ls_mpi_place received(const ls_mpi *mpi, int from) {
     const ls_call *call = &mpi->call;
-    for (int i = 0; i < mpi->size; i++) {
-        const int from = (mpi->rank + i) % mpi->size;
-        const ls_piece piece = ls_piece_received(call, mpi->rank, from);
-        const size_t bytes = piece.count * call->width;
-        unsigned char *to = bytes != 0 ? (unsigned char *)call->receive + piece.at * call->width : NULL;
-        if (from == mpi->rank) {
-            copy(to, bytes != 0 ? opening(mpi, from).data : NULL, bytes);
-        } else if (bytes <= mpi->room) {
-            copy(to, mpi->boxes[from].packet.data, bytes);
-        } else {
-            LS_TRY(ls_mpi_take(mpi, from, LS_MPI_PIECES, to, bytes, &mpi->open));
+    const ls_piece piece = ls_piece_received(call, mpi->rank, from);
+    const size_t bytes = piece.count * call->width;
+    return (ls_mpi_place){.to = bytes != 0 ? (unsigned char *)call->receive + piece.at * call->width : NULL,
+                          .bytes = bytes};
+}
+
+static ls_status deliver(ls_mpi *mpi, bool *finished) {
+    LS_TRY(ls_mpi_collect(mpi));
+    for (int from = 0; from < mpi->size; from++) {
+        const ls_mpi_place place = received(mpi, from);
+        const unsigned char *data = from == mpi->rank ? sent(mpi, from).data : ls_mpi_opened(mpi, from);
+        if (data != NULL) {
+            copy(place.to, data, place.bytes);
         }
     }
     return ls_mpi_settle(mpi, ls_mpi_end, finished);
@@ -77,6 +79,9 @@ static ls_status exchange_verdicts(ls_mpi *mpi) {
 }
 
 static ls_status agreed(ls_mpi *mpi, bool *finished) {
+    if (mpi->number >= 0) { /* as when it became known */
+        return deliver(mpi, finished);
+    }
     const ls_call_verdict verdict = ls_agreement_judge(&mpi->call, mpi->rank, mpi->headers, mpi->size);
     mpi->found[mpi->rank] = verdict;
     if (ls_agreement_varies(mpi->call.operation)) {
@@ -90,5 +95,6 @@ static ls_status agreed(ls_mpi *mpi, bool *finished) {
 }
 
 ls_status ls_mpi_exchange(void *state, const ls_call *call) {
-    return ls_mpi_begin(state, call, opening, agreed);
+    static const ls_mpi_opening opening = {.sent = sent, .received = received};
+    return ls_mpi_begin(state, call, &opening, agreed);
 }

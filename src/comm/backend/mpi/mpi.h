@@ -4,10 +4,11 @@
  * MPI's own collectives promise none of this.
  *
  * process.c starts MPI and leaves it; meet.c waits for all ranks to come; mpi.c opens, divides and closes; transfer.c
- * moves messages and waits; agree.c begins every collective, compares what the ranks call and ends it; exchange.c moves
- * data, reduction.c reduces; message.c sends and receives. A duplicate of MPI_COMM_WORLD, or of the communicator that
- * the program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
- * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
+ * moves messages and waits; agree.c begins every collective, compares what the ranks call and ends it; known.c lists
+ * calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and receives. A
+ * duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the wire of everything that comes of
+ * it: a communicator has a context, a number that no other communicator of its ranks has, and the MPI tag is made of it
+ * and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -26,8 +27,12 @@ typedef enum ls_mpi_kind {
     LS_MPI_RESULTS,     /* parts of a reduction */
     LS_MPI_MESSAGES,    /* sends, with what fits of their data */
     LS_MPI_CONTENTS,    /* data of sends */
-    LS_MPI_KINDS = 8
+    LS_MPI_KNOWN_CALLS, /* the first of data of known calls: two kinds for each of them, used in turn */
+    LS_MPI_KINDS = 64
 } ls_mpi_kind;
+
+/* How many calls are known at a time. */
+#define LS_MPI_KNOWN ((LS_MPI_KINDS - LS_MPI_KNOWN_CALLS) / 2)
 
 /* The operation of a call header by which a rank says that it makes no more calls. */
 #define LS_MPI_LEFT ((uint32_t)LS_OP_COUNT)
@@ -38,7 +43,7 @@ typedef enum ls_mpi_kind {
 #define LS_MPI_PACKET 8256
 
 typedef struct ls_mpi_packet {
-    ls_call_header header; /* of a message: `root` is the rank that sends it */
+    ls_call_header header; /* of a message: `root` is the rank that sends it; of a call: `tag` is its turn */
     unsigned char data[LS_MPI_PACKET - sizeof(ls_call_header)];
 } ls_mpi_packet;
 
@@ -83,6 +88,9 @@ typedef struct ls_mpi_wire {
 typedef struct ls_mpi_mailbox {
     MPI_Request request; /* persistent */
     bool asked;          /* it is under way */
+    bool heard;          /* what the rank calls is known */
+    bool expected;       /* it sends data of a known call */
+    size_t coming;       /* messages of these data that have not come */
     ls_mpi_packet packet;
 } ls_mpi_mailbox;
 
@@ -98,8 +106,17 @@ typedef struct ls_mpi_block {
     size_t bytes;
 } ls_mpi_block;
 
-/* What a call sends to a rank at first, before all is agreed. */
-typedef ls_mpi_block ls_mpi_opening(const ls_mpi *mpi, int to);
+/* Where what a rank sends at first belongs. */
+typedef struct ls_mpi_place {
+    unsigned char *to;
+    size_t bytes;
+} ls_mpi_place;
+
+/* How a call begins: what it sends to a rank at first, before all is agreed, and where it has what comes from one. */
+typedef struct ls_mpi_opening {
+    ls_mpi_block (*sent)(const ls_mpi *mpi, int to);
+    ls_mpi_place (*received)(const ls_mpi *mpi, int from);
+} ls_mpi_opening;
 
 /* How a reduction is cut: see reduction.c. */
 typedef struct ls_mpi_plan {
@@ -128,16 +145,24 @@ struct ls_mpi {
 
     ls_call call;
     ls_call_header own;
+    uint32_t turn;                      /* counts calls */
+    int number;                         /* of the call; -1: it is not known */
+    bool untold;                        /* ranks that are sent data of a known call have got no packet */
+    unsigned looks;                     /* at the call */
+    unsigned all_looks;                 /* at all calls */
+    ls_call_header known[LS_MPI_KNOWN]; /* by number */
+    const ls_mpi_opening *opening;
     ls_mpi_stage *agreed; /* what comes when all ranks call the same */
     ls_mpi_stage *stage;
     size_t early;          /* sends that went out before all was agreed, and are still under way */
     size_t open;           /* the other transfers of the call */
     bool settled;          /* all is agreed, or not: what goes on now waits for early sends too */
-    int silent;            /* ranks whose header of the call has not come */
+    int silent;            /* ranks of which it is not known what they call */
+    int awaited;           /* ranks from which data of a known call has not come */
     uint64_t waited_ns;    /* since something of the call moved */
     ls_mpi_mailbox *boxes; /* one per rank, as the next five */
     ls_mpi_packet *sent;
-    const ls_call_header **headers; /* of this call */
+    const ls_call_header **headers; /* of this call; `own` where data of the known call came */
     ls_call_verdict *found;         /* by each rank, in an exchange of verdicts */
     const void **sources;
     unsigned char *left; /* LS_MPI_HEARD_ of who makes no more calls, who no more sends */
@@ -219,8 +244,11 @@ ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout);
  */
 
 /* Begin to move `bytes` to or from `peer`; `*open` counts what this makes. */
-ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open);
-ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open);
+ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t bytes, size_t *open);
+ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes, size_t *open);
+
+/* Ends the transfers that `*open` counts, which receive what nobody sends. */
+ls_status ls_mpi_withdraw(ls_mpi *mpi, size_t *open);
 
 /* Looks at all transfers once; `*moved` becomes true when any ended. */
 ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved);
@@ -248,8 +276,12 @@ ls_status ls_mpi_fail(const char *call, const char *function, int code);
 /* ---- agree.c -------------------------------------------------------------------------------------------------------
  */
 
-/* Begins a call: tells all ranks of it, with what `opening` says, and goes on with `agreed` when all call the same. */
-ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, ls_mpi_opening *opening, ls_mpi_stage *agreed);
+/* Begins a call: lets all ranks know of it, with what `opening` says, and goes on with `agreed` when all call the same.
+ * `opening` lives as long as the program. */
+ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *opening, ls_mpi_stage *agreed);
+
+/* Begins to receive what the ranks send at first, as far as it has not come yet. */
+ls_status ls_mpi_collect(ls_mpi *mpi);
 
 /* Goes on with `stage` once all is here that is under way now. */
 ls_status ls_mpi_settle(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished);
@@ -260,7 +292,7 @@ ls_status ls_mpi_disagree(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished);
 /* Scratch memory of the call, at least `bytes`. Its lack ends the communicator. */
 ls_status ls_mpi_reserve(ls_mpi *mpi, size_t bytes, unsigned char **memory);
 
-/* What rank `from` sent at first, if it is in its packet; NULL when it follows. */
+/* What rank `from` sent at first, if it is in its packet; else NULL: it is at its place once it has come. */
 const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from);
 
 /* The last stage: a call is over. */
@@ -270,6 +302,20 @@ ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
 
 /* Names the call in progress: "ls_comm_allreduce #17". */
 const char *ls_mpi_name(const ls_mpi *mpi, char text[64]);
+
+/* ---- known.c -------------------------------------------------------------------------------------------------------
+ */
+
+/* The number of a call that is known; -1: it is not. */
+int ls_mpi_number_of(const ls_mpi *mpi, const ls_call_header *header);
+
+/* All ranks make the call of this turn: it is known now, if it is one of those whose data may come without a packet.
+ * Those have a count on which the ranks agree, and memory that may be written to before all ranks have been heard of:
+ * scratch memory, or any where there is one other rank. */
+void ls_mpi_learn(ls_mpi *mpi);
+
+/* The kind of what the call of that number sends at first, in this turn. */
+int ls_mpi_tag_of(const ls_mpi *mpi, int number);
 
 /* ---- exchange.c ----------------------------------------------------------------------------------------------------
  */

@@ -77,7 +77,7 @@ static ls_mpi_block block_of(const ls_mpi *mpi, int to, size_t number) {
                           .bytes = piece.count * mpi->call.width};
 }
 
-static ls_mpi_block opening(const ls_mpi *mpi, int to) {
+static ls_mpi_block sent(const ls_mpi *mpi, int to) {
     return block_of(mpi, to, 0);
 }
 
@@ -90,6 +90,10 @@ static unsigned char *place_of(const ls_mpi *mpi, int rank, size_t number) {
 /* Where a result is put that has no place in the user's memory, or not yet. */
 static unsigned char *aside(const ls_mpi *mpi) {
     return mpi->scratch + 2 * (size_t)mpi->size * mpi->plan.chunk * mpi->call.width;
+}
+
+static ls_mpi_place received(const ls_mpi *mpi, int from) {
+    return (ls_mpi_place){.to = place_of(mpi, from, 0), .bytes = chunk_of(mpi, mpi->rank, 0).count * mpi->call.width};
 }
 
 static ls_status take_chunk(ls_mpi *mpi, size_t number) {
@@ -191,20 +195,17 @@ static ls_status step(ls_mpi *mpi, bool *finished) {
 }
 
 static ls_status agreed(ls_mpi *mpi, bool *finished) {
-    if (mpi->plan.chunks == 0) {
-        return ls_mpi_settle(mpi, ls_mpi_end, finished);
-    }
-    unsigned char *memory = NULL;
-    LS_TRY(ls_mpi_reserve(mpi, (2 * (size_t)mpi->size + 1) * mpi->plan.chunk * mpi->call.width, &memory));
-    if (chunk_of(mpi, mpi->rank, 0).count * mpi->call.width > mpi->room) {
-        LS_TRY(take_chunk(mpi, 0));
-    }
-    return ls_mpi_settle(mpi, step, finished);
+    LS_TRY(ls_mpi_collect(mpi));
+    return ls_mpi_settle(mpi, mpi->plan.chunks != 0 ? step : ls_mpi_end, finished);
 }
 
 ls_status ls_mpi_reduce(void *state, const ls_call *call) {
+    static const ls_mpi_opening opening = {.sent = sent, .received = received};
     ls_mpi *mpi = state;
+    unsigned char *memory = NULL;
     mpi->call = *call;
     plan(mpi);
-    return ls_mpi_begin(mpi, call, opening, agreed);
+    LS_TRY(mpi->ended ? LS_OK
+                      : ls_mpi_reserve(mpi, (2 * (size_t)mpi->size + 1) * mpi->plan.chunk * call->width, &memory));
+    return ls_mpi_begin(mpi, call, &opening, agreed);
 }

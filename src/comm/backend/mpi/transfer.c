@@ -56,7 +56,7 @@ static size_t chunk_of(const ls_mpi *mpi, size_t bytes) {
     return bytes <= SPLIT_BYTES ? mpi->wire->packet : CHUNK_BYTES;
 }
 
-ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data, size_t bytes, size_t *open) {
+ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t bytes, size_t *open) {
     const size_t most = chunk_of(mpi, bytes);
     for (size_t done = 0; done < bytes; done += most) {
         const size_t chunk = bytes - done < most ? bytes - done : most;
@@ -64,8 +64,8 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
         LS_TRY(reserve(mpi, &next));
         int ended = 0;
         int code = MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                             mpi->tags + (int)kind, mpi->comm, &next->request);
-        if (code == MPI_SUCCESS && chunk <= mpi->wire->packet) { /* so little has gone at once, as a rule */
+                             mpi->tags + kind, mpi->comm, &next->request);
+        if (code == MPI_SUCCESS && chunk <= mpi->wire->unasked) { /* so little has gone at once, as a rule */
             code = MPI_Test(&next->request, &ended, MPI_STATUS_IGNORE);
         }
         if (code != MPI_SUCCESS) {
@@ -82,14 +82,14 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, ls_mpi_kind kind, const void *data,
     return LS_OK;
 }
 
-ls_status ls_mpi_take(ls_mpi *mpi, int peer, ls_mpi_kind kind, void *data, size_t bytes, size_t *open) {
+ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes, size_t *open) {
     const size_t most = chunk_of(mpi, bytes);
     for (size_t done = 0; done < bytes; done += most) {
         const size_t chunk = bytes - done < most ? bytes - done : most;
         ls_mpi_transfer *next = NULL;
         LS_TRY(reserve(mpi, &next));
         const int code = MPI_Irecv((unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
-                                   mpi->tags + (int)kind, mpi->comm, &next->request);
+                                   mpi->tags + kind, mpi->comm, &next->request);
         if (code != MPI_SUCCESS) {
             return fail(mpi, "MPI_Irecv", code);
         }
@@ -117,6 +117,25 @@ ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved) {
         --*transfer->open;
         *transfer = mpi->transfers[--mpi->transfer_count];
         *moved = true;
+    }
+    return LS_OK;
+}
+
+ls_status ls_mpi_withdraw(ls_mpi *mpi, size_t *open) {
+    for (size_t i = mpi->transfer_count; *open != 0 && i-- > 0;) {
+        ls_mpi_transfer *transfer = &mpi->transfers[i];
+        if (transfer->open != open) {
+            continue;
+        }
+        int code = MPI_Cancel(&transfer->request);
+        if (code == MPI_SUCCESS) {
+            code = MPI_Wait(&transfer->request, MPI_STATUS_IGNORE);
+        }
+        if (code != MPI_SUCCESS) {
+            return fail(mpi, "MPI_Cancel", code);
+        }
+        --*open;
+        *transfer = mpi->transfers[--mpi->transfer_count];
     }
     return LS_OK;
 }
