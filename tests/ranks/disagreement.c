@@ -1,11 +1,13 @@
 /*
  * Ranks that call different things, on any number of ranks and any backend: each call against each other, and with
  * another count, dtype, reduction, root or counts per rank, waiting and as work. Every rank learns who called what, no
- * buffer is touched, and the communicator goes on in step. Messages other than wanted, likewise.
+ * buffer is touched, and the communicator goes on in step. Messages other than wanted, likewise. In half of the trials
+ * all ranks have made either call together before, which a backend may remember, and in some the odd one comes late.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
@@ -13,6 +15,9 @@
 
 /* Calls beyond those of steps.h, and how many there are: messages are not collective. */
 enum { ALLOC = STEP_MESSAGE, SPLIT, CALLS };
+
+/* How late a rank comes: others have begun to look whether something is wrong. */
+enum { LATE_US = 1000 };
 
 /* One of the ranks calls something else. */
 typedef struct trial {
@@ -139,6 +144,16 @@ static ls_status fail_call(const trial *t, int call, step *s) {
     return LS_OK;
 }
 
+/* All ranks make the call. */
+static ls_status rehearse(int call, const step *s) {
+    if (call >= STEP_MESSAGE) {
+        return LS_OK;
+    }
+    step together = *s;
+    LS_TRY(step_begin(&together));
+    return step_end(&together);
+}
+
 static ls_status end_memory(int call, step *s) {
     return call < STEP_MESSAGE ? step_verify(s) : LS_OK;
 }
@@ -148,6 +163,13 @@ static ls_status disagree(trial *t, int call, step *usual, int other_call, step 
     const bool odd = ls_comm_rank(t->world) == t->odd;
     const int mine = odd ? other_call : call;
     step *s = odd ? other : usual;
+    if (t->number / 4 % 2 == 1) {
+        LS_TRY(rehearse(call, usual));
+        LS_TRY(rehearse(other_call, other));
+    }
+    if (odd && t->number % 32 == 5) {
+        usleep(LATE_US);
+    }
     LS_TRY(fail_call(t, mine, s));
     LS_TRY(check_told(t, false, call, usual));
     LS_TRY(check_told(t, true, other_call, other));
@@ -284,6 +306,22 @@ static ls_status every_disagreement(ls_comm *world) {
     return sum_ranks(world);
 }
 
+/* Nothing is wrong where a rank only comes late, again and again. */
+static ls_status every_lateness(ls_comm *world) {
+    static const step_call calls[] = {STEP_BROADCAST, STEP_ALLREDUCE, STEP_REDUCE, STEP_ALLGATHER, STEP_ALLTOALL};
+    const trial t = {.world = world};
+    for (int i = 0; i < 40; i++) {
+        step s = describe(&t, calls[i / 8]);
+        s.count = 20000 + (size_t)(i % 2);
+        if (i / 2 % ls_comm_size(world) == ls_comm_rank(world)) {
+            usleep(LATE_US);
+        }
+        LS_TRY(step_begin(&s));
+        LS_TRY(step_end(&s));
+    }
+    return LS_OK;
+}
+
 /* ---- messages ------------------------------------------------------------------------------------------------------
  */
 
@@ -326,6 +364,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(sum_ranks(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(every_disagreement(world));
+        LS_TRY(every_lateness(world));
         LS_TRY(every_message(world));
     }
     return LS_OK;

@@ -31,7 +31,7 @@ static const ls_call_header *told(const ls_mpi *mpi, int rank) {
 
 const unsigned char *ls_mpi_opened(const ls_mpi *mpi, int from) {
     const ls_call_header *header = told(mpi, from);
-    return header != NULL && header->bytes <= mpi->room ? mpi->boxes[from].packet.data : NULL;
+    return header != NULL && header->bytes <= mpi->limit ? mpi->boxes[from].packet.data : NULL;
 }
 
 /* ---- agreement -----------------------------------------------------------------------------------------------------
@@ -63,21 +63,26 @@ ls_status ls_mpi_settle(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
     return is_quiet(mpi) ? stage(mpi, finished) : LS_OK;
 }
 
+/* What of a rank is on its way that this one will not use; `*kind` becomes its kind. */
+static size_t follows(const ls_mpi *mpi, int rank, int *kind) {
+    const ls_call_header *header = told(mpi, rank);
+    const int number = header != NULL ? ls_mpi_number_of(mpi, header) : -1;
+    *kind = ls_mpi_tag_of(mpi, number);
+    return header == NULL || header->bytes <= ls_mpi_room_of(mpi, number) ? 0 : header->bytes;
+}
+
 ls_status ls_mpi_disagree(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
     size_t total = 0;
+    int kind = 0;
     for (int rank = 0; rank < mpi->size; rank++) {
-        const ls_call_header *header = told(mpi, rank);
-        total += header == NULL || header->bytes <= mpi->room ? 0 : header->bytes;
+        total += follows(mpi, rank, &kind);
     }
     unsigned char *into = NULL;
     LS_TRY(ls_mpi_reserve(mpi, total, &into));
     for (int rank = 0; rank < mpi->size; rank++) {
-        const ls_call_header *header = told(mpi, rank);
-        if (header != NULL && header->bytes > mpi->room) {
-            const int kind = ls_mpi_tag_of(mpi, ls_mpi_number_of(mpi, header));
-            LS_TRY(ls_mpi_take(mpi, rank, kind, into, header->bytes, &mpi->open));
-            into += header->bytes;
-        }
+        const size_t bytes = follows(mpi, rank, &kind);
+        LS_TRY(ls_mpi_take(mpi, rank, kind, into, bytes, &mpi->open));
+        into += bytes;
     }
     return ls_mpi_settle(mpi, stage, finished);
 }
@@ -86,7 +91,7 @@ ls_status ls_mpi_collect(ls_mpi *mpi) {
     for (int i = 1; i < mpi->size; i++) {
         const int from = (mpi->rank + i) % mpi->size;
         const ls_mpi_place place = mpi->opening->received(mpi, from);
-        if (told(mpi, from) != NULL && place.bytes > mpi->room) {
+        if (told(mpi, from) != NULL && place.bytes > mpi->limit) {
             LS_TRY(ls_mpi_take(mpi, from, LS_MPI_PIECES, place.to, place.bytes, &mpi->open));
         }
     }
@@ -111,7 +116,7 @@ ls_status ls_mpi_reserve(ls_mpi *mpi, size_t bytes, unsigned char **memory) {
 }
 
 static bool fits(const ls_mpi *mpi, ls_mpi_block block) {
-    return block.bytes <= mpi->room;
+    return block.bytes <= mpi->limit;
 }
 
 /* Tells a rank of the call, with what it is sent if that is little. */
@@ -155,7 +160,7 @@ static ls_status expect_data(ls_mpi *mpi) {
     for (int from = 0; from < mpi->size; from++) {
         ls_mpi_mailbox *box = &mpi->boxes[from];
         const ls_mpi_place place = mpi->opening->received(mpi, from);
-        if (from != mpi->rank && place.bytes > mpi->room) {
+        if (from != mpi->rank && place.bytes > mpi->limit) {
             box->expected = true;
             mpi->awaited++;
             LS_TRY(ls_mpi_take(mpi, from, ls_mpi_tag_of(mpi, mpi->number), place.to, place.bytes, &box->coming));
@@ -283,7 +288,8 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *o
     size_t more = 0;
     mpi->own = ls_call_header_of(call);
     mpi->own.count = opening->sent(mpi, mpi->rank).count;
-    mpi->number = call->count * call->width > mpi->room ? ls_mpi_number_of(mpi, &mpi->own) : -1;
+    mpi->number = call->count * call->width > ls_mpi_room_of(mpi, 0) ? ls_mpi_number_of(mpi, &mpi->own) : -1;
+    mpi->limit = ls_mpi_room_of(mpi, mpi->number);
     mpi->opening = opening;
     mpi->agreed = agreed;
     ls_mpi_stir(mpi);

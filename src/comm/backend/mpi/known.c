@@ -22,13 +22,18 @@ int ls_mpi_number_of(const ls_mpi *mpi, const ls_call_header *header) {
     return header->layout == 0 && same(&mpi->known[number], header) ? number : -1;
 }
 
+size_t ls_mpi_room_of(const ls_mpi *mpi, int number) {
+    return number < 0 || mpi->room < LS_MPI_LITTLE ? mpi->room : LS_MPI_LITTLE;
+}
+
 /* Barriers, which have no data, stand in no list, so an empty place is like no call. */
 void ls_mpi_learn(ls_mpi *mpi) {
     const ls_call *call = &mpi->call;
     const bool reduces = call->operation == LS_OP_ALLREDUCE || call->operation == LS_OP_REDUCE ||
                          call->operation == LS_OP_REDUCE_SCATTER;
-    const bool settled = call->layout == 0 && !ls_agreement_varies(call->operation);
-    if (settled && call->count * call->width > mpi->room && (reduces || mpi->size == 2)) {
+    const bool same_counts =
+        !ls_agreement_varies(call->operation) && call->send_counts == NULL && call->receive_counts == NULL;
+    if (same_counts && call->count * call->width > ls_mpi_room_of(mpi, 0) && (reduces || mpi->size == 2)) {
         mpi->known[place_of(&mpi->own)] = mpi->own;
     }
 }

@@ -31,6 +31,9 @@ typedef enum ls_mpi_kind {
     LS_MPI_KINDS = 64
 } ls_mpi_kind;
 
+/* Data of a known call that is more than this needs no packet: it is not copied into one, then. */
+#define LS_MPI_LITTLE 1024
+
 /* How many calls are known at a time. */
 #define LS_MPI_KNOWN ((LS_MPI_KINDS - LS_MPI_KNOWN_CALLS) / 2)
 
@@ -147,6 +150,7 @@ struct ls_mpi {
     ls_call_header own;
     uint32_t turn;                      /* counts calls */
     int number;                         /* of the call; -1: it is not known */
+    size_t limit;                       /* data of the call of up to this size travels in packets */
     bool untold;                        /* ranks that are sent data of a known call have got no packet */
     unsigned looks;                     /* at the call */
     unsigned all_looks;                 /* at all calls */
@@ -314,7 +318,10 @@ int ls_mpi_number_of(const ls_mpi *mpi, const ls_call_header *header);
  * scratch memory, or any where there is one other rank. */
 void ls_mpi_learn(ls_mpi *mpi);
 
-/* The kind of what the call of that number sends at first, in this turn. */
+/* How much of what the call of that number sends at first travels in packets. */
+size_t ls_mpi_room_of(const ls_mpi *mpi, int number);
+
+/* The kind of the messages in which more of it travels, in this turn. */
 int ls_mpi_tag_of(const ls_mpi *mpi, int number);
 
 /* ---- exchange.c ----------------------------------------------------------------------------------------------------
