@@ -17,9 +17,13 @@
 #include "comm/store_roster.h"
 #include "comm/store_table.h"
 
-enum { FIXED_POLLS = 2 }; /* the wake-up and the listener come before the connections */
+enum {
+    FIXED_POLLS = 2, /* the wake-up and the listener come before the connections */
+    MOST_GUESTS = 64 /* connections that have proved nothing yet: strangers are not to take all descriptors there are */
+};
 
 static const double greeting_seconds = 30;
+static const double least_seconds = 1;   /* that anybody has for the greeting, however many come */
 static const double pause_seconds = 0.1; /* before accepting again when there are no file descriptors */
 static const double flush_seconds = 1;
 
@@ -345,10 +349,36 @@ static void welcome(ls_store_server *server, int fd) {
     }
 }
 
+/* Where there are as many guests as may be: the one that came first, and has to make room. */
+static ls_connection *find_crowding(const ls_store_server *server) {
+    ls_connection *oldest = NULL;
+    int guests = 0;
+    for (size_t i = 0; i < server->count; i++) {
+        ls_connection *connection = server->connections[i];
+        if (connection->fd >= 0 && !connection->greeted) {
+            oldest = oldest == NULL || connection->deadline < oldest->deadline ? connection : oldest;
+            guests++;
+        }
+    }
+    return guests >= MOST_GUESTS ? oldest : NULL;
+}
+
+/* Before that it is left alone, and newcomers wait at the door. */
+static ls_deadline least_deadline(const ls_connection *guest) {
+    return guest->deadline - (ls_deadline)((greeting_seconds - least_seconds) * 1e9);
+}
+
 static void accept_all(ls_store_server *server) {
     for (;;) {
+        ls_connection *crowding = find_crowding(server);
+        if (crowding != NULL && !ls_deadline_passed(least_deadline(crowding))) {
+            return;
+        }
         const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
+            if (crowding != NULL) {
+                ls_connection_close(crowding);
+            }
             welcome(server, fd);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;
@@ -406,9 +436,12 @@ static void sweep(ls_store_server *server) {
 /* Fills the poll list; returns how long to wait. */
 static int prepare(ls_store_server *server) {
     ls_deadline first = server->report;
-    const bool pausing = !ls_deadline_passed(server->accept_again);
-    if (pausing && server->accept_again < first) {
-        first = server->accept_again;
+    const ls_connection *crowding = find_crowding(server);
+    const ls_deadline place = crowding != NULL ? least_deadline(crowding) : 0;
+    const ls_deadline again = place > server->accept_again ? place : server->accept_again;
+    const bool pausing = !ls_deadline_passed(again);
+    if (pausing && again < first) {
+        first = again;
     }
     server->polls[0] = (struct pollfd){.fd = server->wake, .events = POLLIN};
     server->polls[1] = (struct pollfd){.fd = pausing ? -1 : server->listener, .events = POLLIN};

@@ -32,7 +32,9 @@ void ls_plan_lay_out(ls_tensor *plan) {
         int64_t end = 0;
         for (int64_t rank = 0; rank < plan->size[1]; rank++) {
             row(plan, index)[rank] = end;
-            end += row(plan, index + 1)[rank];
+            if (__builtin_add_overflow(end, row(plan, index + 1)[rank], &end)) { /* counts are what a user gives */
+                end = INT64_MAX;
+            }
         }
     }
 }
@@ -46,7 +48,8 @@ ls_parts ls_plan_scattered_parts(const ls_tensor *plan) {
 }
 
 static int64_t end_of(ls_parts parts, int64_t rank) {
-    return parts.start[rank] + parts.length[rank];
+    int64_t end = 0;
+    return __builtin_add_overflow(parts.start[rank], parts.length[rank], &end) ? INT64_MAX : end;
 }
 
 int64_t ls_plan_gathered_total(const ls_tensor *plan) {

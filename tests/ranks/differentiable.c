@@ -224,7 +224,22 @@ static ls_status ranks_that_stay_out(ls_comm *world) {
     return LS_OK;
 }
 
+/* Counts whose sum is more than 64 bits, and of three ranks comes out right again: all ranks are told. */
+static ls_status counts_beyond_all_bounds(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    const int64_t count = rank < 2 ? INT64_MAX : rank == 2 ? 6 : 0;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_zeros(LS_SHAPE(4), LS_F32);
+    LS_CHECK(ls_scatter(world, x, 0, count, 0) == NULL && ls_error_status() == LS_ERR_SHAPE);
+    LS_CHECK(strstr(ls_error_message(), "counts add up to 9223372036854775807, but") != NULL);
+    LS_CHECK(ls_alltoall(world, ls_zeros(LS_SHAPE(2, 4), LS_F32), 0, 1, count) == NULL);
+    LS_CHECK(ls_error_status() == LS_ERR_SHAPE);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
+    LS_TRY(counts_beyond_all_bounds(world));
     LS_TRY(gradients_of_every_call(world));
     LS_TRY(gradients_at_zeros_and_equals(world));
     LS_TRY(ranks_that_stay_out(world));
