@@ -49,6 +49,9 @@ done
 LOCKSTEP_TEST_ONE_IN=4 LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_faults" >out 2>err
 check "ranks that are killed, crash, exit, leave or are stopped in any call" is "$?" 0
 grep -a 'slowest error' out
+LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_faults_special" >out 2>err
+check "what else ranks meet: silence, stops, children, no memory, work" is "$?" 0
+grep -a '^SKIPPED' out
 
 if [ -d /usr/share/datasets/fashion-mnist ]; then
     launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
