@@ -287,7 +287,7 @@ LS_API bool ls_work_done(ls_work *work);
 
 /**
  * A small dictionary that all ranks of a job share while they find each other: keys are text of at most 255 bytes,
- * values are bytes of at most 1 MiB. Opaque.
+ * values are bytes of at most 1 MiB. Used by one thread at a time. Opaque.
  */
 typedef struct ls_store ls_store;
 

@@ -14,6 +14,7 @@
 
 #include <sodium.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "comm/store.h"
 #include "comm/store_announcement.h"
@@ -502,6 +503,7 @@ static ls_status start_serving(directory_store *store, const ls_key *key) {
 static ls_status find_server(directory_store *store, const ls_key *key) {
     const ls_deadline begin = ls_clock_ns();
     const ls_deadline deadline = ls_deadline_after(store->base.timeout);
+    ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         ls_announcement announcement;
         ls_status status = store->parent >= 0 ? LS_OK : open_parent(store);
@@ -517,6 +519,11 @@ static ls_status find_server(directory_store *store, const ls_key *key) {
         if (ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not make the store in %s within %g s (%s)", store->path,
                            store->base.timeout, ls_error_message());
+        }
+        if (ls_deadline_passed(report)) {
+            ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to make the store in %s (%s)", store->path,
+                         ls_error_message());
+            report = LS_DEADLINE_NEVER;
         }
         if (store->parent >= 0) { /* it may have been removed and made again */
             close_file(&store->parent);

@@ -1,14 +1,9 @@
 /* The dictionary as several clients see it, on TCP and in a folder; and the bytes of the TCP store's protocol. */
 #include "tests/support/unit.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
@@ -361,80 +356,6 @@ static void test_nobody_serves(void **state) {
     assert_says(ls_error_status(), LS_ERR_TIMEOUT, "within 0.1 s");
 }
 
-/* As behind a firewall: a listener whose queue is full answers nobody. */
-static void test_packets_vanish(void **state) {
-    (void)state;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    char url[64], line[512] = "";
-    int waiting[4];
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
-    assert_int_equal(listen(listener, 0), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
-    for (int i = 0; i < 4; i++) {
-        waiting[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        (void)connect(waiting[i], (struct sockaddr *)&address, size);
-    }
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
-    ls_log_set_sink(keep_line, line);
-    assert_null(ls_store_open(url, &(ls_store_options){.timeout = LS_REPORT_SECONDS + 0.2}));
-    ls_log_set_sink(NULL, NULL);
-    assert_says(ls_error_status(), LS_ERR_TIMEOUT, "within 5.2 s (cannot connect to 127.0.0.1");
-    if (strncmp(line, "warning: waiting for rank 0 to serve the store at 127.0.0.1:", 60) != 0) {
-        fail_msg("said: %s", line);
-    }
-    for (int i = 0; i < 4; i++) {
-        close(waiting[i]);
-    }
-    close(listener);
-}
-
-/* Many who connect and say nothing, then one of the job. */
-static void be_strangers(int port_from) {
-    int port = 0;
-    char url[64];
-    if (read(port_from, &port, sizeof port) != (ssize_t)sizeof port) {
-        _exit(2);
-    }
-    const struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    for (int i = 0; i < 150; i++) {
-        const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (stranger < 0 || connect(stranger, (const struct sockaddr *)&address, sizeof address) != 0) {
-            _exit(3);
-        }
-    }
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
-    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = 10});
-    _exit(store != NULL && ls_store_set(store, "a", "b", 1) == LS_OK ? 0 : 1);
-}
-
-static void test_strangers_leave_room(void **state) {
-    (void)state;
-    char url[256];
-    int ends[2], how = 0;
-    struct rlimit before;
-    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    const pid_t strangers = fork();
-    if (strangers == 0) {
-        be_strangers(ends[0]);
-    }
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max}), 0);
-    ls_log_set_level(LS_LOG_ERROR);
-    ls_store *store = serve(NULL, 20, url, sizeof url);
-    const int port = ls_store_port(store);
-    assert_int_equal(write(ends[1], &port, sizeof port), sizeof port);
-    assert_int_equal(waitpid(strangers, &how, 0), strangers);
-    ls_store_close(store);
-    ls_log_set_level(LS_LOG_WARNING);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(how, 0);
-    close(ends[0]);
-    close(ends[1]);
-}
-
 static void test_server_ends(void **state) {
     (void)state;
     char url[256];
@@ -608,8 +529,7 @@ static int leave_folder(void **state) {
         cmocka_unit_test(test_server_ends), cmocka_unit_test(test_sentences_name_a_call_once)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {KIND_TESTS, cmocka_unit_test(test_packets_vanish),
-                                       cmocka_unit_test(test_strangers_leave_room)};
+    const struct CMUnitTest tests[] = {KIND_TESTS};
     const struct CMUnitTest folder_tests[] = {KIND_TESTS, cmocka_unit_test(test_own_files_stay)};
     const int failures = cmocka_run_group_tests_name("store on TCP", tests, NULL, NULL);
     return failures + cmocka_run_group_tests_name("store in a folder", folder_tests, use_folder, leave_folder);
