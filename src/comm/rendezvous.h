@@ -40,6 +40,9 @@ const char *ls_environment_text(const char *name);
 /* A whole number of the environment in [low, high]; LS_ERR_ARGUMENT says what is wrong. */
 ls_status ls_environment_number(const char *name, long low, long high, int *number);
 
+/* The URL of a store at that host, an IPv6 one with or without its brackets. */
+void ls_job_set_place(ls_job *job, const char *host, int port);
+
 /* Whether srun started this process as one of its tasks (a batch script has no step, and is none of them). */
 bool ls_slurm_is_here(void);
 

@@ -100,6 +100,11 @@ static ls_status read_listener(ls_job *job, int port) {
     return LS_OK;
 }
 
+void ls_job_set_place(ls_job *job, const char *host, int port) {
+    const bool bare = strchr(host, ':') != NULL && host[0] != '[';
+    snprintf(job->url, sizeof job->url, bare ? "tcp://[%s]:%d" : "tcp://%s:%d", host, port);
+}
+
 /* Where MASTER_ADDR and MASTER_PORT say that rank 0 serves the store. */
 static ls_status read_master(ls_job *job) {
     const char *host = ls_environment_text("MASTER_ADDR");
@@ -120,7 +125,7 @@ static ls_status read_master(ls_job *job) {
         }
     }
     LS_TRY(read_listener(job, port));
-    snprintf(job->url, sizeof job->url, strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d", host, port);
+    ls_job_set_place(job, host, port);
     return LS_OK;
 }
 

@@ -50,7 +50,7 @@ ls_status ls_slurm_find_master(ls_job *job) {
         LS_TRY(ls_environment_number(named, 0, 2147483647, &step));
         port = FIRST_PORT + (int)(((long)number * 7 + step) % PORTS);
     }
-    snprintf(job->url, sizeof job->url, strchr(host, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d", host, port);
+    ls_job_set_place(job, host, port);
     return LS_OK;
 }
 

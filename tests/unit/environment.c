@@ -97,6 +97,7 @@ static const struct {
 
     {{0}, {"RANK=", "WORLD_SIZE="}, "", 0, 1, -1, 0, NULL},
     {{0}, {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=::1", "MASTER_PORT=1"}, "tcp://[::1]:1", 1, 2, -1, 0, NULL},
+    {{0}, {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=[::1]", "MASTER_PORT=1"}, "tcp://[::1]:1", 1, 2, -1, 0, NULL},
     {{0},
      {"RANK=1", "WORLD_SIZE=2", MASTER, "TORCHELASTIC_USE_AGENT_STORE=True"},
      "tcp://10.0.0.7:29501",
