@@ -6,7 +6,7 @@
  *  - else they go through the slots in rounds, a step each;
  *  - but beyond the same size they are read from the senders' own buffers, where the kernel allows it, between threads
  *    of one process, among so many ranks that a slot has little room for each, and between cores that are far from each
- *    other, which the ranks find out as they go.
+ *    other, which the ranks find out as they go (but not what ranks that share a core all want).
  * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
  * and wanted agree: nothing is written before.
  *
@@ -94,7 +94,10 @@ static size_t most_unread(const ls_shm *shm) {
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
         return shm->algorithm.read;
     }
-    const bool in_slots = shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST && shm->far_calls == 0;
+    /* What several ranks of a core take from one slot comes from afar once, and is read by each of them otherwise. */
+    const bool comes_once = shm->spin_ns == 0 && !cuts(&shm->call);
+    const bool in_slots =
+        shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST && (shm->far_calls == 0 || comes_once);
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 

@@ -375,7 +375,10 @@ static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
     if (!call->waits) {
         return has_room(shm, call->root, bytes);
     }
-    const bool helps = shm->spin_ns != 0 && shm->point.stride > LS_SHM_PACKET_MORE_4;
+    if (shm->spin_ns == 0) {
+        return bytes <= LS_SHM_STREAM_SHARED_MOST;
+    }
+    const bool helps = shm->point.stride > LS_SHM_PACKET_MORE_4;
     return bytes <= (helps ? LS_SHM_STREAM_WAITED_MOST : LS_SHM_STREAM_MOST);
 }
 

@@ -47,8 +47,9 @@
 
 /* A message up to this goes as a stream of packets, copied at both ends at once, else it is read from the sender's
  * memory, which occupies the receiver alone: a sender that waits for its end may as well help, unless the receiver had
- * to keep too much of what it does not wait for yet. */
+ * to keep too much of what it does not wait for yet. Where ranks share cores, others could use the time of its help. */
 #define LS_SHM_STREAM_MOST        ((size_t)1 << 20)
+#define LS_SHM_STREAM_SHARED_MOST ((size_t)256 << 10)
 #define LS_SHM_STREAM_WAITED_MOST ((size_t)32 << 20)
 
 /* Messages of one rank that may be announced and not yet read; what is beyond goes as a stream. At most 64. */
