@@ -16,7 +16,7 @@
 
 /* What those say who wait for rank 0. */
 typedef struct said {
-    int vanished, nowhere, else_;
+    int vanished, nowhere, otherwise;
 } said;
 
 static void note_waiting(ls_log_level level, int rank, const char *line, void *user) {
@@ -27,7 +27,7 @@ static void note_waiting(ls_log_level level, int rank, const char *line, void *u
     } else if (level == LS_LOG_WARNING && strstr(line, "waiting for rank 0 to make the store in /no/folder") != NULL) {
         heard->nowhere++;
     } else {
-        heard->else_++;
+        heard->otherwise++;
     }
 }
 
@@ -64,7 +64,7 @@ static void test_waiting_for_rank_0_is_told(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_TIMEOUT);
     assert_non_null(strstr(ls_error_message(), "within 5.2 s (cannot connect to 127.0.0.1"));
     assert_int_equal(other, LS_ERR_TIMEOUT);
-    assert_true(heard.vanished == 1 && heard.nowhere == 1 && heard.else_ == 0);
+    assert_true(heard.vanished == 1 && heard.nowhere == 1 && heard.otherwise == 0);
     for (int i = 0; i < 4; i++) {
         close(waiting[i]);
     }
