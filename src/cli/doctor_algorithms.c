@@ -46,14 +46,28 @@ static void report_read(ls_report *report, const ls_shm_algorithm *algorithm) {
         ls_report_fact(report, "move", value, "through slots and packets alone");
     } else if (by_shape) {
         ls_report_fact(report, "move", value,
-                       "through slots, but beyond %s read in place where cores are far from each other or slots have "
-                       "less than %s for each; messages beyond %s read in place",
+                       "through slots, but beyond %s read in place where slots have less than %s for each; messages "
+                       "beyond %s read in place",
                        ls_report_bytes(LS_SHM_DIRECT_MOVES, moves, sizeof moves),
                        ls_report_bytes(LS_SHM_PLACE_LEAST, least, sizeof least),
                        ls_report_bytes(LS_SHM_STREAM_MOST, text, sizeof text));
     } else {
         ls_report_fact(report, "move", value, "through slots and packets up to %s, then read in place",
                        ls_report_bytes(algorithm->read, text, sizeof text));
+    }
+}
+
+static void report_past(ls_report *report, const ls_shm_algorithm *algorithm) {
+    char text[32];
+    const bool by_distance = algorithm->past == LS_SHM_PAST_BY_DISTANCE;
+    const size_t past = by_distance ? LS_SHM_FAR_LEAST : algorithm->past;
+    json_t *value = json_pack("{s:b, s:o}", "by_distance", by_distance, "past", size_of(past));
+    if (algorithm->past == LS_SHM_NEVER) {
+        ls_report_fact(report, "slots", value, "written through the caches");
+    } else {
+        ls_report_fact(report, "slots", value, "written past the caches beyond %s%s",
+                       ls_report_bytes(past, text, sizeof text),
+                       by_distance ? ", where cores are far from each other" : "");
     }
 }
 
@@ -77,6 +91,7 @@ void ls_doctor_algorithms(ls_report *report) {
     }
     report_direct(report, &algorithm);
     report_read(report, &algorithm);
+    report_past(report, &algorithm);
     const char *wish = getenv(LS_SHM_ALGORITHM_VARIABLE);
     if (wish != NULL && wish[0] != '\0') {
         ls_report_fact(report, "chosen", ls_report_text(wish), "%s says so: %s", LS_SHM_ALGORITHM_VARIABLE, wish);

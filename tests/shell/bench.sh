@@ -138,9 +138,11 @@ ways() { # COLLECTIVE SIZES WORDS [OPTION]...: the algorithm column
     check "$what of $sizes ${LOCKSTEP_SHM_ALGORITHM-} $*: goes as it should" is \
         "$(awk '!/^#/ { printf "%s%s", n++ ? " " : "", $(NF - 1) }' out)" "$words"
 }
-ways allreduce 4,1K,1M "cells whole chunks"
+LOCKSTEP_SHM_ALGORITHM=past=never ways allreduce 4,1K,1M "cells whole chunks"
+LOCKSTEP_SHM_ALGORITHM=past=64K ways allreduce 4,1K,1M "cells whole whole" # as between cores that are far from each other
+LOCKSTEP_SHM_ALGORITHM=past=0 ways allreduce 1K,1M "whole chunks" -n 3
 ways allreduce 4,64K "cells direct" --registered --in-place
-ways alltoall 4,16K "cells slots" # larger ones as far as the cores are apart
+ways alltoall 4,16K,1M "cells slots slots"
 ways allgather 4,1M "cells direct" --registered
 ways pingpong 4,64K "packet stream"
 export LOCKSTEP_SHM_ALGORITHM=cells=0,whole=0,chunk=4K,direct=never,read=16K

@@ -23,21 +23,24 @@ static void nothing_said(void **state) {
         assert_int_equal(a.direct, LS_SHM_DIRECT_LEAST);
         assert_int_equal(a.direct_moves, LS_SHM_DIRECT_MOVES);
         assert_true(a.read == LS_SHM_READ_BY_SHAPE);
+        assert_true(a.past == LS_SHM_PAST_BY_DISTANCE);
     }
 }
 
 static void all_said(void **state) {
     (void)state;
     ls_shm_algorithm a;
-    assert_int_equal(choose("cells=0,whole=4K,chunk=64K,direct=1M,direct_moves=never,read=100", 2, &a), LS_OK);
+    assert_int_equal(choose("cells=0,whole=4K,chunk=64K,direct=1M,direct_moves=never,read=100,past=8K", 2, &a), LS_OK);
     assert_int_equal(a.cells, 0);
     assert_int_equal(a.whole, 4096);
     assert_int_equal(a.chunk, 65536);
     assert_int_equal(a.direct, 1048576);
     assert_true(a.direct_moves == LS_SHM_NEVER);
     assert_int_equal(a.read, 100);
-    assert_int_equal(choose("read=never", 2, &a), LS_OK);
+    assert_int_equal(a.past, 8192);
+    assert_int_equal(choose("read=never,past=never", 2, &a), LS_OK);
     assert_true(a.read == LS_SHM_NEVER);
+    assert_true(a.past == LS_SHM_NEVER);
     assert_int_equal(a.whole, LS_SHM_WHOLE_2);
 }
 
@@ -60,7 +63,7 @@ static void wrong(void **state) {
         {"read=often", "read: 'often' is no size; sizes are bytes like 0, 4096 or 64K, or 'never'"},
         {"cells=81", "cells=81: sizes from 0 to 80 are possible here"},
         {"chunk=64", "chunk=64: sizes from 4096 to 262144"},
-        {"whole=1G", "whole=1G: sizes from 0 to 65536"},
+        {"whole=17179869184G", "whole=17179869184G: sizes from 0"},
         {"read=99999999999999999999999", "read=99999999999999999999999: sizes from 0"},
         {"read=17179869184G", "read=17179869184G: sizes from 0"},
     };

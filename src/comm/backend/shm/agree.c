@@ -36,6 +36,7 @@ ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result)
     LS_TRY(ls_shm_sound(shm));
     shm->call = *call;
     shm->done = 0;
+    shm->past_caches = false;
     *result = ls_shm_next_cell(shm);
     ls_shm_sign(*result, call);
     return LS_OK;

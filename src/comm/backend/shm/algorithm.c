@@ -18,11 +18,12 @@ typedef struct field {
 
 static const field fields[] = {
     {"cells", offsetof(ls_shm_algorithm, cells), 0, LS_SHM_PAYLOAD, false},
-    {"whole", offsetof(ls_shm_algorithm, whole), 0, LS_SHM_SLOT_LEAST, false},
+    {"whole", offsetof(ls_shm_algorithm, whole), 0, LS_SHM_NEVER / 4, false},
     {"chunk", offsetof(ls_shm_algorithm, chunk), LS_SHM_CHUNK_LEAST, LS_SHM_SLOT_MOST, false},
     {"direct", offsetof(ls_shm_algorithm, direct), 0, LS_SHM_NEVER / 4, true},
     {"direct_moves", offsetof(ls_shm_algorithm, direct_moves), 0, LS_SHM_NEVER / 4, true},
     {"read", offsetof(ls_shm_algorithm, read), 0, LS_SHM_NEVER / 4, true},
+    {"past", offsetof(ls_shm_algorithm, past), 0, LS_SHM_NEVER / 4, true},
 };
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -62,8 +63,8 @@ static ls_status read_word(const char *word, size_t length, ls_shm_algorithm *al
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   VARIABLE ": '%.*s' is no setting; there are cells=, whole=, chunk=, direct=, direct_moves= and "
-                            "read=, each with a size, separated by commas",
+                   VARIABLE ": '%.*s' is no setting; there are cells=, whole=, chunk=, direct=, direct_moves=, "
+                            "read= and past=, each with a size, separated by commas",
                    (int)(length < 40 ? length : 40), word);
 }
 
@@ -75,7 +76,8 @@ ls_status ls_shm_algorithm_choose(int ranks, ls_shm_algorithm *algorithm) {
                                     .chunk = LS_SHM_SLOT_MOST,
                                     .direct = LS_SHM_DIRECT_LEAST,
                                     .direct_moves = LS_SHM_DIRECT_MOVES,
-                                    .read = LS_SHM_READ_BY_SHAPE};
+                                    .read = LS_SHM_READ_BY_SHAPE,
+                                    .past = LS_SHM_PAST_BY_DISTANCE};
     const char *text = getenv(VARIABLE);
     while (text != NULL && *text != '\0') {
         const size_t length = strcspn(text, ",");

@@ -16,6 +16,7 @@
 #define LS_SHM_READ_BY_SHAPE                                                                                           \
     ((size_t)-2) /* what is read depends on how much of it fits where it would go otherwise                            \
                   */
+#define LS_SHM_PAST_BY_DISTANCE ((size_t)-2) /* where the cores are far from each other */
 
 /* In bytes. All ranks have the same. */
 typedef struct ls_shm_algorithm {
@@ -25,6 +26,7 @@ typedef struct ls_shm_algorithm {
     size_t direct;       /* reductions in memory of ls_comm_alloc from this on go straight between the buffers */
     size_t direct_moves; /* other calls there beyond this do */
     size_t read;         /* pieces and messages beyond this are read from the sender's memory */
+    size_t past;         /* pieces beyond this are written into slots past the caches */
 } ls_shm_algorithm;
 
 /* Fills it for so many ranks. LS_ERR_ARGUMENT when the variable cannot be understood. */

@@ -6,10 +6,12 @@
 /*
  * How a buffer travels, by its size in bytes:
  *  - what fits the cells goes there (cells.c);
- *  - up to the algorithm's `whole`, each rank writes all of it to its slot and reads all slots: one step;
+ *  - up to the algorithm's `whole`, each rank writes all of it to its slot and reads all slots: a step per chunk;
  *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all lie in one
  *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
- *    (a step per chunk and two more).
+ *    (a step per chunk and two more);
+ *  - between two cores that are far from each other each of these trips costs more than adding up, so that ordinary
+ *    memory of any size goes whole, and past the caches into the slots.
  */
 
 static size_t call_bytes(const ls_shm *shm) {
@@ -17,7 +19,7 @@ static size_t call_bytes(const ls_shm *shm) {
 }
 
 static bool goes_whole(const ls_shm *shm) {
-    return call_bytes(shm) <= shm->algorithm.whole;
+    return call_bytes(shm) <= shm->algorithm.whole || (shm->past_caches && shm->size == 2);
 }
 
 /* ---- where the buffers are
@@ -119,16 +121,33 @@ ls_status ls_shm_end(ls_shm *shm, bool *finished) {
 /* ---- all-reduce and reduce
  * --------------------------------------------------------------------------------------------------------- */
 
+/* Puts all of the chunk at `from` into this rank's next slot. */
+static void put_whole(const ls_shm *shm, size_t from) {
+    const size_t bytes = chunk_at(shm, from) * shm->call.width;
+    if (bytes != 0 && (shm->call.operation != LS_OP_REDUCE || shm->rank != shm->call.root)) {
+        ls_shm_put(shm, ls_shm_slot(shm, shm->rank, shm->step + 1),
+                   (const unsigned char *)shm->call.send + from * shm->call.width, bytes);
+    }
+}
+
+/* The slots of this step hold all of the chunk at `done`. */
 static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
-    *finished = true;
-    if (!takes_result(shm)) {
-        return LS_OK;
+    const size_t at = shm->done * shm->call.width;
+    const size_t count = chunk_at(shm, shm->done);
+    put_whole(shm, shm->done + count);
+    if (takes_result(shm)) {
+        for (int rank = 0; rank < shm->size; rank++) {
+            shm->sources[rank] = ls_shm_slot(shm, rank, shm->step);
+        }
+        shm->sources[shm->rank] = (const unsigned char *)shm->call.send + at;
+        shm->destinations[0] = (unsigned char *)shm->call.receive + at;
+        reduce(shm, 1, count);
     }
-    for (int rank = 0; rank < shm->size; rank++) {
-        shm->sources[rank] = rank == shm->rank ? shm->call.send : ls_shm_slot(shm, rank, shm->step);
+    shm->done += count;
+    *finished = shm->done >= shm->call.count;
+    if (!*finished) {
+        ls_shm_post(shm);
     }
-    shm->destinations[0] = shm->call.receive;
-    reduce(shm, 1, shm->call.count);
     return LS_OK;
 }
 
@@ -160,8 +179,8 @@ static void put_chunk(const ls_shm *shm, size_t from, uint64_t step) {
     const unsigned char *source = (const unsigned char *)shm->call.send + from * width;
     unsigned char *slot = ls_shm_slot(shm, shm->rank, step);
     const size_t after = own + owned;
-    memcpy(slot, source, own * width);
-    memcpy(slot + after * width, source + after * width, (count - after) * width);
+    ls_shm_put(shm, slot, source, own * width);
+    ls_shm_put(shm, slot + after * width, source + after * width, (count - after) * width);
 }
 
 /* Reduces this rank's share of the chunk at `from`, into its buffer and, for the others, the gap in its next slot. */
@@ -224,10 +243,26 @@ static ls_status allreduce_chunks(ls_shm *shm, bool *finished) {
 /* Puts what the others need first into this rank's next slot. */
 static void put_first(const ls_shm *shm) {
     if (goes_whole(shm)) {
-        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1), shm->call.send, call_bytes(shm));
+        put_whole(shm, 0);
     } else {
         put_chunk(shm, 0, shm->step + 1);
     }
+}
+
+/* How far is the next rank, which has put something for this one? */
+static void watch(ls_shm *shm) {
+    size_t first = 0;
+    size_t count = chunk_at(shm, 0);
+    if (!ls_shm_minds_distance(shm, call_bytes(shm))) {
+        return;
+    }
+    if (!goes_whole(shm)) {
+        share_of_chunk(shm, 0, shm->rank, &first, &count);
+    }
+    if (takes_result(shm)) {
+        ls_shm_look(shm, (shm->rank + 1) % shm->size, first * shm->call.width, count * shm->call.width);
+    }
+    ls_shm_learn_distance(shm, call_bytes(shm));
 }
 
 /* All ranks have declared the same call and where their buffers are. Only those whose buffers lie in a region of theirs
@@ -243,6 +278,7 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
         shm->way = goes_whole(shm) ? "whole" : "chunks";
         shm->stage = goes_whole(shm) ? allreduce_whole : allreduce_chunks;
         if (!ls_shm_region_any(shm)) {
+            watch(shm);
             return shm->stage(shm, finished);
         }
         put_first(shm);
@@ -258,6 +294,9 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
         return ls_shm_begin_cells(shm, call);
     }
     LS_TRY(ls_shm_declare(shm, call, &cell));
+    if (ls_shm_minds_distance(shm, call_bytes(shm))) {
+        ls_shm_tell_distance(shm, cell, call_bytes(shm));
+    }
     shm->stage = allreduce_choose;
     choose_chunk(shm);
     if (call_bytes(shm) >= shm->algorithm.direct) {
@@ -277,8 +316,8 @@ ls_status ls_shm_reduce(void *state, const ls_call *call) {
 static void broadcast_put(const ls_shm *shm, size_t from) {
     const size_t bytes = chunk_at(shm, from) * shm->call.width;
     if (shm->rank == shm->call.root && bytes != 0) {
-        memcpy(ls_shm_slot(shm, shm->rank, shm->step + 1),
-               (const unsigned char *)shm->call.send + from * shm->call.width, bytes);
+        ls_shm_put(shm, ls_shm_slot(shm, shm->rank, shm->step + 1),
+                   (const unsigned char *)shm->call.send + from * shm->call.width, bytes);
     }
 }
 
@@ -304,6 +343,8 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
     const ls_shm_region *region = ls_shm_region_common(shm);
     shm->way = region == NULL ? "slots" : "direct";
     if (region == NULL) {
+        ls_shm_look(shm, shm->call.root, 0, chunk_at(shm, 0) * shm->call.width);
+        ls_shm_learn_distance(shm, call_bytes(shm));
         shm->stage = broadcast_chunks;
         return broadcast_chunks(shm, finished);
     }
@@ -325,6 +366,7 @@ ls_status ls_shm_broadcast(void *state, const ls_call *call) {
     }
     LS_TRY(ls_shm_declare(shm, call, &cell));
     choose_chunk(shm);
+    ls_shm_tell_distance(shm, cell, call_bytes(shm));
     if (call_bytes(shm) > shm->algorithm.direct_moves) {
         declare_region(shm, cell);
     }

@@ -5,8 +5,7 @@
  *    which a second step ends;
  *  - else they go through the slots in rounds, a step each;
  *  - but beyond the same size they are read from the senders' own buffers, where the kernel allows it, between threads
- *    of one process, among so many ranks that a slot has little room for each, and between cores that are far from each
- *    other, which the ranks find out as they go (but not what ranks that share a core all want).
+ *    of one process and among so many ranks that a slot has little room for each.
  * Calls where only the sender knows what it sends begin with a step of their own, in which all ranks learn whether sent
  * and wanted agree: nothing is written before.
  *
@@ -31,14 +30,7 @@ typedef struct verdict {
     int32_t from; /* -1: all agrees */
 } verdict;
 
-/* Where the buffer of a rank can be reached besides by its address, and what it found of the way to others. */
-typedef struct reach {
-    uint64_t offset; /* in its part of the cell's region */
-    uint64_t far;    /* lines of the latest slots it looked at were slow to come */
-} reach;
-
-_Static_assert(sizeof(reach) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
-_Static_assert(64 * (LS_SHM_WAY_LINES + 1) <= LS_SHM_PLACE_LEAST, "what is looked at lies in one place");
+_Static_assert(sizeof(ls_shm_note) + sizeof(verdict) <= LS_SHM_PAYLOAD, "these travel in cells");
 
 /* ---- the call ------------------------------------------------------------------------------------------------------
  */
@@ -94,10 +86,7 @@ static size_t most_unread(const ls_shm *shm) {
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
         return shm->algorithm.read;
     }
-    /* What several ranks of a core take from one slot comes from afar once, and is read by each of them otherwise. */
-    const bool comes_once = shm->spin_ns == 0 && !cuts(&shm->call);
-    const bool in_slots =
-        shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST && (shm->far_calls == 0 || comes_once);
+    const bool in_slots = shm->file >= 0 && place_bytes(shm) >= LS_SHM_PLACE_LEAST;
     return in_slots ? LS_SHM_NEVER : LS_SHM_DIRECT_MOVES;
 }
 
@@ -138,8 +127,8 @@ static void put_pieces(const ls_shm *shm, size_t done) {
         const ls_piece piece = ls_piece_sent(call, shm->rank, to);
         const size_t bytes = piece.count * call->width;
         if (to != shm->rank && done < bytes) {
-            memcpy(slot + place_of(shm, to), (const unsigned char *)call->send + piece.at * call->width + done,
-                   bytes - done < place ? bytes - done : place);
+            ls_shm_put(shm, slot + place_of(shm, to), (const unsigned char *)call->send + piece.at * call->width + done,
+                       bytes - done < place ? bytes - done : place);
             put = true;
         }
     }
@@ -166,24 +155,6 @@ static entry told_by(const ls_shm *shm, int from) {
     return (entry){.at = part, .count = ls_piece_received(&shm->call, shm->rank, from).count};
 }
 
-/* Looks how long lines that the next rank has just written take to come; as they are wanted soon, that costs little.
- * The first one is not counted: with it comes what the processor must know of the page. */
-static void measure_way(ls_shm *shm) {
-    const int from = (shm->rank + 1) % shm->size;
-    const volatile unsigned char *lines = ls_shm_slot(shm, from, shm->step) + place_of(shm, shm->rank);
-    const size_t bytes = ls_piece_received(&shm->call, shm->rank, from).count * shm->call.width;
-    if (from == shm->rank || bytes <= LS_SHM_DIRECT_MOVES || place_bytes(shm) < LS_SHM_PLACE_LEAST) {
-        return;
-    }
-    (void)lines[0];
-    const uint64_t began = ls_clock_ns();
-    for (size_t i = 1; i <= LS_SHM_WAY_LINES; i++) {
-        (void)lines[64 * i];
-    }
-    const uint64_t took = ls_clock_ns() - began;
-    shm->slow_looks = took > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS ? shm->slow_looks + 1 : 0;
-}
-
 /* Takes the bytes from `done` on of every piece this rank receives out of the slots of this step. */
 static void take_pieces(const ls_shm *shm, size_t done) {
     const ls_call *call = &shm->call;
@@ -204,7 +175,7 @@ static void take_pieces(const ls_shm *shm, size_t done) {
 static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest) {
     const ls_call *call = &shm->call;
     size_t end = 0;
-    reach how = {.far = shm->slow_looks >= LS_SHM_SLOW_LOOKS};
+    uint64_t offset = 0;
     cell->send = (uint64_t)(uintptr_t)call->send;
     cell->region = 0;
     for (int to = 0; to < shm->size && largest > shm->algorithm.direct_moves; to++) {
@@ -215,9 +186,9 @@ static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest)
     if (region != NULL) {
         cell->region = region->id;
         const unsigned char *part = region->base + (size_t)shm->rank * region->stride;
-        how.offset = (uint64_t)((const unsigned char *)call->send - part);
+        offset = (uint64_t)((const unsigned char *)call->send - part);
     }
-    memcpy(cell->payload, &how, sizeof how);
+    memcpy(cell->payload + offsetof(ls_shm_note, offset), &offset, sizeof offset);
 }
 
 static const ls_shm_region *region_of(const ls_shm *shm, uint32_t id) {
@@ -237,9 +208,9 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     if (region == NULL) {
         return ls_shm_pull(shm, &shm->call, from, target_of(shm, piece), cell->send + at, bytes);
     }
-    reach how;
-    memcpy(&how, cell->payload, sizeof how);
-    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + how.offset + at, bytes, bytes);
+    ls_shm_note note;
+    memcpy(&note, cell->payload, sizeof note);
+    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + note.offset + at, bytes, bytes);
     return LS_OK;
 }
 
@@ -284,24 +255,12 @@ static bool all_in_regions(const ls_shm *shm) {
     return true;
 }
 
-/*
- * Counts, alike on all ranks, for how many calls more the cores are taken to be far from each other. Lines that another
- * core has just written then come so slowly that having the kernel read from the senders' memory is faster; but reading
- * does not tell how far they are, so that after some calls slots are tried again.
- */
-static void count_far_calls(ls_shm *shm, bool read) {
-    bool far = false;
-    for (int rank = 0; rank < shm->size; rank++) {
-        reach how;
-        memcpy(&how, ls_shm_cell_of(shm, rank)->payload, sizeof how);
-        far = far || how.far != 0;
-    }
-    if (far && shm->far_calls == 0) {
-        shm->far_calls = LS_SHM_FAR_CALLS;
-        shm->slow_looks = 0;
-    } else if (read && shm->far_calls != 0) {
-        shm->far_calls--;
-    }
+/* Looks at the piece that is taken first. */
+static void look(ls_shm *shm) {
+    const int from = (shm->rank + 1) % shm->size;
+    const size_t bytes = ls_piece_received(&shm->call, shm->rank, from).count * shm->call.width;
+    const size_t place = place_bytes(shm);
+    ls_shm_look(shm, from, place_of(shm, shm->rank), bytes < place ? bytes : place);
 }
 
 /* The slots of this step hold the table, and what the ranks that do not leave it in place put; cells tell how large
@@ -316,16 +275,14 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
     }
     shm->way = "slots";
     if (!left) {
-        count_far_calls(shm, false);
-        measure_way(shm);
+        look(shm);
+        ls_shm_learn_distance(shm, shm->most);
         copy_own(shm, 0, place_bytes(shm));
         shm->stage = exchange_rounds;
         return exchange_rounds(shm, finished);
     }
     const bool direct = all_in_regions(shm);
-    const bool read = direct || shm->most > most_unread(shm);
-    count_far_calls(shm, read && !direct);
-    if (read) {
+    if (direct || shm->most > most_unread(shm)) {
         shm->way = direct ? "direct" : "read";
         copy_own(shm, 0, SIZE_MAX);
         LS_TRY(pull_pieces(shm));
@@ -350,6 +307,7 @@ static void prepare(ls_shm *shm, ls_shm_cell *cell) {
     cell->receive = largest;
     put_table(shm);
     declare_buffer(shm, cell, largest);
+    ls_shm_tell_distance(shm, cell, largest);
     if (!leaves(shm, cell, largest)) {
         put_pieces(shm, 0);
     }
@@ -358,7 +316,7 @@ static void prepare(ls_shm *shm, ls_shm_cell *cell) {
 static ls_status deliver_judged(ls_shm *shm, bool *finished) {
     for (int rank = 0; rank < shm->size; rank++) {
         verdict found;
-        memcpy(&found, ls_shm_cell_of(shm, rank)->payload + sizeof(reach), sizeof found);
+        memcpy(&found, ls_shm_cell_of(shm, rank)->payload + sizeof(ls_shm_note), sizeof found);
         if (found.from >= 0) {
             char name[64];
             return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sends %zu %s to rank %d, which wants %zu",
@@ -393,7 +351,7 @@ static ls_status exchange_judged(ls_shm *shm, bool *finished) {
     const verdict found = judge(shm);
     ls_shm_cell *cell = ls_shm_next_cell(shm);
     prepare(shm, cell);
-    memcpy(cell->payload + sizeof(reach), &found, sizeof found);
+    memcpy(cell->payload + sizeof(ls_shm_note), &found, sizeof found);
     shm->stage = deliver_judged;
     ls_shm_post(shm);
     return LS_OK;

@@ -48,8 +48,8 @@ static void put_parts(const ls_shm *shm, size_t done) {
     for (int rank = 0; rank < shm->size; rank++) {
         const size_t count = portion(shm, rank, done);
         if (count != 0 && (rank != shm->rank || !keeps_own(shm))) {
-            memcpy(slot + (size_t)rank * place_count(shm) * width,
-                   (const unsigned char *)shm->call.send + (part(shm, rank).at + done) * width, count * width);
+            ls_shm_put(shm, slot + (size_t)rank * place_count(shm) * width,
+                       (const unsigned char *)shm->call.send + (part(shm, rank).at + done) * width, count * width);
         }
     }
 }
@@ -110,6 +110,9 @@ static ls_status scatter_choose(ls_shm *shm, bool *finished) {
         shm->way = "slots";
         shm->stage = scatter_rounds;
         if (!ls_shm_region_any(shm)) {
+            ls_shm_look(shm, (shm->rank + 1) % shm->size, (size_t)shm->rank * place_count(shm) * shm->call.width,
+                        portion(shm, shm->rank, 0) * shm->call.width);
+            ls_shm_learn_distance(shm, shm->most * shm->call.width);
             return scatter_rounds(shm, finished);
         }
         put_parts(shm, 0);
@@ -138,6 +141,7 @@ ls_status ls_shm_reduce_scatter(void *state, const ls_call *call) {
     LS_TRY(ls_shm_declare(shm, call, &cell));
     const ls_piece last = part(shm, shm->size - 1);
     shm->most = largest(shm);
+    ls_shm_tell_distance(shm, cell, shm->most * call->width);
     shm->stage = scatter_choose;
     if (shm->most * call->width >= shm->algorithm.direct) {
         declare_send(shm, cell, last.at + last.count);

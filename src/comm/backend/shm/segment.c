@@ -46,7 +46,6 @@ void ls_shm_limit_slots(ls_shm *shm) {
     const size_t least = SLOT_PER_RANK * (size_t)shm->size + 63;
     const size_t wanted = (shm->algorithm.chunk > least ? shm->algorithm.chunk : least) & ~(size_t)63;
     shm->slot = wanted < shm->slot ? wanted : shm->slot;
-    shm->algorithm.whole = shm->algorithm.whole < shm->slot ? shm->algorithm.whole : shm->slot;
 }
 
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes) {

@@ -19,6 +19,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "comm/backend.h"
@@ -79,6 +80,12 @@ typedef struct ls_shm_region {
     uint64_t offset; /* in the memfd; unused between threads */
 } ls_shm_region;
 
+/* The payload of the first cell of a call that does not go in cells begins with this. */
+typedef struct ls_shm_note {
+    uint64_t far;    /* lines of the latest slots this rank looked at were slow to come */
+    uint64_t offset; /* of a move: where its buffer begins, in the rank's part of the cell's region */
+} ls_shm_note;
+
 typedef struct ls_shm ls_shm;
 
 /* The next part of a call, run when all ranks have taken this rank's latest step. Ends the call, as its failure does,
@@ -108,6 +115,7 @@ struct ls_shm {
     uint64_t looked_ns; /* for callers that poll: when this rank looked last whether the others live */
 
     ls_call call;
+    bool past_caches; /* its slots are written past the caches */
     ls_shm_stage *stage;
     size_t chunk;         /* elements that travel together */
     size_t done;          /* elements that have gone through the pipeline */
@@ -121,6 +129,7 @@ struct ls_shm {
     uint64_t file_end; /* where the next region begins: all ranks count alike */
 
     bool pulls;           /* all ranks can read straight from each other's memory */
+    unsigned looks;       /* chances there were to look how far the others are */
     unsigned slow_looks;  /* how often in a row lines of another's slot were slow to come when this rank looked */
     unsigned far_calls;   /* for so many calls more all ranks take their cores to be far from each other */
     uint64_t magic;       /* see ls_shm_person */
@@ -304,6 +313,34 @@ static inline void ls_shm_claim(const void *line) {
 /* copy.c: memcpy of a part of so many bytes in all. From LS_SHM_COPY_PAST_CACHE in all what is written does not go
  * through the caches, which could not hold it and would first have to read it. */
 void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
+
+/* ---- distance.c: how far the cores are from each other ----------------------------------------------------------- */
+
+/* Before the first step of a call: tells the others in `cell` what this rank found, and chooses how it writes its
+ * slots, for pieces of up to so many bytes. */
+void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes);
+
+/* After it, where the call goes through slots: looks now and then how long the lines take to come that rank `from` has
+ * put for this one, `bytes` at `at` in its slot; as they are wanted soon, that costs little. */
+void ls_shm_look(ls_shm *shm, int from, size_t at, size_t bytes);
+
+/* And then counts, alike on all ranks, for how many calls more the cores are taken to be far from each other. The call
+ * has pieces of up to so many bytes on any rank. */
+void ls_shm_learn_distance(ls_shm *shm, size_t bytes);
+
+/* Whether any of this can matter to a call whose largest piece, on any rank, has so many bytes. */
+static inline bool ls_shm_minds_distance(const ls_shm *shm, size_t bytes) {
+    return bytes > LS_SHM_FAR_LEAST || shm->algorithm.past != LS_SHM_PAST_BY_DISTANCE;
+}
+
+/* Copies into a slot of this rank. */
+static inline void ls_shm_put(const ls_shm *shm, void *slot, const void *from, size_t bytes) {
+    if (shm->past_caches) {
+        ls_shm_copy(slot, from, bytes, SIZE_MAX);
+    } else {
+        memcpy(slot, from, bytes);
+    }
+}
 
 /* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
  */

@@ -10,25 +10,28 @@
 #define LS_SHM_PAYLOAD 80 /* data of a rank that travels in its cell */
 
 /* A reduction: all of it written to the slots, and read there, in one step; among 2, up to 4, and more ranks. */
-#define LS_SHM_WHOLE_2    ((size_t)16384)
+#define LS_SHM_WHOLE_2    ((size_t)65536)
 #define LS_SHM_WHOLE_4    ((size_t)8192)
 #define LS_SHM_WHOLE_MORE ((size_t)4096)
 
 /* From here on straight between buffers in ls_comm_alloc's memory: below, two steps cost more than a copy. */
 #define LS_SHM_DIRECT_LEAST ((size_t)1536)
 
-/* Pieces beyond the first are read straight from ls_comm_alloc's memory, and from the sender's own memory where the
- * cores are far from each other or a slot has room for less than the second of each piece, so that the rounds would
- * become too many. */
+/* Pieces beyond the first are read straight from ls_comm_alloc's memory, and from the sender's own memory between
+ * threads and where a slot has room for less than the second of each piece, so that the rounds would become too many.
+ */
 #define LS_SHM_DIRECT_MOVES ((size_t)16384)
 #define LS_SHM_PLACE_LEAST  ((size_t)16384)
 
 /* Cores are far where so many lines of a slot that another has just written take longer than that, each, to come, so
- * often in a row. What was found so is taken to stay so for some calls. */
+ * often in a row. One chance in so many is used to look, until one was slow. What was found so is taken to stay so for
+ * some calls, and matters to pieces beyond the last of these. */
 #define LS_SHM_WAY_LINES    ((size_t)64)
 #define LS_SHM_NEAR_LINE_NS ((uint64_t)6)
 #define LS_SHM_SLOW_LOOKS   2
-#define LS_SHM_FAR_CALLS    64
+#define LS_SHM_LOOK_EVERY   16
+#define LS_SHM_FAR_CALLS    128
+#define LS_SHM_FAR_LEAST    ((size_t)4096)
 
 /* A copy of so much writes past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
@@ -60,8 +63,8 @@
 #define LS_SHM_SWITCH_OVERS                                                                                            \
     {                                                                                                                  \
         LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \
-            LS_SHM_WHOLE_MORE, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4, LS_SHM_WHOLE_2,           \
-            LS_SHM_DIRECT_MOVES, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST                               \
+            LS_SHM_WHOLE_MORE, LS_SHM_FAR_LEAST, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4,         \
+            LS_SHM_WHOLE_2, LS_SHM_DIRECT_MOVES, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST               \
     }
 
 #endif
