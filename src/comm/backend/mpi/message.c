@@ -13,13 +13,16 @@
 
 /* Begins to receive content that did not fit the packet. */
 static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target) {
-    ls_mpi_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
+    ls_mpi_arrival *arrival = mpi->spare_arrival;
+    mpi->spare_arrival = NULL;
+    if (arrival == NULL) {
+        arrival = ls_allocate(sizeof *arrival);
+    }
     if (arrival == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *arrival));
     }
-    arrival->next = mpi->arrivals;
+    *arrival = (ls_mpi_arrival){.next = mpi->arrivals, .target = *target};
     mpi->arrivals = arrival;
-    arrival->target = *target;
     void *into = target->into;
     if (into == NULL) {
         arrival->refused = ls_allocate(header->bytes);
@@ -66,25 +69,40 @@ static void end_contents(ls_mpi *mpi) {
         ls_match_complete(&mpi->match, &arrival->target);
         *link = arrival->next;
         ls_free(arrival->refused);
-        ls_free(arrival);
+        ls_free(mpi->spare_arrival);
+        mpi->spare_arrival = arrival;
     }
 }
 
-ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
-    bool here = false;
-    if (mpi->letters != NULL) {
-        LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &here));
-    }
-    if (here) {
-        *moved = true;
-        LS_TRY(take_packet(mpi, &mpi->letters->packet));
-        LS_TRY(ls_mpi_box_ask(mpi, mpi->letters));
-    }
-    if (mpi->arrivals != NULL) {
-        LS_TRY(ls_mpi_poll(mpi, moved));
-        end_contents(mpi);
-    }
+/* Looks how far contents are. */
+static ls_status take_contents(ls_mpi *mpi, bool *moved) {
+    LS_TRY(ls_mpi_poll(mpi, moved));
+    end_contents(mpi);
     return LS_OK;
+}
+
+/* Looks for the next packet, and asks for it only now: when the last one came, who waited for that had other things to
+ * do first. */
+static ls_status look_for_letter(ls_mpi *mpi, bool *moved) {
+    bool here = false;
+    LS_TRY(mpi->letters->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->letters));
+    LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &here));
+    if (!here) {
+        return LS_OK;
+    }
+    *moved = true;
+    LS_TRY(take_packet(mpi, &mpi->letters->packet));
+    return mpi->arrivals != NULL ? take_contents(mpi, moved) : LS_OK;
+}
+
+ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
+    const bool arriving = mpi->arrivals != NULL;
+    if (arriving) {
+        LS_TRY(take_contents(mpi, moved));
+    }
+    return mpi->letters != NULL && (!arriving || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1)
+               ? look_for_letter(mpi, moved)
+               : LS_OK;
 }
 
 /* Messages are taken in from the first send or receive on. */
@@ -166,7 +184,7 @@ static ls_status poll(ls_mpi *mpi, bool *moved) {
         LS_TRY(ls_mpi_poll(mpi, moved));
     }
     const bool expects = mpi->match.receipts != NULL || mpi->arrivals != NULL;
-    return expects || mpi->idle % LOOKS_PER_LETTER == 0 ? ls_mpi_poll_messages(mpi, moved) : LS_OK;
+    return expects || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1 ? ls_mpi_poll_messages(mpi, moved) : LS_OK;
 }
 
 ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
@@ -256,6 +274,7 @@ void ls_mpi_free_messages(ls_mpi *mpi) {
     free_requests(mpi->requests);
     free_requests(mpi->spare);
     ls_free(mpi->letters);
+    ls_free(mpi->spare_arrival);
     while (mpi->arrivals != NULL) {
         ls_mpi_arrival *next = mpi->arrivals->next;
         ls_free(mpi->arrivals->refused);

@@ -179,8 +179,9 @@ struct ls_mpi {
     ls_mpi_request *requests;
     ls_mpi_request *spare; /* kept, so that a steady state allocates nothing */
     ls_mpi_arrival *arrivals;
-    bool world; /* no part of another communicator */
-    bool ended; /* the others were told that this rank left */
+    ls_mpi_arrival *spare_arrival; /* kept likewise; NULL: none */
+    bool world;                    /* no part of another communicator */
+    bool ended;                    /* the others were told that this rank left */
     ls_call_header farewell;
     bool abandoned; /* MPI may still write to memory of this state */
 };
