@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "comm/frame.h"
@@ -36,7 +37,9 @@ ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join) {
         (void)ls_fail_memory("ls_comm_open", sizeof *comm);
         return NULL;
     }
+    ls_comm_watch_forks();
     comm->backend = backend;
+    comm->forks = ls_comm_forks;
     comm->rank = join->rank;
     comm->size = join->size;
     comm->local_rank = join->local_rank;
@@ -70,8 +73,12 @@ void ls_comm_on_free(ls_comm *comm, void (*function)(void *argument, bool failed
     comm->on_free_argument = argument;
 }
 
+bool ls_comm_is_inherited(const ls_comm *comm) {
+    return comm->forks != ls_comm_forks;
+}
+
 void ls_comm_free(ls_comm *comm) {
-    if (comm == NULL) {
+    if (comm == NULL || ls_comm_is_inherited(comm)) { /* what a process has inherited is not its to end */
         return;
     }
     ls_comm_use(comm);
@@ -114,20 +121,26 @@ const char *ls_comm_way(const ls_comm *comm) {
 }
 
 ls_status ls_comm_check(const ls_comm *comm) {
+    if (ls_comm_is_inherited(comm)) {
+        return ls_fail(LS_ERR_STATE,
+                       "this communicator is rank %d's, and process %d is a fork of it, no rank; ls_spawn and lockstep "
+                       "run start ranks",
+                       comm->rank, (int)getpid());
+    }
     if (comm->failed != LS_OK) {
         ls_error_restore(comm->failed, comm->message);
     }
     return comm->failed;
 }
 
-static ls_status revoke(ls_comm *comm, ls_status status) {
+static ls_status keep_failure(ls_comm *comm, ls_status status) {
     comm->failed = status;
     memcpy(comm->message, ls_error_message(), sizeof comm->message);
     return status;
 }
 
 ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
-    (void)revoke(comm, status);
+    (void)keep_failure(comm, status);
     if (comm->backend->give_up != NULL) {
         comm->backend->give_up(comm->state, status);
     }
@@ -137,7 +150,7 @@ ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
 /* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status) {
     const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
-    return revokes ? revoke(comm, status) : status;
+    return revokes ? keep_failure(comm, status) : status;
 }
 
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {

@@ -13,6 +13,10 @@
  */
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
 
+/* Whether this process was forked from the one that opened the communicator: it is no rank then, every call is an error
+ * and ls_comm_free leaves all to the rank. */
+bool ls_comm_is_inherited(const ls_comm *comm);
+
 /* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
 const char *ls_comm_way(const ls_comm *comm);
 

@@ -47,6 +47,7 @@ typedef struct ls_comm_block {
 struct ls_comm {
     const ls_backend *backend;
     void *state;
+    int forks; /* ls_comm_forks in the process that opened it */
     int rank;
     int size;
     int local_rank;
@@ -79,7 +80,7 @@ struct ls_comm {
     char message[LS_ERROR_CAPACITY];
 };
 
-/* Whether the communicator still works; otherwise its failure again. */
+/* Whether the communicator still works and is this process's; otherwise its failure again. */
 ls_status ls_comm_check(const ls_comm *comm);
 
 /* Remembers a failure that revokes the communicator; returns the status. */
@@ -135,6 +136,10 @@ void ls_work_abandon(ls_comm *comm);
  * whoever waits also moves what is open on the other communicators that its thread uses. Where all has finished its
  * thread takes the communicator off the list when it looks there next, whether anybody has waited for that work or not.
  */
+
+/* How many forks lie between the first process and this one, once forks are watched. */
+extern int ls_comm_forks __attribute__((visibility("hidden")));
+void ls_comm_watch_forks(void);
 
 /* Work begins on a communicator that is not in the list; one that is has no work left at all. */
 void ls_comm_opened(ls_comm *comm);

@@ -17,8 +17,11 @@ typedef struct membership {
 
 static _Thread_local membership *mine;
 
-/* That of this thread; NULL: it has no world. */
+/* That of this thread; NULL: it has no world. A fork of a rank has none, and leaves the rank's alone. */
 static membership *current(void) {
+    if (mine != NULL && mine->comm != NULL && ls_comm_is_inherited(mine->comm)) {
+        mine = NULL;
+    }
     if (mine != NULL && mine->comm == NULL) {
         ls_free(mine);
         mine = NULL;

@@ -92,7 +92,7 @@ void *ls_comm_alloc(ls_comm *comm, size_t size) {
 }
 
 void ls_comm_release(ls_comm *comm, void *memory) {
-    if (comm == NULL || memory == NULL) {
+    if (comm == NULL || memory == NULL || ls_comm_is_inherited(comm)) {
         return;
     }
     ls_comm_use(comm);

@@ -16,6 +16,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_comm *first;
 _Atomic int ls_comm_open_count;
+int ls_comm_forks;
 
 /* A thread is known by the address of its own. */
 static const void *this_thread(void) {
@@ -23,8 +24,9 @@ static const void *this_thread(void) {
     return &place;
 }
 
-/* In a process that was just forked: what is open belongs to the one it was forked from. */
+/* In a process that was just forked: communicators, and what is open on them, belong to the one it was forked from. */
 static void forget_all(void) {
+    ls_comm_forks++;
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     first = NULL;
     atomic_store_explicit(&ls_comm_open_count, 0, memory_order_relaxed);
@@ -34,9 +36,12 @@ static void watch_forks(void) {
     (void)pthread_atfork(NULL, NULL, forget_all); /* it fails only for want of memory */
 }
 
-void ls_comm_opened(ls_comm *comm) {
+void ls_comm_watch_forks(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
+}
+
+void ls_comm_opened(ls_comm *comm) {
     pthread_mutex_lock(&lock);
     comm->listed = true;
     comm->thread = this_thread();

@@ -332,6 +332,50 @@ static void a_child_is_not_the_rank(void **state) {
     ls_forks_end(&forks);
 }
 
+/* Nor are they ranks: what one calls fails, and harms nobody. */
+static const char *child_of_rank(ls_comm *world, ls_work *work) {
+    int32_t number = 1;
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_STATE && strstr(ls_error_message(), "fork") != NULL);
+    LS_MUST(ls_comm_send(world, &number, 1, LS_I32, 1, 0, NULL) == LS_ERR_STATE);
+    LS_MUST(ls_comm_alloc(world, 64) == NULL && ls_error_status() == LS_ERR_STATE);
+    LS_MUST(ls_work_wait(work) == LS_ERR_STATE);
+    ls_comm_free(world);
+    return NULL;
+}
+
+static const char *rank_with_child(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    int32_t number = 0;
+    ls_work *work = NULL;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 0) {
+        LS_MUST(ls_comm_recv(world, &number, 1, LS_I32, 1, 0, &work) == LS_OK);
+        const pid_t child = fork();
+        if (child == 0) {
+            const char *wrong = child_of_rank(world, work);
+            _exit(wrong == NULL ? 0 : 1);
+        }
+        int ended = -1;
+        LS_MUST(waitpid(child, &ended, 0) == child && ended == 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    }
+    const int32_t sent = 17;
+    LS_MUST(rank == 0 || ls_comm_send(world, &sent, 1, LS_I32, 0, 0, NULL) == LS_OK);
+    LS_MUST(rank == 1 || (ls_work_wait(work) == LS_OK && number == sent));
+    return NULL;
+}
+
+static void children_are_no_ranks(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, rank_with_child, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+}
+
 /* What a process has open is not its children's to move, also where these are ranks themselves. */
 static ls_status meet_often(ls_comm *world, void *argument) {
     ls_status status = LS_OK;
@@ -525,6 +569,7 @@ int main(void) {
         cmocka_unit_test(nobody_can_send_it),
         cmocka_unit_test(a_stopped_job_goes_on),
         cmocka_unit_test(a_child_is_not_the_rank),
+        cmocka_unit_test(children_are_no_ranks),
         cmocka_unit_test(children_leave_open_work_alone),
         cmocka_unit_test(a_rank_that_never_joins),
         cmocka_unit_test(a_shortage_is_an_error),

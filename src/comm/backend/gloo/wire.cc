@@ -388,8 +388,13 @@ int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why) {
 }
 
 bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, int slot, char *why) {
+    const GlooBuffer &aim = wire->connections[static_cast<size_t>(peer)].aims[slot];
+    if (!aim) {
+        keep(why, "it sent data that nobody asked for");
+        return false;
+    }
     try {
-        wire->connections[static_cast<size_t>(peer)].aims[slot]->waitRecv();
+        aim->waitRecv();
         return true;
     } catch (...) {
         keep_current(why);
