@@ -61,14 +61,24 @@ void ls_error_restore(ls_status status, const char *message) {
     }
 }
 
+/* The latest error of ls_fail_missing that quotes another, and the length of what it quotes. */
+static _Thread_local uint32_t missing_error;
+static _Thread_local size_t missing_reason;
+
 ls_status ls_fail_missing(const char *format, ...) {
     char what[LS_ERROR_CAPACITY];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    return last_status == LS_OK ? ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what)
-                                : ls_fail(last_status, "%s is NULL; the latest error before: %s", what, last_message);
+    if (last_status == LS_OK) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);
+    }
+    const size_t reason = missing_error == ls_error_count ? missing_reason : strlen(last_message);
+    (void)ls_fail(last_status, "%.*s; %s is NULL", (int)reason, last_message, what);
+    missing_error = ls_error_count;
+    missing_reason = reason;
+    return last_status;
 }
 
 ls_status ls_fail_memory(const char *call, size_t bytes) {

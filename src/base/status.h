@@ -24,8 +24,8 @@ ls_status ls_fail_memory(const char *call, size_t bytes);
 
 /*
  * What the caller should have given is NULL. Either its maker failed, which is the thread's latest error, or the caller
- * had nothing: nobody can tell, so the message says what is NULL and quotes that error, whose status this returns
- * (LS_ERR_ARGUMENT where there is none).
+ * had nothing: nobody can tell, so the message is that error's, followed by what is NULL: of several in a row, as where
+ * constructors nest, the last. Returns that error's status (LS_ERR_ARGUMENT where there is none).
  */
 ls_status ls_fail_missing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
