@@ -61,9 +61,9 @@ void ls_error_restore(ls_status status, const char *message) {
     }
 }
 
-/* The latest error of ls_fail_missing that quotes another, and the length of what it quotes. */
-static _Thread_local uint32_t missing_error;
-static _Thread_local size_t missing_reason;
+/* The latest message of ls_fail_missing that quotes another, and the length of what it quotes. */
+static _Thread_local char missing[LS_ERROR_CAPACITY];
+static _Thread_local size_t quoted;
 
 ls_status ls_fail_missing(const char *format, ...) {
     char what[LS_ERROR_CAPACITY];
@@ -74,10 +74,9 @@ ls_status ls_fail_missing(const char *format, ...) {
     if (last_status == LS_OK) {
         return ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);
     }
-    const size_t reason = missing_error == ls_error_count ? missing_reason : strlen(last_message);
-    (void)ls_fail(last_status, "%.*s; %s is NULL", (int)reason, last_message, what);
-    missing_error = ls_error_count;
-    missing_reason = reason;
+    quoted = strcmp(last_message, missing) == 0 ? quoted : strlen(last_message);
+    (void)ls_fail(last_status, "%.*s; %s is NULL", (int)quoted, last_message, what);
+    memcpy(missing, last_message, sizeof missing);
     return last_status;
 }
 
