@@ -184,11 +184,22 @@ static ls_rank *find_rank(const job *self, int rank) {
     return local >= 0 && local < self->options->ranks ? &self->ranks[local] : NULL;
 }
 
+/* What a scheduler or a user tells the ranks here: they go on. */
+static void tell_ranks(const job *self, int signal) {
+    for (int i = 0; i < self->options->ranks; i++) {
+        if (self->ranks[i].running) {
+            kill(self->ranks[i].pid, signal);
+        }
+    }
+}
+
 static void take_signals(job *self) {
     struct signalfd_siginfo info;
     while (read(self->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGTSTP) {
             pause_job(self);
+        } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
+            tell_ranks(self, (int)info.ssi_signo);
         } else {
             interrupt_job(self, &info);
         }
@@ -384,7 +395,8 @@ static ls_status open_signals(job *self) {
     sigemptyset(&told);
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    for (const int *signal = (const int[]){SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGHUP, 0}; *signal != 0; signal++) {
+    static const int signals[] = {SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGHUP, 0};
+    for (const int *signal = signals; *signal != 0; signal++) {
         struct sigaction action;
         sigaction(*signal, NULL, &action);
         if (*signal != SIGHUP || action.sa_handler != SIG_IGN) { /* nohup means it */

@@ -167,6 +167,22 @@ for signal in INT TERM; do
     check "SIG$signal: nothing is left" nobody
 done
 
+cat >told <<'END'
+trap 'touch got.$RANK' USR2
+trap 'exit 0' USR1
+echo $$ >new.$RANK && mv new.$RANK up.$RANK
+while :; do sleep 0.05; done
+END
+down
+launch_aside run -n 2 bash told
+up 2
+kill -USR2 "$launcher"
+check "SIGUSR2: every rank is told" await test -e got.0 -a -e got.1
+kill -USR1 "$launcher"
+ended
+check "SIGUSR1 and SIGUSR2: the job goes on and ends as its ranks do" is "$status $(cat err)" "0 "
+check "SIGUSR1 and SIGUSR2: nothing is left" nobody
+
 down
 launch_aside run -n 3 --grace 0.3 bash stubborn
 up 3
