@@ -178,8 +178,8 @@ ls_status ls_socket_connect_to_listener(int listener, ls_deadline deadline, int 
  */
 static ls_deadline share_of(ls_deadline deadline, const struct addrinfo *at) {
     const uint64_t now = ls_clock_ns();
-    uint64_t addresses = 0;
-    for (; at != NULL; at = at->ai_next) {
+    uint64_t addresses = 1;
+    while ((at = at->ai_next) != NULL) {
         addresses++;
     }
     return deadline > now ? now + (deadline - now) / addresses : deadline;

@@ -311,7 +311,7 @@ static ls_status every_lateness(ls_comm *world) {
     static const step_call calls[] = {STEP_BROADCAST, STEP_ALLREDUCE, STEP_REDUCE, STEP_ALLGATHER, STEP_ALLTOALL};
     const trial t = {.world = world};
     for (int i = 0; i < 40; i++) {
-        step s = describe(&t, calls[i / 8]);
+        step s = describe(&t, (int)calls[i / 8]);
         s.count = 20000 + (size_t)(i % 2);
         if (i / 2 % ls_comm_size(world) == ls_comm_rank(world)) {
             usleep(LATE_US);
