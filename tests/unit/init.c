@@ -192,6 +192,35 @@ static void test_death_before_finalize(void **state) {
     processes_run(3, die_after_init, &p, 1U << 1);
 }
 
+/* A process that a rank forks has no world to leave, and takes none from the rank: neither its ranks nor its store. */
+static const char *fork_and_go_on(int rank, const void *what) {
+    const plan *p = what;
+    ls_init_options options = p->options;
+    options.rank = rank;
+    ls_comm *world = ls_init(&options);
+    LS_MUST(world != NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool right = ls_comm_barrier(world, NULL) == LS_ERR_STATE && ls_world() == NULL && ls_finalize() == LS_OK;
+        _exit(right ? 0 : 1);
+    }
+    int ended = -1;
+    LS_MUST(waitpid(child, &ended, 0) == child && ended == 0);
+    return work(world, rank, 3);
+}
+
+static void test_forks_leave_nothing(void **state) {
+    (void)state;
+    char url[128];
+    int listener;
+    snprintf(url, sizeof url, "file://%s/meet", folder);
+    plan p = {.options = {.init = url, .world_size = 3, .timeout = 30}};
+    processes_run(3, fork_and_go_on, &p, 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
+    close(listener);
+    processes_run(3, fork_and_go_on, &p, 0);
+}
+
 static const char *disagree_about_backend(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
@@ -388,6 +417,7 @@ int main(void) {
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_death_before_finalize),
+        cmocka_unit_test(test_forks_leave_nothing),
         cmocka_unit_test(test_one_fails_after_meeting),
         cmocka_unit_test(test_spawn),
         cmocka_unit_test(test_spawn_refused),
