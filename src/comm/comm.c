@@ -28,6 +28,7 @@ static void discard(ls_comm *comm) {
     ls_free(comm->sources);
     ls_free(comm->scratch);
     ls_free(comm->prefix);
+    ls_free(comm->origins);
     ls_free(comm);
 }
 
@@ -147,8 +148,29 @@ ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
     return ls_comm_check(comm);
 }
 
+/* A backend counts ranks as its communicator does; a person, and the launcher, count them as the world does. */
+static void tell_origins(const ls_comm *comm, ls_status status) {
+    char text[LS_ERROR_CAPACITY], message[LS_ERROR_CAPACITY];
+    size_t length = (size_t)snprintf(text, sizeof text, " (this communicator's ranks 0 to %d are %s ", comm->size - 1,
+                                     comm->adopted ? "the MPI communicator's" : "the world's");
+    for (int rank = 0; rank < comm->size && length < sizeof text / 2; rank++) {
+        length +=
+            (size_t)snprintf(text + length, sizeof text - length, "%s%d", rank == 0 ? "" : ", ", comm->origins[rank]);
+    }
+    length += (size_t)snprintf(text + length, sizeof text - length, ")");
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    if (strstr(message, text) == NULL && strlen(message) + length < sizeof message) {
+        strcat(message, text);
+        ls_error_restore(status, message);
+    }
+}
+
 /* LS_ERR_MISMATCH and LS_ERR_MEMORY reach all ranks alike and leave them in step; all else revokes. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status) {
+    const bool names_ranks = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH;
+    if (names_ranks && comm->origins != NULL) {
+        tell_origins(comm, status);
+    }
     const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
     return revokes ? keep_failure(comm, status) : status;
 }

@@ -76,6 +76,8 @@ struct ls_comm {
     ls_work *spare;            /* finished and waited for: kept, so that a steady state allocates nothing */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
+    int *origins;     /* of a part: its ranks' numbers in the whole, where they are others; else NULL */
+    bool adopted;     /* the whole is the program's own MPI communicator, not the world */
     ls_status failed; /* LS_OK until a call failed in a way that revokes the communicator */
     char message[LS_ERROR_CAPACITY];
 };
@@ -83,7 +85,8 @@ struct ls_comm {
 /* Whether the communicator still works and is this process's; otherwise its failure again. */
 ls_status ls_comm_check(const ls_comm *comm);
 
-/* Remembers a failure that revokes the communicator; returns the status. */
+/* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the
+ * whole; returns the status. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status);
 
 /* Ends the communicator with this thread's error, of `status`, which it returns, and tells the other ranks. */

@@ -39,6 +39,7 @@ static ls_status adopt(const char *library, const void *handle, const ls_init_op
         return ls_error_status();
     }
     (*result)->state = state;
+    (*result)->adopted = true;
     return LS_OK;
 }
 

@@ -29,13 +29,14 @@ static void name_machine(char *name, size_t capacity, const char *host) {
     snprintf(name, capacity, "%s %s %s", boot[0] != '\0' ? boot : host, processes, network);
 }
 
-static void fill_card(ls_card *card) {
+static void fill_card(ls_card *card, const char *backend) {
     *card = (ls_card){0};
     if (gethostname(card->host, sizeof card->host - 1) != 0) {
         snprintf(card->host, sizeof card->host, "an unnamed host");
     }
     name_machine(card->machine, sizeof card->machine, card->host);
     snprintf(card->process, sizeof card->process, "%ld", (long)getpid());
+    snprintf(card->backend, sizeof card->backend, "%s", backend != NULL ? backend : "");
 }
 
 /* The first rank that is on another machine than `rank`; -1 if there is none. */
@@ -59,7 +60,7 @@ static uint64_t number_machine(const char *name) {
 
 uint64_t ls_machine_number(void) {
     ls_card card;
-    fill_card(&card);
+    fill_card(&card, NULL);
     return number_machine(card.machine);
 }
 
@@ -79,13 +80,30 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
 }
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
+static const char *name_best(const ls_job *job, const ls_roster *world) {
+    return job->size == 1 ? "self" : find_elsewhere(world, job->rank) < 0 ? "shm" : job->by_mpi ? "mpi" : "gloo";
+}
+
+/* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */
+static ls_status check_backends(const ls_job *job, const ls_roster *world) {
+    const char *best = name_best(job, world), *first = NULL;
+    for (int rank = 0; rank < world->size; rank++) {
+        const char *name = world->cards[rank].backend[0] != '\0' ? world->cards[rank].backend : best;
+        if (rank == 0) {
+            first = name;
+        } else if (strcmp(name, first) != 0) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "rank 0 takes backend \"%s\" and rank %d \"%s\": name the same for all ranks, in "
+                           "LOCKSTEP_BACKEND or by the program, or none",
+                           first, rank, name);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
     const int away = find_elsewhere(world, job->rank);
-    *backend = ls_backend_find(job->backend != NULL ? job->backend
-                               : job->size == 1     ? "self"
-                               : away < 0           ? "shm"
-                               : job->by_mpi        ? "mpi"
-                                                    : "gloo");
+    *backend = ls_backend_find(job->backend != NULL ? job->backend : name_best(job, world));
     if (*backend == NULL && job->backend == NULL) {
         return ls_fail(ls_error_status(), "rank %d is on %s and rank %d on %s, which takes backend \"gloo\": %s",
                        job->rank, world->cards[job->rank].host, away, world->cards[away].host, ls_error_message());
@@ -106,7 +124,7 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
 }
 
 static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
-    fill_card(&world->cards[job->rank]);
+    fill_card(&world->cards[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
         const ls_store_place place = {.url = job->url,
                                       .serve = job->rank == 0,
@@ -122,6 +140,9 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
     }
     if (job->size > 1 && job->by_mpi && (job->backend == NULL || strcmp(job->backend, "mpi") != 0)) {
         LS_TRY(ls_meet_by_mpi(job, world, meeting));
+    }
+    if (meeting->store != NULL) {
+        LS_TRY(check_backends(job, world));
     }
     find_local_place(job, world, meeting);
     if (meeting->store != NULL &&

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <limits.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,17 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
     return LS_OK;
 }
 
+/* The number that `text` is, with a point in whatever language the program speaks; 0: it is none. */
+static double read_number(const char *text) {
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    char *end;
+    const double number = plain != (locale_t)0 ? strtod_l(text, &end, plain) : strtod(text, &end);
+    if (plain != (locale_t)0) {
+        freelocale(plain);
+    }
+    return end != text && *end == '\0' && isfinite(number) ? number : 0;
+}
+
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
     const char *text = ls_environment_text("LOCKSTEP_TIMEOUT");
     *timeout = options->timeout;
@@ -37,9 +49,8 @@ ls_status ls_timeout_read(const ls_init_options *options, double *timeout) {
         return ls_fail(LS_ERR_ARGUMENT, "timeout is %g s, must not be negative", options->timeout);
     }
     if (options->timeout == 0 && text != NULL) {
-        char *end;
-        *timeout = strtod(text, &end);
-        if (end == text || *end != '\0' || !isfinite(*timeout) || *timeout <= 0) {
+        *timeout = read_number(text);
+        if (*timeout <= 0) {
             return ls_fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT=%s is not a positive number of seconds", text);
         }
     }

@@ -65,6 +65,29 @@ static ls_join describe(const ls_comm *comm, const wish *group, int size) {
     return join;
 }
 
+/* The new communicator without its state. NULL: out of memory. */
+static ls_comm *make_part(const ls_comm *comm, const ls_join *join, const int *ranks) {
+    ls_comm *made = ls_comm_make(comm->backend, join);
+    int *origins = ls_allocate((size_t)join->size * sizeof *origins);
+    bool others = false;
+    for (int i = 0; origins != NULL && i < join->size; i++) {
+        origins[i] = comm->origins != NULL ? comm->origins[ranks[i]] : ranks[i];
+        others = others || origins[i] != i;
+    }
+    if (made == NULL || origins == NULL) {
+        ls_comm_free(made);
+        ls_free(origins);
+        return NULL;
+    }
+    made->adopted = comm->adopted;
+    if (others) {
+        made->origins = origins;
+    } else {
+        ls_free(origins);
+    }
+    return made;
+}
+
 /* Opens the new communicator on the parent's backend; `ranks` are those of the parent. */
 static ls_status open_state(const ls_comm *comm, const ls_join *join, const int *ranks, void **state) {
     if (comm->backend->split != NULL) {
@@ -84,7 +107,7 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
         ranks[i] = (int)group[i].rank;
     }
     if (size != 0) {
-        made = ls_comm_make(comm->backend, &join);
+        made = make_part(comm, &join, ranks);
     }
     /* A rank without memory takes part all the same: it goes in and leaves, which the others then see. */
     void *state = NULL;
@@ -95,9 +118,13 @@ static ls_status divide(ls_comm *comm, const wish *group, int size, int *ranks, 
     }
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
+        const bool of_parent = strncmp(ls_error_message(), "ls_comm_split", strlen("ls_comm_split")) == 0;
+        if (made != NULL && !of_parent) {
+            (void)ls_comm_note(made, status);
+        }
         snprintf(message, sizeof message, "%s", ls_error_message());
         ls_comm_free(made);
-        if (strncmp(message, "ls_comm_split", strlen("ls_comm_split")) == 0) {
+        if (of_parent) {
             ls_error_restore(status, message);
             return ls_comm_note(comm, status); /* of the parent: the same on all ranks */
         }

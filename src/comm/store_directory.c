@@ -123,7 +123,8 @@ static void read_rank(directory_store *store, int rank, const char *file) {
     if (ls_folder_read(store->folder, file, &record, sizeof record, &size) == LS_OK && size == sizeof record) {
         ls_card *card = &record.card;
         card->machine[sizeof card->machine - 1] = card->host[sizeof card->host - 1] =
-            card->process[sizeof card->process - 1] = record.size[sizeof record.size - 1] = '\0';
+            card->process[sizeof card->process - 1] = card->backend[sizeof card->backend - 1] =
+                record.size[sizeof record.size - 1] = '\0';
         if (atoi(record.size) == store->roster.size) {
             ls_roster_enter(&store->roster, rank, store->roster.size, card);
         }

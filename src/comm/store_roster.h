@@ -12,6 +12,7 @@ typedef struct ls_card {
     char machine[112]; /* equal for processes that can share memory: see rendezvous.c */
     char host[64];     /* for people */
     char process[16];  /* process id, for people */
+    char backend[32];  /* that it asks for; empty: whatever fits */
 } ls_card;
 
 typedef enum ls_rank_state { LS_RANK_MISSING = 0, LS_RANK_HERE, LS_RANK_LEFT, LS_RANK_DEAD } ls_rank_state;

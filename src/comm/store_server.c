@@ -219,6 +219,7 @@ static void handle_join(ls_store_server *server, ls_connection *connection) {
     }
     memcpy(&card, request->value.data, sizeof card);
     card.machine[sizeof card.machine - 1] = card.host[sizeof card.host - 1] = card.process[sizeof card.process - 1] = 0;
+    card.backend[sizeof card.backend - 1] = 0;
     const int rank = (int)(request->amount >> 32);
     const bool was_complete = server->roster.complete;
     const ls_status status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &card);

@@ -360,12 +360,47 @@ static ls_status every_message(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- parts ---------------------------------------------------------------------------------------------------------
+ */
+
+/* In a part ranks have other numbers: messages say which of the world they are. */
+static ls_status name_those_of_the_world(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    ls_comm *same = NULL, *reversed = NULL, *part = NULL;
+    char expected[200];
+    int length = 0;
+    snprintf(expected, sizeof expected, "rank 0 called allreduce of 3 i64, sum (#1)");
+    LS_TRY(ls_comm_split(world, 0, 0, &same));
+    LS_TRY(ls_comm_split(world, 0, -ls_comm_rank(world), &reversed));
+    LS_TRY(ls_comm_split(reversed, 0, 0, &part)); /* a part of a part */
+    ls_comm *const comms[] = {same, reversed, part};
+    for (int i = 0; i < 3; i++) {
+        int64_t values[3] = {0};
+        const size_t count = ls_comm_rank(comms[i]) == 0 ? 3 : 2;
+        LS_CHECK(ls_comm_allreduce(comms[i], values, values, count, LS_I64, LS_SUM, NULL) == LS_ERR_MISMATCH);
+        LS_CHECK(strstr(ls_error_message(), expected) != NULL);
+        LS_CHECK((strstr(ls_error_message(), "world's") == NULL) == (i == 0));
+        length = snprintf(expected, sizeof expected, " (this communicator's ranks 0 to %d are the world's %d", size - 1,
+                          size - 1);
+        for (int rank = size - 2; rank >= 0; rank--) {
+            length += snprintf(expected + length, sizeof expected - (size_t)length, ", %d", rank);
+        }
+        snprintf(expected + length, sizeof expected - (size_t)length, ")");
+    }
+    for (int i = 0; i < 3; i++) {
+        LS_TRY(sum_ranks(comms[i]));
+        ls_comm_free(comms[i]);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(sum_ranks(world));
     if (ls_comm_size(world) > 1) {
         LS_TRY(every_disagreement(world));
         LS_TRY(every_lateness(world));
         LS_TRY(every_message(world));
+        LS_TRY(name_those_of_the_world(world));
     }
     return LS_OK;
 }

@@ -53,6 +53,9 @@ check_flavour() {
     mpi "$flavour" 3 env UCX_TLS=tcp,self ./straggler
     check "$flavour: a rank comes to its end after the others: ends well" is "$status" 0
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
+    mpi "$flavour" 2 ./untaken
+    check "$flavour: large messages that nobody took: ends well" is "$status" 0
+    check "$flavour: large messages that nobody took: silent" is "$(cat out err)" ""
     for choice in "" shm mpi; do
         mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
         check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
@@ -223,6 +226,26 @@ int main(int argc, char **argv) { /* WHAT CALL: what rank 1 does instead of its 
     return status == LS_OK ? 0 : 1;
 }
 END
+cat >untaken.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+static float numbers[1000000];
+int main(void) { /* rank 0 begins messages and a call that rank 1 does not take part in */
+    ls_comm *world = ls_init(NULL), *part = NULL;
+    ls_work *work[3];
+    ls_status status = ls_comm_split(world, 0, 0, &part);
+    for (int i = 0; i < 2 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
+        status = ls_comm_send(world, numbers, i == 0 ? 100 : 1000000, LS_F32, 1, 3, &work[i]);
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0) {
+        status = ls_comm_allreduce(part, numbers, numbers, 1000000, LS_F32, LS_SUM, &work[2]);
+    }
+    status = status == LS_OK ? ls_comm_barrier(world, NULL) : status;
+    ls_comm_free(part);
+    status = status == LS_OK ? ls_finalize() : status;
+    return status == LS_OK ? 0 : (fprintf(stderr, "%s\n", ls_error_message()), 1);
+}
+END
 cat >straggler.c <<'END'
 #include <lockstep/comm.h>
 #include <mpi.h>
@@ -310,7 +333,7 @@ int main(int argc, char **argv) {
     return comm == NULL ? 1 : 0;
 }
 END
-for name in alone quitter; do
+for name in alone quitter untaken; do
     cc -I"$LS_SOURCE/include" $name.c -o $name -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
 done
 

@@ -225,21 +225,36 @@ static const char *disagree_about_backend(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
     options.rank = rank;
-    options.backend = rank == 0 ? "self" : "shm";
+    options.backend = rank == 1 ? "gloo" : rank == 2 ? "shm" : NULL; /* none is the same as what fits */
     LS_MUST(ls_init(&options) == NULL);
-    LS_MUST(rank == 0 ? failed_with(LS_ERR_ARGUMENT, "a world of one") : failed_with(LS_ERR_PEER, "rank 0"));
+    LS_MUST(failed_with(LS_ERR_MISMATCH, "rank 0 takes backend \"shm\" and rank 1 \"gloo\": name the same"));
     return NULL;
 }
 
-/* Rank 0 waits for it already. */
-static const char *want_another_backend(int rank, const void *what) {
+static void test_backends_differ(void **state) {
+    (void)state;
+    char url[128];
+    int listener;
+    snprintf(url, sizeof url, "file://%s/meet", folder);
+    plan p = {.options = {.init = url, .world_size = 3, .timeout = 10}};
+    processes_run(3, disagree_about_backend, &p, 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
+    close(listener);
+    processes_run(3, disagree_about_backend, &p, 0);
+}
+
+/* One of the ranks has no such interface; the others wait for it already. */
+static const char *fail_after_meeting(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
     options.rank = rank;
-    options.backend = rank == 1 ? "self" : "shm";
+    if (rank == p->port) {
+        setenv("LOCKSTEP_INTERFACE", "none-such", 1);
+    }
     LS_MUST(ls_init(&options) == NULL);
-    LS_MUST(rank == 1 ? failed_with(LS_ERR_ARGUMENT, "a world of one")
-                      : failed_with(LS_ERR_PEER, "rank 1 of 3 (process "));
+    LS_MUST(rank == p->port ? failed_with(LS_ERR_ARGUMENT, "LOCKSTEP_INTERFACE: 'none-such'")
+            : p->port == 0  ? failed_with(LS_ERR_PEER, "rank 0")
+                            : failed_with(LS_ERR_PEER, "rank 1 of 3 (process "));
     return NULL;
 }
 
@@ -248,13 +263,13 @@ static void test_one_fails_after_meeting(void **state) {
     char url[128];
     int listener;
     snprintf(url, sizeof url, "file://%s/meet", folder);
-    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}};
-    processes_run(2, disagree_about_backend, &p, 0);
-    p.options.world_size = 3;
-    processes_run(3, want_another_backend, &p, 0);
+    plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}, .port = 0}; /* the port: who fails */
+    processes_run(2, fail_after_meeting, &p, 0);
+    p = (plan){.options = {.init = url, .world_size = 3, .timeout = 10}, .port = 1};
+    processes_run(3, fail_after_meeting, &p, 0);
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
     close(listener);
-    processes_run(3, want_another_backend, &p, 0);
+    processes_run(3, fail_after_meeting, &p, 0);
 }
 
 /* ---- ls_spawn ---- */
@@ -418,6 +433,7 @@ int main(void) {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_death_before_finalize),
         cmocka_unit_test(test_forks_leave_nothing),
+        cmocka_unit_test(test_backends_differ),
         cmocka_unit_test(test_one_fails_after_meeting),
         cmocka_unit_test(test_spawn),
         cmocka_unit_test(test_spawn_refused),

@@ -37,18 +37,29 @@ bool ls_mpi_runs(void) {
 /* ---- wires ---------------------------------------------------------------------------------------------------------
  */
 
+/*
+ * Takes in the message that was found on a wire, whole: data that nobody received may be of any size, and Open MPI
+ * writes beyond a buffer that is too small for it.
+ */
+static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
+    int bytes = 0;
+    ls_mpi_packet packet = {.header.operation = 0};
+    bool taken = MPI_Get_count(found, MPI_BYTE, &bytes) == MPI_SUCCESS;
+    void *large = taken && (size_t)bytes > sizeof packet ? ls_allocate((size_t)bytes) : NULL;
+    taken = taken && ((size_t)bytes <= sizeof packet || large != NULL) &&
+            MPI_Recv(large != NULL ? large : &packet, bytes, MPI_BYTE, found->MPI_SOURCE, found->MPI_TAG, wire->comm,
+                     MPI_STATUS_IGNORE) == MPI_SUCCESS;
+    ls_free(large);
+    wire->farewells -= taken && packet.header.operation == LS_MPI_LEFT;
+    return taken;
+}
+
 /* Takes in what came on a wire that no communicator uses; whether all farewells have been taken in. */
 static bool take_farewells(ls_mpi_wire *wire) {
     for (int there = 1; wire->farewells > 0 && there != 0;) {
         MPI_Status status;
-        ls_mpi_packet packet;
-        int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, wire->comm, &there, &status);
-        if (code == MPI_SUCCESS && there != 0) {
-            code =
-                MPI_Recv(&packet, (int)sizeof packet, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, wire->comm, &status);
-            wire->farewells -= code == MPI_SUCCESS && packet.header.operation == LS_MPI_LEFT;
-        }
-        if (code != MPI_SUCCESS) {
+        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, wire->comm, &there, &status) != MPI_SUCCESS ||
+            (there != 0 && !take_one(wire, &status))) {
             return false;
         }
     }
