@@ -123,6 +123,18 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     return LS_OK;
 }
 
+/* The same, where the ranks met in a store: nobody leaves it before all have read what the others want. */
+static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_store *store) {
+    const ls_status status = check_backends(job, world);
+    if (status != LS_OK) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        (void)ls_store_leave(store);
+        ls_error_restore(status, message);
+    }
+    return status;
+}
+
 static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
     fill_card(&world->cards[job->rank], job->backend);
     if (job->size > 1 && job->url[0] != '\0') {
@@ -142,7 +154,7 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         LS_TRY(ls_meet_by_mpi(job, world, meeting));
     }
     if (meeting->store != NULL) {
-        LS_TRY(check_backends(job, world));
+        LS_TRY(agree_on_backend(job, world, meeting->store));
     }
     find_local_place(job, world, meeting);
     if (meeting->store != NULL &&

@@ -2,19 +2,27 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <sodium.h>
+
+#include "base/log.h"
+#include "comm/store_folder.h"
 
 /* "lockstep-store 1 NONCE KEYED PROOF\n" */
 static const char head[] = "lockstep-store 1 ";
 
 static const char folder_head[] = "job-";
+static const char refusal[] = "refused";
+
+#define REFUSAL_SECONDS 1.0 /* to wait for others that write there */
 
 enum {
     HEAD = sizeof head - 1,
     FOLDER_HEAD = sizeof folder_head - 1,
     NONCE_TEXT = 2 * LS_NONCE_SIZE,
-    PROOF_TEXT = 2 * LS_PROOF_SIZE
+    PROOF_TEXT = 2 * LS_PROOF_SIZE,
+    REFUSAL_SIZE = 320
 };
 
 _Static_assert(HEAD + NONCE_TEXT + 3 + PROOF_TEXT + 1 == LS_ANNOUNCEMENT_SIZE, "the parts of the text");
@@ -58,6 +66,35 @@ ls_status ls_announcement_check(const ls_announcement *announcement, const ls_ke
                    key->size == 0         ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
                    : !announcement->keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
                                           : "this process has another key than the job (LOCKSTEP_KEY)");
+}
+
+void ls_announcement_note_refusal(int folder) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY], text[REFUSAL_SIZE], host[64] = "an unnamed host";
+    int lock;
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    (void)gethostname(host, sizeof host - 1);
+    const int length = snprintf(text, sizeof text, "process %ld on %s: %.200s", (long)getpid(), host, message);
+    if (ls_folder_lock(folder, "lock", ls_deadline_after(REFUSAL_SECONDS), &lock) == LS_OK) {
+        if (!ls_folder_has(folder, refusal)) {
+            (void)ls_folder_write(folder, refusal, (ls_bytes){text, (size_t)length}, NULL);
+        }
+        close(lock);
+    }
+    ls_error_restore(status, message);
+}
+
+int ls_announcement_report_refusals(int folder) {
+    char text[REFUSAL_SIZE];
+    size_t size = 0;
+    int count = 0;
+    for (; ls_folder_has(folder, refusal); count++) {
+        if (ls_folder_read(folder, refusal, text, sizeof text, &size) != LS_OK || unlinkat(folder, refusal, 0) != 0) {
+            break;
+        }
+        ls_log_write(LS_LOG_WARNING, "refused %.*s", (int)size, text);
+    }
+    return count;
 }
 
 void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]) {

@@ -27,6 +27,12 @@ ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *a
 /* LS_ERR_DENIED when it was not made with this key. */
 ls_status ls_announcement_check(const ls_announcement *announcement, const ls_key *key);
 
+/* Leaves a note for the job in `folder`: this process was refused for the reason that this thread's error says. */
+void ls_announcement_note_refusal(int folder);
+
+/* For who serves the job: logs such notes, and takes them away; returns how many there were. */
+int ls_announcement_report_refusals(int folder);
+
 /* The job folder's name; and whether that can be one of a job's, which no user gives to anything. */
 void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]);
 bool ls_announcement_names_folder(const char *name);

@@ -315,6 +315,7 @@ static ls_status wait_for_ranks(directory_store *store) {
     ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         const ls_status status = check_others(store);
+        store->roster.refused += store->serving ? ls_announcement_report_refusals(store->folder) : 0;
         if (store->roster.complete) {
             return LS_OK;
         }
@@ -512,7 +513,11 @@ static ls_status find_server(directory_store *store, const ls_key *key) {
             status = find_job(store, &announcement);
         }
         if (status == LS_OK) {
-            return ls_announcement_check(&announcement, key);
+            status = ls_announcement_check(&announcement, key);
+            if (status != LS_OK) {
+                ls_announcement_note_refusal(store->folder);
+            }
+            return status;
         }
         if (status != LS_ERR_STATE) {
             return status;

@@ -41,16 +41,17 @@ static void finish(const meeting *m) {
     }
 }
 
-static ls_store *enter(int rank, const meeting *m) {
+static ls_store *enter_with(int rank, const meeting *m, const char *key) {
     if (rank != 0 && m->listener >= 0) {
         close(m->listener);
     }
-    const ls_store_place place = {.url = m->url,
-                                  .serve = rank == 0,
-                                  .timeout = m->timeout,
-                                  .key = "the key",
-                                  .listener = rank == 0 ? m->listener : -1};
+    const ls_store_place place = {
+        .url = m->url, .serve = rank == 0, .timeout = m->timeout, .key = key, .listener = rank == 0 ? m->listener : -1};
     return ls_store_open_at(&place);
+}
+
+static ls_store *enter(int rank, const meeting *m) {
+    return enter_with(rank, m, "the key");
 }
 
 static ls_status join(ls_store *store, int rank, int size) {
@@ -237,6 +238,28 @@ static void test_world_sizes_differ(void **state) {
     finish(&m);
 }
 
+static const char *come_with_another_key(int rank, const void *what) {
+    const meeting *m = what;
+    ls_store *store = enter_with(rank, m, rank == 0 ? "the key" : rank == 1 ? "another" : NULL);
+    if (rank != 0) {
+        LS_MUST(store == NULL && ls_error_status() == LS_ERR_DENIED);
+        LS_MUST(strstr(ls_error_message(), rank == 1 ? "another key than the job" : "was given none") != NULL);
+        return NULL;
+    }
+    LS_MUST(join(store, rank, m->size) == LS_ERR_TIMEOUT);
+    LS_MUST(failed_with(LS_ERR_TIMEOUT, "did not come within 1.5 s (refused because of a wrong or missing key: "));
+    ls_store_close(store);
+    return NULL;
+}
+
+/* Both sides are told. */
+static void test_wrong_keys(void **state) {
+    (void)state;
+    const meeting m = prepare(3, 1.5);
+    processes_run(3, come_with_another_key, &m, 0);
+    finish(&m);
+}
+
 static const char *stay(int rank, const void *what) {
     const meeting *m = what;
     ls_store *store = enter(rank, m);
@@ -353,8 +376,8 @@ static int tear_down(void **state) {
         cmocka_unit_test(test_missing_ranks), cmocka_unit_test(test_death_while_meeting),                              \
         cmocka_unit_test(test_death_after_meeting), cmocka_unit_test(test_death_of_rank_0),                            \
         cmocka_unit_test(test_rank_comes_twice), cmocka_unit_test(test_world_sizes_differ),                            \
-        cmocka_unit_test(test_one_does_not_leave), cmocka_unit_test(test_leftovers_do_not_matter),                     \
-        cmocka_unit_test(test_folder_in_use)
+        cmocka_unit_test(test_wrong_keys), cmocka_unit_test(test_one_does_not_leave),                                  \
+        cmocka_unit_test(test_leftovers_do_not_matter), cmocka_unit_test(test_folder_in_use)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};
