@@ -1,11 +1,12 @@
 /*
  * Backends that the core opens on demand: one shared library each, `lockstep-NAME.so`, built by ls_add_backend_module
- * of cmake/Modules.cmake from the sources in backend/NAME and backend/module. It exports one function,
+ * of cmake/Modules.cmake from the sources in backend/NAME, which define ls_module_backend, and in backend/module, which
+ * export one function,
  *
  *     LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
  *
- * which keeps `core` (ls_core_set), opens what it stands on and gives its ls_backend, or NULL and an error; where
- * abi_version is not LS_BACKEND_ABI it gives NULL. It is called once per ls_backend_find and never closed.
+ * It keeps `core` and gives ls_module_backend; where abi_version is not LS_BACKEND_ABI it gives NULL. It is called once
+ * per ls_backend_find and never closed.
  *
  * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
  * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
@@ -60,7 +61,7 @@ typedef struct ls_core {
 
 typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
 
-/* In a module: the first thing ls_backend_module does. */
-void ls_core_set(const ls_core *core);
+/* In a module: what it is. */
+extern const ls_backend ls_module_backend;
 
 #endif

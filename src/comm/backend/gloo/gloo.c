@@ -297,7 +297,7 @@ static void gloo_give_up(void *state, ls_status status) {
     (void)ls_gloo_give_up(gloo, status, gloo->rank);
 }
 
-static const ls_backend backend = {
+const ls_backend ls_module_backend = {
     .name = "gloo",
     .open = gloo_open,
     .close = gloo_close,
@@ -319,13 +319,3 @@ static const ls_backend backend = {
     .post = ls_gloo_post,
     .test = ls_gloo_test,
 };
-
-LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
-
-const ls_backend *ls_backend_module(int abi_version, const ls_core *core) {
-    if (abi_version != LS_BACKEND_ABI) {
-        return NULL;
-    }
-    ls_core_set(core);
-    return &backend;
-}

@@ -1,4 +1,5 @@
-/* In every module: the core's functions, called through the table that the core hands over. See comm/module.h. */
+/* In every module: how the core enters it, and the core's functions, called through the table that it hands over. See
+ * comm/module.h. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -10,8 +11,14 @@
 /* Set before any other function of the module runs, always to the same. */
 static const ls_core *core;
 
-void ls_core_set(const ls_core *given) {
+LS_API ls_backend_module_function ls_backend_module;
+
+const ls_backend *ls_backend_module(int abi_version, const ls_core *given) {
+    if (abi_version != LS_BACKEND_ABI) {
+        return NULL;
+    }
     core = given;
+    return &ls_module_backend;
 }
 
 /* ---- base ----------------------------------------------------------------------------------------------------------

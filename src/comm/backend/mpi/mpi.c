@@ -314,7 +314,7 @@ static void mpi_give_up(void *state, ls_status status) {
     (void)ls_mpi_give_up(state, status);
 }
 
-static const ls_backend backend = {
+const ls_backend ls_module_backend = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
@@ -340,13 +340,3 @@ static const ls_backend backend = {
     .split = mpi_split,
     .adopt = mpi_adopt,
 };
-
-LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
-
-const ls_backend *ls_backend_module(int abi_version, const ls_core *core) {
-    if (abi_version != LS_BACKEND_ABI) {
-        return NULL;
-    }
-    ls_core_set(core);
-    return &backend;
-}
