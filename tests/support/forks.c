@@ -9,8 +9,7 @@
 
 #include "comm/comm.h"
 
-/* Whether a descriptor or a mapping of shared memory is left in this process. */
-static bool holds_memory(void) {
+bool ls_forks_hold_memory(void) {
     bool found = false;
     DIR *folder = opendir("/proc/self/fd");
     for (struct dirent *entry = NULL; folder != NULL && (entry = readdir(folder)) != NULL;) {
@@ -60,7 +59,7 @@ static const char *run_rank(int rank, const void *what) {
     const char *failure = forks->function(world, rank, forks->argument);
     ls_comm_free(world);
     ls_store_close(store);
-    return failure == NULL && holds_memory() ? "shared memory is left behind" : failure;
+    return failure == NULL && ls_forks_hold_memory() ? "shared memory is left behind" : failure;
 }
 
 void ls_forks_start_late(ls_forks *forks, int rank) {

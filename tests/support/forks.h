@@ -28,6 +28,9 @@ typedef struct ls_forks {
 void ls_forks_start(ls_forks *forks, int size, unsigned absent, double timeout, ls_fork_function *function,
                     const void *argument);
 
+/* Whether a descriptor or a mapping of shared memory is left in this process. */
+bool ls_forks_hold_memory(void);
+
 /* Starts one of the absent ranks after all. */
 void ls_forks_start_late(ls_forks *forks, int rank);
 

@@ -19,55 +19,56 @@ typedef struct report {
 _Static_assert(sizeof(report) <= LS_SHM_PAYLOAD, "a report travels in a cell");
 
 /*
- * Between threads, memory begins with the number of ranks that still hold it. It is on a list of the shared memory
- * until the last of them gives it back: one that fails on its way may never hear of it, and never does.
+ * Between threads, memory has the number of ranks that still hold it before it. It is on a list of the world's until
+ * the last of them gives it back: one that fails on its way may never hear of it, and never does.
  */
 typedef struct ls_shm_lent {
-    _Alignas(64) int holders;
+    int holders;
     struct ls_shm_lent *next;
     struct ls_shm_lent **link; /* what points to this one */
 } ls_shm_lent;
 
 static pthread_mutex_t lending = PTHREAD_MUTEX_INITIALIZER;
 
-/* Memory for all ranks, cleared; NULL when there is none. */
-static ls_shm_lent *lend(const ls_shm *shm, size_t bytes) {
-    ls_shm_lent *memory = ls_allocate_aligned(sizeof *memory + bytes, 64);
-    if (memory == NULL) {
+void *ls_shm_lend(const ls_shm *shm, int holders, size_t bytes) {
+    unsigned char *block = ls_allocate_aligned(PAGE + bytes, PAGE);
+    if (block == NULL) {
         return NULL;
     }
-    memset((void *)memory, 0, sizeof *memory + bytes);
+    ls_shm_lent *lent = (ls_shm_lent *)(void *)block;
+    memset(block, 0, PAGE + bytes);
     pthread_mutex_lock(&lending);
-    *memory = (ls_shm_lent){.holders = shm->size, .next = shm->control->lent, .link = &shm->control->lent};
-    if (memory->next != NULL) {
-        memory->next->link = &memory->next;
+    *lent = (ls_shm_lent){.holders = holders, .next = shm->world->lent, .link = &shm->world->lent};
+    if (lent->next != NULL) {
+        lent->next->link = &lent->next;
     }
-    shm->control->lent = memory;
+    shm->world->lent = lent;
     pthread_mutex_unlock(&lending);
-    return memory;
+    return block + PAGE;
 }
 
-/* One holder less; the last one frees it. */
-static void let_go(ls_shm_lent *memory) {
+void ls_shm_let_go(void *memory, int holders) {
+    ls_shm_lent *lent = (ls_shm_lent *)(void *)((unsigned char *)memory - PAGE);
     pthread_mutex_lock(&lending);
-    const bool last = --memory->holders == 0;
+    lent->holders -= holders;
+    const bool last = lent->holders == 0;
     if (last) {
-        *memory->link = memory->next;
-        if (memory->next != NULL) {
-            memory->next->link = memory->link;
+        *lent->link = lent->next;
+        if (lent->next != NULL) {
+            lent->next->link = lent->link;
         }
     }
     pthread_mutex_unlock(&lending);
     if (last) {
-        ls_free(memory);
+        ls_free(lent);
     }
 }
 
-void ls_shm_free_lent(ls_shm_control *control) {
-    while (control->lent != NULL) {
-        ls_shm_lent *next = control->lent->next;
-        ls_free(control->lent);
-        control->lent = next;
+void ls_shm_free_lent(ls_shm_control *world) {
+    while (world->lent != NULL) {
+        ls_shm_lent *next = world->lent->next;
+        ls_free(world->lent);
+        world->lent = next;
     }
 }
 
@@ -97,7 +98,7 @@ void ls_shm_region_free(ls_shm *shm, ls_shm_region *region) {
         return;
     }
     if (shm->file < 0) {
-        let_go((ls_shm_lent *)(void *)region->base - 1);
+        ls_shm_let_go(region->base, 1);
     } else {
         munmap(region->base, region->stride * (size_t)shm->size);
         give_back(shm, region->offset, region->stride);
@@ -141,12 +142,12 @@ static report reserve(ls_shm *shm, size_t stride) {
         const uint64_t offset = shm->file_end + (uint64_t)shm->rank * stride;
         own.status = (int32_t)ls_shm_file_reserve("ls_comm_alloc", shm->file, offset, stride);
     } else if (shm->rank == 0) {
-        ls_shm_lent *memory = lend(shm, bytes);
+        void *memory = ls_shm_lend(shm, shm->size, bytes);
         if (memory == NULL) {
             own.status = (int32_t)ls_fail_memory("ls_comm_alloc", bytes);
             return own;
         }
-        own.place = (uint64_t)(uintptr_t)(memory + 1);
+        own.place = (uint64_t)(uintptr_t)memory;
     }
     return own;
 }

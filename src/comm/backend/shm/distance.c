@@ -12,28 +12,60 @@
 
 _Static_assert(sizeof(ls_shm_note) <= LS_SHM_PAYLOAD, "it travels in cells");
 
+/* ---- counting ------------------------------------------------------------------------------------------------------
+ */
+
+bool ls_shm_distance_looks(ls_shm_distance *distance) {
+    return distance->far_calls == 0 && (distance->slow_looks != 0 || distance->looks++ % LS_SHM_LOOK_EVERY == 0);
+}
+
+void ls_shm_distance_saw(ls_shm_distance *distance, uint64_t took_ns) {
+    const bool slow = took_ns > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS;
+    distance->slow_looks = slow ? distance->slow_looks + 1 : 0;
+}
+
+bool ls_shm_distance_is_far(const ls_shm_distance *distance) {
+    return distance->slow_looks >= LS_SHM_SLOW_LOOKS;
+}
+
+void ls_shm_distance_count(ls_shm_distance *distance, bool far) {
+    if (distance->far_calls != 0) {
+        distance->far_calls--;
+    } else if (far) {
+        distance->far_calls = LS_SHM_FAR_CALLS;
+        distance->slow_looks = LS_SHM_SLOW_LOOKS - 1; /* when it is tried again, one look is enough */
+    }
+}
+
+size_t ls_shm_distance_past(const ls_shm_distance *distance, size_t setting) {
+    if (setting != LS_SHM_PAST_BY_DISTANCE) {
+        return setting;
+    }
+    return distance->far_calls != 0 ? LS_SHM_FAR_LEAST : LS_SHM_NEVER;
+}
+
+/* ---- looking and telling -------------------------------------------------------------------------------------------
+ */
+
 void ls_shm_tell_distance(ls_shm *shm, ls_shm_cell *cell, size_t bytes) {
-    const uint64_t far = shm->slow_looks >= LS_SHM_SLOW_LOOKS;
+    const uint64_t far = ls_shm_distance_is_far(&shm->distance);
     memcpy(cell->payload + offsetof(ls_shm_note, far), &far, sizeof far);
-    const size_t by_distance = shm->far_calls != 0 ? LS_SHM_FAR_LEAST : LS_SHM_NEVER;
-    shm->past_caches = bytes > (shm->algorithm.past == LS_SHM_PAST_BY_DISTANCE ? by_distance : shm->algorithm.past);
+    shm->past_caches = bytes > ls_shm_distance_past(&shm->distance, shm->algorithm.past);
 }
 
 /* The first line is not counted: with it comes what the processor must know of the page. */
-static void look(ls_shm *shm, const volatile unsigned char *lines) {
+static uint64_t way_ns(const volatile unsigned char *lines) {
     (void)lines[0];
     const uint64_t began = ls_clock_ns();
     for (size_t i = 1; i <= LS_SHM_WAY_LINES; i++) {
         (void)lines[64 * i];
     }
-    const uint64_t took = ls_clock_ns() - began;
-    shm->slow_looks = took > LS_SHM_WAY_LINES * LS_SHM_NEAR_LINE_NS ? shm->slow_looks + 1 : 0;
+    return ls_clock_ns() - began;
 }
 
 void ls_shm_look(ls_shm *shm, int from, size_t at, size_t bytes) {
-    if (from != shm->rank && shm->far_calls == 0 && !shm->past_caches && bytes >= LOOK_BYTES &&
-        (shm->slow_looks != 0 || shm->looks++ % LS_SHM_LOOK_EVERY == 0)) {
-        look(shm, ls_shm_slot(shm, from, shm->step) + at);
+    if (from != shm->rank && !shm->past_caches && bytes >= LOOK_BYTES && ls_shm_distance_looks(&shm->distance)) {
+        ls_shm_distance_saw(&shm->distance, way_ns(ls_shm_slot(shm, from, shm->step) + at));
     }
 }
 
@@ -47,10 +79,5 @@ void ls_shm_learn_distance(ls_shm *shm, size_t bytes) {
         memcpy(&note, ls_shm_cell_of(shm, rank)->payload, sizeof note);
         far = far || note.far != 0;
     }
-    if (shm->far_calls != 0) {
-        shm->far_calls--;
-    } else if (far) {
-        shm->far_calls = LS_SHM_FAR_CALLS;
-        shm->slow_looks = LS_SHM_SLOW_LOOKS - 1; /* when it is tried again, one look is enough */
-    }
+    ls_shm_distance_count(&shm->distance, far);
 }

@@ -49,10 +49,14 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
     return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what));
 }
 
-/* What was read may be something else by now where the rank gave up, or left, before it was answered. */
+/* What was read may be something else by now where the rank gave up, or left, before it was answered; and of another
+ * process where it died and a newcomer was given its number. */
 static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
     LS_TRY(ls_shm_sound(shm));
-    return ls_shm_has_left(shm, rank) ? fail_read(shm, call, rank, "left in the middle of it") : LS_OK;
+    if (ls_shm_has_left(shm, rank)) {
+        return fail_read(shm, call, rank, "left in the middle of it");
+    }
+    return ls_shm_alive(shm, rank) ? LS_OK : fail_read(shm, call, rank, "died");
 }
 
 /*

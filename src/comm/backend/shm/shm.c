@@ -71,14 +71,13 @@ void ls_shm_forget(ls_shm *shm) {
     for (int i = 0; i < shm->region_count; i++) {
         ls_shm_region_free(shm, &shm->regions[i]);
     }
-    if (shm->file >= 0) {
-        if (shm->control != NULL) {
-            munmap(shm->control, shm->mapped);
-        }
+    if (shm->file >= 0 && shm->control != NULL) {
+        ls_shm_close_file(shm);
+        munmap(shm->control, shm->mapped);
+    } else if (shm->file >= 0) {
         close(shm->file);
-    } else if (shm->holders != NULL && atomic_fetch_sub(shm->holders, 1) == 1) {
-        ls_shm_free_lent(shm->control);
-        ls_free((void *)shm->holders);
+    } else if (shm->control != shm->world) {
+        ls_shm_let_go(shm->control, 1);
     }
     ls_shm_point_close(shm);
     ls_free(shm->regions);
@@ -115,6 +114,7 @@ ls_status ls_shm_settle_in(ls_shm *shm) {
 static ls_status open_somehow(ls_shm *shm, const ls_join *join) {
     if (join->shared != NULL) {
         (void)ls_shm_layout(shm, join->shared);
+        shm->world = shm->control;
         ls_shm_introduce(shm);
     } else if (join->rank == 0) {
         LS_TRY(open_first(shm, join));

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "comm/backend.h"
 #include "comm/backend/shm/algorithm.h"
+#include "comm/backend/shm/distance.h"
 #include "comm/backend/shm/point.h"
 #include "comm/backend/shm/sizes.h"
 
@@ -55,6 +56,7 @@ typedef struct ls_shm_person {
     uint64_t magic;           /* the address of a number that shows whether others can read its memory */
     _Atomic uint32_t reading; /* between threads: it reads the memory of others */
     uint32_t pulls;           /* it can read from the memory of others */
+    _Atomic int32_t file;     /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
     ls_shm_algorithm algorithm;
     cpu_set_t cores;
     _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
@@ -68,7 +70,7 @@ typedef struct ls_shm_control {
     _Atomic uint32_t revoked;
     _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
     _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
-    struct ls_shm_lent *lent;            /* between threads: what ls_comm_alloc gave, see alloc.c */
+    struct ls_shm_lent *lent;            /* of a world of threads: memory of some ranks, see ls_shm_lend */
     char message[LS_ERROR_CAPACITY];
 } ls_shm_control;
 
@@ -128,12 +130,10 @@ struct ls_shm {
     uint32_t last_region;
     uint64_t file_end; /* where the next region begins: all ranks count alike */
 
-    bool pulls;           /* all ranks can read straight from each other's memory */
-    unsigned looks;       /* chances there were to look how far the others are */
-    unsigned slow_looks;  /* how often in a row lines of another's slot were slow to come when this rank looked */
-    unsigned far_calls;   /* for so many calls more all ranks take their cores to be far from each other */
-    uint64_t magic;       /* see ls_shm_person */
-    _Atomic int *holders; /* threads of a split: states that share this memory, which begins with their number */
+    bool pulls; /* all ranks can read straight from each other's memory */
+    ls_shm_distance distance;
+    uint64_t magic;        /* see ls_shm_person */
+    ls_shm_control *world; /* between threads: of the world this is a part of */
     ls_shm_point point;
 };
 
@@ -375,6 +375,9 @@ void ls_shm_leave(ls_shm *shm);
 /* Takes the lock by which the others know that this process lives. */
 ls_status ls_shm_vouch(ls_shm *shm);
 
+/* Closes the memfd, for a rank that has introduced itself; the lock goes with it. */
+void ls_shm_close_file(ls_shm *shm);
+
 /* Notes who this rank is and, once all have, decides whether to spin. */
 void ls_shm_introduce(ls_shm *shm);
 void ls_shm_choose_patience(ls_shm *shm);
@@ -417,8 +420,12 @@ ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void 
 ls_status ls_shm_alloc(void *state, size_t size, uint64_t sequence, void **memory);
 void ls_shm_release(void *state, void *memory);
 
-/* Between threads, when none uses the shared memory any more: frees what is left of ls_comm_alloc's. */
-void ls_shm_free_lent(ls_shm_control *control);
+/* Between threads: `bytes`, cleared, that so many ranks hold until each has let go of them; whoever fails on its way
+ * may never learn of them, so that what is left goes with the world, when no thread uses it any more. NULL: no memory.
+ */
+void *ls_shm_lend(const ls_shm *shm, int holders, size_t bytes);
+void ls_shm_let_go(void *memory, int holders);
+void ls_shm_free_lent(ls_shm_control *world);
 
 /* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);

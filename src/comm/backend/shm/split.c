@@ -5,8 +5,6 @@
 #include "base/memory.h"
 #include "comm/backend/shm/shm.h"
 
-#define HEAD ((size_t)4096) /* between threads, what comes before the shared memory: the number of its holders */
-
 /* What every rank tells in one step of the parent; the place matters from the new rank 0. */
 typedef struct word {
     int32_t status;
@@ -16,15 +14,12 @@ typedef struct word {
 
 _Static_assert(sizeof(word) <= LS_SHM_PAYLOAD, "a word travels in a cell");
 
-static ls_status reserve_for_threads(ls_shm *shm, word *own) {
-    const size_t bytes = HEAD + ls_shm_layout(shm, NULL);
-    unsigned char *memory = ls_allocate_aligned(bytes, 4096);
+static ls_status reserve_for_threads(const ls_shm *parent, ls_shm *shm, word *own) {
+    const size_t bytes = ls_shm_layout(shm, NULL);
+    void *memory = ls_shm_lend(parent, shm->size, bytes);
     if (memory == NULL) {
         return ls_fail_memory("ls_comm_open", bytes);
     }
-    memset(memory, 0, bytes);
-    _Atomic int *holders = (_Atomic int *)(void *)memory;
-    atomic_init(holders, shm->size);
     own->address = (uint64_t)(uintptr_t)memory;
     return LS_OK;
 }
@@ -32,7 +27,7 @@ static ls_status reserve_for_threads(ls_shm *shm, word *own) {
 /* What the new rank 0 does before the others know of it. */
 static ls_status prepare(const ls_shm *parent, ls_shm *shm, word *own, int *listener) {
     if (parent->file < 0) {
-        return reserve_for_threads(shm, own);
+        return reserve_for_threads(parent, shm, own);
     }
     LS_TRY(ls_shm_create(shm));
     return ls_shm_share_listen(shm->size, &own->ticket, listener);
@@ -53,12 +48,16 @@ static ls_status tell(ls_shm *parent, const word *own, int members, const int *r
     return LS_OK;
 }
 
+/* Between threads: the shared memory is at `address`, and this rank one of its holders. */
+static void hold(const ls_shm *parent, ls_shm *shm, uint64_t address) {
+    shm->world = parent->world;
+    (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)address);
+}
+
 static ls_status meet(const ls_shm *parent, ls_shm *shm, const ls_join *join, const int *ranks, const word *first,
                       int listener) {
     if (parent->file < 0) {
-        unsigned char *memory = (unsigned char *)(uintptr_t)first->address;
-        shm->holders = (_Atomic int *)(void *)memory;
-        (void)ls_shm_layout(shm, memory + HEAD);
+        hold(parent, shm, first->address);
         ls_shm_introduce(shm);
     } else if (join->rank != 0) {
         LS_TRY(ls_shm_attach(shm, join, &first->ticket));
@@ -83,10 +82,9 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
         status = meet(parent, shm, join, ranks, &first, listener);
     } else if (own->address != 0 && (status == LS_ERR_PEER || status == LS_ERR_TIMEOUT)) {
         /* Some may have seen the step and be on their way into this memory: it stays until they have left it. */
-        shm->holders = (_Atomic int *)(uintptr_t)own->address;
-        (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)own->address + HEAD);
+        hold(parent, shm, own->address);
     } else if (own->address != 0) {
-        ls_free((void *)(uintptr_t)own->address);
+        ls_shm_let_go((void *)(uintptr_t)own->address, shm->size);
     }
     if (shm != NULL && status != LS_OK) {
         if (shm->people != NULL) {

@@ -131,6 +131,26 @@ static bool same_process(const ls_shm_person *a, const ls_shm_person *b) {
 }
 
 /*
+ * A process loses all its locks on a file as soon as it closes any descriptor of it, and ranks may be threads of one
+ * process: the last of them closes the descriptors of all.
+ */
+void ls_shm_close_file(ls_shm *shm) {
+    ls_shm_person *self = &shm->people[shm->rank];
+    atomic_store(&self->file, -(shm->file + 1));
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (same_process(&shm->people[rank], self) && atomic_load(&shm->people[rank].file) > 0) {
+            return;
+        }
+    }
+    for (int rank = 0; rank < shm->size; rank++) {
+        const int ended = same_process(&shm->people[rank], self) ? atomic_exchange(&shm->people[rank].file, 0) : 0;
+        if (ended != 0) {
+            close(-ended - 1);
+        }
+    }
+}
+
+/*
  * Whether the kernel vouches for the rank: its process holds a record lock on byte `rank` of the memfd until it ends,
  * however it ends. Unlike a process number, a lock is never taken over by a newcomer and is visible through every
  * container; unlike a socket, it is not kept open by children of the rank.
@@ -367,6 +387,7 @@ void ls_shm_introduce(ls_shm *shm) {
     ls_shm_person *self = &shm->people[shm->rank];
     struct stat space;
     self->process = (int32_t)getpid();
+    atomic_store(&self->file, shm->file + 1);
     ls_shm_pull_offer(shm);
     self->process_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
     if (sched_getaffinity(0, sizeof self->cores, &self->cores) != 0) {
