@@ -244,11 +244,11 @@ static ls_status start_ranks(const bench_values *values, const char *collective,
     return status;
 }
 
-/* Whether a launcher, be it mpirun, made this process a rank. */
-static bool is_rank(void) {
+/* Whether a launcher, be it mpirun, made this process a rank: also where ls_init is going to say what is wrong. */
+static bool is_rank(const char *backend) {
     ls_job job;
     return (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL) ||
-           (ls_job_read(&job, NULL) == LS_OK && job.size > 1);
+           ls_job_read(&job, &(ls_init_options){.backend = backend}) != LS_OK || job.size > 1;
 }
 
 static ls_status run(int argc, char **argv, int *exit_status) {
@@ -264,7 +264,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     ls_bench_plan plan;
     LS_TRY(make_plan(&values, collective, &plan));
-    const bool in_job = values.ranks == 0 && is_rank();
+    const bool in_job = values.ranks == 0 && is_rank(values.backend);
     const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
     if (values.backend != NULL) {
         LS_TRY(check_backend(values.backend, in_job ? 0 : ranks));

@@ -59,6 +59,7 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
         setenv("LOCKSTEP_LOG", "off", 1);
         unsetenv("RANK"); /* of a job that this shell is prepared for, which is not the job of the test */
         unsetenv("WORLD_SIZE");
+        unsetenv("LOCKSTEP_BACKEND"); /* the test says which */
         /* As root, and with fewer cores than ranks, Open MPI starts nothing unless it is told that this is meant. */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);

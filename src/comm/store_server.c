@@ -39,7 +39,7 @@ struct ls_store_server {
     ls_connection **connections;
     struct pollfd *polls; /* FIXED_POLLS + capacity */
     size_t count, capacity;
-    ls_deadline accept_again, report;
+    ls_deadline accept_again, complain_again, report;
 };
 
 /* ---- answering ---- */
@@ -384,7 +384,10 @@ static void accept_all(ls_store_server *server) {
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
-            ls_log_write(LS_LOG_WARNING, "the store cannot accept a connection: %s", strerror(errno));
+            if (ls_deadline_passed(server->complain_again)) {
+                ls_log_write(LS_LOG_WARNING, "the store cannot accept a connection: %s", strerror(errno));
+                server->complain_again = ls_deadline_after(LS_REPORT_SECONDS);
+            }
             server->accept_again = ls_deadline_after(pause_seconds);
             return;
         }

@@ -89,6 +89,9 @@ for pair in "bf16 avg" "f16 sum" "f64 prod" "i64 min" "i32 maxloc" "f32 minloc" 
 done
 launch run -n 2 "$lockstep" bench allreduce --sizes 1K --json --iterations 1 </dev/null
 check "inside a job it is one of its ranks" is "$(key ranks) $(key correct)" "2 true"
+OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 LOCKSTEP_BACKEND=gloo launch bench allreduce --sizes 4 </dev/null
+check "a rank that cannot join its job starts none of its own" is "$status $(wc -c <out)" "2 0"
+check "a rank that cannot join its job says why" says err 'backend "mpi" or, on one machine, "shm", not "gloo"'
 
 # ---- wrong words ----
 # refuses NAME SENTENCE ARGUMENTS...

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -116,8 +117,59 @@ static void test_strangers_leave_room(void **state) {
     close(ends[1]);
 }
 
+static void note_refusal(ls_log_level level, int rank, const char *line, void *count) {
+    (void)rank;
+    if (level == LS_LOG_WARNING && strstr(line, "cannot accept a connection: Too many open files") != NULL) {
+        ++*(atomic_int *)count;
+    }
+}
+
+static void come_once(int port_from) {
+    int port = 0;
+    char url[64];
+    if (read(port_from, &port, sizeof port) != (ssize_t)sizeof port) {
+        _exit(2);
+    }
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = 10});
+    _exit(store != NULL && ls_store_set(store, "a", "b", 1) == LS_OK ? 0 : 1);
+}
+
+/* Rank 0 has no descriptor left for who comes: it says so once, not at each try, and goes on when it has one. */
+static void test_no_descriptor_is_told_once(void **state) {
+    (void)state;
+    int ends[2], how = 0;
+    atomic_int told = 0;
+    struct rlimit before;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const pid_t guest = fork();
+    if (guest == 0) {
+        come_once(ends[0]);
+    }
+    ls_log_set_sink(note_refusal, &told);
+    ls_store *store = ls_store_open("tcp://127.0.0.1:0", &(ls_store_options){.serve = true, .timeout = 20});
+    assert_non_null(store);
+    const int port = ls_store_port(store);
+    const int lowest = dup(ends[0]);
+    close(lowest);
+    assert_int_equal(
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = (rlim_t)lowest, .rlim_max = before.rlim_max}), 0);
+    assert_int_equal(write(ends[1], &port, sizeof port), sizeof port);
+    usleep(600000);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(waitpid(guest, &how, 0), guest);
+    ls_store_close(store);
+    ls_log_set_sink(NULL, NULL);
+    assert_int_equal(how, 0);
+    assert_int_equal(told, 1);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_waiting_for_rank_0_is_told),
-                                       cmocka_unit_test(test_strangers_leave_room)};
+                                       cmocka_unit_test(test_strangers_leave_room),
+                                       cmocka_unit_test(test_no_descriptor_is_told_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
