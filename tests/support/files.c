@@ -1,6 +1,8 @@
 #include "tests/support/files.h"
 
 #include <dirent.h>
+#include <ftw.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,36 +36,34 @@ const char *test_file(const char *name, const void *bytes, size_t size) {
     return path;
 }
 
-/* Calls `visit` with each file of the folder. */
-static int each_file(void (*visit)(const char *path)) {
-    DIR *directory = folder[0] != '\0' ? opendir(folder) : NULL;
+static int count_entries(const char *path, bool hidden) {
     int count = 0;
-    for (struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            count++;
-            if (visit != NULL) {
-                visit(test_path(entry->d_name));
-            }
-        }
+    DIR *list = opendir(path);
+    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
+        count +=
+            item->d_name[0] != '.' || (hidden && strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0);
     }
-    if (directory != NULL) {
-        closedir(directory);
+    if (list != NULL) {
+        closedir(list);
     }
     return count;
 }
 
 int test_files_count(void) {
-    return each_file(NULL);
+    return folder[0] != '\0' ? count_entries(folder, true) : 0;
 }
 
-static void remove_file(const char *path) {
-    (void)unlink(path);
+static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    (void)status;
+    (void)kind;
+    (void)where;
+    return remove(path);
 }
 
+/* With folders in it: a job that was killed leaves one. */
 void test_files_remove(void) {
-    (void)each_file(remove_file);
     if (folder[0] != '\0') {
-        (void)rmdir(folder);
+        (void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
         folder[0] = '\0';
     }
 }
@@ -75,13 +75,5 @@ int test_files_teardown(void **state) {
 }
 
 int test_folder_count(const char *path) {
-    int count = 0;
-    DIR *list = opendir(path);
-    for (struct dirent *item = list != NULL ? readdir(list) : NULL; item != NULL; item = readdir(list)) {
-        count += item->d_name[0] != '.';
-    }
-    if (list != NULL) {
-        closedir(list);
-    }
-    return count;
+    return count_entries(path, false);
 }
