@@ -63,6 +63,12 @@ typedef struct ls_match_target {
 /* A message comes. Remote ones are fetched at once where a receive waits for them; then there is nothing more to do. */
 ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target);
 
+/* Whether a receive waits for just such a message, and would be the next to take it. */
+bool ls_match_awaits(const ls_match *match, const ls_match_header *header);
+
+/* The message does not come after all, nor has any of it; its receive waits again. */
+void ls_match_retract(ls_match_target *target);
+
 /* Its content is complete. */
 void ls_match_complete(ls_match *match, ls_match_target *target);
 

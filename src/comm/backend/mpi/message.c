@@ -6,13 +6,19 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LOOKS_PER_LETTER 8
+#define LOOKS_PER_LETTER 16
+#define LOOKS_PER_REPEAT 32 /* of those that no receive waits for */
 
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
 
-/* Begins to receive content that did not fit the packet. */
-static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target) {
+/* Whether a letter has its content with it. One that announces repeats has not, but theirs come likewise. */
+static bool is_enclosed(const ls_mpi *mpi, const ls_call_header *letter) {
+    return letter->bytes <= mpi->room && letter->layout == 0;
+}
+
+ls_status ls_mpi_begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target, int kind,
+                               int early) {
     ls_mpi_arrival *arrival = mpi->spare_arrival;
     mpi->spare_arrival = NULL;
     if (arrival == NULL) {
@@ -21,7 +27,7 @@ static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const
     if (arrival == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *arrival));
     }
-    *arrival = (ls_mpi_arrival){.next = mpi->arrivals, .target = *target};
+    *arrival = (ls_mpi_arrival){.next = mpi->arrivals, .target = *target, .early = early};
     mpi->arrivals = arrival;
     void *into = target->into;
     if (into == NULL) {
@@ -31,7 +37,7 @@ static ls_status begin_content(ls_mpi *mpi, const ls_match_header *header, const
     if (into == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", header->bytes));
     }
-    return ls_mpi_take(mpi, header->from, LS_MPI_CONTENTS, into, header->bytes, &arrival->open);
+    return ls_mpi_take(mpi, header->from, kind, into, header->bytes, &arrival->open);
 }
 
 static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
@@ -49,8 +55,9 @@ static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
     if (status != LS_OK) {
         return ls_mpi_give_up(mpi, status); /* the message is lost */
     }
-    if (header.bytes > mpi->room) {
-        return begin_content(mpi, &header, &target);
+    if (!is_enclosed(mpi, &packet->header)) {
+        LS_TRY(ls_mpi_begin_content(mpi, &header, &target, LS_MPI_CONTENTS, -1));
+        return ls_mpi_heed(mpi, &packet->header, &header);
     }
     if (target.into != NULL && header.bytes != 0) {
         memcpy(target.into, packet->data, header.bytes);
@@ -84,12 +91,18 @@ static ls_status take_contents(ls_mpi *mpi, bool *moved) {
 /* Looks for the next packet, and asks for it only now: when the last one came, who waited for that had other things to
  * do first. */
 static ls_status look_for_letter(ls_mpi *mpi, bool *moved) {
-    bool here = false;
-    LS_TRY(mpi->letters->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->letters));
-    LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &here));
-    if (!here) {
+    bool ready = false;
+    if (!mpi->held) {
+        LS_TRY(mpi->letters->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->letters));
+        LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &mpi->held));
+    }
+    if (mpi->held) {
+        LS_TRY(ls_mpi_await_repeats(mpi, &mpi->letters->packet.header, &ready));
+    }
+    if (!ready) {
         return LS_OK;
     }
+    mpi->held = false;
     *moved = true;
     LS_TRY(take_packet(mpi, &mpi->letters->packet));
     return mpi->arrivals != NULL ? take_contents(mpi, moved) : LS_OK;
@@ -99,6 +112,9 @@ ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
     const bool arriving = mpi->arrivals != NULL;
     if (arriving) {
         LS_TRY(take_contents(mpi, moved));
+    }
+    if (mpi->idle % LOOKS_PER_REPEAT == LOOKS_PER_REPEAT - 1) {
+        LS_TRY(ls_mpi_find_repeats(mpi, moved));
     }
     return mpi->letters != NULL && (!arriving || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1)
                ? look_for_letter(mpi, moved)
@@ -160,21 +176,35 @@ static void free_requests(ls_mpi_request *list) {
     }
 }
 
+/* Sends a letter with so much data. One that announces repeats lives on beyond the send, until it is received. */
+static ls_status give_letter(ls_mpi *mpi, int to, const ls_mpi_packet *packet, size_t data, size_t *open) {
+    if (packet->header.layout == 0) {
+        return ls_mpi_give(mpi, to, LS_MPI_MESSAGES, packet, sizeof packet->header + data, open);
+    }
+    ls_mpi_row *row = &mpi->rows[to];
+    row->letter = packet->header;
+    return ls_mpi_announce(mpi, to, &row->letter, &row->unheard);
+}
+
 static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
-    const size_t data = bytes <= mpi->room ? bytes : 0;
-    asked->packet.header = (ls_call_header){.operation = LS_OP_SEND,
-                                            .dtype = (int32_t)call->dtype,
-                                            .root = mpi->rank,
-                                            .tag = call->tag,
-                                            .count = call->count,
-                                            .bytes = bytes};
+    ls_call_header *letter = &asked->packet.header;
+    *letter = (ls_call_header){.operation = LS_OP_SEND,
+                               .dtype = (int32_t)call->dtype,
+                               .root = mpi->rank,
+                               .tag = call->tag,
+                               .count = call->count,
+                               .bytes = bytes};
+    const int kind = ls_mpi_repeats(mpi, call->root, letter);
+    if (kind != 0) {
+        return ls_mpi_give(mpi, call->root, kind, call->send, bytes, &asked->open);
+    }
+    const size_t data = is_enclosed(mpi, letter) ? bytes : 0;
     if (data != 0) {
         memcpy(asked->packet.data, call->send, data);
     }
-    const size_t length = sizeof asked->packet.header + data;
-    LS_TRY(ls_mpi_give(mpi, call->root, LS_MPI_MESSAGES, &asked->packet, length, &asked->open));
+    LS_TRY(give_letter(mpi, call->root, &asked->packet, data, &asked->open));
     return data == bytes ? LS_OK : ls_mpi_give(mpi, call->root, LS_MPI_CONTENTS, call->send, bytes, &asked->open);
 }
 
@@ -209,6 +239,9 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
     ls_mpi_stir(mpi);
     ls_status status =
         call->operation == LS_OP_SEND ? begin_send(mpi, asked) : ls_match_receive(&mpi->match, call, &asked->receipt);
+    if (status == LS_OK && asked->receipt != NULL && !asked->receipt->claimed) {
+        status = ls_mpi_expect(mpi, call->root);
+    }
     if (status == LS_OK && !has_finished(asked)) {
         status = poll(mpi, &moved);
     }

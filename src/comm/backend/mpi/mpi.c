@@ -32,6 +32,7 @@ static void discard(ls_mpi *mpi) {
     ls_free(mpi->found);
     ls_free(mpi->sources);
     ls_free(mpi->left);
+    ls_free(mpi->rows);
     ls_free(mpi->scratch);
     ls_free(mpi);
 }
@@ -54,8 +55,9 @@ static ls_mpi *make(const ls_join *join) {
     mpi->found = ls_allocate_zeroed(size, sizeof *mpi->found);
     mpi->sources = ls_allocate_zeroed(size, sizeof *mpi->sources);
     mpi->left = ls_allocate_zeroed(size, sizeof *mpi->left);
+    mpi->rows = ls_allocate_zeroed(size, sizeof *mpi->rows);
     if (mpi->ranks == NULL || mpi->boxes == NULL || mpi->sent == NULL || mpi->headers == NULL || mpi->found == NULL ||
-        mpi->sources == NULL || mpi->left == NULL) {
+        mpi->sources == NULL || mpi->left == NULL || mpi->rows == NULL) {
         discard(mpi);
         return NULL;
     }
@@ -187,8 +189,12 @@ static void close_boxes(ls_mpi *mpi) {
         mpi->left[rank] |= box->packet.header.operation == LS_MPI_LEFT ? LS_MPI_HEARD_CALLS : 0;
     }
     if (mpi->letters != NULL) {
-        ls_mpi_box_close(mpi->letters);
         const ls_call_header *header = &mpi->letters->packet.header;
+        if (!mpi->held) {
+            ls_mpi_box_close(mpi->letters);
+        } else {
+            (void)MPI_Request_free(&mpi->letters->request);
+        }
         if (header->operation == LS_MPI_LEFT) {
             mpi->left[header->root] |= LS_MPI_HEARD_SENDS;
         }

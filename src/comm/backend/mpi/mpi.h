@@ -5,10 +5,10 @@
  *
  * process.c starts MPI and leaves it; meet.c waits for all ranks to come; mpi.c opens, divides and closes; transfer.c
  * moves messages and waits; agree.c begins every collective, compares what the ranks call and ends it; known.c lists
- * calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and receives. A
- * duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the wire of everything that comes of
- * it: a communicator has a context, a number that no other communicator of its ranks has, and the MPI tag is made of it
- * and of the kind of message.
+ * calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and receives, repeat.c
+ * knows messages that come again. A duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the
+ * wire of everything that comes of it: a communicator has a context, a number that no other communicator of its ranks
+ * has, and the MPI tag is made of it and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -19,6 +19,9 @@
 #include "comm/backend.h"
 #include "comm/match.h"
 
+/* How many kinds of repeats there are, see repeat.c. */
+#define LS_MPI_TURNS 3
+
 /* What an MPI tag says besides the context. */
 typedef enum ls_mpi_kind {
     LS_MPI_HEADERS = 0, /* a rank's call, with what fits of its data */
@@ -27,7 +30,9 @@ typedef enum ls_mpi_kind {
     LS_MPI_RESULTS,     /* parts of a reduction */
     LS_MPI_MESSAGES,    /* sends, with what fits of their data */
     LS_MPI_CONTENTS,    /* data of sends */
-    LS_MPI_KNOWN_CALLS, /* the first of data of known calls: two kinds for each of them, used in turn */
+    LS_MPI_REPEATS,     /* data of sends that are like the one before: kinds used in turn */
+    LS_MPI_KNOWN_CALLS =
+        LS_MPI_REPEATS + LS_MPI_TURNS, /* the first of data of known calls: two kinds for each of them, used in turn */
     LS_MPI_KINDS = 64
 } ls_mpi_kind;
 
@@ -46,7 +51,9 @@ typedef enum ls_mpi_kind {
 #define LS_MPI_PACKET 8256
 
 typedef struct ls_mpi_packet {
-    ls_call_header header; /* of a message: `root` is the rank that sends it; of a call: `tag` is its turn */
+    /* Of a call: `tag` is its turn. Of a message: `root` is the rank that sends it, `agreed` the number of repeats that
+     * it sent since its last letter, `layout` the kind of those that follow, or 0. */
+    ls_call_header header;
     unsigned char data[LS_MPI_PACKET - sizeof(ls_call_header)];
 } ls_mpi_packet;
 
@@ -73,6 +80,7 @@ typedef struct ls_mpi_arrival {
     struct ls_mpi_arrival *next;
     ls_match_target target;
     size_t open;
+    int early;     /* the rank of which a repeat is expected; -1: the message is known to come */
     void *refused; /* where content goes that nobody wants */
 } ls_mpi_arrival;
 
@@ -98,6 +106,20 @@ typedef struct ls_mpi_mailbox {
 } ls_mpi_mailbox;
 
 typedef struct ls_mpi ls_mpi;
+
+/* Messages from and to a rank that are like the one before: see repeat.c. */
+typedef struct ls_mpi_row {
+    ls_call_header last; /* that was sent there in a letter */
+    bool announced;      /* what is like that goes without a letter */
+    uint64_t repeats;    /* that went since then */
+    unsigned turn;
+    ls_call_header letter; /* the latest that announced repeats */
+    size_t unheard;        /* 1: it has not been received */
+    ls_call_header farewell;
+    ls_match_header coming; /* what comes again from there */
+    int kind;               /* of these repeats; 0: none come */
+    uint64_t taken;         /* repeats whose receives have begun since the last letter */
+} ls_mpi_row;
 
 /* What comes when all transfers of a call have ended. */
 typedef ls_status ls_mpi_stage(ls_mpi *mpi, bool *finished);
@@ -176,14 +198,15 @@ struct ls_mpi {
 
     ls_match match;
     ls_mpi_mailbox *letters; /* where messages of any rank arrive; NULL until this rank sends or receives */
+    bool held;               /* the letter there is for later: other messages come before it */
+    ls_mpi_row *rows;        /* one per rank */
     ls_mpi_request *requests;
     ls_mpi_request *spare; /* kept, so that a steady state allocates nothing */
     ls_mpi_arrival *arrivals;
     ls_mpi_arrival *spare_arrival; /* kept likewise; NULL: none */
     bool world;                    /* no part of another communicator */
     bool ended;                    /* the others were told that this rank left */
-    ls_call_header farewell;
-    bool abandoned; /* MPI may still write to memory of this state */
+    bool abandoned;                /* MPI may still write to memory of this state */
 };
 
 /* What was heard of a rank that left. */
@@ -251,6 +274,15 @@ ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout);
 /* Begin to move `bytes` to or from `peer`; `*open` counts what this makes. */
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t bytes, size_t *open);
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes, size_t *open);
+
+/* The same as give for a letter: it has ended once the receiver has taken the letter. */
+ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *letter, size_t *open);
+
+/* Whether so much goes in one message of MPI. */
+bool ls_mpi_is_whole(const ls_mpi *mpi, size_t bytes);
+
+/* Whether a message of this kind has come from `peer` that no receive was there for. */
+ls_status ls_mpi_probe(ls_mpi *mpi, int peer, int kind, bool *here);
 
 /* Ends the transfers that `*open` counts, which receive what nobody sends. */
 ls_status ls_mpi_withdraw(ls_mpi *mpi, size_t *open);
@@ -344,6 +376,32 @@ ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished);
 /* Takes in what others sent, once this rank sends or receives. */
 ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved);
 
+/* Begins to receive a message's content, of that kind, as it was offered (match.h): see ls_mpi_arrival for `early`. */
+ls_status ls_mpi_begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target, int kind,
+                               int early);
+
 void ls_mpi_free_messages(ls_mpi *mpi);
+
+/* ---- repeat.c ------------------------------------------------------------------------------------------------------
+ */
+
+/* The kind in which this message goes to rank `to` without a letter. 0: it needs one, to which this adds what it says
+ * of repeats. */
+int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *letter);
+
+/* What is to be said of repeats to rank `to`, to which nothing is sent any more. */
+uint64_t ls_mpi_last_repeats(const ls_mpi *mpi, int to);
+
+/* A letter came. `*ready` says whether all repeats that were sent before it are taken; else it has to wait. */
+ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *letter, bool *ready);
+
+/* The letter was read: what it announces may come. */
+ls_status ls_mpi_heed(ls_mpi *mpi, const ls_call_header *letter, const ls_match_header *message);
+
+/* Begins to receive repeats of that rank where receives wait for them. */
+ls_status ls_mpi_expect(ls_mpi *mpi, int from);
+
+/* Takes repeats that have come and that no receive waits for. */
+ls_status ls_mpi_find_repeats(ls_mpi *mpi, bool *moved);
 
 #endif

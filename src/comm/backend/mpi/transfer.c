@@ -56,6 +56,19 @@ static size_t chunk_of(const ls_mpi *mpi, size_t bytes) {
     return bytes <= SPLIT_BYTES ? mpi->wire->packet : CHUNK_BYTES;
 }
 
+bool ls_mpi_is_whole(const ls_mpi *mpi, size_t bytes) {
+    return bytes <= chunk_of(mpi, bytes);
+}
+
+/* Puts a transfer on the list. */
+static void keep(ls_mpi *mpi, ls_mpi_transfer *next, int peer, bool receives, size_t *open) {
+    next->peer = peer;
+    next->receives = receives;
+    next->open = open;
+    mpi->transfer_count++;
+    ++*open;
+}
+
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t bytes, size_t *open) {
     const size_t most = chunk_of(mpi, bytes);
     for (size_t done = 0; done < bytes; done += most) {
@@ -72,14 +85,29 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t 
             return fail(mpi, "MPI_Isend", code);
         }
         if (ended == 0) {
-            next->peer = peer;
-            next->receives = false;
-            next->open = open;
-            mpi->transfer_count++;
-            ++*open;
+            keep(mpi, next, peer, false, open);
         }
     }
     return LS_OK;
+}
+
+ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *letter, size_t *open) {
+    ls_mpi_transfer *next = NULL;
+    LS_TRY(reserve(mpi, &next));
+    const int code = MPI_Issend(letter, (int)sizeof *letter, MPI_BYTE, mpi->ranks[peer],
+                                mpi->tags + (int)LS_MPI_MESSAGES, mpi->comm, &next->request);
+    if (code != MPI_SUCCESS) {
+        return fail(mpi, "MPI_Issend", code);
+    }
+    keep(mpi, next, peer, false, open);
+    return LS_OK;
+}
+
+ls_status ls_mpi_probe(ls_mpi *mpi, int peer, int kind, bool *here) {
+    int there = 0;
+    const int code = MPI_Iprobe(mpi->ranks[peer], mpi->tags + kind, mpi->comm, &there, MPI_STATUS_IGNORE);
+    *here = there != 0;
+    return code == MPI_SUCCESS ? LS_OK : fail(mpi, "MPI_Iprobe", code);
 }
 
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes, size_t *open) {
@@ -93,11 +121,7 @@ ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes,
         if (code != MPI_SUCCESS) {
             return fail(mpi, "MPI_Irecv", code);
         }
-        next->peer = peer;
-        next->receives = true;
-        next->open = open;
-        mpi->transfer_count++;
-        ++*open;
+        keep(mpi, next, peer, true, open);
     }
     return LS_OK;
 }
@@ -216,13 +240,15 @@ void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
 /* Tells the other ranks, once, that this one makes no more calls. */
 static void leave(ls_mpi *mpi) {
     static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES};
-    mpi->farewell = (ls_call_header){.operation = LS_MPI_LEFT, .root = mpi->rank};
     for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
+        ls_call_header *farewell = &mpi->rows[i / 2].farewell;
         MPI_Request request;
         int ended = 0;
+        *farewell =
+            (ls_call_header){.operation = LS_MPI_LEFT, .root = mpi->rank, .agreed = ls_mpi_last_repeats(mpi, i / 2)};
         if (i / 2 == mpi->rank ||
-            MPI_Isend(&mpi->farewell, (int)sizeof mpi->farewell, MPI_BYTE, mpi->ranks[i / 2],
-                      mpi->tags + (int)kinds[i % 2], mpi->comm, &request) != MPI_SUCCESS ||
+            MPI_Isend(farewell, (int)sizeof *farewell, MPI_BYTE, mpi->ranks[i / 2], mpi->tags + (int)kinds[i % 2],
+                      mpi->comm, &request) != MPI_SUCCESS ||
             MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS || ended != 0) {
             continue;
         }
@@ -233,12 +259,16 @@ static void leave(ls_mpi *mpi) {
 }
 
 ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
-    mpi->abandoned = mpi->abandoned || mpi->transfer_count != 0;
     for (size_t i = 0; i < mpi->transfer_count; i++) {
-        if (mpi->transfers[i].receives) {
-            (void)MPI_Cancel(&mpi->transfers[i].request);
+        MPI_Request *request = &mpi->transfers[i].request;
+        int ended = 0;
+        if (mpi->transfers[i].receives && MPI_Cancel(request) == MPI_SUCCESS) {
+            (void)MPI_Test(request, &ended, MPI_STATUS_IGNORE); /* where nothing has come yet, that was all */
         }
-        (void)MPI_Request_free(&mpi->transfers[i].request);
+        if (ended == 0) {
+            mpi->abandoned = true;
+            (void)MPI_Request_free(request);
+        }
     }
     mpi->transfer_count = 0;
     leave(mpi);

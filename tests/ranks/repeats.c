@@ -1,0 +1,312 @@
+/*
+ * Messages that are alike, one after the other, and what comes among them: a backend may send those in a shorter way.
+ * Every message arrives in its order, from odd addresses too, waiting and as work, taken early and late; a message that
+ * is another than wanted is told, and touches nothing; a communicator may end while receives wait for more.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/ranks.h"
+#include "tests/support/reference.h"
+
+enum { MOST_BYTES = 300001, WINDOW = 12, WINDOWS = 25, LATE_US = 300 };
+
+typedef struct ring {
+    ls_comm *comm;
+    int next;
+    int before;
+} ring;
+
+static unsigned char value(int from, int number, size_t i) {
+    return (unsigned char)(reference_mix((uint64_t)from * 1000003 + (uint64_t)number) + i * 7);
+}
+
+static void fill(unsigned char *data, size_t bytes, int from, int number) {
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = value(from, number, i);
+    }
+}
+
+static bool holds(const unsigned char *data, size_t bytes, int from, int number) {
+    for (size_t i = 0; i < bytes; i++) {
+        if (data[i] != value(from, number, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------
+ */
+
+/* The same size again and again, one message after the other. */
+static ls_status every_size(const ring *r) {
+    static const size_t sizes[] = {100, 1500, 4096, 8192, 8281, 16384, 40000, 65536, MOST_BYTES, 0, 20000};
+    const int rank = ls_comm_rank(r->comm);
+    unsigned char *from = malloc(MOST_BYTES + 8);
+    unsigned char *to = malloc(MOST_BYTES + 8);
+    LS_CHECK(from != NULL && to != NULL);
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        for (int i = 0; i < 8; i++) {
+            ls_work *sent = NULL;
+            fill(from + 1, sizes[k], rank, i);
+            memset(to, 0, sizes[k] + 8);
+            LS_TRY(ls_comm_send(r->comm, from + 1, sizes[k], LS_U8, r->next, 3, &sent));
+            LS_TRY(ls_comm_recv(r->comm, to + 3, sizes[k], LS_U8, r->before, 3, NULL));
+            LS_TRY(ls_work_wait(sent));
+            LS_CHECK(holds(to + 3, sizes[k], r->before, i) && to[2] == 0 && to[3 + sizes[k]] == 0);
+        }
+    }
+    free(from);
+    free(to);
+    return LS_OK;
+}
+
+/* ---- among other messages ------------------------------------------------------------------------------------------
+ */
+
+typedef struct message {
+    int tag;
+    ls_dtype dtype;
+    size_t count;
+    unsigned char *data;
+    bool refused;
+    ls_work *work;
+} message;
+
+static uint64_t draw(uint64_t *state, uint64_t below) {
+    *state = reference_mix(*state + 1);
+    return *state % below;
+}
+
+/* The next message that a rank sends: most are like the one before. */
+static message next_message(uint64_t *state, const message *last) {
+    static const size_t counts[] = {10, 700, 3000, 20000};
+    if (last->count != 0 && draw(state, 5) != 0) {
+        return (message){.tag = last->tag, .dtype = last->dtype, .count = last->count};
+    }
+    return (message){.tag = (int)draw(state, 2),
+                     .dtype = draw(state, 3) == 0 ? LS_I32 : LS_F32,
+                     .count = counts[draw(state, sizeof counts / sizeof counts[0])]};
+}
+
+/* All that a rank sends in a window, in its order. */
+static void draw_window(uint64_t *state, message *last, message *window) {
+    for (int i = 0; i < WINDOW; i++) {
+        window[i] = next_message(state, last);
+        *last = window[i];
+    }
+}
+
+static ls_status begin_send(const ring *r, message *m, int number) {
+    m->data = malloc(m->count * 4 + 1);
+    LS_CHECK(m->data != NULL);
+    fill(m->data + 1, m->count * 4, ls_comm_rank(r->comm), number);
+    return ls_comm_send(r->comm, m->data + 1, m->count, m->dtype, r->next, m->tag, &m->work);
+}
+
+/* Begins to receive `sent`, or something else. */
+static ls_status begin_receive(const ring *r, uint64_t *own, const message *sent, message *m) {
+    *m = *sent;
+    m->refused = draw(own, 12) == 0;
+    if (m->refused && draw(own, 2) == 0) {
+        m->dtype = sent->dtype == LS_F32 ? LS_I32 : LS_F32;
+    } else if (m->refused) {
+        m->count = draw(own, 2) == 0 ? sent->count + 1 : sent->count - 1;
+    }
+    m->data = malloc(m->count * 4 + 8);
+    LS_CHECK(m->data != NULL);
+    memset(m->data, 0x55, m->count * 4 + 8);
+    return ls_comm_recv(r->comm, m->data + 3, m->count, m->dtype, r->before, m->tag, &m->work);
+}
+
+static bool is_untouched(const message *m) {
+    for (size_t i = 0; i < m->count * 4 + 8; i++) {
+        if (m->data[i] != 0x55) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ls_status end_receive(const ring *r, const message *sent, message *m, int number) {
+    const ls_status status = ls_work_wait(m->work);
+    if (m->refused) {
+        char expected[128];
+        snprintf(expected, sizeof expected, "rank %d sent %zu %s with tag %d, but this rank wants %zu %s", r->before,
+                 sent->count, ls_dtype_name(sent->dtype), sent->tag, m->count, ls_dtype_name(m->dtype));
+        LS_CHECK(status == LS_ERR_MISMATCH && strstr(ls_error_message(), expected) != NULL);
+        LS_CHECK(is_untouched(m));
+    } else {
+        LS_TRY(status);
+        LS_CHECK(holds(m->data + 3, m->count * 4, r->before, number));
+        LS_CHECK(m->data[2] == 0x55 && m->data[3 + m->count * 4] == 0x55);
+    }
+    free(m->data);
+    return LS_OK;
+}
+
+/* The index of the next message of that tag from `at` on. */
+static int find(const message *window, int at, int tag) {
+    while (at < WINDOW && window[at].tag != tag) {
+        at++;
+    }
+    return at;
+}
+
+/* Sends what this rank sends and receives what comes, in any order that each tag allows; then waits, in any order. */
+static ls_status run_window(const ring *r, uint64_t *own, message *out, const message *in, int window) {
+    message got[WINDOW];
+    int next[2] = {find(in, 0, 0), find(in, 0, 1)};
+    int sends = 0;
+    for (int i = 0; i < 2 * WINDOW;) {
+        const int tag = (int)draw(own, 2);
+        if (draw(own, 40) == 0) {
+            usleep(LATE_US);
+        }
+        if (sends < WINDOW && draw(own, 2) == 0) {
+            LS_TRY(begin_send(r, &out[sends], window * WINDOW + sends));
+            sends++;
+            i++;
+        } else if (next[tag] < WINDOW) {
+            LS_TRY(begin_receive(r, own, &in[next[tag]], &got[next[tag]]));
+            next[tag] = find(in, next[tag] + 1, tag);
+            i++;
+        }
+    }
+    const int first = (int)draw(own, WINDOW);
+    for (int i = 0; i < WINDOW; i++) {
+        const int k = (first + i) % WINDOW;
+        LS_TRY(end_receive(r, &in[k], &got[k], window * WINDOW + k));
+    }
+    for (int i = 0; i < WINDOW; i++) {
+        const ls_status status = ls_work_wait(out[i].work);
+        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH); /* a backend may tell the sender too */
+        free(out[i].data);
+    }
+    return LS_OK;
+}
+
+static ls_status among_others(const ring *r) {
+    const int rank = ls_comm_rank(r->comm);
+    uint64_t sends = 100 + (uint64_t)rank;
+    uint64_t comes = 100 + (uint64_t)r->before;
+    uint64_t own = 500 + (uint64_t)rank;
+    message last_sent = {0};
+    message last_come = {0};
+    for (int window = 0; window < WINDOWS; window++) {
+        message out[WINDOW];
+        message in[WINDOW];
+        draw_window(&sends, &last_sent, out);
+        draw_window(&comes, &last_come, in);
+        LS_TRY(run_window(r, &own, out, in, window));
+        if (window % 4 == 3) {
+            LS_TRY(ls_comm_barrier(r->comm, NULL));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- one of a row is another ---------------------------------------------------------------------------------------
+ */
+
+/* The last of six messages is sent, or wanted, otherwise; its receive is there first, or it is. */
+static ls_status one_other(ls_comm *comm, bool receiver, bool early, size_t count, ls_dtype dtype) {
+    enum { COUNT = 20000 };
+    unsigned char *memory = calloc(COUNT + 10, 8);
+    ls_work *sent = NULL;
+    ls_work *got = NULL;
+    LS_CHECK(memory != NULL);
+    const int rank = ls_comm_rank(comm);
+    for (int i = 0; i < 7; i++) {
+        const bool other = i == 5;
+        const size_t sends = other && !receiver ? count : COUNT;
+        const size_t wants = other && receiver ? count : COUNT;
+        const ls_dtype sent_type = other && !receiver ? dtype : LS_F32;
+        const ls_dtype wanted_type = other && receiver ? dtype : LS_F32;
+        memset(memory, rank == 0 ? i : 99, COUNT * 8);
+        if (rank == 1 && early) {
+            LS_TRY(ls_comm_recv(comm, memory, wants, wanted_type, 0, 2, &got));
+        }
+        LS_TRY(ls_comm_barrier(comm, NULL));
+        if (rank == 0) {
+            LS_TRY(ls_comm_send(comm, memory, sends, sent_type, 1, 2, &sent));
+        }
+        LS_TRY(ls_comm_barrier(comm, NULL));
+        if (rank == 1 && !early) {
+            LS_TRY(ls_comm_recv(comm, memory, wants, wanted_type, 0, 2, &got));
+        }
+        if (rank == 1) {
+            LS_CHECK(ls_work_wait(got) == (other ? LS_ERR_MISMATCH : LS_OK));
+            LS_CHECK(memory[0] == (other ? 99 : i) && memory[COUNT * 4 - 1] == (other ? 99 : i));
+        } else if (rank == 0) {
+            const ls_status status = ls_work_wait(sent);
+            LS_CHECK(status == LS_OK || (other && status == LS_ERR_MISMATCH));
+        }
+    }
+    free(memory);
+    return ls_comm_barrier(comm, NULL);
+}
+
+static ls_status every_other(ls_comm *comm) {
+    for (int i = 0; i < 4; i++) {
+        const bool receiver = i / 2 == 1;
+        const bool early = i % 2 == 1;
+        LS_TRY(one_other(comm, receiver, early, 19999, LS_F32));
+        LS_TRY(one_other(comm, receiver, early, 20001, LS_F32));
+        LS_TRY(one_other(comm, receiver, early, 3, LS_F32));
+        LS_TRY(one_other(comm, receiver, early, 0, LS_F32));
+        LS_TRY(one_other(comm, receiver, early, 20000, LS_I32));
+        LS_TRY(one_other(comm, receiver, early, 10000, LS_F64));
+    }
+    return LS_OK;
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------
+ */
+
+/* Receives wait for more of a row when its communicator ends. */
+static ls_status ended(const ring *r) {
+    enum { COUNT = 30000, WORKS = 3 };
+    ls_comm *ending = NULL;
+    ls_work *works[WORKS] = {NULL};
+    unsigned char *out = calloc(COUNT, 1);
+    unsigned char *in = calloc(COUNT, 1);
+    LS_CHECK(out != NULL && in != NULL);
+    LS_TRY(ls_comm_split(r->comm, 0, 0, &ending));
+    for (int i = 0; i < 5; i++) {
+        ls_work *sent = NULL;
+        LS_TRY(ls_comm_send(ending, out, COUNT, LS_U8, r->next, 0, &sent));
+        LS_TRY(ls_comm_recv(ending, in, COUNT, LS_U8, r->before, 0, NULL));
+        LS_TRY(ls_work_wait(sent));
+    }
+    for (int i = 0; i < WORKS; i++) {
+        LS_TRY(ls_comm_recv(ending, in, COUNT, LS_U8, r->before, 0, &works[i]));
+    }
+    LS_TRY(ls_comm_barrier(r->comm, NULL));
+    ls_comm_free(ending);
+    for (int i = 0; i < WORKS; i++) {
+        LS_CHECK(ls_work_wait(works[i]) == LS_ERR_STATE);
+    }
+    free(out);
+    free(in);
+    return ls_comm_barrier(r->comm, NULL);
+}
+
+ls_status rank_test(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    const int rank = ls_comm_rank(world);
+    const ring r = {.comm = world, .next = (rank + 1) % size, .before = (rank + size - 1) % size};
+    if (size == 1) {
+        return LS_OK;
+    }
+    LS_TRY(every_size(&r));
+    LS_TRY(among_others(&r));
+    LS_TRY(every_other(world));
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ended(&r));
+    }
+    return every_size(&r);
+}
