@@ -39,7 +39,7 @@ check_flavour() {
     for ranks in 2 3; do
         # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
         export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
-        for name in conformance points_and_groups several_communicators disagreement random_programs differentiable random_gradients \
+        for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
             messages model_parallel pipeline data_parallel; do
             mpi "$flavour" $ranks "$programs/ranks_$name"
             check "$flavour, $ranks ranks: $name" is "$status" 0
@@ -111,6 +111,9 @@ check_flavour() {
         done
     done
     export LOCKSTEP_BACKEND=mpi
+    mpi "$flavour" 2 ./quitter leave send # the fourth of a row, which the other rank expects
+    check "$flavour, send, who left in a row is named" \
+        says out "^0: LS_ERR_PEER: ls_comm_recv #8: rank 1 left without making the call that fits$"
 
     local where how
     check "$flavour: a program for ranks that do not come builds" "mpicc.$flavour" -Wall -Wextra -Werror missing.c \
