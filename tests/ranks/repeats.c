@@ -264,6 +264,53 @@ static ls_status every_other(ls_comm *comm) {
     return LS_OK;
 }
 
+/* While rank 1 expects more of a row and looks at nothing, rank 0 ends that row and sends one of others. */
+static ls_status another_row(ls_comm *comm, size_t before, size_t after) {
+    enum { ROW = 5 };
+    unsigned char *memory = malloc(ROW * MOST_BYTES);
+    ls_work *works[ROW] = {NULL};
+    LS_CHECK(memory != NULL);
+    const int rank = ls_comm_rank(comm);
+    for (int i = 0; i < 2 * ROW && rank < 2; i++) {
+        const bool first = i < ROW;
+        unsigned char *data = memory + (size_t)(i % ROW) * MOST_BYTES;
+        const size_t bytes = first ? before : after;
+        if (rank == 0) {
+            fill(data, bytes, 0, i);
+            LS_TRY(ls_comm_send(comm, data, bytes, LS_U8, 1, 0, &works[i % ROW]));
+        } else if (first || i == ROW) {
+            memset(data, 0x55, before);
+            LS_TRY(ls_comm_recv(comm, data, before, LS_U8, 0, 0, &works[i % ROW]));
+        }
+        LS_TRY(first ? ls_work_wait(works[i]) : LS_OK);
+        LS_CHECK(!first || rank == 0 || holds(data, before, 0, i));
+        if (i == ROW - 1) {
+            usleep(rank == 0 ? 20 * LATE_US : 0); /* the receive is there now */
+        }
+    }
+    if (rank == 1) {
+        usleep(40 * LATE_US);
+        LS_CHECK(ls_work_wait(works[0]) == LS_ERR_MISMATCH && memory[0] == 0x55 && memory[before - 1] == 0x55);
+    }
+    for (int i = 1; i < ROW && rank == 1; i++) {
+        LS_TRY(ls_comm_recv(comm, memory, after, LS_U8, 0, 0, NULL));
+        LS_CHECK(holds(memory, after, 0, ROW + i));
+    }
+    for (int i = 0; i < ROW && rank == 0; i++) {
+        const ls_status status = ls_work_wait(works[i]);
+        LS_CHECK(status == LS_OK || (i == 0 && status == LS_ERR_MISMATCH));
+    }
+    free(memory);
+    return ls_comm_barrier(comm, NULL);
+}
+
+static ls_status other_rows(ls_comm *comm) {
+    LS_TRY(another_row(comm, 3000, 2000));
+    LS_TRY(another_row(comm, 2000, 3000));
+    LS_TRY(another_row(comm, 30000, 20000));
+    return another_row(comm, 20000, 30000);
+}
+
 /* ---- the end -------------------------------------------------------------------------------------------------------
  */
 
@@ -312,6 +359,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(every_size(&r));
     LS_TRY(among_others(&r));
     LS_TRY(every_other(world));
+    LS_TRY(other_rows(world));
     for (int i = 0; i < 2; i++) {
         LS_TRY(ended(&r));
     }
