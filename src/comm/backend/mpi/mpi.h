@@ -30,9 +30,8 @@ typedef enum ls_mpi_kind {
     LS_MPI_RESULTS,     /* parts of a reduction */
     LS_MPI_MESSAGES,    /* sends, with what fits of their data */
     LS_MPI_CONTENTS,    /* data of sends */
-    LS_MPI_REPEATS,     /* data of sends that are like the one before: kinds used in turn */
-    LS_MPI_KNOWN_CALLS =
-        LS_MPI_REPEATS + LS_MPI_TURNS, /* the first of data of known calls: two kinds for each of them, used in turn */
+    LS_MPI_REPEATS,     /* data of sends that are like the one before: the first of the kinds used in turn */
+    LS_MPI_KNOWN_CALLS = LS_MPI_REPEATS + LS_MPI_TURNS, /* the first of data of known calls: two kinds each, in turn */
     LS_MPI_KINDS = 64
 } ls_mpi_kind;
 
