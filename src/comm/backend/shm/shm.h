@@ -284,14 +284,12 @@ static inline void ls_shm_pause(void) {
 
 /*
  * Between two looks at a cache line that another core is about to write: a look takes the line from the writer, and
- * looks that pile up in flight are thrown away together when it changes. A breath is some ten nanoseconds on every
+ * looks that pile up in flight are thrown away together when it changes. A breath is some five nanoseconds on every
  * processor, which the pause instruction is not.
  */
 static inline void ls_shm_breathe(int breaths) {
     for (int i = 0; i < breaths; i++) {
 #if defined(__x86_64__)
-        __builtin_ia32_lfence();
-        __builtin_ia32_lfence();
         __builtin_ia32_lfence();
         __builtin_ia32_lfence();
 #else

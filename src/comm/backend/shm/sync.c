@@ -17,6 +17,11 @@
 #define LONG_SPIN_EVERY 64
 #define PAUSES_PER_LOOK 64  /* between looks at the clock */
 #define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
+#define LOOK_BREATHS    4   /* between them */
+
+/* Before the first: a look before the others' time takes their cells from them, which costs twice a trip; to come a
+ * little late costs no more than that. */
+#define FIRST_BREATHS 3
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
@@ -337,12 +342,12 @@ bool ls_shm_meet(ls_shm *shm) {
     if (shm->spin_ns == 0 || shm->crowded != 0) {
         return ls_shm_ready(shm);
     }
-    ls_shm_breathe(1); /* a look before the others' time takes their cells from them */
+    ls_shm_breathe(FIRST_BREATHS);
     for (int i = 0; i < EAGER_LOOKS; i++) {
         if (ls_shm_ready(shm)) {
             return true;
         }
-        ls_shm_breathe(2);
+        ls_shm_breathe(LOOK_BREATHS);
     }
     return false;
 }
