@@ -77,7 +77,7 @@ LS_API ls_status ls_spawn(int ranks, ls_rank_function function, void *argument) 
 
 /**
  * Runs `function` as `ranks` ranks, each a thread of this process with a communicator of its own over ordinary memory,
- * and waits for all. The status and message are those of the lowest rank that failed. Calls have the timeout that
+ * and waits for all. The status and message are those of the first rank that failed. Calls have the timeout that
  * LOCKSTEP_TIMEOUT says, as with ls_spawn.
  */
 LS_API ls_status ls_run_threads(int ranks, ls_rank_function function, void *argument) LS_WARN_UNUSED;

@@ -153,11 +153,12 @@ static void tell_origins(const ls_comm *comm, ls_status status) {
     char text[LS_ERROR_CAPACITY], message[LS_ERROR_CAPACITY];
     size_t length = (size_t)snprintf(text, sizeof text, " (this communicator's ranks 0 to %d are %s ", comm->size - 1,
                                      comm->adopted ? "the MPI communicator's" : "the world's");
-    for (int rank = 0; rank < comm->size && length < sizeof text / 2; rank++) {
+    int rank = 0;
+    for (; rank < comm->size && length < sizeof text / 2; rank++) {
         length +=
             (size_t)snprintf(text + length, sizeof text - length, "%s%d", rank == 0 ? "" : ", ", comm->origins[rank]);
     }
-    length += (size_t)snprintf(text + length, sizeof text - length, ")");
+    length += (size_t)snprintf(text + length, sizeof text - length, rank < comm->size ? ", ...)" : ")");
     snprintf(message, sizeof message, "%s", ls_error_message());
     if (strstr(message, text) == NULL && strlen(message) + length < sizeof message) {
         strcat(message, text);

@@ -1,5 +1,6 @@
 /* ls_run_threads: ranks that are threads of this process, over ordinary memory. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -16,6 +17,8 @@ typedef struct thread_rank {
     void *argument;
     pthread_mutex_t *gate; /* held until all threads exist */
     const bool *cancelled;
+    atomic_int *failures; /* of all ranks */
+    int failure;          /* which of them this rank's is, from 1; 0: none */
     ls_status status;
     char message[LS_ERROR_CAPACITY];
 } thread_rank;
@@ -23,6 +26,7 @@ typedef struct thread_rank {
 static ls_status run_rank(thread_rank *self) {
     ls_comm *world = ls_comm_open(&ls_backend_shm, &self->join);
     if (world == NULL) { /* the others must not wait for it */
+        self->failure = ++*self->failures;
         ls_shm absent = {.rank = self->join.rank, .size = self->join.size, .file = -1};
         (void)ls_shm_layout(&absent, self->join.shared);
         ls_shm_leave(&absent);
@@ -30,6 +34,7 @@ static ls_status run_rank(thread_rank *self) {
     }
     ls_log_set_rank(self->join.rank);
     const ls_status status = self->function(world, self->argument);
+    self->failure = status != LS_OK ? ++*self->failures : 0; /* before the others hear that it left, and fail too */
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
     ls_comm_free(world);
@@ -49,16 +54,33 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
+/* That of the rank that failed first: of the others it may be the cause. */
+static ls_status report(const thread_rank *ranks, int count) {
+    const thread_rank *first = NULL;
+    for (int rank = 0; rank < count; rank++) {
+        if (ranks[rank].failure != 0 && (first == NULL || ranks[rank].failure < first->failure)) {
+            first = &ranks[rank];
+        }
+    }
+    if (first == NULL) {
+        return LS_OK;
+    }
+    ls_error_restore(first->status, first->message);
+    return first->status;
+}
+
 /* Starts all threads, or none that does anything. */
 static ls_status start_and_wait(thread_rank *ranks, int count) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     bool cancelled = false;
+    atomic_int failures = 0;
     int started = 0;
     int failure = 0;
     pthread_mutex_lock(&gate);
     while (started < count && failure == 0) {
         ranks[started].gate = &gate;
         ranks[started].cancelled = &cancelled;
+        ranks[started].failures = &failures;
         failure = pthread_create(&ranks[started].thread, NULL, rank_main, &ranks[started]);
         started += failure == 0;
     }
@@ -71,13 +93,7 @@ static ls_status start_and_wait(thread_rank *ranks, int count) {
         return ls_fail(LS_ERR_IO, "ls_run_threads: cannot start thread %d of %d: %s", started, count,
                        strerror(failure));
     }
-    for (int rank = 0; rank < count; rank++) {
-        if (ranks[rank].status != LS_OK) {
-            ls_error_restore(ranks[rank].status, ranks[rank].message);
-            return ranks[rank].status;
-        }
-    }
-    return LS_OK;
+    return report(ranks, count);
 }
 
 ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
