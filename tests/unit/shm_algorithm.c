@@ -19,7 +19,7 @@ static void nothing_said(void **state) {
         assert_int_equal(choose("", ranks, &a), LS_OK);
         assert_int_equal(a.whole, whole[ranks - 1]);
         assert_int_equal(a.cells, LS_SHM_PAYLOAD);
-        assert_int_equal(a.chunk, LS_SHM_SLOT_MOST);
+        assert_int_equal(a.chunk, LS_SHM_CHUNK);
         assert_int_equal(a.direct, LS_SHM_DIRECT_LEAST);
         assert_int_equal(a.direct_moves, LS_SHM_DIRECT_MOVES);
         assert_true(a.read == LS_SHM_READ_BY_SHAPE);
@@ -62,7 +62,7 @@ static void wrong(void **state) {
         {"whole=never", "whole: 'never' is no size; sizes are bytes like 0, 4096 or 64K"},
         {"read=often", "read: 'often' is no size; sizes are bytes like 0, 4096 or 64K, or 'never'"},
         {"cells=81", "cells=81: sizes from 0 to 80 are possible here"},
-        {"chunk=64", "chunk=64: sizes from 4096 to 262144"},
+        {"chunk=64", "chunk=64: sizes from 4096 to 1048576"},
         {"whole=17179869184G", "whole=17179869184G: sizes from 0"},
         {"read=99999999999999999999999", "read=99999999999999999999999: sizes from 0"},
         {"read=17179869184G", "read=17179869184G: sizes from 0"},

@@ -73,7 +73,7 @@ ls_status ls_shm_algorithm_choose(int ranks, ls_shm_algorithm *algorithm) {
                                     .whole = ranks <= 2   ? LS_SHM_WHOLE_2
                                              : ranks <= 4 ? LS_SHM_WHOLE_4
                                                           : LS_SHM_WHOLE_MORE,
-                                    .chunk = LS_SHM_SLOT_MOST,
+                                    .chunk = LS_SHM_CHUNK,
                                     .direct = LS_SHM_DIRECT_LEAST,
                                     .direct_moves = LS_SHM_DIRECT_MOVES,
                                     .read = LS_SHM_READ_BY_SHAPE,

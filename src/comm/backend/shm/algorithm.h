@@ -22,7 +22,7 @@
 typedef struct ls_shm_algorithm {
     size_t cells;        /* calls that bring up to this go in cells */
     size_t whole;        /* reductions up to this go whole through the slots, in one step */
-    size_t chunk;        /* so much of a rank goes through a slot in one step, at most */
+    size_t chunk;        /* so much of a buffer, or of each piece of one, goes through a slot in one step, at most */
     size_t direct;       /* reductions in memory of ls_comm_alloc from this on go straight between the buffers */
     size_t direct_moves; /* other calls there beyond this do */
     size_t read;         /* pieces and messages beyond this are read from the sender's memory */

@@ -78,7 +78,8 @@ static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size
 static void choose_chunk(ls_shm *shm) {
     const size_t width = shm->call.width;
     const size_t line = 64 / width;
-    const size_t chunks = (call_bytes(shm) + shm->slot - 1) / shm->slot;
+    const size_t most = ls_shm_place(shm, 1, 0);
+    const size_t chunks = (call_bytes(shm) + most - 1) / most;
     const size_t each = (shm->call.count + chunks - 1) / chunks;
     shm->chunk = (each + line - 1) / line * line;
 }
@@ -212,7 +213,7 @@ static void collect_chunk(const ls_shm *shm, size_t from) {
         size_t shared = 0;
         share_of_chunk(shm, from, rank, &first, &shared);
         if (rank != shm->rank) {
-            memcpy(target + first * width, ls_shm_slot(shm, rank, shm->step) + first * width, shared * width);
+            ls_shm_copy(target + first * width, ls_shm_slot(shm, rank, shm->step) + first * width, shared * width, 0);
         }
     }
 }

@@ -69,9 +69,7 @@ static size_t table_bytes(const ls_shm *shm) {
 
 /* Bytes of a piece that a slot has room for. */
 static size_t place_bytes(const ls_shm *shm) {
-    const size_t room = shm->slot - table_bytes(shm);
-    const size_t place = cuts(&shm->call) ? room / (size_t)shm->size : room;
-    return place < 64 ? place : place & ~(size_t)63;
+    return ls_shm_place(shm, cuts(&shm->call) ? shm->size : 1, table_bytes(shm));
 }
 
 static size_t place_of(const ls_shm *shm, int to) {
@@ -127,8 +125,13 @@ static void put_pieces(const ls_shm *shm, size_t done) {
         const ls_piece piece = ls_piece_sent(call, shm->rank, to);
         const size_t bytes = piece.count * call->width;
         if (to != shm->rank && done < bytes) {
-            ls_shm_put(shm, slot + place_of(shm, to), (const unsigned char *)call->send + piece.at * call->width + done,
-                       bytes - done < place ? bytes - done : place);
+            const unsigned char *from = (const unsigned char *)call->send + piece.at * call->width + done;
+            const size_t part = bytes - done < place ? bytes - done : place;
+            if (cuts(call)) {
+                ls_shm_put_for(shm, to, slot + place_of(shm, to), from, part);
+            } else {
+                ls_shm_put(shm, slot + place_of(shm, to), from, part);
+            }
             put = true;
         }
     }

@@ -85,7 +85,7 @@ static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet
     packet->count = call->count;
     packet->total = total;
     if (bytes != 0) {
-        memcpy(packet->payload, (const unsigned char *)call->send + from, bytes);
+        ls_shm_copy(packet->payload, (const unsigned char *)call->send + from, bytes, 0);
     }
     publish(shm, to, packet);
 }
@@ -201,7 +201,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
 
 static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet) {
     if (lane->target.into != NULL && packet->bytes != 0) {
-        memcpy(lane->target.into + lane->arrived, packet->payload, packet->bytes);
+        ls_shm_copy(lane->target.into + lane->arrived, packet->payload, packet->bytes, 0);
     }
     lane->arrived += packet->bytes;
     if (lane->arrived >= lane->total) {

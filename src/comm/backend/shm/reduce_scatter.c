@@ -26,8 +26,7 @@ static size_t largest(const ls_shm *shm) {
 
 /* Elements that a place has room for; places begin at multiples of 64 bytes where slots are large enough. */
 static size_t place_count(const ls_shm *shm) {
-    const size_t bytes = shm->slot / (size_t)shm->size;
-    return (bytes < 64 ? bytes : bytes & ~(size_t)63) / shm->call.width;
+    return ls_shm_place(shm, shm->size, 0) / shm->call.width;
 }
 
 /* In place at the start of `send`, the result could overwrite what is still to be read of the own part. */
@@ -48,8 +47,8 @@ static void put_parts(const ls_shm *shm, size_t done) {
     for (int rank = 0; rank < shm->size; rank++) {
         const size_t count = portion(shm, rank, done);
         if (count != 0 && (rank != shm->rank || !keeps_own(shm))) {
-            ls_shm_put(shm, slot + (size_t)rank * place_count(shm) * width,
-                       (const unsigned char *)shm->call.send + (part(shm, rank).at + done) * width, count * width);
+            ls_shm_put_for(shm, rank, slot + (size_t)rank * place_count(shm) * width,
+                           (const unsigned char *)shm->call.send + (part(shm, rank).at + done) * width, count * width);
         }
     }
 }

@@ -42,12 +42,6 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     return slots + 2 * size * slot;
 }
 
-void ls_shm_limit_slots(ls_shm *shm) {
-    const size_t least = SLOT_PER_RANK * (size_t)shm->size + 63;
-    const size_t wanted = (shm->algorithm.chunk > least ? shm->algorithm.chunk : least) & ~(size_t)63;
-    shm->slot = wanted < shm->slot ? wanted : shm->slot;
-}
-
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && offset + bytes > limit.rlim_cur) {

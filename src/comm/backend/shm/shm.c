@@ -105,7 +105,6 @@ ls_status ls_shm_settle_in(ls_shm *shm) {
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
     LS_TRY(check_algorithm(shm));
-    ls_shm_limit_slots(shm);
     ls_shm_choose_patience(shm);
     shm->file_end = shm->mapped;
     return LS_OK;

@@ -143,9 +143,6 @@ struct ls_shm {
 /* Bytes of shared memory for `size` ranks, and where its parts are. */
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
 
-/* Once all ranks are known to have the same algorithm, and before a slot is used: slots no larger than it says. */
-void ls_shm_limit_slots(ls_shm *shm);
-
 /* A new memfd of `bytes`, all reserved, that cannot shrink. */
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
 
@@ -213,6 +210,14 @@ static inline ls_shm_cell *ls_shm_next_cell(const ls_shm *shm) {
 /* The cell that `rank` published with the current step. */
 static inline const ls_shm_cell *ls_shm_cell_of(const ls_shm *shm, int rank) {
     return ls_shm_cell_at(shm, rank, shm->step);
+}
+
+/* Bytes of each of so many places in a slot, in which that much of a piece goes in one step; whole lines where it can.
+ * `taken` bytes of the slot are used otherwise. */
+static inline size_t ls_shm_place(const ls_shm *shm, int places, size_t taken) {
+    const size_t room = (shm->slot - taken) / (size_t)places;
+    const size_t place = room < shm->algorithm.chunk ? room : shm->algorithm.chunk;
+    return place < 64 ? place : place & ~(size_t)63;
 }
 
 /* The slot of `rank` for `step`. */
@@ -308,8 +313,8 @@ static inline void ls_shm_claim(const void *line) {
 #endif
 }
 
-/* copy.c: memcpy of a part of so many bytes in all. From LS_SHM_COPY_PAST_CACHE in all what is written does not go
- * through the caches, which could not hold it and would first have to read it. */
+/* copy.c: memcpy, without what is slow in it, of a part of so many bytes in all. From LS_SHM_COPY_PAST_CACHE in all
+ * what is written does not go through the caches, which could not hold it and would first have to read it. */
 void ls_shm_copy(void *into, const void *from, size_t bytes, size_t all);
 
 /* ---- distance.c: how far the cores are from each other ----------------------------------------------------------- */
@@ -333,11 +338,13 @@ static inline bool ls_shm_minds_distance(const ls_shm *shm, size_t bytes) {
 
 /* Copies into a slot of this rank. */
 static inline void ls_shm_put(const ls_shm *shm, void *slot, const void *from, size_t bytes) {
-    if (shm->past_caches) {
-        ls_shm_copy(slot, from, bytes, SIZE_MAX);
-    } else {
-        memcpy(slot, from, bytes);
-    }
+    ls_shm_copy(slot, from, bytes, shm->past_caches ? SIZE_MAX : 0);
+}
+
+/* The same for what only `to` takes: one that shares this rank's core finds it in the caches. */
+static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const void *from, size_t bytes) {
+    const bool beside = shm->spin_ns == 0 && ls_shm_core_of(shm, to) == shm->core;
+    ls_shm_copy(slot, from, bytes, shm->past_caches && !beside ? SIZE_MAX : 0);
 }
 
 /* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------

@@ -36,9 +36,18 @@
 /* A copy of so much writes past the caches. */
 #define LS_SHM_COPY_PAST_CACHE ((size_t)12 << 20)
 
-/* Slots shrink from the first towards the second when all together would need more than the third. */
-#define LS_SHM_SLOT_MOST      ((size_t)256 << 10)
-#define LS_SHM_CHUNK_LEAST    ((size_t)4096) /* of what LOCKSTEP_SHM_ALGORITHM may say */
+/* The C library copies so much and more with the processor's own instruction, which takes fifteen times as long on some
+ * where the target lies less than so many bytes, modulo a page, behind the source: an ordinary buffer of malloc (16
+ * bytes into a page) and a slot. */
+#define LS_SHM_COPY_BY_INSTRUCTION ((size_t)2048)
+#define LS_SHM_COPY_BEHIND         ((size_t)64)
+
+/* Slots shrink from the first towards the second when all together would need more than the third. What of a buffer, or
+ * of one rank's piece of it, goes through a slot in one step is limited besides; LOCKSTEP_SHM_ALGORITHM may say more or
+ * less. */
+#define LS_SHM_SLOT_MOST      ((size_t)1 << 20)
+#define LS_SHM_CHUNK          ((size_t)256 << 10)
+#define LS_SHM_CHUNK_LEAST    ((size_t)4096)
 #define LS_SHM_SLOT_LEAST     ((size_t)64 << 10)
 #define LS_SHM_SLOTS_TOGETHER ((size_t)8 << 20)
 
@@ -58,13 +67,14 @@
 /* Messages of one rank that may be announced and not yet read; what is beyond goes as a stream. At most 64. */
 #define LS_SHM_ANNOUNCED 64
 
-/* For tests: every size above at which something changes, but the last, which is too large for a list of cases. Add to
- * it whatever is added there. */
+/* For tests: every size above at which something changes, but LS_SHM_STREAM_WAITED_MOST, which is too large for a list
+ * of cases. Add to it whatever is added there. */
 #define LS_SHM_SWITCH_OVERS                                                                                            \
     {                                                                                                                  \
         LS_SHM_PAYLOAD, LS_SHM_PACKET_PAYLOAD, LS_SHM_DIRECT_LEAST, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_16,     \
             LS_SHM_WHOLE_MORE, LS_SHM_FAR_LEAST, LS_SHM_WHOLE_4, LS_SHM_PACKET_PAYLOAD + LS_SHM_PACKET_MORE_4,         \
-            LS_SHM_WHOLE_2, LS_SHM_DIRECT_MOVES, LS_SHM_SLOT_LEAST, LS_SHM_SLOT_MOST, LS_SHM_STREAM_MOST               \
+            LS_SHM_WHOLE_2, LS_SHM_DIRECT_MOVES, LS_SHM_SLOT_LEAST, LS_SHM_CHUNK, LS_SHM_SLOT_MOST / 2,                \
+            LS_SHM_STREAM_MOST                                                                                         \
     }
 
 #endif
