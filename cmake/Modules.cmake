@@ -4,6 +4,7 @@
 #
 # builds them into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs of the build tree find it, and installs it
 # into LIBDIR/lockstep. The caller has found what the module stands on: without it, there is no module.
+add_custom_target(lockstep_modules)
 function(ls_add_backend_module NAME)
   cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})
   set(comm ${PROJECT_SOURCE_DIR}/src/comm)
@@ -13,6 +14,7 @@ function(ls_add_backend_module NAME)
   target_include_directories(lockstep_module_${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   set_target_properties(lockstep_module_${NAME} PROPERTIES PREFIX "" OUTPUT_NAME lockstep-${NAME}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  add_dependencies(lockstep_modules lockstep_module_${NAME})
   install(TARGETS lockstep_module_${NAME} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
 endfunction()
 

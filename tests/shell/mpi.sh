@@ -1,5 +1,5 @@
-# Backend mpi under both MPI libraries, as far as they are installed: the rank programs, the same model as on shared
-# memory, and how jobs end that go wrong.
+# Backend mpi under the MPI libraries that the arguments name (openmpi, mpich), as far as they are installed: the rank
+# programs, the same model as on shared memory, and how jobs end that go wrong.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
@@ -344,7 +344,7 @@ missing=()
 mkdir -p copy/bin copy/lib
 cp -P "$LS_BUILD"/lib/liblockstep.so* copy/lib
 cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
-for flavour in openmpi mpich; do
+for flavour in "$@"; do
     if ! command -v "mpirun.$flavour" >/dev/null; then
         missing+=("mpirun.$flavour is not installed")
     elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then

@@ -1,6 +1,6 @@
-# Backend mpi between two machines, made of network namespaces joined by a cable that can be cut, under both MPI
-# libraries as far as they are installed. Where ssh would be, a script enters the other namespace. Needs the right to
-# make namespaces.
+# Backend mpi between two machines, made of network namespaces joined by a cable that can be cut, under the MPI libraries
+# that the arguments name (openmpi, mpich), as far as they are installed. Where ssh would be, a script enters the other
+# namespace. Needs the right to make namespaces.
 . "$LS_SOURCE/tests/support/checks.sh"
 unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_MODULE_PATH
 export LOCKSTEP_TIMEOUT=60
@@ -104,7 +104,7 @@ check_flavour() {
 }
 
 missing=()
-for flavour in openmpi mpich; do
+for flavour in "$@"; do
     if ! command -v "mpirun.$flavour" >/dev/null; then
         missing+=("mpirun.$flavour is not installed")
     elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then
