@@ -73,6 +73,15 @@ static void publish(ls_shm *shm, int to, ls_shm_packet *packet) {
     ls_shm_stir(shm, to);
 }
 
+/* Small messages are worth a copy without a call. */
+static void copy_payload(void *into, const void *from, size_t bytes) {
+    if (bytes < LS_SHM_COPY_BY_INSTRUCTION) {
+        memcpy(into, from, bytes);
+    } else {
+        ls_shm_copy(into, from, bytes, 0);
+    }
+}
+
 static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet_kind kind, const ls_call *call,
                        size_t from) {
     const size_t room = packet_room(&shm->point);
@@ -85,7 +94,7 @@ static void write_part(ls_shm *shm, int to, ls_shm_packet *packet, ls_shm_packet
     packet->count = call->count;
     packet->total = total;
     if (bytes != 0) {
-        ls_shm_copy(packet->payload, (const unsigned char *)call->send + from, bytes, 0);
+        copy_payload(packet->payload, (const unsigned char *)call->send + from, bytes);
     }
     publish(shm, to, packet);
 }
@@ -201,7 +210,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
 
 static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet) {
     if (lane->target.into != NULL && packet->bytes != 0) {
-        ls_shm_copy(lane->target.into + lane->arrived, packet->payload, packet->bytes, 0);
+        copy_payload(lane->target.into + lane->arrived, packet->payload, packet->bytes);
     }
     lane->arrived += packet->bytes;
     if (lane->arrived >= lane->total) {
