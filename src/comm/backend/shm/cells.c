@@ -120,6 +120,9 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     ls_shm_sign(cell, call);
     put(shm, call, cell);
     ls_shm_post(shm);
+    if (ways[call->operation] == WAY_MOVE) {
+        ls_shm_breathe(1); /* with nothing to add up, ranks are back sooner than the others' cells can be here */
+    }
     if (!ls_shm_meet(shm)) {
         *status = wait_long(shm, call);
     }
