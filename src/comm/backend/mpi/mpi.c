@@ -46,7 +46,8 @@ static ls_mpi *make(const ls_join *join) {
     }
     mpi->rank = join->rank;
     mpi->size = join->size;
-    mpi->patience = join->local_size <= sysconf(_SC_NPROCESSORS_ONLN) ? PATIENCE : LITTLE_PATIENCE;
+    mpi->crowded = join->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    mpi->patience = mpi->crowded ? LITTLE_PATIENCE : PATIENCE;
     mpi->timeout_ns = join->timeout < 1e9 ? (uint64_t)(join->timeout * 1e9) : UINT64_MAX;
     mpi->ranks = ls_allocate(size * sizeof *mpi->ranks);
     mpi->boxes = ls_allocate_zeroed(size, sizeof *mpi->boxes);

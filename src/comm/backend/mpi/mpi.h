@@ -164,6 +164,7 @@ struct ls_mpi {
     size_t transfer_count;
     size_t transfer_capacity;
     unsigned idle;      /* looks in vain since something moved */
+    bool crowded;       /* there are more ranks than cores on this machine */
     unsigned patience;  /* so many of them, and then the core is offered to others */
     uint64_t looked_ns; /* when the last of these was */
 

@@ -9,6 +9,7 @@
 
 #define CHUNK_BYTES ((size_t)1 << 30) /* MPI counts with int */
 #define SPLIT_BYTES ((size_t)8 << 10) /* up to here packets cost less than asking the receiver */
+#define AT_ONCE     ((size_t)256)     /* Open MPI is done with so little when it has been called */
 #define LOOKS       20000             /* then this rank naps */
 #define NAP_NS      50000
 #define STOPPED_NS  UINT64_C(100000000) /* between two looks of a process that runs is less */
@@ -78,7 +79,8 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t 
         int ended = 0;
         int code = MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
                              mpi->tags + kind, mpi->comm, &next->request);
-        if (code == MPI_SUCCESS && chunk <= mpi->wire->unasked) { /* so little has gone at once, as a rule */
+        /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
+        if (code == MPI_SUCCESS && chunk <= (mpi->crowded ? AT_ONCE : mpi->wire->unasked)) {
             code = MPI_Test(&next->request, &ended, MPI_STATUS_IGNORE);
         }
         if (code != MPI_SUCCESS) {
