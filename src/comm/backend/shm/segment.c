@@ -20,7 +20,7 @@ static size_t pages(size_t bytes) {
 
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     const size_t size = (size_t)shm->size;
-    size_t slot = LS_SHM_SLOT_MOST;
+    size_t slot = shm->part ? LS_SHM_SLOT_PART : LS_SHM_SLOT_MOST;
     while (slot > LS_SHM_SLOT_LEAST && 2 * slot * size > LS_SHM_SLOTS_TOGETHER) {
         slot /= 2;
     }

@@ -97,6 +97,7 @@ typedef ls_status ls_shm_stage(ls_shm *shm, bool *finished);
 struct ls_shm {
     int rank;
     int size;
+    bool part; /* it was split from another */
     ls_shm_control *control;
     ls_shm_person *people;
     ls_shm_cell *cells;   /* LS_SHM_CELLS per rank */

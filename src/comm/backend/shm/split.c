@@ -104,6 +104,9 @@ ls_status ls_shm_split(void *state, const ls_join *join, const int *ranks, void 
     ls_status status = LS_OK;
     if (join != NULL) {
         status = ls_shm_make(join, &shm);
+        if (status == LS_OK) {
+            shm->part = true;
+        }
         if (status == LS_OK && join->rank == 0) {
             status = prepare(parent, shm, &own, &listener);
         }
