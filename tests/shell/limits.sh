@@ -40,9 +40,9 @@ check "no limit: fine" is "$status" 0
 limited "-f 64" 1
 check "files of 64 KiB: ls_init fails" is "$status" 2
 check "files of 64 KiB: says so" says out "^LS_ERR_MEMORY: ls_init: .* bytes of shared memory are over .*ulimit -f"
-limited "-f 3000" 8
-check "files of 3 MB: ls_comm_alloc fails" is "$status" 3
-check "files of 3 MB: says so" says out "^LS_ERR_MEMORY: ls_comm_alloc: 8388608 bytes .*ulimit -f"
+limited "-f 6000" 8
+check "files of 6 MB: ls_comm_alloc fails" is "$status" 3
+check "files of 6 MB: says so" says out "^LS_ERR_MEMORY: ls_comm_alloc: 8388608 bytes .*ulimit -f"
 limited "-v 400000" 300
 check "400 MB of addresses: ls_comm_alloc fails" is "$status" 3
 check "400 MB of addresses: says so" says out "^LS_ERR_MEMORY: ls_comm_alloc: .* bytes of shared memory: Cannot allocate"
