@@ -64,7 +64,7 @@ LS_API ls_status ls_finalize(void);
 /** The world that ls_init made on this thread, lent; NULL before. */
 LS_API ls_comm *ls_world(void);
 
-/** What one rank of ls_spawn or ls_run_threads runs. `world` is lent. */
+/** What one rank of ls_spawn or ls_run_threads runs. `world` is lent; ls_comm_free leaves it at once. */
 typedef ls_status (*ls_rank_function)(ls_comm *world, void *argument);
 
 /**

@@ -199,6 +199,16 @@ static ls_status fail_on_some(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Rank 1 frees the world that it was lent, which is to leave. */
+static ls_status free_on_some(ls_comm *world, void *argument) {
+    (void)argument;
+    if (ls_comm_rank(world) == 1) {
+        ls_comm_free(world);
+        return LS_OK;
+    }
+    return ls_comm_barrier(world, NULL);
+}
+
 static ls_status note_rank(ls_comm *world, void *argument) {
     int *ranks = argument;
     LS_HOLDS(strcmp(ls_comm_backend(world), "shm") == 0);
@@ -239,6 +249,9 @@ static void threads_as_ranks(void **state) {
     }
     assert_int_equal(ls_run_threads(3, fail_on_some, NULL), LS_ERR_FORMAT);
     assert_string_equal(ls_error_message(), "rank 1 does not like it");
+    assert_int_equal(ls_run_threads(3, free_on_some, NULL), LS_ERR_PEER);
+    assert_non_null(strstr(ls_error_message(), "ls_comm_barrier #1: rank 1 (process "));
+    assert_non_null(strstr(ls_error_message(), ") left without making this call"));
     assert_int_equal(ls_run_threads(0, note_rank, ranks), LS_ERR_ARGUMENT);
     assert_int_equal(ls_run_threads(-2, note_rank, ranks), LS_ERR_ARGUMENT);
     assert_int_equal(ls_run_threads(2, NULL, NULL), LS_ERR_ARGUMENT);

@@ -18,7 +18,7 @@
 #define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
 #define SILENT  0.3
 
-enum { LARGE = 300000 };
+enum { LARGE = 300000, LATE_IN_SPLIT = 9 }; /* the ninth allocation of a split is one of its second half */
 
 static float out[LARGE];
 static float in[LARGE];
@@ -160,11 +160,16 @@ static void a_number_that_is_given_again(void **state) {
 /* ---- threads -------------------------------------------------------------------------------------------------------
  */
 
-static _Thread_local int until_late; /* allocations of this thread before one that takes long; 0: none does */
+static _Thread_local int until_late;      /* allocations of this thread before one that takes long; 0: none does */
+static _Thread_local ls_comm *to_give_up; /* then it does, for want of memory; NULL: none */
 
 static void *allocate_late(size_t size, size_t alignment, void *user) {
     if (until_late != 0 && --until_late == 0) {
         usleep(3 * (useconds_t)(SILENT * 1e6));
+        if (to_give_up != NULL) {
+            (void)ls_shm_give_up(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"));
+            usleep((useconds_t)(SILENT * 1e6));
+        }
     }
     return test_allocate(size, alignment, user);
 }
@@ -192,6 +197,38 @@ static void a_split_that_fails_between_threads_gives_all_back(void **state) {
     unsetenv("LOCKSTEP_TIMEOUT");
     assert_int_equal(test_allocator_stop(&allocator), 0);
     assert_int_equal(atomic_load(&timeouts), 3);
+}
+
+/*
+ * Rank 2 revokes the world when the others wait in the second half of the split, and then goes on into the memory of
+ * the new communicator: their steps are there.
+ */
+static ls_status split_in_vain(ls_comm *world, void *argument) {
+    atomic_int *as_it_should = argument;
+    const bool last = ls_comm_rank(world) == 2;
+    ls_comm *part = NULL;
+    until_late = last ? LATE_IN_SPLIT : 0;
+    to_give_up = last ? world : NULL;
+    const ls_status status = ls_comm_split(world, 0, 0, &part);
+    until_late = 0;
+    to_give_up = NULL;
+    const char *reason = last ? "rank 0 (process " : "no memory for a message";
+    atomic_fetch_add(as_it_should, status == (last ? LS_ERR_PEER : LS_ERR_MEMORY) && part == NULL &&
+                                       strstr(ls_error_message(), reason) != NULL);
+    return LS_OK;
+}
+
+static void a_split_that_is_revoked_between_threads_keeps_its_memory(void **state) {
+    (void)state;
+    atomic_int as_it_should = 0;
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    ls_set_allocator(&(ls_allocator){.allocate = allocate_late, .release = test_release, .user = &allocator});
+    setenv("LOCKSTEP_TIMEOUT", "20", 1);
+    assert_int_equal(ls_run_threads(3, split_in_vain, &as_it_should), LS_OK);
+    unsetenv("LOCKSTEP_TIMEOUT");
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    assert_int_equal(atomic_load(&as_it_should), 3);
 }
 
 /* A part outlives the communicator it was split from, and gives its own memory back as it ends. */
@@ -244,6 +281,7 @@ int main(void) {
         cmocka_unit_test(a_rank_leaves_and_its_process_lives),
         cmocka_unit_test(a_number_that_is_given_again),
         cmocka_unit_test(a_split_that_fails_between_threads_gives_all_back),
+        cmocka_unit_test(a_split_that_is_revoked_between_threads_keeps_its_memory),
         cmocka_unit_test(parts_between_threads_give_all_back),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

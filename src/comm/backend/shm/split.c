@@ -80,8 +80,9 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
     const bool goes_on = status == LS_OK && join != NULL;
     if (goes_on) {
         status = meet(parent, shm, join, ranks, &first, listener);
-    } else if (own->address != 0 && (status == LS_ERR_PEER || status == LS_ERR_TIMEOUT)) {
-        /* Some may have seen the step and be on their way into this memory: it stays until they have left it. */
+    } else if (own->address != 0 && atomic_load(&parent->control->revoked) != LS_SHM_SOUND) {
+        /* Whatever for: some may have seen the step and be on their way into this memory, which stays until they have
+         * left it. */
         hold(parent, shm, own->address);
     } else if (own->address != 0) {
         ls_shm_let_go((void *)(uintptr_t)own->address, shm->size);

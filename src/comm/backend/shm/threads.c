@@ -23,6 +23,12 @@ typedef struct thread_rank {
     char message[LS_ERROR_CAPACITY];
 } thread_rank;
 
+/* The function has given its world back by itself. */
+static void note_freed(void *freed, bool failed) {
+    (void)failed;
+    *(bool *)freed = true;
+}
+
 static ls_status run_rank(thread_rank *self) {
     ls_comm *world = ls_comm_open(&ls_backend_shm, &self->join);
     if (world == NULL) { /* the others must not wait for it */
@@ -32,12 +38,16 @@ static ls_status run_rank(thread_rank *self) {
         ls_shm_leave(&absent);
         return ls_error_status();
     }
+    bool freed = false;
+    ls_comm_on_free(world, note_freed, &freed);
     ls_log_set_rank(self->join.rank);
     const ls_status status = self->function(world, self->argument);
     self->failure = status != LS_OK ? ++*self->failures : 0; /* before the others hear that it left, and fail too */
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
-    ls_comm_free(world);
+    if (!freed) {
+        ls_comm_free(world);
+    }
     ls_error_restore(status, message);
     return status;
 }
