@@ -1,7 +1,8 @@
 /*
  * Messages that are alike, one after the other, and what comes among them: a backend may send those in a shorter way.
  * Every message arrives in its order, from odd addresses too, waiting and as work, taken early and late; a message that
- * is another than wanted is told, and touches nothing; a communicator may end while receives wait for more.
+ * is another than wanted is told, and touches nothing; other messages come all the same while receives wait for more; a
+ * communicator may end meanwhile, or its sender leave it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -311,27 +312,78 @@ static ls_status other_rows(ls_comm *comm) {
     return another_row(comm, 20000, 30000);
 }
 
+/* ---- while a row is expected ---------------------------------------------------------------------------------------
+ */
+
+/* Rank 0 expects more of a row, and a small message, and sends again and again until that is here. */
+static ls_status busy(ls_comm *comm) {
+    enum { ROW = 3000, TRIES = 500000 };
+    const int rank = ls_comm_rank(comm);
+    unsigned char data[ROW] = {0};
+    int32_t number = 0;
+    int32_t small = 0;
+    bool here = false;
+    ls_work *works[2] = {NULL};
+    for (int i = 0; i < 3 && rank < 2; i++) {
+        LS_TRY(rank == 1 ? ls_comm_send(comm, data, ROW, LS_U8, 0, 0, NULL)
+                         : ls_comm_recv(comm, data, ROW, LS_U8, 1, 0, NULL));
+    }
+    if (rank == 0) {
+        LS_TRY(ls_comm_recv(comm, data, ROW, LS_U8, 1, 0, &works[0]));
+        LS_TRY(ls_comm_recv(comm, &small, 1, LS_I32, 1, 1, &works[1]));
+    }
+    LS_TRY(ls_comm_barrier(comm, NULL));
+    if (rank == 0) {
+        for (int i = 0; i < TRIES && !here; i++) {
+            LS_TRY(ls_comm_send(comm, &number, 1, LS_I32, 1, 2, NULL));
+            here = ls_work_done(works[1]);
+        }
+        LS_CHECK(here);
+        number = -1;
+        LS_TRY(ls_comm_send(comm, &number, 1, LS_I32, 1, 2, NULL));
+        LS_TRY(ls_work_wait(works[1]));
+        LS_TRY(ls_work_wait(works[0]));
+        LS_CHECK(small == 5);
+    } else if (rank == 1) {
+        usleep(LATE_US);
+        small = 5;
+        LS_TRY(ls_comm_send(comm, &small, 1, LS_I32, 0, 1, NULL));
+        while (number != -1) {
+            LS_TRY(ls_comm_recv(comm, &number, 1, LS_I32, 0, 2, NULL));
+        }
+        LS_TRY(ls_comm_send(comm, data, ROW, LS_U8, 0, 0, NULL));
+    }
+    return ls_comm_barrier(comm, NULL);
+}
+
 /* ---- the end -------------------------------------------------------------------------------------------------------
  */
 
-/* Rank 0 waits for more of a row and ends the communicator. */
-static ls_status ended(const ring *r) {
-    enum { COUNT = 30000, WORKS = 3 };
-    ls_comm *ending = NULL;
-    ls_work *works[WORKS] = {NULL};
-    unsigned char *out = calloc(COUNT, 1);
-    unsigned char *in = calloc(COUNT, 1);
-    LS_CHECK(out != NULL && in != NULL);
-    LS_TRY(ls_comm_split(r->comm, 0, 0, &ending));
+enum { ENDING = 30000 };
+
+/* A communicator with a row from every rank to the next. */
+static ls_status begin_ending(const ring *r, unsigned char *data, ls_comm **ending) {
+    LS_TRY(ls_comm_split(r->comm, 0, 0, ending));
     for (int i = 0; i < 5; i++) {
         ls_work *sent = NULL;
-        LS_TRY(ls_comm_send(ending, out, COUNT, LS_U8, r->next, 0, &sent));
-        LS_TRY(ls_comm_recv(ending, in, COUNT, LS_U8, r->before, 0, NULL));
+        LS_TRY(ls_comm_send(*ending, data, ENDING, LS_U8, r->next, 0, &sent));
+        LS_TRY(ls_comm_recv(*ending, data + ENDING, ENDING, LS_U8, r->before, 0, NULL));
         LS_TRY(ls_work_wait(sent));
     }
+    return LS_OK;
+}
+
+/* Rank 0 waits for more of a row and ends the communicator. */
+static ls_status ended(const ring *r) {
+    enum { WORKS = 3 };
+    ls_comm *ending = NULL;
+    ls_work *works[WORKS] = {NULL};
+    unsigned char *data = calloc(ENDING, 2);
+    LS_CHECK(data != NULL);
+    LS_TRY(begin_ending(r, data, &ending));
     if (ls_comm_rank(r->comm) == 0) { /* alone: whoever sees another rank leave first fails with that */
         for (int i = 0; i < WORKS; i++) {
-            LS_TRY(ls_comm_recv(ending, in, COUNT, LS_U8, r->before, 0, &works[i]));
+            LS_TRY(ls_comm_recv(ending, data, ENDING, LS_U8, r->before, 0, &works[i]));
         }
         LS_TRY(ls_comm_barrier(r->comm, NULL));
         ls_comm_free(ending);
@@ -344,8 +396,31 @@ static ls_status ended(const ring *r) {
         LS_TRY(ls_comm_barrier(r->comm, NULL));
         ls_comm_free(ending);
     }
-    free(out);
-    free(in);
+    free(data);
+    return LS_OK;
+}
+
+/* Rank 0 waits for more of a row of a rank that leaves; then all goes on, and ends well, without that communicator. */
+static ls_status deserted(const ring *r) {
+    ls_comm *ending = NULL;
+    ls_work *work = NULL;
+    unsigned char *data = calloc(ENDING, 2);
+    LS_CHECK(data != NULL);
+    const int rank = ls_comm_rank(r->comm);
+    LS_TRY(begin_ending(r, data, &ending));
+    if (rank == 0) {
+        LS_TRY(ls_comm_recv(ending, data, ENDING, LS_U8, r->before, 0, &work));
+    }
+    LS_TRY(ls_comm_barrier(r->comm, NULL));
+    if (rank == ls_comm_size(r->comm) - 1) {
+        ls_comm_free(ending);
+        ending = NULL;
+    }
+    LS_TRY(ls_comm_barrier(r->comm, NULL));
+    LS_CHECK(ls_work_wait(work) == (rank == 0 ? LS_ERR_PEER : LS_OK));
+    LS_TRY(ls_comm_barrier(r->comm, NULL));
+    ls_comm_free(ending);
+    free(data);
     return LS_OK;
 }
 
@@ -360,8 +435,10 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(among_others(&r));
     LS_TRY(every_other(world));
     LS_TRY(other_rows(world));
+    LS_TRY(busy(world));
     for (int i = 0; i < 2; i++) {
         LS_TRY(ended(&r));
+        LS_TRY(deserted(&r));
     }
     return every_size(&r);
 }

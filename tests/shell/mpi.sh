@@ -56,6 +56,9 @@ check_flavour() {
     mpi "$flavour" 2 ./untaken
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
     check "$flavour: large messages that nobody took: silent" is "$(cat out err)" ""
+    mpi "$flavour" 2 ./parts
+    check "$flavour, many communicators: ends well" is "$status" 0
+    check "$flavour, many communicators: little is kept of each" is "$(cat out err)" ""
     for choice in "" shm mpi; do
         mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
         check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
@@ -237,8 +240,15 @@ int main(void) { /* rank 0 begins messages and a call that rank 1 does not take 
     ls_comm *world = ls_init(NULL), *part = NULL;
     ls_work *work[3];
     ls_status status = ls_comm_split(world, 0, 0, &part);
+    static int looks_like_farewells[600];
+    for (int i = 0; i < 600; i++) {
+        looks_like_farewells[i] = 18; /* LS_OP_COUNT */
+    }
     for (int i = 0; i < 2 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
         status = ls_comm_send(world, numbers, i == 0 ? 100 : 1000000, LS_F32, 1, 3, &work[i]);
+    }
+    for (int i = 0; i < 8 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
+        status = ls_comm_send(part, looks_like_farewells, 600, LS_I32, 1, 3, &work[2]);
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         status = ls_comm_allreduce(part, numbers, numbers, 1000000, LS_F32, LS_SUM, &work[2]);
@@ -247,6 +257,40 @@ int main(void) { /* rank 0 begins messages and a call that rank 1 does not take 
     ls_comm_free(part);
     status = status == LS_OK ? ls_finalize() : status;
     return status == LS_OK ? 0 : (fprintf(stderr, "%s\n", ls_error_message()), 1);
+}
+END
+cat >parts.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+static char data[3000];
+static long kibibytes(void) {
+    long all = 0, here = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    const int found = fscanf(file, "%ld %ld", &all, &here);
+    fclose(file);
+    return found == 2 ? here * 4 : 0;
+}
+int main(void) { /* communicators that end right after messages that are alike: MPI keeps little of each */
+    ls_comm *world = ls_init(NULL);
+    const int rank = ls_comm_rank(world);
+    ls_status status = LS_OK;
+    long first = 0;
+    for (int i = 0; i < 1000 && status == LS_OK; i++) {
+        ls_comm *part = NULL;
+        first = i == 200 ? kibibytes() : first;
+        status = ls_comm_split(world, 0, 0, &part);
+        for (int k = 0; k < 2 && status == LS_OK; k++) {
+            status = rank == 0 ? ls_comm_send(part, data, sizeof data, LS_U8, 1, 0, NULL)
+                               : ls_comm_recv(part, data, sizeof data, LS_U8, 0, 0, NULL);
+        }
+        ls_comm_free(part);
+    }
+    const long grown = kibibytes() - first;
+    status = status == LS_OK ? ls_finalize() : status;
+    if (status != LS_OK || grown > 8192) {
+        fprintf(stderr, "800 communicators took %ld KiB; %s\n", grown, ls_error_message());
+    }
+    return status != LS_OK || grown > 8192;
 }
 END
 cat >straggler.c <<'END'
@@ -336,7 +380,7 @@ int main(int argc, char **argv) {
     return comm == NULL ? 1 : 0;
 }
 END
-for name in alone quitter untaken; do
+for name in alone quitter untaken parts; do
     cc -I"$LS_SOURCE/include" $name.c -o $name -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
 done
 

@@ -346,6 +346,7 @@ static ls_status check_left(ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->size; rank++) {
         if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
             char name[64];
+            mpi->deserted = true;
             return ls_mpi_give_up(
                 mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
         }

@@ -8,6 +8,7 @@
 
 #define LOOKS_PER_LETTER 16
 #define LOOKS_PER_REPEAT 32 /* of those that no receive waits for */
+#define LOOKS_ANYWAY     128
 
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
@@ -108,17 +109,22 @@ static ls_status look_for_letter(ls_mpi *mpi, bool *moved) {
     return mpi->arrivals != NULL ? take_contents(mpi, moved) : LS_OK;
 }
 
+/* Whether this look is one in so many since something moved. A rank that sends again and again between its looks never
+ * comes to many of those, so some of all looks are such too. */
+static bool is_due(const ls_mpi *mpi, unsigned looks) {
+    return mpi->idle % looks == looks - 1 || mpi->message_looks % LOOKS_ANYWAY == 0;
+}
+
 ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
     const bool arriving = mpi->arrivals != NULL;
+    mpi->message_looks++;
     if (arriving) {
         LS_TRY(take_contents(mpi, moved));
     }
-    if (mpi->idle % LOOKS_PER_REPEAT == LOOKS_PER_REPEAT - 1) {
+    if (is_due(mpi, LOOKS_PER_REPEAT)) {
         LS_TRY(ls_mpi_find_repeats(mpi, moved));
     }
-    return mpi->letters != NULL && (!arriving || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1)
-               ? look_for_letter(mpi, moved)
-               : LS_OK;
+    return mpi->letters != NULL && (!arriving || is_due(mpi, LOOKS_PER_LETTER)) ? look_for_letter(mpi, moved) : LS_OK;
 }
 
 /* Messages are taken in from the first send or receive on. */
@@ -264,6 +270,7 @@ static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
     }
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    mpi->deserted = left;
     return ls_mpi_give_up(
         mpi, left ? ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root)
                   : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make the call that fits within %g s", name, call->root,

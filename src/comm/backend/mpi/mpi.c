@@ -32,7 +32,9 @@ static void discard(ls_mpi *mpi) {
     ls_free(mpi->found);
     ls_free(mpi->sources);
     ls_free(mpi->left);
-    ls_free(mpi->rows);
+    if (!mpi->lent) {
+        ls_free(mpi->rows);
+    }
     ls_free(mpi->scratch);
     ls_free(mpi);
 }
@@ -207,7 +209,7 @@ static void close_boxes(ls_mpi *mpi) {
 
 static void mpi_close(void *state) {
     ls_mpi *mpi = state;
-    if (mpi->ended) {
+    if (mpi->ended && (mpi->world || !mpi->deserted)) { /* who left a part in failure notes that itself */
         ls_mpi_note_failure();
     }
     ls_mpi_count_world(mpi->world ? -1 : 0);

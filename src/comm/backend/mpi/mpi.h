@@ -199,6 +199,7 @@ struct ls_mpi {
     ls_match match;
     ls_mpi_mailbox *letters; /* where messages of any rank arrive; NULL until this rank sends or receives */
     bool held;               /* the letter there is for later: other messages come before it */
+    unsigned message_looks;  /* at messages */
     ls_mpi_row *rows;        /* one per rank */
     ls_mpi_request *requests;
     ls_mpi_request *spare; /* kept, so that a steady state allocates nothing */
@@ -206,6 +207,8 @@ struct ls_mpi {
     ls_mpi_arrival *spare_arrival; /* kept likewise; NULL: none */
     bool world;                    /* no part of another communicator */
     bool ended;                    /* the others were told that this rank left */
+    bool deserted;                 /* because another one had */
+    bool lent;                     /* MPI may still read the rows */
     bool abandoned;                /* MPI may still write to memory of this state */
 };
 

@@ -42,6 +42,8 @@ bool ls_mpi_runs(void) {
  * writes beyond a buffer that is too small for it.
  */
 static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
+    const int kind = found->MPI_TAG % LS_MPI_KINDS;
+    const bool is_packet = kind == LS_MPI_HEADERS || kind == LS_MPI_MESSAGES; /* else it may look like one */
     int bytes = 0;
     ls_mpi_packet packet = {.header.operation = 0};
     bool taken = MPI_Get_count(found, MPI_BYTE, &bytes) == MPI_SUCCESS;
@@ -50,7 +52,7 @@ static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
             MPI_Recv(large != NULL ? large : &packet, bytes, MPI_BYTE, found->MPI_SOURCE, found->MPI_TAG, wire->comm,
                      MPI_STATUS_IGNORE) == MPI_SUCCESS;
     ls_free(large);
-    wire->farewells -= taken && packet.header.operation == LS_MPI_LEFT;
+    wire->farewells -= taken && is_packet && packet.header.operation == LS_MPI_LEFT;
     return taken;
 }
 

@@ -246,15 +246,17 @@ static void leave(ls_mpi *mpi) {
         ls_call_header *farewell = &mpi->rows[i / 2].farewell;
         MPI_Request request;
         int ended = 0;
-        *farewell =
-            (ls_call_header){.operation = LS_MPI_LEFT, .root = mpi->rank, .agreed = ls_mpi_last_repeats(mpi, i / 2)};
+        if (i % 2 == 0) {
+            *farewell = (ls_call_header){
+                .operation = LS_MPI_LEFT, .root = mpi->rank, .agreed = ls_mpi_last_repeats(mpi, i / 2)};
+        }
         if (i / 2 == mpi->rank ||
             MPI_Isend(farewell, (int)sizeof *farewell, MPI_BYTE, mpi->ranks[i / 2], mpi->tags + (int)kinds[i % 2],
                       mpi->comm, &request) != MPI_SUCCESS ||
             MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS || ended != 0) {
             continue;
         }
-        mpi->abandoned = true;
+        mpi->lent = true;
         (void)MPI_Request_free(&request);
     }
     mpi->ended = true;
@@ -262,14 +264,16 @@ static void leave(ls_mpi *mpi) {
 
 ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
     for (size_t i = 0; i < mpi->transfer_count; i++) {
-        MPI_Request *request = &mpi->transfers[i].request;
+        ls_mpi_transfer *transfer = &mpi->transfers[i];
         int ended = 0;
-        if (mpi->transfers[i].receives && MPI_Cancel(request) == MPI_SUCCESS) {
-            (void)MPI_Test(request, &ended, MPI_STATUS_IGNORE); /* where nothing has come yet, that was all */
+        if (!transfer->receives || MPI_Cancel(&transfer->request) == MPI_SUCCESS) {
+            (void)MPI_Test(&transfer->request, &ended, MPI_STATUS_IGNORE); /* of a receive without a message, all */
         }
         if (ended == 0) {
-            mpi->abandoned = true;
-            (void)MPI_Request_free(request);
+            const bool announces = transfer->open == &mpi->rows[transfer->peer].unheard;
+            mpi->lent = mpi->lent || announces;
+            mpi->abandoned = mpi->abandoned || !announces;
+            (void)MPI_Request_free(&transfer->request);
         }
     }
     mpi->transfer_count = 0;
