@@ -48,8 +48,8 @@ static ls_piece chunk_of(const ls_mpi *mpi, int rank, size_t number) {
  * is, and where there is much. */
 static bool shares(const ls_mpi *mpi, size_t bytes) {
     const size_t size = (size_t)mpi->size;
-    const bool asks = bytes > mpi->room && bytes > mpi->wire->unasked;
-    return size > 1 && ((asks && bytes / size < mpi->room) || bytes > WHOLE_BYTES / (size - 1));
+    const size_t unasked = mpi->wire->unasked;
+    return size > 1 && ((bytes > unasked && bytes / size <= unasked) || bytes > WHOLE_BYTES / (size - 1));
 }
 
 static void plan(ls_mpi *mpi) {
