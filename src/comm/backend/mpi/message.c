@@ -67,26 +67,28 @@ static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
     return LS_OK;
 }
 
-static void end_contents(ls_mpi *mpi) {
+static ls_status end_contents(ls_mpi *mpi) {
     for (ls_mpi_arrival **link = &mpi->arrivals; *link != NULL;) {
         ls_mpi_arrival *arrival = *link;
         if (arrival->open != 0) {
             link = &arrival->next;
             continue;
         }
+        const int early = arrival->early;
         ls_match_complete(&mpi->match, &arrival->target);
         *link = arrival->next;
         ls_free(arrival->refused);
         ls_free(mpi->spare_arrival);
         mpi->spare_arrival = arrival;
+        LS_TRY(early >= 0 ? ls_mpi_expect(mpi, early) : LS_OK);
     }
+    return LS_OK;
 }
 
 /* Looks how far contents are. */
 static ls_status take_contents(ls_mpi *mpi, bool *moved) {
     LS_TRY(ls_mpi_poll(mpi, moved));
-    end_contents(mpi);
-    return LS_OK;
+    return end_contents(mpi);
 }
 
 /* Looks for the next packet, and asks for it only now: when the last one came, who waited for that had other things to
