@@ -31,15 +31,20 @@ static void detail_of(const ls_call_header *header, char *text, size_t capacity)
     ls_call_detail(&call, text, capacity);
 }
 
-/* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same. */
+/* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same; what has no room is dots. */
 static void list_callers(const ls_call_header *const *headers, int size, int rank, char *text, size_t capacity) {
     size_t used = 0;
     int callers = 0;
-    for (int other = rank; other < size && used < capacity - 24; other++) {
-        if (ls_agreement_same(headers[other], headers[rank])) {
-            used += (size_t)snprintf(text + used, capacity - used, "%s%d", callers == 0 ? "s " : ", ", other);
-            callers++;
+    for (int other = rank; other < size; other++) {
+        if (!ls_agreement_same(headers[other], headers[rank])) {
+            continue;
         }
+        if (used >= capacity - 24) {
+            snprintf(text + used, capacity - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", callers == 0 ? "s " : ", ", other);
+        callers++;
     }
     if (callers == 1) {
         snprintf(text, capacity, " %d", rank);

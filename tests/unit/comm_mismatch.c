@@ -199,6 +199,19 @@ static ls_status fail_on_some(ls_comm *world, void *argument) {
     return ls_comm_barrier(world, NULL);
 }
 
+enum { MANY = 80 };
+
+/* A list that would not fit the message says that it goes on. */
+static ls_status disagree_among_many(ls_comm *world, void *argument) {
+    (void)argument;
+    float number[2] = {0};
+    const size_t count = ls_comm_rank(world) == 1 ? 2 : 1;
+    LS_HOLDS(ls_comm_allreduce(world, number, number, count, LS_F32, LS_SUM, NULL) == LS_ERR_MISMATCH);
+    LS_HOLDS(strstr(ls_error_message(), "ranks 0, 2, 3, 4, ") != NULL);
+    LS_HOLDS(strstr(ls_error_message(), ", ... called allreduce of 1 f32, sum (#1); rank 1 called") != NULL);
+    return LS_OK;
+}
+
 /* Rank 1 frees the world that it was lent, which is to leave. */
 static ls_status free_on_some(ls_comm *world, void *argument) {
     (void)argument;
@@ -252,6 +265,7 @@ static void threads_as_ranks(void **state) {
     assert_int_equal(ls_run_threads(3, free_on_some, NULL), LS_ERR_PEER);
     assert_non_null(strstr(ls_error_message(), "ls_comm_barrier #1: rank 1 (process "));
     assert_non_null(strstr(ls_error_message(), ") left without making this call"));
+    assert_int_equal(ls_run_threads(MANY, disagree_among_many, NULL), LS_OK);
     assert_int_equal(ls_run_threads(0, note_rank, ranks), LS_ERR_ARGUMENT);
     assert_int_equal(ls_run_threads(-2, note_rank, ranks), LS_ERR_ARGUMENT);
     assert_int_equal(ls_run_threads(2, NULL, NULL), LS_ERR_ARGUMENT);

@@ -190,6 +190,8 @@ static ls_status fail_late(ls_shm *shm) {
         if (!came(shm, rank)) {
             if (length < sizeof ranks - 24) {
                 length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%d", late == 0 ? "" : ", ", rank);
+            } else if (ranks[length - 1] != '.') {
+                length += (size_t)snprintf(ranks + length, sizeof ranks - length, ", ...");
             }
             late++;
         }
