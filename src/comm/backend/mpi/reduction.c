@@ -159,16 +159,22 @@ static const unsigned char *reduce_chunk(ls_mpi *mpi, size_t number, ls_piece pi
     return result;
 }
 
-static ls_status exchange_results(ls_mpi *mpi, size_t number, const unsigned char *result, size_t bytes) {
+static ls_status take_results(ls_mpi *mpi, size_t number) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        const ls_piece piece = chunk_of(mpi, rank, number);
+        if (rank != mpi->rank && piece.count != 0) {
+            unsigned char *to = (unsigned char *)mpi->call.receive + piece.at * mpi->call.width;
+            LS_TRY(ls_mpi_take(mpi, rank, LS_MPI_RESULTS, to, piece.count * mpi->call.width, &mpi->open));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status give_results(ls_mpi *mpi, const unsigned char *result, size_t bytes) {
     for (int i = 1; i < mpi->size; i++) {
         const int rank = (mpi->rank + i) % mpi->size;
         if (wants_results(mpi, rank)) {
             LS_TRY(ls_mpi_give(mpi, rank, LS_MPI_RESULTS, result, bytes, &mpi->open));
-        }
-        const ls_piece piece = chunk_of(mpi, rank, number);
-        if (wants_results(mpi, mpi->rank) && piece.count != 0) {
-            unsigned char *to = (unsigned char *)mpi->call.receive + piece.at * mpi->call.width;
-            LS_TRY(ls_mpi_take(mpi, rank, LS_MPI_RESULTS, to, piece.count * mpi->call.width, &mpi->open));
         }
     }
     return LS_OK;
@@ -185,9 +191,12 @@ static ls_status step(ls_mpi *mpi, bool *finished) {
         LS_TRY(take_chunk(mpi, number + 1));
         LS_TRY(give_chunk(mpi, number + 1));
     }
+    if (mpi->plan.shares && wants_results(mpi, mpi->rank)) {
+        LS_TRY(take_results(mpi, number)); /* before this rank adds up: what comes meanwhile finds its place */
+    }
     const unsigned char *result = piece.count != 0 ? reduce_chunk(mpi, number, piece) : NULL;
     if (mpi->plan.shares) {
-        LS_TRY(exchange_results(mpi, number, result, piece.count * mpi->call.width));
+        LS_TRY(give_results(mpi, result, piece.count * mpi->call.width));
     }
     mpi->stage = mpi->plan.done < mpi->plan.chunks ? step : ls_mpi_end;
     *finished = mpi->stage == ls_mpi_end && mpi->open == 0;
