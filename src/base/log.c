@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/text.h"
+
 static _Thread_local int log_rank = -1;
 static _Atomic int log_level = -1; /* -1: not yet read from LOCKSTEP_LOG */
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -34,19 +36,9 @@ static int level_of(const char *name) {
     return -1;
 }
 
-/* The variable may hold anything, also what moves a terminal's cursor. */
 static void warn_of_unknown(const char *name) {
-    char shown[32];
-    size_t length = 0;
-    for (; name[length] != '\0' && length + 1 < sizeof shown; length++) {
-        shown[length] = name[length];
-        if (name[length] < ' ' || name[length] > '~') {
-            shown[length] = '?';
-        }
-    }
-    shown[length] = '\0';
-    ls_log_write(LS_LOG_WARNING, "LOCKSTEP_LOG: there is no level '%s', only %s, %s, %s, %s and %s: it stays at %s",
-                 shown, level_names[0], level_names[1], level_names[2], level_names[3], level_names[4],
+    ls_log_write(LS_LOG_WARNING, "LOCKSTEP_LOG: there is no level '%.31s', only %s, %s, %s, %s and %s: it stays at %s",
+                 name, level_names[0], level_names[1], level_names[2], level_names[3], level_names[4],
                  level_names[LS_LOG_WARNING]);
 }
 
@@ -97,6 +89,7 @@ void ls_log_write(ls_log_level level, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    ls_text_make_printable(line);
     pthread_mutex_lock(&sink_lock);
     (sink != NULL ? sink : write_to_stderr)(level, log_rank, line, sink_user);
     pthread_mutex_unlock(&sink_lock);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static _Thread_local ls_status last_status;
 static _Thread_local char last_message[LS_ERROR_CAPACITY];
 _Thread_local uint32_t ls_error_count;
@@ -58,6 +60,7 @@ void ls_error_restore(ls_status status, const char *message) {
     ls_error_count++;
     if (message != last_message) {
         snprintf(last_message, sizeof last_message, "%s", message);
+        ls_text_make_printable(last_message);
     }
 }
 

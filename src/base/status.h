@@ -5,6 +5,7 @@
  *     return ls_fail_null(LS_ERR_ARGUMENT, "ls_foo: width is %d, must be positive", width); in functions of pointers
  *
  * A message is one sentence: the call, what is wrong with the values that are, and what to do where that is not plain.
+ * Whatever it quotes becomes printable (base/text.h).
  */
 #ifndef LS_BASE_STATUS_H
 #define LS_BASE_STATUS_H

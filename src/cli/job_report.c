@@ -94,7 +94,10 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
     size_t size = 0;
     const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
     if (size > 0 && out_of_sight) {
-        ls_outlet_say(error, "lockstep: the last lines of rank %d were:\n%.*s", rank->rank, (int)size, tail);
+        ls_outlet_say(error, "lockstep: the last lines of rank %d were:", rank->rank);
+        ls_outlet_put(error, tail, size); /* the program's own: unchanged */
+        ls_outlet_put(error, "\n", 1);
+        ls_outlet_flush(error);
     }
 }
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 typedef struct word_rule {
     const char *name;
     int numbers;
@@ -85,8 +87,7 @@ ls_status ls_node_message_read(const uint8_t *body, size_t size, ls_node_message
     if (text >= LS_NODE_TEXT || (text > 0 && !rule->text) || strlen(at) != text) {
         return ls_fail(LS_ERR_FORMAT, "a launcher's \"%s\" has a text that is too long or unexpected", rule->name);
     }
-    for (size_t i = 0; i < text; i++) {
-        message->text[i] = (unsigned char)at[i] < 0x20 || at[i] == 0x7f ? '?' : at[i];
-    }
+    memcpy(message->text, at, text);
+    ls_text_make_printable(message->text);
     return LS_OK;
 }

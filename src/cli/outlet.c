@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 static void write_out(ls_outlet *outlet, const char *data, size_t size) {
     while (size > 0 && outlet->failure == 0) {
         if (!outlet->wait(outlet->fd, outlet->user)) {
@@ -55,6 +57,7 @@ void ls_outlet_say(ls_outlet *outlet, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    ls_text_make_printable(line);
     ls_outlet_end_line(outlet, NULL);
     ls_outlet_put(outlet, line, strlen(line));
     ls_outlet_put(outlet, "\n", 1);

@@ -30,7 +30,8 @@ void ls_outlet_flush(ls_outlet *outlet);
 /* Ends a line that has no end yet and is not `owner`'s. */
 void ls_outlet_end_line(ls_outlet *outlet, const void *owner);
 
-/* A line of the launcher's own, in printf's format, without its newline, of at most LS_OUTLET_LINE bytes. */
+/* A line of the launcher's own, in printf's format, without its newline, of at most LS_OUTLET_LINE bytes; it becomes
+ * printable (base/text.h). */
 void ls_outlet_say(ls_outlet *outlet, const char *format, ...) LS_PRINTF(2, 3);
 
 #endif

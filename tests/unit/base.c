@@ -22,6 +22,49 @@ static void test_error_message_quotes_its_cause(void **state) {
     assert_int_equal(strlen(ls_error_message()), LS_ERROR_CAPACITY - 1);
 }
 
+static void keep_line(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    snprintf(user, 256, "%s", line);
+}
+
+/* Escape sequences, newlines and the like of whoever wrote a text are not to reach a terminal. */
+static void test_messages_are_printable(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *shown;
+    } rows[] = {
+        {"plain text ~", "plain text ~"},
+        {"", ""},
+        {"\033[2J\033]0;title\a\b\r\nlockstep: fine\t\177", "?[2J?]0;title????lockstep: fine??"},
+        {"Gr\xc3\xbc\xc3\x9f"
+         "e \xe2\x82\xac \xf0\x9f\x98\x80",
+         "Gr\xc3\xbc\xc3\x9f"
+         "e \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"\x9b"
+         "31m \xc2\x9b"
+         "31m \xc2\x80\xc2\x9f\xc2\xa0",
+         "?31m ?31m ??\xc2\xa0"},                                  /* CSI in one byte and two */
+        {"\xc0\x9b \xe0\x82\x9b \xf0\x80\x82\x9b", "?? ??? ????"}, /* longer than need be */
+        {"\xed\xa0\x80 \xf4\x90\x80\x80 \xff\xfe", "??? ???? ??"}, /* no characters */
+        {"a\xe2\x80\xae"
+         "b\xe2\x80\xa8"
+         "c\xe2\x81\xa6"
+         "d",
+         "a?b?c?d"}, /* right to left, line separator */
+        {"cut \xe2\x82", "cut ??"},
+    };
+    char line[256];
+    ls_log_set_sink(keep_line, line);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        (void)ls_fail(LS_ERR_IO, "%s", rows[i].text);
+        assert_string_equal(ls_error_message(), rows[i].shown);
+        ls_log_write(LS_LOG_ERROR, "%s", rows[i].text);
+        assert_string_equal(line, rows[i].shown);
+    }
+    ls_log_set_sink(NULL, NULL);
+}
+
 static void test_status_names(void **state) {
     (void)state;
     assert_string_equal(ls_status_name(LS_OK), "LS_OK");
@@ -163,6 +206,7 @@ static void test_streams_advance_and_restore(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_message_quotes_its_cause),
+        cmocka_unit_test(test_messages_are_printable),
         cmocka_unit_test(test_status_names),
         cmocka_unit_test(test_log_levels_and_rank),
         cmocka_unit_test(test_memory_goes_through_the_hooks),

@@ -329,12 +329,46 @@ static void test_foolish_server(void **state) {
     close(listener);
 }
 
+/* Whoever listens there may say anything: its words reach no terminal as they are. */
+static const char *rude_server(int listener, const void *key) {
+    static const char words[] = "\033]0;owned\a\033[2Jall is well\n\xc2\x9b"
+                                "1A";
+    uint8_t bytes[ROOM];
+    ls_hello own = {.keyed = true};
+    (void)key;
+    (void)poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, -1);
+    const int fd = accept(listener, NULL, NULL);
+    LS_MUST(fd >= 0);
+    ls_hello_encode(&own, false, bytes);
+    LS_MUST(ls_socket_send(fd, bytes, LS_SERVER_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
+    LS_MUST(ls_socket_receive(fd, bytes, LS_CLIENT_HELLO_SIZE, ls_deadline_after(20)) == LS_OK);
+    const ls_store_reply reply = {.status = LS_ERR_DENIED, .value = {words, sizeof words - 1}};
+    ls_reply_encode(&reply, bytes);
+    LS_MUST(ls_socket_send(fd, bytes, ls_reply_size(&reply), ls_deadline_after(20)) == LS_OK);
+    close(fd);
+    return NULL;
+}
+
+static void test_rude_server(void **state) {
+    (void)state;
+    int listener;
+    char url[64];
+    const ls_address any = {.host = "127.0.0.1"};
+    assert_int_equal(ls_socket_listen(&any, true, &listener), LS_OK);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ls_socket_port(listener));
+    const pid_t server = process_start(rude_server, listener, NULL);
+    assert_null(ls_store_open(url, &(ls_store_options){.timeout = 20, .key = "key"}));
+    assert_true(failed_with(LS_ERR_DENIED, "?]0;owned??[2Jall is well??1A"));
+    assert_int_equal(process_wait(server), 0);
+    close(listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_messages),        cmocka_unit_test(test_damaged_messages),
         cmocka_unit_test(test_damaged_replies),       cmocka_unit_test(test_damaged_hellos),
         cmocka_unit_test(test_damaged_announcements), cmocka_unit_test(test_live_server),
-        cmocka_unit_test(test_foolish_server),
+        cmocka_unit_test(test_foolish_server),        cmocka_unit_test(test_rude_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

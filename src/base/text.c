@@ -1,0 +1,48 @@
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Reads one character of UTF-8 (RFC 3629) and returns its length; 0: there is none. Stops at the NUL. */
+static size_t read_character(const unsigned char *text, uint32_t *character) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* shorter ones have no business being so long */
+    const size_t length = text[0] < 0x80             ? 1
+                          : (text[0] & 0xe0) == 0xc0 ? 2
+                          : (text[0] & 0xf0) == 0xe0 ? 3
+                          : (text[0] & 0xf8) == 0xf0 ? 4
+                                                     : 0;
+    *character = length > 1 ? text[0] & (0xffU >> (length + 1)) : text[0];
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+        *character = *character << 6 | (text[i] & 0x3fU);
+    }
+    return length > 0 && *character >= least[length] && *character <= 0x10ffff &&
+                   (*character < 0xd800 || *character > 0xdfff)
+               ? length
+               : 0;
+}
+
+static bool is_printable(uint32_t character) {
+    return character >= 0x20 && !(character >= 0x7f && character <= 0x9f) &&
+           !(character >= 0x2028 && character <= 0x202e) && !(character >= 0x2066 && character <= 0x2069);
+}
+
+void ls_text_make_printable(char *text) {
+    char *end = text;
+    while (*text != '\0') {
+        uint32_t character;
+        const size_t length = read_character((const unsigned char *)text, &character);
+        if (length > 0 && is_printable(character)) {
+            memmove(end, text, length);
+            end += length;
+        } else {
+            *end++ = '?';
+        }
+        text += length > 0 ? length : 1;
+    }
+    *end = '\0';
+}

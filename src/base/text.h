@@ -1,0 +1,16 @@
+/*
+ * Text that others wrote (a peer, a file, whoever connects) and that may reach a terminal or a log. Error messages, log
+ * lines and the launcher's own lines are filtered as they are made, so their callers put foreign text into them as it
+ * is.
+ */
+#ifndef LS_BASE_TEXT_H
+#define LS_BASE_TEXT_H
+
+/*
+ * Replaces in place, each by one '?', what could steer a terminal or fake a line: control characters (newlines and
+ * escape sequences too; those of the range 0x80 to 0x9f also in UTF-8), what orders text from right to left or breaks
+ * lines in Unicode, and bytes that are not UTF-8. All else stays as it is.
+ */
+void ls_text_make_printable(char *text);
+
+#endif
