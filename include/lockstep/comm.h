@@ -260,11 +260,11 @@ LS_API ls_status ls_comm_recv(ls_comm *comm, void *buffer, size_t count, ls_dtyp
                               ls_work **work) LS_WARN_UNUSED;
 
 /**
- * Memory that every rank of the machine can reach: an all-reduce whose buffers all lie in it, at whatever place, needs
- * no copies. All ranks call it, in the same order as their other calls and with the same `size` in bytes (0 is
- * allowed); each gets its own `size` bytes, cleared and aligned to 64. It is the memory to keep gradients in. It
- * belongs to the communicator and ends with it at the latest. NULL and an error on failure, on every rank:
- * LS_ERR_MEMORY, naming the rank and the bytes, when the machine cannot reserve it.
+ * Memory that every rank of the machine can reach: an all-reduce needs no copies where all ranks send from one such
+ * block and receive into one, the same or another, at whatever place. All ranks call it, in the same order as their
+ * other calls and with the same `size` in bytes (0 is allowed); each gets its own `size` bytes, cleared and aligned
+ * to 64. It is the memory to keep gradients in. It belongs to the communicator and ends with it at the latest. NULL and
+ * an error on failure, on every rank: LS_ERR_MEMORY, naming the rank and the bytes, when the machine cannot reserve it.
  */
 LS_API void *ls_comm_alloc(ls_comm *comm, size_t size);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "tests/support/reference.h"
 #include "tests/support/steps.h"
 
@@ -124,6 +125,67 @@ static ls_status many_allocations(ls_comm *world) {
     return ls_comm_barrier(world, NULL); /* the communicator is none the worse for it */
 }
 
+/* One reduction of `count` elements from one allocation into another, at places that differ between ranks. */
+static ls_status between(ls_comm *world, unsigned char *from, unsigned char *into, size_t count, int root) {
+    const int rank = ls_comm_rank(world);
+    const reference r = {LS_F32, LS_SUM, count + (uint64_t)root};
+    const size_t bytes = count * sizeof(float);
+    float *send = (float *)(void *)(from + 4 * rank);
+    float *receive = (float *)(void *)(into + 64 + 12 * rank);
+    unsigned char *sent = malloc(bytes);
+    float *expected = malloc(bytes);
+    LS_CHECK(sent != NULL && expected != NULL);
+    reference_fill(&r, rank, count, send);
+    memcpy(sent, send, bytes);
+    memset(receive, 0x55, bytes);
+    LS_TRY(root < 0 ? ls_comm_allreduce(world, send, receive, count, LS_F32, LS_SUM, NULL)
+                    : ls_comm_reduce(world, send, receive, count, LS_F32, LS_SUM, root, NULL));
+    LS_CHECK(memcmp(sent, send, bytes) == 0);
+    if (root < 0 || rank == root) {
+        reference_reduce(&r, ls_comm_size(world), 0, count, expected);
+        LS_CHECK(memcmp(expected, receive, bytes) == 0);
+    }
+    free(sent);
+    free(expected);
+    return LS_OK;
+}
+
+/* Whether ranks of shared memory need no copies, with the sizes that they have by themselves. */
+static bool is_direct(ls_comm *world) {
+    return strcmp(ls_comm_backend(world), "shm") != 0 || ls_comm_size(world) == 1 ||
+           getenv("LOCKSTEP_SHM_ALGORITHM") != NULL || strcmp(ls_comm_way(world), "direct") == 0;
+}
+
+/* From one allocation into another, there and back; also where the ranks do not use the same ones. */
+static ls_status between_allocations(ls_comm *world) {
+    static const size_t counts[] = {400, 5000, 70001, 1 << 20};
+    const size_t most = (4U << 20) + 256;
+    unsigned char *a = ls_comm_alloc(world, most);
+    unsigned char *b = ls_comm_alloc(world, most);
+    unsigned char *given_back = ls_comm_alloc(world, most);
+    const bool odd = ls_comm_rank(world) % 2 != 0;
+    LS_CHECK(a != NULL && b != NULL && given_back != NULL);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        LS_TRY(between(world, a, b, counts[i], -1));
+        LS_CHECK(is_direct(world));
+        LS_TRY(between(world, b, a, counts[i], -1));
+        LS_CHECK(is_direct(world));
+        LS_TRY(between(world, odd ? a : b, odd ? b : a, counts[i], -1));
+        for (int root = 0; root < ls_comm_size(world); root++) {
+            LS_TRY(between(world, a, b, counts[i], root));
+        }
+    }
+    ls_comm_release(world, odd ? given_back : NULL);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) { /* what only some still have */
+        LS_TRY(between(world, a, odd ? b : given_back, counts[i], -1));
+        LS_TRY(between(world, odd ? b : given_back, a, counts[i], -1));
+    }
+    ls_comm_release(world, odd ? NULL : given_back);
+    ls_comm_release(world, b);
+    ls_comm_release(world, a);
+    return LS_OK;
+}
+
 /* ---- work ----------------------------------------------------------------------------------------------------------
  */
 
@@ -219,6 +281,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(integers_wrap_and_average(world));
     LS_TRY(cleared_and_aligned(world));
     LS_TRY(many_allocations(world));
+    LS_TRY(between_allocations(world));
     LS_TRY(asynchronous(world));
     return ls_comm_barrier(world, NULL);
 }

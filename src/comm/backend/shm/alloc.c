@@ -87,6 +87,34 @@ const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, s
     return NULL;
 }
 
+const ls_shm_region *ls_shm_region_of(const ls_shm *shm, uint32_t id) {
+    for (int i = 0; id != 0 && i < shm->region_count; i++) {
+        if (shm->regions[i].id == id && shm->regions[i].base != NULL) {
+            return &shm->regions[i];
+        }
+    }
+    return NULL;
+}
+
+const ls_shm_region *ls_shm_region_common(const ls_shm *shm) {
+    const uint32_t id = ls_shm_cell_of(shm, shm->rank)->region;
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (ls_shm_cell_of(shm, rank)->region != id) {
+            return NULL;
+        }
+    }
+    return ls_shm_region_of(shm, id);
+}
+
+bool ls_shm_region_any(const ls_shm *shm) {
+    for (int rank = 0; rank < shm->size; rank++) {
+        if (ls_shm_cell_of(shm, rank)->region != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Gives this rank's part back to the machine; the others no longer touch it, or never have. */
 static void give_back(const ls_shm *shm, uint64_t offset, size_t stride) {
     (void)fallocate(shm->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

@@ -7,9 +7,9 @@
  * How a buffer travels, by its size in bytes:
  *  - what fits the cells goes there (cells.c);
  *  - up to the algorithm's `whole`, each rank writes all of it to its slot and reads all slots: a step per chunk;
- *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all lie in one
- *    ls_comm_alloc (two steps), else through the slots in chunks, copying, reducing and collecting at once
- *    (a step per chunk and two more);
+ *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all send from one
+ *    ls_comm_alloc and receive into one, that or another (two steps), else through the slots in chunks, copying,
+ *    reducing and collecting at once (a step per chunk and two more);
  *  - between two cores that are far from each other each of these trips costs more than adding up, so that ordinary
  *    memory of any size goes whole, and past the caches into the slots.
  */
@@ -33,34 +33,40 @@ static bool takes_result(const ls_shm *shm) {
 /* Tells the others where this rank's buffers are, if they can be reached. */
 static void declare_region(ls_shm *shm, ls_shm_cell *cell) {
     const size_t bytes = call_bytes(shm);
-    const void *receive = takes_result(shm) ? shm->call.receive : shm->call.send;
-    const ls_shm_region *from = ls_shm_region_find(shm, shm->call.send, bytes);
-    if (from == NULL || ls_shm_region_find(shm, receive, bytes) != from) {
+    const unsigned char *send = shm->call.send;
+    const unsigned char *receive = takes_result(shm) ? shm->call.receive : send;
+    const ls_shm_region *from = ls_shm_region_find(shm, send, bytes);
+    const ls_shm_region *into = receive == send ? from : ls_shm_region_find(shm, receive, bytes);
+    if (from == NULL || into == NULL) {
         return;
     }
-    const unsigned char *own = from->base + (size_t)shm->rank * from->stride;
     cell->region = from->id;
-    cell->send = (uint64_t)((const unsigned char *)shm->call.send - own);
-    cell->receive = (uint64_t)((const unsigned char *)receive - own);
+    cell->send = (uint64_t)(send - (from->base + (size_t)shm->rank * from->stride));
+    cell->receive = (uint64_t)(receive - (into->base + (size_t)shm->rank * into->stride));
+    memcpy(cell->payload + offsetof(ls_shm_note, into), &into->id, sizeof into->id);
 }
 
-const ls_shm_region *ls_shm_region_common(const ls_shm *shm) {
-    const uint32_t id = ls_shm_cell_of(shm, shm->rank)->region;
-    for (int rank = 0; rank < shm->size; rank++) {
-        if (id == 0 || ls_shm_cell_of(shm, rank)->region != id) {
-            return NULL;
-        }
-    }
-    return ls_shm_region_find(shm, shm->call.send, call_bytes(shm));
+static uint32_t region_into(const ls_shm *shm, int rank) {
+    ls_shm_note note;
+    memcpy(&note, ls_shm_cell_of(shm, rank)->payload, sizeof note);
+    return note.into;
 }
 
-bool ls_shm_region_any(const ls_shm *shm) {
+/* The regions that all ranks reduce from and receive into, where they are the same on all of them: a rank may have
+ * given others back. */
+static bool find_regions(const ls_shm *shm, const ls_shm_region **from, const ls_shm_region **into) {
+    *from = ls_shm_region_common(shm);
+    if (*from == NULL) {
+        return false;
+    }
+    const uint32_t id = region_into(shm, shm->rank);
     for (int rank = 0; rank < shm->size; rank++) {
-        if (ls_shm_cell_of(shm, rank)->region != 0) {
-            return true;
+        if (region_into(shm, rank) != id) {
+            return false;
         }
     }
-    return false;
+    *into = ls_shm_region_of(shm, id);
+    return *into != NULL;
 }
 
 /* Elements [*first, *first + *count) are rank's share of `total`, cut at multiples of 64 bytes. */
@@ -153,7 +159,7 @@ static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
 }
 
 /* Straight between the ranks' buffers: this rank's share of all, to all or to the root. */
-static void allreduce_direct(ls_shm *shm, const ls_shm_region *region) {
+static void allreduce_direct(ls_shm *shm, const ls_shm_region *from, const ls_shm_region *into) {
     const bool to_all = shm->call.operation != LS_OP_REDUCE;
     size_t first = 0;
     size_t count = 0;
@@ -161,10 +167,10 @@ static void allreduce_direct(ls_shm *shm, const ls_shm_region *region) {
     share(shm, shm->call.count, shm->rank, &first, &count);
     for (int rank = 0; rank < shm->size; rank++) {
         const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
-        unsigned char *part = region->base + (size_t)rank * region->stride + first * shm->call.width;
-        shm->sources[rank] = part + cell->send;
+        const size_t at = first * shm->call.width;
+        shm->sources[rank] = from->base + (size_t)rank * from->stride + cell->send + at;
         if (to_all || rank == shm->call.root) {
-            shm->destinations[copies++] = part + cell->receive;
+            shm->destinations[copies++] = into->base + (size_t)rank * into->stride + cell->receive + at;
         }
     }
     reduce(shm, copies, count);
@@ -270,10 +276,11 @@ static void watch(ls_shm *shm) {
  * have not put anything into their slots yet. */
 static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     LS_TRY(ls_shm_agree(shm, &shm->call));
-    const ls_shm_region *region = ls_shm_region_common(shm);
-    if (region != NULL) {
+    const ls_shm_region *from = NULL;
+    const ls_shm_region *into = NULL;
+    if (find_regions(shm, &from, &into)) {
         shm->way = "direct";
-        allreduce_direct(shm, region);
+        allreduce_direct(shm, from, into);
         shm->stage = ls_shm_end;
     } else {
         shm->way = goes_whole(shm) ? "whole" : "chunks";

@@ -194,20 +194,11 @@ static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest)
     memcpy(cell->payload + offsetof(ls_shm_note, offset), &offset, sizeof offset);
 }
 
-static const ls_shm_region *region_of(const ls_shm *shm, uint32_t id) {
-    for (int i = 0; id != 0 && i < shm->region_count; i++) {
-        if (shm->regions[i].id == id && shm->regions[i].base != NULL) {
-            return &shm->regions[i];
-        }
-    }
-    return NULL;
-}
-
 static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     const ls_shm_cell *cell = ls_shm_cell_of(shm, from);
     const uint64_t at = told_by(shm, from).at;
     const size_t bytes = piece.count * shm->call.width;
-    const ls_shm_region *region = region_of(shm, cell->region);
+    const ls_shm_region *region = ls_shm_region_of(shm, cell->region);
     if (region == NULL) {
         return ls_shm_pull(shm, &shm->call, from, target_of(shm, piece), cell->send + at, bytes);
     }

@@ -84,7 +84,8 @@ typedef struct ls_shm_region {
 
 /* The payload of the first cell of a call that does not go in cells begins with this. */
 typedef struct ls_shm_note {
-    uint64_t far;    /* lines of the latest slots this rank looked at were slow to come */
+    uint32_t far;    /* lines of the latest slots this rank looked at were slow to come */
+    uint32_t into;   /* of a reduction: the region of the buffer that is received into, where the cell has a region */
     uint64_t offset; /* of a move: where its buffer begins, in the rank's part of the cell's region */
 } ls_shm_note;
 
@@ -436,7 +437,11 @@ void ls_shm_free_lent(ls_shm_control *world);
 /* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);
 
-/* The region in which all ranks' buffers of this call lie; NULL: there is none. And whether any rank's do in any. */
+/* The region that has this id on all ranks; NULL: it is 0, or this rank has given that region back. */
+const ls_shm_region *ls_shm_region_of(const ls_shm *shm, uint32_t id);
+
+/* The region in which all ranks' cells say that their buffers lie; NULL: there is none. And whether any rank's do in
+ * any. */
 const ls_shm_region *ls_shm_region_common(const ls_shm *shm);
 bool ls_shm_region_any(const ls_shm *shm);
 
