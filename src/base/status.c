@@ -1,14 +1,31 @@
 #include "base/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
 
 static _Thread_local ls_status last_status;
-static _Thread_local char last_message[LS_ERROR_CAPACITY];
 _Thread_local uint32_t ls_error_count;
+
+/*
+ * A thread's texts, allocated with its first error. The thread-local variables of a library that dlopen opens must fit
+ * into the few hundred bytes that the C library sets aside for all such libraries, so these are not among them.
+ */
+typedef struct error_texts {
+    char last[LS_ERROR_CAPACITY];
+    char missing[LS_ERROR_CAPACITY]; /* the latest of ls_fail_missing */
+    size_t quoted;                   /* the length of what `missing` quotes */
+} error_texts;
+
+static _Thread_local error_texts *own_texts; /* NULL before the first error, or where there was no memory for them */
+
+static pthread_key_t texts_key;
+static pthread_once_t texts_key_once = PTHREAD_ONCE_INIT;
+static bool texts_key_works;
 
 static const char *const status_names[] = {
     [LS_OK] = "LS_OK",
@@ -36,9 +53,38 @@ const char *ls_status_name(ls_status status) {
     return index < sizeof status_names / sizeof *status_names ? status_names[index] : "unknown";
 }
 
-const char *ls_error_message(void) {
-    return last_message;
+/* ---- a thread's texts ----------------------------------------------------------------------------------------- */
+
+static void free_texts(void *texts) {
+    own_texts = NULL;
+    free(texts);
 }
+
+static void make_texts_key(void) {
+    texts_key_works = pthread_key_create(&texts_key, free_texts) == 0;
+}
+
+/* Not by the hooks of ls_set_allocator: it may be they that have no memory. NULL when the system has none either. */
+static error_texts *texts_of_thread(void) {
+    if (own_texts == NULL) {
+        (void)pthread_once(&texts_key_once, make_texts_key);
+        error_texts *texts = texts_key_works ? calloc(1, sizeof *texts) : NULL;
+        if (texts != NULL && pthread_setspecific(texts_key, texts) != 0) {
+            free(texts);
+            texts = NULL;
+        }
+        own_texts = texts;
+    }
+    return own_texts;
+}
+
+const char *ls_error_message(void) {
+    static const char none[LS_ERROR_CAPACITY] = "";
+    static const char lost[LS_ERROR_CAPACITY] = "out of memory, even for the text of the error";
+    return own_texts != NULL ? own_texts->last : ls_error_count == 0 ? none : lost;
+}
+
+/* ---- failing -------------------------------------------------------------------------------------------------- */
 
 ls_status ls_error_status(void) {
     return last_status;
@@ -56,17 +102,14 @@ ls_status ls_error_set(ls_status status, const char *format, ...) {
 }
 
 void ls_error_restore(ls_status status, const char *message) {
+    error_texts *texts = texts_of_thread();
     last_status = status;
     ls_error_count++;
-    if (message != last_message) {
-        snprintf(last_message, sizeof last_message, "%s", message);
-        ls_text_make_printable(last_message);
+    if (texts != NULL && message != texts->last) {
+        snprintf(texts->last, sizeof texts->last, "%s", message);
+        ls_text_make_printable(texts->last);
     }
 }
-
-/* The latest message of ls_fail_missing that quotes another, and the length of what it quotes. */
-static _Thread_local char missing[LS_ERROR_CAPACITY];
-static _Thread_local size_t quoted;
 
 ls_status ls_fail_missing(const char *format, ...) {
     char what[LS_ERROR_CAPACITY];
@@ -77,9 +120,13 @@ ls_status ls_fail_missing(const char *format, ...) {
     if (last_status == LS_OK) {
         return ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);
     }
-    quoted = strcmp(last_message, missing) == 0 ? quoted : strlen(last_message);
-    (void)ls_fail(last_status, "%.*s; %s is NULL", (int)quoted, last_message, what);
-    memcpy(missing, last_message, sizeof missing);
+    error_texts *texts = own_texts;
+    if (texts == NULL) {
+        return last_status;
+    }
+    texts->quoted = strcmp(texts->last, texts->missing) == 0 ? texts->quoted : strlen(texts->last);
+    (void)ls_fail(last_status, "%.*s; %s is NULL", (int)texts->quoted, texts->last, what);
+    memcpy(texts->missing, texts->last, sizeof texts->missing);
     return last_status;
 }
 

@@ -56,6 +56,34 @@ check "find_package configures" cmake -S "$work/project" -B "$work/project/build
 check "find_package builds C and C++" cmake --build "$work/project/build"
 check "find_package program learns on two ranks" runs_on_two "$work/project/build/first-c"
 
+# Opened while the program runs: by a program that was not linked with it, and by Python's ctypes.
+library=$(find "$work/prefix" -name liblockstep.so)
+check "a program that opens the library builds" cc -std=gnu17 "${strict[@]}" -I"$work/prefix/include" \
+    "$LS_SOURCE/tests/shell/dlopen_program.c" -ldl -pthread -o "$work/dlopen"
+says_ranks() { # LINE BACKEND COMMAND...: two ranks of the command, of which one says the line
+    local line=$1 backend=$2
+    shift 2
+    LOCKSTEP_BACKEND=$backend "$work/prefix/bin/lockstep" run -n 2 "$@" >"$work/run" 2>&1 || { cat "$work/run"; return 1; }
+    grep -q "^$line" "$work/run"
+}
+check "dlopen: alone" "$work/dlopen" "$library"
+check "dlopen: two ranks" says_ranks "2 ranks" shm "$work/dlopen" "$library"
+python=false
+if command -v python3 >/dev/null && python3 -c "import ctypes" 2>/dev/null; then
+    python=true
+    check "ctypes: alone" python3 "$LS_SOURCE/tests/shell/dlopen_program.py" "$library"
+    for backend in shm gloo; do
+        if [ $backend = shm ] || [ -e "$LS_BUILD/lib/lockstep-$backend.so" ]; then
+            check "ctypes: two ranks of $backend" says_ranks "2 ranks of $backend" $backend \
+                python3 "$LS_SOURCE/tests/shell/dlopen_program.py" "$library"
+        else
+            echo "SKIPPED ctypes: two ranks of $backend: this build has no module for it"
+        fi
+    done
+else
+    echo "SKIPPED the library opened by Python's ctypes: there is no python3 that has it"
+fi
+
 # alone HEADER SAYING FLAGS...: a public header stands alone, in both languages.
 alone() {
     local name=$1 saying=$2 language
@@ -82,6 +110,10 @@ for flavour in openmpi mpich; do
     options=()
     [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe)
     check "$flavour: it runs on two ranks" env TMPDIR="$work" timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np 2 "$work/mpi"
+    if $python; then
+        check "$flavour: ctypes on two ranks" env TMPDIR="$work" timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np 2 \
+            python3 "$LS_SOURCE/tests/shell/dlopen_program.py" "$library"
+    fi
 done
 
 echo "$passed passed, $failed failed"

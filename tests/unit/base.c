@@ -2,6 +2,10 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/float16.h"
 #include "base/log.h"
@@ -64,6 +68,58 @@ static void test_messages_are_printable(void **state) {
     }
     ls_log_set_sink(NULL, NULL);
 }
+
+static void *fail_aside(void *good) {
+    const bool fresh = ls_error_status() == LS_OK && strcmp(ls_error_message(), "") == 0;
+    (void)ls_fail(LS_ERR_FORMAT, "aside");
+    *(bool *)good = fresh && strcmp(ls_error_message(), "aside") == 0;
+    return NULL;
+}
+
+static void test_every_thread_has_its_own_message(void **state) {
+    (void)state;
+    pthread_t thread;
+    bool good = false;
+    (void)ls_fail(LS_ERR_IO, "here");
+    assert_int_equal(pthread_create(&thread, NULL, fail_aside, &good), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(good);
+    assert_string_equal(ls_error_message(), "here");
+    assert_int_equal(ls_error_status(), LS_ERR_IO);
+}
+
+#ifndef LS_SANITIZED
+/* A thread's first error, with no memory at all left for its text. */
+static void *fail_without_memory(void *unused) {
+    (void)unused;
+    if (setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_cur = 1, .rlim_max = 1}) != 0) {
+        _exit(2);
+    }
+    for (size_t size = 65536; size >= 16; size /= 2) {
+        while (malloc(size) != NULL) {
+        }
+    }
+    const ls_status status = ls_fail_memory("ls_zeros", 4096);
+    const bool missing = ls_fail_missing("ls_relu: x") == LS_ERR_MEMORY;
+    const bool said = strstr(ls_error_message(), "out of memory") != NULL;
+    _exit(status == LS_ERR_MEMORY && missing && said && ls_error_status() == LS_ERR_MEMORY ? 0 : 1);
+}
+
+static void test_an_error_without_memory_for_its_text(void **state) {
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, fail_without_memory, NULL) == 0) {
+            (void)pthread_join(thread, NULL);
+        }
+        _exit(3);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+#endif
 
 static void test_status_names(void **state) {
     (void)state;
@@ -207,6 +263,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_message_quotes_its_cause),
         cmocka_unit_test(test_messages_are_printable),
+        cmocka_unit_test(test_every_thread_has_its_own_message),
+#ifndef LS_SANITIZED
+        cmocka_unit_test(test_an_error_without_memory_for_its_text),
+#endif
         cmocka_unit_test(test_status_names),
         cmocka_unit_test(test_log_levels_and_rank),
         cmocka_unit_test(test_memory_goes_through_the_hooks),
