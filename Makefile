@@ -1,10 +1,10 @@
 # What people type. The build itself is CMake's (CMakePresets.json).
 BUILD := build
 
-.PHONY: help build demo test bench docs format lint clean
+.PHONY: help build demo test test-all bench docs format lint clean
 help:
 	@echo "make demo    install what is needed, build, train Fashion-MNIST on two processes"
-	@echo "make test    the same set-up, then every test"
+	@echo "make test    the same set-up, then the tests (minutes); make test-all adds sanitizers and long lists"
 	@echo "make bench   measure beside the peers that are installed"
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
@@ -24,6 +24,9 @@ demo: $(BUILD)/build.ninja
 
 test:
 	@scripts/test
+
+test-all: test
+	@scripts/test --more
 
 bench:
 	@scripts/install-deps --peers

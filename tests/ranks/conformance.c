@@ -1,7 +1,7 @@
 /*
  * The conformance list of every backend: each call with all sizes around the places where the way of travelling
  * changes, dtypes, reductions, alignments, kinds of memory, in place and not, roots, communicators, waiting, as work
- * and interleaved; and each call with 64 MiB. The cases are chosen so that every pair of values of any two of these
+ * and interleaved; and each call with a large buffer (6 MiB, 64 with LOCKSTEP_TEST_LONG=1). The cases are chosen so that every pair of values of any two of these
  * meets in at least one; only sizes and kinds (dtype with reduction) meet by the dtype's width. LOCKSTEP_TEST_FULL=1
  * runs every size with every kind, memory, place and mode instead (for minutes); LOCKSTEP_TEST_CASES=N about so many of
  * the cases, evenly chosen, for transports that are slow; LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so
@@ -20,7 +20,6 @@
 enum { GROUPS = 3, PENDING = 3, WIDTHS = 4, KINDS_MOST = 2 * LS_REDUCTION_COUNT };
 
 static const size_t whole_buffer = 800001; /* bytes: several rounds through the slots */
-static const size_t large_buffer = (size_t)64 << 20;
 
 /* Under a sanitizer, which makes everything slow. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -306,7 +305,16 @@ static ls_status every_product(conformance *c, step_call call) {
     return LS_OK;
 }
 
-/* 64 MiB on the larger side of the call, on all ranks of the world. */
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text == NULL ? otherwise : strtoull(text, NULL, 10);
+}
+
+static uint64_t large_mebibytes(void) {
+    return number("LOCKSTEP_TEST_LONG", 0) != 0 ? 64 : 6;
+}
+
+/* Far more than any slot holds on the larger side of the call, on all ranks of the world. */
 static ls_status large(conformance *c, step_call call) {
     const size_t size = (size_t)ls_comm_size(c->groups[WORLD]);
     const bool parts = call >= STEP_REDUCE_SCATTER && call <= STEP_ALLTOALLV;
@@ -316,7 +324,7 @@ static ls_status large(conformance *c, step_call call) {
                 .comm = c->groups[WORLD],
                 .dtype = LS_F32,
                 .reduction = LS_SUM,
-                .count = large_buffer / 4 / (parts ? size : 1),
+                .count = ((size_t)large_mebibytes() << 20) / 4 / (parts ? size : 1),
                 .root = call == STEP_RING ? 1 : (int)call % (int)size,
                 .other = ((int)call + 1) % (int)size,
                 .seed = 64 + (uint64_t)call,
@@ -341,11 +349,6 @@ static ls_status make_groups(conformance *c, ls_comm *world) {
         }
     }
     return LS_OK;
-}
-
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text == NULL ? otherwise : strtoull(text, NULL, 10);
 }
 
 /* How many cases there are: counted without running them. */
@@ -375,10 +378,10 @@ static ls_status run_list(conformance *c, bool full) {
         }
     }
     if (ls_comm_rank(c->groups[WORLD]) == 0) {
-        printf("%d ranks of %s: %llu of %llu cases (%s), %s call with 64 MiB\n", ls_comm_size(c->groups[WORLD]),
+        printf("%d ranks of %s: %llu of %llu cases (%s), %s call with %llu MiB\n", ls_comm_size(c->groups[WORLD]),
                ls_comm_backend(c->groups[WORLD]), (unsigned long long)c->run, (unsigned long long)all,
                full ? "every size with every kind, memory, place and mode" : "every pair of values",
-               is_watched ? "no" : "and each");
+               is_watched ? "no" : "and each", (unsigned long long)large_mebibytes());
     }
     return LS_OK;
 }
