@@ -3,15 +3,9 @@
 
 #include "cli/node_message.c" /* the command is no library */
 
-#include "base/random.h"
+#include "tests/support/fuzz.h"
 
 enum { ROUNDS = 40000 };
-
-static uint64_t dice;
-
-static size_t throw_below(size_t bound) {
-    return (size_t)ls_random_below(3, 4, dice++, bound);
-}
 
 static const ls_node_message messages[] = {
     {.word = LS_NODE_JOIN, .numbers = {1, 2, 8}, .text = "host-1.example"},
@@ -45,38 +39,38 @@ static void test_right_messages(void **state) {
     assert_string_equal(read.text, longest.text);
 }
 
-/* Changes a few bits and the length. */
-static size_t damage(uint8_t *bytes, size_t size) {
-    for (size_t times = 1 + throw_below(3); times > 0; times--) {
-        bytes[throw_below(size)] ^= (uint8_t)(1U << throw_below(8));
+/* What became of damaged messages. */
+typedef struct tally {
+    size_t accepted, refused;
+} tally;
+
+static void damage_message(uint64_t number, void *argument) {
+    tally *counts = argument;
+    uint8_t frame[LS_NODE_FRAME];
+    ls_node_message read;
+    const size_t whole = ls_node_message_write(&messages[number % LS_NODE_WORDS], frame) - LS_FRAME_HEADER;
+    const size_t size = fuzz_mutate(frame + LS_FRAME_HEADER, whole, sizeof frame - LS_FRAME_HEADER);
+    uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer sees the first byte too far */
+    memcpy(exact, frame + LS_FRAME_HEADER, size);
+    if (ls_node_message_read(exact, size, &read) == LS_OK) {
+        char shown[LS_NODE_TEXT]; /* nothing that moves a terminal's cursor */
+        counts->accepted++;
+        assert_true(read.word < LS_NODE_WORDS);
+        memcpy(shown, read.text, sizeof shown);
+        ls_text_make_printable(shown);
+        assert_string_equal(read.text, shown);
+    } else {
+        counts->refused++;
+        assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
     }
-    return throw_below(8) == 0 ? throw_below(size + 1) : size;
+    free(exact);
 }
 
 static void test_damaged_messages(void **state) {
     (void)state;
-    size_t accepted = 0, refused = 0;
-    for (size_t i = 0; i < ROUNDS; i++) {
-        uint8_t frame[LS_NODE_FRAME];
-        ls_node_message read;
-        const size_t whole = ls_node_message_write(&messages[i % LS_NODE_WORDS], frame) - LS_FRAME_HEADER;
-        const size_t size = damage(frame + LS_FRAME_HEADER, whole);
-        uint8_t *exact = malloc(size > 0 ? size : 1); /* so that a sanitizer sees the first byte too far */
-        memcpy(exact, frame + LS_FRAME_HEADER, size);
-        if (ls_node_message_read(exact, size, &read) == LS_OK) {
-            accepted++;
-            assert_true(read.word < LS_NODE_WORDS);
-            char shown[LS_NODE_TEXT]; /* nothing that moves a terminal's cursor */
-            memcpy(shown, read.text, sizeof shown);
-            ls_text_make_printable(shown);
-            assert_string_equal(read.text, shown);
-        } else {
-            refused++;
-            assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
-        }
-        free(exact);
-    }
-    assert_true(accepted > ROUNDS / 20 && refused > ROUNDS / 20);
+    tally counts = {0};
+    const uint64_t rounds = fuzz_run("messages of launchers", ROUNDS, damage_message, &counts);
+    assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
 }
 
 int main(void) {
