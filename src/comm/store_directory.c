@@ -439,14 +439,16 @@ static ls_status find_job(directory_store *store, ls_announcement *announcement)
     }
     LS_TRY(ls_announcement_read(text, status == LS_OK ? size : 0, announcement));
     ls_announcement_folder(announcement, store->job);
-    store->folder = openat(store->parent, store->job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    store->server = store->folder >= 0 ? openat(store->folder, "server", O_RDONLY | O_CLOEXEC) : -1;
-    if (store->server >= 0 && ls_file_is_locked(store->server)) {
+    ls_status found = ls_folder_open(store->parent, store->job, &store->folder);
+    if (found == LS_OK) {
+        found = ls_folder_open_file(store->folder, "server", &store->server);
+    }
+    if (found == LS_OK && ls_file_is_locked(store->server)) {
         return LS_OK;
     }
     close_file(&store->server);
     close_file(&store->folder);
-    return ls_fail(LS_ERR_STATE, "the last job there has ended");
+    return found == LS_ERR_DENIED ? found : ls_fail(LS_ERR_STATE, "the last job there has ended");
 }
 
 /* With the lock on the whole folder held: clears away what is old, makes the job's folder, and announces it. */
@@ -470,21 +472,11 @@ static ls_status make_job(directory_store *store, const ls_key *key) {
     if (mkdirat(store->parent, store->job, 0700) != 0) {
         return ls_fail(LS_ERR_IO, "cannot make a folder in %s: %s", store->path, strerror(errno));
     }
-    store->folder = openat(store->parent, store->job, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (store->folder < 0) {
-        return ls_fail(LS_ERR_IO, "cannot open a folder in %s: %s", store->path, strerror(errno));
-    }
+    LS_TRY(ls_folder_open(store->parent, store->job, &store->folder));
     LS_TRY(ls_folder_lock(store->folder, "server", 0, &store->server));
     LS_TRY(ls_folder_write(store->parent, "current", (ls_bytes){text, LS_ANNOUNCEMENT_SIZE}, NULL));
     store->announced = true;
     return LS_OK;
-}
-
-static ls_status open_parent(directory_store *store) {
-    store->parent = open(store->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return store->parent >= 0 ? LS_OK
-                              : ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open the folder %s: %s",
-                                        store->path, strerror(errno));
 }
 
 static ls_status start_serving(directory_store *store, const ls_key *key) {
@@ -493,7 +485,7 @@ static ls_status start_serving(directory_store *store, const ls_key *key) {
     if (!store->made_path && errno != EEXIST) {
         return ls_fail(LS_ERR_IO, "cannot make the folder %s: %s", store->path, strerror(errno));
     }
-    LS_TRY(open_parent(store));
+    LS_TRY(ls_folder_open(AT_FDCWD, store->path, &store->parent));
     LS_TRY(ls_folder_lock(store->parent, PARENT_LOCK, ls_deadline_after(store->base.timeout), &lock));
     store->serving = true;
     const ls_status status = make_job(store, key);
@@ -508,7 +500,7 @@ static ls_status find_server(directory_store *store, const ls_key *key) {
     ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         ls_announcement announcement;
-        ls_status status = store->parent >= 0 ? LS_OK : open_parent(store);
+        ls_status status = store->parent >= 0 ? LS_OK : ls_folder_open(AT_FDCWD, store->path, &store->parent);
         if (status == LS_OK) {
             status = find_job(store, &announcement);
         }

@@ -15,18 +15,76 @@ static bool try_lock(int file) {
     return fcntl(file, F_OFD_SETLK, &lock) == 0;
 }
 
+/* Whoever can write to a folder of the store decides what the ranks read in it. */
+static ls_status check_folder(int folder, const char *path) {
+    struct stat about;
+    if (fstat(folder, &about) != 0) {
+        return ls_fail(LS_ERR_IO, "cannot look at the folder %s: %s", path, strerror(errno));
+    }
+    if (about.st_uid != geteuid()) {
+        return ls_fail(
+            LS_ERR_DENIED,
+            "the folder %s belongs to user %ld and this process to user %ld: name one of your own, such as a "
+            "new one, which rank 0 makes",
+            path, (long)about.st_uid, (long)geteuid());
+    }
+    if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        return ls_fail(
+            LS_ERR_DENIED,
+            "others may write to the folder %s: chmod go-w %s, or name a new folder in it, which rank 0 makes", path,
+            path);
+    }
+    return LS_OK;
+}
+
+ls_status ls_folder_open(int parent, const char *path, int *folder) {
+    const int follow = parent == AT_FDCWD ? 0 : O_NOFOLLOW; /* a path is the user's word, a name in it is not */
+    const int opened = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
+    if (opened < 0) {
+        return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open the folder %s: %s", path,
+                       strerror(errno));
+    }
+    const ls_status status = check_folder(opened, path);
+    if (status != LS_OK) {
+        close(opened);
+        return status;
+    }
+    *folder = opened;
+    return LS_OK;
+}
+
+/* Opens a file of the folder, which must be a plain one: links lead elsewhere, and opening a FIFO may wait for ever. */
+static ls_status open_file(int folder, const char *name, int flags, int *file) {
+    struct stat about;
+    const int opened = openat(folder, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (opened < 0 && errno != ELOOP) {
+        return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open %s in the store's folder: %s", name,
+                       strerror(errno));
+    }
+    if (opened < 0 || fstat(opened, &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != geteuid()) {
+        if (opened >= 0) {
+            close(opened);
+        }
+        return ls_fail(LS_ERR_DENIED, "%s in the store's folder is no plain file of this user's", name);
+    }
+    *file = opened;
+    return LS_OK;
+}
+
 /* Whether the name still leads to the open file: the one who held the lock before may have removed it. */
 static bool is_still_there(int folder, const char *name, int file) {
     struct stat opened, named;
-    return fstat(file, &opened) == 0 && fstatat(folder, name, &named, 0) == 0 && opened.st_ino == named.st_ino;
+    return fstat(file, &opened) == 0 && fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int *locked) {
     const ls_deadline begin = ls_clock_ns();
     for (;;) {
-        const int file = openat(folder, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (file < 0) {
-            return ls_fail(LS_ERR_IO, "cannot open %s in the store's folder: %s", name, strerror(errno));
+        int file;
+        const ls_status opened = open_file(folder, name, O_RDWR | O_CREAT, &file);
+        if (opened != LS_OK) {
+            return opened;
         }
         const bool got = try_lock(file);
         const int error = errno;
@@ -45,14 +103,18 @@ ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int
     }
 }
 
+ls_status ls_folder_open_file(int folder, const char *name, int *file) {
+    return open_file(folder, name, O_RDONLY, file);
+}
+
 bool ls_file_is_locked(int file) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 bool ls_folder_is_locked(int folder, const char *name) {
-    const int file = openat(folder, name, O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
+    int file;
+    if (ls_folder_open_file(folder, name, &file) != LS_OK) {
         return false;
     }
     const bool locked = ls_file_is_locked(file);
@@ -61,7 +123,8 @@ bool ls_folder_is_locked(int folder, const char *name) {
 }
 
 bool ls_folder_has(int folder, const char *name) {
-    return faccessat(folder, name, F_OK, 0) == 0;
+    struct stat about;
+    return fstatat(folder, name, &about, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 static ls_status read_all(int file, const char *name, void *bytes, size_t capacity, size_t *size) {
@@ -86,11 +149,8 @@ static ls_status read_all(int file, const char *name, void *bytes, size_t capaci
 }
 
 ls_status ls_folder_read(int folder, const char *name, void *bytes, size_t capacity, size_t *size) {
-    const int file = openat(folder, name, O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-        return ls_fail(errno == ENOENT ? LS_ERR_STATE : LS_ERR_IO, "cannot open %s in the store's folder: %s", name,
-                       strerror(errno));
-    }
+    int file;
+    LS_TRY(ls_folder_open_file(folder, name, &file));
     const ls_status status = read_all(file, name, bytes, capacity, size);
     close(file);
     return status;

@@ -9,6 +9,16 @@
 #include "comm/store_message.h"
 
 /*
+ * Opens a folder that nobody but this process's user can write to: LS_ERR_DENIED for others, LS_ERR_STATE when it does
+ * not exist. `parent` is an open folder, in which the name may be no link, or AT_FDCWD.
+ */
+ls_status ls_folder_open(int parent, const char *path, int *folder);
+
+/* Opens a file of the folder for reading: here and below, a plain one of this user's, else LS_ERR_DENIED. LS_ERR_STATE
+ * when it does not exist. */
+ls_status ls_folder_open_file(int folder, const char *name, int *file);
+
+/*
  * Opens (and makes) a file of the folder and locks it. LS_ERR_TIMEOUT when another one holds the lock until the
  * deadline, which may have passed already: one attempt is always made.
  */

@@ -1,0 +1,189 @@
+/* Whom the store in a folder trusts: folders that only its user can write to, and plain files in them. */
+#include "tests/support/unit.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/store.h"
+#include "comm/store_announcement.h"
+#include "tests/support/files.h"
+#include "tests/support/processes.h"
+
+#define KEY "a key that only this user knows"
+
+enum { NOBODY = 65534 };
+
+/* What each rank of a world of `size` is to be told. */
+typedef struct refusal {
+    char url[400];
+    int size;
+    ls_status status;
+    const char *says;
+} refusal;
+
+static const char *be_refused(int rank, const void *what) {
+    const refusal *r = what;
+    process_kill_self_in(30000); /* a call that hangs is to fail here, not at the end of the test's time */
+    LS_MUST(ls_init(&(ls_init_options){
+                .init = r->url, .world_size = r->size, .rank = rank, .timeout = 0.5, .key = KEY}) == NULL);
+    LS_MUST(failed_with(r->status, r->says));
+    return NULL;
+}
+
+/* Every rank of 2 and of 3. Where rank 0 fails, the others may find what it is, or that nobody serves. */
+static void all_are_refused(const char *path, const char *says) {
+    for (int size = 2; size <= 3; size++) {
+        refusal r = {.size = size, .status = LS_ERR_DENIED, .says = says};
+        snprintf(r.url, sizeof r.url, "file://%s", path);
+        processes_run(size, be_refused, &r, 0);
+    }
+}
+
+static const char *meets(int rank, const void *what) {
+    const refusal *r = what;
+    ls_comm *world =
+        ls_init(&(ls_init_options){.init = r->url, .world_size = r->size, .rank = rank, .timeout = 60, .key = KEY});
+    LS_MUST(world != NULL);
+    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
+    LS_MUST(ls_finalize() == LS_OK);
+    return NULL;
+}
+
+static void all_meet(const char *path) {
+    for (int size = 2; size <= 3; size++) {
+        refusal r = {.size = size};
+        snprintf(r.url, sizeof r.url, "file://%s", path);
+        processes_run(size, meets, &r, 0);
+    }
+}
+
+static void make_folder(const char *path, mode_t mode) {
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(chmod(path, mode), 0); /* whatever the umask is */
+}
+
+static void folders_that_others_can_write_to(void **state) {
+    (void)state;
+    static const mode_t modes[] = {0777, 01777, 0770, 0702};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "open%zu", i);
+        const char *path = test_path(name);
+        make_folder(path, modes[i]);
+        all_are_refused(path, "chmod go-w");
+        assert_int_equal(rmdir(path), 0); /* and nothing was put there */
+    }
+    const char *within = test_path("sticky/meet"); /* the remedy that the sentence names */
+    make_folder(test_path("sticky"), 01777);
+    all_meet(within);
+}
+
+static void folders_that_others_can_read(void **state) {
+    (void)state;
+    const char *path = test_path("readable");
+    const char *link = test_path("link");
+    make_folder(path, 0755);
+    all_meet(path);
+    assert_int_equal(symlink(path, link), 0); /* the user's own word for it */
+    all_meet(link);
+}
+
+static void folders_of_others(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        skip(); /* only root can give a folder away */
+    }
+    const char *path = test_path("stranger");
+    make_folder(path, 0755);
+    assert_int_equal(chown(path, NOBODY, NOBODY), 0);
+    all_are_refused(path, "belongs to user 65534");
+}
+
+/* A job's folder as a server has announced it, with its key; only the server is missing. */
+static void announce(const char *path, char folder[400]) {
+    ls_key key;
+    ls_announcement announcement;
+    char text[LS_ANNOUNCEMENT_SIZE + 1], name[LS_JOB_FOLDER_SIZE], current[400];
+    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
+    assert_int_equal(ls_announcement_make(&announcement, &key), LS_OK);
+    ls_announcement_write(&announcement, text);
+    ls_announcement_folder(&announcement, name);
+    snprintf(current, sizeof current, "%s/current", path);
+    FILE *file = fopen(current, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+    snprintf(folder, 400, "%s/%s", path, name);
+}
+
+static void links_and_pipes_for_files(void **state) {
+    (void)state;
+    char at[400];
+    const char *target = test_path("target");
+
+    const char *path = test_path("lock");
+    make_folder(path, 0700);
+    snprintf(at, sizeof at, "%s/.lockstep-lock", path);
+    assert_int_equal(symlink(target, at), 0);
+    refusal r = {.size = 2, .status = LS_ERR_DENIED, .says = "is no plain file"};
+    snprintf(r.url, sizeof r.url, "file://%s", path);
+    assert_int_equal(process_wait(process_start(be_refused, 0, &r)), 0);
+    assert_int_equal(access(target, F_OK), -1); /* it made nothing there */
+
+    path = test_path("pipe");
+    make_folder(path, 0700);
+    snprintf(at, sizeof at, "%s/current", path);
+    assert_int_equal(mkfifo(at, 0600), 0);
+    all_are_refused(path, "current in the store's folder is no plain file");
+
+    path = test_path("linked");
+    make_folder(path, 0700);
+    snprintf(at, sizeof at, "%s/current", path);
+    assert_int_equal(symlink("/etc/passwd", at), 0);
+    all_are_refused(path, "current in the store's folder is no plain file");
+
+    path = test_path("served");
+    make_folder(path, 0700);
+    announce(path, at);
+    make_folder(at, 0700);
+    strcat(at, "/server");
+    assert_int_equal(mkfifo(at, 0600), 0);
+    all_are_refused(path, "server in the store's folder is no plain file");
+
+    path = test_path("elsewhere");
+    make_folder(path, 0700);
+    announce(path, at);
+    assert_int_equal(symlink("/tmp", at), 0);
+    r = (refusal){.size = 2, .status = LS_ERR_TIMEOUT, .says = "the last job there has ended"};
+    snprintf(r.url, sizeof r.url, "file://%s", path);
+    assert_int_equal(process_wait(process_start(be_refused, 1, &r)), 0);
+}
+
+/* What a stranger did who could write there: a server of his own in the folder that the key announces. */
+static void a_job_folder_that_others_can_write_to(void **state) {
+    (void)state;
+    char at[400];
+    const char *path = test_path("planted");
+    make_folder(path, 0700);
+    announce(path, at);
+    make_folder(at, 0777);
+    strcat(at, "/server");
+    const int file = open(at, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(fcntl(file, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}), 0);
+    all_are_refused(path, "others may write to the folder job-");
+    close(file);
+}
+
+int main(void) {
+    umask(022);
+    unsetenv("LOCKSTEP_KEY");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders_that_others_can_write_to),
+        cmocka_unit_test(folders_that_others_can_read),
+        cmocka_unit_test(folders_of_others),
+        cmocka_unit_test(links_and_pipes_for_files),
+        cmocka_unit_test(a_job_folder_that_others_can_write_to),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
