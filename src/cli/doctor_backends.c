@@ -55,7 +55,7 @@ static void become_bench(const char *backend, int ranks, const char *launcher, i
     const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(nothing, STDOUT_FILENO) >= 0 &&
         dup2(complaints, STDERR_FILENO) >= 0) {
-        setenv("LOCKSTEP_TIMEOUT", "20", 1);
+        setenv("LOCKSTEP_TIMEOUT", "60", 1); /* the machine may be busy; who dies is told at once */
         setenv("LOCKSTEP_LOG", "off", 1);
         unsetenv("RANK"); /* of a job that this shell is prepared for, which is not the job of the test */
         unsetenv("WORLD_SIZE");

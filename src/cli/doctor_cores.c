@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/doctor.h"
@@ -13,11 +14,19 @@ enum { LINE = 256 };
 
 enum { START_NS = 500000, SPIN_NS = 4000000, SPIN_ROUNDS = 3, CHAINS = 6 };
 static const double ONE_CORE = 1.5; /* two that do less than this together look like one */
+static const double UNSHARED = 0.9; /* of the time that a thread wanted: with less, others used its core */
 
 typedef struct spinner {
     uint64_t start;
     uint64_t work;
+    double share; /* of the time that it wanted it was given this much */
 } spinner;
+
+static uint64_t thread_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
+}
 
 /* Independent chains of arithmetic, which fill a core: two threads of one core take it from each other. */
 static void *spin(void *argument) {
@@ -25,6 +34,7 @@ static void *spin(void *argument) {
     uint64_t chain[CHAINS] = {1, 2, 3, 4, 5, 6};
     while (ls_clock_ns() < self->start) {
     }
+    const uint64_t began = thread_ns();
     while (ls_clock_ns() < self->start + SPIN_NS) {
         for (int i = 0; i < 500; i++) {
             for (int j = 0; j < CHAINS; j++) {
@@ -35,10 +45,11 @@ static void *spin(void *argument) {
         (void)kept;
         self->work++;
     }
+    self->share = (double)(thread_ns() - began) / SPIN_NS;
     return NULL;
 }
 
-/* The work that threads on these cores do at once; 0 where they cannot be started. */
+/* The work that threads on these cores do at once; 0 where they cannot be started, or other programs are in the way. */
 static double work_on(const int *cores, int count) {
     pthread_t threads[2];
     spinner spinners[2] = {{0}};
@@ -58,11 +69,13 @@ static double work_on(const int *cores, int count) {
         started += failure == 0;
     }
     double work = 0.0;
+    bool alone = true;
     for (int i = 0; i < started; i++) {
         pthread_join(threads[i], NULL);
         work += (double)spinners[i].work;
+        alone = alone && spinners[i].share >= UNSHARED;
     }
-    return failure == 0 ? work : 0.0;
+    return failure == 0 && alone ? work : 0.0;
 }
 
 static double larger(double left, double right) {
@@ -162,19 +175,26 @@ static void find_usable(usable_cores *self) {
     }
 }
 
-static void check_pair(ls_report *report, const usable_cores *usable) {
-    const double speedup = usable->physical >= 2 ? pair_speedup(usable->pair) : 0.0;
+/* What a speedup of two cores says; 0: other programs were in the way. */
+static void report_pair(ls_report *report, const int pair[2], double speedup) {
     if (speedup == 0.0) {
-        ls_report_fact(report, "pair_speedup", json_null(), "not measured");
+        ls_report_fact(report, "pair_speedup", json_null(), "not measured: other programs are using cores %d and %d",
+                       pair[0], pair[1]);
         return;
     }
     ls_report_fact(report, "pair_speedup", json_real(speedup), "cores %d and %d together do %.2f times the work of one",
-                   usable->pair[0], usable->pair[1], speedup);
+                   pair[0], pair[1], speedup);
     if (speedup < ONE_CORE) {
-        ls_report_note(report,
-                       "cores %d and %d look like one core (hardware threads of a virtual machine may), or other "
-                       "programs are using them",
-                       usable->pair[0], usable->pair[1]);
+        ls_report_note(report, "cores %d and %d look like one core: hardware threads of a virtual machine may", pair[0],
+                       pair[1]);
+    }
+}
+
+static void check_pair(ls_report *report, const usable_cores *usable) {
+    if (usable->physical < 2) {
+        ls_report_fact(report, "pair_speedup", json_null(), "not measured: there is one core");
+    } else {
+        report_pair(report, usable->pair, pair_speedup(usable->pair));
     }
 }
 

@@ -36,7 +36,12 @@ if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
 else
     echo "SKIPPED the self-test of backend mpi: this build has no module for it (scripts/install-deps --mpi)"
 fi
-check "the cores are counted" says out "^  usable  *$(nproc): "
+allowed() { sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status; }
+one=$(allowed | grep -o '^[0-9]*')
+LS_TEST_MARK=$mark taskset -c "$one" "$lockstep" doctor >bound 2>err </dev/null
+check "the cores it may use are counted" says bound "^  usable  *1: $one\$"
+check "one core is no pair" says bound "^  pair speedup  *not measured: "
+check "and named" says out "^  usable  *[0-9]*: $(allowed)\$"
 check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
 check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{22\} [^ ]')" 0
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0

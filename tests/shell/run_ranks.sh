@@ -38,6 +38,7 @@ LOCKSTEP_LOG=WARNING launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
 check "one that there is: nothing" is "$status $(cat err)" "0 "
 
 # ---- cores ----
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT OPENBLAS_NUM_THREADS # nproc believes them
 cores=$(nproc)
 launch run -n 1 bash -c 'echo $OMP_NUM_THREADS $OPENBLAS_NUM_THREADS' </dev/null
 check "one rank has at least one thread" test "$(cut -d' ' -f1 out)" -ge 1
