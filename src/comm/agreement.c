@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "comm/pieces.h"
+#include "comm/reduce.h"
 
 ls_call_header ls_call_header_of(const ls_call *call) {
     return (ls_call_header){.operation = (uint32_t)call->operation,
@@ -13,6 +14,47 @@ ls_call_header ls_call_header_of(const ls_call *call) {
                             .layout = call->layout,
                             .agreed = ls_call_agreed(call),
                             .sequence = call->sequence};
+}
+
+static bool reduces(const ls_call_header *header) {
+    return header->operation < LS_OP_SEND && !ls_flows[header->operation].moves;
+}
+
+/* Bytes of an element; 0 where dtype, reduction and operation do not fit each other. */
+static size_t width_of(const ls_call_header *header) {
+    if (header->dtype < 0 || header->dtype >= LS_DTYPE_COUNT || header->reduction < 0 ||
+        header->reduction >= LS_REDUCTION_COUNT) {
+        return 0;
+    }
+    return reduces(header) ? ls_reduce_width((ls_dtype)header->dtype, (ls_reduction)header->reduction)
+                           : ls_dtype_size((ls_dtype)header->dtype);
+}
+
+bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) {
+    uint64_t bytes = 0;
+    if (header->operation >= LS_OP_COUNT) {
+        snprintf(why, LS_HEADER_WHY, "there is no operation %u", header->operation);
+        return false;
+    }
+    const size_t width = width_of(header);
+    if (width == 0) {
+        snprintf(why, LS_HEADER_WHY, "there is no dtype %d with reduction %d", header->dtype, header->reduction);
+        return false;
+    }
+    if (header->root < 0 || header->root >= size) {
+        snprintf(why, LS_HEADER_WHY, "there is no rank %d", header->root);
+        return false;
+    }
+    if (header->operation == LS_OP_SEND && header->tag < 0) {
+        snprintf(why, LS_HEADER_WHY, "there is no tag %d", header->tag);
+        return false;
+    }
+    if (__builtin_mul_overflow(header->count, width, &bytes) || bytes != header->bytes || bytes > SIZE_MAX / 2) {
+        snprintf(why, LS_HEADER_WHY, "%llu bytes for %llu elements of %s", (unsigned long long)header->bytes,
+                 (unsigned long long)header->count, ls_dtype_name((ls_dtype)header->dtype));
+        return false;
+    }
+    return true;
 }
 
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b) {

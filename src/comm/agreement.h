@@ -31,6 +31,15 @@ typedef struct ls_call_verdict {
 /* The header of a call, without count and bytes. */
 ls_call_header ls_call_header_of(const ls_call *call);
 
+enum { LS_HEADER_WHY = 96 };
+
+/*
+ * Whether a header that came from another of `size` ranks is one: operation, dtype, reduction, root and tag exist, and
+ * the bytes are those of the elements, no more than memory can hold. Whoever reads headers asks this before anything
+ * else. Otherwise `why`, LS_HEADER_WHY bytes, says what is wrong: "4096 bytes for 16 elements of f32".
+ */
+bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why);
+
 /* Whether two ranks call the same. */
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b);
 

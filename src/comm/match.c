@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/agreement.h"
 
 static bool fits(const ls_match_header *header, const ls_call *call) {
     return header->from == call->root && header->tag == call->tag;
@@ -18,6 +19,19 @@ static ls_status fail_refused(const ls_match_header *header, const ls_call *call
     return ls_fail(LS_ERR_MISMATCH, "%s: rank %d sent %zu %s with tag %d, but this rank wants %zu %s",
                    ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), header->from, header->count,
                    ls_dtype_name(header->dtype), header->tag, call->count, ls_dtype_name(call->dtype));
+}
+
+/* What a sender says of its message must be true of any message before anything is written for it. */
+static ls_status check_header(const ls_match_header *header) {
+    const ls_call_header call = {.operation = LS_OP_SEND,
+                                 .dtype = (int32_t)header->dtype,
+                                 .tag = header->tag,
+                                 .count = header->count,
+                                 .bytes = header->bytes};
+    char why[LS_HEADER_WHY];
+    return ls_call_header_is_sound(&call, 1, why)
+               ? LS_OK
+               : ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a header that is not one: %s", header->from, why);
 }
 
 static void remove_message(ls_match *match, ls_match_message *message) {
@@ -71,6 +85,7 @@ static ls_status keep(ls_match *match, const ls_match_header *header, ls_match_t
 }
 
 ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target) {
+    LS_TRY(check_header(header));
     ls_match_receipt *receipt = find_receipt(match, header);
     if (receipt == NULL) {
         return keep(match, header, target);

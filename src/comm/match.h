@@ -60,7 +60,8 @@ typedef struct ls_match_target {
     ls_match_message *message;
 } ls_match_target;
 
-/* A message comes. Remote ones are fetched at once where a receive waits for them; then there is nothing more to do. */
+/* A message comes. LS_ERR_PEER, naming the sender, where its header is none (agreement.h). Remote ones are fetched at
+ * once where a receive waits for them; then there is nothing more to do. */
 ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target);
 
 /* Whether a receive waits for just such a message, and would be the next to take it. */

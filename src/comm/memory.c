@@ -17,6 +17,7 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
         parts[LS_RECEIVE_PLACES][rank] = (size_t)rank;
     }
     const ls_call call = {.operation = LS_OP_ALLOC,
+                          .dtype = LS_U8,
                           .count = size,
                           .width = 1,
                           .send = &own,

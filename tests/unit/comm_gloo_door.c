@@ -1,8 +1,7 @@
 /*
  * How the ranks of backend gloo get connected, against strangers who reach their ports (silent, noisy, guessing,
  * repeating what they heard, gone again), and with ranks that die or are stopped meanwhile: strangers are turned away
- * and the join goes on; a death is seen at once and silence after the timeout. With real processes on both stores. And
- * with a rank that got in and sends what nobody asked for.
+ * and the join goes on; a death is seen at once and silence after the timeout. With real processes on both stores.
  */
 #include "tests/support/unit.h"
 
@@ -18,6 +17,7 @@
 #include "comm/comm.h"
 #include "comm/store.h"
 #include "tests/support/files.h"
+#include "tests/support/gloo_peer.h"
 #include "tests/support/strangers.h"
 
 #define PATIENT 60.0 /* a timeout that no test waits for */
@@ -33,35 +33,6 @@ static bool no_gloo(void) {
 /* ---- strangers -----------------------------------------------------------------------------------------------------
  */
 
-static ls_store *open_store(const ls_forks *forks) {
-    char url[128];
-    snprintf(url, sizeof url, "file://%s", forks->folder);
-    ls_store *store = ls_store_open(url, &(ls_store_options){.timeout = PATIENT});
-    assert_non_null(store);
-    return store;
-}
-
-/* What rank 0 says of itself. */
-static ls_gloo_card read_card(ls_store *store) {
-    ls_gloo_card card;
-    size_t size = 0;
-    assert_int_equal(ls_store_get(store, "test/gloo/0", &card, sizeof card, &size), LS_OK);
-    assert_int_equal(size, sizeof card);
-    return card;
-}
-
-static int knock(const ls_gloo_card *card) {
-    const int stranger = socket(card->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(stranger, (const struct sockaddr *)&card->address, card->length), 0);
-    return stranger;
-}
-
-static ls_gloo_challenge hear(int stranger) {
-    ls_gloo_challenge challenge;
-    assert_int_equal(recv(stranger, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
-    return challenge;
-}
-
 /* More than there is room for hold their connections open, and some go away. */
 static void silent_strangers_keep_nobody_out(void **state) {
     (void)state;
@@ -71,11 +42,11 @@ static void silent_strangers_keep_nobody_out(void **state) {
     ls_forks forks;
     int strangers[STRANGERS];
     ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
-    ls_store *store = open_store(&forks);
-    const ls_gloo_card card = read_card(store);
+    ls_store *store = gloo_peer_store(&forks);
+    const ls_gloo_card card = gloo_peer_card(store);
     ls_store_close(store);
     for (int i = 0; i < STRANGERS; i++) {
-        strangers[i] = knock(&card);
+        strangers[i] = gloo_peer_connect(&card);
         if (i % 5 == 0) {
             close(strangers[i]);
         }
@@ -125,50 +96,6 @@ static void send_garbage(int stranger, uint64_t i) {
     assert_true(send(stranger, garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
 }
 
-static void tell(int stranger, const ls_gloo_answer *answer) {
-    assert_int_equal(send(stranger, answer, sizeof *answer, MSG_NOSIGNAL), sizeof *answer);
-}
-
-/* A test that is rank 1 itself: what rank 0 and it say of themselves, and the key that follows from that. */
-typedef struct visit {
-    ls_store *store;
-    ls_gloo_card card;
-    ls_key key;
-    int rank; /* the connection */
-    ls_gloo_challenge challenge;
-} visit;
-
-static visit begin_visit(const ls_forks *forks) {
-    visit v = {.store = open_store(forks)};
-    v.card = read_card(v.store);
-    ls_gloo_card own = v.card;
-    assert_int_equal(ls_auth_nonce(own.secret), LS_OK);
-    assert_int_equal(ls_store_set(v.store, "test/gloo/1", &own, sizeof own), LS_OK);
-    v.rank = knock(&v.card);
-    v.challenge = hear(v.rank);
-    ls_store_derive_key(v.store, "gloo test/ 0 1", v.card.secret, own.secret, &v.key);
-    return v;
-}
-
-static ls_gloo_answer right_answer(const visit *v) {
-    ls_gloo_answer answer = {.greeting = LS_GLOO_GREETING, .rank = 1, .size = 2};
-    ls_auth_prove(&v->key, "connects", answer.nonce, v->challenge.nonce, answer.proof);
-    return answer;
-}
-
-static void get_in(const visit *v, const ls_gloo_answer *answer) {
-    uint8_t proof[LS_PROOF_SIZE];
-    tell(v->rank, answer);
-    assert_int_equal(recv(v->rank, proof, sizeof proof, MSG_WAITALL), sizeof proof);
-    assert_true(ls_auth_check(&v->key, "listens", v->challenge.nonce, answer->nonce, proof));
-}
-
-static void end_visit(visit *v, ls_forks *forks) {
-    assert_int_equal(ls_forks_wait(forks, 0), 0);
-    ls_store_close(v->store);
-    ls_forks_end(forks);
-}
-
 /* It knows how to get in, also that what is right on one connection is wrong on another. */
 static void guesses_and_repetitions_are_turned_away(void **state) {
     (void)state;
@@ -177,77 +104,25 @@ static void guesses_and_repetitions_are_turned_away(void **state) {
     }
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, PATIENT, deserted_rank, NULL);
-    visit v = begin_visit(&forks);
-    const ls_gloo_answer right = right_answer(&v);
+    gloo_peer v = gloo_peer_begin(&forks);
+    const ls_gloo_answer right = gloo_peer_answer(&v);
     for (uint64_t i = 0; i < GARBAGE; i++) {
-        const int stranger = knock(&v.card);
-        const ls_gloo_challenge other = hear(stranger);
+        const int stranger = gloo_peer_connect(&v.card);
+        const ls_gloo_challenge other = gloo_peer_hear(stranger);
         const ls_gloo_answer forged = forge(i, &other);
         if (i % 3 == 0) {
             send_garbage(stranger, i);
         } else {
-            tell(stranger, i % 3 == 1 ? &right : &forged);
+            gloo_peer_tell(stranger, i % 3 == 1 ? &right : &forged);
         }
         assert_true(stranger_is_turned_away(stranger));
         close(stranger);
     }
-    get_in(&v, &right);
-    close(v.rank);
-    end_visit(&v, &forks);
-}
-
-/* ---- data that nobody asked for ------------------------------------------------------------------------------------
- */
-
-/* The first call of rank 1 is as it should be; then comes data that belongs to no call. */
-static const char *flooded_rank(ls_comm *world, int rank, const void *argument) {
-    (void)rank;
-    (void)argument;
-    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
-    const double start = ls_clock_seconds();
-    LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_PEER && ls_clock_seconds() - start < AT_ONCE);
-    LS_MUST(failed_with(LS_ERR_PEER, "ls_comm_barrier #2: rank 1 is gone: it sent data that nobody asked for"));
-    return NULL;
-}
-
-/* An operation on the wire: what Gloo puts before each (Op in its transport/tcp/pair.h), and one of our packets. */
-typedef struct operation {
-    struct {
-        size_t bytes, code, slot, offset, length, there;
-    } before;
-    ls_gloo_packet packet;
-} operation;
-
-static const size_t operation_bytes = offsetof(operation, packet) + LS_GLOO_HEADER;
-
-static void say(int rank, const operation *o) {
-    assert_int_equal(send(rank, o, operation_bytes, MSG_NOSIGNAL), operation_bytes);
-}
-
-/* Says what rank 0 says, which makes the first call; then it announces data for a buffer that no call has given. */
-static void data_that_nobody_asked_for(void **state) {
-    (void)state;
-    if (no_gloo()) {
-        skip();
-    }
-    static operation o;
-    ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, flooded_rank, NULL);
-    visit v = begin_visit(&forks);
-    const ls_gloo_answer right = right_answer(&v);
-    get_in(&v, &right);
-    assert_int_equal(recv(v.rank, &o, operation_bytes, MSG_WAITALL), operation_bytes);
-    assert_int_equal(o.before.bytes, operation_bytes);
-    assert_int_equal(o.packet.kind, LS_GLOO_CALL);
-    o.before.slot ^= 1; /* the other direction's */
-    say(v.rank, &o);
-    o.packet.kind = LS_GLOO_DATA;
-    o.packet.slot = LS_GLOO_PIECES;
-    o.packet.bytes = 100;
-    say(v.rank, &o);
-    say(v.rank, &o); /* whatever it is */
-    end_visit(&v, &forks);
-    close(v.rank);
+    gloo_peer_get_in(&v, &right);
+    close(v.socket);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_store_close(v.store);
+    ls_forks_end(&forks);
 }
 
 /* ---- ranks that die or are silent ----------------------------------------------------------------------------------
@@ -388,7 +263,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silent_strangers_keep_nobody_out),
         cmocka_unit_test(guesses_and_repetitions_are_turned_away),
-        cmocka_unit_test(data_that_nobody_asked_for),
         cmocka_unit_test(a_death_while_connecting_is_seen),
         cmocka_unit_test(silence_while_connecting_ends_at_the_timeout),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),

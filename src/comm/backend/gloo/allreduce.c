@@ -54,9 +54,26 @@ static ls_status end(ls_gloo *gloo, bool *finished) {
     return LS_OK;
 }
 
+/* Whether all have sent what this rank adds up: else a rank sent another count than its call says. */
+static ls_status check_counts(ls_gloo *gloo, size_t wanted) {
+    for (int rank = 0; rank < gloo->size; rank++) {
+        const uint64_t count = gloo->headers[rank]->count;
+        if (count != wanted) {
+            char name[64];
+            ls_call_describe(gloo->call.operation, gloo->call.sequence, name, sizeof name);
+            return ls_gloo_give_up(gloo,
+                                   ls_fail(LS_ERR_PEER, "%s: rank %d sent %llu elements where %zu belong", name, rank,
+                                           (unsigned long long)count, wanted),
+                                   rank);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status add_whole(ls_gloo *gloo, bool *finished) {
     const ls_piece all = {gloo->call.count, 0};
     LS_TRY(ls_gloo_agree(gloo));
+    LS_TRY(check_counts(gloo, all.count));
     add_carried(gloo, &all);
     return end(gloo, finished);
 }
@@ -124,6 +141,7 @@ static ls_status add_parts(ls_gloo *gloo, bool *finished) {
     *finished = false;
     gloo->stage = end;
     LS_TRY(ls_gloo_agree(gloo));
+    LS_TRY(check_counts(gloo, own.count));
     for (int i = 1; i < gloo->size; i++) {
         LS_TRY(give_part(gloo, (gloo->rank + i) % gloo->size, carried));
     }

@@ -1,4 +1,5 @@
 /* What is under way: runs that go out, packets and data that come in, and waiting. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -10,11 +11,11 @@
 
 enum { ONE_LOOK = 16 }; /* operations of one rank before the next has its turn */
 
-static void close_peer(ls_gloo *gloo, int peer, const char *why) {
+void ls_gloo_close_peer(ls_gloo *gloo, int peer, const char *why) {
     ls_gloo_peer *other = &gloo->peers[peer];
     other->closed = true;
     if (!other->left) {
-        strncpy(other->reason, why, sizeof other->reason - 1);
+        snprintf(other->reason, sizeof other->reason, "%s", why);
     }
 }
 
@@ -64,7 +65,7 @@ static bool send_now(ls_gloo *gloo, int peer, const ls_gloo_packet *packet, size
         return false;
     }
     if (!ls_gloo_wire_send(gloo->wire, peer, LS_GLOO_PACKETS, packet, LS_GLOO_HEADER + bytes, 0, why)) {
-        close_peer(gloo, peer, why);
+        ls_gloo_close_peer(gloo, peer, why);
         return false;
     }
     return true;
@@ -98,7 +99,7 @@ static bool send_chunk(ls_gloo *gloo, int peer, ls_gloo_run *run) {
     }
     /* There is room for it too, and it must follow. */
     if (!ls_gloo_wire_send(gloo->wire, peer, (int)run->slot, run->data + run->sent, chunk, at, why)) {
-        close_peer(gloo, peer, why);
+        ls_gloo_close_peer(gloo, peer, why);
         return false;
     }
     run->sent += chunk;
@@ -115,7 +116,7 @@ size_t ls_gloo_send_ahead(ls_gloo *gloo, int peer, ls_gloo_packet *packet, ls_gl
         return 0;
     }
     if (!ls_gloo_wire_send(gloo->wire, peer, (int)slot, data, chunk, 0, why)) {
-        close_peer(gloo, peer, why);
+        ls_gloo_close_peer(gloo, peer, why);
     }
     return chunk;
 }
@@ -258,9 +259,42 @@ static void take_farewell(ls_gloo *gloo, int peer) {
     other->reason[bytes] = '\0';
 }
 
-static ls_status take_packet(ls_gloo *gloo, int peer) {
+/* Data that a packet has with it. */
+static size_t carried_by(const ls_gloo_packet *packet) {
+    switch (packet->kind) {
+    case LS_GLOO_CALL:
+        return packet->call.bytes <= LS_GLOO_ROOM ? packet->call.bytes : 0;
+    case LS_GLOO_MESSAGE:
+        return packet->call.bytes <= LS_GLOO_CARRIED ? packet->call.bytes : 0;
+    case LS_GLOO_DATA:
+        return 0;
+    default:
+        return packet->bytes;
+    }
+}
+
+/* Whether a packet that came with so many bytes of data is one; where it is not, its connection is of no use. */
+static bool is_sound(ls_gloo *gloo, int peer, size_t data) {
+    const ls_gloo_packet *packet = gloo->peers[peer].packet;
+    char why[LS_HEADER_WHY];
+    char text[LS_HEADER_WHY + 64] = "it sent what was not expected";
+    const bool has_header = packet->kind == LS_GLOO_CALL || packet->kind == LS_GLOO_MESSAGE;
+    const bool sound = !has_header || ls_call_header_is_sound(&packet->call, gloo->size, why);
+    if (!sound) {
+        snprintf(text, sizeof text, "it sent a header that is not one: %s", why);
+    } else if (data == carried_by(packet) && (data == packet->bytes || packet->kind == LS_GLOO_DATA)) {
+        return true;
+    }
+    ls_gloo_close_peer(gloo, peer, text);
+    return false;
+}
+
+static ls_status take_packet(ls_gloo *gloo, int peer, size_t data) {
     ls_gloo_peer *other = &gloo->peers[peer];
     const ls_gloo_packet *packet = other->packet;
+    if (!is_sound(gloo, peer, data)) {
+        return LS_OK;
+    }
     if (packet->kind == LS_GLOO_WAITING) {
         other->alive_ns = gloo->awake_ns;
         return LS_OK;
@@ -276,7 +310,7 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
     case LS_GLOO_MESSAGE:
         return ls_gloo_take_message(gloo, peer);
     case LS_GLOO_DATA:
-        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS) {
+        if (packet->slot > LS_GLOO_PACKETS && packet->slot <= LS_GLOO_CONTENTS && packet->bytes <= LS_GLOO_CHUNK) {
             other->slot = (ls_gloo_slot)packet->slot;
             other->coming = packet->bytes;
             return LS_OK;
@@ -288,7 +322,7 @@ static ls_status take_packet(ls_gloo *gloo, int peer) {
     default:
         break;
     }
-    close_peer(gloo, peer, "it sent what was not expected");
+    ls_gloo_close_peer(gloo, peer, "it sent what was not expected");
     return LS_OK;
 }
 
@@ -313,6 +347,19 @@ static bool has_place(const ls_gloo *gloo, const ls_gloo_peer *other) {
            other->came[LS_GLOO_PARTS] + other->coming <= gloo->reduced + LS_GLOO_WINDOW;
 }
 
+/* What the rank sends next. */
+static ls_gloo_operation expected_of(const ls_gloo_peer *other) {
+    const size_t came = other->came[other->slot];
+    const size_t at = other->slot == LS_GLOO_PARTS ? came % LS_GLOO_WINDOW : came;
+    if (other->coming == 0) {
+        return (ls_gloo_operation){.slot = LS_GLOO_PACKETS, .least = LS_GLOO_HEADER, .most = sizeof(ls_gloo_packet)};
+    }
+    return (ls_gloo_operation){.slot = (int)other->slot,
+                               .at = at,
+                               .least = other->coming,
+                               .most = least(other->coming, other->wanted[other->slot] - at)};
+}
+
 ls_status ls_gloo_pull(ls_gloo *gloo, int peer, bool *moved) {
     ls_gloo_peer *other = &gloo->peers[peer];
     for (int i = 0; i < ONE_LOOK && !other->closed && !other->held; i++) {
@@ -326,12 +373,13 @@ ls_status ls_gloo_pull(ls_gloo *gloo, int peer, bool *moved) {
             return LS_OK;
         }
         *moved = true;
-        const int slot = other->coming != 0 ? (int)other->slot : (int)LS_GLOO_PACKETS;
-        if (there < 0 || !ls_gloo_wire_take(gloo->wire, peer, slot, why)) {
-            close_peer(gloo, peer, why);
+        size_t bytes = 0;
+        const ls_gloo_operation expected = expected_of(other);
+        if (there < 0 || !ls_gloo_wire_take(gloo->wire, peer, &expected, &bytes, why)) {
+            ls_gloo_close_peer(gloo, peer, why);
             return LS_OK;
         }
-        LS_TRY(other->coming != 0 ? take_data(gloo, peer) : take_packet(gloo, peer));
+        LS_TRY(other->coming != 0 ? take_data(gloo, peer) : take_packet(gloo, peer, bytes - LS_GLOO_HEADER));
     }
     return LS_OK;
 }

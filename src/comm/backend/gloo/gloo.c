@@ -172,6 +172,9 @@ static ls_gloo *make(const ls_join *join) {
     gloo->peers = ls_allocate_zeroed(size, sizeof *gloo->peers);
     gloo->sockets = ls_allocate_zeroed(size, sizeof *gloo->sockets);
     gloo->outgoing = ls_allocate_aligned(sizeof *gloo->outgoing, 64);
+    if (gloo->outgoing != NULL) { /* each packet fills in what it needs of its header, and sends all of that */
+        memset((void *)gloo->outgoing, 0, LS_GLOO_HEADER);
+    }
     gloo->sources = ls_allocate_zeroed(size, sizeof *gloo->sources);
     gloo->headers = ls_allocate_zeroed(size, sizeof *gloo->headers);
     gloo->cards = ls_allocate_zeroed(size, sizeof *gloo->cards);

@@ -37,6 +37,18 @@ namespace {
 
 constexpr int send_buffer = 4 << 20; /* as far as the system allows */
 constexpr long tick_ns = 50000;
+/* What comes before the data of each operation: tcp::Op::preamble, whose header not every package of Gloo can compile.
+ */
+struct Preamble {
+    size_t nbytes; /* of the operation, this included */
+    size_t opcode;
+    size_t slot;
+    size_t offset; /* in the sender's buffer */
+    size_t length;
+    size_t roffset; /* in the receiver's */
+};
+constexpr size_t opcode_send_buffer = 0;
+
 constexpr int attempts = 5; /* to connect inside the process, where a stranger may come between */
 
 /*
@@ -48,6 +60,8 @@ struct Connection {
     int socket = -1;
     bool lower = false; /* this rank is */
     GlooBuffer aims[LS_GLOO_SLOTS];
+    Preamble next{};   /* of the next operation: */
+    size_t peeked = 0; /* bytes that are here */
 
     int slot_here(int slot) const {
         return 2 * slot + (lower ? 0 : 1);
@@ -372,12 +386,18 @@ bool ls_gloo_wire_send(ls_gloo_wire *wire, int peer, int slot, const void *data,
     }
 }
 
-int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why) {
-    char byte = 0;
+/* Looks at the preamble of the next operation without taking it: what recv says. */
+static ssize_t peek_preamble(Connection &connection, int flags) {
     ssize_t got = 0;
     do {
-        got = recv(ls_gloo_wire_socket(wire, peer), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        got = recv(connection.socket, &connection.next, sizeof connection.next, MSG_PEEK | flags);
     } while (got < 0 && errno == EINTR);
+    connection.peeked = got > 0 ? static_cast<size_t>(got) : 0;
+    return got;
+}
+
+int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why) {
+    const ssize_t got = peek_preamble(wire->connections[static_cast<size_t>(peer)], MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
         return 0;
     }
@@ -387,12 +407,31 @@ int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why) {
     return got > 0 ? 1 : -1;
 }
 
-bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, int slot, char *why) {
-    const GlooBuffer &aim = wire->connections[static_cast<size_t>(peer)].aims[slot];
+/* Whether the operation that comes is the one that is expected, with all that Gloo will believe of it. */
+static bool is_expected(const Preamble &next, const Connection &connection, const ls_gloo_operation &expected) {
+    return next.opcode == opcode_send_buffer && next.slot == static_cast<size_t>(connection.slot_here(expected.slot)) &&
+           next.roffset == expected.at && next.length >= expected.least && next.length <= expected.most &&
+           next.nbytes == sizeof next + next.length;
+}
+
+bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, const ls_gloo_operation *expected, size_t *bytes, char *why) {
+    Connection &connection = wire->connections[static_cast<size_t>(peer)];
+    const GlooBuffer &aim = connection.aims[expected->slot];
     if (!aim) {
         keep(why, "it sent data that nobody asked for");
         return false;
     }
+    if (connection.peeked < sizeof connection.next &&
+        peek_preamble(connection, MSG_WAITALL) != static_cast<ssize_t>(sizeof connection.next)) {
+        keep(why, "its connection broke in the middle of a message");
+        return false;
+    }
+    if (!is_expected(connection.next, connection, *expected)) {
+        keep(why, "it sent an operation that is none, or not the one that was expected");
+        return false;
+    }
+    *bytes = connection.next.length;
+    connection.peeked = 0;
     try {
         aim->waitRecv();
         return true;

@@ -45,8 +45,19 @@ bool ls_gloo_wire_send(ls_gloo_wire *wire, int peer, int slot, const void *data,
 /* Whether an operation has come, or begun to: 1, 0; -1 the connection has ended. */
 int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why);
 
-/* Takes the next operation, of `slot`, into its aim; waits for it, at most a fifth of the timeout. */
-bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, int slot, char *why);
+/* What the next operation must be: of `slot`, `least` to `most` bytes that go `at` so many bytes into its aim. */
+typedef struct ls_gloo_operation {
+    int slot;
+    size_t at;
+    size_t least;
+    size_t most;
+} ls_gloo_operation;
+
+/*
+ * Takes the next operation into its aim and says how many bytes it has; waits for it, at most a fifth of the timeout.
+ * Fails before anything is read where it is another than is expected: libgloo's own check of where data goes wraps.
+ */
+bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, const ls_gloo_operation *expected, size_t *bytes, char *why);
 
 #ifdef __cplusplus
 }
