@@ -81,9 +81,23 @@ typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target);
 LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target);
 /** The mean of ls_mse_loss. */
 LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target);
+/** The mean of ls_bce_loss: outputs are probabilities. */
+LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target);
+/** The mean of ls_bce_with_logits_loss: outputs are logits. */
+LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target);
 
-/** Metrics by name: "loss" (the criterion's, a mean over samples), "acc" (the share of samples whose largest output is
- * at the target). */
+/**
+ * Metrics by name:
+ *   - "loss": the criterion's, a mean over samples;
+ *   - "acc": the share of targets that are met. Outputs [n, classes, ...] say the class with the largest number; the
+ *     targets are class numbers [n, ...] or one-hot rows of the outputs' shape. (Where only that fits, the classes are
+ *     the last axis: [n, ..., classes].) With ls_criterion_bce it is "binary_acc", with ls_criterion_bce_with_logits
+ *     "binary_acc_logits". With any other criterion, outputs of one number a target ([n] or [n, 1]) are LS_ERR_SHAPE,
+ *     as is what fits nothing;
+ *   - "binary_acc": the share of outputs, probabilities, that are beyond 0.5 where the target is, and only there;
+ *     output and target have one shape, of which [n] and [n, 1] are the same;
+ *   - "binary_acc_logits": the same for logits, which are beyond 0.
+ */
 #define LS_METRICS(...)                                                                                                \
     (const char *const[]) {                                                                                            \
         __VA_ARGS__, (const char *)0                                                                                   \

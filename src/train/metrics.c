@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/tensor.h"
 #include "train/trial.h"
 
 static ls_status measure_loss(const ls_trial_state *state, void *user, double *sum, double *weight) {
@@ -15,28 +16,123 @@ static ls_status measure_loss(const ls_trial_state *state, void *user, double *s
     return LS_OK;
 }
 
-static ls_status measure_accuracy(const ls_trial_state *state, void *user, double *sum, double *weight) {
-    (void)user;
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
+
+static bool has_shape(const ls_tensor *tensor, ls_shape shape) {
+    const ls_shape own = ls_shape_of(tensor);
+    return own.ndim == shape.ndim && memcmp(own.size, shape.size, (size_t)own.ndim * sizeof *own.size) == 0;
+}
+
+/* [n] or [n, 1]: one number a sample. */
+static bool is_column(const ls_tensor *tensor) {
+    return ls_ndim(tensor) == 1 || (ls_ndim(tensor) == 2 && ls_size(tensor, 1) == 1);
+}
+
+/* Which answers are right where an output beyond the threshold says yes, as a target beyond one half does. */
+static ls_tensor *judge_numbers(const ls_trial_state *state, const char *metric, double threshold) {
+    ls_tensor *output = state->output;
+    ls_tensor *target = state->target;
+    const bool columns = is_column(output) && is_column(target) && ls_count(output) == ls_count(target);
+    if (!columns && !has_shape(output, ls_shape_of(target))) {
+        return ls_fail_null(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have one shape",
+                            metric, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
+    }
+    return ls_eq(ls_gt(ls_reshape(output, ls_shape_of(target)), threshold), ls_gt(ls_to(target, LS_F64), 0.5));
+}
+
+/* Whether the target has the output's shape without `axis`. */
+static bool fits_without(const ls_tensor *output, int axis, const ls_tensor *target) {
+    bool fits = ls_ndim(target) == ls_ndim(output) - 1;
+    for (int i = 0; fits && i < ls_ndim(target); i++) {
+        fits = ls_size(target, i) == ls_size(output, i < axis ? i : i + 1);
+    }
+    return fits;
+}
+
+/* Where the largest output is, and where it should be: along axis 1, as ls_cross_entropy has the classes, or the last
+ * axis where only that fits. */
+static ls_tensor *judge_classes(const ls_trial_state *state) {
+    ls_tensor *output = state->output;
+    ls_tensor *target = state->target;
+    const bool one_hot = has_shape(output, ls_shape_of(target));
+    const int last = ls_ndim(output) - 1;
+    const int axis = last < 1 || one_hot || fits_without(output, 1, target) ? 1 : last;
+    if (is_column(output) || ls_size(output, axis) == 1) {
+        return ls_fail_null(
+            LS_ERR_SHAPE,
+            "ls_trial: metric \"acc\": output %s has one number for each target, and the criterion does "
+            "not tell whether that is a probability or a logit: use ls_criterion_bce or "
+            "ls_criterion_bce_with_logits, or metric \"binary_acc\" (yes beyond 0.5) or "
+            "\"binary_acc_logits\" (yes beyond 0)",
+            LS_SHAPE_TEXT(output));
+    }
+    if (!one_hot && !fits_without(output, axis, target)) {
+        return ls_fail_null(LS_ERR_SHAPE,
+                            "ls_trial: metric \"acc\": output %s with target %s: must be [n, classes, ...] with class "
+                            "numbers [n, ...], or with one-hot targets of the same shape",
+                            LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
+    }
+    return ls_eq(ls_argmax(output, axis, false), one_hot ? ls_argmax(target, axis, false) : ls_to(target, LS_I64));
+}
+
+static ls_tensor *judge(const ls_trial_state *state) {
+    const ls_criterion criterion = state->trial->options.criterion;
+    return criterion == ls_criterion_bce               ? judge_numbers(state, "acc", 0.5)
+           : criterion == ls_criterion_bce_with_logits ? judge_numbers(state, "acc", 0.0)
+                                                       : judge_classes(state);
+}
+
+static ls_tensor *judge_probabilities(const ls_trial_state *state) {
+    return judge_numbers(state, "binary_acc", 0.5);
+}
+
+static ls_tensor *judge_logits(const ls_trial_state *state) {
+    return judge_numbers(state, "binary_acc_logits", 0.0);
+}
+
+/* The share of answers that `judged` (bool) says are right. */
+static ls_status measure_share(const ls_trial_state *state, ls_tensor *(*judged)(const ls_trial_state *state),
+                               double *sum, double *weight) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         return ls_error_status();
     }
     const bool before = ls_no_grad(true);
-    /* Targets of the outputs' shape are one-hot rows. */
-    ls_tensor *target = ls_ndim(state->target) == ls_ndim(state->output) ? ls_argmax(state->target, -1, false)
-                                                                         : ls_to(state->target, LS_I64);
-    ls_tensor *right = ls_sum(ls_to(ls_eq(ls_argmax(state->output, -1, false), target), LS_F64));
+    ls_tensor *right = judged(state);
+    ls_tensor *count = right != NULL ? ls_sum(ls_to(right, LS_F64)) : NULL;
     ls_no_grad(before);
-    if (right != NULL) {
-        *sum = ls_item(right);
-        *weight = (double)ls_count(target);
+    ls_status status = ls_error_status();
+    if (count != NULL) {
+        *sum = ls_item(count);
+        *weight = (double)ls_count(right);
+        status = LS_OK;
     }
-    return ls_scope_end(scope);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
 }
+
+static ls_status measure_accuracy(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    return measure_share(state, judge, sum, weight);
+}
+
+static ls_status measure_probabilities(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    return measure_share(state, judge_probabilities, sum, weight);
+}
+
+static ls_status measure_logits(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    return measure_share(state, judge_logits, sum, weight);
+}
+
+/* ---- metrics by name --------------------------------------------------------------------------------------------- */
 
 static const ls_metric known_metrics[] = {
     {.name = "loss", .measure = measure_loss},
     {.name = "acc", .measure = measure_accuracy},
+    {.name = "binary_acc", .measure = measure_probabilities},
+    {.name = "binary_acc_logits", .measure = measure_logits},
 };
 
 static ls_status add_metric(ls_trial *trial, const ls_metric *metric) {
@@ -63,7 +159,9 @@ static ls_status add_known_metric(ls_trial *trial, const char *name) {
         }
     }
     return ls_fail(LS_ERR_ARGUMENT,
-                   "ls_trial_new: there is no metric \"%s\"; there are \"loss\" and \"acc\", and custom_metrics", name);
+                   "ls_trial_new: there is no metric \"%s\"; there are \"loss\", \"acc\", \"binary_acc\" and "
+                   "\"binary_acc_logits\", and custom_metrics",
+                   name);
 }
 
 ls_status ls_metrics_find(ls_trial *trial) {
