@@ -131,18 +131,23 @@ typedef struct ls_data_parallel_options {
 
 /**
  * A module that does what `model` does (which it takes over), trained by all ranks of `comm` (lent; it must outlive the
- * module) together: parameters and buffers start as rank 0's, and every backward pass ends with the mean gradient over
- * the *samples* of all ranks (the first axis of the input counts them), so that training is that of one process with
- * the whole batch. Where several forward passes lead to one loss, each is shared out over the ranks like the last.
- * Parameters that no sample used on some or all ranks are fine. Buffers (running statistics) become the mean over
- * samples too, so that all ranks keep the same model. `options` may be NULL. A collective call.
+ * module) together: parameters and buffers start as rank 0's, and every backward pass ends with the gradient that one
+ * process with the whole batch would have. The first axis of input and output counts the samples, of which the ranks
+ * may have different numbers. A mean over samples is by what the loss divides by (elements, the weights of targets, those
+ * that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once. Where a
+ * loss is not one mean the ranks exchange a few numbers before the pass. What one process would not compute from its
+ * samples one by one and add up (ls_sqrt or ls_max of it, ls_softmax over the first axis) fails with
+ * LS_ERR_UNSUPPORTED, unless the ranks first exchange it (ls_allreduce, ls_allgather), which is then theirs to get right.
+ * Gradients of other leaves are such that those of the ranks have to be averaged.
+ * Parameters that no sample used on some or all ranks are fine. Buffers become the mean over samples, so that all ranks
+ * keep the same model. `options` may be NULL. A collective call.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
 /**
  * While `on`, backward passes through the data-parallel module only add to the local gradients; the next pass after it
- * is off averages all that was gathered, however each pass was shared out (for which the ranks exchange a number for
- * every such pass). Every rank does the same.
+ * is off averages all that was gathered, however each pass was shared out (for which the ranks exchange a few numbers
+ * before every such pass). Every rank does the same.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
 

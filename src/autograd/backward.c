@@ -1,3 +1,4 @@
+#include "autograd/samples.h"
 #include "autograd/tape.h"
 #include "base/trace.h"
 
@@ -48,6 +49,19 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
     return check_unchanged(node, inputs, output);
 }
 
+/* The gradient, used up, times the weight of the node's sum over samples. */
+static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
+    ls_tensor *weighed = ls_tensor_new_owned("ls_backward", gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    const double weight = node->parameters.number[LS_NODE_WEIGHT];
+    if (weighed != NULL && ls_kernels_of(weighed)->mul_number(ls_stream_of(weighed), weighed,
+                                                              (const ls_tensor *[]){gradient}, &weight) != LS_OK) {
+        ls_tensor_drop(weighed);
+        weighed = NULL;
+    }
+    ls_tensor_drop(gradient);
+    return weighed;
+}
+
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
@@ -56,6 +70,12 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
         return ls_error_status();
     }
     node->gradient = NULL;
+    if (__builtin_expect(node->weighed, 0)) {
+        gradient = weighed_gradient(node, gradient);
+        if (gradient == NULL) {
+            return ls_error_status();
+        }
+    }
     if (node->op->saves_output) {
         node->saved[0] = ls_tensor_hold(node->output);
     }
@@ -130,7 +150,7 @@ static ls_status call_back(ls_pass *pass) {
         const ls_scope_callback callback = *record;
         pass->scope->callbacks = callback.next;
         ls_record_release(record, sizeof *record);
-        const ls_status status = callback.function(callback.user);
+        const ls_status status = callback.watch->end(callback.user);
         if (status != LS_OK) {
             return ls_error_status() == status
                        ? status
@@ -161,14 +181,19 @@ static void settle_nodes(ls_scope *innermost) {
     }
 }
 
-/* The gradient to begin with. */
-static ls_status seed(ls_tensor *output, ls_tensor *gradient) {
+/* The gradient to begin with, times `weight`. */
+static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
     if (gradient == NULL) {
         gradient = ls_tensor_new("ls_backward", output->ndim, output->size, (ls_dtype)output->dtype);
         if (gradient == NULL) {
             return ls_error_status();
         }
-        LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, 1));
+        LS_TRY(ls_kernels_of(gradient)->fill(ls_stream_of(gradient), gradient, weight));
+    } else if (weight != 1) {
+        gradient = ls_mul_number(gradient, weight);
+        if (gradient == NULL) {
+            return ls_error_status();
+        }
     }
     return ls_gather_gradient("ls_backward", 0, output, gradient);
 }
@@ -227,9 +252,41 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
     return LS_OK;
 }
 
+/* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
+static ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool seeded, double *weight) {
+    ls_batch_loss loss = {.weight = 1};
+    bool traced = false;
+    bool agreed = false;
+    for (int telling = 0; telling < 2; telling++) {
+        for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+            ls_scope_callback *callback = scope->tape.last != NULL ? scope->callbacks : NULL;
+            for (; callback != NULL; callback = callback->next) {
+                if (callback->watch->begin == NULL) {
+                    continue;
+                }
+                if (!traced) {
+                    ls_samples_trace(&loss, innermost, output, seeded);
+                    traced = true;
+                }
+                if (telling == 0) {
+                    agreed = agreed || callback->watch->agrees(callback->user, &loss);
+                } else {
+                    LS_TRY(callback->watch->begin(callback->user, &loss, agreed));
+                }
+            }
+        }
+    }
+    *weight = loss.weight;
+    return LS_OK;
+}
+
 static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {
     ls_scope *innermost = pass->scope->outer;
-    ls_status status = output->needs_grad ? seed(output, options->gradient) : LS_OK;
+    double weight = 1;
+    ls_status status = begin_pass(innermost, output, options->gradient != NULL, &weight);
+    if (status == LS_OK && output->needs_grad) {
+        status = seed(output, options->gradient, weight);
+    }
     if (status == LS_OK) {
         status = walk_scopes(pass, innermost, options->keep_tape);
     }
@@ -294,23 +351,23 @@ ls_status ls_backward(ls_tensor *loss) {
     return ls_backward_with(loss, NULL);
 }
 
-ls_status ls_after_backward(ls_backward_callback function, void *user) {
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
     ls_scope_callback **end = &thread->scope->callbacks;
     for (; *end != NULL; end = &(*end)->next) {
-        if ((*end)->function == function && (*end)->user == user) {
+        if ((*end)->watch == watch && (*end)->user == user) {
             return LS_OK;
         }
     }
     ls_scope_callback *added = ls_record_allocate(sizeof *added);
     if (added == NULL) {
-        (void)ls_fail_memory("ls_after_backward", sizeof *added);
+        (void)ls_fail_memory("ls_watch_pass", sizeof *added);
         return ls_scope_failed_status();
     }
-    *added = (ls_scope_callback){.function = function, .user = user};
+    *added = (ls_scope_callback){.watch = watch, .user = user};
     *end = added;
     return LS_OK;
 }

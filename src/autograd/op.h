@@ -21,9 +21,11 @@
 
 #define LS_NODE_INPUTS 5
 #define LS_NODE_SAVED  3
+#define LS_NODE_WEIGHT 3 /* number[] of a node that sums over samples: what it divides by, then its weight */
 
 typedef struct ls_op ls_op;
 typedef struct ls_node ls_node;
+typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
 
 /* The numbers an operation was called with, copied into its node. Their meaning is the operation's. */
 typedef struct ls_op_parameters {
@@ -44,6 +46,19 @@ typedef struct ls_op_call {
     bool records;                    /* whether a node will be made: whether saving pays */
 } ls_op_call;
 
+/*
+ * What a node makes of samples that the first axis of some of its inputs counts (samples.h). *divisor is set where it
+ * takes their mean: to how many there are of what it divides by.
+ */
+typedef enum ls_samples_use {
+    LS_SAMPLES_KEPT,   /* the first axis of the output counts them, too */
+    LS_SAMPLES_MOVED,  /* another does */
+    LS_SAMPLES_SUMMED, /* it is their sum, or mean */
+    LS_SAMPLES_MIXED   /* one sample's result is made of others, too, and not a sum */
+} ls_samples_use;
+
+typedef ls_samples_use (*ls_samples_rule)(const ls_node *node, double *divisor);
+
 struct ls_op {
     const char *name; /* as the user wrote it, for messages: "ls_matmul" */
     ls_status (*shape)(ls_op_call *call);
@@ -52,6 +67,7 @@ struct ls_op {
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
     ls_status (*complete)(ls_node *node); /* NULL, or called before a pass that will come to the node, to end what the
                                              program has left under way; it may record more nodes */
+    ls_samples_rule over_samples;         /* NULL: each element is made of the elements at its place alone */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output, which it reads */
@@ -73,6 +89,10 @@ struct ls_node {
     ls_tensor *gradient; /* of the output, gathered so far; owned; maybe shared with other nodes */
     int input_count;
     bool holds_output;
+    bool begins_samples; /* the output is a data-parallel module's; what follows is of samples.h */
+    uint8_t spread;
+    bool sums_samples : 1;
+    bool weighed : 1; /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment; /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
                          segment only (a pipeline's micro-batches) */
     uint64_t wanted;  /* bit i: input i wants a gradient; see ls_wants */
@@ -120,12 +140,19 @@ ls_status ls_give(ls_node *node, int i, ls_tensor *gradient);
 ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate);
 
 /*
- * Calls `function(user)` once, at the end of the backward pass that next walks this thread's innermost tape with a node
- * on it: how data-parallel training learns that gradients are complete. It is forgotten when the scope ends first.
- * The same pair of function and user on the same tape is called once.
+ * Who is told of the backward pass that next walks this thread's innermost tape with a node on it: how data-parallel
+ * training weighs losses and learns that gradients are complete. It is forgotten when the scope ends first; the same
+ * pair of watch and user on the same tape is told once.
  */
-typedef ls_status (*ls_backward_callback)(void *user);
-ls_status ls_after_backward(ls_backward_callback function, void *user);
+typedef struct ls_pass_watch {
+    /* NULL, or whether its ranks must agree on weights before the pass; if any of a pass must, all do. */
+    bool (*agrees)(void *user, const ls_batch_loss *loss);
+    /* NULL, or called before the first node is walked. */
+    ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
+    ls_status (*end)(void *user); /* called when the pass was good */
+} ls_pass_watch;
+
+ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);
 
 /* What a leaf that wants a gradient carries. */
 typedef struct ls_leaf_hook {

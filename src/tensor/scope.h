@@ -34,9 +34,9 @@ struct ls_tape {
     ls_tape_link *last;
 };
 
-/* Something to be called once when a backward pass over this scope ends; forgotten when the scope ends first. */
+/* Something to be called once around a backward pass over this scope; forgotten when the scope ends first. */
 typedef struct ls_scope_callback {
-    ls_status (*function)(void *user);
+    const struct ls_pass_watch *watch; /* autograd's */
     void *user;
     struct ls_scope_callback *next;
 } ls_scope_callback;
@@ -64,8 +64,10 @@ typedef struct ls_thread_state {
     struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
     uint64_t pass;           /* counts this thread's backward passes */
     uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
-    bool no_grad;            /* record nothing */
-    bool burying;            /* the dying are being freed */
+    struct ls_batch_part
+        *batch;   /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
+    bool no_grad; /* record nothing */
+    bool burying; /* the dying are being freed */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;

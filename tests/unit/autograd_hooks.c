@@ -157,9 +157,11 @@ static ls_status note_callback(void *user) {
     return LS_OK;
 }
 
+static const ls_pass_watch note_watch = {.end = note_callback};
+
 static ls_status register_hook(ls_tensor *leaf, void *user) {
     (void)leaf;
-    return ls_after_backward(note_callback, user);
+    return ls_watch_pass(&note_watch, user);
 }
 
 static ls_status failing_callback(void *user) {
@@ -167,22 +169,24 @@ static ls_status failing_callback(void *user) {
     return ls_fail(LS_ERR_PEER, "callback: rank 3 is gone");
 }
 
+static const ls_pass_watch failing_watch = {.end = failing_callback};
+
 static void test_callbacks_at_the_end_of_a_pass(void **state) {
     (void)state;
     double numbers[] = {1, 2, 3};
     ls_tensor *w = toy_leaf(LS_SHAPE(2), LS_F64, 1);
     assert_int_equal(ls_add_grad_hook(w, register_hook, &numbers[2]), LS_OK);
-    assert_int_equal(ls_after_backward(note_callback, &numbers[0]), LS_OK);
-    assert_int_equal(ls_after_backward(note_callback, &numbers[1]), LS_OK);
+    assert_int_equal(ls_watch_pass(&note_watch, &numbers[0]), LS_OK);
+    assert_int_equal(ls_watch_pass(&note_watch, &numbers[1]), LS_OK);
     ls_tensor *loss = toy_sum(toy_unary(&toy_fail_op, w, 0));
     ls_scope *inner = ls_scope_begin();
-    assert_int_equal(ls_after_backward(failing_callback, NULL), LS_OK); /* no node on its tape: not called */
+    assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK); /* no node on its tape: not called */
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_string_equal(toy_log, "f0 a1 a2 a3 ");
     assert_int_equal(ls_backward(toy_sum(w)), LS_OK); /* only the hook's, once more */
     assert_string_equal(toy_log, "f0 a1 a2 a3 a3 ");
-    assert_int_equal(ls_after_backward(failing_callback, NULL), LS_OK);
+    assert_int_equal(ls_watch_pass(&failing_watch, NULL), LS_OK);
     assert_int_equal(ls_backward(toy_sum(w)), LS_ERR_PEER);
     assert_string_equal(ls_error_message(), "callback: rank 3 is gone");
 }

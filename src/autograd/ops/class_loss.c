@@ -102,7 +102,9 @@ static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
     ls_tensor *g = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
     if (g != NULL) {
         const ls_tensor *operands[] = {gradient, divisor};
-        if (ls_kernels_of(g)->div(ls_stream_of(g), g, operands, NULL) != LS_OK) {
+        const ls_kernels *kernels = ls_kernels_of(g);
+        const bool none = ls_item(divisor) == 0; /* every target is ignored: the loss is NaN, its gradient 0 */
+        if ((none ? kernels->fill(ls_stream_of(g), g, 0) : kernels->div(ls_stream_of(g), g, operands, NULL)) != LS_OK) {
             ls_tensor_drop(g);
             return NULL;
         }
@@ -134,10 +136,19 @@ static ls_status cross_entropy_backward(ls_node *node, ls_tensor *gradient) {
                           ls_kernels_of(gradient)->cross_entropy_backward);
 }
 
+static ls_samples_use class_loss_samples(const ls_node *node, double *divisor) {
+    const ls_loss_reduction reduction = (ls_loss_reduction)node->parameters.integer[REDUCTION];
+    if (reduction == LS_LOSS_MEAN) {
+        *divisor = node->saved[DIVISOR] != NULL ? ls_item(node->saved[DIVISOR]) : (double)node->inputs[X]->size[0];
+    }
+    return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
+}
+
 static const ls_op nll_op = {.name = "ls_nll_loss",
                              .shape = class_loss_shape,
                              .forward = nll_forward,
                              .backward = nll_backward,
+                             .over_samples = class_loss_samples,
                              .reads = {[X] = 1U << TARGET | 1U << WEIGHT},
                              .optional = 1U << WEIGHT};
 
@@ -145,6 +156,7 @@ static const ls_op cross_entropy_op = {.name = "ls_cross_entropy",
                                        .shape = class_loss_shape,
                                        .forward = cross_entropy_forward,
                                        .backward = cross_entropy_backward,
+                                       .over_samples = class_loss_samples,
                                        .reads = {[X] = 1U << TARGET | 1U << WEIGHT},
                                        .optional = 1U << WEIGHT};
 

@@ -185,6 +185,7 @@ static const ls_op take_along_op = {.name = "ls_take_along",
                                     .shape = take_along_shape,
                                     .forward = pick_forward,
                                     .backward = pick_backward,
+                                    .over_samples = ls_mixes_along_axis,
                                     .reads = {[X] = 1U << INDEX},
                                     .kernel = LS_KERNEL(take_along),
                                     .kernel_backward = LS_KERNEL(scatter_add)};

@@ -104,10 +104,18 @@ static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
+static ls_samples_use stack_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->parameters.integer[0] == 0 ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+}
+
 static const ls_op concat_op = {
     .name = "ls_concat", .shape = concat_shape, .forward = concat_forward, .backward = concat_backward};
-static const ls_op stack_op = {
-    .name = "ls_stack", .shape = stack_shape, .forward = stack_forward, .backward = stack_backward};
+static const ls_op stack_op = {.name = "ls_stack",
+                               .shape = stack_shape,
+                               .forward = stack_forward,
+                               .backward = stack_backward,
+                               .over_samples = stack_samples};
 
 /* Of tensors of one dimensionality: the dtype that all of them promote to. */
 static ls_dtype common_dtype(ls_tensor *const *tensors, int count) {

@@ -3,6 +3,7 @@
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/samples.h"
 
 /* One call's matrices: z[rows, out] = x[rows, in] weight[out, in]^T. */
 typedef struct affine {
@@ -199,16 +200,24 @@ static ls_status linear_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
+static ls_samples_use linear_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    const bool kept = node->inputs[0]->ndim > 1 && ls_spread_of(node->inputs[1]) == LS_SPREAD_NONE;
+    return kept ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
+}
+
 static const ls_op linear_op = {.name = "ls_linear",
                                 .shape = linear_shape,
                                 .forward = linear_forward,
                                 .backward = linear_backward,
+                                .over_samples = linear_samples,
                                 .reads = {2, 1}};
 
 static const ls_op linear_relu_op = {.name = "ls_linear",
                                      .shape = linear_shape,
                                      .forward = linear_forward,
                                      .backward = linear_backward,
+                                     .over_samples = linear_samples,
                                      .reads = {2, 1},
                                      .saves_output = true};
 

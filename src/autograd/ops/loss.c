@@ -193,7 +193,15 @@ static ls_status kl_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- rows and calls ---------------------------------------------------------------------------------------------- */
 
-#define LOSS_RULES .shape = loss_shape, .forward = loss_forward
+static ls_samples_use loss_samples(const ls_node *node, double *divisor) {
+    const ls_loss_reduction reduction = (ls_loss_reduction)node->parameters.integer[REDUCTION];
+    if (reduction == LS_LOSS_MEAN) {
+        *divisor = (double)node->inputs[0]->count;
+    }
+    return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
+}
+
+#define LOSS_RULES .shape = loss_shape, .forward = loss_forward, .over_samples = loss_samples
 
 enum { X = 1, TARGET = 2 }; /* of .reads */
 

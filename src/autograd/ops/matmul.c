@@ -3,6 +3,7 @@
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/samples.h"
 
 /* One of the three matrices of a product, or a batch of them: vectors are matrices of one row or one column. */
 typedef struct operand {
@@ -259,10 +260,19 @@ static ls_status matmul_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
+/* Sums over samples that are the inner size. */
+static ls_samples_use matmul_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    const bool of_a = ls_spread_of(node->inputs[0]) != LS_SPREAD_NONE && node->inputs[0]->ndim < 2;
+    const bool of_b = ls_spread_of(node->inputs[1]) != LS_SPREAD_NONE && node->inputs[1]->ndim < 3;
+    return of_a || of_b ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
 static const ls_op matmul_op = {.name = "ls_matmul",
                                 .shape = matmul_shape,
                                 .forward = matmul_forward,
                                 .backward = matmul_backward,
+                                .over_samples = matmul_samples,
                                 .reads = {2, 1}};
 
 const ls_op *const ls_matmul_ops[] = {&matmul_op, NULL};

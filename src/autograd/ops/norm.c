@@ -53,7 +53,7 @@ static ls_status norm_backward(ls_node *node, ls_tensor *gradient, norm_rule rul
 
 /* saved[] of its node, and integer[] of its parameters. */
 enum { SAVED_MEAN, SAVED_RSTD };
-enum { WIDTH };
+enum { WIDTH, AXES };
 
 static ls_status layer_norm_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X];
@@ -78,10 +78,16 @@ static ls_status layer_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, layer_norm_rule);
 }
 
+static ls_samples_use layer_norm_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->parameters.integer[AXES] == node->inputs[X]->ndim ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
 static const ls_op layer_norm_op = {.name = "ls_layer_norm",
                                     .shape = ls_shape_as_input,
                                     .forward = layer_norm_forward,
                                     .backward = layer_norm_backward,
+                                    .over_samples = layer_norm_samples,
                                     .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
                                     .optional = 1U << WEIGHT | 1U << BIAS};
 
@@ -122,7 +128,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *b
     if (check_layer_norm(inputs, axes, epsilon) != LS_OK) {
         return ls_scope_failed();
     }
-    ls_op_parameters parameters = {.number = {epsilon}, .integer = {[WIDTH] = 1}};
+    ls_op_parameters parameters = {.number = {epsilon}, .integer = {[WIDTH] = 1, [AXES] = axes}};
     for (int i = x->ndim - axes; i < x->ndim; i++) {
         parameters.integer[WIDTH] *= x->size[i];
     }
@@ -166,11 +172,17 @@ static ls_status batch_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, batch_norm_rule);
 }
 
+static ls_samples_use batch_norm_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->parameters.integer[TRAINING] != 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
 static const ls_op batch_norm_op = {
     .name = "ls_batch_norm",
     .shape = ls_shape_as_input,
     .forward = batch_norm_forward,
     .backward = batch_norm_backward,
+    .over_samples = batch_norm_samples,
     .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
     .optional = 1U << WEIGHT | 1U << BIAS};
 

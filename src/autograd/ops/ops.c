@@ -195,3 +195,8 @@ ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient) {
     }
     return ls_give(node, i, ls_tensor_view(gradient, input->ndim, input->size, stride, 0));
 }
+
+ls_samples_use ls_mixes_along_axis(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->parameters.integer[0] == 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}

@@ -56,6 +56,21 @@ ls_status ls_reduce_shape(ls_op_call *call) {
     return ls_reduce_shape_as(call, call->inputs[0]->dtype);
 }
 
+ls_samples_use ls_reduce_sums(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_SUMMED : LS_SAMPLES_KEPT;
+}
+
+ls_samples_use ls_reduce_averages(const ls_node *node, double *divisor) {
+    *divisor = (double)node->parameters.integer[LS_REDUCE_GROUP];
+    return ls_reduce_sums(node, divisor);
+}
+
+ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
 ls_tensor ls_reduce_look(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
     const bool keepdim = parameters->integer[LS_REDUCE_KEEPDIM];
     int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
@@ -179,16 +194,19 @@ static const ls_op sum_op = {.name = "ls_sum",
                              .shape = ls_reduce_shape,
                              .forward = reduce_forward,
                              .backward = sum_backward,
+                             .over_samples = ls_reduce_sums,
                              .kernel = LS_KERNEL(sum)};
 static const ls_op mean_op = {.name = "ls_mean",
                               .shape = ls_reduce_shape,
                               .forward = mean_forward,
                               .backward = mean_backward,
+                              .over_samples = ls_reduce_averages,
                               .kernel = LS_KERNEL(sum)};
 static const ls_op prod_op = {.name = "ls_prod",
                               .shape = ls_reduce_shape,
                               .forward = reduce_forward,
                               .backward = prod_backward,
+                              .over_samples = ls_reduce_mixes,
                               .reads = {1},
                               .kernel = LS_KERNEL(prod)};
 
@@ -256,8 +274,11 @@ static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
     return ls_give(node, 0, share);
 }
 
-static const ls_op cumsum_op = {
-    .name = "ls_cumsum", .shape = ls_shape_as_input, .forward = cumsum_forward, .backward = cumsum_backward};
+static const ls_op cumsum_op = {.name = "ls_cumsum",
+                                .shape = ls_shape_as_input,
+                                .forward = cumsum_forward,
+                                .backward = cumsum_backward,
+                                .over_samples = ls_mixes_along_axis};
 
 ls_tensor *ls_cumsum(ls_tensor *x, int axis) {
     if (x == NULL) {

@@ -21,6 +21,11 @@ static inline bool ls_reduces(const ls_op_parameters *parameters, int axis) {
 ls_status ls_reduce_prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
                             ls_op_parameters *parameters);
 
+/* What reductions make of samples: their sum, their mean, or something that is neither. */
+ls_samples_use ls_reduce_sums(const ls_node *node, double *divisor);
+ls_samples_use ls_reduce_averages(const ls_node *node, double *divisor);
+ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor);
+
 /* Shape rule: the output has the input's dtype, or another. */
 ls_status ls_reduce_shape(ls_op_call *call);
 ls_status ls_reduce_shape_as(ls_op_call *call, ls_dtype dtype);

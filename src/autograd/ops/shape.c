@@ -84,7 +84,15 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
     return ls_give(node, 0, share);
 }
 
-static const ls_op reshape_op = {.name = "ls_reshape", .shape = reshape_shape, .backward = reshape_backward};
+/* Samples stay in front, unless an axis of size 1 comes before them. */
+static ls_samples_use reshape_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    const ls_tensor *x = node->inputs[0], *y = node->output;
+    return y->ndim > 0 && y->size[0] == 1 && x->size[0] != 1 ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+}
+
+static const ls_op reshape_op = {
+    .name = "ls_reshape", .shape = reshape_shape, .backward = reshape_backward, .over_samples = reshape_samples};
 
 /* x, not NULL, in a shape that has as many elements. */
 static ls_tensor *reshaped(ls_tensor *x, int ndim, const int64_t *size) {
@@ -233,7 +241,13 @@ static ls_status permute_backward(ls_node *node, ls_tensor *gradient) {
     return ls_give(node, 0, ls_tensor_view(gradient, gradient->ndim, size, stride, 0));
 }
 
-static const ls_op permute_op = {.name = "ls_permute", .shape = permute_shape, .backward = permute_backward};
+static ls_samples_use permute_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->parameters.integer[0] == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MOVED;
+}
+
+static const ls_op permute_op = {
+    .name = "ls_permute", .shape = permute_shape, .backward = permute_backward, .over_samples = permute_samples};
 
 ls_tensor *ls_permute(ls_tensor *x, ls_axes axes) {
     if (x == NULL) {
@@ -287,7 +301,13 @@ static ls_status expand_shape(ls_op_call *call) {
     return made_view(call, ndim, call->parameters->integer, stride, 0);
 }
 
-static const ls_op expand_op = {.name = "ls_expand", .shape = expand_shape, .backward = ls_backward_same};
+static ls_samples_use expand_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->output->ndim > node->inputs[0]->ndim ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+}
+
+static const ls_op expand_op = {
+    .name = "ls_expand", .shape = expand_shape, .backward = ls_backward_same, .over_samples = expand_samples};
 
 ls_tensor *ls_expand(ls_tensor *x, ls_shape shape) {
     if (x == NULL) {
@@ -356,7 +376,15 @@ static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     return kernels->copy(ls_stream_of(sink), &part, gradient);
 }
 
-static const ls_op slice_op = {.name = "ls_slice", .shape = slice_shape, .backward = slice_backward};
+/* One sample of this rank is not one of the batch. */
+static ls_samples_use slice_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    const int64_t *integer = node->parameters.integer;
+    return integer[SLICE_DROPS_AXIS] && integer[SLICE_AXIS] == 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
+static const ls_op slice_op = {
+    .name = "ls_slice", .shape = slice_shape, .backward = slice_backward, .over_samples = slice_samples};
 
 ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length) {
     if (x == NULL) {

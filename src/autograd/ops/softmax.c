@@ -52,12 +52,14 @@ static const ls_op softmax_op = {.name = "ls_softmax",
                                  .shape = ls_shape_as_input,
                                  .forward = softmax_forward,
                                  .backward = softmax_backward,
+                                 .over_samples = ls_mixes_along_axis,
                                  .saves_output = true};
 
 static const ls_op log_softmax_op = {.name = "ls_log_softmax",
                                      .shape = ls_shape_as_input,
                                      .forward = log_softmax_forward,
                                      .backward = log_softmax_backward,
+                                     .over_samples = ls_mixes_along_axis,
                                      .saves_output = true};
 
 /* ---- logsumexp --------------------------------------------------------------------------------------------------- */
@@ -156,6 +158,7 @@ static const ls_op logsumexp_op = {.name = "ls_logsumexp",
                                    .shape = logsumexp_shape,
                                    .forward = logsumexp_forward,
                                    .backward = logsumexp_backward,
+                                   .over_samples = ls_mixes_along_axis,
                                    .reads = {1},
                                    .saves_output = true};
 

@@ -58,8 +58,12 @@ static ls_status var_backward(ls_node *node, ls_tensor *gradient) {
     return status == LS_OK ? ls_give(node, 0, share) : status;
 }
 
-static const ls_op var_op = {
-    .name = "ls_var", .shape = ls_reduce_shape, .forward = var_forward, .backward = var_backward, .reads = {1}};
+static const ls_op var_op = {.name = "ls_var",
+                             .shape = ls_reduce_shape,
+                             .forward = var_forward,
+                             .backward = var_backward,
+                             .over_samples = ls_reduce_mixes,
+                             .reads = {1}};
 
 ls_tensor *ls_var(ls_tensor *x) {
     return ls_reduce_real(&var_op, x, LS_ALL_AXES, false, 1);
@@ -202,24 +206,31 @@ static ls_status norm_inf_backward(ls_node *node, ls_tensor *gradient) {
     return status == LS_OK ? ls_give(node, 0, share) : status;
 }
 
-static const ls_op norm_1_op = {
-    .name = "ls_norm", .shape = ls_reduce_shape, .forward = norm_1_forward, .backward = norm_1_backward, .reads = {1}};
+static const ls_op norm_1_op = {.name = "ls_norm",
+                                .shape = ls_reduce_shape,
+                                .forward = norm_1_forward,
+                                .backward = norm_1_backward,
+                                .over_samples = ls_reduce_mixes,
+                                .reads = {1}};
 static const ls_op norm_2_op = {.name = "ls_norm",
                                 .shape = ls_reduce_shape,
                                 .forward = norm_2_forward,
                                 .backward = norm_2_backward,
+                                .over_samples = ls_reduce_mixes,
                                 .reads = {1},
                                 .saves_output = true};
 static const ls_op norm_p_op = {.name = "ls_norm",
                                 .shape = ls_reduce_shape,
                                 .forward = norm_p_forward,
                                 .backward = norm_p_backward,
+                                .over_samples = ls_reduce_mixes,
                                 .reads = {1},
                                 .saves_output = true};
 static const ls_op norm_inf_op = {.name = "ls_norm",
                                   .shape = norm_inf_shape,
                                   .forward = norm_inf_forward,
                                   .backward = norm_inf_backward,
+                                  .over_samples = ls_reduce_mixes,
                                   .reads = {1}};
 
 ls_tensor *ls_norm(ls_tensor *x) {

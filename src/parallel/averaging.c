@@ -1,0 +1,337 @@
+/*
+ * How the gradients of a data-parallel module become those of one process with the whole batch.
+ *
+ * In the usual case the loss is one mean over samples (samples.h), whose divisor d_r is this rank's part of what one
+ * process would divide by: samples, elements, the weights of targets that count. The gradient wanted is then
+ * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d for one d that all ranks agreed on (their
+ * largest first one; mostly w_r is 1 and there is nothing to do) and puts w_r behind the gradients. The average over
+ * ranks of w_r g_r, divided by that of w_r, is the gradient wanted. What the loss has beside, of parameters alone, is
+ * equal on all ranks and stays so. Behind w_r stand the samples, by which buffers are averaged, and a mark per
+ * parameter, 1 where this rank has a gradient, so that all ranks learn which parameters were used anywhere.
+ *
+ * In the other cases (sums; several sums or means; ranks that communicate inside of the model; passes gathered under
+ * no_sync) the ranks agree before the backward pass on the sums D of the divisors. With P ranks, a loss that is one
+ * mean is weighed by P d_r / D. Any other is weighed by P / R, with R ranks that have samples, so that what it has of
+ * parameters alone counts once, and in it the gradient of each sum by R d_r / D where it divides, by R where it does
+ * not. The plain average over ranks is then right.
+ * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
+ * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
+ * then on all ranks agree before every pass.
+ */
+#include <math.h>
+
+#include "parallel/data_parallel.h"
+
+/* Behind the gradients of the finest dtype; then the marks. */
+enum { WEIGHT, SAMPLES, AGREE, MARKS };
+
+/* What a rank brings that has nothing to be weighed by: too little to count beside others, and what was gathered in
+ * the gradients before comes through when no rank has anything. */
+static const double NO_WEIGHT = 0x1p-80;
+
+static int tail_flat(const ls_data_parallel_state *state) {
+    return state->flat_count - 1;
+}
+
+int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat) {
+    return flat == tail_flat(state) ? MARKS + state->parameter_count : 0;
+}
+
+/* What parameter `index` of the model, whose list is there, carries; NULL when it wants no gradient. */
+static ls_leaf *leaf_of(const ls_data_parallel_state *state, int index) {
+    return state->model->parameters.items[index].tensor->leaf;
+}
+
+static void write_number(const ls_flat *flat, int64_t index, double value) {
+    if (flat->dtype == LS_F64) {
+        ((double *)flat->gradients->memory)[index] = value;
+    } else {
+        ((float *)flat->gradients->memory)[index] = (float)value;
+    }
+}
+
+static double read_number(const ls_flat *flat, int64_t index) {
+    return flat->dtype == LS_F64 ? ((const double *)flat->gradients->memory)[index]
+                                 : (double)((const float *)flat->gradients->memory)[index];
+}
+
+static ls_status scale_gradients(const ls_data_parallel_state *state, double factor) {
+    for (int i = 0; i < state->flat_count; i++) {
+        const ls_flat *flat = &state->flats[i];
+        LS_TRY(
+            ls_cpu.kernels->scale(ls_cpu.default_stream(), flat->dtype, flat->count, factor, flat->gradients->memory));
+    }
+    return LS_OK;
+}
+
+/* What the ranks tell each other behind the gradients; afterwards the mean over ranks. */
+typedef struct tail {
+    double weight;
+    double samples;
+    double agree; /* positive: the ranks go on to agree on weights, and come back */
+} tail;
+
+/* Writes the tail and the marks, and zeroes what a parameter without a gradient would contribute. */
+static ls_status write_tail(const ls_data_parallel_state *state, const tail *own) {
+    const ls_flat *flat = &state->flats[tail_flat(state)];
+    write_number(flat, flat->count + WEIGHT, own->weight);
+    write_number(flat, flat->count + SAMPLES, own->samples);
+    write_number(flat, flat->count + AGREE, own->agree);
+    for (int i = 0; i < state->parameter_count; i++) {
+        ls_leaf *leaf = leaf_of(state, i);
+        const bool present = leaf != NULL && leaf->has_gradient;
+        if (leaf != NULL && !present) {
+            LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
+        }
+        write_number(flat, flat->count + MARKS + i, present ? 1 : 0);
+    }
+    return LS_OK;
+}
+
+/* Learns which parameters have a gradient on any rank. */
+static tail read_tail(const ls_data_parallel_state *state) {
+    const ls_flat *flat = &state->flats[tail_flat(state)];
+    for (int i = 0; i < state->parameter_count; i++) {
+        ls_leaf *leaf = leaf_of(state, i);
+        if (leaf != NULL) {
+            leaf->has_gradient = read_number(flat, flat->count + MARKS + i) > 0;
+            ls_leaf_changed(leaf, "ls_data_parallel");
+        }
+    }
+    return (tail){.weight = read_number(flat, flat->count + WEIGHT),
+                  .samples = read_number(flat, flat->count + SAMPLES),
+                  .agree = read_number(flat, flat->count + AGREE)};
+}
+
+/* Whether the gradient of every parameter lies where it is averaged. */
+static bool gradients_are_home(const ls_data_parallel_state *state) {
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        bool home = leaf == NULL;
+        for (int k = 0; !home && leaf->gradient != NULL && k < state->flat_count; k++) {
+            home = leaf->gradient->storage->whole == state->shared[k];
+        }
+        if (!home) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A model that was laid out anew, as part of a larger one or in parts, has its gradients brought back. */
+static ls_status reclaim_gradients(ls_data_parallel_state *state) {
+    for (int i = 0; i < state->flat_count; i++) {
+        LS_TRY(ls_module_rehome_gradients(state->model, state->flats[i].dtype, state->shared[i]));
+    }
+    return LS_OK;
+}
+
+/*
+ * Buffers (running statistics) become the mean over samples too, so that all ranks keep one model; those that cannot be
+ * averaged become rank 0's. `share` is this rank's part of all samples, times the ranks.
+ */
+static ls_status average_buffers(const ls_data_parallel_state *state, double share) {
+    for (int i = 0; i < ls_module_buffer_count(state->model); i++) {
+        const ls_tensor *buffer = ls_module_buffer(state->model, i);
+        const ls_dtype dtype = (ls_dtype)buffer->dtype;
+        const size_t count = (size_t)buffer->count;
+        ls_tensor_changed(buffer, "ls_data_parallel");
+        if (dtype != LS_F32 && dtype != LS_F64) {
+            LS_TRY(ls_comm_broadcast(state->comm, buffer->data, count, dtype, 0, NULL));
+            continue;
+        }
+        const ls_kernels *kernels = ls_kernels_of(buffer);
+        if (share != 1) {
+            LS_TRY(kernels->scale(ls_stream_of(buffer), dtype, buffer->count, share, buffer->data));
+        }
+        LS_TRY(ls_comm_allreduce(state->comm, buffer->data, buffer->data, count, dtype, LS_AVG, NULL));
+    }
+    return LS_OK;
+}
+
+/* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
+static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
+    if (!ls_module_list(state->model)) {
+        return ls_error_status();
+    }
+    if (!gradients_are_home(state)) {
+        LS_TRY(reclaim_gradients(state));
+    }
+    if (own->weight != 1) {
+        LS_TRY(scale_gradients(state, own->weight));
+    }
+    LS_TRY(write_tail(state, own));
+    for (int i = 0; i < state->flat_count; i++) {
+        const ls_flat *flat = &state->flats[i];
+        void *memory = flat->gradients->memory;
+        LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)(flat->count + ls_data_parallel_tail(state, i)),
+                                 flat->dtype, LS_AVG, NULL));
+    }
+    *mean = read_tail(state);
+    return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
+}
+
+/* ---- the usual case ---------------------------------------------------------------------------------------------- */
+
+static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
+    LS_TRY(ls_comm_allreduce(state->comm, &divisor, &divisor, 1, LS_F64, LS_MAX, NULL));
+    state->usual = divisor > 0 ? divisor : 1;
+    return LS_OK;
+}
+
+/* An averaging by what the losses divide by: d_r is `divisor`. */
+static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, double samples, bool agree,
+                                    tail *mean) {
+    if (state->usual == 0) {
+        LS_TRY(agree_on_usual(state, divisor));
+    }
+    const double weight = agree ? 1 : divisor / state->usual;
+    const tail own = {.weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0};
+    return average(state, &own, mean);
+}
+
+static double share_of(double samples, double mean) {
+    return mean > 0 ? samples / mean : 1;
+}
+
+/* ---- agreed weights ---------------------------------------------------------------------------------------------- */
+
+/* What ranks tell each other of a pass before it, added up: a few divisors at a time. */
+enum { DIVISORS = 12 };
+typedef struct agreement {
+    double ranks; /* that run it */
+    double sums;  /* that each of them has */
+    double squares;
+    double samples;
+    double divisor[DIVISORS];
+} agreement;
+
+/* This rank's share of what all of them divide a sum by. */
+static double share_of_divisor(double own, double all) {
+    return isinf(own) ? 1 : own == 0 ? 0 : own / all;
+}
+
+/* Weighs the sums from `first` on; a loss that is one mean, and what is made of parameters, is weighed as a whole. */
+static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first, const agreement *own,
+                  const agreement *all) {
+    const int left = loss->sums - first;
+    const int count = left < DIVISORS ? left : DIVISORS;
+    const double ranks = ls_comm_size(state->comm);
+    if (first == 0) {
+        const bool by_samples = loss->by_samples && all->samples > 0;
+        loss->weight = by_samples ? ranks * own->samples / all->samples : ranks / all->ranks;
+    }
+    if (loss->only >= 0) {
+        const int i = loss->only - first;
+        if (i >= 0 && i < count && all->divisor[i] != 0) {
+            loss->weight = ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
+        }
+        return;
+    }
+    double weight[DIVISORS];
+    for (int i = 0; i < count; i++) {
+        weight[i] = all->ranks * share_of_divisor(own->divisor[i], all->divisor[i]);
+    }
+    if (count > 0) {
+        ls_batch_loss_weigh(loss, first, count, weight);
+    }
+}
+
+/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it. */
+static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss) {
+    double most = 0;
+    int first = 0;
+    do {
+        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0};
+        if (loss != NULL) {
+            own.sums = loss->sums;
+            own.squares = own.sums * own.sums;
+            ls_batch_loss_divisors(loss, first, DIVISORS, own.divisor);
+        }
+        agreement all;
+        LS_TRY(ls_comm_allreduce(state->comm, &own, &all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
+        if (all.ranks * all.squares != all.sums * all.sums) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_backward: the losses that the ranks make of a data-parallel module's output are sums or "
+                           "means in different numbers (%g here, %g on average): all ranks run one program",
+                           own.sums, all.sums / all.ranks);
+        }
+        if (loss != NULL && !loss->weighed) {
+            weigh(state, loss, first, &own, &all);
+        }
+        most = all.ranks > 0 ? all.sums / all.ranks : 0;
+        state->all_samples = all.samples;
+        first += DIVISORS;
+    } while (first < most);
+    if (loss != NULL) {
+        loss->weighed = true;
+    }
+    state->agreed = true;
+    return LS_OK;
+}
+
+/* ---- a pass ------------------------------------------------------------------------------------------------------ */
+
+static bool agrees_anyway(const ls_data_parallel_state *state) {
+    return state->agrees || state->no_sync || state->gathering;
+}
+
+static bool agrees(void *user, const ls_batch_loss *loss) {
+    return agrees_anyway(user) || loss->irregular || loss->weighed;
+}
+
+static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
+    ls_data_parallel_state *state = user;
+    LS_TRY(ls_batch_loss_check(loss));
+    state->agreed = false;
+    state->divisor = loss->by_samples ? (double)state->samples : loss->divisor;
+    if (!agreed) {
+        return LS_OK;
+    }
+    if (!agrees_anyway(state)) {
+        tail mean;
+        LS_TRY(average_by_divisor(state, 0, 0, true, &mean));
+        state->agrees = true;
+    }
+    return agree(state, loss);
+}
+
+/* The averaging at the end of a pass that this rank has agreed on. */
+static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
+    if (state->no_sync) {
+        state->gathering = true;
+        return LS_OK;
+    }
+    state->gathering = false;
+    tail mean;
+    LS_TRY(average(state, &(tail){.weight = 1}, &mean));
+    return state->all_samples > 0 ? average_buffers(state, samples * ls_comm_size(state->comm) / state->all_samples)
+                                  : LS_OK;
+}
+
+static ls_status pass_ends(void *user) {
+    ls_data_parallel_state *state = user;
+    const double samples = (double)state->samples;
+    if (state->agreed) {
+        return average_agreed(state, samples);
+    }
+    tail mean;
+    LS_TRY(average_by_divisor(state, state->divisor, samples, false, &mean));
+    return mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
+}
+
+const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees, .begin = pass_begins, .end = pass_ends};
+
+ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state) {
+    state->samples = 0;
+    if (!agrees_anyway(state)) {
+        tail mean;
+        LS_TRY(average_by_divisor(state, 0, 0, false, &mean));
+        if (!(mean.agree > 0)) {
+            return mean.samples > 0 ? average_buffers(state, 0) : LS_OK;
+        }
+        state->agrees = true;
+    }
+    LS_TRY(agree(state, NULL));
+    return average_agreed(state, 0);
+}

@@ -1,0 +1,458 @@
+/*
+ * The gradient of a data-parallel module is that of one process with the whole batch: for every loss with every
+ * reduction and option, for sums and means that a program makes itself and for several of them together; with shares
+ * that are equal, that differ or that some ranks have not, with ranks all of whose targets are ignored, with and
+ * without gathering under no_sync. What cannot be so is refused.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+
+#include <lockstep/parallel.h>
+
+#include "tests/support/numbers.h"
+
+enum { INPUTS = 6, WIDTH = 5, LENGTH = 3, SEED = 77, IGNORED = 3, MOST_PARAMETERS = 16 };
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+/* What a loss is made of. */
+typedef struct sample_batch {
+    ls_tensor *output; /* [n, WIDTH * LENGTH] */
+    ls_tensor *target; /* [n, WIDTH], from 0.05 to 0.95 */
+    ls_tensor *class_; /* [n, LENGTH], 0 to WIDTH - 1 */
+    ls_tensor *weight; /* a parameter of the model */
+} sample_batch;
+
+typedef struct loss_case {
+    const char *name;
+    ls_tensor *(*make)(const struct loss_case *c, const sample_batch *b);
+    ls_tensor *(*function)(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+    ls_loss_reduction reduction;
+    bool then_mean; /* LS_LOSS_NONE: take the mean of it, else the sum */
+    bool weighted;
+    bool ignore;
+    double smoothing;
+    bool nll;
+    bool long_; /* [n, classes, length] */
+} loss_case;
+
+static ls_tensor *narrow_output(const sample_batch *b) {
+    return ls_narrow(b->output, 1, 0, WIDTH);
+}
+
+static ls_tensor *huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_huber_loss(x, target, 0.7, reduction);
+}
+
+static ls_tensor *bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_loss(ls_sigmoid(x), target, reduction);
+}
+
+static ls_tensor *kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_kl_div_loss(ls_log_softmax(x, 1), target, reduction);
+}
+
+static ls_tensor *reduced(const loss_case *c, ls_tensor *loss) {
+    if (c->reduction != LS_LOSS_NONE) {
+        return loss;
+    }
+    return c->then_mean ? ls_mean(loss) : ls_sum(loss);
+}
+
+static ls_tensor *elementwise(const loss_case *c, const sample_batch *b) {
+    return reduced(c, c->function(narrow_output(b), b->target, c->reduction));
+}
+
+static ls_tensor *class_weights(ls_dtype dtype) {
+    static const double weights[WIDTH] = {0.3, 1.7, 0.6, 2.5, 1.1};
+    return ls_to(ls_from(LS_SHAPE(WIDTH), LS_F64, weights), dtype);
+}
+
+static ls_tensor *class_loss(const loss_case *c, const sample_batch *b) {
+    const int64_t n = ls_size(b->output, 0);
+    ls_tensor *logits = c->long_ ? ls_reshape(b->output, LS_SHAPE(n, WIDTH, LENGTH)) : narrow_output(b);
+    ls_tensor *target = c->long_ ? b->class_ : ls_select(b->class_, 1, 0);
+    const ls_class_loss_options options = {.reduction = c->reduction,
+                                           .weight = c->weighted ? class_weights(ls_dtype_of(b->output)) : NULL,
+                                           .label_smoothing = c->smoothing,
+                                           .ignore = c->ignore,
+                                           .ignore_index = IGNORED};
+    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target, &options)
+                             : ls_cross_entropy(logits, target, &options));
+}
+
+static ls_tensor *difference(const sample_batch *b) {
+    return ls_square(ls_sub(narrow_output(b), b->target));
+}
+
+static ls_tensor *mean_by_hand(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(difference(b));
+}
+
+static ls_tensor *sum_by_hand(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(difference(b));
+}
+
+static ls_tensor *mean_of_sums(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_sum_axes(difference(b), LS_AXES(1), false));
+}
+
+static ls_tensor *sum_of_means(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(ls_mul(ls_mean_axes(difference(b), LS_AXES(0), false), 0.5));
+}
+
+static ls_tensor *mean_of_columns(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_add(ls_transpose(difference(b), 0, 1), 1));
+}
+
+static ls_tensor *with_decay(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *decay = ls_add(ls_mean(ls_square(b->weight)), ls_norm(b->weight));
+    return ls_add(ls_mul(ls_mean(difference(b)), 2), ls_mul(decay, 0.25));
+}
+
+static ls_tensor *sum_with_decay(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sub(ls_sum(difference(b)), ls_mul(ls_sum(ls_square(b->weight)), 0.25));
+}
+
+static ls_tensor *mean_and_sum(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *some = ls_add(ls_mean(difference(b)), ls_mul(ls_sum(ls_abs(b->output)), 0.1));
+    return ls_add(some, ls_div(ls_mean(b->weight), 3));
+}
+
+static ls_tensor *two_class_losses(const loss_case *c, const sample_batch *b) {
+    ls_tensor *second = ls_mse_loss(narrow_output(b), b->target, LS_LOSS_MEAN);
+    return ls_add(class_loss(c, b), ls_mul(second, 0.3));
+}
+
+/* More than the ranks tell each other at once. */
+static ls_tensor *twenty_losses(const loss_case *c, const sample_batch *b) {
+    ls_tensor *loss = class_loss(c, b);
+    for (int i = 0; i < 20; i++) {
+        ls_tensor *column = ls_narrow(b->output, 1, i % WIDTH, 1 + i % LENGTH);
+        loss = ls_add(loss, ls_mul(i % 2 == 0 ? ls_mean(ls_square(column)) : ls_sum(ls_abs(column)), 0.1 * i));
+    }
+    return loss;
+}
+
+static ls_tensor *weighed_by_parameter(const loss_case *c, const sample_batch *b) {
+    ls_tensor *s = ls_mean(b->weight);
+    return ls_add(ls_mul(class_loss(c, b), ls_exp(ls_neg(s))), s);
+}
+
+static ls_tensor *in_half(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_to(ls_mean(ls_to(difference(b), LS_F64)), LS_F32);
+}
+
+/* Another number beside the loss, which nobody trains by, may be anything. */
+static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
+    ls_tensor *loss = mean_by_hand(c, b);
+    (void)ls_sqrt(ls_mean(difference(b)));
+    (void)ls_max(b->output);
+    return loss;
+}
+
+static const loss_case own_cases[] = {
+    {.name = "mean", .make = mean_by_hand},
+    {.name = "sum", .make = sum_by_hand},
+    {.name = "mean of sums", .make = mean_of_sums},
+    {.name = "sum of means", .make = sum_of_means},
+    {.name = "mean of columns", .make = mean_of_columns},
+    {.name = "mean and decay", .make = with_decay},
+    {.name = "sum and decay", .make = sum_with_decay},
+    {.name = "mean and sum", .make = mean_and_sum},
+    {.name = "two losses", .make = two_class_losses, .ignore = true, .weighted = true},
+    {.name = "twenty losses", .make = twenty_losses, .ignore = true},
+    {.name = "weighed by a parameter", .make = weighed_by_parameter, .ignore = true},
+    {.name = "in another dtype", .make = in_half},
+    {.name = "beside a metric", .make = beside_a_metric},
+};
+
+/* ---- batches and models ------------------------------------------------------------------------------------------ */
+
+/* How batches are divided, and whether all targets of rank 0 are ignored. */
+typedef enum division { EQUAL, UNEVEN, SOME_HAVE_NONE, IGNORED_ON_ONE, DIVISIONS } division;
+static const char *const division_names[DIVISIONS] = {"equal", "uneven", "some have none", "ignored on one"};
+
+/* Where the share of a rank begins. */
+static int64_t share_begin(division how, int rank, int size, int pass) {
+    int64_t begin = 0;
+    for (int i = 0; i < rank; i++) {
+        begin += how == EQUAL || size == 1                    ? 4
+                 : how == SOME_HAVE_NONE && i % 2 == pass % 2 ? 0
+                                                              : 1 + (i * 2 + pass) % 5;
+    }
+    return begin;
+}
+
+typedef struct trainee {
+    ls_module *model;
+    ls_module *parallel; /* the model, or NULL when it is alone */
+    int rank;
+    int size; /* of the world, also when alone */
+} trainee;
+
+static ls_tensor *random_rows(int64_t first, int64_t count, int64_t width, int stream, bool unit) {
+    ls_tensor *rows = ls_empty(LS_SHAPE(count, width), LS_F32);
+    for (int64_t i = 0; rows != NULL && i < ls_count(rows); i++) {
+        const uint64_t at = (uint64_t)(first * width + i);
+        numbers_set(rows, i,
+                    unit ? 0.05 + 0.9 * ls_random_uniform(SEED, (uint64_t)stream, at)
+                         : ls_random_normal(SEED, (uint64_t)stream, at));
+    }
+    return rows;
+}
+
+static ls_tensor *random_classes(int64_t first, int64_t count, int stream, int64_t ignored_before) {
+    ls_tensor *classes = ls_empty(LS_SHAPE(count, LENGTH), LS_I64);
+    int64_t *number = ls_data(classes);
+    for (int64_t i = 0; i < count * LENGTH; i++) {
+        const bool ignored = first + i / LENGTH < ignored_before;
+        number[i] =
+            ignored ? IGNORED : (int64_t)ls_random_below(SEED, (uint64_t)stream, (uint64_t)(first * LENGTH + i), WIDTH);
+    }
+    return classes;
+}
+
+static ls_status run_pass(const trainee *who, const loss_case *c, division how, int pass, ls_status *backward) {
+    const int64_t all = share_begin(how, who->size, who->size, pass);
+    const int64_t first = who->parallel != NULL ? share_begin(how, who->rank, who->size, pass) : 0;
+    const int64_t last = who->parallel != NULL ? share_begin(how, who->rank + 1, who->size, pass) : all;
+    if (first == last) {
+        return who->parallel != NULL ? ls_data_parallel_skip(who->parallel) : LS_OK;
+    }
+    const int64_t ignored = how == IGNORED_ON_ONE ? share_begin(how, 1, who->size, pass) : 0;
+    ls_scope *scope = ls_scope_begin();
+    const sample_batch batch = {.output =
+                                    ls_forward(who->model, random_rows(first, last - first, INPUTS, 3 * pass, false)),
+                                .target = random_rows(first, last - first, WIDTH, 3 * pass + 1, true),
+                                .class_ = random_classes(first, last - first, 3 * pass + 2, ignored),
+                                .weight = ls_module_parameter(who->model, 0)};
+    ls_tensor *loss = c->make(c, &batch);
+    *backward = ls_backward(loss);
+    const ls_status ended = ls_scope_end(scope);
+    return *backward == LS_OK ? ended : LS_OK;
+}
+
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+
+static ls_status compare_gradients(const ls_module *is, const ls_module *want, const char *what) {
+    double largest = 0;
+    double error = 0;
+    for (int i = 0; i < ls_module_parameter_count(want); i++) {
+        const ls_tensor *a = ls_grad(ls_module_parameter(is, i));
+        const ls_tensor *b = ls_grad(ls_module_parameter(want, i));
+        LS_CHECK((a != NULL) == (b != NULL));
+        for (int64_t at = 0; b != NULL && at < ls_count(b); at++) {
+            const double difference = fabs(numbers_get(a, at) - numbers_get(b, at));
+            error = difference <= error ? error : difference; /* keeps NaN */
+            largest = fmax(largest, fabs(numbers_get(b, at)));
+        }
+    }
+    if (!(error <= 1e-6 * largest)) {
+        return ls_fail(LS_ERR_INTERNAL, "%s: the gradient is off by %.3g of %.3g", what, error, largest);
+    }
+    return LS_OK;
+}
+
+static ls_module *make_model(void) {
+    return ls_sequential(ls_nn_linear(INPUTS, 7), ls_nn_tanh(), ls_nn_linear(7, WIDTH * LENGTH));
+}
+
+typedef struct pair {
+    trainee all;
+    trainee alone;
+} pair;
+
+static ls_status begin(pair *p, ls_comm *world, ls_module *(*make)(void)) {
+    ls_seed(SEED);
+    p->all = (trainee){.rank = ls_comm_rank(world), .size = ls_comm_size(world)};
+    p->all.model = p->all.parallel = ls_data_parallel(make(), world, NULL);
+    ls_seed(SEED);
+    p->alone = (trainee){.model = make(), .size = p->all.size};
+    LS_CHECK(p->all.model != NULL && p->alone.model != NULL);
+    return LS_OK;
+}
+
+static void end(const pair *p) {
+    ls_module_free(p->all.model);
+    ls_module_free(p->alone.model);
+}
+
+/* `passes` passes gathered; two rounds of that, so that the second finds what the first has left. */
+static ls_status check_passes(ls_comm *world, const loss_case *c, division how, int passes) {
+    pair p;
+    LS_TRY(begin(&p, world, make_model));
+    char what[200];
+    snprintf(what, sizeof what, "%s, %s, %d passes, reduction %d%s%s%s", c->name, division_names[how], passes,
+             (int)c->reduction, c->weighted ? ", weighted" : "", c->ignore ? ", ignoring" : "",
+             c->long_ ? ", long" : "");
+    for (int round = 0; round < 2; round++) {
+        ls_module_zero_grad(p.all.model);
+        ls_module_zero_grad(p.alone.model);
+        for (int pass = 0; pass < passes; pass++) {
+            ls_status backward = LS_OK;
+            LS_TRY(ls_data_parallel_no_sync(p.all.parallel, pass < passes - 1));
+            LS_TRY(run_pass(&p.all, c, how, pass + round, &backward));
+            LS_TRY(backward);
+            LS_TRY(run_pass(&p.alone, c, how, pass + round, &backward));
+            LS_TRY(backward);
+        }
+        LS_TRY(compare_gradients(p.all.model, p.alone.model, what));
+    }
+    end(&p);
+    return LS_OK;
+}
+
+static ls_status check_case(ls_comm *world, const loss_case *c) {
+    for (int how = 0; how < DIVISIONS; how++) {
+        for (int passes = 1; passes <= 3; passes += 2) {
+            LS_TRY(check_passes(world, c, (division)how, passes));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status elementwise_losses(ls_comm *world) {
+    static const loss_case functions[] = {{.name = "mse", .function = ls_mse_loss},
+                                          {.name = "l1", .function = ls_l1_loss},
+                                          {.name = "huber", .function = huber},
+                                          {.name = "bce", .function = bce},
+                                          {.name = "bce with logits", .function = ls_bce_with_logits_loss},
+                                          {.name = "kl", .function = kl}};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        for (int variant = 0; variant < 4; variant++) {
+            loss_case c = functions[i];
+            c.make = elementwise;
+            c.reduction = variant < 3 ? (ls_loss_reduction)variant : LS_LOSS_NONE;
+            c.then_mean = variant == 3;
+            LS_TRY(check_case(world, &c));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status class_losses(ls_comm *world) {
+    for (int options = 0; options < 128; options++) {
+        const int variant = options % 4;
+        const loss_case c = {.name = options & 16   ? "nll"
+                                     : options & 64 ? "smooth cross entropy"
+                                                    : "cross entropy",
+                             .make = class_loss,
+                             .reduction = variant < 3 ? (ls_loss_reduction)variant : LS_LOSS_NONE,
+                             .then_mean = variant == 3,
+                             .weighted = (options & 4) != 0,
+                             .ignore = (options & 8) != 0,
+                             .nll = (options & 16) != 0,
+                             .long_ = (options & 32) != 0,
+                             .smoothing = (options & 64) != 0 ? 0.1 : 0};
+        if (!c.nll || c.smoothing == 0) {
+            LS_TRY(check_case(world, &c));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status own_losses(ls_comm *world) {
+    for (size_t i = 0; i < sizeof own_cases / sizeof *own_cases; i++) {
+        LS_TRY(check_case(world, &own_cases[i]));
+    }
+    return LS_OK;
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *root_of_mean(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sqrt(ls_mean(difference(b)));
+}
+
+static ls_tensor *worst(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_max(difference(b));
+}
+
+static ls_tensor *contrast(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_logsumexp(ls_matmul(b->output, ls_transpose(b->output, 0, 1)), 1, false));
+}
+
+static ls_tensor *softmax_over_samples(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(ls_square(ls_softmax(b->output, 0)));
+}
+
+static ls_tensor *centered(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_square(ls_sub(b->output, ls_mean_axes(b->output, LS_AXES(0), true))));
+}
+
+static ls_tensor *one_sample(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_select(b->output, 0, 0));
+}
+
+static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mul(ls_mean(b->output), ls_mean(difference(b)));
+}
+
+static ls_status refusals(ls_comm *world) {
+    static const loss_case cases[] = {
+        {.name = "ls_sqrt", .make = root_of_mean},   {.name = "ls_max", .make = worst},
+        {.name = "ls_matmul", .make = contrast},     {.name = "ls_softmax", .make = softmax_over_samples},
+        {.name = "ls_sub", .make = centered},        {.name = "ls_select", .make = one_sample},
+        {.name = "ls_mul", .make = product_of_means}};
+    pair p;
+    LS_TRY(begin(&p, world, make_model));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_status backward = LS_OK;
+        LS_TRY(run_pass(&p.all, &cases[i], UNEVEN, 0, &backward));
+        if (p.all.size == 1) {
+            LS_TRY(backward);
+            continue;
+        }
+        LS_CHECK(backward == LS_ERR_UNSUPPORTED);
+        const char *name = i == 5 ? "ls_slice" : cases[i].name;
+        LS_CHECK(strstr(ls_error_message(), name) != NULL && strstr(ls_error_message(), "ls_allreduce") != NULL);
+    }
+    end(&p);
+    return LS_OK;
+}
+
+/* What the ranks all-reduce themselves is what one process has: here the root of a mean, of equal shares. */
+static ls_status by_allreduce(ls_comm *world) {
+    static const loss_case alone = {.name = "root of the mean", .make = root_of_mean};
+    pair p;
+    LS_TRY(begin(&p, world, make_model));
+    ls_status backward = LS_OK;
+    LS_TRY(run_pass(&p.alone, &alone, EQUAL, 0, &backward));
+    ls_scope *scope = ls_scope_begin();
+    const int64_t first = share_begin(EQUAL, p.all.rank, p.all.size, 0);
+    ls_tensor *output = ls_forward(p.all.model, random_rows(first, 4, INPUTS, 0, false));
+    ls_tensor *target = random_rows(first, 4, WIDTH, 1, true);
+    ls_tensor *mean = ls_mse_loss(ls_narrow(output, 1, 0, WIDTH), target, LS_LOSS_MEAN);
+    LS_TRY(ls_backward(ls_sqrt(ls_allreduce(world, mean, LS_AVG))));
+    LS_TRY(ls_scope_end(scope));
+    LS_TRY(compare_gradients(p.all.model, p.alone.model, "root of an all-reduced mean"));
+    end(&p);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(own_losses(world));
+    LS_TRY(elementwise_losses(world));
+    LS_TRY(class_losses(world));
+    LS_TRY(refusals(world));
+    LS_TRY(by_allreduce(world));
+    return ls_comm_barrier(world, NULL);
+}
