@@ -61,7 +61,7 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
 static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
     const int number = loss->sums++;
     node->sums_samples = true;
-    node->parameters.number[LS_NODE_WEIGHT] = divisor;
+    node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
     return (uint8_t)(number <= UINT8_MAX - LS_SPREAD_SUM ? LS_SPREAD_SUM + number : LS_SPREAD_SUMS);
 }
 
@@ -93,15 +93,19 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node, bool first) {
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
+    node->sums_samples = node->weighed = false;
+    if (node->begins_samples) {
+        loss->begun = true;
+        return LS_SPREAD_FIRST;
+    }
+    if (!loss->begun) {
+        return LS_SPREAD_NONE;
+    }
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = ls_spread_of(node->inputs[i]);
         inputs |= 1U << (spread < LS_SPREAD_SUMS ? spread : LS_SPREAD_SUMS);
     }
     inputs &= ~1U;
-    node->sums_samples = node->weighed = false;
-    if (node->begins_samples) {
-        return LS_SPREAD_FIRST;
-    }
     if (inputs == 0 || node->op->communicates) { /* what ranks exchange they exchange as the program says */
         return LS_SPREAD_NONE;
     }
@@ -130,7 +134,7 @@ static void visit(ls_scope *scope, visitor function, void *user) {
 
 static void trace_node(void *user, ls_node *node) {
     ls_batch_loss *loss = user;
-    loss->irregular |= node->op->communicates && node->segment == ls_thread_present->segment;
+    loss->irregular |= node->op->communicates && node->segment == loss->segment;
     node->spread = follow(loss, node);
 }
 
@@ -168,7 +172,7 @@ void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const 
 }
 
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded) {
-    *loss = (ls_batch_loss){.innermost = innermost, .weight = 1, .only = -1};
+    *loss = (ls_batch_loss){.innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
     visit(innermost, trace_node, loss);
     const uint8_t spread = ls_spread_of(output);
     if (spread == LS_SPREAD_FIRST || spread == LS_SPREAD_OTHER) {
@@ -180,7 +184,9 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
     } else if (spread == LS_SPREAD_SUMS) {
         loss->irregular = true;
     } else if (spread >= LS_SPREAD_SUM) {
-        ls_batch_loss_divisors(loss, spread - LS_SPREAD_SUM, 1, &loss->divisor);
+        if (spread - LS_SPREAD_SUM != loss->sums - 1) {
+            ls_batch_loss_divisors(loss, spread - LS_SPREAD_SUM, 1, &loss->divisor);
+        }
         if (isinf(loss->divisor)) {
             loss->irregular = true;
         } else {

@@ -26,14 +26,16 @@ enum {
 
 struct ls_batch_loss {
     ls_scope *innermost;
-    int sums;        /* nodes that sum over samples, in the order of the tapes */
-    bool irregular;  /* one weight for the whole gradient does not do: the ranks must agree on one for each of them */
-    bool weighed;    /* they have their weights, and the loss its own */
-    double weight;   /* of the whole loss */
-    bool multiplied; /* a sum is multiplied by something that wants a gradient */
-    int only;        /* the one mean that the loss is made of, beside parameters; -1: there are others, or none */
-    double divisor;  /* of that mean; 0 without */
-    bool by_samples; /* the loss is a number that no node has summed */
+    uint32_t segment; /* of the program, that the pass walks */
+    bool begun;       /* the trace has come to where samples begin */
+    int sums;         /* nodes that sum over samples, in the order of the tapes */
+    bool irregular;   /* one weight for the whole gradient does not do: the ranks must agree on one for each of them */
+    bool weighed;     /* they have their weights, and the loss its own */
+    double weight;    /* of the whole loss */
+    bool multiplied;  /* a sum is multiplied by something that wants a gradient */
+    int only;         /* the one mean that the loss is made of, beside parameters; -1: there are others, or none */
+    double divisor;   /* of that mean */
+    bool by_samples;  /* the loss is a number that no node has summed */
     const ls_node *refused;
 };
 
