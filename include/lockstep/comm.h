@@ -43,7 +43,8 @@ typedef struct ls_init_options {
     int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
     int rank;            /**< this process's rank; read only when world_size is not 0 */
     double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */
-    const char *key;     /**< the job's key, a shared secret; NULL: LOCKSTEP_KEY from the environment */
+    const char *key;     /**< the job's key, a shared secret; NULL: LOCKSTEP_KEY from the environment, else on loopback
+                              one that processes of this user share by themselves */
 } ls_init_options;
 
 /**
@@ -296,7 +297,8 @@ typedef struct ls_store_options {
     bool serve;      /**< this process, exactly one of all (rank 0), holds the store: on TCP it listens and the others
                         connect */
     double timeout;  /**< seconds that any call waits; 0: 300 */
-    const char *key; /**< the job's key; required to listen or connect beyond loopback */
+    const char *key; /**< the job's key; required to listen or connect beyond loopback; there, without one, processes of
+                        this user share one by themselves */
 } ls_store_options;
 
 /**

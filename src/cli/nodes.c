@@ -16,6 +16,7 @@
 #include "comm/interface.h"
 #include "comm/store.h"
 #include "comm/store_greeting.h"
+#include "comm/user_key.h"
 
 enum { MOST_GUESTS = 64, MOST_PATIENCE = 60 };
 
@@ -162,7 +163,7 @@ static void welcome(gathering *self) {
     ls_connection_free(*place);
     *place = NULL;
     uint8_t bytes[LS_SERVER_HELLO_SIZE];
-    ls_hello hello = {.keyed = self->nodes->key.size > 0};
+    ls_hello hello = {.keyed = self->nodes->key.given};
     ls_connection *guest = ls_connection_new(fd);
     if (guest == NULL || ls_auth_nonce(hello.nonce) != LS_OK) {
         ls_connection_free(guest);
@@ -416,7 +417,7 @@ static void find_interface(const ls_nodes *nodes, char *interface, size_t capaci
 static ls_status give_start(ls_nodes *nodes, int restarts, ls_start *start, char salt[LS_NODE_TEXT]) {
     uint8_t nonce[LS_NONCE_SIZE];
     if (nodes->listener < 0) {
-        LS_TRY(ls_socket_listen(&nodes->address, nodes->key.size > 0, &nodes->listener));
+        LS_TRY(ls_socket_listen(&nodes->address, nodes->key.given, &nodes->listener));
     }
     LS_TRY(ls_auth_nonce(nonce));
     sodium_bin2hex(salt, 2 * sizeof nonce + 1, nonce, sizeof nonce);
@@ -488,7 +489,7 @@ static ls_status open_nodes(ls_nodes *nodes) {
                        "brackets and a port from 1 to 65535",
                        options->rendezvous);
     }
-    LS_TRY(ls_key_read(&nodes->key, options->key));
+    LS_TRY(ls_key_find(&nodes->key, options->key));
     nodes->first = options->node == 0 ? 1 : 0;
     nodes->count = options->node == 0 ? options->nodes - 1 : 1;
     nodes->others = ls_allocate_zeroed((size_t)options->nodes, sizeof *nodes->others);
@@ -503,7 +504,7 @@ static ls_status open_nodes(ls_nodes *nodes) {
     if (options->node != 0) {
         return come(nodes);
     }
-    if (ls_socket_listen(&nodes->address, nodes->key.size > 0, &nodes->listener) != LS_OK) {
+    if (ls_socket_listen(&nodes->address, nodes->key.given, &nodes->listener) != LS_OK) {
         return ls_fail_in("lockstep run: --rendezvous");
     }
     return gather(nodes);

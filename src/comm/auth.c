@@ -1,19 +1,40 @@
 #include "comm/auth.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include <sodium.h>
 
+#include "base/log.h"
+
 _Static_assert(LS_PROOF_SIZE == crypto_auth_hmacsha512256_BYTES, "a proof is one HMAC-SHA-512/256");
+
+enum { LEAST_SAFE = 16 };
+
+/* Whoever listens where a rank connects may try keys on its proof for as long as they like. */
+static void warn_of_short(size_t size) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&told)) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "the job's key (LOCKSTEP_KEY) has %zu byte%s and can be guessed: it needs at least %d, as those that "
+            "head -c 32 /dev/urandom | base64 prints; lockstep run makes one for each job",
+            size, size == 1 ? "" : "s", LEAST_SAFE);
+    }
+}
 
 ls_status ls_key_read(ls_key *key, const char *text) {
     const size_t size = text != NULL ? strlen(text) : 0;
     if (size > LS_KEY_CAPACITY) {
         return ls_fail(LS_ERR_ARGUMENT, "the job's key has %zu bytes, at most %d are allowed", size, LS_KEY_CAPACITY);
     }
+    key->given = size > 0;
     key->size = size;
     if (size > 0) {
         memcpy(key->bytes, text, size);
+    }
+    if (size > 0 && size < LEAST_SAFE) {
+        warn_of_short(size);
     }
     return LS_OK;
 }

@@ -19,11 +19,13 @@
 
 /* A job's key; size 0 is a job without one. */
 typedef struct ls_key {
+    bool given; /* by a person or a launcher, not found by itself (user_key.h) */
     size_t size;
     unsigned char bytes[LS_KEY_CAPACITY];
 } ls_key;
 
-/* Takes the key from `text`; NULL and "" are no key. LS_ERR_ARGUMENT when it is longer than 256 bytes. */
+/* Takes the key from `text`; NULL and "" are no key. LS_ERR_ARGUMENT when it is longer than 256 bytes. A warning, the
+ * first time in a process, says that a short one can be guessed. */
 ls_status ls_key_read(ls_key *key, const char *text);
 
 /* Wipes it. */

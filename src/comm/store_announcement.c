@@ -29,7 +29,7 @@ _Static_assert(HEAD + NONCE_TEXT + 3 + PROOF_TEXT + 1 == LS_ANNOUNCEMENT_SIZE, "
 
 ls_status ls_announcement_make(ls_announcement *announcement, const ls_key *key) {
     LS_TRY(ls_auth_nonce(announcement->nonce));
-    announcement->keyed = key->size > 0;
+    announcement->keyed = key->given;
     ls_auth_prove(key, "folder", announcement->nonce, announcement->nonce, announcement->proof);
     return LS_OK;
 }
@@ -63,7 +63,7 @@ ls_status ls_announcement_check(const ls_announcement *announcement, const ls_ke
         return LS_OK;
     }
     return ls_fail(LS_ERR_DENIED, "%s",
-                   key->size == 0         ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+                   !key->given            ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
                    : !announcement->keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
                                           : "this process has another key than the job (LOCKSTEP_KEY)");
 }

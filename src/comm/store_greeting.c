@@ -8,10 +8,16 @@
 #include "comm/store.h"
 
 const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello) {
-    return ls_auth_check(key, "client", hello->nonce, nonce, hello->proof) ? NULL
-           : !hello->keyed  ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
-           : key->size == 0 ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
-                            : "this process has another key than the job (LOCKSTEP_KEY)";
+    if (ls_auth_check(key, "client", hello->nonce, nonce, hello->proof)) {
+        return NULL;
+    }
+    if (!key->given && !hello->keyed) {
+        return "neither this process nor the job was given a key, and the one that they find by themselves differs, as "
+               "it does for processes of different users or containers: set LOCKSTEP_KEY to the same secret for all";
+    }
+    return !hello->keyed ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+           : !key->given ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+                         : "this process has another key than the job (LOCKSTEP_KEY)";
 }
 
 /* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. *retry: neither. */
@@ -40,7 +46,7 @@ static ls_status receive_proof(int socket, ls_deadline deadline, uint8_t proof[L
 static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool *retry) {
     uint8_t bytes[LS_CLIENT_HELLO_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
-    ls_hello server, own = {.keyed = key->size > 0};
+    ls_hello server, own = {.keyed = key->given};
     const ls_status heard = ls_socket_receive(socket, bytes, LS_SERVER_HELLO_SIZE, deadline);
     *retry = heard == LS_ERR_PEER;
     LS_TRY(heard);
@@ -59,7 +65,7 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
                               int *connection, bool *retry) {
     *retry = false;
     LS_TRY(target->listener >= 0 ? ls_socket_connect_to_listener(target->listener, deadline, connection)
-                                 : ls_socket_connect(&target->address, key->size > 0, deadline, connection, retry));
+                                 : ls_socket_connect(&target->address, key->given, deadline, connection, retry));
     const ls_status status = greet(*connection, key, deadline, retry);
     if (status != LS_OK) {
         close(*connection);

@@ -337,7 +337,7 @@ static void welcome(ls_store_server *server, int fd) {
     }
     server->connections[server->count++] = connection;
     connection->deadline = ls_deadline_after(greeting_seconds);
-    ls_hello hello = {.keyed = server->key.size > 0};
+    ls_hello hello = {.keyed = server->key.given};
     uint8_t bytes[LS_SERVER_HELLO_SIZE];
     if (ls_auth_nonce(hello.nonce) != LS_OK) {
         ls_connection_close(connection);

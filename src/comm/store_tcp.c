@@ -7,6 +7,7 @@
 #include "comm/store.h"
 #include "comm/store_greeting.h"
 #include "comm/store_server.h"
+#include "comm/user_key.h"
 
 /* How much longer than the server, which ends waits and says why, a client waits before it gives the server up. */
 static const double grace_seconds = 1;
@@ -178,13 +179,13 @@ static void tcp_close(ls_store *base) {
 static ls_status start_serving(tcp_store *store, const ls_store_place *place, ls_address *address, const ls_key *key,
                                int *listener) {
     if (place->listener >= 0) {
-        const ls_status status = ls_socket_adopt(place->listener, key->size > 0);
+        const ls_status status = ls_socket_adopt(place->listener, key->given);
         if (status != LS_OK) {
             return status;
         }
         *listener = place->listener;
     } else {
-        LS_TRY(ls_socket_listen(address, key->size > 0, listener));
+        LS_TRY(ls_socket_listen(address, key->given, listener));
     }
     address->port = ls_socket_port(*listener);
     store->server = ls_store_server_start(*listener, key);
@@ -195,7 +196,7 @@ static ls_status open_place(tcp_store *store, const ls_store_place *place) {
     const ls_key *key = &store->base.key;
     ls_address address;
     int listener = -1;
-    LS_TRY(ls_key_read(&store->base.key, place->key));
+    LS_TRY(ls_key_find(&store->base.key, place->key));
     LS_TRY(ls_address_parse(place->url, &address));
     if (place->serve) {
         LS_TRY(start_serving(store, place, &address, key, &listener));
