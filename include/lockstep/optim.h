@@ -177,7 +177,9 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. `*norm` (may be NULL) is
- * the norm before. LS_ERR_ARGUMENT when max_norm is not positive.
+ * the norm before. LS_ERR_ARGUMENT when max_norm is not positive. Of a model that is divided over ranks (ls_pipeline,
+ * ls_nn_column_parallel and its kin) it is the norm of the whole model, the same bits on all of them, and a collective
+ * call.
  */
 LS_API ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) LS_WARN_UNUSED;
 /** Holds every gradient element within [-limit, limit]. */

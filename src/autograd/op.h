@@ -162,6 +162,17 @@ typedef struct ls_leaf_hook {
 } ls_leaf_hook;
 
 /*
+ * Ranks over which something is divided, of which a leaf is this rank's part: what is summed over parameters (a norm)
+ * has to be summed over these ranks, too.
+ */
+typedef struct ls_division {
+    ls_status (*add)(void *user, double *number); /* the sum over the ranks; collective. NULL: not divided */
+    void *user;                                   /* the ranks: equal for equal ones */
+} ls_division;
+
+enum { LS_DIVIDED_TENSOR, LS_DIVIDED_MODEL, LS_DIVISIONS };
+
+/*
  * A leaf's gradient is complete, and its hooks are called, when the walk has passed every node that has the leaf as
  * input, whether a gradient reached the node or not; with keep_tape too, since each pass counts afresh. What cannot be
  * known to be complete (a node was freed before the walk came to it) is complete at the end of the pass.
@@ -174,14 +185,16 @@ struct ls_leaf {
     ls_tensor *gradient; /* owned; dense; NULL until first needed or until it is laid into a flat buffer */
     ls_leaf_hook *hooks; /* in the order in which they are called */
     ls_leaf *next_touched;
-    uint64_t pass;     /* the pass that `remaining` is of */
-    int uses;          /* inputs of nodes on tapes that it is */
-    int remaining;     /* those that the present pass has not passed yet */
-    bool has_gradient; /* false: the next gradient overwrites, and ls_grad gives NULL */
-    bool touched;      /* the present pass has given it a gradient, and its hooks are yet to be called */
-    bool listed;       /* among those that the present pass has touched */
-    bool fresh;        /* it had no gradient before the present pass */
-    bool lent;         /* ls_grad has lent the gradient: it may have become part of a computation */
+    ls_division
+        divisions[LS_DIVISIONS]; /* this is a part of a tensor; of a model cut into parts that are whole tensors */
+    uint64_t pass;               /* the pass that `remaining` is of */
+    int uses;                    /* inputs of nodes on tapes that it is */
+    int remaining;               /* those that the present pass has not passed yet */
+    bool has_gradient;           /* false: the next gradient overwrites, and ls_grad gives NULL */
+    bool touched;                /* the present pass has given it a gradient, and its hooks are yet to be called */
+    bool listed;                 /* among those that the present pass has touched */
+    bool fresh;                  /* it had no gradient before the present pass */
+    bool lent;                   /* ls_grad has lent the gradient: it may have become part of a computation */
 };
 
 /* ls_tensor_changed of the gradient, where anybody may care. */

@@ -3,8 +3,8 @@
 
 #include "parallel/parallel.h"
 
-static ls_status add(void *user, double *number) {
-    return ls_comm_allreduce(user, number, number, 1, LS_F64, LS_SUM, NULL);
+ls_status ls_add_over_ranks(void *comm, double *number) {
+    return ls_comm_allreduce(comm, number, number, 1, LS_F64, LS_SUM, NULL);
 }
 
 ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tensor **inputs, int count, void *user,
@@ -14,6 +14,7 @@ ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, ls_tenso
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
         return ls_scope_failed_status();
     }
-    const ls_gradcheck_ranks ranks = {.rank = ls_comm_rank(comm), .size = ls_comm_size(comm), .add = add, .user = comm};
+    const ls_gradcheck_ranks ranks = {
+        .rank = ls_comm_rank(comm), .size = ls_comm_size(comm), .add = ls_add_over_ranks, .user = comm};
     return ls_gradcheck_with(call, &ranks, function, inputs, count, user, options);
 }

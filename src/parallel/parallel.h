@@ -7,4 +7,7 @@
 
 #include <lockstep/parallel.h>
 
+/* The sum of a number over the ranks of a communicator; see ls_division. Collective. */
+ls_status ls_add_over_ranks(void *comm, double *number);
+
 #endif

@@ -168,6 +168,16 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     return LS_OK;
 }
 
+/* Together the stages have all parameters. */
+static void mark_parts(const ls_module *stage, ls_comm *comm) {
+    for (int i = 0; i < ls_module_parameter_count(stage); i++) {
+        ls_leaf *leaf = ls_module_parameter(stage, i)->leaf;
+        if (leaf != NULL) {
+            leaf->divisions[LS_DIVIDED_MODEL] = (ls_division){.add = ls_add_over_ranks, .user = comm};
+        }
+    }
+}
+
 ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options) {
     static const ls_pipeline_options defaults;
     options = options != NULL ? options : &defaults;
@@ -183,6 +193,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
         state->schedule = options->schedule;
         state->micro_batches = options->micro_batches > 0 ? options->micro_batches : 2 * ls_comm_size(comm);
         state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));
+        mark_parts(state->stage, comm);
     }
     ls_module_free(model);
     ls_free(ends);

@@ -91,7 +91,7 @@ typedef struct part {
     double bound; /* uniform in +-bound; 0: normal */
 } part;
 
-static ls_tensor *add_part(ls_module *module, const ls_comm *comm, const part *p) {
+static ls_tensor *add_part(ls_module *module, ls_comm *comm, const part *p) {
     ls_tensor *whole = ls_empty(p->shape, p->dtype);
     const ls_status status = whole == NULL  ? ls_error_status()
                              : p->bound > 0 ? ls_init_uniform(whole, -p->bound, p->bound)
@@ -100,7 +100,11 @@ static ls_tensor *add_part(ls_module *module, const ls_comm *comm, const part *p
     if (own != whole || status != LS_OK) {
         ls_release(whole);
     }
-    return ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL);
+    ls_tensor *added = ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL);
+    if (added != NULL && added->leaf != NULL && p->axis >= 0) {
+        added->leaf->divisions[LS_DIVIDED_TENSOR] = (ls_division){.add = ls_add_over_ranks, .user = comm};
+    }
+    return added;
 }
 
 static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *comm, int64_t a, int64_t b) {

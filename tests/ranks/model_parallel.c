@@ -152,6 +152,95 @@ static ls_status divided_model_on_divided_data(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
+
+static ls_status same_bits(ls_comm *world, double number) {
+    double sides[2] = {number, -number};
+    LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_F64, LS_MAX, NULL));
+    LS_CHECK(sides[0] == -sides[1]);
+    return LS_OK;
+}
+
+/* Clips both models, and some of it away; the norms are equal, on all ranks. */
+static ls_status clip_both(ls_comm *world, ls_module *divided, ls_module *whole) {
+    double norms[2];
+    LS_TRY(ls_clip_grad_norm(whole, 0.01, &norms[0]));
+    LS_TRY(ls_clip_grad_norm(divided, 0.01, &norms[1]));
+    LS_CHECK(norms[0] > 0.02 && fabs(norms[1] - norms[0]) < 1e-12 * norms[0]);
+    return same_bits(world, norms[1]);
+}
+
+static ls_status clipped_layers(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(9);
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_linear_with(IN, HIDDEN, &in_f64),
+                                     ls_nn_tanh(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_seed(9);
+    ls_module *divided =
+        ls_sequential(ls_nn_linear_with(IN, IN, &in_f64), ls_nn_column_parallel(world, IN, HIDDEN, &in_f64),
+                      ls_nn_tanh(), ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64));
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    LS_TRY(backward(whole, x));
+    LS_TRY(backward(divided, x));
+    LS_TRY(clip_both(world, divided, whole));
+    LS_TRY(compare(world, divided, "0.weight", whole, "0.weight", -1));
+    LS_TRY(compare(world, divided, "1.weight", whole, "1.weight", 0));
+    LS_TRY(compare(world, divided, "3.weight", whole, "3.weight", 1));
+    LS_TRY(compare(world, divided, "3.bias", whole, "3.bias", -1));
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
+static ls_tensor *squares(ls_tensor *output, ls_tensor *target) {
+    return ls_mse_loss(output, target, LS_LOSS_MEAN);
+}
+
+/* A pipeline of `stages`, of layers that are divided over `pair`, which may be NULL. */
+static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
+    ls_scope *scope = ls_scope_begin();
+    const int width = 8;
+    ls_module *layers[2][8];
+    const int count = ls_comm_size(stages) + 1;
+    ls_seed(10);
+    for (int i = 0; i < count; i++) {
+        layers[0][i] = ls_nn_linear_with(width, width, &in_f64);
+    }
+    ls_seed(10);
+    for (int i = 0; i < count; i++) { /* two of them make a stage that is divided */
+        layers[1][i] = pair == NULL ? ls_nn_linear_with(width, width, &in_f64)
+                       : i % 2 == 0 ? ls_sequential(ls_nn_column_parallel(pair, width, width, &in_f64),
+                                                    ls_nn_gather_parallel(pair))
+                                    : ls_nn_linear_with(width, width, &in_f64);
+    }
+    ls_module *whole = ls_sequential_of(layers[0], count);
+    ls_module *divided = ls_pipeline(ls_sequential_of(layers[1], count), stages, NULL);
+    LS_CHECK(divided != NULL);
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, width), LS_F64);
+    ls_tensor *y = ls_randn(LS_SHAPE(BATCH, width), LS_F64);
+    LS_TRY(ls_backward(squares(ls_forward(whole, x), y)));
+    LS_TRY(ls_pipeline_backward(divided, x, y, squares, NULL));
+    LS_TRY(clip_both(world, divided, whole));
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
+static ls_status clipped_pipelines(ls_comm *world) {
+    LS_TRY(clip_pipeline(world, world, NULL));
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *pair = NULL;
+    ls_comm *stages = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &stages));
+    LS_TRY(clip_pipeline(world, stages, pair));
+    ls_comm_free(pair);
+    ls_comm_free(stages);
+    return LS_OK;
+}
+
 static ls_status wrong_input(ls_comm *world) {
     LS_CHECK(ls_nn_column_parallel(NULL, 1, 1, NULL) == NULL);
     LS_CHECK(strstr(ls_error_message(), "ls_nn_column_parallel: the communicator is NULL") != NULL);
@@ -165,6 +254,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(columns_put_together(world));
     LS_TRY(embedding(world));
     LS_TRY(divided_model_on_divided_data(world));
+    LS_TRY(clipped_layers(world));
+    LS_TRY(clipped_pipelines(world));
     LS_TRY(wrong_input(world));
     return ls_comm_barrier(world, NULL);
 }
