@@ -18,6 +18,20 @@ static ls_tensor *refuse_missing(const ls_thread_state *thread, const ls_op *op,
     return ls_scope_failed();
 }
 
+bool ls_inputs_are_here(const char *call, ls_tensor *const *inputs, int input_count) {
+    for (int i = 0; i < input_count; i++) {
+        if (inputs[i] != NULL && ls_tensor_is_gone(inputs[i])) {
+            return ls_tensor_refuse_gone(call, i + 1, inputs[i]) == LS_OK;
+        }
+    }
+    return true;
+}
+
+__attribute__((noinline, cold)) static ls_tensor *refuse_gone(const ls_op *op, int i, const ls_tensor *input) {
+    (void)ls_tensor_refuse_gone(op->name, i + 1, input);
+    return NULL;
+}
+
 static ls_tensor *refuse_devices(const ls_op *op, const ls_device *first, const ls_device *other, int i) {
     (void)ls_fail(LS_ERR_ARGUMENT, "%s: argument %d is on %s, those before it on %s", op->name, i + 1, other->name,
                   first->name);
@@ -42,6 +56,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     const ls_device *device = NULL;
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] != NULL) {
+            if (ls_tensor_is_gone(inputs[i])) {
+                return refuse_gone(op, i, inputs[i]);
+            }
             wanted = wanted || inputs[i]->needs_grad;
             const ls_device *own = inputs[i]->storage->device;
             if (device != NULL && own != device) {

@@ -305,6 +305,10 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     if (thread->walking != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_backward: called inside a backward pass, from a hook or a rule");
     }
+    if (!ls_tensor_is_here("ls_backward", output) ||
+        (options->gradient != NULL && !ls_tensor_is_here("ls_backward_with", options->gradient))) {
+        return ls_error_status();
+    }
     LS_TRY(complete(thread));
     LS_TRY(check_output(output, options->gradient));
     ls_pass pass = {.thread = thread, .scope = ls_scope_begin()};
@@ -322,7 +326,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     while (thread->scope != pass.scope) { /* a hook left it open */
         (void)ls_scope_end(thread->scope);
     }
-    const ls_status noted = ls_scope_end(pass.scope);
+    const ls_status noted = ls_scope_close(pass.scope);
     return status != LS_OK ? status : noted;
 }
 

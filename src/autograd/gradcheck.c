@@ -78,7 +78,7 @@ static ls_status evaluate(const check *c, double *sum) {
         status = weigh(c, result, sum);
     }
     (void)ls_no_grad(no_grad);
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     LS_TRY(status != LS_OK ? status : ended);
     return add_ranks(c, sum);
 }
@@ -106,7 +106,7 @@ static ls_status differentiate(check *c) {
         ls_tensor_drop(gradient);
     }
     (void)ls_no_grad(no_grad);
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
 }
 

@@ -17,6 +17,9 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: tensor is NULL", call);
         return ls_scope_failed_status();
     }
+    if (!ls_tensor_is_here(call, tensor)) {
+        return ls_error_status();
+    }
     if (tensor->node != NULL) {
         (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of an operation, not a leaf; ls_detach gives one",
                       call, LS_SHAPE_TEXT(tensor));
@@ -42,11 +45,12 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
 }
 
 bool ls_requires_grad(const ls_tensor *tensor) {
-    return tensor != NULL && tensor->needs_grad;
+    return tensor != NULL && ls_tensor_is_here("ls_requires_grad", tensor) && tensor->needs_grad;
 }
 
 ls_tensor *ls_grad(const ls_tensor *tensor) {
-    if (tensor == NULL || tensor->leaf == NULL || !tensor->leaf->has_gradient) {
+    if (tensor == NULL || !ls_tensor_is_here("ls_grad", tensor) || tensor->leaf == NULL ||
+        !tensor->leaf->has_gradient) {
         return NULL;
     }
     tensor->leaf->lent = true;
@@ -55,12 +59,15 @@ ls_tensor *ls_grad(const ls_tensor *tensor) {
 }
 
 void ls_zero_grad(ls_tensor *tensor) {
-    if (tensor != NULL && tensor->leaf != NULL) {
+    if (tensor != NULL && ls_tensor_is_here("ls_zero_grad", tensor) && tensor->leaf != NULL) {
         tensor->leaf->has_gradient = false;
     }
 }
 
 ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) {
+    if (leaf != NULL && !ls_tensor_is_here("ls_add_grad_hook", leaf)) {
+        return ls_error_status();
+    }
     if (leaf == NULL || hook == NULL || leaf->leaf == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_add_grad_hook: %s",
                       leaf == NULL   ? "leaf is NULL"

@@ -111,6 +111,10 @@ struct ls_node {
  */
 ls_tensor *ls_apply(const ls_op *op, ls_tensor *const *inputs, int input_count, const ls_op_parameters *parameters);
 
+/* False, with the error noted, when one of the inputs, of which any may be NULL, is gone: for what reads them before
+ * ls_apply, which asks too. */
+bool ls_inputs_are_here(const char *call, ls_tensor *const *inputs, int input_count);
+
 /* For backward rules. Does input i want a gradient? */
 static inline bool ls_wants(const ls_node *node, int i) {
     const uint64_t *words = node->inputs == node->inline_inputs

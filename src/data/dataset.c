@@ -93,7 +93,7 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
         (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform gave NULL without an error");
     }
     ls_tensor *result = x != NULL && x->scope != scope ? ls_tensor_hold(x) : ls_tensor_take(x);
-    if (ls_scope_end(scope) != LS_OK || result == NULL) {
+    if (ls_scope_close(scope) != LS_OK || result == NULL) {
         ls_tensor_drop(result);
         return NULL;
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "autograd/op.h"
 #include "base/memory.h"
 #include "data/dataset.h"
 
@@ -59,6 +60,9 @@ static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
 ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
     static const ls_dataset_type type = {
         .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .finish = tensor_finish};
+    if (!ls_inputs_are_here("ls_tensor_dataset", (ls_tensor *[]){input, target}, 2)) {
+        return NULL;
+    }
     input = ls_tensor_take(input);
     target = ls_tensor_take(target);
     ls_dataset *dataset = NULL;

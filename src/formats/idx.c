@@ -174,6 +174,9 @@ static ls_status write_plain(const char *path, const unsigned char *bytes, size_
 }
 
 ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
+    if (tensor != NULL && !ls_tensor_is_here("ls_idx_write", tensor)) {
+        return ls_error_status();
+    }
     const idx_type *type = tensor != NULL ? type_to_write(ls_dtype_of(tensor)) : NULL;
     if (path == NULL || type == NULL || ls_ndim(tensor) < 1 || !ls_is_contiguous(tensor)) {
         return ls_fail(LS_ERR_ARGUMENT,

@@ -120,6 +120,9 @@ static bool has_tensor(const ls_module *module, const ls_tensor *tensor) {
 }
 
 static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
+    if (tensor != NULL && !ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor)) {
+        tensor = NULL;
+    }
     if (module != NULL && tensor != NULL && has_tensor(module, tensor)) {
         module->failed = true;
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is a parameter or buffer of it already",

@@ -87,6 +87,9 @@ static bool is_grouped(const ls_optimizer *optimizer, const ls_group *made, cons
 static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
     const int index = made->count;
     const char *call = optimizer->type->name;
+    if (parameter != NULL && ls_tensor_is_gone(parameter)) {
+        return ls_tensor_refuse_gone(call, index + 1, parameter);
+    }
     if (parameter == NULL || parameter->leaf == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d %s", call, index,
                        parameter == NULL ? "is NULL" : "wants no gradient: ls_set_requires_grad first");

@@ -228,7 +228,7 @@ static ls_status go_forward(trip *t, int number) {
     ls_scope *scope = ls_scope_begin();
     thread->segment = (uint32_t)number + 1;
     const ls_status status = go_forward_in_scope(t, number);
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     thread->segment = 0;
     return status != LS_OK ? status : ended;
 }
@@ -263,7 +263,7 @@ static ls_status go_backward(trip *t, int number) {
     ls_scope *scope = ls_scope_begin();
     thread->segment = (uint32_t)number + 1;
     const ls_status status = go_backward_in_scope(t, number);
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     thread->segment = 0;
     ls_release(j->output);
     ls_tensor_drop(j->output);

@@ -195,9 +195,11 @@ static ls_status post_send(message *m) {
     return ls_comm_send(m->comm, data, count, (ls_dtype)m->notice.dtype, m->peer, m->tag, &m->work);
 }
 
-/* Tells the receiver that nothing comes, and why this rank fails. */
-static ls_handle *send_failure(ls_comm *comm, int dest, int tag) {
-    if (!ls_scope_explains_null(ls_thread())) {
+/* Tells the receiver that nothing comes, and why this rank fails: the tensor is NULL, or gone. */
+static ls_handle *send_failure(ls_comm *comm, const ls_tensor *tensor, int dest, int tag) {
+    if (tensor != NULL) {
+        (void)ls_tensor_refuse_gone("ls_isend", 0, tensor);
+    } else if (!ls_scope_explains_null(ls_thread())) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_isend: the tensor is NULL");
     }
     (void)ls_scope_failed();
@@ -218,8 +220,8 @@ ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
     if (thread == NULL || check_arguments(call, comm, "destination", dest, tag) != LS_OK) {
         return ls_scope_failed();
     }
-    if (tensor == NULL) {
-        return send_failure(comm, dest, tag);
+    if (tensor == NULL || ls_tensor_is_gone(tensor)) {
+        return send_failure(comm, tensor, dest, tag);
     }
     message made = {.comm = comm, .sends = true, .peer = dest, .tag = tag};
     made.wanted = tensor->needs_grad && !thread->no_grad;
@@ -371,10 +373,14 @@ ls_tensor *ls_wait(ls_handle *handle) {
         return ls_scope_explains_null(ls_thread()) ? ls_scope_failed()
                                                    : ls_fail_noted(LS_ERR_ARGUMENT, "ls_wait: the handle is NULL");
     }
-    message *m = message_of(token);
-    if (m->waited) {
+    if (ls_tensor_is_gone(token) ? token->scope == NULL : message_of(token)->waited) {
         return ls_fail_noted(LS_ERR_STATE, "ls_wait: this handle was already waited for");
     }
+    if (token->scope == &ls_nowhere) { /* it may live on for the tape's sake */
+        return ls_fail_noted(LS_ERR_STATE,
+                             "ls_wait: the handle is of a scope that has ended; wait before ls_scope_end");
+    }
+    message *m = message_of(token);
     m->waited = true;
     ls_tensor *result = m->sends ? end_send(token) : end_receive(token);
     ls_release(token);

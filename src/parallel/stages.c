@@ -30,7 +30,7 @@ static double time_layer(ls_module *layer, bool first, ls_tensor *input, ls_tens
     }
     const double seconds = ls_clock_seconds() - began;
     *output = ls_keep(ls_detach(y));
-    (void)ls_scope_end(scope);
+    (void)ls_scope_close(scope);
     return seconds;
 }
 
@@ -48,7 +48,7 @@ static bool measure(const ls_module *model, ls_tensor *sample, double *costs) {
         ls_module_zero_grad(model->children[i].module);
         x = y;
     }
-    return ls_scope_end(scope) == LS_OK && x != NULL;
+    return ls_scope_close(scope) == LS_OK && x != NULL;
 }
 
 /* A layer's products are three of the size of its parameters: its output and two gradients, of which the first layer

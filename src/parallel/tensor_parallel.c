@@ -80,7 +80,7 @@ static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
     const int64_t start = size / ranks * rank + (rank < size % ranks ? rank : size % ranks);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *part = ls_keep(ls_clone(ls_narrow(whole, axis, start, length)));
-    return ls_scope_end(scope) == LS_OK ? part : NULL;
+    return ls_scope_close(scope) == LS_OK ? part : NULL;
 }
 
 typedef struct part {

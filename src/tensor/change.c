@@ -6,6 +6,9 @@ static ls_status check_changeable(const char *call, const ls_tensor *tensor) {
     if (tensor == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the tensor to change is NULL", call);
     }
+    if (!ls_tensor_is_here(call, tensor)) {
+        return ls_error_status();
+    }
     const ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
@@ -90,6 +93,9 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
         return ls_scope_explains_null(ls_thread()) ? ls_error_status()
                                                    : ls_fail(LS_ERR_ARGUMENT, "%s: source is NULL", call);
     }
+    if (ls_tensor_is_gone(source)) {
+        return ls_tensor_refuse_gone(call, 2, source);
+    }
     if (!broadcasts_to(source, destination)) {
         return ls_fail(LS_ERR_SHAPE, "%s: %s does not broadcast to %s", call, LS_SHAPE_TEXT(source),
                        LS_SHAPE_TEXT(destination));
@@ -116,7 +122,7 @@ ls_status ls_copy_into(ls_tensor *destination, const ls_tensor *source) {
 }
 
 void ls_mark_changed(ls_tensor *tensor) {
-    if (tensor != NULL) {
+    if (tensor != NULL && ls_tensor_is_here("ls_mark_changed", tensor)) {
         ls_tensor_changed(tensor, "ls_mark_changed");
     }
 }

@@ -251,7 +251,7 @@ static void put_tensor(printer *p) {
 
 size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
     printer state = {.tensor = tensor, .out = {.text = text, .capacity = capacity > 0 ? capacity - 1 : 0}};
-    if (tensor == NULL) {
+    if (tensor == NULL || !ls_tensor_is_here("ls_format", tensor)) {
         put_text(&state.out, "NULL");
     } else {
         state.floating = ls_dtype_is_floating((ls_dtype)tensor->dtype);

@@ -56,6 +56,9 @@ double ls_item(const ls_tensor *tensor) {
         }
         return fail_nan();
     }
+    if (!ls_tensor_is_here("ls_item", tensor)) {
+        return (double)NAN;
+    }
     if (tensor->count != 1) {
         (void)ls_fail(LS_ERR_SHAPE, "ls_item: the tensor %s has %lld elements, not one", LS_SHAPE_TEXT(tensor),
                       (long long)tensor->count);
@@ -68,6 +71,9 @@ double ls_at(const ls_tensor *tensor, const int64_t *index) {
     if (tensor == NULL || (index == NULL && tensor->ndim > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_at: %s is NULL", tensor == NULL ? "tensor" : "index");
         return fail_nan();
+    }
+    if (!ls_tensor_is_here("ls_at", tensor)) {
+        return (double)NAN;
     }
     int64_t offset = 0;
     for (int i = 0; i < tensor->ndim; i++) {
@@ -99,8 +105,19 @@ static void drop_pair(pair *dense) {
     ls_tensor_drop(dense->b);
 }
 
+/* Whether both are there; an error is noted for one that is gone. */
+static bool are_here(const char *call, const ls_tensor *a, const ls_tensor *b) {
+    const ls_tensor *const both[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        if (both[i] == NULL || (ls_tensor_is_gone(both[i]) && ls_tensor_refuse_gone(call, i + 1, both[i]) != LS_OK)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool ls_equal(const ls_tensor *a, const ls_tensor *b) {
-    if (a == NULL || b == NULL || a->dtype != b->dtype || !ls_tensor_same_shape(a, b)) {
+    if (!are_here("ls_equal", a, b) || a->dtype != b->dtype || !ls_tensor_same_shape(a, b)) {
         return false;
     }
     pair dense;
@@ -122,7 +139,7 @@ static bool is_close(double a, double b, double relative, double absolute) {
 }
 
 bool ls_allclose(const ls_tensor *a, const ls_tensor *b, double relative, double absolute) {
-    if (a == NULL || b == NULL || !ls_tensor_same_shape(a, b)) {
+    if (!are_here("ls_allclose", a, b) || !ls_tensor_same_shape(a, b)) {
         return false;
     }
     pair dense;

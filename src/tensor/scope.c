@@ -1,5 +1,6 @@
 #include "tensor/scope.h"
 
+#include <stdio.h>
 #include <string.h>
 
 ls_scope ls_nowhere;
@@ -64,11 +65,67 @@ ls_scope *ls_scope_begin(void) {
     scope->newest = NULL;
     scope->tape = (ls_tape){0};
     scope->callbacks = NULL;
+    scope->gone = NULL;
     scope->status = LS_OK;
     scope->errors = ls_error_count;
     scope->message[0] = '\0';
     thread->scope = scope;
     return scope;
+}
+
+/* Those of the scope before it at the same place have waited long enough. One that had no tensors changes nothing. */
+static void keep_records(ls_thread_state *thread, const ls_scope *scope) {
+    if (scope->gone != NULL) {
+        ls_scope_release_records(thread, scope->outer);
+        scope->outer->gone = scope->gone;
+    }
+}
+
+void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope) {
+    while (scope->gone != NULL) {
+        ls_tensor *record = scope->gone;
+        scope->gone = record->scope_older;
+        ls_cache_release(&thread->cache, record, sizeof *record);
+    }
+}
+
+/* With the tensors of the innermost scope. `gone`: where their records go; NULL: they can be used again at once. */
+static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor **gone) {
+    ls_tensor **before = thread->gone;
+    thread->gone = gone;
+    ls_scope_sweep(scope);
+    if (scope->tape.first != NULL) {
+        scope->tape.first->listener->scope_ended(&scope->tape, &scope->outer->tape);
+    }
+    thread->gone = before;
+    ls_scope_forget_callbacks(scope);
+    keep_records(thread, scope);
+    thread->scope = scope->outer;
+    const ls_status status = scope->status;
+    if (status != LS_OK) {
+        ls_error_restore(status, scope->message);
+    }
+    if (gone != NULL) { /* its record waits for the next, so that one that is ended twice is not taken for that */
+        ls_scope *ended = thread->ended;
+        thread->ended = scope;
+        scope = ended;
+    }
+    if (scope != NULL) {
+        ls_cache_release(&thread->cache, scope, sizeof *scope);
+    }
+    return status;
+}
+
+/* Why a scope that is not the innermost cannot be ended. */
+static ls_status refuse_end(const ls_thread_state *thread, const ls_scope *scope) {
+    for (const ls_scope *open = thread->scope; open->outer != NULL; open = open->outer) {
+        if (open == scope) {
+            return ls_fail(LS_ERR_STATE, "ls_scope_end: not the innermost scope of this thread; end those opened in it "
+                                         "first");
+        }
+    }
+    return ls_fail(LS_ERR_STATE, "ls_scope_end: not an open scope of this thread: it has ended already, or is another "
+                                 "thread's");
 }
 
 ls_status ls_scope_end(ls_scope *scope) {
@@ -79,22 +136,12 @@ ls_status ls_scope_end(ls_scope *scope) {
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    if (thread->scope != scope) {
-        return ls_fail(LS_ERR_STATE, "ls_scope_end: not the innermost scope of this thread; end those opened in it "
-                                     "first");
-    }
-    ls_scope_sweep(scope);
-    if (scope->tape.first != NULL) {
-        scope->tape.first->listener->scope_ended(&scope->tape, &scope->outer->tape);
-    }
-    ls_scope_forget_callbacks(scope);
-    thread->scope = scope->outer;
-    const ls_status status = scope->status;
-    if (status != LS_OK) {
-        ls_error_restore(status, scope->message);
-    }
-    ls_cache_release(&thread->cache, scope, sizeof *scope);
-    return status;
+    return thread->scope == scope && scope->outer != NULL ? end_scope(thread, scope, &scope->gone)
+                                                          : refuse_end(thread, scope);
+}
+
+ls_status ls_scope_close(ls_scope *scope) {
+    return scope != NULL ? end_scope(ls_thread(), scope, NULL) : ls_error_status();
 }
 
 void *ls_scope_failed(void) {
@@ -113,8 +160,24 @@ bool ls_scope_explains_null(const ls_thread_state *thread) {
     return thread->scope->status != LS_OK || thread->scope->errors != ls_error_count;
 }
 
+ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor) {
+    char which[32] = "the tensor";
+    if (argument != 0) {
+        snprintf(which, sizeof which, "argument %d", argument);
+    }
+    (void)(tensor->scope == NULL
+               ? ls_fail(LS_ERR_STATE, "%s: %s was released (ls_release) before", call, which)
+               : ls_fail(LS_ERR_STATE,
+                         "%s: %s is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope", call,
+                         which));
+    return ls_scope_failed_status();
+}
+
 ls_tensor *ls_keep(ls_tensor *tensor) {
-    ls_scope *scope = tensor != NULL ? holder(tensor) : NULL;
+    if (tensor == NULL || !ls_tensor_is_here("ls_keep", tensor)) {
+        return NULL;
+    }
+    ls_scope *scope = holder(tensor);
     if (scope != NULL) {
         unlink_tensor(tensor);
         if (scope->outer->outer != NULL) {
@@ -126,15 +189,46 @@ ls_tensor *ls_keep(ls_tensor *tensor) {
     return tensor;
 }
 
+/* Records of what was released: each takes the place of the one that has waited longest. */
+static void keep_released(ls_thread_state *thread, ls_tensor *records) {
+    while (records != NULL) {
+        ls_tensor *record = records;
+        records = record->scope_older;
+        ls_tensor **place = &thread->released[thread->next_released++ % LS_RELEASED_RECORDS];
+        if (*place != NULL) {
+            ls_cache_release(&thread->cache, *place, sizeof **place);
+        }
+        *place = record;
+    }
+}
+
+/* Gives up the reference of the user, who may not know that. */
+static void drop_released(ls_thread_state *thread, ls_tensor *tensor) {
+    ls_tensor **before = thread->gone;
+    ls_tensor *gone = NULL;
+    thread->gone = &gone;
+    ls_tensor_drop(tensor);
+    thread->gone = before;
+    if (gone != NULL && ls_tensor_is_gone(tensor)) {
+        tensor->scope = NULL; /* a word for ls_tensor_refuse_gone */
+    }
+    keep_released(thread, gone);
+}
+
 void ls_release(ls_tensor *tensor) {
-    if (tensor == NULL || tensor->scope == &ls_nowhere) {
+    if (tensor == NULL || !ls_tensor_is_here("ls_release", tensor) || tensor->scope == &ls_nowhere) {
         return;
     }
     if (tensor->scope != NULL) {
         unlink_tensor(tensor);
     }
     tensor->scope = &ls_nowhere;
-    ls_tensor_drop(tensor);
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL) {
+        drop_released(thread, tensor);
+    } else {
+        ls_tensor_drop(tensor);
+    }
 }
 
 ls_tensor *ls_tensor_take(ls_tensor *tensor) {

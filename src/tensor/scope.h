@@ -46,6 +46,7 @@ struct ls_scope {
     ls_tensor *newest;
     ls_tape tape;
     ls_scope_callback *callbacks;
+    ls_tensor *gone;  /* records of the tensors of the last scope that ended in this one: see ls_thread_state */
     ls_status status; /* the first failure in it */
     uint32_t errors;  /* ls_error_count when it began */
     char message[LS_ERROR_CAPACITY];
@@ -57,7 +58,16 @@ struct ls_scope {
  */
 extern ls_scope ls_nowhere;
 
-/* What a thread keeps. */
+/* Records of tensors that users released are used again after so many more. */
+#define LS_RELEASED_RECORDS 32
+
+/*
+ * What a thread keeps.
+ *
+ * A program may hold a pointer to a tensor that has gone. So that it is told, the record of such a tensor is not used
+ * again at once (its memory is): records of a scope that a user ended wait until the next one has ended at the same
+ * place, those of ls_release until some more were released.
+ */
 typedef struct ls_thread_state {
     ls_scope *scope;         /* the innermost; never NULL */
     ls_tensor *dying;        /* tensors to be freed one after the other, so that a long chain takes no deep stack */
@@ -65,9 +75,13 @@ typedef struct ls_thread_state {
     uint64_t pass;           /* counts this thread's backward passes */
     uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
     struct ls_batch_part
-        *batch;   /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
-    bool no_grad; /* record nothing */
-    bool burying; /* the dying are being freed */
+        *batch;       /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
+    bool no_grad;     /* record nothing */
+    bool burying;     /* the dying are being freed */
+    ls_scope *ended;  /* the last that a user ended: its record is used again when another has ended */
+    ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
+    ls_tensor *released[LS_RELEASED_RECORDS];
+    unsigned next_released;
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;
@@ -110,6 +124,13 @@ static inline void ls_record_release(void *record, size_t bytes) {
 
 /* Frees the tensors of the scope; it stays open. */
 void ls_scope_sweep(ls_scope *scope);
+
+/* ls_scope_end for scopes of the library's own, whose tensors no user has seen: their records are used again at once.
+ */
+ls_status ls_scope_close(ls_scope *scope);
+
+/* Lets the records that wait in the scope be used again. */
+void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
 
 /* Forgets the scope's callbacks. */
 void ls_scope_forget_callbacks(ls_scope *scope);

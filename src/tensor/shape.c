@@ -20,40 +20,48 @@ ls_shape_text ls_shape_describe(int ndim, const int64_t *size) {
     return shape;
 }
 
+/* Whether there is a tensor to look at. */
+static inline bool is_there(const char *call, const ls_tensor *tensor) {
+    return tensor != NULL && ls_tensor_is_here(call, tensor);
+}
+
 int ls_ndim(const ls_tensor *tensor) {
-    return tensor != NULL ? tensor->ndim : 0;
+    return is_there("ls_ndim", tensor) ? tensor->ndim : 0;
 }
 
 int64_t ls_size(const ls_tensor *tensor, int axis) {
-    const int index = tensor != NULL ? ls_axis_index(axis, tensor->ndim) : -1;
+    const int index = is_there("ls_size", tensor) ? ls_axis_index(axis, tensor->ndim) : -1;
     return index >= 0 ? tensor->size[index] : 0;
 }
 
 int64_t ls_stride(const ls_tensor *tensor, int axis) {
-    const int index = tensor != NULL ? ls_axis_index(axis, tensor->ndim) : -1;
+    const int index = is_there("ls_stride", tensor) ? ls_axis_index(axis, tensor->ndim) : -1;
     return index >= 0 ? tensor->stride[index] : 0;
 }
 
 ls_shape ls_shape_of(const ls_tensor *tensor) {
-    return tensor != NULL ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
+    return is_there("ls_shape_of", tensor) ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
 }
 
 int64_t ls_count(const ls_tensor *tensor) {
-    return tensor != NULL ? tensor->count : 0;
+    return is_there("ls_count", tensor) ? tensor->count : 0;
 }
 
 ls_dtype ls_dtype_of(const ls_tensor *tensor) {
-    return tensor != NULL ? (ls_dtype)tensor->dtype : LS_F32;
+    return is_there("ls_dtype_of", tensor) ? (ls_dtype)tensor->dtype : LS_F32;
 }
 
 bool ls_is_contiguous(const ls_tensor *tensor) {
-    return tensor != NULL && tensor->contiguous;
+    return is_there("ls_is_contiguous", tensor) && tensor->contiguous;
 }
 
 void *ls_data(const ls_tensor *tensor) {
     if (tensor == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_data: tensor is NULL");
         return ls_scope_failed();
+    }
+    if (!ls_tensor_is_here("ls_data", tensor)) {
+        return NULL;
     }
     if (!tensor->contiguous) {
         (void)ls_fail(LS_ERR_STATE, "ls_data: the tensor %s is a view with gaps; take ls_contiguous of it first",

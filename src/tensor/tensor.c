@@ -145,7 +145,7 @@ ls_tensor *ls_tensor_view(const ls_tensor *base, int ndim, const int64_t *size, 
 }
 
 ls_tensor *ls_alias(const ls_tensor *tensor) {
-    if (tensor == NULL) {
+    if (tensor == NULL || !ls_tensor_is_here("ls_alias", tensor)) {
         return NULL;
     }
     return ls_tensor_view(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
@@ -153,7 +153,14 @@ ls_tensor *ls_alias(const ls_tensor *tensor) {
 
 static void free_record(ls_tensor *tensor) {
     ls_storage_drop(tensor->storage);
-    ls_record_release(tensor, sizeof *tensor);
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL && thread->gone != NULL) {
+        tensor->storage = NULL;
+        tensor->scope_older = *thread->gone;
+        *thread->gone = tensor;
+    } else {
+        ls_record_release(tensor, sizeof *tensor);
+    }
 }
 
 static void free_with_history(ls_tensor *tensor) {

@@ -86,6 +86,23 @@ static inline void ls_tensor_changed(const ls_tensor *tensor, const char *by) {
     tensor->storage->changed_by = by;
 }
 
+/*
+ * The record of a tensor that has gone with its scope, or was released, stays for a while, so that a program that still
+ * has the pointer is told (see ls_thread_state). It has no reference, and nothing else in it means anything but the
+ * shape and the dtype.
+ */
+static inline bool ls_tensor_is_gone(const ls_tensor *tensor) {
+    return __builtin_expect(tensor->references == 0, 0);
+}
+
+/* LS_ERR_STATE, noted in the scope, for such a tensor: argument `argument` of `call`, from 1; 0: the only one. */
+ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor *tensor);
+
+/* False, with that error, when the tensor, the only one of `call`, is gone. */
+static inline bool ls_tensor_is_here(const char *call, const ls_tensor *tensor) {
+    return !ls_tensor_is_gone(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
+}
+
 /* References. ls_tensor_drop frees with the last one; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;

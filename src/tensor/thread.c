@@ -48,6 +48,15 @@ void ls_thread_end(void) {
         thread->root.tape.first->listener->scope_ended(&thread->root.tape, NULL);
     }
     ls_scope_forget_callbacks(&thread->root);
+    ls_scope_release_records(thread, &thread->root);
+    if (thread->ended != NULL) {
+        ls_cache_release(&thread->cache, thread->ended, sizeof *thread->ended);
+    }
+    for (int i = 0; i < LS_RELEASED_RECORDS; i++) {
+        if (thread->released[i] != NULL) {
+            ls_cache_release(&thread->cache, thread->released[i], sizeof(ls_tensor));
+        }
+    }
     ls_cache_empty(&thread->cache);
     ls_trace_free(ls_trace_take());
     ls_thread_present = NULL;

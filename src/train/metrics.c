@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/tensor.h"
+#include "tensor/scope.h"
 #include "train/trial.h"
 
 static ls_status measure_loss(const ls_trial_state *state, void *user, double *sum, double *weight) {
@@ -107,7 +107,7 @@ static ls_status measure_share(const ls_trial_state *state, ls_tensor *(*judged)
         *weight = (double)ls_count(right);
         status = LS_OK;
     }
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
 }
 

@@ -52,6 +52,9 @@ static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const in
 
 /* Applies with the index as contiguous i64, and x by way of a dtype that kernels have. */
 static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tensor *index) {
+    if (!ls_inputs_are_here(op->name, (ls_tensor *[]){x, index}, 2)) {
+        return NULL;
+    }
     if (index->dtype != LS_I64 && index->dtype != LS_I32) {
         return ls_fail_noted(LS_ERR_SHAPE, "%s: the index is a tensor of %s, must be i64 or i32", op->name,
                              ls_dtype_name(index->dtype));

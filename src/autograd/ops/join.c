@@ -126,9 +126,9 @@ static ls_dtype common_dtype(ls_tensor *const *tensors, int count) {
     return together.dtype;
 }
 
-static bool any_null(ls_tensor *const *tensors, int count) {
+static bool any_missing(ls_tensor *const *tensors, int count) {
     for (int i = 0; i < count; i++) {
-        if (tensors[i] == NULL) {
+        if (tensors[i] == NULL || ls_tensor_is_gone(tensors[i])) {
             return true;
         }
     }
@@ -145,7 +145,7 @@ ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis) {
     if (tensors == NULL || count < 1) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "ls_concat: needs at least one tensor");
     }
-    if (any_null(tensors, count)) {
+    if (any_missing(tensors, count)) {
         return ls_apply(&concat_op, tensors, count, NULL);
     }
     const int index = ls_op_axis("ls_concat", tensors[0], axis);
@@ -156,7 +156,7 @@ ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis) {
     if (tensors == NULL || count < 1) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "ls_stack: needs at least one tensor");
     }
-    if (any_null(tensors, count)) {
+    if (any_missing(tensors, count)) {
         return ls_apply(&stack_op, tensors, count, NULL);
     }
     const int index = ls_op_new_axis("ls_stack", tensors[0], axis);

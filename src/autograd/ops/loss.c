@@ -294,6 +294,9 @@ static ls_status check_probabilities(ls_tensor *probability) {
 }
 
 ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction) {
+    if (!ls_inputs_are_here(bce_op.name, &probability, 1)) {
+        return NULL;
+    }
     if (check_probabilities(probability) != LS_OK) {
         return ls_scope_failed();
     }

@@ -302,6 +302,9 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *runni
         return ls_apply(&batch_norm_op, &x, 1, NULL); /* refuses */
     }
     const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon};
+    if (!ls_inputs_are_here(batch_norm_op.name, (ls_tensor *[]){x, running_mean, running_var, weight, bias}, 5)) {
+        return NULL;
+    }
     if (check_batch_norm(&norm) != LS_OK) {
         return ls_scope_failed();
     }

@@ -8,6 +8,9 @@ static bool must_copy(const ls_tensor *input, int i, unsigned dense) {
 
 static ls_tensor *apply_copies(const ls_op *op, ls_tensor *const *inputs, int input_count, int converted,
                                const ls_op_parameters *parameters, unsigned dense) {
+    if (!ls_inputs_are_here(op->name, inputs, input_count)) {
+        return NULL;
+    }
     ls_tensor *ready[LS_NODE_INPUTS] = {NULL};
     ls_tensor *result = NULL;
     int made = 0;

@@ -67,6 +67,9 @@ static ls_tensor *apply_converted(const ls_op *op, ls_tensor **inputs, int input
 
 ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_count, int converted,
                        const ls_op_parameters *parameters, ls_dtype compute, ls_dtype result) {
+    if (!ls_inputs_are_here(op->name, inputs, input_count)) {
+        return NULL;
+    }
     ls_tensor *inline_inputs[INLINE_INPUTS] = {NULL};
     ls_tensor **ready = inline_inputs;
     if (input_count > INLINE_INPUTS) {
