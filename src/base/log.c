@@ -80,6 +80,30 @@ void ls_log_set_rank(int rank) {
     }
 }
 
+bool ls_log_limit_pass(ls_log_limit *limit) {
+    enum { LINES = 10 };
+    const uint64_t now = ls_clock_ns();
+    if (now >= limit->until) {
+        limit->until = now + (uint64_t)(LS_LOG_WHILE * 1e9);
+        limit->passed = 0;
+    }
+    if (limit->passed == LINES) {
+        limit->hidden++;
+        return false;
+    }
+    limit->passed++;
+    return true;
+}
+
+int64_t ls_log_limit_hidden(ls_log_limit *limit) {
+    const int64_t hidden = limit->hidden;
+    if (hidden == 0 || ls_clock_ns() < limit->until) {
+        return 0;
+    }
+    limit->hidden = 0;
+    return hidden;
+}
+
 void ls_log_write(ls_log_level level, const char *format, ...) {
     if ((int)level < threshold() || level >= LS_LOG_OFF) {
         return;

@@ -15,14 +15,14 @@
 #include "cli/nodes_state.h"
 #include "comm/interface.h"
 #include "comm/store.h"
+#include "comm/store_admission.h"
 #include "comm/store_greeting.h"
 #include "comm/user_key.h"
 
-enum { MOST_GUESTS = 64, MOST_PATIENCE = 60 };
+enum { MOST_GUESTS = LS_UNPROVEN_MOST + 128, MOST_PATIENCE = 60 };
 
 static const double report_seconds = 5;
-static const double greeting_seconds = 30;
-static const double least_seconds = 1; /* that anybody has for the greeting, however many come */
+static const double join_seconds = 30; /* that a launcher has to say who it is, once it has proved the key */
 static const double grace_seconds = 1; /* node 0, out of patience itself, says so and hangs up */
 static const double flush_seconds = 1;
 
@@ -83,8 +83,9 @@ static void notice_silence(int socket, double timeout) {
 
 typedef struct gathering {
     ls_nodes *nodes;
-    ls_connection *guests[MOST_GUESTS]; /* who has not joined yet; NULL: free */
-    int refused;
+    ls_admission admission;
+    ls_connection *guests[MOST_GUESTS]; /* who has not joined yet */
+    size_t count;
 } gathering;
 
 static int count_missing(const ls_nodes *nodes) {
@@ -125,75 +126,53 @@ static void report(ls_nodes *nodes) {
     ls_nodes_tell_all(nodes, &news, NULL);
 }
 
-static void turn_away(ls_connection **guest, const char *why) {
-    char peer[96];
-    fprintf(stderr, "lockstep: refused a launcher at %s: %s\n", ls_connection_peer(*guest, peer, sizeof peer), why);
-    ls_connection_free(*guest);
-    *guest = NULL;
+/* Says why somebody is not let in, as far as not too many are. */
+static void tell_refusal(gathering *self, const char *sentence) {
+    if (ls_log_limit_pass(&self->admission.told)) {
+        fprintf(stderr, "lockstep: %s\n", sentence);
+    }
 }
 
-/*
- * Where a newcomer goes. Where all places are taken whoever has proved nothing for longest makes room, so strangers who
- * say nothing keep nobody out; but not before a launcher would have answered: until then newcomers wait at the door.
- * NULL: they do, until *when.
- */
-static ls_connection **find_place(gathering *self, ls_deadline *when) {
-    ls_connection **oldest = NULL;
-    for (int i = 0; i < MOST_GUESTS; i++) {
-        ls_connection **guest = &self->guests[i];
-        if (*guest == NULL) {
-            return guest;
-        }
-        if (!(*guest)->greeted && (oldest == NULL || (*guest)->deadline < (*oldest)->deadline)) {
-            oldest = guest;
+static void tell_hidden(gathering *self) {
+    const int64_t hidden = ls_log_limit_hidden(&self->admission.told);
+    if (hidden > 0) {
+        fprintf(stderr, "lockstep: refused %lld more within %g s\n", (long long)hidden, LS_LOG_WHILE);
+    }
+}
+
+static void turn_away(gathering *self, ls_connection *guest, const char *why) {
+    char peer[96], sentence[LS_ERROR_CAPACITY + 128];
+    snprintf(sentence, sizeof sentence, "refused a launcher at %s: %s", ls_connection_peer(guest, peer, sizeof peer),
+             why);
+    tell_refusal(self, sentence);
+    ls_connection_close(guest);
+}
+
+/* Takes those off the list that were closed or have joined. */
+static void sweep(gathering *self) {
+    size_t kept = 0;
+    for (size_t i = 0; i < self->count; i++) {
+        if (self->guests[i] != NULL && self->guests[i]->fd >= 0) {
+            self->guests[kept++] = self->guests[i];
+        } else {
+            ls_connection_free(self->guests[i]);
         }
     }
-    *when = oldest != NULL ? (*oldest)->deadline - (ls_deadline)((greeting_seconds - least_seconds) * 1e9)
-                           : ls_deadline_after(least_seconds);
-    return oldest != NULL && ls_deadline_passed(*when) ? oldest : NULL;
+    self->count = kept;
 }
 
 static void welcome(gathering *self) {
-    ls_deadline when = LS_DEADLINE_NEVER;
-    ls_connection **place = find_place(self, &when);
-    const int fd = place != NULL ? accept4(self->nodes->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
-    if (fd < 0) {
-        return;
+    for (int i = 0; i < LS_ACCEPT_AT_ONCE && self->count < MOST_GUESTS; i++) {
+        ls_connection *guest;
+        const int error =
+            ls_admission_accept(&self->admission, self->nodes->listener, self->guests, self->count, &guest);
+        if (guest != NULL) {
+            self->guests[self->count++] = guest;
+        } else if (error != 0) {
+            return;
+        }
+        sweep(self);
     }
-    ls_connection_free(*place);
-    *place = NULL;
-    uint8_t bytes[LS_SERVER_HELLO_SIZE];
-    ls_hello hello = {.keyed = self->nodes->key.given};
-    ls_connection *guest = ls_connection_new(fd);
-    if (guest == NULL || ls_auth_nonce(hello.nonce) != LS_OK) {
-        ls_connection_free(guest);
-        return;
-    }
-    memcpy(guest->nonce, hello.nonce, sizeof hello.nonce);
-    guest->deadline = ls_deadline_after(greeting_seconds);
-    ls_hello_encode(&hello, false, bytes);
-    (void)ls_connection_send(guest, bytes, sizeof bytes);
-    *place = guest;
-}
-
-static void greet(gathering *self, ls_connection **guest) {
-    ls_hello hello;
-    if (ls_hello_decode((*guest)->input, true, &hello) != LS_OK) {
-        turn_away(guest, ls_error_message());
-        return;
-    }
-    const char *why = ls_greeting_refusal(&self->nodes->key, (*guest)->nonce, &hello);
-    if (why != NULL) {
-        self->refused++;
-        (void)ls_connection_reply(*guest, &(ls_store_reply){.status = LS_ERR_DENIED, .value = {why, strlen(why)}});
-        turn_away(guest, why);
-        return;
-    }
-    uint8_t proof[LS_PROOF_SIZE];
-    ls_auth_prove(&self->nodes->key, "server", (*guest)->nonce, hello.nonce, proof);
-    (*guest)->greeted = true;
-    ls_connection_next(*guest);
-    (void)ls_connection_reply(*guest, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
 }
 
 /* Why this node cannot join; NULL: it can. */
@@ -227,7 +206,7 @@ static void admit(gathering *self, ls_connection **guest, const ls_node_message 
         ls_node_message refused = {.word = LS_NODE_REFUSED};
         snprintf(refused.text, sizeof refused.text, "%s", why);
         ls_node_tell(&(ls_node){.link = *guest}, &refused);
-        turn_away(guest, why);
+        turn_away(self, *guest, why);
         return;
     }
     ls_node *node = &self->nodes->others[message->numbers[0]];
@@ -243,16 +222,16 @@ static void listen_to(gathering *self, ls_connection **guest) {
     bool whole = false;
     ls_node_message message;
     if (!(*guest)->greeted) {
-        if (ls_connection_read(*guest, &whole) != LS_OK) {
-            ls_connection_free(*guest); /* it went away, or looked whether the port is open */
-            *guest = NULL;
-        } else if (whole) {
-            greet(self, guest);
+        const ls_status status = ls_admission_hear(&self->admission, *guest);
+        if (status != LS_OK && status != LS_ERR_PEER) { /* else it looked whether the port is open */
+            tell_refusal(self, ls_error_message());
+        } else if ((*guest)->greeted) {
+            (*guest)->deadline = ls_deadline_after(join_seconds);
         }
         return;
     }
     if (ls_node_hear(*guest, &whole, &message) != LS_OK) {
-        turn_away(guest, ls_error_message());
+        turn_away(self, *guest, ls_error_message());
     } else if (whole) {
         admit(self, guest, &message);
     }
@@ -265,45 +244,59 @@ static void lose(ls_node *node) {
     node->link = NULL;
 }
 
-/* Waits for something to happen, and deals with it. */
-static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
-    ls_nodes *nodes = self->nodes;
+/* Fills the poll list: the listener, the nodes that are here, the guests. Returns how long to wait. */
+static int prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
+    const ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
-    ls_deadline when = until;
-    const bool room = find_place(self, &when) != NULL;
-    until = !room && when < until ? when : until;
-    polls[0] = (struct pollfd){.fd = room ? nodes->listener : -1, .events = POLLIN};
+    polls[0] = (struct pollfd){.fd = self->count < MOST_GUESTS ? nodes->listener : -1, .events = POLLIN};
     for (int i = 1; i < total; i++) {
         polls[i] =
             (struct pollfd){.fd = nodes->others[i].link != NULL ? nodes->others[i].link->fd : -1, .events = POLLIN};
     }
-    for (int i = 0; i < MOST_GUESTS; i++) {
-        polls[total + i] = (struct pollfd){.fd = self->guests[i] != NULL ? self->guests[i]->fd : -1, .events = POLLIN};
+    for (size_t i = 0; i < self->count; i++) {
+        polls[(size_t)total + i] = (struct pollfd){.fd = self->guests[i]->fd, .events = POLLIN};
+        until = self->guests[i]->deadline < until ? self->guests[i]->deadline : until;
     }
-    (void)poll(polls, (nfds_t)(total + MOST_GUESTS), ls_deadline_milliseconds(until));
+    if (self->admission.told.hidden > 0 && self->admission.told.until < until) {
+        until = self->admission.told.until;
+    }
+    return ls_deadline_milliseconds(until);
+}
+
+/* Waits for something to happen, and deals with it. */
+static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until) {
+    ls_nodes *nodes = self->nodes;
+    const int total = nodes->options.nodes;
+    const size_t count = self->count;
+    const int timeout = prepare(self, polls, until);
+    if (poll(polls, (nfds_t)total + count, timeout) < 0) {
+        return; /* a signal, or no memory for the moment */
+    }
     for (int i = 1; i < total; i++) {
         if (polls[i].revents != 0) {
             lose(&nodes->others[i]);
         }
     }
-    for (int i = 0; i < MOST_GUESTS; i++) {
-        if (polls[total + i].revents != 0) {
+    for (size_t i = 0; i < count; i++) {
+        if (polls[(size_t)total + i].revents != 0) {
             listen_to(self, &self->guests[i]);
         }
-        if (self->guests[i] != NULL && ls_deadline_passed(self->guests[i]->deadline)) {
-            turn_away(&self->guests[i], "it says nothing");
+        if (self->guests[i] != NULL && self->guests[i]->fd >= 0 && ls_deadline_passed(self->guests[i]->deadline)) {
+            turn_away(self, self->guests[i], "it says nothing");
         }
     }
+    sweep(self);
     if (polls[0].revents != 0) {
         welcome(self);
     }
+    tell_hidden(self);
 }
 
 static ls_status fail_gathering(const gathering *self) {
     char missing[LS_NODE_TEXT];
     char refused[80] = "";
-    if (self->refused > 0) {
-        snprintf(refused, sizeof refused, "; refused because of a wrong or missing key: %d", self->refused);
+    if (self->admission.refused > 0) {
+        snprintf(refused, sizeof refused, "; refused because of a wrong or missing key: %d", self->admission.refused);
     }
     describe_missing(self->nodes, missing, sizeof missing);
     return ls_fail(LS_ERR_TIMEOUT, "lockstep run: %s did not come to %s within %g s%s", missing,
@@ -316,6 +309,7 @@ static ls_status gather(ls_nodes *nodes) {
     if (polls == NULL) {
         return ls_fail_memory("lockstep run", ((size_t)nodes->options.nodes + MOST_GUESTS) * sizeof *polls);
     }
+    ls_admission_open(&self.admission, &nodes->key, "launcher");
     const ls_deadline deadline = ls_deadline_after(nodes->options.timeout);
     ls_deadline next_report = ls_deadline_after(report_seconds);
     ls_status status = LS_OK;
@@ -328,7 +322,7 @@ static ls_status gather(ls_nodes *nodes) {
             next_report = ls_deadline_after(report_seconds);
         }
     }
-    for (int i = 0; i < MOST_GUESTS; i++) {
+    for (size_t i = 0; i < self.count; i++) {
         ls_connection_free(self.guests[i]);
     }
     ls_free(polls);
@@ -338,8 +332,7 @@ static ls_status gather(ls_nodes *nodes) {
 /* ---- the others: coming to node 0 ------------------------------------------------------------------------------ */
 
 static ls_status come(ls_nodes *nodes) {
-    const ls_greeting_target target = {
-        .address = nodes->address, .listener = -1, .server = "node 0", .thing = "the launcher"};
+    const ls_greeting_target target = {.address = nodes->address, .server = "node 0", .thing = "the launcher"};
     const double timeout = nodes->options.timeout;
     ls_node *zero = &nodes->others[0];
     int fd = -1;

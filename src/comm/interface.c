@@ -11,7 +11,15 @@
 
 #include "comm/store_socket.h"
 
-/* The address as text; false for one that is no IP address. An IPv4 address in IPv6's clothes is undressed. */
+/* Whether it stands for all addresses of the machine, as a listening socket's may. */
+static bool is_any(const struct sockaddr_storage *address) {
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)address;
+    const struct sockaddr_in *four = (const struct sockaddr_in *)address;
+    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&six->sin6_addr)
+                                          : four->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* The address as text; false for one that is no one IP address. An IPv4 address in IPv6's clothes is undressed. */
 static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage address = {0};
     if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) {
@@ -26,8 +34,8 @@ static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY])
         memcpy(&address, &four, sizeof four);
         size = sizeof four;
     }
-    return getnameinfo((const struct sockaddr *)&address, size, text, LS_ADDRESS_CAPACITY, NULL, 0, NI_NUMERICHOST) ==
-           0;
+    return !is_any(&address) && getnameinfo((const struct sockaddr *)&address, size, text, LS_ADDRESS_CAPACITY, NULL, 0,
+                                            NI_NUMERICHOST) == 0;
 }
 
 /* Names what there is: "eth0 (10.0.0.3), lo (127.0.0.1)". */

@@ -31,7 +31,7 @@ typedef struct ls_store_kind {
     ls_store *(*open)(const ls_store_place *place);
     void (*close)(ls_store *store);
     int (*port)(const ls_store *store);
-    int (*connection)(const ls_store *store); /* the socket to rank 0; NULL or -1: there is none */
+    int (*connection)(const ls_store *store); /* see ls_store_connection; NULL: there is none */
     ls_status (*set)(ls_store *store, ls_bytes key, ls_bytes value);
     /* Waits until the key exists; with `value` not NULL copies it there as ls_store_get says. */
     ls_status (*get)(ls_store *store, ls_bytes key, void *value, size_t capacity, size_t *size, double timeout);
@@ -85,7 +85,7 @@ ls_status ls_store_check_url(const char *url);
 /* Reads "tcp://HOST:PORT"; IPv6 hosts in brackets. LS_ERR_ARGUMENT with the reason. */
 ls_status ls_address_parse(const char *url, ls_address *address);
 
-/* The socket that leads to rank 0, lent, to ask about; -1 where there is none. */
+/* The socket that leads to rank 0, on rank 0 the one that listens, lent, to ask about; -1 where there is none. */
 int ls_store_connection(const ls_store *store);
 
 /* A pause between two looks at something that nobody announces: short at first, longer once `since` is long ago. */

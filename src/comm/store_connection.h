@@ -15,6 +15,7 @@ typedef struct ls_connection {
     bool waiting;         /* `request` is not answered yet */
     ls_deadline deadline; /* of the greeting or of the waiting request */
     uint8_t nonce[LS_NONCE_SIZE];
+    uint8_t address[8];       /* whom it comes from, see store_admission.c */
     ls_store_request request; /* its parts point into input */
     uint8_t *input, *output;
     size_t input_capacity, input_size;

@@ -1,5 +1,6 @@
 #include "comm/store_greeting.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,18 +55,36 @@ static ls_status greet(int socket, const ls_key *key, ls_deadline deadline, bool
     LS_TRY(ls_auth_nonce(own.nonce));
     ls_auth_prove(key, "client", own.nonce, server.nonce, own.proof);
     ls_hello_encode(&own, true, bytes);
-    LS_TRY(ls_socket_send(socket, bytes, sizeof bytes, deadline));
+    const ls_status sent = ls_socket_send(socket, bytes, sizeof bytes, deadline);
+    *retry = sent == LS_ERR_PEER;
+    LS_TRY(sent);
     LS_TRY(receive_proof(socket, deadline, proof, retry));
     return ls_auth_check(key, "server", server.nonce, own.nonce, proof)
                ? LS_OK
                : ls_fail(LS_ERR_DENIED, "who listens there does not know the job's key");
 }
 
+/* Says once, when it is time, who is waited for, and why in vain so far. */
+static void report(const ls_greeting_target *target, ls_deadline *when, const char *why) {
+    if (ls_deadline_passed(*when)) {
+        ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
+                     target->address.host, target->address.port, why);
+        *when = LS_DEADLINE_NEVER;
+    }
+}
+
+/*
+ * Where packets vanish, as at a firewall, connecting would last as long as the timeout, and nobody hear why. Once
+ * connected, a client keeps its place in the queue of those who wait to be greeted.
+ */
 static ls_status connect_once(const ls_greeting_target *target, const ls_key *key, ls_deadline deadline,
-                              int *connection, bool *retry) {
-    *retry = false;
-    LS_TRY(target->listener >= 0 ? ls_socket_connect_to_listener(target->listener, deadline, connection)
-                                 : ls_socket_connect(&target->address, key->given, deadline, connection, retry));
+                              ls_deadline *told, int *connection, bool *retry) {
+    const ls_deadline attempt = ls_deadline_after(LS_REPORT_SECONDS);
+    LS_TRY(ls_socket_connect(&target->address, key->given, attempt < deadline ? attempt : deadline, connection, retry));
+    while (!ls_deadline_passed(*told) && *told < deadline &&
+           poll(&(struct pollfd){.fd = *connection, .events = POLLIN}, 1, ls_deadline_milliseconds(*told)) == 0) {
+    }
+    report(target, told, "it is connected, but has said nothing");
     const ls_status status = greet(*connection, key, deadline, retry);
     if (status != LS_OK) {
         close(*connection);
@@ -79,12 +98,10 @@ static ls_status connect_once(const ls_greeting_target *target, const ls_key *ke
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection) {
     const ls_deadline begin = ls_clock_ns();
     const ls_deadline deadline = ls_deadline_after(timeout);
-    ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
+    ls_deadline told = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         bool retry;
-        /* Where packets vanish, as at a firewall, an attempt would last as long as the timeout, and nobody hear why. */
-        const ls_deadline attempt = ls_deadline_after(LS_REPORT_SECONDS);
-        const ls_status status = connect_once(target, key, attempt < deadline ? attempt : deadline, connection, &retry);
+        const ls_status status = connect_once(target, key, deadline, &told, connection, &retry);
         if (status == LS_OK || (!retry && status != LS_ERR_TIMEOUT)) {
             return status;
         }
@@ -92,11 +109,7 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
             return ls_fail(LS_ERR_TIMEOUT, "%s did not serve %s at %s:%d within %g s (%s)", target->server,
                            target->thing, target->address.host, target->address.port, timeout, ls_error_message());
         }
-        if (ls_deadline_passed(report)) {
-            ls_log_write(LS_LOG_WARNING, "waiting for %s to serve %s at %s:%d (%s)", target->server, target->thing,
-                         target->address.host, target->address.port, ls_error_message());
-            report = LS_DEADLINE_NEVER;
-        }
+        report(target, &told, ls_error_message());
         ls_store_nap(begin, deadline);
     }
 }

@@ -11,7 +11,6 @@
 /* Whom to connect to. */
 typedef struct ls_greeting_target {
     ls_address address;
-    int listener;       /* >= 0: this process itself serves there, on this socket */
     const char *server; /* for sentences: who serves, "rank 0" */
     const char *thing;  /* and what: "the store" */
 } ls_greeting_target;

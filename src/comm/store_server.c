@@ -12,18 +12,12 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "comm/store_connection.h"
-#include "comm/store_greeting.h"
+#include "comm/store_admission.h"
 #include "comm/store_roster.h"
 #include "comm/store_table.h"
 
-enum {
-    FIXED_POLLS = 2, /* the wake-up and the listener come before the connections */
-    MOST_GUESTS = 64 /* connections that have proved nothing yet: strangers are not to take all descriptors there are */
-};
+enum { FIXED_POLLS = 2 }; /* the wake-up and the listener come before the connections */
 
-static const double greeting_seconds = 30;
-static const double least_seconds = 1;   /* that anybody has for the greeting, however many come */
 static const double pause_seconds = 0.1; /* before accepting again when there are no file descriptors */
 static const double flush_seconds = 1;
 
@@ -32,6 +26,7 @@ struct ls_store_server {
     int listener; /* -1 once all ranks have left */
     int wake;     /* an eventfd: readable once the server is to stop */
     ls_key key;
+    ls_admission admission;
     ls_store_table *table;
     ls_roster roster;
     ls_status failure; /* why the ranks can no longer meet, once that is so */
@@ -256,41 +251,29 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 
 /* ---- connections ---- */
 
-static void refuse(ls_store_server *server, ls_connection *connection, const char *why) {
-    char peer[96];
-    ls_log_write(LS_LOG_WARNING, "refused a process at %s: %s", ls_connection_peer(connection, peer, sizeof peer), why);
-    server->roster.refused++;
-    answer_failure(server, connection, LS_ERR_DENIED, why);
-    ls_connection_close(connection);
+/* Of those who come without the key the log tells, as far as it is not flooded. */
+static void hear_newcomer(ls_store_server *server, ls_connection *connection) {
+    const ls_status status = ls_admission_hear(&server->admission, connection);
+    server->roster.refused = server->admission.refused;
+    if (status != LS_OK && status != LS_ERR_PEER && ls_log_limit_pass(&server->admission.told)) {
+        ls_log_write(LS_LOG_WARNING, "%s", ls_error_message());
+    }
 }
 
-static void greet(ls_store_server *server, ls_connection *connection) {
-    ls_hello hello;
-    if (ls_hello_decode(connection->input, true, &hello) != LS_OK) {
-        char peer[96];
-        ls_log_write(LS_LOG_WARNING, "turned away %s: %s", ls_connection_peer(connection, peer, sizeof peer),
-                     ls_error_message());
-        ls_connection_close(connection);
-        return;
+static void report_hidden(ls_store_server *server) {
+    const int64_t hidden = ls_log_limit_hidden(&server->admission.told);
+    if (hidden > 0) {
+        ls_log_write(LS_LOG_WARNING, "refused %lld more within %g s", (long long)hidden, LS_LOG_WHILE);
     }
-    const char *refusal = ls_greeting_refusal(&server->key, connection->nonce, &hello);
-    if (refusal != NULL) {
-        refuse(server, connection, refusal);
-        return;
-    }
-    uint8_t proof[LS_PROOF_SIZE];
-    ls_auth_prove(&server->key, "server", connection->nonce, hello.nonce, proof);
-    connection->greeted = true;
-    answer(server, connection, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
 }
 
 static void receive(ls_store_server *server, ls_connection *connection) {
     bool complete;
-    ls_status status = ls_connection_read(connection, &complete);
-    if (status == LS_OK && complete && !connection->greeted) {
-        greet(server, connection);
+    if (!connection->greeted) {
+        hear_newcomer(server, connection);
         return;
     }
+    ls_status status = ls_connection_read(connection, &complete);
     if (status == LS_OK && complete) {
         status = ls_request_decode(connection->input + LS_FRAME_HEADER, connection->input_size - LS_FRAME_HEADER,
                                    &connection->request);
@@ -330,62 +313,18 @@ static bool make_room(ls_store_server *server) {
     return true;
 }
 
-static void welcome(ls_store_server *server, int fd) {
-    ls_connection *connection = make_room(server) ? ls_connection_new(fd) : (close(fd), NULL);
-    if (connection == NULL) {
-        return;
-    }
-    server->connections[server->count++] = connection;
-    connection->deadline = ls_deadline_after(greeting_seconds);
-    ls_hello hello = {.keyed = server->key.given};
-    uint8_t bytes[LS_SERVER_HELLO_SIZE];
-    if (ls_auth_nonce(hello.nonce) != LS_OK) {
-        ls_connection_close(connection);
-        return;
-    }
-    memcpy(connection->nonce, hello.nonce, sizeof hello.nonce);
-    ls_hello_encode(&hello, false, bytes);
-    if (ls_connection_send(connection, bytes, sizeof bytes) != LS_OK) {
-        ls_connection_close(connection);
-    }
-}
-
-/* Where there are as many guests as may be: the one that came first, and has to make room. */
-static ls_connection *find_crowding(const ls_store_server *server) {
-    ls_connection *oldest = NULL;
-    int guests = 0;
-    for (size_t i = 0; i < server->count; i++) {
-        ls_connection *connection = server->connections[i];
-        if (connection->fd >= 0 && !connection->greeted) {
-            oldest = oldest == NULL || connection->deadline < oldest->deadline ? connection : oldest;
-            guests++;
-        }
-    }
-    return guests >= MOST_GUESTS ? oldest : NULL;
-}
-
-/* Before that it is left alone, and newcomers wait at the door. */
-static ls_deadline least_deadline(const ls_connection *guest) {
-    return guest->deadline - (ls_deadline)((greeting_seconds - least_seconds) * 1e9);
-}
-
 static void accept_all(ls_store_server *server) {
-    for (;;) {
-        ls_connection *crowding = find_crowding(server);
-        if (crowding != NULL && !ls_deadline_passed(least_deadline(crowding))) {
+    for (int i = 0; i < LS_ACCEPT_AT_ONCE && make_room(server); i++) {
+        ls_connection *connection;
+        const int error =
+            ls_admission_accept(&server->admission, server->listener, server->connections, server->count, &connection);
+        if (connection != NULL) {
+            server->connections[server->count++] = connection;
+        } else if (error == EAGAIN) {
             return;
-        }
-        const int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0) {
-            if (crowding != NULL) {
-                ls_connection_close(crowding);
-            }
-            welcome(server, fd);
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return;
-        } else if (errno != EINTR && errno != ECONNABORTED) {
+        } else if (error != 0 && error != EINTR && error != ECONNABORTED) {
             if (ls_deadline_passed(server->complain_again)) {
-                ls_log_write(LS_LOG_WARNING, "the store cannot accept a connection: %s", strerror(errno));
+                ls_log_write(LS_LOG_WARNING, "the store cannot accept a connection: %s", strerror(error));
                 server->complain_again = ls_deadline_after(LS_REPORT_SECONDS);
             }
             server->accept_again = ls_deadline_after(pause_seconds);
@@ -440,12 +379,12 @@ static void sweep(ls_store_server *server) {
 /* Fills the poll list; returns how long to wait. */
 static int prepare(ls_store_server *server) {
     ls_deadline first = server->report;
-    const ls_connection *crowding = find_crowding(server);
-    const ls_deadline place = crowding != NULL ? least_deadline(crowding) : 0;
-    const ls_deadline again = place > server->accept_again ? place : server->accept_again;
-    const bool pausing = !ls_deadline_passed(again);
-    if (pausing && again < first) {
-        first = again;
+    const bool pausing = !ls_deadline_passed(server->accept_again);
+    if (pausing && server->accept_again < first) {
+        first = server->accept_again;
+    }
+    if (server->admission.told.hidden > 0 && server->admission.told.until < first) {
+        first = server->admission.told.until;
     }
     server->polls[0] = (struct pollfd){.fd = server->wake, .events = POLLIN};
     server->polls[1] = (struct pollfd){.fd = pausing ? -1 : server->listener, .events = POLLIN};
@@ -497,6 +436,7 @@ static void *serve(void *argument) {
         }
         sweep(server);
         report_missing(server);
+        report_hidden(server);
     }
 }
 
@@ -518,7 +458,24 @@ static void free_server(ls_store_server *server) {
     ls_free(server);
 }
 
-ls_store_server *ls_store_server_start(int listener, const ls_key *key) {
+/* Rank 0 itself needs neither to queue among those who connect nor to prove anything; its end becomes *own. */
+static bool connect_own(ls_store_server *server, int *own) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+        return false;
+    }
+    ls_connection *connection = ls_connection_new(ends[1]);
+    if (connection == NULL) {
+        close(ends[0]);
+        return false;
+    }
+    connection->greeted = true;
+    server->connections[server->count++] = connection;
+    *own = ends[0];
+    return true;
+}
+
+ls_store_server *ls_store_server_start(int listener, const ls_key *key, int *own) {
     ls_store_server *server = ls_allocate_zeroed(1, sizeof *server);
     if (server == NULL) {
         close(listener);
@@ -526,10 +483,12 @@ ls_store_server *ls_store_server_start(int listener, const ls_key *key) {
     }
     server->listener = listener;
     server->key = *key;
+    ls_admission_open(&server->admission, &server->key, "process");
     server->report = LS_DEADLINE_NEVER;
     server->table = ls_store_table_new();
     server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->table == NULL || server->wake < 0 || !make_room(server)) {
+    *own = -1;
+    if (server->table == NULL || server->wake < 0 || !make_room(server) || !connect_own(server, own)) {
         free_server(server);
         return ls_fail_null(LS_ERR_MEMORY, "out of memory or file descriptors for the store's server");
     }
@@ -540,6 +499,8 @@ ls_store_server *ls_store_server_start(int listener, const ls_key *key) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         free_server(server);
+        close(*own);
+        *own = -1;
         return ls_fail_null(LS_ERR_IO, "cannot start the store's server: %s", strerror(error));
     }
     pthread_setname_np(server->thread, "lockstep-store");

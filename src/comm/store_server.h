@@ -12,8 +12,11 @@
 
 typedef struct ls_store_server ls_store_server;
 
-/* Starts serving on `listener`, which it takes in any case. NULL and an error when it cannot. */
-ls_store_server *ls_store_server_start(int listener, const ls_key *key);
+/*
+ * Starts serving on `listener`, which it takes in any case. *own becomes a connection for the process itself, the
+ * caller's. NULL and an error when it cannot.
+ */
+ls_store_server *ls_store_server_start(int listener, const ls_key *key, int *own);
 
 /* Sends what is still to be sent (for a second at most), closes every connection and ends the thread. NULL is allowed.
  */

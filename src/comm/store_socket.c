@@ -164,16 +164,6 @@ static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadl
     return 0;
 }
 
-ls_status ls_socket_connect_to_listener(int listener, ls_deadline deadline, int *connection) {
-    struct sockaddr_storage address;
-    socklen_t size = sizeof address;
-    int error = getsockname(listener, (struct sockaddr *)&address, &size) == 0 ? 0 : errno;
-    if (error == 0) { /* to a socket bound to any address, connecting reaches this machine */
-        error = connect_once((struct sockaddr *)&address, size, deadline, connection);
-    }
-    return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot connect to the own store: %s", strerror(error));
-}
-
 /* Of the time until the deadline what this address has, so that one where packets vanish leaves some to those behind.
  */
 static ls_deadline share_of(ls_deadline deadline, const struct addrinfo *at) {

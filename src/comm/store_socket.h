@@ -30,9 +30,6 @@ bool ls_socket_is_loopback(const struct sockaddr *address);
 /* The port a socket is bound to; 0 if there is none. */
 int ls_socket_port(int socket);
 
-/* One attempt to connect to where the listening socket `listener` is bound. */
-ls_status ls_socket_connect_to_listener(int listener, ls_deadline deadline, int *connection);
-
 /*
  * One attempt to connect. `*retry` says whether it is worth another: nobody listens there yet. LS_ERR_DENIED when the
  * host is not loopback and `keyed` is false.

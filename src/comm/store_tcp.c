@@ -15,6 +15,7 @@ static const double grace_seconds = 1;
 typedef struct tcp_store {
     ls_store base;
     ls_store_server *server; /* NULL where another process serves */
+    int listener;            /* the server's, which closes it when all ranks have left */
     int fd;                  /* -1 once the connection broke */
     int port;
     char place[LS_HOST_CAPACITY + 8]; /* "HOST:PORT" */
@@ -175,39 +176,33 @@ static void tcp_close(ls_store *base) {
     ls_free(store);
 }
 
-/* Makes the store serve, on the inherited socket or one of its own; `*listener` is the socket, lent by the server. */
-static ls_status start_serving(tcp_store *store, const ls_store_place *place, ls_address *address, const ls_key *key,
-                               int *listener) {
+/* Makes the store serve, on the inherited socket or one of its own. */
+static ls_status start_serving(tcp_store *store, const ls_store_place *place, ls_address *address) {
+    const ls_key *key = &store->base.key;
+    store->listener = place->listener;
     if (place->listener >= 0) {
-        const ls_status status = ls_socket_adopt(place->listener, key->given);
-        if (status != LS_OK) {
-            return status;
-        }
-        *listener = place->listener;
+        LS_TRY(ls_socket_adopt(place->listener, key->given));
     } else {
-        LS_TRY(ls_socket_listen(address, key->given, listener));
+        LS_TRY(ls_socket_listen(address, key->given, &store->listener));
     }
-    address->port = ls_socket_port(*listener);
-    store->server = ls_store_server_start(*listener, key);
+    address->port = ls_socket_port(store->listener);
+    store->server = ls_store_server_start(store->listener, key, &store->fd);
     return store->server != NULL ? LS_OK : ls_error_status();
 }
 
 static ls_status open_place(tcp_store *store, const ls_store_place *place) {
-    const ls_key *key = &store->base.key;
     ls_address address;
-    int listener = -1;
     LS_TRY(ls_key_find(&store->base.key, place->key));
     LS_TRY(ls_address_parse(place->url, &address));
     if (place->serve) {
-        LS_TRY(start_serving(store, place, &address, key, &listener));
+        LS_TRY(start_serving(store, place, &address));
     } else if (address.port == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
     }
     store->port = address.port;
     snprintf(store->place, sizeof store->place, "%s:%d", address.host, address.port);
-    const ls_greeting_target target = {
-        .address = address, .listener = listener, .server = "rank 0", .thing = "the store"};
-    return ls_greeting_connect(&target, key, store->base.timeout, &store->fd);
+    const ls_greeting_target target = {.address = address, .server = "rank 0", .thing = "the store"};
+    return place->serve ? LS_OK : ls_greeting_connect(&target, &store->base.key, store->base.timeout, &store->fd);
 }
 
 static ls_store *tcp_open(const ls_store_place *place) {
@@ -216,7 +211,7 @@ static ls_store *tcp_open(const ls_store_place *place) {
         return ls_fail_null(LS_ERR_MEMORY, "out of memory for a store");
     }
     store->base = (ls_store){.kind = &ls_store_tcp, .timeout = place->timeout};
-    store->fd = -1;
+    store->fd = store->listener = -1;
     const ls_status status = open_place(store, place);
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
@@ -237,8 +232,10 @@ static int tcp_port(const ls_store *store) {
     return ((const tcp_store *)store)->port;
 }
 
-static int tcp_connection(const ls_store *store) {
-    return ((const tcp_store *)store)->fd;
+/* To rank 0 leads the address at which it listens. */
+static int tcp_connection(const ls_store *base) {
+    const tcp_store *store = (const tcp_store *)base;
+    return store->server != NULL ? store->listener : store->fd;
 }
 
 const ls_store_kind ls_store_tcp = {

@@ -1,6 +1,7 @@
 #include "tests/support/strangers.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,20 @@ int stranger_free_port(void) {
     assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
     close(listener);
     return ntohs(address.sin_port);
+}
+
+int stranger_connect(const char *from, int port) {
+    struct sockaddr_in own = {.sin_family = AF_INET},
+                       there = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    inet_pton(AF_INET, from, &own.sin_addr);
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd >= 0 && (bind(fd, (struct sockaddr *)&own, sizeof own) != 0 ||
+                    (connect(fd, (struct sockaddr *)&there, sizeof there) != 0 && errno != EINPROGRESS))) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 bool stranger_is_turned_away(int stranger) {

@@ -7,6 +7,9 @@
 /* A port of 127.0.0.1 that nobody listens at. */
 int stranger_free_port(void);
 
+/* Begins to connect from an address of loopback to that port of 127.0.0.1, without waiting; -1 where that cannot be. */
+int stranger_connect(const char *from, int port);
+
 /* Whether the other side closes the connection, and says nothing (more) before. Waits for that. */
 bool stranger_is_turned_away(int stranger);
 

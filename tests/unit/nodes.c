@@ -8,6 +8,8 @@
 #include "cli/node_message.c" /* the command is no library */
 #include "cli/nodes.c"
 
+#include <sys/resource.h>
+
 #include "tests/support/strangers.h"
 
 #define KEY "the secret of this job"
@@ -59,7 +61,7 @@ static const char *gathers(int number, const void *what) {
     return NULL;
 }
 
-/* Whoever has just come has time to prove who it is, though others take all places that there are. */
+/* Who comes from an address of its own has time to prove who it is, though others take all places that there are. */
 static void a_crowd_pushes_out_nobody_who_greets(void **state) {
     (void)state;
     plan p = {.timeout = 60};
@@ -74,9 +76,10 @@ static void a_crowd_pushes_out_nobody_who_greets(void **state) {
     const int launcher = knock(port, 20);
     hear(launcher, bytes, LS_SERVER_HELLO_SIZE);
     for (int i = 0; i < CROWD; i++) {
-        crowd[i] = knock(port, 20);
+        crowd[i] = stranger_connect("127.0.0.2", port);
+        assert_true(crowd[i] >= 0);
     }
-    usleep(300000); /* node 0 may deal with all of them now */
+    usleep(1200000); /* node 0 may deal with all of them now */
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
     assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
@@ -108,7 +111,7 @@ static void a_crowd_keeps_nobody_out(void **state) {
     const double start = ls_clock_seconds();
     const ls_nodes_options options = options_of(&p, 1);
     assert_int_equal(ls_nodes_open(&options, &nodes), LS_OK);
-    assert_true(ls_clock_seconds() - start < greeting_seconds / 2);
+    assert_true(ls_clock_seconds() - start < 15);
     ls_nodes_close(nodes);
     assert_int_equal(process_wait(zero), 0);
     for (int i = 0; i < CROWD; i++) {
@@ -176,6 +179,12 @@ static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
 }
 
 int main(void) {
+    struct rlimit files; /* a crowd takes more than a process has by itself */
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max < 2 * CROWD) {
+        return 1;
+    }
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_crowd_pushes_out_nobody_who_greets),

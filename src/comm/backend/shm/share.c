@@ -53,6 +53,7 @@ typedef struct server {
     int *guests; /* connections that have not introduced themselves */
     int guest_count;
     struct pollfd *polls; /* the listener, the ranks, the guests */
+    double look_at;       /* when to look for dead ranks again, whoever connects meanwhile */
     const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: the store does */
     const int *ranks;     /* there, by rank here */
 } server;
@@ -257,7 +258,12 @@ static ls_status serve_once(server *self, double end) {
     if (!quiet && self->polls[0].revents != 0) {
         admit(self);
     }
-    return quiet ? look_for_dead(self) : LS_OK;
+    if (ls_clock_seconds() < self->look_at) {
+        return LS_OK;
+    }
+    const ls_status status = look_for_dead(self);
+    self->look_at = ls_clock_seconds() + LOOK_MS / 1e3;
+    return status;
 }
 
 /* Tells all that are connected how it went. */
@@ -295,7 +301,8 @@ ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, i
                    .bytes = made->mapped,
                    .missing = join->size - 1,
                    .parent = parent,
-                   .ranks = ranks};
+                   .ranks = ranks,
+                   .look_at = ls_clock_seconds() + LOOK_MS / 1e3};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
     self.guests = ls_allocate_zeroed(size + STRANGERS, sizeof *self.guests);

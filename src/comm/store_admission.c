@@ -1,0 +1,182 @@
+#include "comm/store_admission.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "comm/store_greeting.h"
+
+static const double greeting_seconds = 30;
+static const double least_seconds = 1; /* that a connection has to prove itself, however many more its address opens */
+
+enum { LEAST_PLACES = 16 };
+
+void ls_admission_open(ls_admission *self, const ls_key *key, const char *who) {
+    struct rlimit files;
+    *self = (ls_admission){.key = key, .who = who, .most = LS_UNPROVEN_MOST};
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < LS_UNPROVEN_MOST) {
+        self->most = files.rlim_cur / 2 > LEAST_PLACES ? (int)(files.rlim_cur / 2) : LEAST_PLACES;
+    }
+}
+
+/* ---- room ------------------------------------------------------------------------------------------------------ */
+
+/* Whom addresses belong to: all of IPv4's, of IPv6's the network, in which one machine may have any number. */
+static void note_address(ls_connection *connection, const struct sockaddr_storage *from) {
+    if (from->ss_family == AF_INET) {
+        memcpy(connection->address, &((const struct sockaddr_in *)from)->sin_addr, 4);
+    } else if (from->ss_family == AF_INET6) {
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)from)->sin6_addr;
+        const bool mapped = IN6_IS_ADDR_V4MAPPED(six);
+        memcpy(connection->address, &six->s6_addr[mapped ? 12 : 0], mapped ? 4 : 8);
+    }
+}
+
+/* By address, the oldest first. */
+static int compare(const void *left, const void *right) {
+    const ls_connection *a = *(ls_connection *const *)left, *b = *(ls_connection *const *)right;
+    const int order = memcmp(a->address, b->address, sizeof a->address);
+    return order != 0 ? order : (a->deadline > b->deadline) - (a->deadline < b->deadline);
+}
+
+/* The first of the longest row of equal addresses, and of `address` how many there are. */
+static ls_connection *find_oldest(ls_connection **sorted, size_t count, size_t *most, const uint8_t *address,
+                                  size_t *own) {
+    ls_connection *oldest = NULL;
+    *most = *own = 0;
+    for (size_t first = 0, end = 0; first < count; first = end) {
+        while (end < count && memcmp(sorted[end]->address, sorted[first]->address, sizeof sorted[end]->address) == 0) {
+            end++;
+        }
+        if (end - first > *most) {
+            *most = end - first;
+            oldest = sorted[first];
+        }
+        if (memcmp(sorted[first]->address, address, sizeof sorted[first]->address) == 0) {
+            *own = end - first;
+        }
+    }
+    return oldest;
+}
+
+static bool had_time(const ls_connection *connection) {
+    const double left = greeting_seconds - least_seconds;
+    return connection->deadline <= ls_deadline_after(left);
+}
+
+/* Closes one where more than `most`, the newcomer among them, have proved nothing. Whether there is room now. */
+static bool make_room(int limit, ls_connection *const *all, size_t count, ls_connection *newcomer) {
+    ls_connection *unproven[LS_UNPROVEN_MOST + 1];
+    size_t size = 0, most, own;
+    for (size_t i = 0; i < count && size < LS_UNPROVEN_MOST; i++) {
+        if (all[i]->fd >= 0 && !all[i]->greeted) {
+            unproven[size++] = all[i];
+        }
+    }
+    unproven[size++] = newcomer;
+    if (size <= (size_t)limit) {
+        return true;
+    }
+    qsort(unproven, size, sizeof *unproven, compare);
+    ls_connection *oldest = find_oldest(unproven, size, &most, newcomer->address, &own);
+    if (oldest == newcomer || (most <= own && !had_time(oldest))) {
+        return false;
+    }
+    ls_connection_close(oldest);
+    return true;
+}
+
+/* ---- accepting ------------------------------------------------------------------------------------------------- */
+
+/* The process has no descriptor left: one that a stranger holds will do. */
+static bool free_descriptor(ls_connection *const *all, size_t count) {
+    ls_connection nobody = {.fd = -1, .deadline = LS_DEADLINE_NEVER};
+    memset(nobody.address, 0xff, sizeof nobody.address);
+    return make_room(1, all, count, &nobody);
+}
+
+static int accept_one(int listener, struct sockaddr_storage *from, int *fd) {
+    socklen_t size = sizeof *from;
+    *fd = accept4(listener, (struct sockaddr *)from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    return *fd >= 0 ? 0 : errno;
+}
+
+static bool send_hello(const ls_key *key, ls_connection *connection) {
+    ls_hello hello = {.keyed = key->given};
+    uint8_t bytes[LS_SERVER_HELLO_SIZE];
+    if (ls_auth_nonce(hello.nonce) != LS_OK) {
+        return false;
+    }
+    memcpy(connection->nonce, hello.nonce, sizeof hello.nonce);
+    ls_hello_encode(&hello, false, bytes);
+    return ls_connection_send(connection, bytes, sizeof bytes) == LS_OK;
+}
+
+int ls_admission_accept(ls_admission *self, int listener, ls_connection *const *all, size_t count,
+                        ls_connection **connection) {
+    struct sockaddr_storage from = {0};
+    int fd;
+    *connection = NULL;
+    int error = accept_one(listener, &from, &fd);
+    if ((error == EMFILE || error == ENFILE) && free_descriptor(all, count)) {
+        error = accept_one(listener, &from, &fd);
+    }
+    if (error != 0) {
+        return error == EWOULDBLOCK ? EAGAIN : error;
+    }
+    ls_connection *newcomer = ls_connection_new(fd);
+    if (newcomer == NULL) {
+        return 0;
+    }
+    note_address(newcomer, &from);
+    newcomer->deadline = ls_deadline_after(greeting_seconds);
+    if (!make_room(self->most, all, count, newcomer) || !send_hello(self->key, newcomer)) {
+        ls_connection_free(newcomer);
+        return 0;
+    }
+    *connection = newcomer;
+    return 0;
+}
+
+/* ---- the greeting ---------------------------------------------------------------------------------------------- */
+
+static ls_status turn_away(const ls_admission *self, ls_connection *connection, ls_status status, const char *why) {
+    char peer[96];
+    (void)ls_fail(status, "refused a %s at %s: %s", self->who, ls_connection_peer(connection, peer, sizeof peer), why);
+    ls_connection_close(connection);
+    return status;
+}
+
+ls_status ls_admission_hear(ls_admission *self, ls_connection *connection) {
+    bool complete;
+    ls_hello hello;
+    uint8_t proof[LS_PROOF_SIZE];
+    ls_status status = ls_connection_read(connection, &complete);
+    if (status != LS_OK) {
+        ls_connection_close(connection);
+        return status;
+    }
+    if (!complete) {
+        return LS_OK;
+    }
+    if (ls_hello_decode(connection->input, true, &hello) != LS_OK) {
+        return turn_away(self, connection, LS_ERR_FORMAT, ls_error_message());
+    }
+    const char *why = ls_greeting_refusal(self->key, connection->nonce, &hello);
+    if (why != NULL) {
+        self->refused++;
+        (void)ls_connection_reply(connection, &(ls_store_reply){.status = LS_ERR_DENIED, .value = {why, strlen(why)}});
+        return turn_away(self, connection, LS_ERR_DENIED, why);
+    }
+    ls_auth_prove(self->key, "server", connection->nonce, hello.nonce, proof);
+    connection->greeted = true;
+    ls_connection_next(connection);
+    status = ls_connection_reply(connection, &(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}});
+    if (status != LS_OK) {
+        ls_connection_close(connection);
+    }
+    return status;
+}
