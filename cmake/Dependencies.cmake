@@ -8,7 +8,7 @@ find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openb
           aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: matrix products in f64
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
 pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # the launcher
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors header
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors headers and traces, as they are written
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the launcher
 
 add_library(lockstep_dependencies INTERFACE)

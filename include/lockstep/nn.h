@@ -83,7 +83,7 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Reads them back. The file must hold exactly the module's names, each with its shape (dtypes are converted); otherwise
- * nothing is changed and the error names the first difference.
+ * nothing is changed and the error names the first difference. Numbers are taken as they are, NaN too, as in PyTorch.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 

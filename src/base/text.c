@@ -1,12 +1,10 @@
 #include "base/text.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-/* Reads one character of UTF-8 (RFC 3629) and returns its length; 0: there is none. Stops at the NUL. */
-static size_t read_character(const unsigned char *text, uint32_t *character) {
+size_t ls_text_character(const char *bytes, uint32_t *character) {
+    const unsigned char *text = (const unsigned char *)bytes;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* shorter ones have no business being so long */
     const size_t length = text[0] < 0x80             ? 1
                           : (text[0] & 0xe0) == 0xc0 ? 2
@@ -35,7 +33,7 @@ void ls_text_make_printable(char *text) {
     char *end = text;
     while (*text != '\0') {
         uint32_t character;
-        const size_t length = read_character((const unsigned char *)text, &character);
+        const size_t length = ls_text_character(text, &character);
         if (length > 0 && is_printable(character)) {
             memmove(end, text, length);
             end += length;

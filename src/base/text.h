@@ -6,6 +6,13 @@
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
 
+#include <stddef.h>
+#include <stdint.h>
+
+/* The length of the character of UTF-8 (RFC 3629) that the text begins with, in bytes; 0: there is none. Stops at the
+ * NUL. */
+size_t ls_text_character(const char *text, uint32_t *character);
+
 /*
  * Replaces in place, each by one '?', what could steer a terminal or fake a line: control characters (newlines and
  * escape sequences too; those of the range 0x80 to 0x9f also in UTF-8), what orders text from right to left or breaks

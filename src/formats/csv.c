@@ -8,11 +8,22 @@
 #include "formats/file.h"
 #include "tensor/tensor.h"
 
-/* A text being read. Fields are cut out of it in place. */
+enum {
+    FIRST_CAPACITY = 1 << 16,
+    LINE_LIMIT = 1 << 24,
+    BLOCK = 1 << 15 /* numbers in a block, where a row has less */
+};
+
+/* A text being read line by line. Fields are cut out of a line in place. */
 typedef struct csv_reader {
-    const char *path;
-    char *at;
-    char *end; /* there stands a final zero */
+    ls_source source;
+    char *buffer;
+    size_t capacity; /* two bytes more are there */
+    size_t next;     /* where the next line begins */
+    size_t filled;   /* behind it stand two zero bytes */
+    bool ended;      /* the file has no more */
+    char *at;        /* in the present line */
+    char *end;       /* of it: there stands a zero */
     char separator;
     int64_t line;
     locale_t locale; /* numbers have points, whatever the program's locale has */
@@ -20,12 +31,108 @@ typedef struct csv_reader {
 
 typedef struct csv_field {
     char *text;
+    bool quoted;
     bool last; /* of its line */
 } csv_field;
 
 static ls_status csv_error(const csv_reader *reader, const char *what) {
-    return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %s", reader->path, (long long)reader->line, what);
+    return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %s", reader->source.path, (long long)reader->line, what);
 }
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+/* Makes room for more of the line that begins the buffer. */
+static ls_status grow(csv_reader *reader) {
+    if (reader->capacity >= LINE_LIMIT) {
+        return csv_error(reader, "a line has more than 16 MiB");
+    }
+    const size_t capacity = reader->capacity > 0 ? 2 * reader->capacity : FIRST_CAPACITY;
+    char *buffer = ls_reallocate(reader->buffer, reader->filled, capacity + 2);
+    if (buffer == NULL) {
+        return ls_fail_memory("ls_csv_read", capacity + 2);
+    }
+    reader->buffer = buffer;
+    reader->capacity = capacity;
+    return LS_OK;
+}
+
+/* More of the file. Only UTF-8 is read: other encodings have zero bytes, which would end fields early. */
+static ls_status refill(csv_reader *reader) {
+    if (reader->next > 0) {
+        reader->filled -= reader->next;
+        memmove(reader->buffer, reader->buffer + reader->next, reader->filled);
+        reader->next = 0;
+    }
+    if (reader->filled == reader->capacity) {
+        LS_TRY(grow(reader));
+    }
+    char *to = reader->buffer + reader->filled;
+    const size_t room = reader->capacity - reader->filled;
+    size_t got;
+    LS_TRY(ls_source_read(&reader->source, to, room, &got));
+    if (memchr(to, '\0', got) != NULL) {
+        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s holds zero bytes: it is not UTF-8 text", reader->source.path);
+    }
+    to[got] = to[got + 1] = '\0';
+    reader->filled += got;
+    reader->ended = got < room;
+    return LS_OK;
+}
+
+/* The newline that ends the line at `from`, one in quotes is none; NULL: the buffer has none. */
+static char *find_newline(const csv_reader *reader, char *from, int *fields) {
+    bool quoted = false, begins = true; /* a field */
+    *fields = 1;
+    for (char *at = from; *at != '\0'; at++) {
+        if (quoted) {
+            if (*at == '"' && at[1] == '"') {
+                at++;
+            } else if (*at == '"') {
+                quoted = false;
+            }
+        } else if (*at == '\n') {
+            return at;
+        } else if (*at == reader->separator) {
+            *fields += 1;
+            begins = true;
+        } else if (*at == '"' && begins) {
+            quoted = true;
+            begins = false;
+        } else if (*at != ' ') {
+            begins = false;
+        }
+    }
+    return NULL;
+}
+
+/* Cuts out the next line that is not blank; `*fields` in it, 0 where there is none. */
+static ls_status next_line(csv_reader *reader, int *fields) {
+    for (;;) {
+        char *from = reader->buffer + reader->next;
+        char *newline = find_newline(reader, from, fields);
+        if (newline == NULL && !reader->ended) {
+            LS_TRY(refill(reader));
+            continue;
+        }
+        reader->at = from;
+        reader->end = newline != NULL ? newline : reader->buffer + reader->filled;
+        reader->next = (size_t)(reader->end - reader->buffer) + (newline != NULL);
+        if (newline != NULL && newline > from && newline[-1] == '\r') {
+            reader->end--;
+        }
+        *reader->end = '\0';
+        if (reader->end > from) {
+            return LS_OK;
+        }
+        if (newline == NULL) {
+            *fields = 0;
+            return LS_OK;
+        }
+        reader->line++;
+    }
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
 
 /* Takes the text up to the closing quote, undoing doubled ones. */
 static ls_status read_quoted(csv_reader *reader, csv_field *field) {
@@ -48,74 +155,77 @@ static ls_status read_quoted(csv_reader *reader, csv_field *field) {
     return LS_OK;
 }
 
-/* Ends the field at the separator or the end of its line and stands behind that. */
-static ls_status finish_field(csv_reader *reader, csv_field *field) {
-    char *stop = reader->at;
-    const char mark = *stop;
-    if (mark != reader->separator && mark != '\n' && mark != '\r' && stop < reader->end) {
-        return csv_error(reader, "text follows a closing quote");
-    }
-    if (mark == '\r' && stop[1] == '\n') {
-        reader->at++;
-    }
-    *stop = '\0';
-    if (reader->at < reader->end) {
-        reader->at++;
-    }
-    field->last = mark != reader->separator || stop >= reader->end;
-    return LS_OK;
-}
-
 static ls_status read_field(csv_reader *reader, csv_field *field) {
     while (*reader->at == ' ' && reader->separator != ' ') {
         reader->at++;
     }
-    if (*reader->at == '"') {
+    field->quoted = *reader->at == '"';
+    if (field->quoted) {
         LS_TRY(read_quoted(reader, field));
     } else {
         field->text = reader->at;
-        while (reader->at < reader->end && *reader->at != reader->separator && *reader->at != '\n' &&
-               !(*reader->at == '\r' && reader->at[1] == '\n')) {
+        while (reader->at < reader->end && *reader->at != reader->separator) {
             reader->at++;
         }
     }
-    return finish_field(reader, field);
-}
-
-static bool at_blank_line(const csv_reader *reader) {
-    return reader->at < reader->end && (*reader->at == '\n' || (*reader->at == '\r' && reader->at[1] == '\n'));
-}
-
-static void skip_blank_lines(csv_reader *reader) {
-    while (at_blank_line(reader)) {
-        reader->at += *reader->at == '\r' ? 2 : 1;
-        reader->line++;
+    if (reader->at < reader->end && *reader->at != reader->separator) {
+        return csv_error(reader, "text follows a closing quote");
     }
+    field->last = reader->at >= reader->end;
+    *reader->at = '\0';
+    reader->at += !field->last;
+    return LS_OK;
 }
 
-/* Numbers gathered row by row. */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* Numbers gathered row by row, and converted block by block: so that they are there twice at most. */
 typedef struct csv_table {
-    double *numbers;
-    size_t count;
-    size_t capacity;
-    int64_t rows;
+    ls_dtype dtype;
     int width; /* fields in a line */
     int *take; /* take[i]: where field i goes in the row, -1 for nowhere */
     int taken;
+    double *numbers; /* rows of the next block */
+    int64_t pending; /* so many */
+    int64_t rows;    /* with those of the blocks */
+    ls_tensor **blocks;
+    size_t count;
+    size_t capacity;
 } csv_table;
 
-static ls_status reserve(csv_table *table) {
-    if (table->count + (size_t)table->taken <= table->capacity) {
+static int64_t rows_of_block(const csv_table *table) {
+    return table->taken < BLOCK ? BLOCK / (table->taken > 0 ? table->taken : 1) : 1;
+}
+
+static ls_status reserve_block(csv_table *table) {
+    if (table->count < table->capacity) {
         return LS_OK;
     }
-    const size_t capacity = 2 * (table->capacity + (size_t)table->taken);
-    double *numbers = ls_reallocate(table->numbers, table->count * sizeof(double), capacity * sizeof(double));
-    if (numbers == NULL) {
-        return ls_fail_memory("ls_csv_read", capacity * sizeof(double));
+    const size_t capacity = table->capacity > 0 ? 2 * table->capacity : 16;
+    ls_tensor **blocks =
+        ls_reallocate(table->blocks, table->count * sizeof(ls_tensor *), capacity * sizeof(ls_tensor *));
+    if (blocks == NULL) {
+        return ls_fail_memory("ls_csv_read", capacity * sizeof(ls_tensor *));
     }
-    table->numbers = numbers;
+    table->blocks = blocks;
     table->capacity = capacity;
     return LS_OK;
+}
+
+/* Makes a block of the pending rows. */
+static ls_status finish_block(csv_table *table) {
+    LS_TRY(reserve_block(table));
+    const ls_shape shape = LS_SHAPE(table->pending, table->taken);
+    ls_tensor *block = ls_tensor_new_owned("ls_csv_read", shape.ndim, shape.size, table->dtype);
+    if (block == NULL) {
+        return ls_error_status();
+    }
+    table->blocks[table->count++] = block;
+    ls_tensor *numbers = ls_tensor_take(ls_from_memory(shape, LS_F64, table->numbers, NULL, NULL));
+    const ls_status status = numbers != NULL ? ls_copy_into(block, numbers) : ls_error_status();
+    ls_tensor_drop(numbers);
+    table->pending = 0;
+    return status;
 }
 
 static ls_status parse_number(const csv_reader *reader, const char *text, int column, double *number) {
@@ -125,35 +235,32 @@ static ls_status parse_number(const csv_reader *reader, const char *text, int co
         end++;
     }
     if (end == text || *end != '\0') {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld, column %d: \"%.40s\" is not a number", reader->path,
-                       (long long)reader->line, column + 1, text);
+        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld, column %d: \"%.40s\" is not a number",
+                       reader->source.path, (long long)reader->line, column + 1, text);
     }
     return LS_OK;
 }
 
-static ls_status read_row(csv_reader *reader, csv_table *table) {
-    LS_TRY(reserve(table));
-    csv_field field = {0};
-    int column = 0;
-    for (; !field.last; column++) {
+static ls_status read_row(csv_reader *reader, csv_table *table, int fields) {
+    if (fields != table->width) {
+        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %d fields where the first line has %d",
+                       reader->source.path, (long long)reader->line, fields, table->width);
+    }
+    double *row = table->numbers + table->pending * table->taken;
+    for (int column = 0; column < fields; column++) {
+        csv_field field;
         LS_TRY(read_field(reader, &field));
-        if (column < table->width && table->take[column] >= 0) {
-            LS_TRY(
-                parse_number(reader, field.text, column, &table->numbers[table->count + (size_t)table->take[column]]));
+        if (table->take[column] >= 0) {
+            LS_TRY(parse_number(reader, field.text, column, &row[table->take[column]]));
         }
     }
-    if (column != table->width) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s, line %lld: %d fields where the first line has %d", reader->path,
-                       (long long)reader->line, column, table->width);
-    }
-    table->count += (size_t)table->taken;
     table->rows++;
+    table->pending++;
     reader->line++;
-    return LS_OK;
+    return table->pending == rows_of_block(table) ? finish_block(table) : LS_OK;
 }
 
-/* ---- which columns ------------------------------------------------------------------------------------------------
- */
+/* ---- which columns ----------------------------------------------------------------------------------------------- */
 
 static bool column_is(const char *name, const char *wanted, int index, bool no_header) {
     if (!no_header) {
@@ -175,12 +282,12 @@ static int find_wanted(const ls_csv_options *options, const char *name, int inde
 }
 
 /* Notes where each wanted column stands in this first line. */
-static ls_status match_columns(csv_reader reader, const ls_csv_options *options, csv_table *table, int *found) {
-    csv_field field = {0};
-    for (int column = 0; !field.last; column++) {
-        LS_TRY(read_field(&reader, &field));
-        if (column >= table->width) {
-            return csv_error(&reader, "a quote stands in the middle of a field");
+static ls_status match_columns(csv_reader *reader, const ls_csv_options *options, csv_table *table, int *found) {
+    for (int column = 0; column < table->width; column++) {
+        csv_field field;
+        LS_TRY(read_field(reader, &field));
+        if (!field.quoted && strchr(field.text, '"') != NULL) {
+            return csv_error(reader, "a quote stands in the middle of a field");
         }
         const int wanted = find_wanted(options, field.text, column);
         if (wanted >= 0) {
@@ -197,7 +304,7 @@ static ls_status match_columns(csv_reader reader, const ls_csv_options *options,
 static ls_status check_found(const csv_reader *reader, const ls_csv_options *options, const int *found) {
     for (int wanted = 0; options->columns != NULL && wanted < options->column_count; wanted++) {
         if (found[wanted] != 1) {
-            return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s has %s column named \"%s\"", reader->path,
+            return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s has %s column named \"%s\"", reader->source.path,
                            found[wanted] == 0 ? "no" : "more than one", options->columns[wanted]);
         }
     }
@@ -206,80 +313,92 @@ static ls_status check_found(const csv_reader *reader, const ls_csv_options *opt
 
 /* Reading cuts fields out in place, so the first line is looked at in a copy when it is data too. */
 static ls_status plan_columns(csv_reader *reader, const ls_csv_options *options, csv_table *table) {
-    char *line_end = reader->at;
-    bool quoted = false;
-    table->width = 1;
-    for (; line_end < reader->end && (quoted || *line_end != '\n'); line_end++) {
-        quoted = *line_end == '"' ? !quoted : quoted;
-        table->width += !quoted && *line_end == reader->separator;
-    }
-    const size_t size = (size_t)(line_end - reader->at);
-    char *copy = ls_allocate(size + 2);
+    const size_t size = (size_t)(reader->end - reader->at);
+    char *copy = options->no_header ? ls_duplicate_string(reader->at) : NULL;
     int *found = ls_allocate_zeroed((size_t)options->column_count + 1, sizeof *found);
     table->take = ls_allocate_zeroed((size_t)table->width, sizeof *table->take);
     ls_status status = LS_OK;
-    if (copy == NULL || found == NULL || table->take == NULL) {
+    if ((copy == NULL && options->no_header) || found == NULL || table->take == NULL) {
         status = ls_fail_memory("ls_csv_read", size);
     } else {
-        memcpy(copy, reader->at, size);
-        copy[size] = '\n';
-        copy[size + 1] = '\0';
         csv_reader first = *reader;
-        first.at = copy;
-        first.end = copy + size;
-        status = match_columns(first, options, table, found);
+        first.at = copy != NULL ? copy : reader->at;
+        first.end = first.at + size;
+        status = match_columns(&first, options, table, found);
     }
     if (status == LS_OK) {
         status = check_found(reader, options, found);
-    }
-    if (status == LS_OK && !options->no_header) {
-        reader->at = line_end < reader->end ? line_end + 1 : line_end;
-        reader->line++;
     }
     ls_free(copy);
     ls_free(found);
     return status;
 }
 
-/* Some editors begin UTF-8 files with a mark. Other encodings have zero bytes, which would end fields early. */
-static ls_status check_text(csv_reader *reader) {
+static ls_status reserve_rows(csv_table *table) {
+    const size_t count = (size_t)rows_of_block(table) * (size_t)table->taken;
+    table->numbers = ls_allocate(count * sizeof *table->numbers);
+    return table->numbers != NULL ? LS_OK : ls_fail_memory("ls_csv_read", count * sizeof *table->numbers);
+}
+
+/* Some editors begin UTF-8 files with a mark. */
+static ls_status begin(csv_reader *reader) {
     static const char byte_order_mark[] = "\xEF\xBB\xBF";
-    const size_t size = (size_t)(reader->end - reader->at);
-    if (memchr(reader->at, '\0', size) != NULL) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s holds zero bytes: it is not UTF-8 text", reader->path);
-    }
-    if (strncmp(reader->at, byte_order_mark, strlen(byte_order_mark)) == 0) {
-        reader->at += strlen(byte_order_mark);
+    LS_TRY(refill(reader));
+    if (strncmp(reader->buffer, byte_order_mark, strlen(byte_order_mark)) == 0) {
+        reader->next = strlen(byte_order_mark);
     }
     return LS_OK;
 }
 
 static ls_status read_table(csv_reader *reader, const ls_csv_options *options, csv_table *table) {
-    LS_TRY(check_text(reader));
-    skip_blank_lines(reader);
-    if (reader->at >= reader->end) {
-        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s is empty", reader->path);
+    LS_TRY(begin(reader));
+    LS_TRY(next_line(reader, &table->width));
+    if (table->width == 0) {
+        return ls_fail(LS_ERR_FORMAT, "ls_csv_read: %s is empty", reader->source.path);
     }
     LS_TRY(plan_columns(reader, options, table));
-    for (skip_blank_lines(reader); reader->at < reader->end; skip_blank_lines(reader)) {
-        LS_TRY(read_row(reader, table));
+    LS_TRY(reserve_rows(table));
+    int fields = table->width;
+    if (!options->no_header) {
+        reader->line++;
+        LS_TRY(next_line(reader, &fields));
     }
+    while (fields > 0) {
+        LS_TRY(read_row(reader, table, fields));
+        LS_TRY(next_line(reader, &fields));
+    }
+    LS_TRY(table->pending > 0 ? finish_block(table) : LS_OK);
+    ls_free(table->numbers); /* before the tensor takes its place */
+    table->numbers = NULL;
     return LS_OK;
 }
 
-static ls_tensor *to_tensor(const csv_table *table, ls_dtype dtype) {
-    ls_tensor *tensor = ls_empty(LS_SHAPE(table->rows, table->taken), dtype);
-    if (tensor == NULL || table->count == 0) {
-        return tensor;
+/* The blocks, one behind the other, which are given up on the way. */
+static ls_tensor *to_tensor(csv_table *table) {
+    ls_tensor *tensor = ls_empty(LS_SHAPE(table->rows, table->taken), table->dtype);
+    int64_t row = 0;
+    for (size_t i = 0; tensor != NULL && i < table->count; i++) {
+        ls_tensor *block = table->blocks[i];
+        ls_tensor *place = ls_tensor_view_owned(tensor, block->ndim, block->size, block->stride, row * table->taken);
+        row += block->size[0];
+        if (place == NULL || ls_copy_into(place, block) != LS_OK) {
+            ls_release(tensor);
+            tensor = NULL;
+        }
+        ls_tensor_drop(place);
+        ls_tensor_drop(block);
+        table->blocks[i] = NULL;
     }
-    const ls_shape shape = ls_shape_of(tensor);
-    ls_tensor *numbers = ls_tensor_take(ls_from_memory(shape, LS_F64, table->numbers, NULL, NULL));
-    if (numbers == NULL || ls_copy_into(tensor, numbers) != LS_OK) {
-        ls_release(tensor);
-        tensor = NULL;
-    }
-    ls_tensor_drop(numbers);
     return tensor;
+}
+
+static void table_free(csv_table *table) {
+    for (size_t i = 0; i < table->count; i++) {
+        ls_tensor_drop(table->blocks[i]);
+    }
+    ls_free(table->blocks);
+    ls_free(table->numbers);
+    ls_free(table->take);
 }
 
 ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
@@ -288,38 +407,23 @@ ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     if (options->column_count < 0 || (options->columns == NULL && options->column_count > 0)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_csv_read: %d columns are wanted but not named", options->column_count);
     }
-    ls_bytes bytes;
-    if (ls_file_read("ls_csv_read", path, &bytes) != LS_OK) {
+    csv_reader reader = {.separator = options->separator != '\0' ? options->separator : ',', .line = 1};
+    if (ls_source_open("ls_csv_read", path, true, &reader.source) != LS_OK) {
         return NULL;
     }
-    char *text = ls_reallocate(bytes.data, bytes.size, bytes.size + 2);
-    if (text == NULL) {
-        ls_free(bytes.data);
-        (void)ls_fail_memory("ls_csv_read", bytes.size + 2);
-        return NULL;
-    }
-    text[bytes.size] = '\0';
-    text[bytes.size + 1] = '\0';
-    const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (locale == (locale_t)0) {
-        ls_free(text);
-        (void)ls_fail_memory("ls_csv_read", sizeof locale);
-        return NULL;
-    }
-    csv_reader reader = {.path = path,
-                         .at = text,
-                         .end = text + bytes.size,
-                         .separator = options->separator != '\0' ? options->separator : ',',
-                         .line = 1,
-                         .locale = locale};
-    csv_table table = {0};
+    csv_table table = {.dtype = options->dtype};
     ls_tensor *tensor = NULL;
-    if (read_table(&reader, options, &table) == LS_OK) {
-        tensor = to_tensor(&table, options->dtype);
+    reader.locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (reader.locale == (locale_t)0) {
+        (void)ls_fail_memory("ls_csv_read", sizeof reader.locale);
+    } else if (read_table(&reader, options, &table) == LS_OK) {
+        tensor = to_tensor(&table);
     }
-    freelocale(locale);
-    ls_free(table.numbers);
-    ls_free(table.take);
-    ls_free(text);
+    if (reader.locale != (locale_t)0) {
+        freelocale(reader.locale);
+    }
+    ls_source_close(&reader.source);
+    table_free(&table);
+    ls_free(reader.buffer);
     return tensor;
 }

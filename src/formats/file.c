@@ -2,75 +2,161 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "base/memory.h"
 
-enum { FIRST_CAPACITY = 1 << 16, READ_LIMIT = 1 << 30 };
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-static ls_status grow(const char *call, ls_bytes *bytes, size_t *capacity) {
-    if (bytes->size < *capacity) {
-        return LS_OK;
-    }
-    const size_t larger = *capacity == 0 ? FIRST_CAPACITY : 2 * *capacity;
-    unsigned char *data = ls_reallocate(bytes->data, bytes->size, larger);
-    if (data == NULL) {
-        return ls_fail_memory(call, larger);
-    }
-    bytes->data = data;
-    *capacity = larger;
-    return LS_OK;
+enum {
+    INFLATE_BUFFER = 1 << 18,
+    READ_LIMIT = 1 << 30,
+    MOST_INFLATION = 1032 /* a run of 258 bytes takes at least two bits: zlib's technical details */
+};
+
+static const char *kind_of(mode_t mode) {
+    return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
 }
 
-static ls_status read_stream(const char *call, const char *path, gzFile stream, ls_bytes *bytes) {
-    size_t capacity = 0;
-    for (;;) {
-        LS_TRY(grow(call, bytes, &capacity));
-        const size_t room = capacity - bytes->size;
-        const int got = gzread(stream, bytes->data + bytes->size, room < READ_LIMIT ? (unsigned)room : READ_LIMIT);
-        int code = Z_OK;
-        const char *reason = gzerror(stream, &code);
-        if (got < 0 || code == Z_BUF_ERROR) {
-            return code == Z_ERRNO ? ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", call, path, strerror(errno))
-                   : code == Z_BUF_ERROR
-                       ? ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", call, path)
-                       : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", call, path, reason);
-        }
-        if (got == 0) {
-            return LS_OK;
-        }
-        bytes->size += (size_t)got;
-    }
+/* A pipe has no size that what it says could be held against; some devices never end. */
+static ls_status check_kind(const ls_source *source, const struct stat *status, bool pipes) {
+    return S_ISREG(status->st_mode) || (pipes && S_ISFIFO(status->st_mode))
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", source->call, source->path, kind_of(status->st_mode));
 }
 
-ls_status ls_file_read(const char *call, const char *path, ls_bytes *bytes) {
-    *bytes = (ls_bytes){0};
+/* Opening a device may do something, and opening a pipe waits: so what it is is looked at before, too. */
+static ls_status open_file(ls_source *source, bool pipes) {
+    struct stat status;
+    if (stat(source->path, &status) == 0) {
+        LS_TRY(check_kind(source, &status, pipes));
+    }
+    source->fd = open(source->path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (source->fd < 0 || fstat(source->fd, &status) != 0) {
+        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", source->call, source->path, strerror(errno));
+    }
+    source->size = S_ISREG(status.st_mode) ? (size_t)status.st_size : SIZE_MAX;
+    return check_kind(source, &status, pipes);
+}
+
+ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_source *source) {
+    *source = (ls_source){.call = call, .path = path, .fd = -1};
     if (path == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", call);
     }
-    struct stat information;
-    const bool known = stat(path, &information) == 0;
-    if (known && (S_ISDIR(information.st_mode) || S_ISCHR(information.st_mode))) { /* some devices never end */
-        return ls_fail(LS_ERR_IO, "%s: %s is a %s, not a file", call, path,
-                       S_ISDIR(information.st_mode) ? "folder" : "device");
-    }
-    gzFile stream = gzopen(path, "rb");
-    if (stream == NULL) {
-        return ls_fail(LS_ERR_IO, "%s: cannot open %s: %s", call, path, errno != 0 ? strerror(errno) : "out of memory");
-    }
-    (void)gzbuffer(stream, 1 << 18);
-    const ls_status status = read_stream(call, path, stream, bytes);
-    gzclose_r(stream);
+    const ls_status status = open_file(source, inflate);
     if (status != LS_OK) {
-        ls_free(bytes->data);
-        *bytes = (ls_bytes){0};
+        ls_source_close(source);
+        return status;
     }
-    return status;
+    if (inflate) {
+        source->inflating = gzdopen(source->fd, "rb");
+        if (source->inflating == NULL) {
+            ls_source_close(source);
+            return ls_fail_memory(call, INFLATE_BUFFER);
+        }
+        (void)gzbuffer(source->inflating, INFLATE_BUFFER);
+    }
+    return LS_OK;
+}
+
+static ls_status fail_read(const ls_source *source) {
+    return ls_fail(LS_ERR_IO, "%s: cannot read %s: %s", source->call, source->path, strerror(errno));
+}
+
+/* Some of the next bytes; none where the file ends. */
+static ls_status read_inflating(ls_source *source, void *bytes, size_t size, size_t *got) {
+    const int count = gzread(source->inflating, bytes, (unsigned)size);
+    int code = Z_OK;
+    const char *reason = gzerror(source->inflating, &code);
+    if (count >= 0 && code != Z_BUF_ERROR) {
+        *got = (size_t)count;
+        return LS_OK;
+    }
+    if (code == Z_BUF_ERROR) {
+        return ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", source->call,
+                       source->path);
+    }
+    return code == Z_ERRNO
+               ? fail_read(source)
+               : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path, reason);
+}
+
+static ls_status read_plain(ls_source *source, void *bytes, size_t size, size_t *got) {
+    ssize_t count;
+    do {
+        count = read(source->fd, bytes, size);
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) {
+        return fail_read(source);
+    }
+    *got = (size_t)count;
+    return LS_OK;
+}
+
+ls_status ls_source_read(ls_source *source, void *bytes, size_t size, size_t *got) {
+    size_t part = 1;
+    for (*got = 0; *got < size && part > 0; *got += part) {
+        const size_t left = size - *got;
+        LS_TRY((source->inflating != NULL ? read_inflating : read_plain)(source, (char *)bytes + *got,
+                                                                         left < READ_LIMIT ? left : READ_LIMIT, &part));
+    }
+    return LS_OK;
+}
+
+size_t ls_source_most(const ls_source *source) {
+    if (source->inflating == NULL || gzdirect(source->inflating)) {
+        return source->size;
+    }
+    return source->size < SIZE_MAX / MOST_INFLATION ? source->size * MOST_INFLATION : SIZE_MAX;
+}
+
+void ls_source_close(ls_source *source) {
+    if (source->inflating != NULL) {
+        gzclose_r(source->inflating);
+    } else if (source->fd >= 0) {
+        close(source->fd);
+    }
+    source->inflating = NULL;
+    source->fd = -1;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+enum { NAME_ATTEMPTS = 100 };
+
+/* Renaming would replace what programs open in its place, /dev/null for one. */
+static ls_status check_target(const char *call, const char *path) {
+    struct stat status;
+    if (lstat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode)) {
+        return ls_fail(LS_ERR_IO, "%s: cannot write %s: it is a %s, not a file", call, path, kind_of(status.st_mode));
+    }
+    return LS_OK;
+}
+
+/*
+ * A file that was not there before, so that nobody who may write in the folder can have put a link in its place. The
+ * descriptor, or -1 with errno.
+ */
+static int create_aside(const char *path, char *aside, size_t size) {
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; fd < 0 && errno == EEXIST && i < NAME_ATTEMPTS; i++) {
+        uint64_t number;
+        if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) {
+            return -1;
+        }
+        snprintf(aside, size, "%s.new-%016" PRIx64, path, number);
+        fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    }
+    return fd;
 }
 
 ls_status ls_file_create(const char *call, const char *path, ls_new_file *file) {
@@ -78,15 +164,20 @@ ls_status ls_file_create(const char *call, const char *path, ls_new_file *file) 
     if (path == NULL || *path == '\0') {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the path is empty", call);
     }
+    LS_TRY(check_target(call, path));
     const size_t size = strlen(path) + 32;
     file->aside = ls_allocate(size);
     if (file->aside == NULL) {
         return ls_fail_memory(call, size);
     }
-    snprintf(file->aside, size, "%s.new-%ld", path, (long)getpid());
-    file->stream = fopen(file->aside, "wb");
+    const int fd = create_aside(path, file->aside, size);
+    file->stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
     if (file->stream == NULL) {
         const ls_status status = ls_fail(LS_ERR_IO, "%s: cannot write %s: %s", call, path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+            (void)unlink(file->aside);
+        }
         ls_free(file->aside);
         return status;
     }

@@ -1,5 +1,5 @@
 /*
- * formats: files others read and write. It knows communicators and tensors. This header: whole files in and out.
+ * formats: files others read and write. It knows communicators and tensors. This header: bytes in and out of files.
  */
 #ifndef LS_FORMATS_FILE_H
 #define LS_FORMATS_FILE_H
@@ -10,18 +10,31 @@
 
 #include "base/status.h"
 
-/* A file's bytes, from ls_allocate. */
-typedef struct ls_bytes {
-    unsigned char *data;
-    size_t size;
-} ls_bytes;
+/* A file being read from its beginning to its end, never as a whole: readers hold what they make of it. */
+typedef struct ls_source {
+    const char *call; /* begins the message of a failure; lent, like `path` */
+    const char *path;
+    int fd;
+    struct gzFile_s *inflating; /* NULL: bytes are taken as they are */
+    size_t size;                /* of the file as it is stored; SIZE_MAX for a pipe */
+} ls_source;
 
-/* Reads the whole file, inflating it when it is gzipped. `call` begins the message of a failure. */
-ls_status ls_file_read(const char *call, const char *path, ls_bytes *bytes);
+/* `inflate`: what is gzipped is inflated as it is read, anything else is read as it is, and it may be a pipe. */
+ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_source *source);
+
+/* The next `size` bytes; `*got` is less than that only where the file ends. */
+ls_status ls_source_read(ls_source *source, void *bytes, size_t size, size_t *got);
+
+/* The most bytes that reading can give, counted from the beginning. Known once something has been read. */
+size_t ls_source_most(const ls_source *source);
+
+void ls_source_close(ls_source *source);
 
 /*
- * Writing aside: ls_file_create opens a new file beside `path`, and ls_file_commit syncs it and renames it to `path`.
- * When anything failed since, it is removed instead and `path` is as it was. Closes the stream in both cases.
+ * Writing aside: ls_file_create opens a new file beside `path`, of a name that nobody can foresee, and ls_file_commit
+ * syncs it and renames it to `path`. When anything failed since, it is removed instead and `path` is as it was. Closes
+ * the stream in both cases. A symbolic link at `path` is replaced, not followed; a device, a pipe or a socket there is
+ * refused.
  */
 typedef struct ls_new_file {
     FILE *stream;

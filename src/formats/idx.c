@@ -1,11 +1,15 @@
 /* IDX: two zero bytes, a type code, the number of axes, each size as a big-endian 32-bit integer, then big-endian
  * elements. */
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
 #include "tensor/tensor.h"
+
+enum { PART = 1 << 15 }; /* bytes read at a time: a multiple of every width */
 
 /* How the elements of each type code are stored, and what they become. */
 typedef struct idx_type {
@@ -38,83 +42,111 @@ static uint64_t read_big_endian(const unsigned char *bytes, size_t width) {
 typedef struct idx_header {
     const idx_type *type;
     ls_shape shape;
-    size_t count;
-    size_t size; /* bytes before the first element */
+    size_t bytes; /* of the elements, as the file stores them */
 } idx_header;
 
-static ls_status parse_header(const char *path, const ls_bytes *bytes, idx_header *header) {
-    if (bytes->size < 4 || bytes->data[0] != 0 || bytes->data[1] != 0) {
-        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s is not an IDX file: it does not begin with two zero bytes",
-                       path);
-    }
-    header->type = find_type(bytes->data[2]);
-    const int ndim = bytes->data[3];
-    if (header->type == NULL || ndim < 1 || ndim > LS_MAX_DIMS) {
-        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s is not an IDX file: type code 0x%02x with %d axes", path,
-                       bytes->data[2], ndim);
-    }
-    header->size = 4 + 4 * (size_t)ndim;
-    if (bytes->size < header->size) {
-        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s ends within its header, after %zu bytes", path, bytes->size);
-    }
-    header->shape.ndim = ndim;
-    header->count = 1;
-    for (int i = 0; i < ndim; i++) {
-        const uint64_t size = read_big_endian(bytes->data + 4 + 4 * (size_t)i, 4);
-        header->shape.size[i] = (int64_t)size;
-        if (__builtin_mul_overflow(header->count, (size_t)size, &header->count)) {
+static ls_status fail_amount(const char *path, const idx_header *header, const char *amount) {
+    return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s: its header, %s of %zu bytes each, promises %s data than it holds",
+                   path, ls_shape_describe(header->shape.ndim, header->shape.size).text, header->type->width, amount);
+}
+
+static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_header *header) {
+    size_t size = header->type->width;
+    for (int i = 0; i < header->shape.ndim; i++) {
+        header->shape.size[i] = (int64_t)read_big_endian(bytes + 4 * (size_t)i, 4);
+        if (__builtin_mul_overflow(size, (size_t)header->shape.size[i], &size)) {
             return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s has an impossible header: its sizes multiply to too much",
                            path);
         }
     }
-    size_t wanted;
-    if (__builtin_mul_overflow(header->count, header->type->width, &wanted) || wanted != bytes->size - header->size) {
-        return ls_fail(LS_ERR_FORMAT,
-                       "ls_idx_read: %s has %zu bytes of data where its header, %s of %zu bytes each, promises %s",
-                       path, bytes->size - header->size, ls_shape_describe(ndim, header->shape.size).text,
-                       header->type->width, wanted > bytes->size - header->size ? "more" : "less");
-    }
+    header->bytes = size;
     return LS_OK;
 }
 
-static void decode(const idx_header *header, const unsigned char *from, void *to) {
-    const size_t width = header->type->width;
-    for (size_t i = 0; i < header->count; i++) {
+/* The header, which is believed as far as the file can be large enough for what it promises. */
+static ls_status read_header(ls_source *source, idx_header *header) {
+    const char *path = source->path;
+    unsigned char bytes[4 + 4 * LS_MAX_DIMS];
+    size_t got;
+    LS_TRY(ls_source_read(source, bytes, 4, &got));
+    if (got < 4 || bytes[0] != 0 || bytes[1] != 0) {
+        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s is not an IDX file: it does not begin with two zero bytes",
+                       path);
+    }
+    header->type = find_type(bytes[2]);
+    header->shape.ndim = bytes[3];
+    if (header->type == NULL || header->shape.ndim < 1 || header->shape.ndim > LS_MAX_DIMS) {
+        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s is not an IDX file: type code 0x%02x with %d axes", path,
+                       bytes[2], header->shape.ndim);
+    }
+    const size_t wanted = 4 * (size_t)header->shape.ndim;
+    LS_TRY(ls_source_read(source, bytes + 4, wanted, &got));
+    if (got < wanted) {
+        return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s ends within its header, after %zu bytes", path, 4 + got);
+    }
+    LS_TRY(parse_sizes(path, bytes + 4, header));
+    return header->bytes > ls_source_most(source) ? fail_amount(path, header, "more") : LS_OK;
+}
+
+/* Elements `first` and on. */
+static void decode(const idx_type *type, const unsigned char *from, size_t count, void *to, size_t first) {
+    const size_t width = type->width;
+    if (type->dtype == LS_U8) {
+        memcpy((uint8_t *)to + first, from, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
         const uint64_t bits = read_big_endian(from + i * width, width);
-        switch (header->type->code) {
+        switch (type->code) {
         case 0x09:
-            ((int32_t *)to)[i] = (int8_t)bits;
+            ((int32_t *)to)[first + i] = (int8_t)bits;
             break;
         case 0x0B:
-            ((int32_t *)to)[i] = (int16_t)bits;
+            ((int32_t *)to)[first + i] = (int16_t)bits;
             break;
         case 0x0E:
-            ((uint64_t *)to)[i] = bits;
+            ((uint64_t *)to)[first + i] = bits;
             break;
         default:
-            ((uint32_t *)to)[i] = (uint32_t)bits;
+            ((uint32_t *)to)[first + i] = (uint32_t)bits;
             break;
         }
     }
 }
 
+/* Bytes that end with an element, or with the file: which must not go on behind the last one. */
+static ls_status read_elements(ls_source *source, const idx_header *header, void *elements) {
+    unsigned char part[PART];
+    size_t got;
+    for (size_t at = 0; at < header->bytes; at += got) {
+        const size_t left = header->bytes - at;
+        const size_t wanted = left < sizeof part ? left : sizeof part;
+        LS_TRY(ls_source_read(source, part, wanted, &got));
+        if (got < wanted) {
+            return fail_amount(source->path, header, "more");
+        }
+        decode(header->type, part, got / header->type->width, elements, at / header->type->width);
+    }
+    LS_TRY(ls_source_read(source, part, 1, &got));
+    return got > 0 ? fail_amount(source->path, header, "less") : LS_OK;
+}
+
 ls_tensor *ls_idx_read(const char *path) {
-    ls_bytes bytes;
+    ls_source source;
     idx_header header = {0};
     ls_tensor *tensor = NULL;
-    ls_status status = ls_file_read("ls_idx_read", path, &bytes);
+    ls_status status = ls_source_open("ls_idx_read", path, true, &source);
     if (status == LS_OK) {
-        status = parse_header(path, &bytes, &header);
+        status = read_header(&source, &header);
     }
     if (status == LS_OK) {
         tensor = ls_empty(header.shape, header.type->dtype);
     }
-    if (tensor != NULL && header.type->dtype == LS_U8) {
-        memcpy(ls_data(tensor), bytes.data + header.size, header.count);
-    } else if (tensor != NULL) {
-        decode(&header, bytes.data + header.size, ls_data(tensor));
+    if (tensor != NULL && read_elements(&source, &header, ls_data(tensor)) != LS_OK) {
+        ls_release(tensor);
+        tensor = NULL;
     }
-    ls_free(bytes.data);
+    ls_source_close(&source);
     return tensor;
 }
 
@@ -149,10 +181,14 @@ static size_t encode(const ls_tensor *tensor, const idx_type *type, unsigned cha
     return (size_t)(at - to);
 }
 
-static ls_status write_gzipped(const char *path, const unsigned char *bytes, size_t size) {
-    gzFile stream = gzopen(path, "wb");
+static bool write_gzipped(FILE *file, const unsigned char *bytes, size_t size) {
+    const int fd = fcntl(fileno(file), F_DUPFD_CLOEXEC, 0);
+    gzFile stream = fd >= 0 ? gzdopen(fd, "wb") : NULL;
     if (stream == NULL) {
-        return ls_fail(LS_ERR_IO, "ls_idx_write: cannot write %s", path);
+        if (fd >= 0) {
+            close(fd);
+        }
+        return false;
     }
     bool good = true;
     for (size_t at = 0; good && at < size;) {
@@ -160,17 +196,17 @@ static ls_status write_gzipped(const char *path, const unsigned char *bytes, siz
         good = gzwrite(stream, bytes + at, (unsigned)part) == (int)part;
         at += part;
     }
-    good = gzclose_w(stream) == Z_OK && good;
-    return good ? LS_OK : ls_fail(LS_ERR_IO, "ls_idx_write: cannot write %s: is the disk full?", path);
+    return gzclose_w(stream) == Z_OK && good;
 }
 
-static ls_status write_plain(const char *path, const unsigned char *bytes, size_t size) {
+static ls_status write_file(const char *path, const unsigned char *bytes, size_t size) {
+    const size_t length = strlen(path);
+    const bool gzipped = length > 3 && strcmp(path + length - 3, ".gz") == 0;
     ls_new_file file;
     LS_TRY(ls_file_create("ls_idx_write", path, &file));
-    const ls_status status = fwrite(bytes, 1, size, file.stream) == size
-                                 ? LS_OK
-                                 : ls_fail(LS_ERR_IO, "ls_idx_write: cannot write %s: is the disk full?", path);
-    return ls_file_commit("ls_idx_write", &file, status);
+    const bool good = gzipped ? write_gzipped(file.stream, bytes, size) : fwrite(bytes, 1, size, file.stream) == size;
+    return ls_file_commit("ls_idx_write", &file,
+                          good ? LS_OK : ls_fail(LS_ERR_IO, "ls_idx_write: cannot write %s: is the disk full?", path));
 }
 
 ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
@@ -196,9 +232,7 @@ ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
         return ls_fail_memory("ls_idx_write", room);
     }
     const size_t size = encode(tensor, type, bytes);
-    const size_t length = strlen(path);
-    const bool gzipped = length > 3 && strcmp(path + length - 3, ".gz") == 0;
-    const ls_status status = gzipped ? write_gzipped(path, bytes, size) : write_plain(path, bytes, size);
+    const ls_status status = write_file(path, bytes, size);
     ls_free(bytes);
     return status;
 }

@@ -4,21 +4,14 @@
  */
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
+#include "formats/safetensors_header.h"
 #include "tensor/tensor.h"
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
-
-static const char metadata_name[] = "__metadata__";
-
-static const char *const type_names[LS_DTYPE_COUNT] = {
-    [LS_F32] = "F32", [LS_F64] = "F64", [LS_BF16] = "BF16", [LS_F16] = "F16",
-    [LS_I64] = "I64", [LS_I32] = "I32", [LS_U8] = "U8",     [LS_BOOL] = "BOOL",
-};
 
 static size_t byte_count(const ls_tensor *tensor) {
     return (size_t)ls_count(tensor) * ls_dtype_size(ls_dtype_of(tensor));
@@ -31,8 +24,8 @@ static json_t *describe(const ls_tensor *tensor, size_t begin) {
     for (int i = 0; i < ls_ndim(tensor); i++) {
         json_array_append_new(shape, json_integer(ls_size(tensor, i)));
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_names[ls_dtype_of(tensor)], "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)(begin + byte_count(tensor)));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls_safetensors_dtype_name(ls_dtype_of(tensor)), "shape", shape,
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + byte_count(tensor)));
 }
 
 static bool add_metadata(json_t *header, const char *const *metadata) {
@@ -44,7 +37,7 @@ static bool add_metadata(json_t *header, const char *const *metadata) {
     for (; good && metadata[0] != NULL; metadata += 2) {
         good = json_object_set_new(pairs, metadata[0], json_string(metadata[1])) == 0;
     }
-    return json_object_set_new(header, metadata_name, pairs) == 0 && good;
+    return json_object_set_new(header, LS_SAFETENSORS_METADATA, pairs) == 0 && good;
 }
 
 /* The header's text, padded with spaces so that the data is aligned; from malloc. NULL without memory. */
@@ -98,9 +91,10 @@ static ls_status check_tensors(const ls_named *tensors, int count) {
                            tensors[i].name != NULL ? tensors[i].name : "without a name",
                            tensors[i].tensor == NULL ? "NULL" : "not contiguous or has no name");
         }
-        if (strcmp(tensors[i].name, metadata_name) == 0) {
+        if (strcmp(tensors[i].name, LS_SAFETENSORS_METADATA) == 0) {
             return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_safetensors_save: no tensor can be named %s: the format keeps that name", metadata_name);
+                           "ls_safetensors_save: no tensor can be named %s: the format keeps that name",
+                           LS_SAFETENSORS_METADATA);
         }
         for (int j = 0; j < i; j++) {
             if (strcmp(tensors[i].name, tensors[j].name) == 0) {
@@ -133,15 +127,10 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* A tensor and where its data begins, for sorting and for finding holes. */
-typedef struct stored {
-    ls_named named;
-    size_t begin;
-} stored;
-
 struct ls_safetensors {
-    json_t *header;  /* owns the names and metadata */
-    stored *tensors; /* in the order of the data */
+    char *texts; /* names and metadata */
+    const char *metadata, *metadata_end;
+    ls_named *tensors; /* in the order of the data */
     int count;
 };
 
@@ -150,160 +139,93 @@ void ls_safetensors_free(ls_safetensors *file) {
         return;
     }
     for (int i = 0; i < file->count; i++) {
-        ls_tensor_drop(file->tensors[i].named.tensor);
+        ls_tensor_drop(file->tensors[i].tensor);
     }
     ls_free(file->tensors);
-    json_decref(file->header);
+    ls_free(file->texts);
     ls_free(file);
 }
 
-typedef struct entry {
-    ls_dtype dtype;
-    ls_shape shape;
-    size_t begin, end;
-} entry;
-
-static bool parse_dtype(const json_t *value, ls_dtype *dtype) {
-    for (int i = 0; json_is_string(value) && i < LS_DTYPE_COUNT; i++) {
-        if (strcmp(json_string_value(value), type_names[i]) == 0) {
-            *dtype = (ls_dtype)i;
-            return true;
-        }
-    }
-    return false;
+static ls_status fail_short(const ls_source *source) {
+    return ls_fail(LS_ERR_IO, "%s: %s became shorter while it was read", source->call, source->path);
 }
 
-static bool parse_shape(const json_t *value, ls_shape *shape, size_t *count) {
-    if (!json_is_array(value) || json_array_size(value) > LS_MAX_DIMS) {
-        return false;
+/* The header's text, with a zero byte behind it. */
+static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *length) {
+    unsigned char bytes[LENGTH_SIZE];
+    size_t got;
+    uint64_t stored = 0;
+    LS_TRY(ls_source_read(source, bytes, sizeof bytes, &got));
+    for (size_t i = 0; i < got; i++) {
+        stored |= (uint64_t)bytes[i] << (8 * i);
     }
-    *count = 1;
-    shape->ndim = (int)json_array_size(value);
-    for (int i = 0; i < shape->ndim; i++) {
-        const json_t *size = json_array_get(value, (size_t)i);
-        shape->size[i] = json_integer_value(size);
-        if (!json_is_integer(size) || shape->size[i] < 0 ||
-            __builtin_mul_overflow(*count, (size_t)shape->size[i], count)) {
-            return false;
-        }
+    if (got < LENGTH_SIZE || stored > HEADER_LIMIT || stored > source->size - LENGTH_SIZE) {
+        const bool gzipped = got >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+        return ls_fail(LS_ERR_FORMAT,
+                       "ls_safetensors_load: %s is not a safetensors file, or cut short: its header would have %" PRIu64
+                       " bytes and the file has %zu%s",
+                       source->path, stored, source->size, gzipped ? "; it is gzipped: gunzip it first" : "");
     }
-    return true;
+    *length = (size_t)stored;
+    file->texts = ls_allocate(*length + 1);
+    if (file->texts == NULL) {
+        return ls_fail_memory(source->call, *length + 1);
+    }
+    LS_TRY(ls_source_read(source, file->texts, *length, &got));
+    file->texts[*length] = '\0';
+    return got == *length ? LS_OK : fail_short(source);
 }
 
-static bool parse_offsets(const json_t *value, size_t data_size, entry *parsed) {
-    const json_t *begin = json_array_get(value, 0);
-    const json_t *end = json_array_get(value, 1);
-    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end)) {
-        return false;
-    }
-    const json_int_t from = json_integer_value(begin);
-    const json_int_t to = json_integer_value(end);
-    parsed->begin = (size_t)from;
-    parsed->end = (size_t)to;
-    return from >= 0 && from <= to && (size_t)to <= data_size;
-}
-
-static ls_status parse_entry(const char *path, const char *name, const json_t *value, size_t data_size, entry *parsed) {
-    size_t count = 0;
-    size_t bytes;
-    const char *wrong = NULL;
-    *parsed = (entry){0};
-    if (!parse_dtype(json_object_get(value, "dtype"), &parsed->dtype)) {
-        const char *dtype = json_string_value(json_object_get(value, "dtype"));
-        return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: tensor %s has the dtype %s, which cannot be read", path,
-                       name, dtype != NULL ? dtype : "(none)");
-    }
-    if (!parse_shape(json_object_get(value, "shape"), &parsed->shape, &count)) {
-        wrong = "its shape is not a list of at most 8 sizes";
-    } else if (!parse_offsets(json_object_get(value, "data_offsets"), data_size, parsed)) {
-        wrong = "its data_offsets do not lie in the file";
-    } else if (__builtin_mul_overflow(count, ls_dtype_size(parsed->dtype), &bytes) ||
-               bytes != parsed->end - parsed->begin) {
-        wrong = "its shape and its data_offsets do not fit together";
-    }
-    return wrong == NULL ? LS_OK : ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: tensor %s: %s", path, name, wrong);
-}
-
-/* By place; a tensor without elements comes before the one whose data begins there. */
-static int by_place(const void *left, const void *right) {
-    const stored *a = left, *b = right;
-    const size_t a_size = byte_count(a->named.tensor), b_size = byte_count(b->named.tensor);
-    return a->begin != b->begin ? (a->begin > b->begin) - (a->begin < b->begin) : (a_size > b_size) - (a_size < b_size);
-}
-
-static ls_status read_tensors(ls_safetensors *file, const char *path, const unsigned char *data, size_t data_size) {
-    const size_t capacity = json_object_size(file->header) + 1;
-    file->tensors = ls_allocate_zeroed(capacity, sizeof *file->tensors);
+/* Side by side, in the order of the file: holes and overlaps are refused before. */
+static ls_status read_tensors(ls_source *source, const ls_safetensors_header *header, ls_safetensors *file) {
+    file->tensors = ls_allocate_zeroed(header->count, sizeof *file->tensors);
     if (file->tensors == NULL) {
-        return ls_fail_memory("ls_safetensors_load", capacity * sizeof *file->tensors);
+        return ls_fail_memory(source->call, header->count * sizeof *file->tensors);
     }
-    const char *name;
-    json_t *value;
-    size_t covered = 0;
-    json_object_foreach(file->header, name, value) {
-        if (strcmp(name, metadata_name) == 0) {
-            continue;
-        }
-        entry parsed;
-        LS_TRY(parse_entry(path, name, value, data_size, &parsed));
-        ls_tensor *tensor =
-            ls_tensor_new_owned("ls_safetensors_load", parsed.shape.ndim, parsed.shape.size, parsed.dtype);
+    for (size_t i = 0; i < header->count; i++) {
+        const ls_safetensors_entry *entry = &header->entries[i];
+        ls_tensor *tensor = ls_tensor_new_owned(source->call, entry->shape.ndim, entry->shape.size, entry->dtype);
         if (tensor == NULL) {
             return ls_error_status();
         }
-        memcpy(tensor->data, data + parsed.begin, parsed.end - parsed.begin);
-        file->tensors[file->count++] = (stored){.named = {.name = name, .tensor = tensor}, .begin = parsed.begin};
-        covered += parsed.end - parsed.begin;
-    }
-    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, by_place);
-    for (int i = 0; i + 1 < file->count; i++) {
-        const stored *here = &file->tensors[i], *next = here + 1;
-        if (here->begin + byte_count(here->named.tensor) > next->begin) {
-            return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: the data of %s and %s overlap", path,
-                           here->named.name, next->named.name);
+        file->tensors[file->count++] = (ls_named){.name = entry->name, .tensor = tensor};
+        size_t got;
+        LS_TRY(ls_source_read(source, tensor->data, entry->end - entry->begin, &got));
+        if (got < entry->end - entry->begin) {
+            return fail_short(source);
         }
-    }
-    if (covered != data_size) {
-        return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: %zu bytes of data belong to no tensor", path,
-                       data_size - covered);
     }
     return LS_OK;
 }
 
-static ls_status parse_file(ls_safetensors *file, const char *path, const ls_bytes *bytes) {
-    uint64_t length = 0;
-    for (size_t i = 0; i < LENGTH_SIZE && i < bytes->size; i++) {
-        length |= (uint64_t)bytes->data[i] << (8 * i);
+static ls_status read_file(ls_source *source, ls_safetensors *file) {
+    ls_safetensors_header header = {0};
+    size_t length = 0;
+    LS_TRY(read_header(source, file, &length));
+    ls_status status =
+        ls_safetensors_parse(source->path, file->texts, length, source->size - LENGTH_SIZE - length, &header);
+    if (status == LS_OK) {
+        file->metadata = header.metadata;
+        file->metadata_end = header.metadata_end;
+        status = read_tensors(source, &header, file);
     }
-    if (bytes->size < LENGTH_SIZE || length > HEADER_LIMIT || length > bytes->size - LENGTH_SIZE) {
-        return ls_fail(LS_ERR_FORMAT,
-                       "ls_safetensors_load: %s is not a safetensors file, or cut short: its header would have %" PRIu64
-                       " bytes and the file has %zu",
-                       path, length, bytes->size);
-    }
-    json_error_t error;
-    file->header = json_loadb((const char *)bytes->data + LENGTH_SIZE, (size_t)length, JSON_REJECT_DUPLICATES, &error);
-    if (!json_is_object(file->header)) {
-        return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: the header is not a JSON object: %s", path,
-                       file->header == NULL ? error.text : "it is something else");
-    }
-    const size_t data_at = LENGTH_SIZE + (size_t)length;
-    return read_tensors(file, path, bytes->data + data_at, bytes->size - data_at);
+    ls_free(header.entries);
+    return status;
 }
 
 ls_safetensors *ls_safetensors_load(const char *path) {
-    ls_bytes bytes;
-    if (ls_file_read("ls_safetensors_load", path, &bytes) != LS_OK) {
+    ls_source source;
+    if (ls_source_open("ls_safetensors_load", path, false, &source) != LS_OK) {
         return NULL;
     }
     ls_safetensors *file = ls_allocate_zeroed(1, sizeof *file);
     if (file == NULL) {
         (void)ls_fail_memory("ls_safetensors_load", sizeof *file);
-    } else if (parse_file(file, path, &bytes) != LS_OK) {
+    } else if (read_file(&source, file) != LS_OK) {
         ls_safetensors_free(file);
         file = NULL;
     }
-    ls_free(bytes.data);
+    ls_source_close(&source);
     return file;
 }
 
@@ -312,20 +234,28 @@ int ls_safetensors_count(const ls_safetensors *file) {
 }
 
 ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
-    return index >= 0 && index < ls_safetensors_count(file) ? file->tensors[index].named : (ls_named){0};
+    return index >= 0 && index < ls_safetensors_count(file) ? file->tensors[index] : (ls_named){0};
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
     for (int i = 0; name != NULL && i < ls_safetensors_count(file); i++) {
-        if (strcmp(file->tensors[i].named.name, name) == 0) {
-            return file->tensors[i].named.tensor;
+        if (strcmp(file->tensors[i].name, name) == 0) {
+            return file->tensors[i].tensor;
         }
     }
     return NULL;
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
-    return file != NULL && key != NULL
-               ? json_string_value(json_object_get(json_object_get(file->header, metadata_name), key))
-               : NULL;
+    if (file == NULL || key == NULL) {
+        return NULL;
+    }
+    for (const char *at = file->metadata; at != file->metadata_end;) {
+        const char *value = at + strlen(at) + 1;
+        if (strcmp(at, key) == 0) {
+            return value;
+        }
+        at = value + strlen(value) + 1;
+    }
+    return NULL;
 }

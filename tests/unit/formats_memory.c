@@ -1,0 +1,271 @@
+/*
+ * Files that cost a reader more than they are worth: whatever a file says, reading it takes at most twice what it
+ * promises and holds, and a constant. Counted is what goes through the allocator, at its highest, and, where no
+ * sanitizer adds its own, how much the process grew.
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/formats.h>
+
+#include <malloc.h>
+#include <sys/resource.h>
+#include <zlib.h>
+
+#include "tensor/scope.h"
+#include "tests/support/files.h"
+#include "tests/support/processes.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, CONSTANT = MIB + MIB / 2 };
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+typedef struct counted {
+    size_t live;
+    size_t peak;
+} counted;
+
+static void *allocate(size_t size, size_t alignment, void *user) {
+    counted *count = user;
+    void *memory = NULL;
+    if (posix_memalign(&memory, alignment > sizeof(void *) ? alignment : sizeof(void *), size) != 0) {
+        return NULL;
+    }
+    count->live += malloc_usable_size(memory);
+    count->peak = count->live > count->peak ? count->live : count->peak;
+    return memory;
+}
+
+static void release(void *memory, void *user) {
+    counted *count = user;
+    count->live -= malloc_usable_size(memory);
+    free(memory);
+}
+
+typedef ls_status (*reader)(const char *path);
+
+/* A file, what to read it with, and what must come of it. */
+typedef struct bomb {
+    const char *path;
+    reader read;
+    size_t worth; /* bytes that it promises and holds */
+    ls_status status;
+    const char *part; /* of the message */
+} bomb;
+
+static size_t resident(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * KIB;
+}
+
+/* In a process of its own, whose highest memory is this reader's. */
+static const char *read_counted(int number, const void *what) {
+    (void)number;
+    const bomb *given = what;
+    counted count = {0};
+    ls_thread_end();
+    ls_set_allocator(&(ls_allocator){.allocate = allocate, .release = release, .user = &count});
+    const size_t before = resident();
+    const ls_status status = given->read(given->path);
+    const size_t grown = resident() - before;
+    ls_thread_end();
+    const size_t most = 2 * given->worth + CONSTANT;
+    if (status != given->status || (given->part != NULL && strstr(ls_error_message(), given->part) == NULL)) {
+        fprintf(stderr, "%s: %s: %s\n", given->path, ls_status_name(status), ls_error_message());
+        return "another end than expected";
+    }
+    if (count.peak > most) {
+        fprintf(stderr, "%s: %zu bytes, %zu are allowed\n", given->path, count.peak, most);
+        return "too much memory";
+    }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    if (grown > most + 2 * (size_t)MIB) { /* zlib, the C library, and pages that were shared before */
+        fprintf(stderr, "%s: the process grew by %zu bytes, %zu are allowed\n", given->path, grown, most);
+        return "too much memory outside of the allocator";
+    }
+#else
+    (void)grown;
+#endif
+    return count.live == 0 ? NULL : "memory is left";
+}
+
+static void expect(bomb given) {
+    assert_int_equal(process_wait(process_start(read_counted, 0, &given)), 0);
+}
+
+static ls_status read_idx(const char *path) {
+    ls_tensor *tensor = ls_idx_read(path);
+    ls_release(tensor);
+    return tensor != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status read_csv(const char *path) {
+    ls_tensor *tensor = ls_csv_read(path, NULL);
+    ls_release(tensor);
+    return tensor != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status read_csv_of_one_line(const char *path) {
+    ls_tensor *tensor = ls_csv_read(path, &(ls_csv_options){.no_header = true});
+    ls_release(tensor);
+    return tensor != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status read_safetensors(const char *path) {
+    ls_safetensors *file = ls_safetensors_load(path);
+    ls_safetensors_free(file);
+    return file != NULL ? LS_OK : ls_error_status();
+}
+
+/* ---- making files ------------------------------------------------------------------------------------------------ */
+
+/* A gzipped file: the head, and `unit` again and again to `size` bytes. */
+static const char *gzipped(const char *name, const void *head, size_t head_size, const char *unit, size_t unit_size,
+                           size_t size) {
+    const char *path = test_path(name);
+    static char part[MIB];
+    for (size_t i = 0; i < sizeof part; i++) {
+        part[i] = unit[i % unit_size];
+    }
+    gzFile stream = gzopen(path, "wb1e");
+    assert_non_null(stream);
+    assert_int_equal(gzwrite(stream, head, (unsigned)head_size), head_size);
+    const size_t whole = sizeof part / unit_size * unit_size;
+    for (size_t at = 0; at < size; at += whole) {
+        const size_t left = size - at;
+        assert_true(gzwrite(stream, part, (unsigned)(left < whole ? left : whole)) > 0);
+    }
+    assert_int_equal(gzclose(stream), Z_OK);
+    return path;
+}
+
+/* A safetensors file: `open`, then `count` times `item` (which may hold one %zu) parted by commas, then `close`. */
+static const char *headed(const char *name, const char *open, const char *item, size_t count, const char *close,
+                          size_t data_size) {
+    char *bytes = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&bytes, &size);
+    fwrite("12345678", 1, 8, stream);
+    fputs(open, stream);
+    for (size_t i = 0; i < count; i++) {
+        fputs(i > 0 ? "," : "", stream);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        fprintf(stream, item, i, i, i + 1);
+#pragma GCC diagnostic pop
+    }
+    fputs(close, stream);
+    fflush(stream);
+    const uint64_t length = size - 8;
+    for (size_t i = 0; i < data_size; i++) {
+        fputc(0, stream);
+    }
+    fclose(stream);
+    for (int i = 0; i < 8; i++) {
+        bytes[i] = (char)(length >> (8 * i));
+    }
+    const char *path = test_file(name, bytes, size);
+    free(bytes);
+    return path;
+}
+
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
+
+static void test_idx_promises(void **state) {
+    (void)state;
+    static const unsigned char six[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3};
+    static const unsigned char many[] = {0, 0, 0x0E, 2, 0, 1, 0, 0, 0, 1, 0, 0}; /* 32 GiB */
+    static const unsigned char four[] = {0, 0, 0x09, 1, 0, 0x40, 0, 0};          /* of a byte each, i32 in memory */
+    expect((bomb){gzipped("zeros.gz", six, sizeof six, "\0", 1, 24 * MIB), read_idx, 6, LS_ERR_FORMAT, "less data"});
+    expect((bomb){gzipped("many.gz", many, sizeof many, "\0", 1, KIB), read_idx, 0, LS_ERR_FORMAT, "more data"});
+    expect((bomb){test_file("many", many, sizeof many), read_idx, 0, LS_ERR_FORMAT, "more data"});
+    expect((bomb){gzipped("four.gz", four, sizeof four, "\1", 1, 4 * MIB), read_idx, 16 * MIB, LS_OK, NULL});
+}
+
+static void test_csv_of_nothing(void **state) {
+    (void)state;
+    expect((bomb){gzipped("zeros.csv.gz", "a\n", 2, "\0", 1, 24 * MIB), read_csv, 0, LS_ERR_FORMAT, "zero bytes"});
+    expect((bomb){gzipped("newlines.csv.gz", "a\n1\n", 4, "\n", 1, 24 * MIB), read_csv, 4, LS_OK, NULL});
+    expect((bomb){gzipped("spaces.csv.gz", "a\n1\n", 4, " ", 1, 24 * MIB), read_csv, 16 * MIB, LS_ERR_FORMAT,
+                  "a line has more than 16 MiB"});
+    expect((bomb){gzipped("quote.csv.gz", "a\n\"", 3, "\n", 1, 24 * MIB), read_csv, 16 * MIB, LS_ERR_FORMAT,
+                  "a line has more than 16 MiB"});
+}
+
+static void test_csv_tables(void **state) {
+    (void)state;
+    enum { ROWS = 3 * MIB / 4 };
+    expect((bomb){gzipped("rows.csv.gz", "a,b\n", 4, "1,2\n", 4, 4 * (size_t)ROWS), read_csv, 2 * (size_t)ROWS * 4,
+                  LS_OK, NULL});
+    /* One line: a number is a double while its line is read. */
+    expect((bomb){gzipped("columns.csv.gz", "a", 1, ",a", 2, 4 * MIB), read_csv, 4 * MIB + 2 * MIB * 8, LS_OK, NULL});
+    expect((bomb){gzipped("both.csv.gz", "1", 1, ",1", 2, 4 * MIB - KIB), read_csv_of_one_line, 4 * MIB + 2 * MIB * 8,
+                  LS_OK, NULL});
+}
+
+static void test_safetensors_are_not_inflated(void **state) {
+    (void)state;
+    static const char overlapping[] = "\x80\0\0\0\0\0\0\0"
+                                      "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]},"
+                                      "\"b\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[1,10]}}";
+    expect((bomb){gzipped("zeros.safetensors", overlapping, sizeof overlapping - 1, " ", 1, 24 * MIB), read_safetensors,
+                  0, LS_ERR_FORMAT, "it is gzipped"});
+}
+
+/* A megabyte that two thousand tensors lay claim to. */
+static void test_safetensors_overlapping(void **state) {
+    (void)state;
+    const char item[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1048576],\"data_offsets\":[0,1048576]}";
+    const char *path = headed("overlap.safetensors", "{", item, 2000, "}", MIB);
+    expect((bomb){path, read_safetensors, MIB + 2000 * KIB, LS_ERR_FORMAT, "overlap"});
+}
+
+/* Headers of 3 MiB. What a tensor takes beside its data is less than 1 KiB. */
+static void test_safetensors_headers(void **state) {
+    (void)state;
+    const char entry[] = "\"%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}";
+    const size_t entries = 3 * MIB / (sizeof entry + 6);
+    const struct {
+        const char *open, *item, *close;
+        size_t count, data_size, tensors;
+        const char *part; /* NULL: it is good */
+    } cases[] = {
+        {"[", "[]", "]", MIB, 0, 0, "not a JSON object"},
+        {"{\"a\":[", "[]", "]}", MIB, 0, 0, "must be '{'"},
+        {"{\"a\":{\"shape\":[", "1", "]}}", 3 * MIB / 2, 0, 0, "(the shape of tensor a) must be the end of"},
+        {"{\"__metadata__\":{", "\"%zu\":\"\"", "}}", 3 * MIB / 12, 0, 0, NULL},
+        {"{\"__metadata__\":{\"a\":\"", "\\u00e9", "\"}}", 3 * MIB / 7, 0, 0, NULL},
+        {"{", entry, "}", entries, entries, entries, NULL},
+        {"{", entry, ",\"0\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", entries, entries, entries,
+         "two tensors are named 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = headed("header.safetensors", cases[i].open, cases[i].item, cases[i].count, cases[i].close,
+                                  cases[i].data_size);
+        expect((bomb){path, read_safetensors, 3 * MIB + cases[i].tensors * KIB / 2,
+                      cases[i].part != NULL ? LS_ERR_FORMAT : LS_OK, cases[i].part});
+    }
+}
+
+/* Its length may be anything, and is of no use where the file ends before. */
+static void test_safetensors_lengths(void **state) {
+    (void)state;
+    const unsigned char length[8] = {0, 0, 0, 5};
+    expect((bomb){test_file("length.safetensors", length, sizeof length), read_safetensors, 0, LS_ERR_FORMAT,
+                  "83886080 bytes and the file has 8"});
+    const char tensor[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2097152],\"data_offsets\":[0,8388608]}}";
+    expect((bomb){headed("good.safetensors", tensor, "", 0, "", 8 * MIB), read_safetensors, 8 * MIB, LS_OK, NULL});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idx_promises),
+        cmocka_unit_test(test_csv_of_nothing),
+        cmocka_unit_test(test_csv_tables),
+        cmocka_unit_test(test_safetensors_are_not_inflated),
+        cmocka_unit_test(test_safetensors_overlapping),
+        cmocka_unit_test(test_safetensors_headers),
+        cmocka_unit_test(test_safetensors_lengths),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
