@@ -163,7 +163,8 @@ LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **te
 /**
  * Has the optimizer remember what one of the same kind, options and parameters did, copied from the tensors: with the
  * parameters of that time it goes on as that one would have, bit by bit. The names, shapes and dtypes must be exactly
- * those that it can have; otherwise nothing is changed and the error names the first difference.
+ * those that it can have, counters and averages of squares not negative, and all numbers finite; otherwise nothing is
+ * changed and the error names the first difference.
  */
 LS_API ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Writes ls_optimizer_state as a safetensors file, as ls_safetensors_save does. */

@@ -2,9 +2,9 @@
 
 #include "optim/optimizer.h"
 
-static int adagrad_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
+static int adagrad_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
     (void)optimizer;
-    words[0] = "sum";
+    words[0] = (ls_state_word){"sum", LS_STATE_NOT_NEGATIVE};
     return 1;
 }
 

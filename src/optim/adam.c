@@ -2,10 +2,10 @@
 
 #include "optim/optimizer.h"
 
-static int adam_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
-    words[0] = "exp_avg";
-    words[1] = "exp_avg_sq";
-    words[2] = "max_exp_avg_sq";
+static int adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
+    words[0] = (ls_state_word){"exp_avg", LS_STATE_ANY};
+    words[1] = (ls_state_word){"exp_avg_sq", LS_STATE_NOT_NEGATIVE};
+    words[2] = (ls_state_word){"max_exp_avg_sq", LS_STATE_NOT_NEGATIVE};
     return optimizer->options.adam.amsgrad ? 3 : 2;
 }
 

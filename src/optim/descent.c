@@ -179,12 +179,15 @@ ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list) {
         return LS_OK;
     }
     const ls_shape vector = ls_vector_shape(descent);
-    LS_TRY(ls_state_add(list, "", "n_iter", LS_SCALAR, LS_I64, &descent->iterations));
-    LS_TRY(ls_state_add(list, "", "restarted", LS_SCALAR, LS_I64, &descent->restarted));
-    LS_TRY(ls_state_add(list, "", "t", LS_SCALAR, LS_F64, &descent->step));
-    LS_TRY(ls_state_add(list, "", "slope", LS_SCALAR, LS_F64, &descent->slope));
-    LS_TRY(ls_state_add(list, "", "d", vector, descent->dtype, descent->direction));
-    return ls_state_add(list, "", "prev_flat_grad", vector, descent->dtype, descent->previous_gradient);
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"n_iter", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64,
+                        &descent->iterations));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"restarted", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64,
+                        &descent->restarted));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"t", LS_STATE_ANY}, LS_SCALAR, LS_F64, &descent->step));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"slope", LS_STATE_ANY}, LS_SCALAR, LS_F64, &descent->slope));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"d", LS_STATE_ANY}, vector, descent->dtype, descent->direction));
+    return ls_state_add(list, "", (ls_state_word){"prev_flat_grad", LS_STATE_ANY}, vector, descent->dtype,
+                        descent->previous_gradient);
 }
 
 ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count) {

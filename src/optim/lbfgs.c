@@ -132,14 +132,15 @@ static ls_status lbfgs_list(ls_optimizer *optimizer, ls_state_list *list) {
     }
     const ls_shape vector = ls_vector_shape(optimizer->descent);
     const ls_dtype dtype = optimizer->descent->dtype;
-    LS_TRY(ls_state_add(list, "", "H_diag", LS_SCALAR, LS_F64, &past->scale));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"H_diag", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &past->scale));
     for (int k = 0; k < past->used; k++) {
         pair *each = pair_at(past, k);
         char number[16];
         snprintf(number, sizeof number, "%d", k);
-        LS_TRY(ls_state_add(list, "old_stps", number, vector, dtype, each->move));
-        LS_TRY(ls_state_add(list, "old_dirs", number, vector, dtype, each->change));
-        LS_TRY(ls_state_add(list, "ro", number, LS_SCALAR, LS_F64, &each->inverse));
+        LS_TRY(ls_state_add(list, "old_stps", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, each->move));
+        LS_TRY(ls_state_add(list, "old_dirs", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, each->change));
+        LS_TRY(ls_state_add(list, "ro", (ls_state_word){number, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
+                            &each->inverse));
     }
     return LS_OK;
 }

@@ -49,7 +49,7 @@ static void fill_state(void *state, ls_dtype dtype, int64_t count, double value)
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
     const size_t bytes = group->bytes;
-    const char *words[LS_OPTIMIZER_STATES];
+    ls_state_word words[LS_OPTIMIZER_STATES];
     const int states = optimizer->type->states != NULL ? optimizer->type->states(optimizer, words) : 0;
     const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
     for (int k = 0; k < states; k++) {

@@ -26,18 +26,28 @@ typedef struct ls_run {
 
 typedef struct ls_group ls_group;
 
+/* What numbers a state may have: finite ones, and of 64-bit integers, which are counters, 0 to 2^53. */
+typedef enum ls_state_range { LS_STATE_ANY = 0, LS_STATE_NOT_NEGATIVE } ls_state_range;
+
+/* What PyTorch calls a state buffer, and what it may hold. */
+typedef struct ls_state_word {
+    const char *word;
+    ls_state_range range;
+} ls_state_word;
+
 /* Named tensors over what an optimizer remembers. */
 typedef struct ls_state_list {
     ls_named *items;
-    char **names; /* of the items */
+    char **names;           /* of the items */
+    ls_state_range *ranges; /* of the items */
     int count;
     int capacity;
 } ls_state_list;
 
 typedef struct ls_optimizer_type {
     const char *name; /* as in messages: "ls_sgd" */
-    /* How many state buffers a run needs, under these options, and the words that PyTorch has for them. */
-    int (*states)(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]);
+    /* How many state buffers a run needs, under these options. */
+    int (*states)(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
     /* What they hold before the first step. */
     double (*state_start)(const ls_optimizer *optimizer);
     ls_status (*step)(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream, const ls_run *run,
@@ -100,7 +110,7 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
 
 /* Adds the memory as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
-ls_status ls_state_add(ls_state_list *list, const char *owner, const char *word, ls_shape shape, ls_dtype dtype,
+ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
                        void *memory);
 /* The tensor of that name; NULL when there is none. */
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);

@@ -4,15 +4,15 @@
 
 /* State 0: the average of squares; 1: the momentum buffer, or the average of gradients; 2: that average if both are
  * there. */
-static int rmsprop_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
+static int rmsprop_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
     const ls_rmsprop_options *options = &optimizer->options.rmsprop;
     int count = 0;
-    words[count++] = "square_avg";
+    words[count++] = (ls_state_word){"square_avg", LS_STATE_NOT_NEGATIVE};
     if (options->momentum > 0) {
-        words[count++] = "momentum_buffer";
+        words[count++] = (ls_state_word){"momentum_buffer", LS_STATE_ANY};
     }
     if (options->centered) {
-        words[count++] = "grad_avg";
+        words[count++] = (ls_state_word){"grad_avg", LS_STATE_ANY};
     }
     return count;
 }

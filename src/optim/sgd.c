@@ -2,8 +2,8 @@
 
 #include "optim/optimizer.h"
 
-static int sgd_states(const ls_optimizer *optimizer, const char *words[LS_OPTIMIZER_STATES]) {
-    words[0] = "momentum_buffer";
+static int sgd_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
+    words[0] = (ls_state_word){"momentum_buffer", LS_STATE_ANY};
     return optimizer->options.sgd.momentum > 0 ? 1 : 0;
 }
 

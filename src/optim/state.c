@@ -4,6 +4,8 @@
  */
 #include <lockstep/formats.h>
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +20,7 @@ void ls_state_forget(ls_state_list *list) {
     }
     ls_free(list->items);
     ls_free(list->names);
+    ls_free(list->ranges);
     *list = (ls_state_list){0};
 }
 
@@ -31,22 +34,25 @@ static ls_status make_room(ls_state_list *list) {
     list->items = items != NULL ? items : list->items;
     char **names = ls_reallocate(list->names, (size_t)list->capacity * sizeof *names, (size_t)capacity * sizeof *names);
     list->names = names != NULL ? names : list->names;
-    if (items == NULL || names == NULL) {
+    ls_state_range *ranges =
+        ls_reallocate(list->ranges, (size_t)list->capacity * sizeof *ranges, (size_t)capacity * sizeof *ranges);
+    list->ranges = ranges != NULL ? ranges : list->ranges;
+    if (items == NULL || names == NULL || ranges == NULL) {
         return ls_fail_memory("ls_optimizer_state", (size_t)capacity * (sizeof *items + sizeof *names));
     }
     list->capacity = capacity;
     return LS_OK;
 }
 
-ls_status ls_state_add(ls_state_list *list, const char *owner, const char *word, ls_shape shape, ls_dtype dtype,
+ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
                        void *memory) {
     LS_TRY(make_room(list));
-    const size_t length = strlen(owner) + 1 + strlen(word) + 1;
+    const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
     char *name = ls_allocate(length);
     if (name == NULL) {
         return ls_fail_memory("ls_optimizer_state", length);
     }
-    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word);
+    snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
     ls_tensor *tensor = ls_tensor_take(ls_from_memory(shape, dtype, memory, NULL, NULL));
     if (tensor == NULL) {
         ls_free(name);
@@ -54,6 +60,7 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, const char *word,
     }
     tensor->scope = &ls_nowhere; /* lent: releasing it does nothing */
     list->names[list->count] = name;
+    list->ranges[list->count] = word.range;
     list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};
     return LS_OK;
 }
@@ -75,7 +82,7 @@ static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor
 
 static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group, ls_slot *slot, int number,
                            ls_state_list *list) {
-    const char *words[LS_OPTIMIZER_STATES];
+    ls_state_word words[LS_OPTIMIZER_STATES];
     const int states = optimizer->type->states(optimizer, words);
     const ls_tensor *parameter = slot->parameter;
     char room[16];
@@ -84,7 +91,7 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group,
         LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype,
                             group->state[k] + slot->offset));
     }
-    return ls_state_add(list, name, "step", LS_SCALAR, LS_I64, &slot->t);
+    return ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &slot->t);
 }
 
 static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
@@ -93,7 +100,8 @@ static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
         ls_group *group = &optimizer->groups[g];
         char owner[32];
         snprintf(owner, sizeof owner, "param_groups.%d", g);
-        LS_TRY(ls_state_add(list, owner, "lr", LS_SCALAR, LS_F64, &group->learning_rate));
+        LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
+                            &group->learning_rate));
         for (int i = 0; optimizer->type->states != NULL && i < group->count; i++) {
             LS_TRY(list_slot(optimizer, group, &group->slots[i], number++, list));
         }
@@ -148,11 +156,43 @@ static ls_status check_fits(const char *call, const ls_optimizer *optimizer, con
     return LS_OK;
 }
 
+/* The least and the largest number of a tensor that has some; NaN where there is one. */
+static ls_status find_extremes(const ls_tensor *tensor, double *least, double *largest) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    *least = ls_item(ls_min((ls_tensor *)tensor));
+    *largest = ls_item(ls_max((ls_tensor *)tensor));
+    return ls_scope_end(scope);
+}
+
+/* Whether they hold what the list's may: any other number would go into the weights with the next step. */
+static ls_status check_numbers(const char *call, const ls_state_list *list, const ls_named *given, int count) {
+    for (int i = 0; i < list->count; i++) {
+        const ls_tensor *tensor = ls_state_find(given, count, list->items[i].name);
+        const double lowest = list->ranges[i] == LS_STATE_NOT_NEGATIVE ? 0 : -DBL_MAX;
+        const double highest = tensor->dtype == LS_I64 ? 0x1p53 : DBL_MAX;
+        double least = 0, largest = 0;
+        if (tensor->count > 0) {
+            LS_TRY(find_extremes(tensor, &least, &largest));
+        }
+        if (!(least >= lowest && largest <= highest)) {
+            return ls_fail(LS_ERR_FORMAT, "%s: %s holds %g, must hold numbers between %g and %g", call,
+                           list->items[i].name, least >= lowest ? largest : least, lowest, highest);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
     ls_state_list list = {0};
     ls_status status = list_all(optimizer, &list);
     if (status == LS_OK) {
         status = check_fits(call, optimizer, &list, given, count);
+    }
+    if (status == LS_OK) {
+        status = check_numbers(call, &list, given, count);
     }
     for (int i = 0; status == LS_OK && i < list.count; i++) {
         status = ls_copy_into(list.items[i].tensor, ls_state_find(given, count, list.items[i].name));

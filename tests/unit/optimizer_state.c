@@ -6,6 +6,8 @@
 
 #include <lockstep/optim.h>
 
+#include <math.h>
+
 #include "base/status.h"
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
@@ -252,6 +254,74 @@ static void test_what_does_not_fit(void **state) {
     ls_module_free(wider);
 }
 
+/* A state in which one number is wrong: its tensor is named, and nothing is changed. */
+static void expect_refused_number(ls_optimizer *optimizer, int index, const void *number, size_t size) {
+    const ls_named *own = NULL;
+    int count = 0;
+    assert_int_equal(ls_optimizer_save(optimizer, test_path("right"), NULL), LS_OK);
+    ls_safetensors *wrong = ls_safetensors_load(test_path("right")), *before = ls_safetensors_load(test_path("right"));
+    ls_named given[64];
+    count = ls_safetensors_count(wrong);
+    for (int i = 0; i < count; i++) {
+        given[i] = ls_safetensors_at(wrong, i);
+    }
+    const size_t last = (size_t)ls_count(given[index].tensor) - 1;
+    memcpy((char *)ls_data(given[index].tensor) + last * size, number, size);
+    if (ls_optimizer_set_state(optimizer, given, count) != LS_ERR_FORMAT ||
+        strstr(ls_error_message(), given[index].name) == NULL) {
+        fail_msg("%s: %s", given[index].name, ls_error_message());
+    }
+    assert_int_equal(ls_optimizer_state(optimizer, &own, &count), LS_OK);
+    for (int i = 0; i < count; i++) {
+        assert_true(ls_equal(own[i].tensor, ls_safetensors_find(before, own[i].name)));
+    }
+    ls_safetensors_free(wrong);
+    ls_safetensors_free(before);
+}
+
+static bool ends_in(const char *name, const char *word) {
+    const size_t length = strlen(name), end = strlen(word);
+    return length >= end && strcmp(name + length - end, word) == 0;
+}
+
+static void expect_refused_numbers(ls_optimizer *optimizer, int index, const char *name, ls_dtype dtype) {
+    static const char *const never_negative[] = {".lr", "_sq", "square_avg", ".sum", "H_diag"};
+    if (dtype == LS_I64) {
+        expect_refused_number(optimizer, index, &(int64_t){-1}, 8);
+        expect_refused_number(optimizer, index, &(int64_t){INT64_MAX}, 8);
+        return;
+    }
+    double doubles[] = {NAN, INFINITY, -INFINITY, -1};
+    float floats[] = {NAN, INFINITY, -INFINITY, -1};
+    bool negative = true;
+    for (size_t i = 0; i < sizeof never_negative / sizeof *never_negative; i++) {
+        negative = negative && !ends_in(name, never_negative[i]);
+    }
+    negative = negative && strncmp(name, "ro.", 3) != 0;
+    for (int i = 0; i < (negative ? 3 : 4); i++) {
+        const void *number = dtype == LS_F64 ? (void *)&doubles[i] : (void *)&floats[i];
+        expect_refused_number(optimizer, index, number, ls_dtype_size(dtype));
+    }
+}
+
+static void test_wrong_numbers(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        ls_module *model = make_model();
+        ls_optimizer *optimizer = make(kind, model);
+        train(model, optimizer, 0, BEFORE);
+        assert_int_equal(ls_optimizer_save(optimizer, test_path("all"), NULL), LS_OK);
+        ls_safetensors *all = ls_safetensors_load(test_path("all"));
+        for (int i = 0; i < ls_safetensors_count(all); i++) {
+            const ls_named item = ls_safetensors_at(all, i);
+            expect_refused_numbers(optimizer, i, item.name, ls_dtype_of(item.tensor));
+        }
+        ls_safetensors_free(all);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+    }
+}
+
 /* Every failing allocation is an error, leaves what was remembered as it was, and leaks nothing. */
 static void test_failing_allocations(void **state) {
     (void)state;
@@ -290,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_own_state_and_none),
         cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_wrong_numbers),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
