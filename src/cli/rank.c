@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,20 +15,43 @@
 
 /* ---- what ranks have in common -------------------------------------------------------------------------------- */
 
+/*
+ * The folder stays what it was when it was looked at. A link to it may be this user's or root's: another's could lead
+ * anywhere.
+ */
+static ls_status open_output_dir(ls_launch *launch) {
+    const char *path = launch->options->output_dir;
+    struct stat there, opened;
+    if (path == NULL) {
+        return LS_OK;
+    }
+    launch->output_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (launch->output_dir < 0 || fstat(launch->output_dir, &opened) != 0 || lstat(path, &there) != 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: cannot open --output-dir %s: %s", path, strerror(errno));
+    }
+    const bool good = S_ISLNK(there.st_mode) ? there.st_uid == geteuid() || there.st_uid == 0
+                                             : there.st_dev == opened.st_dev && there.st_ino == opened.st_ino;
+    return good ? LS_OK
+                : ls_fail(LS_ERR_DENIED, "lockstep run: --output-dir %s is a symbolic link of another user's", path);
+}
+
 ls_status ls_launch_open(ls_launch *launch) {
     const ls_job_options *options = launch->options;
     launch->start.listener = -1;
+    launch->output_dir = -1;
     launch->nothing_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (launch->nothing_fd < 0) {
         return ls_fail(LS_ERR_IO, "lockstep run: cannot open /dev/null: %s", strerror(errno));
     }
+    LS_TRY(open_output_dir(launch));
     LS_TRY(ls_key_make(launch->mark));
     return options->nodes != NULL ? ls_nodes_start(options->nodes, launch->restarts, &launch->start)
                                   : ls_start_alone(options->ranks, &launch->start);
 }
 
 void ls_launch_close(ls_launch *launch) {
-    for (int *const *fd = (int *const[]){&launch->start.listener, &launch->nothing_fd, NULL}; *fd != NULL; fd++) {
+    for (int *const *fd = (int *const[]){&launch->start.listener, &launch->nothing_fd, &launch->output_dir, NULL};
+         *fd != NULL; fd++) {
         if (**fd >= 0) {
             close(**fd);
             **fd = -1;
@@ -41,11 +65,38 @@ void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_
     snprintf(path, size, "%s/rank-%d.log", options->output_dir, rank);
 }
 
+/*
+ * Whoever else may write in the folder could have put something there that leads to what is not theirs: so the file is
+ * made now, or is a plain one of this user's with no other name.
+ */
+static int open_own(int folder, const char *name) {
+    const int flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    struct stat about;
+    int fd = openat(folder, name, flags | O_CREAT | O_EXCL, 0666);
+    if (fd >= 0 || errno != EEXIST) {
+        return fd;
+    }
+    fd = openat(folder, name, flags);
+    if (fd >= 0 &&
+        (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != geteuid() || about.st_nlink != 1)) {
+        close(fd);
+        errno = ELOOP; /* as for a symbolic link */
+        return -1;
+    }
+    return fd;
+}
+
 static ls_status open_log(const ls_launch *launch, int rank, int *fd) {
     char path[PATH_MAX];
     ls_rank_log_path(launch->options, rank, path, sizeof path);
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (launch->restarts == 0 ? O_TRUNC : 0), 0666);
-    return *fd >= 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep run: cannot write %s: %s", path, strerror(errno));
+    *fd = open_own(launch->output_dir, strrchr(path, '/') + 1);
+    if (*fd >= 0 && (launch->restarts > 0 || ftruncate(*fd, 0) == 0)) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_IO, "lockstep run: cannot write %s: %s", path,
+                   errno == ELOOP || errno == ENXIO
+                       ? "something is there that is not a plain file of this user's; remove it"
+                       : strerror(errno));
 }
 
 static ls_status open_pipe(ls_relay_stream *stream, const ls_launch *launch, int *fd) {
@@ -115,7 +166,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                  .local_ranks = options->ranks,
                                  .start = &launch->start,
                                  .interface = options->interface,
-                                 .store_fd = first ? launch->start.listener : -1,
+                                 .store_fd = first && launch->start.world > 1 ? launch->start.listener : -1,
                                  .restarts = launch->restarts,
                                  .threads = options->cores->threads,
                                  .mark = launch->mark};

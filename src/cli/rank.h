@@ -33,6 +33,7 @@ typedef struct ls_launch {
     int restarts;
     char mark[LS_KEY_TEXT_SIZE]; /* in the environment of all that comes of this start here, and of nothing else */
     int nothing_fd;              /* /dev/null */
+    int output_dir;              /* the folder of options->output_dir; -1: none */
     sigset_t mask;               /* of the launcher's caller, which ranks get back */
     struct sigaction broken_pipe;
 } ls_launch;

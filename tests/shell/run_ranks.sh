@@ -165,4 +165,37 @@ launch run -n 2 --output-dir logs bash -c '[ $RANK = 0 ]' </dev/null
 check "--output-dir: a failure names the file" says err "rank 1 .* its output is in logs/rank-1.log"
 launch run -n 1 --output-dir logs /bin/echo again </dev/null
 check "--output-dir: the next job starts the files anew" is "$(cat logs/rank-0.log)" again
+
+# ---- what others put into the folder of --output-dir ----
+as_other() { # as another user where there may be one
+    if [ "$(id -u)" = 0 ]; then setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
+}
+# refused WHAT: the job does not start, and nothing was written where it leads.
+refused() {
+    launch run -n 1 --output-dir "${2:-planted}" /bin/echo overwritten </dev/null
+    check "--output-dir: $1 is refused" says err "lockstep run: .*planted.* is "
+    check "--output-dir: $1: the job does not start" test "$status" != 0
+    check "--output-dir: $1: nothing is written" is "$(cat victim)" mine
+    rm -f planted/rank-0.log
+}
+echo mine >victim
+mkdir -m 1777 planted
+chmod go+x .
+as_other ln -s "$PWD/victim" planted/rank-0.log
+refused "a symbolic link"
+ln victim planted/rank-0.log
+refused "another name of a file"
+mkfifo planted/rank-0.log
+refused "a pipe"
+if [ "$(id -u)" = 0 ]; then
+    as_other touch planted/rank-0.log
+    refused "a file of another user"
+    mkdir elsewhere
+    as_other ln -s "$PWD/elsewhere" planted/logs
+    refused "another user's link to a folder" planted/logs
+    check "--output-dir: nothing is made behind it" is "$(ls elsewhere)" ""
+fi
+ln -s logs own
+launch run -n 1 --output-dir own /bin/echo through </dev/null
+check "--output-dir may be a link of one's own" is "$(cat logs/rank-0.log)" through
 finish
