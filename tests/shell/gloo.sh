@@ -26,7 +26,7 @@ for name in differentiable random_gradients messages; do
     check "a world of one: $name" is "$status" 0
 done
 for ranks in 2 3 4; do
-    for name in messages model_parallel pipeline; do
+    for name in messages model_parallel pipeline descriptors; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done

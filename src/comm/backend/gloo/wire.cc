@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +72,35 @@ struct Connection {
     }
 };
 
+/* Whether descriptor `number` is an epoll that watches `watched`, as the kernel tells. */
+bool watches(const char *number, int watched) {
+    const std::string path = std::string("/proc/self/fdinfo/") + number;
+    FILE *info = std::fopen(path.c_str(), "re");
+    char line[128];
+    bool found = false;
+    while (info != nullptr && !found && std::fgets(line, sizeof line, info) != nullptr) {
+        int target = -1;
+        found = std::sscanf(line, "tfd: %d", &target) == 1 && target == watched;
+    }
+    if (info != nullptr) {
+        std::fclose(info);
+    }
+    return found;
+}
+
+/* Gloo's epoll is its own, and open in whatever the process executes: what it watches tells which it is. */
+void keep_from_children(int watched) {
+    DIR *folder = opendir("/proc/self/fd");
+    for (const dirent *entry = nullptr; folder != nullptr && (entry = readdir(folder)) != nullptr;) {
+        if (watches(entry->d_name, watched)) {
+            fcntl(std::atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
+        }
+    }
+    if (folder != nullptr) {
+        closedir(folder);
+    }
+}
+
 /*
  * Gloo's device, with a thread that has nothing to do here. It looks around every 10 ms, and is waited for whenever a
  * descriptor is taken from it and when it ends; a clock makes it look every 50 us where that is to come.
@@ -79,6 +109,7 @@ class Engine {
   public:
     explicit Engine(const char *host) : clock_(), device_(tcp::CreateDevice(tcp::attr(host))) {
         static_cast<tcp::Device &>(*device_).registerDescriptor(clock_.descriptor, EPOLLIN, &clock_);
+        keep_from_children(clock_.descriptor);
     }
     ~Engine() {
         hurry(true);
