@@ -109,7 +109,11 @@ LS_API const char *ls_comm_backend(const ls_comm *comm);
  */
 LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) LS_WARN_UNUSED;
 
-/** Frees a communicator without waiting for the other ranks. NULL is allowed. */
+/**
+ * Frees a communicator without waiting for the other ranks. NULL is allowed. Work that has not finished ends with
+ * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again: only where a library still
+ * uses them (backend mpi) this waits, at most the timeout, until it does not.
+ */
 LS_API void ls_comm_free(ls_comm *comm);
 
 /* ---- collectives on buffers ----------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #define LOOKS_AHEAD      20 /* about 2 us */
 #define LOOKS_PER_PACKET 16 /* where data is awaited, not a packet */
 #define LOOKS_UNTOLD     1000
+#define MIDWAY_NS        UINT64_C(200000000)
 
 const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
     return ls_call_describe(mpi->call.operation, mpi->call.sequence, text, 64);
@@ -42,11 +43,28 @@ static ls_status compare_calls(ls_mpi *mpi, bool *finished) {
     return ls_agreement_check(&mpi->call, mpi->headers, mpi->size);
 }
 
+/* Whether all that told of the call send what belongs to it, where their counts follow from what was agreed. */
+static ls_status check_counts(ls_mpi *mpi) {
+    for (int rank = 0; rank < mpi->size && !ls_agreement_varies(mpi->call.operation); rank++) {
+        const ls_call_header *header = told(mpi, rank);
+        const size_t wanted = mpi->opening->received(mpi, rank).bytes;
+        const bool packed = wanted <= mpi->limit;
+        if (header != NULL && (header->bytes != wanted || mpi->boxes[rank].data != (packed ? wanted : 0))) {
+            char name[64];
+            return ls_mpi_give_up(mpi,
+                                  ls_fail(LS_ERR_PEER, "%s: rank %d sent %llu bytes where %zu belong",
+                                          ls_mpi_name(mpi, name), rank, (unsigned long long)header->bytes, wanted));
+        }
+    }
+    return LS_OK;
+}
+
 /* Everybody has been heard of. */
 static ls_status read_headers(ls_mpi *mpi, bool *finished) {
     if (compare_calls(mpi, finished) != LS_OK) {
         return ls_mpi_disagree(mpi, compare_calls, finished);
     }
+    LS_TRY(check_counts(mpi));
     if (mpi->number < 0) {
         ls_mpi_learn(mpi);
     }
@@ -75,7 +93,8 @@ ls_status ls_mpi_disagree(ls_mpi *mpi, ls_mpi_stage *stage, bool *finished) {
     size_t total = 0;
     int kind = 0;
     for (int rank = 0; rank < mpi->size; rank++) {
-        total += follows(mpi, rank, &kind);
+        const size_t bytes = follows(mpi, rank, &kind);
+        total = bytes < SIZE_MAX - total ? total + bytes : SIZE_MAX; /* more than there is: who says so is no rank */
     }
     unsigned char *into = NULL;
     LS_TRY(ls_mpi_reserve(mpi, total, &into));
@@ -220,6 +239,7 @@ static ls_status poll_headers(ls_mpi *mpi, bool all, bool *moved) {
             LS_TRY(ls_mpi_box_look(mpi, box, &here));
             if (here) {
                 *moved = true;
+                LS_TRY(ls_mpi_box_check(mpi, box, rank));
                 LS_TRY(hear(mpi, rank));
                 here = box->asked;
             }
@@ -236,6 +256,19 @@ static ls_status look_ahead(ls_mpi *mpi) {
         LS_TRY(poll_headers(mpi, false, &seen));
     }
     return mpi->silent == 0 ? mpi->stage(mpi, &seen) : LS_OK;
+}
+
+/* A rank that left instead of making the call. */
+static ls_status check_left(ls_mpi *mpi) {
+    for (int rank = 0; rank < mpi->size; rank++) {
+        if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
+            char name[64];
+            mpi->deserted = true;
+            return ls_mpi_give_up(
+                mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
+        }
+    }
+    return LS_OK;
 }
 
 static bool has_root(ls_operation operation) {
@@ -298,7 +331,10 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *o
     LS_TRY(tell_at_first(mpi, &more));
     mpi->untold = mpi->number >= 0 && more != 0;
     LS_TRY(hear_first(mpi));
-    if (more != 0) {
+    if (more != 0) { /* what is sent to a rank that has left stays with MPI */
+        bool seen = false;
+        LS_TRY(poll_headers(mpi, true, &seen));
+        LS_TRY(check_left(mpi));
         mpi->early++; /* nothing is over before the data has gone */
         LS_TRY(mpi->number >= 0 || has_root(call->operation) || more > mpi->wire->unasked ? LS_OK : look_ahead(mpi));
         LS_TRY(give_data(mpi));
@@ -341,17 +377,29 @@ static ls_status poll(ls_mpi *mpi, bool *moved) {
                : LS_OK;
 }
 
-/* A rank that left instead of making the call. */
-static ls_status check_left(ls_mpi *mpi) {
-    for (int rank = 0; rank < mpi->size; rank++) {
-        if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
-            char name[64];
-            mpi->deserted = true;
-            return ls_mpi_give_up(
-                mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
-        }
+/* With whom data of the call are still to be exchanged, if possible one that is to send some; this rank: none. */
+static int pending_with(const ls_mpi *mpi) {
+    int rank = mpi->rank;
+    for (size_t i = mpi->transfer_count; i-- > 0;) {
+        const ls_mpi_transfer *transfer = &mpi->transfers[i];
+        const bool ours = transfer->open == &mpi->open || transfer->open == &mpi->early ||
+                          transfer->open == &mpi->boxes[transfer->peer].coming;
+        rank = ours && (transfer->receives || rank == mpi->rank) ? transfer->peer : rank;
     }
-    return LS_OK;
+    return rank;
+}
+
+/* A rank that left in the midst of the call: what it had sent before has come by now. */
+static ls_status check_left_midway(ls_mpi *mpi, int rank) {
+    char name[64];
+    bool left = false;
+    LS_TRY(rank != mpi->rank && mpi->waited_ns > MIDWAY_NS ? ls_mpi_probe(mpi, rank, LS_MPI_ENDS, &left) : LS_OK);
+    if (!left) {
+        return LS_OK;
+    }
+    mpi->deserted = true;
+    return ls_mpi_give_up(
+        mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_mpi_name(mpi, name), rank));
 }
 
 /* Looks for reasons to give up the call. */
@@ -362,17 +410,12 @@ static ls_status look(ls_mpi *mpi) {
     if (mpi->untold && mpi->looks >= LOOKS_UNTOLD) {
         LS_TRY(tell_all(mpi));
     }
+    int rank = pending_with(mpi);
+    LS_TRY(check_left_midway(mpi, rank));
     if (mpi->waited_ns <= mpi->timeout_ns) {
         return LS_OK;
     }
     char name[64];
-    int rank = mpi->rank;
-    for (size_t i = mpi->transfer_count; i-- > 0;) {
-        const ls_mpi_transfer *transfer = &mpi->transfers[i];
-        const bool ours = transfer->open == &mpi->open || transfer->open == &mpi->early ||
-                          transfer->open == &mpi->boxes[transfer->peer].coming;
-        rank = ours && (transfer->receives || rank == mpi->rank) ? transfer->peer : rank;
-    }
     for (int other = mpi->size; mpi->silent != 0 && other-- > 0;) {
         rank = other == mpi->rank || mpi->boxes[other].heard ? rank : other;
     }

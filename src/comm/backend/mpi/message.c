@@ -98,6 +98,7 @@ static ls_status look_for_letter(ls_mpi *mpi, bool *moved) {
     if (!mpi->held) {
         LS_TRY(mpi->letters->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->letters));
         LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &mpi->held));
+        LS_TRY(mpi->held ? ls_mpi_box_check(mpi, mpi->letters, -1) : LS_OK);
     }
     if (mpi->held) {
         LS_TRY(ls_mpi_await_repeats(mpi, &mpi->letters->packet.header, &ready));

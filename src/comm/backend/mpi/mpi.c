@@ -13,9 +13,6 @@
 #define PATIENCE        4000
 #define LITTLE_PATIENCE 16
 
-/* The lowest context that this process has not had, on any wire. */
-static int64_t next_context;
-
 /* ---- states --------------------------------------------------------------------------------------------------------
  */
 
@@ -72,14 +69,13 @@ static ls_mpi *make(const ls_join *join) {
     return mpi;
 }
 
-/* Puts the state on a wire, with the context on which its ranks agreed. */
+/* Puts the state on a wire, with the context that its first rank gave. */
 static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
-    next_context = context + 1;
-    if (context >= wire->contexts) {
+    if (context < 0 || context >= wire->contexts) {
         return ls_fail(LS_ERR_UNSUPPORTED,
                        "this MPI library has tags for %d communicators in the life of a process, "
                        "and all were used",
-                       wire->contexts);
+                       wire->contexts / wire->size);
     }
     wire->uses++;
     mpi->wire = wire;
@@ -103,26 +99,25 @@ static void find_neighbours(const ls_mpi_greeting *all, ls_join *join) {
     }
 }
 
-/* Reads on the wire what its ranks have in common; returns the context. */
-static int64_t read_greetings(const ls_mpi_greeting *all, int size, ls_mpi_wire *wire) {
-    int64_t context = 0;
+/* Reads on the wire what its ranks have in common. */
+static void read_greetings(const ls_mpi_greeting *all, int size, ls_mpi_wire *wire) {
     wire->unasked = SIZE_MAX;
     for (int rank = 0; rank < size; rank++) {
         const size_t unasked = (size_t)all[rank].unasked;
-        context = all[rank].context > context ? all[rank].context : context;
         wire->unasked = unasked < wire->unasked ? unasked : wire->unasked;
     }
     wire->packet = wire->unasked < LS_MPI_PACKET ? wire->unasked : LS_MPI_PACKET;
-    return context;
 }
 
 /* A state of all ranks of a wire, which all call this. Finds who shares the machine, if `join` does not know. */
 static ls_status open_on(ls_mpi_wire *wire, ls_join *join, ls_mpi **state) {
-    const ls_mpi_greeting own = {
-        .machine = join->machine, .context = next_context, .unasked = (int64_t)ls_mpi_unasked()};
+    const ls_mpi_greeting own = {.machine = join->machine,
+                                 .context = wire->rank == 0 ? ls_mpi_wire_context(wire) : 0,
+                                 .unasked = (int64_t)ls_mpi_unasked()};
     ls_mpi_greeting *all = NULL;
     LS_TRY(ls_mpi_meet(wire->comm, &own, join->timeout, &all));
-    const int64_t context = read_greetings(all, join->size, wire);
+    const int64_t context = all[0].context;
+    read_greetings(all, join->size, wire);
     if (join->local_size == 0) {
         find_neighbours(all, join);
     }
@@ -198,12 +193,12 @@ static void close_boxes(ls_mpi *mpi) {
         } else {
             (void)MPI_Request_free(&mpi->letters->request);
         }
-        if (header->operation == LS_MPI_LEFT) {
+        if (header->operation == LS_MPI_LEFT && header->root >= 0 && header->root < mpi->size) {
             mpi->left[header->root] |= LS_MPI_HEARD_SENDS;
         }
     }
     for (int rank = 0; rank < mpi->size; rank++) {
-        mpi->wire->farewells += rank == mpi->rank ? 0 : 2 - __builtin_popcount(mpi->left[rank]);
+        mpi->wire->farewells += rank == mpi->rank ? 0 : 3 - __builtin_popcount(mpi->left[rank]);
     }
 }
 
@@ -214,7 +209,7 @@ static void mpi_close(void *state) {
     }
     ls_mpi_count_world(mpi->world ? -1 : 0);
     if (ls_mpi_runs()) { /* else the program finalized MPI too early */
-        (void)ls_mpi_give_up(mpi, LS_OK);
+        ls_mpi_end_state(mpi);
         close_boxes(mpi);
     }
     ls_mpi_wire_release(mpi->wire);
@@ -269,8 +264,9 @@ static ls_status mpi_adopt(const void *handle, ls_join *join, void **state) {
 /* ---- parts ---------------------------------------------------------------------------------------------------------
  */
 
-/* The highest of all ranks' next contexts: with it, no rank has a context twice. */
+/* The ranks' first gives a context to the groups into which they divide, which have no rank in common. */
 static ls_status agree_on_context(ls_mpi *mpi, int64_t *context) {
+    const int64_t own = mpi->rank == 0 ? ls_mpi_wire_context(mpi->wire) : 0;
     int64_t *all = ls_allocate_zeroed((size_t)mpi->size, sizeof *all);
     if (all == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_split", (size_t)mpi->size * sizeof *all));
@@ -279,7 +275,7 @@ static ls_status agree_on_context(ls_mpi *mpi, int64_t *context) {
                           .dtype = LS_I64,
                           .count = 1,
                           .width = sizeof *all,
-                          .send = &next_context,
+                          .send = &own,
                           .receive = all,
                           .sequence = mpi->call.sequence};
     bool finished = false;
@@ -287,10 +283,7 @@ static ls_status agree_on_context(ls_mpi *mpi, int64_t *context) {
     if (status == LS_OK) {
         status = ls_mpi_progress(mpi, true, &finished);
     }
-    *context = 0;
-    for (int rank = 0; rank < mpi->size; rank++) {
-        *context = all[rank] > *context ? all[rank] : *context;
-    }
+    *context = all[0];
     ls_free(all);
     return status;
 }
@@ -300,7 +293,6 @@ static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, v
     int64_t context = 0;
     LS_TRY(agree_on_context(parent, &context));
     if (join == NULL) {
-        next_context = context + 1;
         return LS_OK;
     }
     ls_mpi *mpi = make(join);

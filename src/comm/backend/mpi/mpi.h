@@ -4,16 +4,17 @@
  * MPI's own collectives promise none of this.
  *
  * process.c starts MPI and leaves it; meet.c waits for all ranks to come; mpi.c opens, divides and closes; transfer.c
- * moves messages and waits; agree.c begins every collective, compares what the ranks call and ends it; known.c lists
- * calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and receives, repeat.c
- * knows messages that come again. A duplicate of MPI_COMM_WORLD, or of the communicator that the program gives, is the
- * wire of everything that comes of it: a communicator has a context, a number that no other communicator of its ranks
- * has, and the MPI tag is made of it and of the kind of message.
+ * moves messages and waits; end.c leaves; agree.c begins every collective, compares what the ranks call and ends it;
+ * known.c lists calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and
+ * receives, repeat.c knows messages that come again. A duplicate of MPI_COMM_WORLD, or of the communicator that the
+ * program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
+ * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
 
 #include <mpi.h>
+#include <stdatomic.h>
 
 #include "comm/agreement.h"
 #include "comm/backend.h"
@@ -30,6 +31,7 @@ typedef enum ls_mpi_kind {
     LS_MPI_RESULTS,     /* parts of a reduction */
     LS_MPI_MESSAGES,    /* sends, with what fits of their data */
     LS_MPI_CONTENTS,    /* data of sends */
+    LS_MPI_ENDS,        /* a rank left: for those who look whether it has, and receive nothing */
     LS_MPI_REPEATS,     /* data of sends that are like the one before: the first of the kinds used in turn */
     LS_MPI_KNOWN_CALLS = LS_MPI_REPEATS + LS_MPI_TURNS, /* the first of data of known calls: two kinds each, in turn */
     LS_MPI_KINDS = 64
@@ -87,11 +89,14 @@ typedef struct ls_mpi_arrival {
 typedef struct ls_mpi_wire {
     struct ls_mpi_wire *next;
     MPI_Comm comm;
-    int contexts;   /* that its tags have room for */
-    size_t unasked; /* bytes of the largest message that goes without asking its receiver */
-    size_t packet;  /* bytes of the largest packet */
-    int uses;       /* communicators on it */
-    int farewells;  /* of ranks that left communicators which this one has left too, and not taken in yet */
+    int rank;
+    int size;
+    int contexts;          /* that its tags have room for */
+    _Atomic int64_t made;  /* contexts that this rank has given to communicators in which it is the first */
+    size_t unasked;        /* bytes of the largest message that goes without asking its receiver */
+    size_t packet;         /* bytes of the largest packet */
+    _Atomic int uses;      /* communicators on it */
+    _Atomic int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
 } ls_mpi_wire;
 
 /* What a rank receives from another in its next call: asked for ahead, since a message that is expected costs less. */
@@ -101,6 +106,7 @@ typedef struct ls_mpi_mailbox {
     bool heard;          /* what the rank calls is known */
     bool expected;       /* it sends data of a known call */
     size_t coming;       /* messages of these data that have not come */
+    size_t data;         /* bytes behind the header of the packet that came */
     ls_mpi_packet packet;
 } ls_mpi_mailbox;
 
@@ -238,6 +244,13 @@ ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm, double timeout);
 /* Bytes of the largest message that this process sends without asking the receiver, without MPI's own header. */
 size_t ls_mpi_unasked(void);
 
+/*
+ * A context that no communicator on the wire has had: called by one rank of those that open one together, which tells
+ * the others. Threads of a rank, and the first ranks of other communicators, may do so at the same time: each rank has
+ * contexts of its own to give.
+ */
+int64_t ls_mpi_wire_context(ls_mpi_wire *wire);
+
 /* One communicator less on the wire; the last one frees it. */
 void ls_mpi_wire_release(ls_mpi_wire *wire);
 
@@ -252,7 +265,7 @@ void ls_mpi_note_failure(void);
 typedef struct ls_mpi_greeting {
     uint64_t here; /* filled in, as is the host */
     uint64_t machine;
-    int64_t context; /* the lowest that it has not had */
+    int64_t context; /* of rank 0: for the communicator that is opened */
     int64_t unasked;
     int64_t launcher; /* its connection, see process.c */
     char host[64];
@@ -307,11 +320,24 @@ ls_status ls_mpi_box_ask(ls_mpi *mpi, ls_mpi_mailbox *box);
 ls_status ls_mpi_box_look(ls_mpi *mpi, ls_mpi_mailbox *box, bool *here);
 void ls_mpi_box_close(ls_mpi_mailbox *box);
 
-/* Ends all transfers after a failure of `status`, which it returns, and tells the other ranks. */
-ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status);
+/* Whether the packet in the box is one; otherwise gives up, naming the rank that sent it (-1: the packet says). */
+ls_status ls_mpi_box_check(ls_mpi *mpi, const ls_mpi_mailbox *box, int peer);
 
 /* The error of an MPI call that failed on behalf of `call`. */
 ls_status ls_mpi_fail(const char *call, const char *function, int code);
+
+/* ---- end.c ---------------------------------------------------------------------------------------------------------
+ */
+
+/*
+ * The state makes no more calls: tells the other ranks, withdraws what has not begun to come, and waits until MPI is
+ * done with the buffers of the rest, for a moment where a call failed with `status`, which it returns; LS_OK: at most
+ * the timeout. Once in a state.
+ */
+ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status);
+
+/* The same before the state is freed; what MPI is not done with even then is its own for ever. */
+void ls_mpi_end_state(ls_mpi *mpi);
 
 /* ---- agree.c -------------------------------------------------------------------------------------------------------
  */

@@ -22,7 +22,8 @@ static struct {
     int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
     double timeout; /* seconds to wait for a silent rank */
     pid_t id;
-} process;
+    pthread_mutex_t sweeping; /* whose it is may change `retired` */
+} process = {.sweeping = PTHREAD_MUTEX_INITIALIZER};
 
 #define FAREWELL_NS   UINT64_C(2000000000)
 #define FLUSH_SECONDS 5
@@ -43,7 +44,8 @@ bool ls_mpi_runs(void) {
  */
 static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
     const int kind = found->MPI_TAG % LS_MPI_KINDS;
-    const bool is_packet = kind == LS_MPI_HEADERS || kind == LS_MPI_MESSAGES; /* else it may look like one */
+    const bool is_packet =
+        kind == LS_MPI_HEADERS || kind == LS_MPI_MESSAGES || kind == LS_MPI_ENDS; /* else it may look like one */
     int bytes = 0;
     ls_mpi_packet packet = {.header.operation = 0};
     bool taken = MPI_Get_count(found, MPI_BYTE, &bytes) == MPI_SUCCESS;
@@ -76,6 +78,7 @@ static void sweep(void) {
     if (!ls_mpi_runs()) {
         return;
     }
+    pthread_mutex_lock(&process.sweeping);
     for (ls_mpi_wire **link = &process.retired; *link != NULL;) {
         ls_mpi_wire *wire = *link;
         if (!take_farewells(wire)) {
@@ -86,6 +89,7 @@ static void sweep(void) {
         MPI_Comm_free(&wire->comm);
         ls_free(wire);
     }
+    pthread_mutex_unlock(&process.sweeping);
 }
 
 /* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
@@ -155,6 +159,8 @@ static ls_status duplicate(MPI_Comm comm, double timeout, ls_mpi_wire *wire, int
     if (code != MPI_SUCCESS) {
         return ls_mpi_fail("ls_comm_open", "MPI_Comm_get_attr", code);
     }
+    MPI_Comm_rank(wire->comm, &wire->rank);
+    wire->size = size;
     wire->contexts = (found != 0 ? *highest : 32767) / LS_MPI_KINDS;
     return LS_OK;
 }
@@ -211,10 +217,16 @@ ls_mpi_wire *ls_mpi_wire_of_world(void) {
     return &process.world;
 }
 
+int64_t ls_mpi_wire_context(ls_mpi_wire *wire) {
+    return wire->made++ * wire->size + wire->rank;
+}
+
 void ls_mpi_wire_release(ls_mpi_wire *wire) {
     if (--wire->uses == 0 && wire != &process.world) {
+        pthread_mutex_lock(&process.sweeping);
         wire->next = process.retired;
         process.retired = wire;
+        pthread_mutex_unlock(&process.sweeping);
         sweep();
     }
 }

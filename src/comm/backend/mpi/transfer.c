@@ -188,13 +188,46 @@ ls_status ls_mpi_box_ask(ls_mpi *mpi, ls_mpi_mailbox *box) {
 
 ls_status ls_mpi_box_look(ls_mpi *mpi, ls_mpi_mailbox *box, bool *here) {
     int ended = 0;
-    const int code = MPI_Test(&box->request, &ended, MPI_STATUS_IGNORE);
+    int bytes = 0;
+    MPI_Status status;
+    const int code = MPI_Test(&box->request, &ended, &status);
     if (code != MPI_SUCCESS) {
         return fail(mpi, "MPI_Test", code);
     }
     box->asked = ended == 0;
     *here = ended != 0;
+    if (*here) {
+        const int least = (int)sizeof box->packet.header;
+        const bool known = MPI_Get_count(&status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes >= least;
+        box->data = known ? (size_t)(bytes - least) : SIZE_MAX;
+    }
     return LS_OK;
+}
+
+/* Data of a call go with its header, or all of them otherwise; those of a message that announces repeats never do. */
+static bool has_its_data(const ls_mpi *mpi, const ls_mpi_mailbox *box) {
+    const ls_call_header *header = &box->packet.header;
+    if (header->operation != LS_OP_SEND) {
+        return box->data == 0 || box->data == header->bytes;
+    }
+    const bool repeats = header->layout >= LS_MPI_REPEATS && header->layout < LS_MPI_KNOWN_CALLS;
+    return (header->layout == 0 || (repeats && header->bytes != 0)) &&
+           box->data == (header->layout == 0 && header->bytes <= mpi->room ? header->bytes : 0);
+}
+
+ls_status ls_mpi_box_check(ls_mpi *mpi, const ls_mpi_mailbox *box, int peer) {
+    const ls_call_header *header = &box->packet.header;
+    const int from = peer >= 0 ? peer : header->root;
+    char why[LS_HEADER_WHY];
+    snprintf(why, sizeof why, "%zu bytes of data behind it", box->data);
+    const bool rank = header->root >= 0 && header->root < mpi->size && (peer >= 0 || header->root != mpi->rank);
+    const bool left = header->operation == LS_MPI_LEFT && rank && box->data == 0;
+    if (left || (rank && (peer >= 0) == (header->operation != LS_OP_SEND) &&
+                 ls_call_header_is_sound(header, mpi->size, why) && has_its_data(mpi, box))) {
+        return LS_OK;
+    }
+    return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d sent a header that is not one: %s",
+                                       peer >= 0 ? "ls_comm" : "ls_comm_recv", from, why));
 }
 
 /* What came in the last moment is in the packet; else its operation is none. */
@@ -234,49 +267,4 @@ void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
     } else {
         sched_yield();
     }
-}
-
-/* ---- the end -------------------------------------------------------------------------------------------------------
- */
-
-/* Tells the other ranks, once, that this one makes no more calls. */
-static void leave(ls_mpi *mpi) {
-    static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES};
-    for (int i = 0; i < 2 * mpi->size && !mpi->ended; i++) {
-        ls_call_header *farewell = &mpi->rows[i / 2].farewell;
-        MPI_Request request;
-        int ended = 0;
-        if (i % 2 == 0) {
-            *farewell = (ls_call_header){
-                .operation = LS_MPI_LEFT, .root = mpi->rank, .agreed = ls_mpi_last_repeats(mpi, i / 2)};
-        }
-        if (i / 2 == mpi->rank ||
-            MPI_Isend(farewell, (int)sizeof *farewell, MPI_BYTE, mpi->ranks[i / 2], mpi->tags + (int)kinds[i % 2],
-                      mpi->comm, &request) != MPI_SUCCESS ||
-            MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS || ended != 0) {
-            continue;
-        }
-        mpi->lent = true;
-        (void)MPI_Request_free(&request);
-    }
-    mpi->ended = true;
-}
-
-ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
-    for (size_t i = 0; i < mpi->transfer_count; i++) {
-        ls_mpi_transfer *transfer = &mpi->transfers[i];
-        int ended = 0;
-        if (!transfer->receives || MPI_Cancel(&transfer->request) == MPI_SUCCESS) {
-            (void)MPI_Test(&transfer->request, &ended, MPI_STATUS_IGNORE); /* of a receive without a message, all */
-        }
-        if (ended == 0) {
-            const bool announces = transfer->open == &mpi->rows[transfer->peer].unheard;
-            mpi->lent = mpi->lent || announces;
-            mpi->abandoned = mpi->abandoned || !announces;
-            (void)MPI_Request_free(&transfer->request);
-        }
-    }
-    mpi->transfer_count = 0;
-    leave(mpi);
-    return status;
 }

@@ -1,0 +1,87 @@
+/*
+ * Communicators that are freed while calls on them are under way: their buffers are the caller's again at once, and are
+ * no longer there here. On all ranks together, and where some wait for the calls.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { CALLS = 6, MANY = 3 };
+
+/* Memory of its own pages: whoever uses it after its end dies. */
+static void *make(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        abort();
+    }
+    memset(memory, 1, bytes);
+    return memory;
+}
+
+static ls_status begin(ls_comm *comm, int call, int32_t *send, int32_t *receive, size_t count, ls_work **work) {
+    const int rank = ls_comm_rank(comm);
+    const int size = ls_comm_size(comm);
+    switch (call) {
+    case 0:
+        return ls_comm_allreduce(comm, send, receive, count, LS_I32, LS_SUM, work);
+    case 1:
+        return ls_comm_broadcast(comm, send, count, LS_I32, size - 1, work);
+    case 2:
+        return ls_comm_allgather(comm, send, receive, count, LS_I32, work);
+    case 3:
+        return ls_comm_reduce(comm, send, receive, count, LS_I32, LS_SUM, 0, work);
+    case 4:
+        return ls_comm_send(comm, send, count, LS_I32, (rank + 1) % size, 7, work);
+    default:
+        return ls_comm_recv(comm, receive, count, LS_I32, (rank + 1) % size, 7, work);
+    }
+}
+
+/* Begins `MANY` of a call, and frees the communicator; or waits, where `waits`, and gets what the others left or LS_OK.
+ */
+static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) {
+    ls_comm *part = NULL;
+    ls_work *works[MANY] = {NULL};
+    const size_t bytes = count * sizeof(int32_t);
+    int32_t *send[MANY];
+    int32_t *receive[MANY];
+    LS_TRY(ls_comm_split(world, 0, 0, &part));
+    for (int i = 0; i < MANY; i++) {
+        send[i] = make(bytes);
+        receive[i] = make(bytes * (size_t)ls_comm_size(world));
+        const ls_status status = begin(part, call, send[i], receive[i], count, &works[i]);
+        LS_CHECK(status == LS_OK || status == LS_ERR_PEER);
+    }
+    if (!waits) {
+        ls_comm_free(part);
+    }
+    for (int i = 0; i < MANY; i++) {
+        const ls_status status = ls_work_wait(works[i]);
+        LS_CHECK(status == LS_OK || status == LS_ERR_STATE || status == LS_ERR_PEER);
+    }
+    if (waits) {
+        ls_comm_free(part);
+    }
+    for (int i = 0; i < MANY; i++) {
+        LS_CHECK(munmap(send[i], bytes) == 0 && munmap(receive[i], bytes * (size_t)ls_comm_size(world)) == 0);
+    }
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    static const size_t counts[] = {16, 5000, 300000};
+    const int rank = ls_comm_rank(world);
+    for (int call = 0; call < CALLS; call++) {
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+            LS_TRY(free_early(world, call, counts[i], false));
+            if (call < 4) { /* nobody answers a message that only some wait for */
+                LS_TRY(free_early(world, call, counts[i], rank == 0));
+                LS_TRY(free_early(world, call, counts[i], rank != 0));
+            }
+            LS_TRY(ls_comm_barrier(world, NULL));
+        }
+    }
+    return ls_comm_barrier(world, NULL);
+}
