@@ -26,11 +26,7 @@ for name in differentiable random_gradients messages; do
     check "a world of one: $name" is "$status" 0
 done
 for ranks in 2 3 4; do
-<<<<<<< HEAD
-    for name in messages model_parallel pipeline descriptors; do
-=======
-    for name in messages model_parallel pipeline threads freed_early; do
->>>>>>> 8327416 (Backend mpi: freed communicators, threads that split, packets that are checked)
+    for name in messages model_parallel pipeline descriptors threads freed_early; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
