@@ -15,7 +15,11 @@ extern "C" {
 
 /* ---- data sets ------------------------------------------------------------------------------------------------- */
 
-/** Samples by number, each an input and a target. Opaque. */
+/**
+ * Samples by number, each an input and a target. Opaque. Who makes a data set holds a reference to it, which the first
+ * constructor that takes the data set over gets; each later one takes a new one, so that a data set may feed several
+ * loaders. It goes with its last reference.
+ */
 typedef struct ls_dataset ls_dataset;
 
 /** What a kind of data set does. Keep one static const of it per kind. */
@@ -43,10 +47,15 @@ LS_API void *ls_dataset_state(const ls_dataset *dataset);
 LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
 /** What a sample looks like after all transforms. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
-/** Frees it. NULL is allowed. */
+/** Gives back its maker's reference, or one of ls_dataset_retain; with the last the data set is freed. One that has
+ * been taken over stays with who did so. NULL is allowed. */
 LS_API void ls_dataset_free(ls_dataset *dataset);
+/** One more reference for the caller, which no constructor takes over: give it back with ls_dataset_free. Returns the
+ * data set. NULL is allowed. */
+LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
 
-/** Samples from tensors (taken over): sample i is row i of both. Their first sizes must be equal. */
+/** Samples from tensors (taken over; they may be one and the same): sample i is row i of both. Their first sizes must
+ * be equal. */
 LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
 /** The images and labels of two IDX files, whose counts must be equal. */
 LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
@@ -65,8 +74,10 @@ LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, 
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, void *user);
 
 /**
- * Adds a transform to the inputs (or targets) of a data set, after those it has. `user` is lent and given to each call.
- * Returns the data set, or NULL and an error with the data set freed, so that calls nest.
+ * Adds a transform to the inputs (or targets) of a data set (taken over), after those it has. `user` is lent and given
+ * to each call. Returns the data set, or NULL and an error with the data set freed, so that calls nest. A data set that
+ * something has taken over already, a loader say, or that is retained, stays as it is: what is returned is another one
+ * over the same samples. So it is with the three calls below, too.
  */
 LS_API ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user);
 LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user);
@@ -76,7 +87,7 @@ LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double
 LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
 /** Integer targets become rows of `classes` numbers (f32), 1 at the class and 0 elsewhere. */
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
-/** The data set with all transforms carried out once and kept in memory. Takes `dataset` over. */
+/** All samples, transformed once and kept in memory, as a data set of their own. Takes `dataset` over. */
 LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
 /** The samples numbered first to first + count - 1 only. Takes `dataset` over. */
 LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count);
@@ -122,7 +133,7 @@ LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch)
  * the start of the next epoch.
  */
 LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
-/** Frees the loader and its data set. NULL is allowed. */
+/** Frees the loader and gives up its data set. NULL is allowed. */
 LS_API void ls_loader_free(ls_loader *loader);
 
 #ifdef __cplusplus

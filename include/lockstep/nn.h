@@ -3,6 +3,12 @@
  * Modules: layers with named parameters, put together to models. Constructors return NULL and set an error on failure,
  * and take over the modules and tensors they are given even then, so that they nest without checks: one that is given
  * NULL says for what, and quotes the latest error before it.
+ *
+ * Who makes a module holds a reference to it, which the first constructor that takes the module over gets; each later
+ * one takes a new one, so that a module may be a part of several, or several times of one. The module goes with its
+ * last reference. A parameter that is reached on several ways, through a shared module or a shared tensor, is one
+ * parameter: counted, hashed, trained, averaged over ranks and saved once, its gradient the sum of what flows back on
+ * all of them.
  */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
@@ -31,11 +37,14 @@ typedef struct ls_module_type {
  * NULL when anything went wrong on the way; all calls here accept a NULL module.
  */
 LS_API ls_module *ls_module_new(const ls_module_type *type);
-/** Adds a parameter (taken over; marked as wanting a gradient when floating). Returns it, lent. */
+/** Adds a parameter (taken over, also from another module: it is then shared; marked as wanting a gradient when
+ * floating). Returns it, lent. */
 LS_API ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor);
-/** Adds a tensor that is saved and synchronised but not trained (taken over). Returns it, lent. */
+/** Adds a tensor that is saved and synchronised but not trained (taken over, likewise). Returns it, lent. One that is a
+ * parameter elsewhere in the model is that. */
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *tensor);
-/** Adds a child (taken over). Its names get "name." in front, nothing when `name` is empty. Returns it, lent. */
+/** Adds a child (taken over, also from another module: it is then shared). Its names get "name." in front, nothing when
+ * `name` is empty. Returns it, lent. A module cannot be below itself. */
 LS_API ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child);
 /** `module` if everything that was added to it went well, else NULL with the first error, and the module freed. */
 LS_API ls_module *ls_module_finish(ls_module *module);
@@ -50,22 +59,26 @@ LS_API bool ls_module_is_training(const ls_module *module);
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /** Puts the module and all below it in training mode, or out of it. */
 LS_API void ls_module_train(ls_module *module, bool training);
-/** Frees the module and all below it. NULL is allowed. */
+/** Gives back its maker's reference, or one of ls_module_retain; with the last the module is freed, and what only it
+ * holds below it. One that has been taken over stays with who did so. NULL is allowed. */
 LS_API void ls_module_free(ls_module *module);
+/** One more reference for the caller, which no constructor takes over: give it back with ls_module_free. Returns the
+ * module. NULL is allowed. */
+LS_API ls_module *ls_module_retain(ls_module *module);
 
-/** The number of parameters in the module and all below it. */
+/** The number of parameters in the module and all below it, shared ones once. */
 LS_API int ls_module_parameter_count(const ls_module *module);
 /** Parameter `index`, in the order they were added, children after a module's own; lent. NULL out of range. */
 LS_API ls_tensor *ls_module_parameter(const ls_module *module, int index);
-/** Its full name, "0.weight", lent until the module changes; NULL out of range. */
+/** Its full name, "0.weight", lent until the module changes; a shared one's first. NULL out of range. */
 LS_API const char *ls_module_parameter_name(const ls_module *module, int index);
-/** The number of buffers in the module and all below it. */
+/** The number of buffers in the module and all below it, shared ones once. */
 LS_API int ls_module_buffer_count(const ls_module *module);
 /** Buffer `index`, lent; NULL out of range. */
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
 /** Its full name, lent until the module changes; NULL out of range. */
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
-/** The parameter or buffer of that full name, lent; NULL when there is none. */
+/** The parameter or buffer of that full name, or one of them if it is shared; lent. NULL when there is none. */
 LS_API ls_tensor *ls_module_find(const ls_module *module, const char *name);
 /** All numbers in all parameters. */
 LS_API int64_t ls_module_size(const ls_module *module);
@@ -78,12 +91,15 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
 
 /**
  * Writes parameters and buffers under their full names as a safetensors file, as ls_safetensors_save does; `metadata`
- * (may be NULL) goes along.
+ * (may be NULL) goes along. A shared tensor is saved once, under its first name; a pair of the metadata maps each
+ * further name to that one, as PyTorch's safetensors.torch.save_model does.
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
  * Reads them back. The file must hold exactly the module's names, each with its shape (dtypes are converted); otherwise
  * nothing is changed and the error names the first difference. Numbers are taken as they are, NaN too, as in PyTorch.
+ * nothing is changed and the error names the first difference. Names that the metadata maps to another count as there.
+ * A shared tensor needs one of its names; if the file has several, they must be equal.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 

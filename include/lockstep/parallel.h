@@ -193,10 +193,11 @@ typedef struct ls_pipeline_options {
 
 /**
  * Cuts `model` (an ls_sequential; taken over) into one stage per rank of `comm` (lent; it must outlive the module).
- * Every rank gives the same model and gets a module of its own stage's layers, under their names in the model, which an
- * optimizer of its own trains. ls_forward of it gives the whole model's output on every rank, without gradient, from
- * rank 0's input (the others give any tensor). To combine with data parallelism, divide the world with ls_comm_split
- * and call ls_sync_gradients over the ranks of the same stage behind ls_pipeline_backward. A collective call.
+ * Layers that share a parameter must lie in one stage. Every rank gives the same model and gets a module of its own
+ * stage's layers, under their names in the model, which an optimizer of its own trains. ls_forward of it gives the
+ * whole model's output on every rank, without gradient, from rank 0's input (the others give any tensor). To combine
+ * with data parallelism, divide the world with ls_comm_split and call ls_sync_gradients over the ranks of the same
+ * stage behind ls_pipeline_backward. A collective call.
  */
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 

@@ -5,7 +5,14 @@
  *
  * Ownership: a tensor that a call returns belongs to the innermost scope of its thread and is freed by ls_scope_end;
  * ls_keep lifts it out of that scope. With no scope open it belongs to the caller, who gives it back with ls_release.
- * A tensor is used by one thread at a time.
+ *
+ * Constructors (of data.h, nn.h and parallel.h) take over the tensors, data sets and modules they are given, even when
+ * they fail. Taking over is taking one reference: the object goes with its last. A tensor of a scope stays in it as
+ * well until the scope ends; one that belongs to the caller, who made it with no scope open, is his no longer. What has
+ * been taken over can be taken over again, so that one tensor may be a parameter of two modules, one data set feed two
+ * loaders.
+ *
+ * A tensor, a data set, a module is used by one thread at a time.
  */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H
@@ -87,8 +94,8 @@ LS_API ls_status ls_scope_end(ls_scope *scope);
  */
 LS_API ls_tensor *ls_keep(ls_tensor *tensor);
 
-/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on.
- * NULL is allowed. */
+/** Frees a tensor now, in a scope or not. What others still need of it (its memory, its place on the tape) lives on,
+ * and one that was taken over stays with who did so. NULL is allowed. */
 LS_API void ls_release(ls_tensor *tensor);
 
 /** One more tensor over the same memory, without history: changes to one are seen through the other. */

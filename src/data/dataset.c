@@ -28,21 +28,45 @@ ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_
     }
     dataset->type = type;
     dataset->state = state;
+    dataset->owners = LS_OWNERS_NEW;
     dataset->count = count;
     dataset->raw = *layout;
     dataset->layout = *layout;
     return dataset;
 }
 
-void ls_dataset_free(ls_dataset *dataset) {
-    if (dataset == NULL) {
-        return;
-    }
+static void destroy(ls_dataset *dataset) {
     if (dataset->type->finish != NULL) {
         dataset->type->finish(dataset);
     }
     ls_free(dataset->state);
     ls_free(dataset);
+}
+
+ls_dataset *ls_dataset_take(ls_dataset *dataset) {
+    if (dataset != NULL) {
+        ls_owners_take(&dataset->owners);
+    }
+    return dataset;
+}
+
+void ls_dataset_drop(ls_dataset *dataset) {
+    if (dataset != NULL && ls_owners_drop(&dataset->owners)) {
+        destroy(dataset);
+    }
+}
+
+ls_dataset *ls_dataset_retain(ls_dataset *dataset) {
+    if (dataset != NULL) {
+        ls_owners_retain(&dataset->owners);
+    }
+    return dataset;
+}
+
+void ls_dataset_free(ls_dataset *dataset) {
+    if (dataset != NULL && ls_owners_give_back(&dataset->owners)) {
+        destroy(dataset);
+    }
 }
 
 void *ls_dataset_state(const ls_dataset *dataset) {

@@ -7,6 +7,7 @@
 
 #include <lockstep/data.h>
 
+#include "base/owners.h"
 #include "base/status.h"
 #include "tensor/tensor.h"
 
@@ -29,12 +30,22 @@ typedef struct ls_transform_chain {
 struct ls_dataset {
     const ls_dataset_type *type;
     void *state;
+    ls_owners owners;
     int64_t count;
     ls_sample_layout raw;    /* as fetched */
     ls_sample_layout layout; /* after the transforms */
     ls_transform_chain input;
     ls_transform_chain target;
 };
+
+/* A reference for who takes the data set over; ls_dataset_drop gives it back. NULL is allowed. */
+ls_dataset *ls_dataset_take(ls_dataset *dataset);
+void ls_dataset_drop(ls_dataset *dataset);
+
+/* Takes it over and gives it up: what a constructor that has no use for it, or fails, does. */
+static inline void ls_dataset_consume(ls_dataset *dataset) {
+    ls_dataset_drop(ls_dataset_take(dataset));
+}
 
 /*
  * Samples indices[0 .. n-1], transformed. *input and *target come in as NULL or as the tensors of an earlier call

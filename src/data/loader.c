@@ -58,8 +58,9 @@ static ls_status check_options(const ls_loader_options *options) {
 ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) {
     static const ls_loader_options defaults;
     options = options != NULL ? options : &defaults;
+    (void)ls_dataset_take(dataset);
     if (dataset == NULL || check_options(options) != LS_OK) {
-        ls_dataset_free(dataset);
+        ls_dataset_drop(dataset);
         return NULL;
     }
     ls_loader *loader = ls_allocate_zeroed(1, sizeof *loader);
@@ -68,7 +69,7 @@ ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) 
         ls_free(loader);
         ls_free(order);
         (void)ls_fail_memory("ls_loader_new", (size_t)dataset->count * sizeof *order);
-        ls_dataset_free(dataset);
+        ls_dataset_drop(dataset);
         return NULL;
     }
     loader->dataset = dataset;
@@ -88,7 +89,7 @@ void ls_loader_free(ls_loader *loader) {
     }
     ls_tensor_drop(loader->input);
     ls_tensor_drop(loader->target);
-    ls_dataset_free(loader->dataset);
+    ls_dataset_drop(loader->dataset);
     ls_free(loader->order);
     ls_free(loader);
 }

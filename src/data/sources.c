@@ -32,8 +32,8 @@ static ls_status tensor_fetch(ls_dataset *self, const int64_t *indices, int64_t 
 
 static void tensor_finish(ls_dataset *self) {
     const tensor_state *state = self->state;
-    ls_tensor_drop(state->input);
-    ls_tensor_drop(state->target);
+    ls_tensor_disown(state->input);
+    ls_tensor_disown(state->target);
 }
 
 static ls_shape without_first(const ls_tensor *tensor) {
@@ -57,14 +57,10 @@ static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
     return LS_OK;
 }
 
-ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
+/* Takes references of the caller's, also when it fails. */
+static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
     static const ls_dataset_type type = {
         .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .finish = tensor_finish};
-    if (!ls_inputs_are_here("ls_tensor_dataset", (ls_tensor *[]){input, target}, 2)) {
-        return NULL;
-    }
-    input = ls_tensor_take(input);
-    target = ls_tensor_take(target);
     ls_dataset *dataset = NULL;
     if (check_pair(input, target) == LS_OK) {
         dataset = ls_dataset_new(&type, input->size[0],
@@ -74,12 +70,18 @@ ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
                                                      .target_dtype = (ls_dtype)target->dtype});
     }
     if (dataset == NULL) {
-        ls_tensor_drop(input);
-        ls_tensor_drop(target);
+        ls_tensor_disown(input);
+        ls_tensor_disown(target);
         return NULL;
     }
     *(tensor_state *)dataset->state = (tensor_state){.input = input, .target = target};
     return dataset;
+}
+
+ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
+    (void)ls_inputs_are_here("ls_tensor_dataset", (ls_tensor *[]){input, target}, 2);
+    ls_tensor *owned_input = ls_tensor_own(input);
+    return dataset_of(owned_input, ls_tensor_own(target));
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -97,7 +99,7 @@ ls_dataset *ls_idx_dataset(const char *images, const char *labels) {
         ls_release(target);
         return NULL;
     }
-    return ls_tensor_dataset(input, target);
+    return dataset_of(ls_tensor_take(input), ls_tensor_take(target));
 }
 
 /* Writes the path of a file in the folder, gzipped or not, whichever is there. */
@@ -178,7 +180,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
         ls_release(target);
         return NULL;
     }
-    return ls_tensor_dataset(input, target);
+    return dataset_of(ls_tensor_take(input), ls_tensor_take(target));
 }
 
 /* ---- of other data sets --------------------------------------------------------------------------------------------
@@ -211,7 +213,7 @@ static ls_status subset_fetch(ls_dataset *self, const int64_t *indices, int64_t 
 static void subset_finish(ls_dataset *self) {
     subset_state *state = self->state;
     ls_free(state->shifted);
-    ls_dataset_free(state->whole);
+    ls_dataset_drop(state->whole);
 }
 
 ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
@@ -221,6 +223,7 @@ ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count)
         return NULL;
     }
     ls_dataset *subset = NULL;
+    (void)ls_dataset_take(dataset);
     if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
                       (long long)first, (long long)dataset->count);
@@ -228,7 +231,7 @@ ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count)
         subset = ls_dataset_new(&type, count, &dataset->raw);
     }
     if (subset == NULL) {
-        ls_dataset_free(dataset);
+        ls_dataset_drop(dataset);
         return NULL;
     }
     subset->layout = dataset->layout;
@@ -287,11 +290,11 @@ ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
     ls_tensor *input = whole_tensor(dataset->count, layout->input_shape, layout->input_dtype);
     ls_tensor *target = whole_tensor(dataset->count, layout->target_shape, layout->target_dtype);
     const bool good = input != NULL && target != NULL && load_all(dataset, input, target) == LS_OK;
-    ls_dataset_free(dataset);
+    ls_dataset_consume(dataset);
     if (!good) {
         ls_tensor_drop(input);
         ls_tensor_drop(target);
         return NULL;
     }
-    return ls_tensor_dataset(input, target);
+    return dataset_of(input, target);
 }

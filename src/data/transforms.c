@@ -26,10 +26,18 @@ static ls_status find_layout(ls_dataset *dataset) {
     return LS_OK;
 }
 
-static ls_dataset *add_step(ls_dataset *dataset, ls_transform_chain *chain, ls_transform_step step) {
+/* What only its maker holds is changed; what others have taken over stays as they know it. */
+static ls_dataset *to_be_changed(ls_dataset *dataset) {
+    return dataset->owners.made && dataset->owners.references == 1 ? dataset
+                                                                   : ls_dataset_subset(dataset, 0, dataset->count);
+}
+
+static ls_dataset *add_step(ls_dataset *given, bool of_targets, ls_transform_step step) {
+    ls_dataset *dataset = given != NULL ? to_be_changed(given) : NULL;
     if (dataset == NULL) {
         return NULL;
     }
+    ls_transform_chain *chain = of_targets ? &dataset->target : &dataset->input;
     ls_status status = LS_OK;
     if (step.function == NULL || chain->count == LS_TRANSFORM_LIMIT) {
         status = ls_fail(LS_ERR_ARGUMENT, "ls_dataset_transform: %s",
@@ -40,20 +48,18 @@ static ls_dataset *add_step(ls_dataset *dataset, ls_transform_chain *chain, ls_t
         status = find_layout(dataset);
     }
     if (status != LS_OK) {
-        ls_dataset_free(dataset);
+        ls_dataset_consume(dataset);
         return NULL;
     }
     return dataset;
 }
 
 ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user) {
-    return add_step(dataset, dataset != NULL ? &dataset->input : NULL,
-                    (ls_transform_step){.function = transform, .user = user});
+    return add_step(dataset, false, (ls_transform_step){.function = transform, .user = user});
 }
 
 ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user) {
-    return add_step(dataset, dataset != NULL ? &dataset->target : NULL,
-                    (ls_transform_step){.function = transform, .user = user});
+    return add_step(dataset, true, (ls_transform_step){.function = transform, .user = user});
 }
 
 /* numbers: factor and shift, so that the whole is one product and one sum. */
@@ -64,14 +70,14 @@ static ls_tensor *scale_and_shift(ls_tensor *batch, void *user) {
 
 ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation) {
     if (!(deviation > 0)) {
-        ls_dataset_free(dataset);
+        ls_dataset_consume(dataset);
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_normalize: deviation %g is not positive", deviation);
     }
     if (dataset == NULL) {
         return NULL;
     }
     const double scale = dataset->layout.input_dtype == LS_U8 ? 1.0 / 255 : 1.0;
-    return add_step(dataset, &dataset->input,
+    return add_step(dataset, false,
                     (ls_transform_step){.function = scale_and_shift,
                                         .built_in = true,
                                         .numbers = {scale / deviation, -mean / deviation}});
@@ -83,8 +89,7 @@ static ls_tensor *flatten_samples(ls_tensor *batch, void *user) {
 }
 
 ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
-    return add_step(dataset, dataset != NULL ? &dataset->input : NULL,
-                    (ls_transform_step){.function = flatten_samples});
+    return add_step(dataset, false, (ls_transform_step){.function = flatten_samples});
 }
 
 static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
@@ -105,10 +110,10 @@ static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
 
 ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes) {
     if (classes <= 0) {
-        ls_dataset_free(dataset);
+        ls_dataset_consume(dataset);
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_one_hot: %lld classes: the number must be positive",
                             (long long)classes);
     }
-    return add_step(dataset, dataset != NULL ? &dataset->target : NULL,
+    return add_step(dataset, true,
                     (ls_transform_step){.function = to_one_hot, .built_in = true, .numbers = {(double)classes, 0}});
 }

@@ -27,10 +27,12 @@ ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *op
     }
     ls_linear_state *linear = module->state;
     const double bound = 1.0 / sqrt((double)in);
-    linear->weight = ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(out, in), options->dtype));
+    linear->weight =
+        ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(out, in), options->dtype)));
     module->failed |= linear->weight == NULL || ls_init_uniform(linear->weight, -bound, bound) != LS_OK;
     if (!options->no_bias) {
-        linear->bias = ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype));
+        linear->bias =
+            ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype)));
         module->failed |= linear->bias == NULL || ls_init_uniform(linear->bias, -bound, bound) != LS_OK;
     }
     return ls_module_finish(module);
@@ -166,7 +168,8 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
         return NULL;
     }
     embedding_state *embedding = module->state;
-    embedding->weight = ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), LS_F32));
+    embedding->weight =
+        ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), LS_F32)));
     module->failed |= embedding->weight == NULL || ls_init_normal(embedding->weight, 0, 1) != LS_OK;
     return ls_module_finish(module);
 }
@@ -190,9 +193,9 @@ static norm_state *norm_begin(ls_module *module, ls_shape shape, const ls_layer_
     norm->epsilon = options->epsilon > 0 ? options->epsilon : 1e-5;
     norm->momentum = options->momentum > 0 ? options->momentum : 0.1;
     if (!options->no_affine) {
-        norm->weight = ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype));
+        norm->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype)));
         if (!options->no_bias) {
-            norm->bias = ls_module_add_parameter(module, "bias", ls_zeros(shape, options->dtype));
+            norm->bias = ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_zeros(shape, options->dtype)));
         }
     }
     return norm;
@@ -237,7 +240,9 @@ ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options
         return NULL;
     }
     norm_state *norm = norm_begin(module, LS_SHAPE(channels), options);
-    norm->running_mean = ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), options->dtype));
-    norm->running_var = ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), options->dtype));
+    norm->running_mean =
+        ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), options->dtype)));
+    norm->running_var =
+        ls_out_of_scope(ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), options->dtype)));
     return ls_module_finish(module);
 }

@@ -9,7 +9,7 @@ static void named_list_clear(ls_named_list *list, bool owns_tensors) {
     for (int i = 0; i < list->count; i++) {
         ls_free(list->items[i].name);
         if (owns_tensors) {
-            ls_tensor_drop(list->items[i].tensor);
+            ls_tensor_disown(list->items[i].tensor);
         }
     }
     ls_free(list->items);
@@ -38,6 +38,7 @@ static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
 static void forget_lists(ls_module *module) {
     named_list_clear(&module->parameters, false);
     named_list_clear(&module->buffers, false);
+    named_list_clear(&module->aliases, false);
     module->listed = false;
 }
 
@@ -55,14 +56,12 @@ ls_module *ls_module_new(const ls_module_type *type) {
     }
     module->type = type;
     module->state = state;
+    module->owners = LS_OWNERS_NEW;
     module->training = true;
     return module;
 }
 
-void ls_module_free(ls_module *module) {
-    if (module == NULL) {
-        return;
-    }
+static void destroy(ls_module *module) {
     if (module->type->finish != NULL) {
         module->type->finish(module);
     }
@@ -71,11 +70,37 @@ void ls_module_free(ls_module *module) {
     named_list_clear(&module->own_buffers, true);
     for (int i = 0; i < module->child_count; i++) {
         ls_free(module->children[i].name);
-        ls_module_free(module->children[i].module);
+        ls_module_drop(module->children[i].module);
     }
     ls_free(module->children);
     ls_free(module->state);
     ls_free(module);
+}
+
+ls_module *ls_module_take(ls_module *module) {
+    if (module != NULL) {
+        ls_owners_take(&module->owners);
+    }
+    return module;
+}
+
+void ls_module_drop(ls_module *module) {
+    if (module != NULL && ls_owners_drop(&module->owners)) {
+        destroy(module);
+    }
+}
+
+ls_module *ls_module_retain(ls_module *module) {
+    if (module != NULL) {
+        ls_owners_retain(&module->owners);
+    }
+    return module;
+}
+
+void ls_module_free(ls_module *module) {
+    if (module != NULL && ls_owners_give_back(&module->owners)) {
+        destroy(module);
+    }
 }
 
 static bool name_is_good(const ls_module *module, const char *name) {
@@ -107,44 +132,53 @@ static bool is_dense(const ls_module *module, const char *name, const ls_tensor 
     return tensor->contiguous;
 }
 
-static bool has_tensor(const ls_module *module, const ls_tensor *tensor) {
-    for (int i = 0; i < module->own_parameters.count + module->own_buffers.count; i++) {
-        const int parameters = module->own_parameters.count;
-        const ls_named_tensor *own =
-            i < parameters ? &module->own_parameters.items[i] : &module->own_buffers.items[i - parameters];
-        if (own->tensor == tensor) {
+static bool list_has(const ls_named_list *list, const ls_tensor *tensor) {
+    for (int i = 0; i < list->count; i++) {
+        if (list->items[i].tensor == tensor) {
             return true;
         }
     }
     return false;
 }
 
-static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
-    if (tensor != NULL && !ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor)) {
-        tensor = NULL;
+/* A tensor of one module is trained or not. */
+static bool is_one_kind(const ls_module *module, const ls_named_list *list, const char *name, const ls_tensor *tensor) {
+    const bool buffer = list == &module->own_buffers;
+    if (!list_has(buffer ? &module->own_parameters : &module->own_buffers, tensor)) {
+        return true;
     }
-    if (module != NULL && tensor != NULL && has_tensor(module, tensor)) {
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become the %s \"%s\" is a %s of it already", module->type->name,
+                  buffer ? "buffer" : "parameter", name, buffer ? "parameter" : "buffer");
+    return false;
+}
+
+/*
+ * What cannot be added stays with the module all the same until ls_module_finish, without a name: the next call may
+ * bring it again. Takes the caller's reference.
+ */
+static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
+    if (module != NULL) {
         module->failed = true;
-        return ls_fail_null(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is a parameter or buffer of it already",
-                            module->type->name, name != NULL ? name : "");
     }
-    tensor = ls_tensor_take(tensor);
-    if (module == NULL || module->failed || !is_there(module, name, tensor) || !name_is_good(module, name) ||
-        !is_dense(module, name, tensor)) {
-        ls_tensor_drop(tensor);
-        if (module != NULL) {
-            module->failed = true;
-        }
-        return NULL;
+    if (owned != NULL && (module == NULL || !named_list_add(&module->own_buffers, ls_duplicate_string(""), owned))) {
+        ls_tensor_disown(owned);
+    }
+    return NULL;
+}
+
+static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
+    (void)(tensor == NULL || ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor));
+    ls_tensor *owned = ls_tensor_own(tensor);
+    if (module == NULL || module->failed || !is_there(module, name, owned) || !name_is_good(module, name) ||
+        !is_dense(module, name, owned) || !is_one_kind(module, list, name, owned)) {
+        return refuse_tensor(module, owned);
     }
     forget_lists(module);
-    if (!named_list_add(list, ls_duplicate_string(name), tensor)) {
-        ls_tensor_drop(tensor);
-        module->failed = true;
+    if (!named_list_add(list, ls_duplicate_string(name), owned)) {
         (void)ls_fail_memory(module->type->name, sizeof(ls_named_tensor));
-        return NULL;
+        return refuse_tensor(module, owned);
     }
-    return tensor;
+    return owned;
 }
 
 ls_tensor *ls_module_add_parameter(ls_module *module, const char *name, ls_tensor *tensor) {
@@ -176,43 +210,61 @@ static bool grow_children(ls_module *module) {
     return true;
 }
 
-/* A module has one owner, which frees it: one that has an owner already stays his. */
-static bool is_free(const ls_module *module, const char *name, const ls_module *child) {
-    if (child == NULL || (!child->owned && child != module)) {
-        return true;
+static bool contains(const ls_module *module, const ls_module *sought) {
+    bool found = module == sought;
+    for (int i = 0; i < module->child_count && !found; i++) {
+        found = contains(module->children[i].module, sought);
     }
-    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is %s",
-                  module != NULL ? module->type->name : "module", name != NULL ? name : "",
-                  child == module ? "the module itself" : "part of a module already");
-    return false;
+    return found;
 }
 
-ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
-    if (!is_free(module, name, child)) {
-        if (module != NULL) {
-            module->failed = true;
+/* A module cannot be below itself. One that the child holds is given back to its maker before the child goes. */
+static ls_module *refuse_circle(ls_module *module, const char *name, ls_module *child) {
+    module->failed = true;
+    (void)ls_fail(LS_ERR_ARGUMENT, "%s: what should become \"%s\" is %s", module->type->name, name != NULL ? name : "",
+                  child == module ? "the module itself" : "a module that it is part of");
+    if (child != module) {
+        if (!module->owners.made) {
+            module->owners.references++;
+            module->owners.made = true;
         }
-        return NULL;
+        ls_module_consume(child);
     }
-    if (module == NULL || module->failed || !is_there(module, name, child) || !name_is_good(module, name)) {
-        ls_module_free(child);
-        if (module != NULL) {
-            module->failed = true;
-        }
-        return NULL;
-    }
-    forget_lists(module);
+    return NULL;
+}
+
+/* Takes the caller's reference to the child; false without memory. */
+static bool put_child(ls_module *module, const char *name, ls_module *owned) {
     char *copy = ls_duplicate_string(name);
     if (copy == NULL || !grow_children(module)) {
         ls_free(copy);
-        ls_module_free(child);
-        module->failed = true;
-        (void)ls_fail_memory(module->type->name, sizeof(ls_child));
+        ls_module_drop(owned);
+        return false;
+    }
+    module->children[module->child_count++] = (ls_child){.name = copy, .module = owned};
+    return true;
+}
+
+ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
+    if (module != NULL && child != NULL && contains(child, module)) {
+        return refuse_circle(module, name, child);
+    }
+    if (module == NULL) {
+        ls_module_consume(child);
         return NULL;
     }
-    child->owned = true;
-    module->children[module->child_count++] = (ls_child){.name = copy, .module = child};
-    return child;
+    const bool good = !module->failed && is_there(module, name, child) && name_is_good(module, name);
+    module->failed = !good;
+    if (child == NULL) {
+        return NULL;
+    }
+    /* What is refused stays until ls_module_finish, as tensors do. */
+    forget_lists(module);
+    if (!put_child(module, good ? name : "", ls_module_take(child))) {
+        module->failed = true;
+        (void)ls_fail_memory(module->type->name, sizeof(ls_child));
+    }
+    return module->failed ? NULL : child;
 }
 
 ls_module *ls_module_finish(ls_module *module) {
@@ -264,23 +316,26 @@ static char *join_names(const char *prefix, const char *name) {
     return joined;
 }
 
-static bool gather_own(ls_named_list *into, const ls_named_list *own, const char *prefix) {
+/* Adds what has no place yet to `list`, and the further names of what has one to the aliases. */
+static bool gather_own(ls_module *into, ls_named_list *list, const ls_named_list *own, const char *prefix) {
     for (int i = 0; i < own->count; i++) {
-        if (!named_list_add(into, join_names(prefix, own->items[i].name), own->items[i].tensor)) {
+        ls_tensor *tensor = own->items[i].tensor;
+        const bool known = list_has(&into->parameters, tensor) || list_has(list, tensor);
+        if (!named_list_add(known ? &into->aliases : list, join_names(prefix, own->items[i].name), tensor)) {
             return false;
         }
     }
     return true;
 }
 
-static bool gather(ls_module *into, const ls_module *from, const char *prefix) {
-    if (!gather_own(&into->parameters, &from->own_parameters, prefix) ||
-        !gather_own(&into->buffers, &from->own_buffers, prefix)) {
+static bool gather(ls_module *into, bool buffers, const ls_module *from, const char *prefix) {
+    if (!gather_own(into, buffers ? &into->buffers : &into->parameters,
+                    buffers ? &from->own_buffers : &from->own_parameters, prefix)) {
         return false;
     }
     for (int i = 0; i < from->child_count; i++) {
         char *name = join_names(prefix, from->children[i].name);
-        const bool good = name != NULL && gather(into, from->children[i].module, name);
+        const bool good = name != NULL && gather(into, buffers, from->children[i].module, name);
         ls_free(name);
         if (!good) {
             return false;
@@ -291,7 +346,7 @@ static bool gather(ls_module *into, const ls_module *from, const char *prefix) {
 
 bool ls_module_list(ls_module *module) {
     if (!module->listed) {
-        module->listed = gather(module, module, "");
+        module->listed = gather(module, false, module, "") && gather(module, true, module, "");
         if (!module->listed) {
             forget_lists(module);
             (void)ls_fail_memory("ls_module_list", sizeof(ls_named_tensor));
@@ -341,11 +396,26 @@ const char *ls_module_buffer_name(const ls_module *module, int index) {
 }
 
 ls_tensor *ls_module_find(const ls_module *module, const char *name) {
-    for (int buffers = 0; name != NULL && buffers < 2; buffers++) {
-        const ls_named_list *list = listed(module, buffers == 1);
-        for (int i = 0; i < list->count; i++) {
-            if (strcmp(list->items[i].name, name) == 0) {
-                return list->items[i].tensor;
+    if (module == NULL || name == NULL || !ls_module_list((ls_module *)module)) {
+        return NULL;
+    }
+    const ls_named_list *const lists[] = {&module->parameters, &module->buffers, &module->aliases};
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        for (int i = 0; i < lists[k]->count; i++) {
+            if (strcmp(lists[k]->items[i].name, name) == 0) {
+                return lists[k]->items[i].tensor;
+            }
+        }
+    }
+    return NULL;
+}
+
+const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor) {
+    const ls_named_list *const lists[] = {&module->parameters, &module->buffers};
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        for (int i = 0; i < lists[k]->count; i++) {
+            if (lists[k]->items[i].tensor == tensor) {
+                return lists[k]->items[i].name;
             }
         }
     }

@@ -7,12 +7,13 @@
 #include <lockstep/nn.h>
 
 #include "autograd/op.h"
+#include "base/owners.h"
 #include "base/status.h"
 
 /* A tensor with its full name, as seen from the module that lists it. */
 typedef struct ls_named_tensor {
     char *name;
-    ls_tensor *tensor; /* lent by the module that owns it */
+    ls_tensor *tensor; /* held by the modules whose own lists it is in */
 } ls_named_tensor;
 
 typedef struct ls_named_list {
@@ -42,8 +43,8 @@ typedef struct ls_flat {
 struct ls_module {
     const ls_module_type *type;
     void *state;
+    ls_owners owners;
     bool training;
-    bool owned;  /* is the child of a module */
     bool failed; /* something added to it was NULL or could not be stored */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
@@ -52,9 +53,22 @@ struct ls_module {
     int child_capacity;
     /* Of this module and all below it, names full: gathered on first use, forgotten when something is added. */
     bool listed;
-    ls_named_list parameters;
-    ls_named_list buffers;
+    ls_named_list parameters; /* each once, under the first of its names */
+    ls_named_list buffers;    /* likewise, but for those that are parameters too */
+    ls_named_list aliases;    /* the further names of both */
 };
+
+/* A reference for who takes the module over; ls_module_drop gives it back. NULL is allowed. */
+ls_module *ls_module_take(ls_module *module);
+void ls_module_drop(ls_module *module);
+
+/* Takes it over and gives it up: what a constructor that has no use for it, or fails, does. */
+static inline void ls_module_consume(ls_module *module) {
+    ls_module_drop(ls_module_take(module));
+}
+
+/* The first name of a parameter or buffer of a module whose lists are there, lent; NULL when it is none. */
+const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor);
 
 /* Gathers the lists if need be. False with an error when there is no memory. */
 bool ls_module_list(ls_module *module);

@@ -1,5 +1,11 @@
-/* Models in safetensors files. */
+/*
+ * Models in safetensors files. The format has no two names for one stretch of data, so a shared tensor is saved under
+ * its first name, and a pair of the metadata says of each further name which that is: "decoder.weight":
+ * "encoder.weight". PyTorch's safetensors.torch.save_model writes the same.
+ */
 #include <lockstep/formats.h>
+
+#include <string.h>
 
 #include "base/memory.h"
 #include "nn/module.h"
@@ -14,27 +20,95 @@ static int item_count(const ls_module *module) {
     return ls_module_parameter_count(module) + ls_module_buffer_count(module);
 }
 
+static size_t pair_count(const char *const *metadata) {
+    size_t count = 0;
+    while (metadata != NULL && metadata[2 * count] != NULL) {
+        count++;
+    }
+    return count;
+}
+
+/* The pair that says what else a shared tensor is called, in the room at `pair`. */
+static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias, const char *const *metadata,
+                           const char **pair) {
+    for (; metadata != NULL && metadata[0] != NULL; metadata += 2) {
+        if (strcmp(metadata[0], alias->name) == 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_module_save: the metadata cannot have the key %s: it is a name of a shared parameter",
+                           alias->name);
+        }
+    }
+    pair[0] = alias->name;
+    pair[1] = ls_module_name_of(module, alias->tensor);
+    return LS_OK;
+}
+
+static ls_status save(const ls_module *module, const char *path, const char *const *metadata, ls_named *tensors,
+                      int count, const char **all) {
+    for (int i = 0; i < count; i++) {
+        tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
+    }
+    const size_t given = pair_count(metadata);
+    if (given > 0) {
+        memcpy(all, metadata, 2 * given * sizeof *all);
+    }
+    for (int i = 0; i < module->aliases.count; i++) {
+        LS_TRY(add_alias(module, &module->aliases.items[i], metadata, all + 2 * (given + (size_t)i)));
+    }
+    return ls_safetensors_save(path, tensors, count, all[0] != NULL ? all : NULL);
+}
+
 ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) {
     if (module == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_module_save: the module is NULL");
     }
     const int count = item_count(module);
+    const size_t pairs = pair_count(metadata) + (size_t)module->aliases.count;
     ls_named *tensors = ls_allocate_zeroed((size_t)count, sizeof *tensors);
-    if (tensors == NULL) {
-        return ls_fail_memory("ls_module_save", (size_t)count * sizeof *tensors);
-    }
-    for (int i = 0; i < count; i++) {
-        tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
-    }
-    const ls_status status = ls_safetensors_save(path, tensors, count, metadata);
+    const char **all = ls_allocate_zeroed(2 * pairs + 1, sizeof *all);
+    const ls_status status = tensors != NULL && all != NULL
+                                 ? save(module, path, metadata, tensors, count, all)
+                                 : ls_fail_memory("ls_module_save", (size_t)count * sizeof *tensors);
+    ls_free(all);
     ls_free(tensors);
     return status;
+}
+
+/* The tensor of that name, also of a further name. */
+static const ls_tensor *find_saved(const ls_safetensors *file, const char *name) {
+    const ls_tensor *saved = ls_safetensors_find(file, name);
+    return saved != NULL ? saved : ls_safetensors_find(file, ls_safetensors_metadata(file, name));
+}
+
+/* What the file has for the model's tensor, under whichever of its names. */
+static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *file, const ls_named_tensor *own) {
+    const ls_tensor *saved = find_saved(file, own->name);
+    for (int i = 0; i < module->aliases.count && saved == NULL; i++) {
+        const ls_named_tensor *alias = &module->aliases.items[i];
+        saved = alias->tensor == own->tensor ? find_saved(file, alias->name) : NULL;
+    }
+    return saved;
+}
+
+/* A file may have a tensor under each name of a shared one, if all are equal. */
+static ls_status check_aliases(const ls_module *module, const ls_safetensors *file, const char *path) {
+    for (int i = 0; i < module->aliases.count; i++) {
+        const ls_named_tensor *alias = &module->aliases.items[i];
+        const char *name = ls_module_name_of(module, alias->tensor);
+        const ls_named_tensor own = {.name = (char *)name, .tensor = alias->tensor};
+        const ls_tensor *saved = find_saved(file, alias->name);
+        if (saved != NULL && !ls_equal(saved, find_any(module, file, &own))) {
+            return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s: %s and %s are one tensor in the model and differ there",
+                           path, name, alias->name);
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status check_fits(const ls_module *module, const ls_safetensors *file, const char *path) {
     for (int i = 0; i < item_count(module); i++) {
         const ls_named_tensor *own = item(module, i);
-        const ls_tensor *saved = ls_safetensors_find(file, own->name);
+        const ls_tensor *saved = find_any(module, file, own);
         if (saved == NULL) {
             return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has no tensor %s", path, own->name);
         }
@@ -49,7 +123,7 @@ static ls_status check_fits(const ls_module *module, const ls_safetensors *file,
             return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has a tensor %s that the model has not", path, name);
         }
     }
-    return LS_OK;
+    return check_aliases(module, file, path);
 }
 
 ls_status ls_module_load(ls_module *module, const char *path) {
@@ -64,7 +138,7 @@ ls_status ls_module_load(ls_module *module, const char *path) {
     const bool before = ls_no_grad(true);
     for (int i = 0; status == LS_OK && i < item_count(module); i++) {
         const ls_named_tensor *own = item(module, i);
-        status = ls_copy_into(own->tensor, ls_safetensors_find(file, own->name));
+        status = ls_copy_into(own->tensor, find_any(module, file, own));
     }
     ls_no_grad(before);
     ls_safetensors_free(file);

@@ -26,11 +26,18 @@ ls_module *ls_sequential_of(ls_module *const *modules, int count) {
     if (count < 0 || (modules == NULL && count > 0)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_sequential: %d modules%s", count, modules == NULL ? " at NULL" : "");
     }
+    /* One that is given several times must not go before the last of them is added. */
+    for (int i = 0; i < count; i++) {
+        (void)ls_module_take(modules[i]);
+    }
     ls_module *module = ls_module_new(&type);
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
         (void)ls_module_add_child(module, name, modules[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        ls_module_drop(modules[i]);
     }
     return ls_module_finish(module);
 }

@@ -58,7 +58,6 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
         ls_free(name);
         return ls_error_status();
     }
-    tensor->scope = &ls_nowhere; /* lent: releasing it does nothing */
     list->names[list->count] = name;
     list->ranges[list->count] = word.range;
     list->items[list->count++] = (ls_named){.name = name, .tensor = tensor};

@@ -143,16 +143,57 @@ static ls_status find_ends(const ls_module *model, ls_comm *comm, const ls_pipel
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* The layers from `begin` up to `end`, under their names in the model, which keeps the others. */
-static ls_module *take_layers(ls_module *model, int begin, int end) {
+/* The layers from `begin` up to `end`, under their names in the model. */
+static ls_module *take_layers(const ls_module *model, int begin, int end) {
     ls_module *stage = ls_module_new(model->type);
     for (int i = begin; i < end; i++) {
-        ls_module *layer = model->children[i].module;
-        model->children[i].module = NULL;
-        layer->owned = false;
-        (void)ls_module_add_child(stage, model->children[i].name, layer);
+        (void)ls_module_add_child(stage, model->children[i].name, model->children[i].module);
     }
     return ls_module_finish(stage);
+}
+
+static int stage_of(const int *ends, int layer) {
+    int stage = 0;
+    while (layer >= ends[stage]) {
+        stage++;
+    }
+    return stage;
+}
+
+/* A tensor that two stages have would become two, one on each rank. */
+static ls_status check_shared(const ls_module *model, const int *ends, const ls_child *a, const ls_child *b) {
+    const int first = stage_of(ends, (int)(a - model->children));
+    const int second = stage_of(ends, (int)(b - model->children));
+    if (first == second) {
+        return LS_OK;
+    }
+    if (!ls_module_list(a->module) || !ls_module_list(b->module)) {
+        return ls_error_status();
+    }
+    const ls_named_list *const lists[] = {&a->module->parameters, &a->module->buffers};
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        for (int i = 0; i < lists[k]->count; i++) {
+            const char *name = ls_module_name_of(b->module, lists[k]->items[i].tensor);
+            if (name != NULL) {
+                return ls_fail(
+                    LS_ERR_UNSUPPORTED,
+                    "%s: \"%s.%s\" in stage %d (rank %d) and \"%s.%s\" in stage %d (rank %d) are one tensor, "
+                    "which cannot lie on two ranks: choose a cut with both in one stage, or give each "
+                    "its own",
+                    call, a->name, lists[k]->items[i].name, first, first, b->name, name, second, second);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_stages(const ls_module *model, const int *ends) {
+    for (int i = 0; i < model->child_count; i++) {
+        for (int j = i + 1; j < model->child_count; j++) {
+            LS_TRY(check_shared(model, ends, &model->children[i], &model->children[j]));
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status check(const ls_module *model, const ls_comm *comm) {
@@ -185,6 +226,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
     ls_status status = check(model, comm);
     status = status == LS_OK && ends == NULL ? ls_fail_memory(call, sizeof *ends) : status;
     status = status == LS_OK ? find_ends(model, comm, options, ends) : status;
+    status = status == LS_OK ? check_stages(model, ends) : status;
     ls_module *module = status == LS_OK ? ls_module_new(&ls_pipeline_type) : NULL;
     if (module != NULL) {
         ls_pipeline_state *state = module->state;
@@ -195,7 +237,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
         state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));
         mark_parts(state->stage, comm);
     }
-    ls_module_free(model);
+    ls_module_consume(model);
     ls_free(ends);
     return ls_module_finish(module);
 }

@@ -100,7 +100,7 @@ static ls_tensor *add_part(ls_module *module, ls_comm *comm, const part *p) {
     if (own != whole || status != LS_OK) {
         ls_release(whole);
     }
-    ls_tensor *added = ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL);
+    ls_tensor *added = ls_out_of_scope(ls_module_add_parameter(module, p->name, status == LS_OK ? own : NULL));
     if (added != NULL && added->leaf != NULL && p->axis >= 0) {
         added->leaf->divisions[LS_DIVIDED_TENSOR] = (ls_division){.add = ls_add_over_ranks, .user = comm};
     }

@@ -166,7 +166,8 @@ ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor 
         snprintf(which, sizeof which, "argument %d", argument);
     }
     (void)(tensor->scope == NULL
-               ? ls_fail(LS_ERR_STATE, "%s: %s was released (ls_release) before", call, which)
+               ? ls_fail(LS_ERR_STATE, "%s: %s was released (ls_release) before, or went with what had taken it over",
+                         call, which)
                : ls_fail(LS_ERR_STATE,
                          "%s: %s is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope", call,
                          which));
@@ -223,7 +224,23 @@ void ls_release(ls_tensor *tensor) {
         unlink_tensor(tensor);
     }
     tensor->scope = &ls_nowhere;
-    ls_thread_state *thread = ls_thread();
+    ls_tensor_disown(tensor);
+}
+
+ls_tensor *ls_tensor_own(ls_tensor *tensor) {
+    if (tensor == NULL || ls_tensor_is_gone(tensor)) {
+        return NULL;
+    }
+    if (tensor->scope != NULL) {
+        tensor->references++;
+    } else {
+        tensor->scope = &ls_nowhere;
+    }
+    return tensor;
+}
+
+void ls_tensor_disown(ls_tensor *tensor) {
+    ls_thread_state *thread = tensor != NULL ? ls_thread() : NULL;
     if (thread != NULL) {
         drop_released(thread, tensor);
     } else {
@@ -234,7 +251,9 @@ void ls_release(ls_tensor *tensor) {
 ls_tensor *ls_tensor_take(ls_tensor *tensor) {
     if (tensor != NULL && holder(tensor) != NULL) {
         unlink_tensor(tensor);
-        tensor->scope = NULL;
+    }
+    if (tensor != NULL) {
+        tensor->scope = &ls_nowhere;
     }
     return tensor;
 }

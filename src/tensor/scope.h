@@ -53,8 +53,8 @@ struct ls_scope {
 };
 
 /*
- * What ls_tensor.scope says of a tensor whose reference the scope or the user has given up: only nodes hold it. A mark,
- * never read or written.
+ * What ls_tensor.scope says of a tensor of which neither a scope nor the user holds a reference: nodes, modules, data
+ * sets do, and who is lent it can neither release nor give it away. A mark, never read or written.
  */
 extern ls_scope ls_nowhere;
 

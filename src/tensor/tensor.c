@@ -15,7 +15,7 @@ static ls_tensor *record_new(ls_thread_state *thread, int ndim, ls_dtype dtype) 
     tensor->needs_grad = false;
     tensor->node = NULL;
     tensor->leaf = NULL;
-    tensor->scope = NULL;
+    tensor->scope = &ls_nowhere;
     return tensor;
 }
 

@@ -45,7 +45,7 @@ struct ls_tensor {
     ls_tape_link *node; /* what made it, weak: the tape owns nodes; NULL for leaves and where nothing is recorded */
     ls_leaf *leaf;      /* NULL for all but leaves that want a gradient */
     void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */
-    ls_scope *scope;                  /* that holds one reference; NULL when a user does */
+    ls_scope *scope; /* that holds one reference; NULL: the user does; &ls_nowhere: only who refers to it */
     ls_tensor *scope_older;
     ls_tensor *scope_newer;
     int64_t size[LS_MAX_DIMS];
@@ -111,9 +111,20 @@ static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
 void ls_tensor_drop(ls_tensor *tensor);
 
 /*
- * Moves the reference that a scope or the user holds to the caller: what a consuming constructor does with its
- * arguments. NULL gives NULL.
+ * A reference for a constructor that takes the tensor over: the user's, when he holds the tensor outside any scope, and
+ * else a new one. So a tensor may be taken over many times, and stays in its scope, too. NULL, and one that is gone,
+ * give NULL. ls_tensor_disown gives the reference back; if it is the last, who still has the pointer is told.
  */
+ls_tensor *ls_tensor_own(ls_tensor *tensor);
+void ls_tensor_disown(ls_tensor *tensor);
+
+/* Takes what a module holds out of the scope it was made in, so that it goes with the module alone. Returns it. */
+static inline ls_tensor *ls_out_of_scope(ls_tensor *tensor) {
+    ls_release(tensor);
+    return tensor;
+}
+
+/* Moves the reference that a scope or the user holds to the caller. NULL gives NULL. */
 ls_tensor *ls_tensor_take(ls_tensor *tensor);
 
 /* Hands a reference of the caller's to the innermost scope (to the user when none is open). NULL gives NULL. */

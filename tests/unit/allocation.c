@@ -225,12 +225,17 @@ static ls_status train_and_save(ls_comm *world, ls_module *model, ls_optimizer *
     return status;
 }
 
+/* With a layer that is used twice. */
+static ls_module *make_classifier(void) {
+    ls_module *shared = ls_nn_linear(5, 5);
+    return ls_sequential(ls_nn_linear((int64_t)SIDE * SIDE, 5), ls_nn_relu(), shared, ls_nn_dropout(0.2), shared,
+                         ls_nn_linear(5, CLASSES));
+}
+
 /* Everything that the example does, small. With ranks, a last barrier: whom another one left behind learns of it. */
 static ls_status whole_program(ls_comm *world) {
     ls_loader *loader = open_files(world);
-    ls_module *model = loader == NULL ? NULL
-                                      : ls_sequential(ls_nn_linear((int64_t)SIDE * SIDE, 5), ls_nn_relu(),
-                                                      ls_nn_dropout(0.2), ls_nn_linear(5, CLASSES));
+    ls_module *model = loader == NULL ? NULL : make_classifier();
     if (model != NULL && world != NULL) {
         model = ls_data_parallel(model, world, NULL);
     }

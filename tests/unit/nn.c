@@ -50,20 +50,6 @@ static void test_constructors_nest_over_errors(void **state) {
     assert_non_null(strstr(ls_error_message(), "\"a.b\""));
 }
 
-static void test_what_has_an_owner_is_refused(void **state) {
-    (void)state;
-    ls_module *layer = ls_nn_linear(2, 2);
-    assert_null(ls_sequential(layer, layer));
-    assert_non_null(strstr(ls_error_message(), "\"1\" is part of a module already"));
-    ls_module *model = ls_nn_linear(2, 2);
-    assert_null(ls_module_add_child(model, "itself", model));
-    assert_null(ls_module_finish(model));
-    model = ls_nn_relu();
-    ls_tensor *tensor = ls_module_add_parameter(model, "a", ls_ones(LS_SHAPE(1), LS_F32));
-    assert_null(ls_module_add_buffer(model, "b", tensor));
-    assert_null(ls_module_finish(model));
-}
-
 typedef struct scale_state {
     ls_tensor *factor;
 } scale_state;
@@ -296,7 +282,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_constructors_nest_over_errors),
-        cmocka_unit_test(test_what_has_an_owner_is_refused),
         cmocka_unit_test(test_a_module_of_ones_own),
         cmocka_unit_test(test_flat_buffers_keep_values_and_handles),
         cmocka_unit_test(test_flat_buffers_are_padded),
