@@ -6,12 +6,15 @@
 #include "tests/support/unit.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/random.h"
 #include "comm/backend/shm/shm.h"
+#include "comm/comm.h"
+#include "comm/store.h"
 #include "tests/support/files.h"
 #include "tests/support/strangers.h"
 
@@ -124,6 +127,95 @@ static void garbage_is_turned_away(void **state) {
     let_in(&forks);
 }
 
+/* ---- a death while strangers are at the door ---------------------------------------------------------------------
+ */
+
+typedef struct pestered {
+    char url[128];
+    int size;
+} pestered;
+
+static ls_store *join_store(const pestered *p, int rank) {
+    ls_card cards[3], card = {.machine = "machine", .host = "host"};
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = PATIENT});
+    snprintf(card.process, sizeof card.process, "%d", (int)getpid());
+    return store != NULL && ls_store_join(store, rank, p->size, &card, cards) == LS_OK ? store : NULL;
+}
+
+/* Rank 1 dies before it comes to the others; they are told so, not that it does not come. */
+static const char *survives(int rank, const void *what) {
+    const pestered *p = what;
+    ls_store *store = join_store(p, rank);
+    LS_MUST(store != NULL);
+    if (rank == 1) {
+        LS_MUST(ls_store_wait(store, "pestered", 0) == LS_OK);
+        raise(SIGKILL);
+    }
+    const ls_join join = {.rank = rank,
+                          .size = p->size,
+                          .local_rank = rank,
+                          .local_size = p->size,
+                          .store = store,
+                          .prefix = "test/",
+                          .timeout = 20};
+    LS_MUST(ls_comm_open(ls_backend_find("shm"), &join) == NULL);
+    LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
+    ls_store_close(store);
+    return NULL;
+}
+
+/* Connects without a pause, until nobody listens any more. */
+static const char *pesters(int number, const void *what) {
+    const pestered *p = what;
+    ls_shm_ticket ticket;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t size = 0;
+    (void)number;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = PATIENT});
+    LS_MUST(store != NULL && ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size) == LS_OK);
+    memcpy(address.sun_path + 1, ticket.name, strlen(ticket.name));
+    const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(ticket.name));
+    for (int i = 0;; i++) {
+        const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        const bool listens = connect(connection, (struct sockaddr *)&address, used) == 0;
+        if (connection >= 0) {
+            close(connection);
+        }
+        if (!listens && i > 0) {
+            break;
+        }
+        if (i == 100) {
+            LS_MUST(ls_store_set(store, "pestered", "", 0) == LS_OK);
+        }
+    }
+    ls_store_close(store);
+    return NULL;
+}
+
+static void a_death_is_seen_whoever_connects(void **state) {
+    (void)state;
+    for (int size = 2; size <= 3; size++) {
+        pestered p = {.size = size};
+        pid_t ranks[3], others[2];
+        char name[16];
+        snprintf(name, sizeof name, "pestered%d", size);
+        snprintf(p.url, sizeof p.url, "file://%s", test_path(name));
+        for (int rank = 0; rank < size; rank++) {
+            ranks[rank] = process_start(survives, rank, &p);
+        }
+        for (int i = 0; i < 2; i++) {
+            others[i] = process_start(pesters, i, &p);
+        }
+        for (int rank = 0; rank < size; rank++) {
+            assert_int_equal(process_wait(ranks[rank]), rank == 1 ? -SIGKILL : 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            (void)process_wait(others[i]); /* the store may go before it has opened it */
+        }
+    }
+}
+
 /* ---- damaged announcements -----------------------------------------------------------------------------------------
  */
 
@@ -201,11 +293,9 @@ static void a_wrong_key(void **state) {
 int main(void) {
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strangers_get_nothing),
-        cmocka_unit_test(silent_strangers_keep_nobody_out),
-        cmocka_unit_test(garbage_is_turned_away),
-        cmocka_unit_test(damaged_announcements),
-        cmocka_unit_test(a_wrong_key),
+        cmocka_unit_test(strangers_get_nothing),  cmocka_unit_test(silent_strangers_keep_nobody_out),
+        cmocka_unit_test(garbage_is_turned_away), cmocka_unit_test(a_death_is_seen_whoever_connects),
+        cmocka_unit_test(damaged_announcements),  cmocka_unit_test(a_wrong_key),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

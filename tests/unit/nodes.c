@@ -8,8 +8,10 @@
 #include "cli/node_message.c" /* the command is no library */
 #include "cli/nodes.c"
 
+#include <pthread.h>
 #include <sys/resource.h>
 
+#include "tests/support/fuzz.h"
 #include "tests/support/strangers.h"
 
 #define KEY "the secret of this job"
@@ -178,6 +180,135 @@ static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
     close(listener);
 }
 
+/* ---- damaged messages ----------------------------------------------------------------------------------------------
+ */
+
+enum { FUZZED_NODES = 4, TO_NODE_0 = 300, FROM_NODE_0 = 60 };
+
+static const ls_node_message said[] = {
+    {.word = LS_NODE_JOIN, .numbers = {1, FUZZED_NODES, 1}, .text = "here"},
+    {.word = LS_NODE_NEWS, .text = "waiting for node 3 of 4"},
+    {.word = LS_NODE_START, .numbers = {0, 1, 2}, .text = "00112233445566778899aabbccddeeff"},
+    {.word = LS_NODE_FAILED, .numbers = {9, 4711, 256, 1}, .text = "host"},
+    {.word = LS_NODE_REFUSED, .text = "node 1 is taken"},
+    {.word = LS_NODE_OVER, .numbers = {1}},
+};
+
+/* Comes to node 0 with the key; what it sends is damaged from the hello on in some rounds, after it in the others. */
+static void damage_to_node_0(uint64_t number, void *argument) {
+    const int *port = argument;
+    uint8_t bytes[LS_NODE_FRAME];
+    ls_hello theirs, own = {.keyed = true};
+    ls_key key;
+    const int connection = knock(*port, 20);
+    hear(connection, bytes, LS_SERVER_HELLO_SIZE);
+    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
+    assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
+    ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
+    ls_hello_encode(&own, true, bytes);
+    size_t size = number % 4 == 0 ? fuzz_mutate(bytes, LS_CLIENT_HELLO_SIZE, sizeof bytes) : LS_CLIENT_HELLO_SIZE;
+    ls_status status = ls_socket_send(connection, bytes, size, ls_deadline_after(20));
+    for (int i = 0; i < 3 && status == LS_OK; i++) {
+        const ls_node_message *message = &said[i > 0 ? fuzz_below(sizeof said / sizeof *said) : 0];
+        size = fuzz_mutate(bytes, ls_node_message_write(message, bytes), sizeof bytes);
+        status = ls_socket_send(connection, bytes, size, ls_deadline_after(20));
+    }
+    shutdown(connection, SHUT_WR);
+    struct pollfd item = {.fd = connection, .events = POLLIN};
+    while (poll(&item, 1, 40000) == 1 && recv(connection, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+    if (item.revents == 0) {
+        fail_msg("node 0 neither answers nor closes");
+    }
+    close(connection);
+}
+
+static const char *gathers_four(int number, const void *what) {
+    ls_nodes *nodes = NULL;
+    (void)number;
+    ls_nodes_options options = options_of(what, 0);
+    options.nodes = FUZZED_NODES;
+    LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
+    ls_nodes_close(nodes);
+    return NULL;
+}
+
+static const char *comes_as_one_of_four(int number, const void *what) {
+    ls_nodes *nodes = NULL;
+    ls_nodes_options options = options_of(what, number);
+    options.nodes = FUZZED_NODES;
+    LS_MUST(ls_nodes_open(&options, &nodes) == LS_OK);
+    while (poll(&(struct pollfd){.fd = nodes->others[0].link->fd, .events = POLLRDHUP}, 1, -1) <= 0) {
+    } /* until node 0 has them all */
+    ls_nodes_close(nodes);
+    return NULL;
+}
+
+/* Whatever launchers say to it, node 0 goes on, and those that say the right thing still come in. */
+static void damaged_messages_to_node_0(void **state) {
+    (void)state;
+    plan p = {.timeout = 3600};
+    pid_t others[FUZZED_NODES];
+    int port = stranger_free_port();
+    snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
+    const pid_t zero = process_start(gathers_four, 0, &p);
+    fuzz_run("messages to node 0", TO_NODE_0, damage_to_node_0, &port);
+    for (int i = 1; i < FUZZED_NODES; i++) {
+        others[i] = process_start(comes_as_one_of_four, i, &p);
+    }
+    assert_int_equal(process_wait(zero), 0);
+    for (int i = 1; i < FUZZED_NODES; i++) {
+        assert_int_equal(process_wait(others[i]), 0);
+    }
+}
+
+/* A node 0 that greets rightly and then says anything. */
+static void *say_anything(void *argument) {
+    const int *listener = argument;
+    uint8_t bytes[LS_NODE_FRAME];
+    ls_key key;
+    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
+    const int guest = greet_one(*listener, &key, false);
+    for (int i = 0; i < 3; i++) {
+        const size_t whole = ls_node_message_write(&said[fuzz_below(sizeof said / sizeof *said)], bytes);
+        const size_t size = fuzz_mutate(bytes, whole, sizeof bytes);
+        if (ls_socket_send(guest, bytes, size, ls_deadline_after(20)) != LS_OK) {
+            break;
+        }
+    }
+    close(guest);
+    return NULL;
+}
+
+static void damage_from_node_0(uint64_t number, void *argument) {
+    (void)number;
+    (void)argument;
+    plan p = {.timeout = 1};
+    const ls_address any = {.host = "127.0.0.1"};
+    int listener;
+    pthread_t thread;
+    ls_nodes *nodes = NULL;
+    ls_start started;
+    assert_int_equal(ls_socket_listen(&any, true, &listener), LS_OK);
+    snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", ls_socket_port(listener));
+    assert_int_equal(pthread_create(&thread, NULL, say_anything, &listener), 0);
+    const ls_nodes_options options = options_of(&p, 1);
+    const ls_status opened = ls_nodes_open(&options, &nodes);
+    if (opened == LS_OK) {
+        const ls_status status = ls_nodes_start(nodes, 0, &started);
+        assert_true(status == LS_OK || strlen(ls_error_message()) > 10);
+    }
+    pthread_join(thread, NULL);
+    ls_nodes_close(nodes);
+    close(listener);
+    assert_int_equal(opened, LS_OK);
+}
+
+static void damaged_messages_from_node_0(void **state) {
+    (void)state;
+    fuzz_run("messages from node 0", FROM_NODE_0, damage_from_node_0, NULL);
+}
+
 int main(void) {
     struct rlimit files; /* a crowd takes more than a process has by itself */
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max < 2 * CROWD) {
@@ -190,6 +321,8 @@ int main(void) {
         cmocka_unit_test(a_crowd_pushes_out_nobody_who_greets),
         cmocka_unit_test(a_crowd_keeps_nobody_out),
         cmocka_unit_test(a_node_0_that_hangs_up_and_one_that_is_silent),
+        cmocka_unit_test(damaged_messages_to_node_0),
+        cmocka_unit_test(damaged_messages_from_node_0),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
