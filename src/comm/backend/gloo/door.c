@@ -19,7 +19,7 @@
 #define AGAIN_NS      10000000
 #define ANSWER_WITHIN 30.0 /* seconds, for who says nothing */
 
-enum { STRANGERS = 64, BACKLOG = 1024 };
+enum { STRANGERS = 64, BACKLOG = 1024, TOLD = 10 };
 
 /* ---- listening -----------------------------------------------------------------------------------------------------
  */
@@ -238,7 +238,8 @@ typedef struct hall {
     caller *callers; /* the one that came first is the first */
     int count;
     int room;
-    int missing; /* ranks */
+    int missing;      /* ranks */
+    long turned_away; /* who said something wrong, of whom the log tells the first few */
     struct pollfd *polls;
 } hall;
 
@@ -254,7 +255,7 @@ static void turn_away(hall *h, int index, const char *why) {
     if (why != NULL && getpeername(h->callers[index].socket, (struct sockaddr *)&address, &length) == 0) {
         (void)getnameinfo((struct sockaddr *)&address, length, host, sizeof host, NULL, 0, NI_NUMERICHOST);
     }
-    if (why != NULL) {
+    if (why != NULL && h->turned_away++ < TOLD) {
         ls_log_write(LS_LOG_WARNING, "turned away a process at %s: %s", host, why);
     }
     close(h->callers[index].socket);
@@ -401,6 +402,9 @@ static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) 
                            : blame(party, party->join->rank, ls_fail_memory("ls_comm_open", bytes));
     for (int i = 0; i < h.count; i++) {
         close(h.callers[i].socket);
+    }
+    if (h.turned_away > TOLD) {
+        ls_log_write(LS_LOG_WARNING, "turned away %ld more while the ranks connected", h.turned_away - TOLD);
     }
     ls_free(h.callers);
     ls_free(h.polls);
