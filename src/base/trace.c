@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 
-enum { FIRST_ROOM = 1024, MOST = 1 << 20 };
+enum { FIRST_ROOM = 1024 };
 
 _Thread_local ls_trace *ls_trace_present;
 
@@ -29,7 +29,7 @@ void ls_trace_free(ls_trace *trace) {
 
 /* Room for one span more; NULL when there is none. */
 static ls_trace_span_record *make_room(ls_trace *trace) {
-    if (trace->count == trace->capacity && trace->count < MOST) {
+    if (trace->count == trace->capacity && trace->count < LS_TRACE_SPANS) {
         const size_t capacity = trace->capacity != 0 ? 2 * trace->capacity : FIRST_ROOM;
         void *grown =
             ls_reallocate(trace->spans, trace->capacity * sizeof *trace->spans, capacity * sizeof *trace->spans);

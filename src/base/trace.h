@@ -12,6 +12,7 @@
 #include <lockstep/base.h>
 
 #define LS_TRACE_NAME_CAPACITY 48
+#define LS_TRACE_SPANS         (1 << 20) /* at most, of a thread */
 
 /* What kind of span: its "cat" in the file. */
 typedef enum ls_trace_kind {

@@ -104,17 +104,14 @@ static json_t *microseconds(uint64_t ns) {
     return json_real((double)ns / 1e3);
 }
 
-/* A name as JSON takes it: where it is not UTF-8 (it may have been cut), its ASCII. */
+/* A name as JSON takes it: where it is not UTF-8 (it may have been cut), its ASCII. Another rank's need not end. */
 static json_t *text_of(const char *name) {
-    json_t *text = json_string(name);
+    const size_t length = strnlen(name, LS_TRACE_NAME_CAPACITY);
+    json_t *text = json_stringn(name, length);
     if (text == NULL) {
         char ascii[LS_TRACE_NAME_CAPACITY];
-        size_t length = 0;
-        for (; name[length] != '\0'; length++) {
-            ascii[length] = name[length];
-            if ((unsigned char)name[length] > 127) {
-                ascii[length] = '?';
-            }
+        for (size_t i = 0; i < length; i++) {
+            ascii[i] = (unsigned char)name[i] > 127 ? '?' : name[i];
         }
         text = json_stringn(ascii, length);
     }
@@ -181,6 +178,19 @@ static ls_status gather(ls_comm *comm, const ls_trace *trace, const introduction
     return status;
 }
 
+/* What others say is believed as far as it is a number of spans and a text that ends. */
+static ls_status check(introduction *ranks, int size) {
+    for (int rank = 0; rank < size; rank++) {
+        ranks[rank].boot[sizeof ranks[rank].boot - 1] = '\0';
+        ranks[rank].host[sizeof ranks[rank].host - 1] = '\0';
+        if (ranks[rank].count > LS_TRACE_SPANS) {
+            return ls_fail(LS_ERR_FORMAT, "%s: rank %d says that it has %llu spans; %d can be", call, rank,
+                           (unsigned long long)ranks[rank].count, LS_TRACE_SPANS);
+        }
+    }
+    return LS_OK;
+}
+
 /* All learn how rank 0 fared. */
 static ls_status tell(ls_comm *comm, ls_status status) {
     int32_t outcome = (int32_t)status;
@@ -198,7 +208,10 @@ static ls_status merge(ls_comm *comm, const ls_trace *trace, introduction *ranks
     own.now = ls_clock_ns();
     LS_TRY(ls_comm_allgather(comm, &own, ranks, sizeof own, LS_U8, NULL));
     ls_trace_span_record *spans = NULL;
-    ls_status status = gather(comm, trace, ranks, &spans);
+    ls_status status = check(ranks, ls_comm_size(comm));
+    if (status == LS_OK) {
+        status = gather(comm, trace, ranks, &spans);
+    }
     if (status == LS_OK && ls_comm_rank(comm) == 0) {
         status = write_file(path, &(merged){.ranks = ranks, .size = ls_comm_size(comm), .spans = spans});
     }

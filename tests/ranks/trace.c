@@ -79,6 +79,28 @@ static ls_status check_file(const char *path, int size) {
     return status;
 }
 
+/* A rank that says that it has more spans than there can be, with texts that have no end. */
+static ls_status check_what_others_say(ls_comm *world) {
+    const int size = ls_comm_size(world), liar = size - 1;
+    char said[136], all[5 * sizeof said];
+    if (size == 1) {
+        return LS_OK;
+    }
+    if (ls_comm_rank(world) != liar) {
+        LS_TRY(ls_trace_start());
+        LS_CHECK(ls_trace_stop(world, "/nowhere/trace.json") == LS_ERR_FORMAT);
+        LS_CHECK(strstr(ls_error_message(), "says that it has") != NULL);
+        return LS_OK;
+    }
+    int32_t outcome = 0;
+    memset(said, 0xff, sizeof said);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(ls_comm_allgather(world, said, all, sizeof said, LS_U8, NULL));
+    LS_TRY(ls_comm_broadcast(world, &outcome, 1, LS_I32, 0, NULL));
+    LS_CHECK(outcome == LS_ERR_FORMAT);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     const bool first = ls_comm_rank(world) == 0;
     LS_CHECK(ls_trace_stop(world, first ? test_path("none.json") : NULL) == LS_ERR_STATE);
@@ -90,6 +112,7 @@ ls_status rank_test(ls_comm *world) {
     if (first) {
         LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
     }
+    LS_TRY(check_what_others_say(world));
     LS_TRY(ls_trace_start());
     LS_CHECK(ls_trace_stop(world, "/nowhere/trace.json") == LS_ERR_IO); /* on every rank */
     LS_TRY(ls_trace_start());                                           /* nobody stops it: it goes with the thread */
