@@ -193,7 +193,7 @@ static void round_idx(uint64_t number, void *argument) {
 static void test_idx(void **state) {
     (void)state;
     tally counts = {0};
-    fuzz_run("idx", 6000, round_idx, &counts);
+    fuzz_run("idx", 3000, round_idx, &counts);
     assert_both(&counts);
 }
 
@@ -234,7 +234,7 @@ static void round_csv(uint64_t number, void *argument) {
 static void test_csv(void **state) {
     (void)state;
     tally counts = {0};
-    fuzz_run("csv", 4000, round_csv, &counts);
+    fuzz_run("csv", 1000, round_csv, &counts);
     assert_both(&counts);
 }
 
