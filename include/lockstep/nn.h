@@ -28,6 +28,8 @@ typedef struct ls_module_type {
     size_t state_size;                                        /**< bytes of ls_module_state, cleared when made */
     ls_tensor *(*forward)(ls_module *self, ls_tensor *input); /**< lends `input`; the result belongs to the scope */
     void (*finish)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
+    bool whole_batch; /**< in training mode its forward calls ls_batch_norm or ls_dropout itself: in ls_data_parallel
+                           ranks without samples then take part */
 } ls_module_type;
 
 /* ---- modules of your own --------------------------------------------------------------------------------------- */

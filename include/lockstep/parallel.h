@@ -120,7 +120,7 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. Parameters without a gradient on some rank count there as zero; those
- * without one anywhere keep none.
+ * without one anywhere keep none. Batch normalisation and dropout stay those of each rank's samples; a warning says so.
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 
@@ -133,14 +133,17 @@ typedef struct ls_data_parallel_options {
  * A module that does what `model` does (which it takes over), trained by all ranks of `comm` (lent; it must outlive the
  * module) together: parameters and buffers start as rank 0's, and every backward pass ends with the gradient that one
  * process with the whole batch would have. The first axis of input and output counts the samples, of which the ranks
- * may have different numbers. A mean over samples is by what the loss divides by (elements, the weights of targets, those
- * that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once. Where a
- * loss is not one mean the ranks exchange a few numbers before the pass. What one process would not compute from its
- * samples one by one and add up (ls_sqrt or ls_max of it, ls_softmax over the first axis) fails with
- * LS_ERR_UNSUPPORTED, unless the ranks first exchange it (ls_allreduce, ls_allgather), which is then theirs to get right.
- * Gradients of other leaves are such that those of the ranks have to be averaged.
- * Parameters that no sample used on some or all ranks are fine. Buffers become the mean over samples, so that all ranks
- * keep the same model. `options` may be NULL. A collective call.
+ * may have different numbers. A mean over samples is by what the loss divides by (elements, the weights of targets,
+ * those that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once.
+ * Where a loss is not one mean the ranks exchange a few numbers before the pass. What one process would not compute
+ * from its samples one by one and add up (ls_sqrt or ls_max of it, ls_softmax over the first axis) fails with
+ * LS_ERR_UNSUPPORTED, unless the ranks first exchange it (ls_allreduce, ls_allgather), which is then theirs to get
+ * right. Gradients of other leaves are such that those of the ranks have to be averaged. While the model trains, batch
+ * normalisation is over the samples of all ranks, and dropout draws for each sample the numbers of its place in the
+ * whole batch (that of rank 0 comes first), if the ranks are seeded alike: for a model with either (or with a module
+ * that says whole_batch) every forward pass in training mode is a collective call. Other random numbers are each rank's
+ * own. Parameters that no sample used on some or all ranks are fine. Buffers become the mean over samples, so that all
+ * ranks keep the same model. `options` may be NULL. A collective call.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
@@ -153,7 +156,8 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
 
 /**
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
- * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs.
+ * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
+ * batch normalisation or dropout it runs on no samples: a tensor like the others' input, whose first axis is 0.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

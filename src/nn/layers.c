@@ -123,7 +123,8 @@ static ls_tensor *dropout_forward(ls_module *self, ls_tensor *input) {
 }
 
 ls_module *ls_nn_dropout(double p) {
-    static const ls_module_type type = FUNCTION_TYPE("Dropout", dropout_forward);
+    static const ls_module_type type = {
+        .name = "Dropout", .state_size = sizeof(function_state), .forward = dropout_forward, .whole_batch = true};
     if (!(p >= 0 && p <= 1)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_dropout: probability %g is not between 0 and 1", p);
     }
@@ -228,7 +229,7 @@ static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
 
 ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options) {
     static const ls_module_type type = {
-        .name = "BatchNorm1d", .state_size = sizeof(norm_state), .forward = batch_norm_forward};
+        .name = "BatchNorm1d", .state_size = sizeof(norm_state), .forward = batch_norm_forward, .whole_batch = true};
     static const ls_layer_options defaults;
     if (channels <= 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_batch_norm_1d: %lld channels: the number must be positive",

@@ -305,6 +305,14 @@ void ls_module_train(ls_module *module, bool training) {
     }
 }
 
+const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever) {
+    const ls_module *found = module->type->whole_batch && (ever || module->training) ? module : NULL;
+    for (int i = 0; i < module->child_count && found == NULL; i++) {
+        found = ls_module_of_whole_batch(module->children[i].module, ever);
+    }
+    return found;
+}
+
 /* ---- lists of everything below a module ------------------------------------------------------------------------- */
 
 static char *join_names(const char *prefix, const char *name) {

@@ -45,6 +45,7 @@ struct ls_module {
     void *state;
     ls_owners owners;
     bool training;
+    bool told;   /* what ls_sync_gradients has to say of it was said */
     bool failed; /* something added to it was NULL or could not be stored */
     ls_named_list own_parameters;
     ls_named_list own_buffers;
@@ -72,6 +73,9 @@ const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor);
 
 /* Gathers the lists if need be. False with an error when there is no memory. */
 bool ls_module_list(ls_module *module);
+
+/* A module in it, or itself, that works on the whole batch (ls_module_type): in training mode, or ever. NULL: none. */
+const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever);
 
 /* The most dtypes that parameters can have: the floating ones. */
 #define LS_FLAT_LIMIT 4

@@ -20,6 +20,7 @@
  */
 #include <math.h>
 
+#include "autograd/tape.h"
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
@@ -322,7 +323,16 @@ static ls_status pass_ends(void *user) {
 
 const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees, .begin = pass_begins, .end = pass_ends};
 
-ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state) {
+/* What the model communicated on the way forwards without samples, it communicates on the way back. */
+static ls_status walk_empty(ls_tensor *output) {
+    if (output == NULL || !ls_tape_communicates()) {
+        return LS_OK;
+    }
+    ls_tensor *zeros = ls_zeros(ls_shape_of(output), ls_dtype_of(output));
+    return zeros != NULL ? ls_backward_with(output, &(ls_backward_options){.gradient = zeros}) : ls_error_status();
+}
+
+ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output) {
     state->samples = 0;
     if (!agrees_anyway(state)) {
         tail mean;
@@ -333,5 +343,6 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state) {
         state->agrees = true;
     }
     LS_TRY(agree(state, NULL));
+    LS_TRY(walk_empty(output));
     return average_agreed(state, 0);
 }

@@ -10,15 +10,99 @@
 
 typedef ls_data_parallel_state data_parallel_state;
 
+/* ---- the whole batch --------------------------------------------------------------------------------------------- */
+
+/* The ranks tell each other how many samples they have, and of which kind. */
+static ls_status exchange_shares(data_parallel_state *state) {
+    const size_t ranks = (size_t)ls_comm_size(state->comm);
+    if (state->shares == NULL) {
+        state->shares = ls_allocate_zeroed(ranks, sizeof *state->shares);
+        if (state->shares == NULL) {
+            return ls_fail_memory("ls_data_parallel", ranks * sizeof *state->shares);
+        }
+    }
+    ls_share own = {.samples = state->part.samples};
+    if (state->input != NULL) {
+        own.dtype = state->input->dtype;
+        own.ndim = state->input->ndim;
+        memcpy(own.size, state->input->size, (size_t)own.ndim * sizeof *own.size);
+    }
+    return ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL);
+}
+
+/* Finds this rank's samples in the batch: the ranks have them one after the other. */
+static ls_status locate(ls_batch_part *part) {
+    data_parallel_state *state = (data_parallel_state *)(void *)part;
+    if (state->located) {
+        return LS_OK;
+    }
+    LS_TRY(exchange_shares(state));
+    part->first = 0;
+    for (int i = 0; i < ls_comm_rank(state->comm); i++) {
+        part->first += state->shares[i].samples;
+    }
+    state->located = true;
+    return LS_OK;
+}
+
+static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t count) {
+    const data_parallel_state *state = (const data_parallel_state *)(const void *)part;
+    return ls_comm_allreduce(state->comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
+}
+
+/* Begins a forward pass with this rank's part of the batch, NULL without samples. */
+static ls_status begin_forward(data_parallel_state *state, const ls_tensor *input) {
+    state->samples = input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
+    state->part.samples = state->samples;
+    state->input = input;
+    state->located = false;
+    return state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL ? locate(&state->part) : LS_OK;
+}
+
+static ls_tensor *run_model(data_parallel_state *state, ls_tensor *input) {
+    ls_thread_state *thread = ls_thread();
+    ls_batch_part *before = thread->batch;
+    thread->batch = &state->part;
+    ls_tensor *output = state->model->type->forward(state->model, input);
+    thread->batch = before;
+    return output;
+}
+
 static ls_tensor *data_parallel_forward(ls_module *self, ls_tensor *input) {
     data_parallel_state *state = self->state;
-    ls_tensor *output = state->model->type->forward(state->model, input);
-    if (output == NULL || !output->needs_grad || ls_comm_size(state->comm) == 1) {
+    if (ls_comm_size(state->comm) == 1) {
+        return state->model->type->forward(state->model, input);
+    }
+    ls_tensor *output = begin_forward(state, input) == LS_OK ? run_model(state, input) : ls_scope_failed();
+    if (output == NULL || !output->needs_grad) {
         return output;
     }
-    state->samples = input->ndim > 0 ? input->size[0] : 1;
     ls_samples_begin(output);
     return ls_watch_pass(&ls_data_parallel_watch, state) == LS_OK ? output : NULL;
+}
+
+/* A batch like that of the others, without samples; NULL when no rank has any. */
+static const ls_share *find_share(const data_parallel_state *state) {
+    for (int i = 0; i < ls_comm_size(state->comm); i++) {
+        if (state->shares[i].samples > 0) {
+            return &state->shares[i];
+        }
+    }
+    return NULL;
+}
+
+/* The model runs on no samples, for what it does with the others and for its random numbers to stay in step. */
+static ls_status run_without_samples(data_parallel_state *state) {
+    LS_TRY(begin_forward(state, NULL));
+    const ls_share *share = state->located ? find_share(state) : NULL;
+    if (share == NULL) {
+        return ls_data_parallel_pass_without_samples(state, NULL);
+    }
+    int64_t size[LS_MAX_DIMS] = {0};
+    memcpy(size + 1, share->size + 1, (size_t)(share->ndim > 0 ? share->ndim - 1 : 0) * sizeof *size);
+    ls_tensor *input = ls_tensor_new("ls_data_parallel_skip", (int)share->ndim, size, (ls_dtype)share->dtype);
+    ls_tensor *output = input != NULL ? run_model(state, input) : NULL;
+    return output != NULL ? ls_data_parallel_pass_without_samples(state, output) : ls_error_status();
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -78,6 +162,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
 
 static void finish(ls_module *self) {
     const data_parallel_state *state = self->state;
+    ls_free(state->shares);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         if (state->shared[i] != NULL) {
             ls_storage_drop(state->shared[i]);
@@ -99,7 +184,9 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     }
     data_parallel_state *state = module->state;
     state->comm = comm;
+    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch};
     state->model = ls_module_add_child(module, "", model);
+    state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |= state->model == NULL || prepare(state, options) != LS_OK;
     return ls_module_finish(module);
 }
@@ -126,7 +213,13 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     if (state == NULL) {
         return ls_error_status();
     }
-    return ls_comm_size(state->comm) > 1 ? ls_data_parallel_pass_without_samples(state) : LS_OK;
+    if (ls_comm_size(state->comm) == 1) {
+        return LS_OK;
+    }
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = run_without_samples(state);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
 }
 
 ls_comm *ls_data_parallel_comm(const ls_module *module) {

@@ -2,18 +2,32 @@
 #ifndef LS_PARALLEL_DATA_PARALLEL_H
 #define LS_PARALLEL_DATA_PARALLEL_H
 
+#include "autograd/batch.h"
 #include "autograd/samples.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
 
+/* What a rank tells the others of its input. */
+typedef struct ls_share {
+    int64_t samples;
+    int64_t dtype;
+    int64_t ndim;
+    int64_t size[LS_MAX_DIMS];
+} ls_share;
+
 typedef struct ls_data_parallel_state {
+    ls_batch_part part; /* first: operations are lent it, and give it back */
     ls_module *model;
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT];
     int flat_count;
     ls_storage *shared[LS_FLAT_LIMIT]; /* where the gradients lie: this module's own references */
     int parameter_count;
-    int64_t samples; /* of the last forward pass */
+    bool whole_batch;       /* something in the model works on the whole batch, when it trains */
+    bool located;           /* the shares of the present forward pass are exchanged */
+    const ls_tensor *input; /* of that pass; lent; NULL on a rank without samples */
+    ls_share *shares;       /* of all ranks; NULL until they are first exchanged */
+    int64_t samples;        /* of the last forward pass */
     bool no_sync;
     bool gathering;     /* since the last averaging there were passes under no_sync */
     bool agrees;        /* ranks agree on weights before every pass: one was irregular */
@@ -29,7 +43,10 @@ int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
 /* What the module does in a pass; the user is the state. */
 extern const ls_pass_watch ls_data_parallel_watch;
 
-/* Takes part in a pass without samples. */
-ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state);
+/*
+ * Takes part in a pass without samples. `output` is what the model made of none, for what it communicated to be walked;
+ * or NULL.
+ */
+ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, ls_tensor *output);
 
 #endif

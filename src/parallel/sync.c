@@ -75,8 +75,22 @@ static ls_status agree_on_gradients(ls_module *model, ls_comm *comm) {
     return status;
 }
 
+/* Says once what averaged gradients do not make up for. */
+static void tell_of_parts(ls_module *model, const ls_comm *comm) {
+    const ls_module *of_whole_batch = model->told ? NULL : ls_module_of_whole_batch(model, false);
+    model->told = true;
+    if (of_whole_batch != NULL && ls_comm_size(comm) > 1 && ls_comm_rank(comm) == 0) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "ls_sync_gradients: %s in the model works on each rank's samples alone (its statistics, its random "
+            "numbers); in ls_data_parallel it works on the whole batch",
+            of_whole_batch->type->name);
+    }
+}
+
 ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     LS_TRY(check("ls_sync_gradients", model, comm));
+    tell_of_parts(model, comm);
     ls_flat flats[LS_FLAT_LIMIT];
     const int used = ls_module_flatten(model, flats);
     if (used < 0) {

@@ -151,7 +151,8 @@ typedef struct ls_kernels {
     ls_status (*random_integer)(ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high);
     /* y = x / (1 - p) with probability 1 - p, else 0; the same state gives the same choice again (the gradient is the
      * same call on g) */
-    ls_status (*dropout)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, double p);
+    ls_status (*dropout)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first,
+                         double p); /* element i by number first + i */
 
     /* reductions; sum, prod, min and max of any; sums of f32 are pairwise or in lanes, never one long chain */
     ls_reduce_kernel sum, prod, min, max;
@@ -198,6 +199,13 @@ typedef struct ls_kernels {
     ls_status (*batch_norm_backward)(ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias,
                                      const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,
                                      const ls_tensor *rstd, const ls_tensor *weight, bool training);
+    /* The same in parts, for a batch that is more than x. sums [channels] of f64 over the batch: of x; with a mean of
+     * (x - mean) g, or of (x - mean)^2 where g is NULL. And dx in training with the means of g and of (x - mean) g. */
+    ls_status (*batch_norm_sums)(ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x,
+                                 const ls_tensor *mean);
+    ls_status (*batch_norm_dx)(ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x,
+                               const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight,
+                               const ls_tensor *of_g, const ls_tensor *of_product);
 
     /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and
      * scatter_add's index may be smaller than x (or y) along the other axes. */

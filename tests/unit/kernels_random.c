@@ -125,8 +125,8 @@ static void check_dropout(ls_dtype dtype, int64_t count, double p) {
     array longer = vector(dtype, count + 300);
     assert_int_equal(ls_cpu_fill(NULL, &x.tensor, 3), LS_OK);
     assert_int_equal(ls_cpu_fill(NULL, &longer.tensor, 3), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &y.tensor, &x.tensor, state_of_tests, p), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &longer.tensor, &longer.tensor, state_of_tests, p), LS_OK);
+    assert_int_equal(ls_cpu_dropout(NULL, &y.tensor, &x.tensor, state_of_tests, 0, p), LS_OK);
+    assert_int_equal(ls_cpu_dropout(NULL, &longer.tensor, &longer.tensor, state_of_tests, 0, p), LS_OK);
     int64_t kept = 0;
     for (int64_t i = 0; i < count; i++) {
         const bool lives = at(&y, i) != 0;
@@ -149,7 +149,7 @@ static void test_dropout(void **state) {
         check_dropout(LS_F32, 1, probabilities[i]);
     }
     array x = vector(LS_I32, 3);
-    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0.5), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_ERR_UNSUPPORTED);
     array_free(&x);
 }
 
@@ -158,7 +158,7 @@ static void test_dropout_of_nan(void **state) {
     (void)state;
     array x = vector(LS_F32, 1000);
     assert_int_equal(ls_cpu_fill(NULL, &x.tensor, NAN), LS_OK);
-    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0.5), LS_OK);
+    assert_int_equal(ls_cpu_dropout(NULL, &x.tensor, &x.tensor, state_of_tests, 0, 0.5), LS_OK);
     int zeros = 0;
     for (int64_t i = 0; i < 1000; i++) {
         zeros += at(&x, i) == 0;

@@ -1,3 +1,4 @@
+#include "autograd/batch.h"
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
@@ -137,7 +138,8 @@ ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *b
 
 /* ---- batch_norm -------------------------------------------------------------------------------------------------- */
 
-enum { TRAINING }; /* integer[] of its parameters */
+enum { TRAINING, PART };   /* integer[] of its parameters; PART: the ls_batch_part, where ranks share the batch */
+enum { VALUES_A_CHANNEL }; /* number[], of all ranks */
 
 /* x [n, channels, ...] as the kernels take it: [n, channels, inner]. */
 static ls_tensor look_by_channels(const ls_tensor *x) {
@@ -188,11 +190,124 @@ static const ls_op batch_norm_op = {
 
 const ls_op *const ls_norm_ops[] = {&layer_norm_op, &batch_norm_op, NULL};
 
+/* ---- batch_norm of a batch that ranks share ---------------------------------------------------------------------- */
+
+static ls_status convert(ls_tensor *y, const ls_tensor *x) {
+    const ls_kernels *kernels = ls_kernels_of(y);
+    return (y->dtype == x->dtype ? kernels->copy : kernels->cast)(ls_stream_of(y), y, x);
+}
+
+static ls_batch_part *part_of(const ls_node *node) {
+    return (ls_batch_part *)(intptr_t)node->parameters.integer[PART]; // NOLINT(performance-no-int-to-ptr)
+}
+
+/* d += sums, in the dtype of d, times `factor`, which may be NULL. */
+static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *factor) {
+    const ls_kernels *kernels = ls_kernels_of(d);
+    ls_stream *stream = ls_stream_of(d);
+    ls_tensor *own = ls_tensor_new_owned(batch_norm_op.name, 1, d->size, (ls_dtype)d->dtype);
+    LS_TRY(ls_made(own));
+    ls_status status = convert(own, sums);
+    if (status == LS_OK && factor != NULL) {
+        status = kernels->mul(stream, own, (const ls_tensor *[]){own, factor}, NULL);
+    }
+    if (status == LS_OK) {
+        status = kernels->add(stream, d, (const ls_tensor *[]){d, own}, NULL);
+    }
+    ls_tensor_drop(own);
+    return status;
+}
+
+/* `room` is for the sums over the batch of g and of (x - mean) g: of this rank for weight and bias, whose gradients are
+ * this rank's; of all ranks for x. */
+static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d,
+                                  ls_tensor *room) {
+    const ls_kernels *kernels = ls_kernels_of(room);
+    ls_stream *stream = ls_stream_of(room);
+    ls_tensor *const *inputs = node->inputs;
+    const ls_tensor x = look_by_channels(inputs[X]);
+    const ls_tensor g = look_by_channels(gradient);
+    ls_tensor of_g = ls_look_select(room, 0, 0), of_product = ls_look_select(room, 0, 1);
+    LS_TRY(kernels->batch_norm_sums(stream, &of_g, NULL, &g, NULL));
+    LS_TRY(kernels->batch_norm_sums(stream, &of_product, &g, &x, inputs[MEAN]));
+    LS_TRY(d->weight != NULL ? add_sums(d->weight, &of_product, inputs[RSTD]) : LS_OK);
+    LS_TRY(d->bias != NULL ? add_sums(d->bias, &of_g, NULL) : LS_OK);
+    LS_TRY(part_of(node)->add(part_of(node), room->data, room->count));
+    if (d->dx == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(kernels->scale(stream, LS_F64, room->count, 1 / node->parameters.number[VALUES_A_CHANNEL], room->data));
+    ls_tensor dx = look_by_channels(d->dx);
+    return kernels->batch_norm_dx(stream, &dx, &g, &x, inputs[MEAN], inputs[RSTD], inputs[WEIGHT], &of_g, &of_product);
+}
+
+static ls_status shared_norm_rule(const ls_node *node, const ls_tensor *g, const norm_gradients *d) {
+    const int64_t size[] = {2, node->inputs[X]->size[1]};
+    ls_tensor *room = ls_tensor_new_owned(node->op->name, 2, size, LS_F64);
+    LS_TRY(ls_made(room));
+    const ls_status status = shared_norm_with(node, g, d, room);
+    ls_tensor_drop(room);
+    return status;
+}
+
+static ls_status shared_norm_backward(ls_node *node, ls_tensor *gradient) {
+    return norm_backward(node, gradient, shared_norm_rule);
+}
+
+static const ls_op shared_norm_op = {
+    .name = "ls_batch_norm",
+    .shape = ls_shape_as_input,
+    .forward = batch_norm_forward,
+    .backward = shared_norm_backward,
+    .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
+    .communicates = true,
+    .optional = 1U << WEIGHT | 1U << BIAS};
+
+/*
+ * Mean and (biased) variance over all ranks in two passes, as of one batch: the deviations are from the mean of all, so
+ * nothing cancels. `room` is for a number a channel, and one more.
+ */
+static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
+                                ls_tensor *room, double *values) {
+    const ls_kernels *kernels = ls_kernels_of(x);
+    ls_stream *stream = ls_stream_of(x);
+    const int64_t channels = mean->count;
+    ls_tensor sums = ls_look_slice(room, 0, 0, channels, 1), last = ls_look_slice(room, 0, channels, 1, 1);
+    LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, NULL));
+    LS_TRY(kernels->fill(stream, &last, *values));
+    LS_TRY(part->add(part, room->data, channels + 1));
+    *values = *(const double *)last.data;
+    if (!(*values >= 2) && channels > 0) {
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, all ranks have %g",
+                       *values);
+    }
+    LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
+    LS_TRY(convert(mean, &sums));
+    LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, mean));
+    LS_TRY(part->add(part, sums.data, channels));
+    LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
+    return convert(variance, &sums);
+}
+
+/* `*values` a channel here become those of all ranks. */
+static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
+                                   double *values) {
+    const int64_t size = mean->count + 1;
+    ls_tensor *room = ls_tensor_new_owned(batch_norm_op.name, 1, &size, LS_F64);
+    LS_TRY(ls_made(room));
+    const ls_status status = sum_over_ranks(part, x, mean, variance, room, values);
+    ls_tensor_drop(room);
+    return status;
+}
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
+
 /* One call's arguments. */
 typedef struct batch_norm {
     ls_tensor *x, *running_mean, *running_var, *weight, *bias;
     bool training;
     double momentum, epsilon;
+    ls_batch_part *part; /* of a batch that ranks share, in training; or NULL */
 } batch_norm;
 
 static ls_status check_channels(const batch_norm *norm) {
@@ -234,7 +349,7 @@ static ls_status check_batch_norm(const batch_norm *norm) {
     if (!norm->training && norm->running_mean == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: needs running_mean and running_var when not training");
     }
-    if (norm->training && x->size[1] > 0 && x->count / x->size[1] < 2) {
+    if (norm->training && norm->part == NULL && x->size[1] > 0 && x->count / x->size[1] < 2) {
         return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, x is %s",
                        LS_SHAPE_TEXT(x));
     }
@@ -259,13 +374,18 @@ static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double ep
     return kernels->pow_number(stream, rstd, (const ls_tensor *[]){rstd}, (const double[]){-0.5});
 }
 
-static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd) {
+static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd,
+                                  double *samples) {
     const ls_tensor x = look_by_channels(dense);
-    LS_TRY(ls_kernels_of(&x)->batch_norm_statistics(ls_stream_of(&x), mean, rstd, &x));
+    *samples = (double)x.size[0] * (double)x.size[2];
+    if (norm->part != NULL) {
+        LS_TRY(shared_statistics(norm->part, &x, mean, rstd, samples));
+    } else {
+        LS_TRY(ls_kernels_of(&x)->batch_norm_statistics(ls_stream_of(&x), mean, rstd, &x));
+    }
     if (norm->running_mean != NULL) {
-        const double samples = (double)x.size[0] * (double)x.size[2];
         LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
-        LS_TRY(move_running(norm->running_var, rstd, norm->momentum, samples / (samples - 1.0)));
+        LS_TRY(move_running(norm->running_var, rstd, norm->momentum, *samples / (*samples - 1.0)));
     }
     return take_rstd(rstd, rstd, norm->epsilon);
 }
@@ -274,10 +394,11 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
 static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
     ls_tensor *rstd = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
     ls_tensor *mean = NULL;
+    double samples = 0;
     ls_status status = ls_made(rstd);
     if (status == LS_OK && norm->training) {
         mean = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
-        status = mean == NULL ? ls_error_status() : batch_statistics(norm, x, mean, rstd);
+        status = mean == NULL ? ls_error_status() : batch_statistics(norm, x, mean, rstd, &samples);
     } else if (status == LS_OK) {
         mean = ls_tensor_hold(norm->running_mean);
         status = take_rstd(rstd, norm->running_var, norm->epsilon);
@@ -286,8 +407,10 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
     if (status == LS_OK) {
         ls_tensor *const inputs[] = {
             [X] = x, [WEIGHT] = norm->weight, [BIAS] = norm->bias, [MEAN] = mean, [RSTD] = rstd};
-        const ls_op_parameters parameters = {.integer = {[TRAINING] = norm->training}};
-        result = ls_apply_dense(&batch_norm_op, inputs, RSTD + 1, RSTD + 1, &parameters, 1U << WEIGHT | 1U << BIAS);
+        const ls_op_parameters parameters = {.number = {[VALUES_A_CHANNEL] = samples},
+                                             .integer = {[TRAINING] = norm->training, [PART] = (intptr_t)norm->part}};
+        const ls_op *op = norm->part != NULL ? &shared_norm_op : &batch_norm_op;
+        result = ls_apply_dense(op, inputs, RSTD + 1, RSTD + 1, &parameters, 1U << WEIGHT | 1U << BIAS);
     } else {
         (void)ls_scope_failed();
     }
@@ -301,10 +424,12 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *runni
     if (x == NULL) {
         return ls_apply(&batch_norm_op, &x, 1, NULL); /* refuses */
     }
-    const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon};
     if (!ls_inputs_are_here(batch_norm_op.name, (ls_tensor *[]){x, running_mean, running_var, weight, bias}, 5)) {
         return NULL;
     }
+    ls_thread_state *thread = ls_thread();
+    ls_batch_part *part = training && thread != NULL ? thread->batch : NULL;
+    const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon, part};
     if (check_batch_norm(&norm) != LS_OK) {
         return ls_scope_failed();
     }

@@ -1,10 +1,34 @@
-#include "base/random.h"
+/*
+ * Dropout. Element i of a tensor is decided by number i of a stream. Where ranks share a batch, or the last axis of a
+ * tensor, i is the place in what one process would have.
+ */
+#include "autograd/ops/random.h"
+
+#include "autograd/batch.h"
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "base/random.h"
+
+/* integer[] of the parameters: the number of the first element; how many lie side by side here; and in the whole. */
+enum { FIRST, WIDTH, WHOLE };
 
 static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
-    return ls_kernels_of(x)->dropout(ls_stream_of(x), y, x, parameters->random, parameters->number[0]);
+    const ls_kernels *kernels = ls_kernels_of(x);
+    const int64_t width = parameters->integer[WIDTH], whole = parameters->integer[WHOLE];
+    const uint64_t first = (uint64_t)parameters->integer[FIRST];
+    const double p = parameters->number[0];
+    if (width == whole) {
+        return kernels->dropout(ls_stream_of(x), y, x, parameters->random, first, p);
+    }
+    const int64_t size[] = {x->count / width, width};
+    const ls_tensor from = ls_look_dense(x, 2, size), to = ls_look_dense(y, 2, size);
+    for (int64_t i = 0; i < size[0]; i++) {
+        const ls_tensor x_row = ls_look_select(&from, 0, i);
+        ls_tensor y_row = ls_look_select(&to, 0, i);
+        LS_TRY(kernels->dropout(ls_stream_of(x), &y_row, &x_row, parameters->random, first + (uint64_t)(i * whole), p));
+    }
+    return LS_OK;
 }
 
 static ls_status dropout_forward(ls_op_call *call) {
@@ -27,7 +51,28 @@ static const ls_op dropout_op = {
 
 const ls_op *const ls_random_ops[] = {&dropout_op, NULL};
 
-ls_tensor *ls_dropout(ls_tensor *x, double p) {
+/* How many elements of the whole come before those of this rank's samples. */
+static ls_status count_before(const ls_tensor *x, int64_t count, int64_t *before) {
+    ls_batch_part *part = ls_thread()->batch;
+    *before = 0;
+    if (part == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(part->locate(part));
+    if (part->samples == 0) {
+        return LS_OK;
+    }
+    if (x->ndim == 0 || x->size[0] % part->samples != 0) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_dropout: %s inside of a data-parallel module, for %lld samples: the first axis must count "
+                       "them, so that each has numbers of its own",
+                       LS_SHAPE_TEXT(x), (long long)part->samples);
+    }
+    *before = part->first * (count / part->samples);
+    return LS_OK;
+}
+
+ls_tensor *ls_dropout_part(ls_tensor *x, double p, int64_t start, int64_t whole) {
     if (x == NULL) {
         return ls_apply(&dropout_op, &x, 1, NULL); /* refuses */
     }
@@ -37,6 +82,17 @@ ls_tensor *ls_dropout(ls_tensor *x, double p) {
     if (ls_check_floating(dropout_op.name, &x, 1) != LS_OK) {
         return ls_scope_failed();
     }
-    const ls_op_parameters parameters = {.number = {p}, .random = ls_random_next_stream()};
+    const int64_t width = x->ndim > 0 && x->size[x->ndim - 1] > 0 ? x->size[x->ndim - 1] : 1;
+    whole = whole > 0 ? whole : width;
+    ls_op_parameters parameters = {.number = {p}, .integer = {[WIDTH] = width, [WHOLE] = whole}};
+    if (count_before(x, x->count / width * whole, &parameters.integer[FIRST]) != LS_OK) {
+        return ls_scope_failed();
+    }
+    parameters.integer[FIRST] += start;
+    parameters.random = ls_random_next_stream();
     return ls_apply_dense(&dropout_op, &x, 1, 1, &parameters, 1U);
+}
+
+ls_tensor *ls_dropout(ls_tensor *x, double p) {
+    return ls_dropout_part(x, p, 0, 0);
 }

@@ -44,3 +44,18 @@ ls_status ls_cpu_batch_norm_backward(ls_stream *stream, ls_tensor *dx, ls_tensor
                        ls_data_or_null(d_bias), g->data, x->data, mean->data, rstd->data, ls_data_or_null(weight),
                        training);
 }
+
+ls_status ls_cpu_batch_norm_sums(ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x,
+                                 const ls_tensor *mean) {
+    (void)stream;
+    return LS_FLOATING(x->dtype, batch_norm_sums, channels_of(x), sums->data, ls_data_or_null(g), x->data,
+                       ls_data_or_null(mean));
+}
+
+ls_status ls_cpu_batch_norm_dx(ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x,
+                               const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight,
+                               const ls_tensor *of_g, const ls_tensor *of_product) {
+    (void)stream;
+    return LS_FLOATING(x->dtype, batch_norm_dx, channels_of(x), dx->data, g->data, x->data, mean->data, rstd->data,
+                       ls_data_or_null(weight), of_g->data, of_product->data);
+}

@@ -56,7 +56,8 @@ ls_status ls_cpu_count_up(ls_stream *stream, ls_tensor *y);
 ls_status ls_cpu_random_uniform(ls_stream *stream, ls_tensor *y, ls_random_state state, double low, double high);
 ls_status ls_cpu_random_normal(ls_stream *stream, ls_tensor *y, ls_random_state state, double mean, double deviation);
 ls_status ls_cpu_random_integer(ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high);
-ls_status ls_cpu_dropout(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, double p);
+ls_status ls_cpu_dropout(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first,
+                         double p);
 
 /* reduce.c */
 ls_cpu_reduce ls_cpu_sum, ls_cpu_prod, ls_cpu_min, ls_cpu_max, ls_cpu_add_sum;
@@ -95,6 +96,11 @@ ls_status ls_cpu_batch_norm(ls_stream *stream, ls_tensor *y, const ls_tensor *x,
 ls_status ls_cpu_batch_norm_backward(ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias,
                                      const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,
                                      const ls_tensor *rstd, const ls_tensor *weight, bool training);
+ls_status ls_cpu_batch_norm_sums(ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x,
+                                 const ls_tensor *mean);
+ls_status ls_cpu_batch_norm_dx(ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x,
+                               const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight,
+                               const ls_tensor *of_g, const ls_tensor *of_product);
 
 /* optimizer.c */
 ls_status ls_cpu_axpy(ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y);

@@ -91,7 +91,7 @@ ls_status ls_cpu_random_integer(ls_stream *stream, ls_tensor *y, ls_random_state
     return fill_by_pieces(stream, y, LS_I64, make_integers, &source);
 }
 
-/* Element i lives when word i of the stream is at least p * 2^32. */
+/* Element i lives when word start + i of the stream is at least p * 2^32. */
 #define DROPOUT(name, T)                                                                                               \
     LS_CLONES static void name(T *y, const T *x, const uint32_t *word, int64_t count, uint64_t threshold, T scale) {   \
         LS_INDEPENDENT                                                                                                 \
@@ -104,20 +104,23 @@ DROPOUT(dropout_piece_f32, float)
 DROPOUT(dropout_piece_f64, double)
 
 #define DROPOUT_ALL(name, piece, T)                                                                                    \
-    static void name(ls_tensor *y, const ls_tensor *x, ls_random_state state, double p) {                              \
+    static void name(ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t start, double p) {              \
         const uint64_t threshold = (uint64_t)ceil(p * 0x1p32);                                                         \
         const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                                  \
+        const uint64_t block = start / 4, before = start % 4; /* words of the first block that are others' */          \
         for (int64_t first = 0; first < y->count; first += PIECE) {                                                    \
-            uint32_t word[PIECE];                                                                                      \
+            uint32_t word[PIECE + 4];                                                                                  \
             const int64_t count = y->count - first < PIECE ? y->count - first : PIECE;                                 \
-            ls_random_blocks(state.seed, state.stream, (uint64_t)first / 4, (count + 3) / 4, word);                    \
-            piece((T *)y->data + first, (const T *)x->data + first, word, count, threshold, scale);                    \
+            ls_random_blocks(state.seed, state.stream, block + (uint64_t)first / 4, ((int64_t)before + count + 3) / 4, \
+                             word);                                                                                    \
+            piece((T *)y->data + first, (const T *)x->data + first, word + before, count, threshold, scale);           \
         }                                                                                                              \
     }
 DROPOUT_ALL(dropout_f32, dropout_piece_f32, float)
 DROPOUT_ALL(dropout_f64, dropout_piece_f64, double)
 
-ls_status ls_cpu_dropout(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, double p) {
+ls_status ls_cpu_dropout(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first,
+                         double p) {
     (void)stream;
-    return LS_FLOATING(y->dtype, dropout, y, x, state, p);
+    return LS_FLOATING(y->dtype, dropout, y, x, state, first, p);
 }
