@@ -71,7 +71,7 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
 }
 
 ls_status rank_test(ls_comm *world) {
-    static const size_t counts[] = {16, 5000, 300000};
+    static const size_t counts[] = {16, 5000, 150000};
     const int rank = ls_comm_rank(world);
     for (int call = 0; call < CALLS; call++) {
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {

@@ -96,6 +96,17 @@ const ls_shm_region *ls_shm_region_of(const ls_shm *shm, uint32_t id) {
     return NULL;
 }
 
+unsigned char *ls_shm_region_at(ls_shm *shm, const ls_shm_region *region, int rank, uint64_t offset, size_t bytes) {
+    if (offset <= region->stride && bytes <= region->stride - offset) {
+        return region->base + (size_t)rank * region->stride + offset;
+    }
+    char name[64];
+    ls_call_describe(shm->call.operation, shm->call.sequence, name, sizeof name);
+    (void)ls_shm_give_up(
+        shm, ls_fail(LS_ERR_PEER, "%s: rank %d names memory of ls_comm_alloc that it does not have", name, rank));
+    return NULL;
+}
+
 const ls_shm_region *ls_shm_region_common(const ls_shm *shm) {
     const uint32_t id = ls_shm_cell_of(shm, shm->rank)->region;
     for (int rank = 0; rank < shm->size; rank++) {

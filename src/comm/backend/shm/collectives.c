@@ -159,7 +159,7 @@ static ls_status allreduce_whole(ls_shm *shm, bool *finished) {
 }
 
 /* Straight between the ranks' buffers: this rank's share of all, to all or to the root. */
-static void allreduce_direct(ls_shm *shm, const ls_shm_region *from, const ls_shm_region *into) {
+static ls_status allreduce_direct(ls_shm *shm, const ls_shm_region *from, const ls_shm_region *into) {
     const bool to_all = shm->call.operation != LS_OP_REDUCE;
     size_t first = 0;
     size_t count = 0;
@@ -168,12 +168,18 @@ static void allreduce_direct(ls_shm *shm, const ls_shm_region *from, const ls_sh
     for (int rank = 0; rank < shm->size; rank++) {
         const ls_shm_cell *cell = ls_shm_cell_of(shm, rank);
         const size_t at = first * shm->call.width;
-        shm->sources[rank] = from->base + (size_t)rank * from->stride + cell->send + at;
+        const unsigned char *source = ls_shm_region_at(shm, from, rank, cell->send, call_bytes(shm));
+        unsigned char *goal = ls_shm_region_at(shm, into, rank, cell->receive, call_bytes(shm));
+        if (source == NULL || goal == NULL) {
+            return ls_error_status();
+        }
+        shm->sources[rank] = source + at;
         if (to_all || rank == shm->call.root) {
-            shm->destinations[copies++] = into->base + (size_t)rank * into->stride + cell->receive + at;
+            shm->destinations[copies++] = goal + at;
         }
     }
     reduce(shm, copies, count);
+    return LS_OK;
 }
 
 /* Puts the chunk at `from` into this rank's slot of `step`, but for its own share. */
@@ -280,7 +286,7 @@ static ls_status allreduce_choose(ls_shm *shm, bool *finished) {
     const ls_shm_region *into = NULL;
     if (find_regions(shm, &from, &into)) {
         shm->way = "direct";
-        allreduce_direct(shm, from, into);
+        LS_TRY(allreduce_direct(shm, from, into));
         shm->stage = ls_shm_end;
     } else {
         shm->way = goes_whole(shm) ? "whole" : "chunks";
@@ -357,9 +363,12 @@ static ls_status broadcast_large(ls_shm *shm, bool *finished) {
         return broadcast_chunks(shm, finished);
     }
     if (shm->rank != shm->call.root) {
-        const unsigned char *part = region->base + (size_t)shm->call.root * region->stride;
-        ls_shm_copy(shm->call.receive, part + ls_shm_cell_of(shm, shm->call.root)->send, call_bytes(shm),
-                    call_bytes(shm));
+        const uint64_t offset = ls_shm_cell_of(shm, shm->call.root)->send;
+        const unsigned char *from = ls_shm_region_at(shm, region, shm->call.root, offset, call_bytes(shm));
+        if (from == NULL) {
+            return ls_error_status();
+        }
+        ls_shm_copy(shm->call.receive, from, call_bytes(shm), call_bytes(shm));
     }
     shm->stage = ls_shm_end;
     ls_shm_post(shm);

@@ -204,7 +204,12 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
     }
     ls_shm_note note;
     memcpy(&note, cell->payload, sizeof note);
-    ls_shm_copy(target_of(shm, piece), region->base + (size_t)from * region->stride + note.offset + at, bytes, bytes);
+    const uint64_t offset = note.offset <= SIZE_MAX - at ? note.offset + at : SIZE_MAX;
+    const unsigned char *source = ls_shm_region_at(shm, region, from, offset, bytes);
+    if (source == NULL) {
+        return ls_error_status();
+    }
+    ls_shm_copy(target_of(shm, piece), source, bytes, bytes);
     return LS_OK;
 }
 

@@ -208,11 +208,27 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
     return LS_OK;
 }
 
-static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet) {
-    if (lane->target.into != NULL && packet->bytes != 0) {
-        copy_payload(lane->target.into + lane->arrived, packet->payload, packet->bytes);
+/* Whether a packet of so many bytes can be one, where a stream has come so far: any rank can damage shared memory. */
+static bool is_sound(const ls_shm_point *point, const ls_shm_lane *lane, const ls_match_header *header, uint32_t kind,
+                     size_t bytes) {
+    const bool streams = lane->arrived < lane->total;
+    switch (kind) {
+    case LS_SHM_FIRST:
+        return !streams && bytes <= packet_room(point) && bytes <= header->bytes;
+    case LS_SHM_MORE:
+        return streams && bytes <= packet_room(point) && bytes <= lane->total - lane->arrived;
+    case LS_SHM_REMOTE:
+        return !streams && header->ticket < LS_SHM_ANNOUNCED;
+    default:
+        return false;
     }
-    lane->arrived += packet->bytes;
+}
+
+static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *packet, size_t bytes) {
+    if (lane->target.into != NULL && bytes != 0) {
+        copy_payload(lane->target.into + lane->arrived, packet->payload, bytes);
+    }
+    lane->arrived += bytes;
     if (lane->arrived >= lane->total) {
         ls_match_complete(&shm->point.match, &lane->target);
     }
@@ -220,27 +236,34 @@ static ls_status take_part(ls_shm *shm, ls_shm_lane *lane, const ls_shm_packet *
 }
 
 static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_shm_packet *packet) {
-    if (packet->kind == LS_SHM_MORE) {
-        return take_part(shm, lane, packet);
-    }
+    const uint32_t kind = packet->kind;
+    const size_t bytes = packet->bytes;
     ls_match_header header = {.from = from,
                               .tag = packet->tag,
                               .dtype = (ls_dtype)packet->dtype,
                               .count = packet->count,
                               .bytes = packet->total,
-                              .remote = packet->kind == LS_SHM_REMOTE};
+                              .remote = kind == LS_SHM_REMOTE};
     if (header.remote) {
-        ls_match_target target;
         ls_shm_notice notice;
         memcpy(&notice, packet->payload, sizeof notice);
         header.address = notice.address;
         header.ticket = notice.ticket;
+    }
+    if (!is_sound(&shm->point, lane, &header, kind, bytes)) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a packet that is none", from);
+    }
+    if (kind == LS_SHM_MORE) {
+        return take_part(shm, lane, packet, bytes);
+    }
+    if (header.remote) {
+        ls_match_target target;
         return ls_match_offer(&shm->point.match, &header, &target);
     }
-    lane->total = packet->total;
+    lane->total = header.bytes;
     lane->arrived = 0;
     LS_TRY(ls_match_offer(&shm->point.match, &header, &lane->target));
-    return take_part(shm, lane, packet);
+    return take_part(shm, lane, packet, bytes);
 }
 
 /* Takes in all that `from` has sent. */

@@ -90,12 +90,19 @@ static ls_status scatter_rounds(ls_shm *shm, bool *finished) {
 }
 
 /* Straight from the memory of all ranks. Nobody else reads a rank's own part, where its result may go. */
-static void scatter_direct(ls_shm *shm, const ls_shm_region *region) {
-    const size_t at = part(shm, shm->rank).at * shm->call.width;
+static ls_status scatter_direct(ls_shm *shm, const ls_shm_region *region) {
+    const ls_piece own = part(shm, shm->rank);
+    const size_t at = own.at * shm->call.width;
     for (int rank = 0; rank < shm->size; rank++) {
-        shm->sources[rank] = region->base + (size_t)rank * region->stride + ls_shm_cell_of(shm, rank)->send + at;
+        const uint64_t offset = ls_shm_cell_of(shm, rank)->send;
+        const unsigned char *from = ls_shm_region_at(shm, region, rank, offset, at + own.count * shm->call.width);
+        if (from == NULL) {
+            return ls_error_status();
+        }
+        shm->sources[rank] = from + at;
     }
-    reduce_into(shm, 0, part(shm, shm->rank).count);
+    reduce_into(shm, 0, own.count);
+    return LS_OK;
 }
 
 static ls_status scatter_choose(ls_shm *shm, bool *finished) {
@@ -103,7 +110,7 @@ static ls_status scatter_choose(ls_shm *shm, bool *finished) {
     const ls_shm_region *region = ls_shm_region_common(shm);
     if (region != NULL) {
         shm->way = "direct";
-        scatter_direct(shm, region);
+        LS_TRY(scatter_direct(shm, region));
         shm->stage = ls_shm_end;
     } else {
         shm->way = "slots";

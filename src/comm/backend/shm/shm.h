@@ -445,6 +445,12 @@ const ls_shm_region *ls_shm_region_of(const ls_shm *shm, uint32_t id);
 const ls_shm_region *ls_shm_region_common(const ls_shm *shm);
 bool ls_shm_region_any(const ls_shm *shm);
 
+/*
+ * The `bytes` that a rank says it has `offset` bytes into its part of the region. NULL and LS_ERR_PEER, which ends the
+ * communicator, when that is not so: any rank can damage memory that all share.
+ */
+unsigned char *ls_shm_region_at(ls_shm *shm, const ls_shm_region *region, int rank, uint64_t offset, size_t bytes);
+
 /* Gives back one region, or none if its entry is free. */
 void ls_shm_region_free(ls_shm *shm, ls_shm_region *region);
 

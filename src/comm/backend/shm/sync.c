@@ -80,9 +80,13 @@ static bool came(const ls_shm *shm, int rank) {
 
 /* Whoever is told this may give its buffers back. */
 static ls_status repeat_failure(const ls_shm *shm) {
+    char message[LS_ERROR_CAPACITY];
+    const uint32_t failure = shm->control->failure;
+    const ls_status status = failure > LS_OK && failure <= LS_ERR_INTERNAL ? (ls_status)failure : LS_ERR_PEER;
     ls_shm_pull_settle(shm);
-    ls_error_restore((ls_status)shm->control->failure, shm->control->message);
-    return (ls_status)shm->control->failure;
+    snprintf(message, sizeof message, "%.*s", (int)sizeof message - 1, shm->control->message);
+    ls_error_restore(status, message);
+    return status;
 }
 
 ls_status ls_shm_sound(const ls_shm *shm) {
