@@ -120,7 +120,10 @@ LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) L
 
 /**
  * Replaces every gradient by its mean over ranks. Parameters without a gradient on some rank count there as zero; those
- * without one anywhere keep none. Batch normalisation and dropout stay those of each rank's samples; a warning says so.
+ * without one anywhere keep none. The gradients of an ls_pipeline are weighed by the samples of its
+ * ls_pipeline_backward, for the mean over the samples of all ranks (LS_ERR_STATE where several steps are gathered that
+ * were divided over the ranks in different ways); a rank that had none brings nothing. Batch normalisation and dropout
+ * stay those of each rank's samples; a warning says so.
  */
 LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUSED;
 

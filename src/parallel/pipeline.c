@@ -433,8 +433,29 @@ static ls_status agree_on_rows(trip *t) {
     return LS_OK;
 }
 
+/* Notes the samples of a step; those before are forgotten with the gradients. */
+static void note_samples(const trip *t) {
+    ls_gathered_steps *steps = &t->state->steps;
+    bool gathered = false;
+    for (int i = 0; i < ls_module_parameter_count(t->state->stage) && !gathered; i++) {
+        const ls_leaf *leaf = ls_module_parameter(t->state->stage, i)->leaf;
+        gathered = leaf != NULL && leaf->has_gradient;
+    }
+    if (!gathered) {
+        *steps = (ls_gathered_steps){0};
+    }
+    if (steps->count < LS_STEPS_KNOWN) {
+        steps->samples[steps->count] = t->rows;
+    }
+    steps->differ = steps->differ || t->rows != steps->samples[0];
+    steps->count++;
+    steps->any = 1;
+    steps->several = steps->count > 1;
+}
+
 static ls_status run(trip *t, double *loss) {
     LS_TRY(agree_on_rows(t));
+    note_samples(t);
     t->journeys = ls_allocate_zeroed((size_t)t->count, sizeof *t->journeys);
     ls_status status = t->journeys != NULL
                            ? run_schedule(t)

@@ -241,3 +241,36 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
     ls_free(ends);
     return ls_module_finish(module);
 }
+
+/* ---- the samples behind the gradients ---------------------------------------------------------------------------- */
+
+/* This rank's part of the samples of a step. */
+static double share_of_step(const ls_gathered_steps *own, const ls_gathered_steps *all, int64_t step) {
+    return all->samples[step] > 0 ? (double)own->samples[step] / (double)all->samples[step] : 0;
+}
+
+/* One weight does where each step was divided over the ranks like the others. */
+static ls_status check_steps(const ls_gathered_steps *own, const ls_gathered_steps *all, ls_comm *comm) {
+    const int64_t known = own->count < LS_STEPS_KNOWN ? own->count : LS_STEPS_KNOWN;
+    int64_t wrong = (own->any && own->count * all->any != all->count) || (own->count > known && own->differ);
+    for (int64_t i = 1; i < known && !wrong; i++) {
+        wrong = fabs(share_of_step(own, all, i) - share_of_step(own, all, 0)) > 1e-12;
+    }
+    LS_TRY(ls_comm_allreduce(comm, &wrong, &wrong, 1, LS_I64, LS_MAX, NULL));
+    return !wrong ? LS_OK
+                  : ls_fail(LS_ERR_STATE,
+                            "ls_sync_gradients: the gradients of several ls_pipeline_backward are gathered whose "
+                            "samples were divided over the ranks in different ways: call it behind each of them");
+}
+
+ls_status ls_pipeline_weigh(ls_pipeline_state *state, ls_comm *comm, double *weight) {
+    const ls_gathered_steps own = state->steps;
+    ls_gathered_steps all;
+    LS_TRY(ls_comm_allreduce(comm, &own, &all, sizeof own / sizeof(int64_t), LS_I64, LS_SUM, NULL));
+    if (all.several > 0) {
+        LS_TRY(check_steps(&own, &all, comm));
+    }
+    *weight = all.any > 0 ? ls_comm_size(comm) * share_of_step(&own, &all, 0) : 1;
+    state->steps = (ls_gathered_steps){0};
+    return LS_OK;
+}

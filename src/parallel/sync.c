@@ -1,6 +1,7 @@
 /* Making ranks equal: parameters from one rank, gradients averaged over all. */
 #include "nn/module.h"
 #include "parallel/parallel.h"
+#include "parallel/pipeline.h"
 #include "tensor/scope.h"
 
 static ls_status check(const char *call, const ls_module *model, const ls_comm *comm) {
@@ -96,10 +97,17 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     if (used < 0) {
         return ls_error_status();
     }
+    double weight = 1;
+    if (model->type == &ls_pipeline_type) {
+        LS_TRY(ls_pipeline_weigh(model->state, comm, &weight));
+    }
     LS_TRY(clear_missing_gradients(model));
     LS_TRY(agree_on_gradients(model, comm));
     for (int i = 0; i < used; i++) {
         void *memory = flats[i].gradients->memory;
+        if (weight != 1) {
+            LS_TRY(ls_cpu.kernels->scale(ls_cpu.default_stream(), flats[i].dtype, flats[i].count, weight, memory));
+        }
         LS_TRY(ls_comm_allreduce(comm, memory, memory, (size_t)flats[i].count, flats[i].dtype, LS_AVG, NULL));
     }
     return LS_OK;

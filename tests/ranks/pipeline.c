@@ -122,6 +122,72 @@ static ls_status with_divided_data(ls_comm *world) {
     return LS_OK;
 }
 
+/* Gradients of pipelines of which each has so many rows of every batch, `steps` of which are gathered. */
+static ls_status uneven_steps(ls_comm *stages, ls_comm *data, const int64_t *rows, int steps, bool skips) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *whole = make_model();
+    ls_module *pipeline = ls_pipeline(make_model(), stages, NULL);
+    LS_CHECK(pipeline != NULL);
+    const int64_t mine = rows[ls_comm_rank(data)];
+    int64_t all = 0;
+    int64_t start = 0;
+    for (int i = 0; i < ls_comm_size(data); i++) {
+        all += rows[i];
+        start += i < ls_comm_rank(data) ? rows[i] : 0;
+    }
+    for (int step = 0; step < steps; step++) {
+        ls_tensor *x = ls_randn(LS_SHAPE(all, IN), LS_F64);
+        ls_tensor *y = ls_randn(LS_SHAPE(all, OUT), LS_F64);
+        double right = 0;
+        LS_TRY(step_whole(whole, x, y, &right));
+        if (!skips || mine > 0) {
+            LS_TRY(ls_pipeline_backward(pipeline, ls_narrow(x, 0, start, mine), ls_narrow(y, 0, start, mine), criterion,
+                                        NULL));
+        }
+    }
+    LS_TRY(ls_sync_gradients(pipeline, data));
+    LS_TRY(compare(stages, pipeline, whole));
+    ls_module_free(whole);
+    ls_module_free(pipeline);
+    return ls_scope_end(scope);
+}
+
+/* Steps that were divided in different ways cannot be mended afterwards: all ranks are told. */
+static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *pipeline = ls_pipeline(make_model(), stages, NULL);
+    for (int step = 0; step < 2; step++) {
+        const int64_t rows = ls_comm_rank(data) == step ? 6 : 2;
+        LS_TRY(ls_pipeline_backward(pipeline, ls_randn(LS_SHAPE(rows, IN), LS_F64),
+                                    ls_randn(LS_SHAPE(rows, OUT), LS_F64), criterion, NULL));
+    }
+    LS_CHECK(ls_sync_gradients(pipeline, data) == LS_ERR_STATE);
+    LS_CHECK(strstr(ls_error_message(), "call it behind each of them") != NULL);
+    ls_module_free(pipeline);
+    return ls_scope_end(scope);
+}
+
+/* Shares of different size, or none. */
+static ls_status with_uneven_data(ls_comm *world) {
+    const int size = ls_comm_size(world);
+    if (size < 2 || size > 4) {
+        return LS_OK;
+    }
+    ls_comm *stages = NULL; /* two ranks of four, or one */
+    ls_comm *data = NULL;
+    const int width = size == 4 ? 2 : 1;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / width, 0, &stages));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % width, 0, &data));
+    for (int steps = 1; steps <= 3; steps += 2) {
+        LS_TRY(uneven_steps(stages, data, (const int64_t[]){6, 2, 3}, steps, false));
+        LS_TRY(uneven_steps(stages, data, (const int64_t[]){0, 5, 1}, steps, true));
+    }
+    LS_TRY(steps_that_differ(stages, data));
+    ls_comm_free(stages);
+    ls_comm_free(data);
+    return LS_OK;
+}
+
 /* Two by two: every stage divided over a pair, whose communication is walked micro-batch by micro-batch. */
 static ls_status with_divided_layers(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
@@ -273,6 +339,7 @@ static ls_status failures_of_forward(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(schedules_and_cuts(world));
     LS_TRY(with_divided_data(world));
+    LS_TRY(with_uneven_data(world));
     LS_TRY(with_divided_layers(world));
     LS_TRY(wrong_input(world));
     LS_TRY(failures(world));
