@@ -48,7 +48,7 @@ LS_API int64_t ls_dataset_count(const ls_dataset *dataset);
 /** What a sample looks like after all transforms. */
 LS_API ls_sample_layout ls_dataset_layout(const ls_dataset *dataset);
 /** Gives back its maker's reference, or one of ls_dataset_retain; with the last the data set is freed. One that has
- * been taken over stays with who did so. NULL is allowed. */
+ * been taken over stays with who did so, and one that has gone with it just before does no harm. NULL is allowed. */
 LS_API void ls_dataset_free(ls_dataset *dataset);
 /** One more reference for the caller, which no constructor takes over: give it back with ls_dataset_free. Returns the
  * data set. NULL is allowed. */

@@ -62,7 +62,8 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /** Puts the module and all below it in training mode, or out of it. */
 LS_API void ls_module_train(ls_module *module, bool training);
 /** Gives back its maker's reference, or one of ls_module_retain; with the last the module is freed, and what only it
- * holds below it. One that has been taken over stays with who did so. NULL is allowed. */
+ * holds below it. One that has been taken over stays with who did so, and one that has gone with it just before does no
+ * harm. NULL is allowed. */
 LS_API void ls_module_free(ls_module *module);
 /** One more reference for the caller, which no constructor takes over: give it back with ls_module_free. Returns the
  * module. NULL is allowed. */

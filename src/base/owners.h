@@ -1,8 +1,8 @@
 /*
  * Who holds an object that constructors take over: a data set, a module. (A tensor's scope plays the maker's part: see
  * ls_tensor_own.) The maker has one reference. The first constructor that takes the object over gets it, so that
- * constructors nest and leave nothing to free; each later one gets a new reference. The object goes with the last. Not
- * atomic: an object belongs to one thread at a time.
+ * constructors nest and leave nothing to free; each later one gets a new reference. The object goes with the last; what
+ * stays of it for a while (ls_retire) has none. Not atomic: an object belongs to one thread at a time.
  */
 #ifndef LS_BASE_OWNERS_H
 #define LS_BASE_OWNERS_H
@@ -25,9 +25,13 @@ static inline void ls_owners_take(ls_owners *owners) {
     owners->made = false;
 }
 
+static inline bool ls_owners_are_gone(const ls_owners *owners) {
+    return owners->references == 0;
+}
+
 /* Gives such a reference back. True: it was the last, and the object goes. */
 static inline bool ls_owners_drop(ls_owners *owners) {
-    return --owners->references == 0;
+    return owners->references > 0 && --owners->references == 0;
 }
 
 /* One more reference for the user, which nobody takes over. */

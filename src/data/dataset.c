@@ -40,13 +40,25 @@ static void destroy(ls_dataset *dataset) {
         dataset->type->finish(dataset);
     }
     ls_free(dataset->state);
-    ls_free(dataset);
+    *dataset = (ls_dataset){.count = 0};
+    ls_retire(dataset);
+}
+
+static bool is_here(const ls_dataset *dataset) {
+    if (dataset != NULL && ls_owners_are_gone(&dataset->owners)) {
+        (void)ls_fail(LS_ERR_STATE,
+                      "a data set is given that went with the last loader or data set that had it: ls_dataset_retain "
+                      "keeps one");
+        return false;
+    }
+    return dataset != NULL;
 }
 
 ls_dataset *ls_dataset_take(ls_dataset *dataset) {
-    if (dataset != NULL) {
-        ls_owners_take(&dataset->owners);
+    if (!is_here(dataset)) {
+        return NULL;
     }
+    ls_owners_take(&dataset->owners);
     return dataset;
 }
 
@@ -57,9 +69,10 @@ void ls_dataset_drop(ls_dataset *dataset) {
 }
 
 ls_dataset *ls_dataset_retain(ls_dataset *dataset) {
-    if (dataset != NULL) {
-        ls_owners_retain(&dataset->owners);
+    if (!is_here(dataset)) {
+        return NULL;
     }
+    ls_owners_retain(&dataset->owners);
     return dataset;
 }
 

@@ -38,7 +38,8 @@ struct ls_dataset {
     ls_transform_chain target;
 };
 
-/* A reference for who takes the data set over; ls_dataset_drop gives it back. NULL is allowed. */
+/* A reference for who takes the data set over; ls_dataset_drop gives it back. NULL is allowed. NULL with an error when
+ * it is gone. */
 ls_dataset *ls_dataset_take(ls_dataset *dataset);
 void ls_dataset_drop(ls_dataset *dataset);
 

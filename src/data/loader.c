@@ -58,7 +58,7 @@ static ls_status check_options(const ls_loader_options *options) {
 ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) {
     static const ls_loader_options defaults;
     options = options != NULL ? options : &defaults;
-    (void)ls_dataset_take(dataset);
+    dataset = ls_dataset_take(dataset);
     if (dataset == NULL || check_options(options) != LS_OK) {
         ls_dataset_drop(dataset);
         return NULL;

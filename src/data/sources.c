@@ -219,11 +219,11 @@ static void subset_finish(ls_dataset *self) {
 ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
     static const ls_dataset_type type = {
         .name = "subset", .state_size = sizeof(subset_state), .fetch = subset_fetch, .finish = subset_finish};
+    dataset = ls_dataset_take(dataset);
     if (dataset == NULL) {
         return NULL;
     }
     ls_dataset *subset = NULL;
-    (void)ls_dataset_take(dataset);
     if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
                       (long long)first, (long long)dataset->count);
@@ -283,6 +283,7 @@ static ls_status load_all(ls_dataset *dataset, ls_tensor *input, ls_tensor *targ
 }
 
 ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
+    dataset = ls_dataset_take(dataset);
     if (dataset == NULL) {
         return NULL;
     }
@@ -290,7 +291,7 @@ ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
     ls_tensor *input = whole_tensor(dataset->count, layout->input_shape, layout->input_dtype);
     ls_tensor *target = whole_tensor(dataset->count, layout->target_shape, layout->target_dtype);
     const bool good = input != NULL && target != NULL && load_all(dataset, input, target) == LS_OK;
-    ls_dataset_consume(dataset);
+    ls_dataset_drop(dataset);
     if (!good) {
         ls_tensor_drop(input);
         ls_tensor_drop(target);

@@ -39,7 +39,7 @@ static void write_module(writer *out, const ls_module *module, const char *name,
 
 size_t ls_module_format(const ls_module *module, char *text, size_t capacity) {
     writer out = {.text = text, .capacity = capacity};
-    if (module == NULL) {
+    if (!ls_module_is_here(module)) {
         write_text(&out, "NULL\n");
     } else {
         write_module(&out, module, "", 0);

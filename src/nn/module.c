@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/scope.h"
 
 static void named_list_clear(ls_named_list *list, bool owns_tensors) {
     for (int i = 0; i < list->count; i++) {
@@ -74,13 +75,24 @@ static void destroy(ls_module *module) {
     }
     ls_free(module->children);
     ls_free(module->state);
-    ls_free(module);
+    *module = (ls_module){.type = NULL};
+    ls_retire(module);
+}
+
+bool ls_module_is_here(const ls_module *module) {
+    if (module != NULL && ls_owners_are_gone(&module->owners)) {
+        (void)ls_fail(LS_ERR_STATE, "a module is given that was freed, or went with the last that it was a part of: "
+                                    "ls_module_retain keeps one");
+        return false;
+    }
+    return module != NULL;
 }
 
 ls_module *ls_module_take(ls_module *module) {
-    if (module != NULL) {
-        ls_owners_take(&module->owners);
+    if (!ls_module_is_here(module)) {
+        return NULL;
     }
+    ls_owners_take(&module->owners);
     return module;
 }
 
@@ -91,9 +103,10 @@ void ls_module_drop(ls_module *module) {
 }
 
 ls_module *ls_module_retain(ls_module *module) {
-    if (module != NULL) {
-        ls_owners_retain(&module->owners);
+    if (!ls_module_is_here(module)) {
+        return NULL;
     }
+    ls_owners_retain(&module->owners);
     return module;
 }
 
@@ -167,6 +180,7 @@ static ls_tensor *refuse_tensor(ls_module *module, ls_tensor *owned) {
 }
 
 static ls_tensor *add_tensor(ls_module *module, ls_named_list *list, const char *name, ls_tensor *tensor) {
+    module = ls_module_is_here(module) ? module : NULL;
     (void)(tensor == NULL || ls_tensor_is_here(module != NULL ? module->type->name : "a module", tensor));
     ls_tensor *owned = ls_tensor_own(tensor);
     if (module == NULL || module->failed || !is_there(module, name, owned) || !name_is_good(module, name) ||
@@ -246,21 +260,24 @@ static bool put_child(ls_module *module, const char *name, ls_module *owned) {
 }
 
 ls_module *ls_module_add_child(ls_module *module, const char *name, ls_module *child) {
-    if (module != NULL && child != NULL && contains(child, module)) {
-        return refuse_circle(module, name, child);
-    }
-    if (module == NULL) {
+    if (!ls_module_is_here(module)) {
         ls_module_consume(child);
         return NULL;
     }
-    const bool good = !module->failed && is_there(module, name, child) && name_is_good(module, name);
+    if (child != NULL && contains(child, module)) {
+        return refuse_circle(module, name, child);
+    }
+    /* The first error stands. */
+    const bool gone = child != NULL && ls_owners_are_gone(&child->owners);
+    ls_module *owned = gone && module->failed ? NULL : ls_module_take(child);
+    const bool good = !module->failed && is_there(module, name, owned) && name_is_good(module, name);
     module->failed = !good;
-    if (child == NULL) {
+    if (owned == NULL) {
         return NULL;
     }
     /* What is refused stays until ls_module_finish, as tensors do. */
     forget_lists(module);
-    if (!put_child(module, good ? name : "", ls_module_take(child))) {
+    if (!put_child(module, good ? name : "", owned)) {
         module->failed = true;
         (void)ls_fail_memory(module->type->name, sizeof(ls_child));
     }
@@ -290,6 +307,9 @@ bool ls_module_is_training(const ls_module *module) {
 ls_tensor *ls_forward(ls_module *module, ls_tensor *input) {
     if (module == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_forward: the module is NULL");
+        return ls_scope_failed();
+    }
+    if (!ls_module_is_here(module)) {
         return ls_scope_failed();
     }
     return input != NULL ? module->type->forward(module, input) : NULL;
@@ -353,6 +373,9 @@ static bool gather(ls_module *into, bool buffers, const ls_module *from, const c
 }
 
 bool ls_module_list(ls_module *module) {
+    if (!module->listed && !ls_module_is_here(module)) {
+        return false;
+    }
     if (!module->listed) {
         module->listed = gather(module, false, module, "") && gather(module, true, module, "");
         if (!module->listed) {

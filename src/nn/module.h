@@ -59,7 +59,11 @@ struct ls_module {
     ls_named_list aliases;    /* the further names of both */
 };
 
-/* A reference for who takes the module over; ls_module_drop gives it back. NULL is allowed. */
+/* False for NULL, and with an error for one that is gone. */
+bool ls_module_is_here(const ls_module *module);
+
+/* A reference for who takes the module over; ls_module_drop gives it back. NULL is allowed. NULL with an error when it
+ * is gone. */
 ls_module *ls_module_take(ls_module *module);
 void ls_module_drop(ls_module *module);
 

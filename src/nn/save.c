@@ -62,6 +62,9 @@ ls_status ls_module_save(const ls_module *module, const char *path, const char *
     if (module == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_module_save: the module is NULL");
     }
+    if (!ls_module_list((ls_module *)module)) {
+        return ls_error_status();
+    }
     const int count = item_count(module);
     const size_t pairs = pair_count(metadata) + (size_t)module->aliases.count;
     ls_named *tensors = ls_allocate_zeroed((size_t)count, sizeof *tensors);
@@ -129,6 +132,9 @@ static ls_status check_fits(const ls_module *module, const ls_safetensors *file,
 ls_status ls_module_load(ls_module *module, const char *path) {
     if (module == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_module_load: the module is NULL");
+    }
+    if (!ls_module_list(module)) {
+        return ls_error_status();
     }
     ls_safetensors *file = ls_safetensors_load(path);
     if (file == NULL) {

@@ -200,6 +200,9 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     if (comm == NULL || model == NULL) {
         return ls_fail_missing("%s: the %s", call, model == NULL ? "model" : "communicator");
     }
+    if (!ls_module_is_here(model)) {
+        return ls_error_status();
+    }
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "%s: %s of %d layers cannot be cut into %d stages: it takes an ls_sequential "

@@ -60,6 +60,8 @@ extern ls_scope ls_nowhere;
 
 /* Records of tensors that users released are used again after so many more. */
 #define LS_RELEASED_RECORDS 32
+/* Data sets and modules that have gone likewise. */
+#define LS_RETIRED_OBJECTS 64
 
 /*
  * What a thread keeps.
@@ -82,6 +84,8 @@ typedef struct ls_thread_state {
     ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
     ls_tensor *released[LS_RELEASED_RECORDS];
     unsigned next_released;
+    void *retired[LS_RETIRED_OBJECTS]; /* of ls_retire */
+    unsigned next_retired;
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;
@@ -131,6 +135,10 @@ ls_status ls_scope_close(ls_scope *scope);
 
 /* Lets the records that wait in the scope be used again. */
 void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
+
+/* Keeps the memory (of ls_allocate) of an object that has gone, cleared but for what says so, for who still has the
+ * pointer: it is freed when so many more have gone, and with the thread. */
+void ls_retire(void *object);
 
 /* Forgets the scope's callbacks. */
 void ls_scope_forget_callbacks(ls_scope *scope);

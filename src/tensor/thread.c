@@ -36,6 +36,15 @@ ls_thread_state *ls_thread_make(void) {
     return thread;
 }
 
+void ls_retire(void *object) {
+    ls_thread_state *thread = ls_thread();
+    void **place = thread != NULL ? &thread->retired[thread->next_retired++ % LS_RETIRED_OBJECTS] : NULL;
+    ls_free(place != NULL ? *place : object);
+    if (place != NULL) {
+        *place = object;
+    }
+}
+
 void ls_thread_end(void) {
     ls_thread_state *thread = ls_thread_present;
     if (thread == NULL) {
@@ -56,6 +65,9 @@ void ls_thread_end(void) {
         if (thread->released[i] != NULL) {
             ls_cache_release(&thread->cache, thread->released[i], sizeof(ls_tensor));
         }
+    }
+    for (int i = 0; i < LS_RETIRED_OBJECTS; i++) {
+        ls_free(thread->retired[i]);
     }
     ls_cache_empty(&thread->cache);
     ls_trace_free(ls_trace_take());

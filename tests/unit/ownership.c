@@ -144,6 +144,27 @@ static void test_a_retained_data_set(void **state) {
     assert_null(ls_dataset_retain(NULL));
 }
 
+/* The order in which a C program undoes things: what was made last goes first. */
+static void test_data_sets_that_are_gone(void **state) {
+    (void)state;
+    ls_dataset *dataset = counting_set(4);
+    ls_loader *loaders[] = {in_order(dataset), in_order(dataset)};
+    ls_loader_free(loaders[1]);
+    ls_loader_free(loaders[0]);
+    assert_int_equal(ended, 1);
+    ls_dataset_free(dataset);
+    ls_dataset_free(dataset);
+    assert_int_equal(ended, 1);
+    assert_null(in_order(dataset));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_non_null(strstr(ls_error_message(), "ls_dataset_retain keeps one"));
+    assert_null(ls_dataset_subset(dataset, 0, 0));
+    assert_null(ls_dataset_preload(dataset));
+    assert_null(ls_dataset_flatten(dataset));
+    assert_null(ls_dataset_retain(dataset));
+    assert_int_equal(ls_dataset_count(dataset), 0);
+}
+
 static void test_a_data_set_that_another_fails_to_take(void **state) {
     (void)state;
     const ls_loader_options bad = {.batch_size = -1};
@@ -464,6 +485,38 @@ static void test_a_retained_module(void **state) {
     assert_null(ls_module_retain(NULL));
 }
 
+static void test_modules_that_are_gone(void **state) {
+    (void)state;
+    ls_module *nothing = NULL;
+    ls_module *table = table_new(new_weight(), false);
+    ended = 0;
+    ls_module_free(ls_sequential(table, ls_nn_relu()));
+    assert_int_equal(ended, 1);
+    ls_module_free(table);
+    assert_int_equal(ended, 1);
+    assert_null(ls_sequential(ls_nn_relu(), table, table));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    assert_non_null(strstr(ls_error_message(), "ls_module_retain keeps one"));
+    assert_non_null(strstr(ls_error_message(), "Sequential: what should become \"1\""));
+    assert_null(ls_module_add_child(table, "a", ls_nn_relu()));
+    assert_null(ls_module_add_child(table, "a", table));
+    assert_null(ls_module_add_parameter(table, "a", new_weight()));
+    assert_null(ls_module_retain(table));
+    assert_int_equal(ls_module_parameter_count(table), 0);
+    ls_tensor *x = ls_ones(LS_SHAPE(1, 3), LS_F32);
+    assert_null(ls_forward(table, x));
+    assert_int_equal(ls_error_status(), LS_ERR_STATE);
+    ls_release(x);
+    assert_int_equal(ls_module_save(table, test_path("none"), NULL), LS_ERR_STATE);
+    assert_int_equal(ls_module_load(table, test_path("none")), LS_ERR_STATE);
+    assert_null(ls_sgd(table, NULL));
+    char text[16];
+    assert_int_equal(ls_module_format(table, text, sizeof text), 5);
+    /* Of constructors that nest the inner one fails, and what it was given goes. */
+    table = table_new(new_weight(), false);
+    assert_null(ls_sequential(table, ls_sequential(table, nothing), table));
+}
+
 static void test_shared_parts_of_models_that_fail(void **state) {
     (void)state;
     ls_module *nothing = NULL;
@@ -616,6 +669,21 @@ static void test_files_with_both_names(void **state) {
     ls_module_free(tied);
 }
 
+static void test_files_of_pytorch(void **state) {
+    (void)state;
+    const char *const paths[] = {LS_FIXTURES "/pytorch_tied.safetensors", LS_FIXTURES "/pytorch_both.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        ls_module *tied = tied_model();
+        ls_module *apart = separate_model();
+        assert_int_equal(ls_module_load(tied, paths[i]), LS_OK);
+        assert_int_equal(ls_module_load(apart, paths[i]), LS_OK);
+        assert_true(is_filled(tied, "0.weight", 7));
+        assert_true(is_filled(apart, "0.weight", 7) && is_filled(apart, "2.weight", 7));
+        ls_module_free(tied);
+        ls_module_free(apart);
+    }
+}
+
 static void test_tensors_of_a_file_become_parameters(void **state) {
     (void)state;
     const char *path = test_path("one.safetensors");
@@ -637,6 +705,7 @@ int main(void) {
         cmocka_unit_test(test_two_loaders_of_one_data_set),
         cmocka_unit_test(test_two_subsets_of_one_data_set),
         cmocka_unit_test(test_a_retained_data_set),
+        cmocka_unit_test(test_data_sets_that_are_gone),
         cmocka_unit_test(test_a_data_set_that_another_fails_to_take),
         cmocka_unit_test(test_tensors_that_a_data_set_fails_to_take),
         cmocka_unit_test(test_transforms_leave_what_others_hold),
@@ -650,12 +719,14 @@ int main(void) {
         cmocka_unit_test(test_layers_leave_nothing_in_a_scope),
         cmocka_unit_test(test_a_module_twice_in_one_model),
         cmocka_unit_test(test_a_retained_module),
+        cmocka_unit_test(test_modules_that_are_gone),
         cmocka_unit_test(test_shared_parts_of_models_that_fail),
         cmocka_unit_test(test_shared_tensors_of_modules_that_fail),
         cmocka_unit_test(test_a_module_is_not_below_itself),
         cmocka_unit_test(test_a_buffer_that_is_a_parameter_elsewhere),
         cmocka_unit_test(test_tied_weights_are_saved_once_under_both_names),
         cmocka_unit_test(test_files_with_both_names),
+        cmocka_unit_test(test_files_of_pytorch),
         cmocka_unit_test(test_tensors_of_a_file_become_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
