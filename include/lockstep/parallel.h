@@ -184,6 +184,13 @@ LS_API ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, 
 LS_API ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options);
 /** The parts of all ranks put together along the last axis, where the next layer is not cut. */
 LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
+/**
+ * ls_nn_dropout of what is divided over the ranks along its last axis, as ls_nn_column_parallel leaves it: each rank
+ * draws the numbers of its part, so that the whole is that of one process, if the ranks are seeded alike. What every
+ * rank has whole takes ls_nn_dropout, which then draws the same on all of them. In training mode a collective call when
+ * the size of its input changes.
+ */
+LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
 /** ls_nn_embedding with the rows of its table divided over the ranks. */
 LS_API ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width);
 
@@ -204,7 +211,7 @@ typedef struct ls_pipeline_options {
  * stage's layers, under their names in the model, which an optimizer of its own trains. ls_forward of it gives the
  * whole model's output on every rank, without gradient, from rank 0's input (the others give any tensor). To combine
  * with data parallelism, divide the world with ls_comm_split and call ls_sync_gradients over the ranks of the same
- * stage behind ls_pipeline_backward. A collective call.
+ * stage behind ls_pipeline_backward; the pipelines may have different numbers of samples. A collective call.
  */
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 

@@ -8,6 +8,7 @@
 
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/ops/random.h"
 #include "nn/module.h"
 #include "parallel/move.h"
 #include "parallel/reductions.h"
@@ -179,6 +180,61 @@ ls_module *ls_nn_gather_parallel(ls_comm *comm) {
     static const ls_module_type type = {
         .name = "GatherParallel", .state_size = sizeof(parallel_state), .forward = gather_forward};
     return begin(joining.op.name, &type, comm, 1, 1);
+}
+
+typedef struct dropout_state {
+    ls_comm *comm;
+    double p;
+    int64_t width; /* of this rank's part of the last axis; -1 before there was any */
+    int64_t start;
+    int64_t whole;
+} dropout_state;
+
+/* Finds this rank's part among those of all. */
+static ls_status find_part(dropout_state *state, int64_t width) {
+    const size_t bytes = (size_t)ls_comm_size(state->comm) * sizeof(int64_t);
+    int64_t *widths = ls_record_allocate(bytes);
+    if (widths == NULL) {
+        return ls_fail_memory("ls_nn_parallel_dropout", bytes);
+    }
+    const ls_status status = ls_comm_allgather(state->comm, &width, widths, 1, LS_I64, NULL);
+    state->start = state->whole = 0;
+    for (int i = 0; status == LS_OK && i < ls_comm_size(state->comm); i++) {
+        state->start += i < ls_comm_rank(state->comm) ? widths[i] : 0;
+        state->whole += widths[i];
+    }
+    state->width = status == LS_OK ? width : -1;
+    ls_record_release(widths, bytes);
+    return status;
+}
+
+static ls_tensor *parallel_dropout_forward(ls_module *self, ls_tensor *input) {
+    dropout_state *state = self->state;
+    if (!self->training || state->p == 0) {
+        return input;
+    }
+    const int64_t width = input->ndim > 0 ? input->size[input->ndim - 1] : 1;
+    if (width != state->width && find_part(state, width) != LS_OK) {
+        return ls_scope_failed();
+    }
+    return ls_dropout_part(input, state->p, state->start, state->whole);
+}
+
+ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
+    static const ls_module_type type = {.name = "ParallelDropout",
+                                        .state_size = sizeof(dropout_state),
+                                        .forward = parallel_dropout_forward,
+                                        .whole_batch = true};
+    if (comm == NULL || !(p >= 0 && p <= 1)) {
+        return comm == NULL
+                   ? ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: the communicator is NULL")
+                   : ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: probability %g is not between 0 and 1", p);
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module != NULL) {
+        *(dropout_state *)module->state = (dropout_state){.comm = comm, .p = p, .width = -1};
+    }
+    return module;
 }
 
 /* Which rows are here: `index` counted from the first of them, 0 where the row is elsewhere, and 1 or 0 for that. */

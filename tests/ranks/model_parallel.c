@@ -152,6 +152,73 @@ static ls_status divided_model_on_divided_data(ls_comm *world) {
     return LS_OK;
 }
 
+/* Dropout of divided activations is the part of the whole one's, that of whole ones the same on all ranks. */
+static ls_status dropped_layers(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(11);
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_dropout(0.4),
+                                     ls_nn_linear_with(HIDDEN, OUT, &in_f64), ls_nn_dropout(0.3));
+    ls_seed(11);
+    ls_module *divided =
+        ls_sequential(ls_nn_column_parallel(world, IN, HIDDEN, &in_f64), ls_nn_parallel_dropout(world, 0.4),
+                      ls_nn_row_parallel(world, HIDDEN, OUT, &in_f64), ls_nn_dropout(0.3));
+    for (int rows = 1; rows <= 5; rows += 2) {
+        ls_tensor *x = ls_randn(LS_SHAPE(rows, 2, IN), LS_F64);
+        ls_module_zero_grad(whole);
+        ls_module_zero_grad(divided);
+        ls_seed(12);
+        LS_TRY(backward(whole, x));
+        ls_seed(12);
+        LS_TRY(backward(divided, x));
+        LS_TRY(compare(world, divided, "0.weight", whole, "0.weight", 0));
+        LS_TRY(compare(world, divided, "2.weight", whole, "2.weight", 1));
+        LS_TRY(compare(world, divided, "2.bias", whole, "2.bias", -1));
+    }
+    ls_module_train(divided, false);
+    ls_module_train(whole, false);
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    LS_CHECK(ls_allclose(look(divided, x), look(whole, x), 1e-12, 1e-12));
+    LS_CHECK(ls_nn_parallel_dropout(NULL, 0.5) == NULL && ls_nn_parallel_dropout(world, 2) == NULL);
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
+/* Both: pairs of ranks have parts of the layers, and each pair some of the samples. */
+static ls_status dropped_samples_and_layers(ls_comm *world) {
+    if (ls_comm_size(world) != 4) {
+        return LS_OK;
+    }
+    ls_comm *pair = NULL;
+    ls_comm *same_part = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &same_part));
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(13);
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_dropout(0.4),
+                                     ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    ls_seed(14);
+    LS_TRY(backward(whole, x));
+    ls_seed(13);
+    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
+                                                        ls_nn_parallel_dropout(pair, 0.4),
+                                                        ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
+                                          same_part, NULL);
+    LS_CHECK(divided != NULL);
+    const int64_t first = ls_comm_rank(same_part) == 0 ? 0 : 4;
+    ls_seed(14);
+    LS_TRY(backward(divided, ls_narrow(x, 0, first, first == 0 ? 4 : BATCH - 4)));
+    LS_TRY(compare(pair, divided, "0.weight", whole, "0.weight", 0));
+    LS_TRY(compare(pair, divided, "2.weight", whole, "2.weight", 1));
+    ls_module_free(whole);
+    ls_module_free(divided);
+    LS_TRY(ls_scope_end(scope));
+    ls_comm_free(pair);
+    ls_comm_free(same_part);
+    return LS_OK;
+}
+
 /* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
 
 static ls_status same_bits(ls_comm *world, double number) {
@@ -254,6 +321,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(columns_put_together(world));
     LS_TRY(embedding(world));
     LS_TRY(divided_model_on_divided_data(world));
+    LS_TRY(dropped_layers(world));
+    LS_TRY(dropped_samples_and_layers(world));
     LS_TRY(clipped_layers(world));
     LS_TRY(clipped_pipelines(world));
     LS_TRY(wrong_input(world));
