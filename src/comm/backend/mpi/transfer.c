@@ -217,17 +217,20 @@ static bool has_its_data(const ls_mpi *mpi, const ls_mpi_mailbox *box) {
 
 ls_status ls_mpi_box_check(ls_mpi *mpi, const ls_mpi_mailbox *box, int peer) {
     const ls_call_header *header = &box->packet.header;
-    const int from = peer >= 0 ? peer : header->root;
-    char why[LS_HEADER_WHY];
-    snprintf(why, sizeof why, "%zu bytes of data behind it", box->data);
     const bool rank = header->root >= 0 && header->root < mpi->size && (peer >= 0 || header->root != mpi->rank);
     const bool left = header->operation == LS_MPI_LEFT && rank && box->data == 0;
+    char why[LS_HEADER_WHY];
+    why[0] = '\0';
     if (left || (rank && (peer >= 0) == (header->operation != LS_OP_SEND) &&
                  ls_call_header_is_sound(header, mpi->size, why) && has_its_data(mpi, box))) {
         return LS_OK;
     }
+    if (why[0] == '\0') {
+        snprintf(why, sizeof why, "operation %u, rank %d, %zu bytes of data", header->operation, header->root,
+                 box->data);
+    }
     return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d sent a header that is not one: %s",
-                                       peer >= 0 ? "ls_comm" : "ls_comm_recv", from, why));
+                                       peer >= 0 ? "ls_comm" : "ls_comm_recv", peer >= 0 ? peer : header->root, why));
 }
 
 /* What came in the last moment is in the packet; else its operation is none. */
