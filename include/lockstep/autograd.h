@@ -19,8 +19,12 @@ extern "C" {
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
 /** Whether a gradient can flow to the tensor. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
-/** The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before
- * there is one. */
+/**
+ * The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before
+ * there is one. There are no gradients of gradients: ls_backward is LS_ERR_UNSUPPORTED where it comes to an operation on
+ * a gradient that depends on leaves' values, or on what was computed from one while operations are recorded. ls_detach
+ * makes a constant of either.
+ */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Forgets a leaf's gradient: ls_grad gives NULL until the next backward pass. */
 LS_API void ls_zero_grad(ls_tensor *tensor);

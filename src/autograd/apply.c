@@ -53,6 +53,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
         return NULL;
     }
     bool wanted = false;
+    bool of_gradient = false;
     const ls_device *device = NULL;
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] != NULL) {
@@ -60,6 +61,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
                 return refuse_gone(op, i, inputs[i]);
             }
             wanted = wanted || inputs[i]->needs_grad;
+            of_gradient = of_gradient || inputs[i]->node == &ls_tape_gradient;
             const ls_device *own = inputs[i]->storage->device;
             if (device != NULL && own != device) {
                 return refuse_devices(op, device, own, i);
@@ -82,6 +84,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     const bool records = call.records && status == LS_OK && ls_dtype_is_floating((ls_dtype)call.output->dtype);
     if (records) {
         status = ls_tape_record(thread, &call);
+    } else if (of_gradient && status == LS_OK && !thread->no_grad &&
+               ls_dtype_is_floating((ls_dtype)call.output->dtype)) {
+        call.output->node = &ls_tape_gradient;
     }
     if (!records || status != LS_OK) {
         drop_saved(&call);

@@ -62,8 +62,29 @@ static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     return weighed;
 }
 
+/* A gradient among the inputs depends on leaves in ways that no tape knows. What the rule reads may make this pass's
+ * gradients such ones. */
+static ls_status check_gradients(ls_pass *pass, const ls_node *node) {
+    pass->depends = pass->depends || node->op->saves_output || node->saved[0] != NULL;
+    for (int i = 0; i < node->input_count; i++) {
+        const ls_tensor *input = node->inputs[i];
+        if (input == NULL) {
+            continue;
+        }
+        pass->depends = pass->depends || (i < LS_NODE_INPUTS && (node->reads >> i & 1U) != 0 && input->needs_grad);
+        if (input->node == &ls_tape_gradient) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, and "
+                           "there are no gradients of gradients: ls_detach makes a constant of it",
+                           i + 1, node->op->name, LS_SHAPE_TEXT(input));
+        }
+    }
+    return LS_OK;
+}
+
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_pass *pass, ls_node *node) {
+    LS_TRY(check_gradients(pass, node));
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
@@ -311,7 +332,9 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     }
     LS_TRY(complete(thread));
     LS_TRY(check_output(output, options->gradient));
-    ls_pass pass = {.thread = thread, .scope = ls_scope_begin()};
+    ls_pass pass = {.thread = thread,
+                    .scope = ls_scope_begin(),
+                    .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {
         return ls_error_status();
     }

@@ -20,6 +20,9 @@ ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad) {
     if (!ls_tensor_is_here(call, tensor)) {
         return ls_error_status();
     }
+    if (tensor->node == &ls_tape_gradient) { /* a leaf depends on nothing */
+        tensor->node = NULL;
+    }
     if (tensor->node != NULL) {
         (void)ls_fail(LS_ERR_STATE, "%s: the tensor %s is the result of an operation, not a leaf; ls_detach gives one",
                       call, LS_SHAPE_TEXT(tensor));
@@ -149,6 +152,9 @@ ls_status ls_leaves_settle(ls_pass *pass, ls_status status) {
         ls_leaf *leaf = ordered;
         ordered = leaf->next_touched;
         leaf->has_gradient = leaf->has_gradient && (status == LS_OK || !leaf->fresh);
+        if (status == LS_OK && (pass->depends || leaf->fresh)) {
+            leaf->gradient->node = pass->depends ? &ls_tape_gradient : NULL;
+        }
         leaf->touched = false;
         leaf->listed = false;
         ls_tensor_drop(leaf->tensor); /* may free the leaf */

@@ -54,6 +54,7 @@ static void walked_output_died(ls_tape_link *link) {
 static const ls_tape_listener walked_listener = {.output_died = walked_output_died};
 
 ls_tape_link ls_tape_walked = {.listener = &walked_listener};
+ls_tape_link ls_tape_gradient = {.listener = &walked_listener};
 
 static void append(ls_tape *tape, ls_tape_link *link) {
     link->tape = tape;

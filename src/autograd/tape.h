@@ -22,11 +22,19 @@ bool ls_tape_communicates(void);
 /* What a tensor has for a node once that was walked. */
 extern ls_tape_link ls_tape_walked;
 
+/*
+ * What a gradient has for a node that depends on the values of leaves, and what floating tensors have that were
+ * computed from one while operations are recorded. They are constants to the tape: a pass refuses to go back through an
+ * operation on one, as how it depends on the leaves was not recorded.
+ */
+extern ls_tape_link ls_tape_gradient;
+
 /* The backward pass that runs on this thread. */
 typedef struct ls_pass {
     ls_thread_state *thread;
     ls_scope *scope;  /* everything rules and hooks make belongs to it */
     ls_leaf *touched; /* leaves that got a gradient, each with a reference to its tensor */
+    bool depends;     /* a rule has read what depends on leaves: so do the gradients */
 } ls_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */
