@@ -3,6 +3,7 @@
 #include "tensor/device/cpu/floating.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A contiguous tensor seen from one of its axes: `outer` blocks of `width` rows of `inner` numbers; no blocks where it
  * is empty. */
