@@ -241,9 +241,10 @@ ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options
         return NULL;
     }
     norm_state *norm = norm_begin(module, LS_SHAPE(channels), options);
+    const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* halves are computed by way of f32 */
     norm->running_mean =
-        ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), options->dtype)));
+        ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), statistics)));
     norm->running_var =
-        ls_out_of_scope(ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), options->dtype)));
+        ls_out_of_scope(ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), statistics)));
     return ls_module_finish(module);
 }

@@ -1,7 +1,7 @@
 /* ls_layer_norm and ls_batch_norm: values, gradients and running statistics against PyTorch's; refusals. */
 #include "tests/support/unit.h"
 
-#include <lockstep/autograd.h>
+#include <lockstep/nn.h>
 
 #include "tests/support/operations.h"
 
@@ -85,6 +85,40 @@ static void test_views_and_half_precision(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
+/* A layer made for halves runs, learns and keeps its statistics in f32. */
+static void test_batch_norm_layers_of_halves(void **state) {
+    (void)state;
+    const ls_dtype halves[] = {LS_BF16, LS_F16};
+    for (int i = 0; i < 2; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *layer = ls_nn_batch_norm_1d(4, &(ls_layer_options){.dtype = halves[i]});
+        ls_module *exact = ls_nn_batch_norm_1d(4, NULL);
+        assert_non_null(layer);
+        ls_tensor *x = ls_detach(ls_to(wave(LS_SHAPE(6, 4), 1), halves[i]));
+        for (int training = 1; training >= 0; training--) {
+            ls_module_train(layer, training != 0);
+            ls_module_train(exact, training != 0);
+            ls_tensor *y = ls_forward(layer, x);
+            ls_tensor *truth = ls_forward(exact, ls_to(x, LS_F32));
+            assert_int_equal(ls_dtype_of(y), halves[i]);
+            assert_true(ls_allclose(ls_to(y, LS_F32), truth, 1e-2, 1e-2));
+            assert_int_equal(ls_backward(ls_sum(ls_square(y))), LS_OK);
+            assert_int_equal(ls_backward(ls_sum(ls_square(truth))), LS_OK);
+        }
+        ls_tensor *weight = ls_module_find(layer, "weight");
+        assert_int_equal(ls_dtype_of(weight), halves[i]);
+        assert_int_equal(ls_dtype_of(ls_grad(weight)), halves[i]);
+        assert_true(ls_allclose(ls_to(ls_grad(weight), LS_F32), ls_grad(ls_module_find(exact, "weight")), 2e-2, 2e-2));
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(ls_dtype_of(ls_module_buffer(layer, k)), LS_F32);
+            assert_true(ls_allclose(ls_module_buffer(layer, k), ls_module_buffer(exact, k), 1e-6, 1e-6));
+        }
+        ls_module_free(layer);
+        ls_module_free(exact);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+}
+
 static ls_tensor *zeros(ls_shape shape) {
     return ls_zeros(shape, LS_F32);
 }
@@ -144,6 +178,7 @@ int main(void) {
         cmocka_unit_test(test_batch_norm_agrees_with_pytorch),
         cmocka_unit_test(test_weight_gradients_accumulate),
         cmocka_unit_test(test_views_and_half_precision),
+        cmocka_unit_test(test_batch_norm_layers_of_halves),
         cmocka_unit_test(test_layer_norm_refuses),
         cmocka_unit_test(test_batch_norm_refuses),
     };

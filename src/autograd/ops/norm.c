@@ -323,7 +323,8 @@ static ls_status check_channels(const batch_norm *norm) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be [%lld] for %s", names[i],
                            LS_SHAPE_TEXT(part), (long long)norm->x->size[1], LS_SHAPE_TEXT(norm->x));
         }
-        if (part->dtype != compute) {
+        const bool own = i >= 2 && part->dtype == norm->x->dtype; /* weight and bias may be halves as x is */
+        if (part->dtype != compute && !own) {
             return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: %s is %s, must be %s for x of %s", names[i],
                            ls_dtype_name((ls_dtype)part->dtype), ls_dtype_name(compute),
                            ls_dtype_name((ls_dtype)norm->x->dtype));
@@ -429,13 +430,20 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *runni
     }
     ls_thread_state *thread = ls_thread();
     ls_batch_part *part = training && thread != NULL ? thread->batch : NULL;
-    const batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon, part};
+    batch_norm norm = {x, running_mean, running_var, weight, bias, training, momentum, epsilon, part};
     if (check_batch_norm(&norm) != LS_OK) {
         return ls_scope_failed();
     }
     const ls_dtype dtype = (ls_dtype)x->dtype;
     ls_tensor *plain = ls_is_plain(dtype) ? x : ls_to(x, ls_compute_dtype(dtype));
     ls_tensor *dense = plain == NULL || plain->contiguous ? plain : ls_replaced(ls_contiguous(plain), plain, x);
-    ls_tensor *y = dense == NULL ? NULL : ls_replaced(apply_batch_norm(&norm, dense), dense, x);
+    norm.weight = weight == NULL || ls_is_plain(weight->dtype) ? weight : ls_to(weight, ls_compute_dtype(dtype));
+    norm.bias = bias == NULL || ls_is_plain(bias->dtype) ? bias : ls_to(bias, ls_compute_dtype(dtype));
+    const bool made =
+        dense != NULL && (norm.weight != NULL) == (weight != NULL) && (norm.bias != NULL) == (bias != NULL);
+    ls_tensor *y = made ? apply_batch_norm(&norm, dense) : NULL;
+    (void)ls_replaced(NULL, dense, x);
+    (void)ls_replaced(NULL, norm.weight, weight);
+    (void)ls_replaced(NULL, norm.bias, bias);
     return y == NULL || y->dtype == dtype ? y : ls_replaced(ls_to(y, dtype), y, NULL);
 }
