@@ -21,9 +21,9 @@ LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
 /**
  * The gradient of a leaf, lent: it has the leaf's shape and dtype and changes with the next backward pass. NULL before
- * there is one. There are no gradients of gradients: ls_backward is LS_ERR_UNSUPPORTED where it comes to an operation on
- * a gradient that depends on leaves' values, or on what was computed from one while operations are recorded. ls_detach
- * makes a constant of either.
+ * there is one. There are no gradients of gradients: ls_backward is LS_ERR_UNSUPPORTED where it comes to an operation
+ * on a gradient that depends on leaves' values, or on what was computed from one while operations are recorded.
+ * ls_detach makes a constant of either.
  */
 LS_API ls_tensor *ls_grad(const ls_tensor *tensor);
 /** Forgets a leaf's gradient: ls_grad gives NULL until the next backward pass. */
@@ -115,9 +115,19 @@ LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 
 /* ---- of two tensors, or a tensor and a number ------------------------------------------------------------------ */
 
+/*
+ * The dtype of a result with a number on the right goes by the number's type, as in PyTorch:
+ *   - floating tensors keep theirs;
+ *   - an integer keeps that of an integer tensor, exactly, and makes i64 of bool. One that the dtype does not hold is
+ *     LS_ERR_ARGUMENT (u8 takes -255 to -1 too, and wraps around);
+ *   - a floating number makes f32 of integers and bool;
+ *   - ls_div of integers is f32, and comparisons, which are exact, are bool.
+ */
 #define LS_DECLARE_BINARY(name)                                                                                        \
     LS_API ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b);                                                  \
-    LS_API ls_tensor *ls_##name##_number(ls_tensor *a, double b);
+    LS_API ls_tensor *ls_##name##_number(ls_tensor *a, double b);                                                      \
+    LS_API ls_tensor *ls_##name##_integer(ls_tensor *a, int64_t b);                                                    \
+    LS_API ls_tensor *ls_##name##_unsigned(ls_tensor *a, uint64_t b);
 LS_DECLARE_BINARY(add)
 LS_DECLARE_BINARY(sub)
 LS_DECLARE_BINARY(mul)
@@ -134,9 +144,24 @@ LS_DECLARE_BINARY(ge)
 #undef LS_DECLARE_BINARY
 
 #ifndef __cplusplus
-/* Picks the tensor or the number form by the type of the right-hand side. */
+/* Picks the form by the type of the right-hand side. Pointers to anything else do not compile. */
 #define LS_BINARY(name, a, b)                                                                                          \
-    _Generic((b), ls_tensor * : ls_##name##_tensor, void * : ls_##name##_tensor, default : ls_##name##_number)((a), (b))
+    _Generic((b),                                                                                                      \
+        ls_tensor *: ls_##name##_tensor,                                                                               \
+        void *: ls_##name##_tensor,                                                                                    \
+        bool: ls_##name##_integer,                                                                                     \
+        char: ls_##name##_integer,                                                                                     \
+        signed char: ls_##name##_integer,                                                                              \
+        unsigned char: ls_##name##_integer,                                                                            \
+        short: ls_##name##_integer,                                                                                    \
+        unsigned short: ls_##name##_integer,                                                                           \
+        int: ls_##name##_integer,                                                                                      \
+        unsigned: ls_##name##_integer,                                                                                 \
+        long: ls_##name##_integer,                                                                                     \
+        long long: ls_##name##_integer,                                                                                \
+        unsigned long: ls_##name##_unsigned,                                                                           \
+        unsigned long long: ls_##name##_unsigned,                                                                      \
+        default: ls_##name##_number)((a), (b))
 #define ls_add(a, b)     LS_BINARY(add, a, b)
 #define ls_sub(a, b)     LS_BINARY(sub, a, b)
 #define ls_mul(a, b)     LS_BINARY(mul, a, b)
@@ -269,7 +294,7 @@ LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_te
 /**
  * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and
  * running_mean and running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with
- * the running ones.
+ * the running ones. For x of bf16 or f16 the running ones are f32, weight and bias either f32 or of x's dtype.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
@@ -311,13 +336,22 @@ LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target
 #ifdef __cplusplus
 }
 
+#define LS_OVERLOAD(name, form, type)                                                                                  \
+    static inline ls_tensor *ls_##name(ls_tensor *a, type b) {                                                         \
+        return ls_##name##_##form(a, b);                                                                               \
+    }
 #define LS_OVERLOAD_BINARY(name)                                                                                       \
     static inline ls_tensor *ls_##name(ls_tensor *a, ls_tensor *b) {                                                   \
         return ls_##name##_tensor(a, b);                                                                               \
     }                                                                                                                  \
-    static inline ls_tensor *ls_##name(ls_tensor *a, double b) {                                                       \
-        return ls_##name##_number(a, b);                                                                               \
-    }
+    LS_OVERLOAD(name, number, double)                                                                                  \
+    LS_OVERLOAD(name, number, long double)                                                                             \
+    LS_OVERLOAD(name, integer, int)                                                                                    \
+    LS_OVERLOAD(name, integer, unsigned)                                                                               \
+    LS_OVERLOAD(name, integer, long)                                                                                   \
+    LS_OVERLOAD(name, integer, long long)                                                                              \
+    LS_OVERLOAD(name, unsigned, unsigned long)                                                                         \
+    LS_OVERLOAD(name, unsigned, unsigned long long)
 LS_OVERLOAD_BINARY(add)
 LS_OVERLOAD_BINARY(sub)
 LS_OVERLOAD_BINARY(mul)
@@ -332,6 +366,7 @@ LS_OVERLOAD_BINARY(le)
 LS_OVERLOAD_BINARY(gt)
 LS_OVERLOAD_BINARY(ge)
 #undef LS_OVERLOAD_BINARY
+#undef LS_OVERLOAD
 #endif
 
 #endif

@@ -311,15 +311,17 @@ static void test_clamp_with_odd_bounds(void **state) {
     }
 }
 
-/* A number that an integer dtype does not hold is compared as it is, and sums and products wrap around. */
+/* A number that an integer dtype does not hold is compared as it is. Beside u8 negative ones are taken as in PyTorch.
+ */
 static void test_numbers_that_integers_do_not_hold(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = numbers(LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
     check_values(ls_add(x, -1), LS_SHAPE(3), LS_U8, VALUES(255, 6, 254));
     check_values(ls_sub(x, -1), LS_SHAPE(3), LS_U8, VALUES(1, 8, 0));
-    check_values(ls_mul(x, 300), LS_SHAPE(3), LS_U8, VALUES(0, 52, 212));
+    check_values(ls_mul(x, 300.0), LS_SHAPE(3), LS_F32, VALUES(0, 2100, 76500));
     check_values(ls_maximum(x, -1), LS_SHAPE(3), LS_U8, VALUES(0, 7, 255));
+    check_values(ls_minimum(x, -1), LS_SHAPE(3), LS_U8, VALUES(0, 0, 0));
     check_values(ls_eq(x, -1), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
     check_values(ls_eq(x, 300), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
     check_values(ls_ge(x, 256), LS_SHAPE(3), LS_BOOL, VALUES(0, 0, 0));
@@ -327,7 +329,126 @@ static void test_numbers_that_integers_do_not_hold(void **state) {
     check_values(ls_gt(x, -1), LS_SHAPE(3), LS_BOOL, VALUES(1, 1, 1));
     ls_tensor *y = numbers(LS_SHAPE(2), LS_I32, VALUES(INT32_MAX, INT32_MIN));
     check_values(ls_eq(y, 0x1p31), LS_SHAPE(2), LS_BOOL, VALUES(0, 0));
-    check_values(ls_add(y, 0x1p32), LS_SHAPE(2), LS_I32, VALUES(INT32_MAX, INT32_MIN));
+    check_values(ls_add(y, 0x1p32), LS_SHAPE(2), LS_F32, VALUES(0x1p32 + 0x1p31, 0x1p31));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static ls_tensor *with_300(ls_tensor *x, int operation) {
+    return operation == 0   ? ls_add(x, 300)
+           : operation == 1 ? ls_sub(x, 300L)
+           : operation == 2 ? ls_mul(x, (short)300)
+           : operation == 3 ? ls_maximum(x, 300LL)
+                            : ls_minimum(x, 300UL);
+}
+
+static void test_numbers_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static const char *const names[] = {"ls_add", "ls_sub", "ls_mul", "ls_maximum", "ls_minimum"};
+    for (int i = 0; i < 5; i++) {
+        ls_scope *scope = ls_scope_begin();
+        char expected[64];
+        snprintf(expected, sizeof expected, "%s: 300 does not fit into u8", names[i]);
+        check_refused(scope, with_300(ls_ones(LS_SHAPE(2), LS_U8), i), LS_ERR_ARGUMENT, expected);
+    }
+    ls_scope *scope = ls_scope_begin();
+    check_refused(scope, ls_mul(ls_ones(LS_SHAPE(2), LS_I32), 3000000000), LS_ERR_ARGUMENT,
+                  "ls_mul: 3000000000 does not fit into i32");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I32), INT64_MIN), LS_ERR_ARGUMENT, "does not fit into i32");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT,
+                  "ls_add: 18446744073709551615 does not fit into i64");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_pow(ls_ones(LS_SHAPE(2), LS_I64), UINT64_MAX), LS_ERR_ARGUMENT, "does not fit into i64");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_add((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "ls_add: argument 1 is NULL");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_eq((ls_tensor *)NULL, 1), LS_ERR_ARGUMENT, "argument 1 is NULL");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_add(ls_ones(LS_SHAPE(2), LS_I64), NULL), LS_ERR_ARGUMENT, "argument 2 is NULL");
+}
+
+/* The type of the number says what the result is, not its value. */
+static void test_the_type_of_a_number(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    const ls_shape one = LS_SHAPE(1);
+    enum { TWO = 2 } two = TWO;
+    const ls_dtype dtypes[] = {LS_I64, LS_I32, LS_U8, LS_BOOL};
+    for (int i = 0; i < 4; i++) {
+        ls_tensor *x = numbers(one, dtypes[i], VALUES(1));
+        const ls_dtype kept = dtypes[i] == LS_BOOL ? LS_I64 : dtypes[i];
+        check_values(ls_mul(x, 2.0), one, LS_F32, VALUES(2));
+        check_values(ls_mul(x, 2.0F), one, LS_F32, VALUES(2));
+        check_values(ls_mul(x, 2.0L), one, LS_F32, VALUES(2));
+        check_values(ls_mul(x, 2.5), one, LS_F32, VALUES(2.5));
+        check_values(ls_add(x, 1e20), one, LS_F32, VALUES(1e20));
+        check_values(ls_mul(x, 3e9), one, LS_F32, VALUES(3e9));
+        check_values(ls_maximum(x, 2.0), one, LS_F32, VALUES(2));
+        check_values(ls_pow(x, 2.0), one, LS_F32, VALUES(1));
+        check_values(ls_pow(x, -1.0), one, LS_F32, VALUES(1));
+        check_values(ls_div(x, 2), one, LS_F32, VALUES(0.5));
+        check_values(ls_div(x, SIZE_MAX), one, LS_F32, VALUES(0x1p-64));
+        check_values(ls_mul(x, 2), one, kept, VALUES(2));
+        check_values(ls_mul(x, two), one, kept, VALUES(2));
+        check_values(ls_mul(x, TWO), one, kept, VALUES(2));
+        check_values(ls_mul(x, true), one, kept, VALUES(1));
+        check_values(ls_mul(x, (bool)true), one, kept, VALUES(1));
+        check_values(ls_mul(x, 'A'), one, kept, VALUES(65));
+        check_values(ls_mul(x, (char)65), one, kept, VALUES(65));
+        check_values(ls_mul(x, (signed char)65), one, kept, VALUES(65));
+        check_values(ls_mul(x, (unsigned char)65), one, kept, VALUES(65));
+        check_values(ls_mul(x, (unsigned short)65), one, kept, VALUES(65));
+        check_values(ls_mul(x, 65U), one, kept, VALUES(65));
+        check_values(ls_mul(x, sizeof(int)), one, kept, VALUES(4));
+        check_values(ls_mul(x, (const int64_t){7}), one, kept, VALUES(7));
+        check_values(ls_mul(x, (uint64_t)7), one, kept, VALUES(7));
+        check_values(ls_pow(x, 2), one, kept, VALUES(1));
+        check_values(ls_sub(x, 1), one, kept, VALUES(0));
+    }
+    for (int i = 0; i < 4; i++) {
+        const ls_dtype floating[] = {LS_F32, LS_F64, LS_BF16, LS_F16};
+        ls_tensor *x = numbers(one, floating[i], VALUES(1));
+        check_values(ls_mul(x, 2), one, floating[i], VALUES(2));
+        check_values(ls_add(x, 2UL), one, floating[i], VALUES(3));
+        check_values(ls_div(x, 2), one, floating[i], VALUES(0.5));
+    }
+    check_values(ls_mul(ls_ones(one, LS_F64), UINT64_MAX), one, LS_F64, VALUES(0x1p64));
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static int64_t whole(ls_tensor *x) {
+    assert_non_null(x);
+    assert_int_equal(ls_dtype_of(x), LS_I64);
+    return *(const int64_t *)ls_data(x);
+}
+
+/* Beyond 2^53 neighbours are one double. */
+static void test_integers_of_64_bits_are_exact(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    const int64_t large = ((int64_t)1 << 53) + 1;
+    ls_tensor *one = ls_ones(LS_SHAPE(1), LS_I64);
+    ls_tensor *x = ls_from(LS_SHAPE(1), LS_I64, &large);
+    assert_int_equal(whole(ls_mul(one, large)), large);
+    assert_int_equal(whole(ls_add(one, large)), large + 1);
+    assert_int_equal(whole(ls_add(one, (uint64_t)large)), large + 1);
+    assert_int_equal(whole(ls_sub(one, large)), 1 - large);
+    assert_int_equal(whole(ls_maximum(one, large)), large);
+    assert_int_equal(whole(ls_minimum(ls_full(LS_SHAPE(1), LS_I64, 0x1p60), large)), large);
+    assert_int_equal(whole(ls_mul(ls_ones(LS_SHAPE(1), LS_BOOL), large)), large);
+    assert_int_equal(whole(ls_add(one, INT64_MAX - 1)), INT64_MAX);
+    assert_int_equal(whole(ls_sub(ls_zeros(LS_SHAPE(1), LS_I64), INT64_MIN + 1)), INT64_MAX);
+    check_values(ls_eq(x, large), LS_SHAPE(1), LS_BOOL, VALUES(1));
+    check_values(ls_eq(x, large - 1), LS_SHAPE(1), LS_BOOL, VALUES(0));
+    check_values(ls_gt(x, large - 1), LS_SHAPE(1), LS_BOOL, VALUES(1));
+    check_values(ls_ne(x, (uint64_t)large), LS_SHAPE(1), LS_BOOL, VALUES(0));
+    check_values(ls_lt(x, UINT64_MAX), LS_SHAPE(1), LS_BOOL, VALUES(1));
+    check_values(ls_le(x, large), LS_SHAPE(1), LS_BOOL, VALUES(1));
+    check_values(ls_ge(x, large + 1), LS_SHAPE(1), LS_BOOL, VALUES(0));
+    check_values(ls_eq(x, (double)large), LS_SHAPE(1), LS_BOOL, VALUES(0)); /* the double is 2^53 */
+    check_values(ls_lt(ls_ones(LS_SHAPE(1), LS_I32), large), LS_SHAPE(1), LS_BOOL, VALUES(1));
+    check_values(ls_gt(x, (double)(large - 1) - 0.5), LS_SHAPE(1), LS_BOOL, VALUES(1));
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
@@ -378,6 +499,9 @@ int main(void) {
         cmocka_unit_test(test_devices_do_not_mix),
         cmocka_unit_test(test_clamp_with_odd_bounds),
         cmocka_unit_test(test_numbers_that_integers_do_not_hold),
+        cmocka_unit_test(test_numbers_that_do_not_fit_are_refused),
+        cmocka_unit_test(test_the_type_of_a_number),
+        cmocka_unit_test(test_integers_of_64_bits_are_exact),
         cmocka_unit_test(test_integer_powers_are_exact),
         cmocka_unit_test(test_without_a_scope),
     };

@@ -32,61 +32,44 @@ static ls_tensor *compare(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(ls_promote(a, b)), LS_BOOL);
 }
 
+/* Kernels compare integers with a double as it is, its fraction included. */
 static ls_tensor *compare_number(const ls_op *op, ls_tensor *a, double number) {
     const ls_op_parameters parameters = {.number = {number}};
     if (a == NULL) {
         return ls_apply(op, &a, 1, &parameters);
     }
-    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype_with(ls_promote_number(a, number), number), LS_BOOL);
+    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(a->dtype), LS_BOOL);
 }
 
-ls_tensor *ls_eq_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&eq_op, a, b);
+static ls_tensor *compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, int64_t number) {
+    return a == NULL ? compare_number(op, a, 0) : ls_compare_integer(op, tensor_op, a, number);
 }
 
-ls_tensor *ls_eq_number(ls_tensor *a, double b) {
-    return compare_number(&eq_number_op, a, b);
+/* What is beyond i64 is larger than every integer, as its double is. */
+static ls_tensor *compare_unsigned(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, uint64_t number) {
+    return number <= INT64_MAX ? compare_integer(op, tensor_op, a, (int64_t)number)
+                               : compare_number(op, a, (double)number);
 }
 
-ls_tensor *ls_ne_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&ne_op, a, b);
-}
-
-ls_tensor *ls_ne_number(ls_tensor *a, double b) {
-    return compare_number(&ne_number_op, a, b);
-}
-
-ls_tensor *ls_lt_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&lt_op, a, b);
-}
-
-ls_tensor *ls_lt_number(ls_tensor *a, double b) {
-    return compare_number(&lt_number_op, a, b);
-}
-
-ls_tensor *ls_le_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&le_op, a, b);
-}
-
-ls_tensor *ls_le_number(ls_tensor *a, double b) {
-    return compare_number(&le_number_op, a, b);
-}
-
-ls_tensor *ls_gt_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&gt_op, a, b);
-}
-
-ls_tensor *ls_gt_number(ls_tensor *a, double b) {
-    return compare_number(&gt_number_op, a, b);
-}
-
-ls_tensor *ls_ge_tensor(ls_tensor *a, ls_tensor *b) {
-    return compare(&ge_op, a, b);
-}
-
-ls_tensor *ls_ge_number(ls_tensor *a, double b) {
-    return compare_number(&ge_number_op, a, b);
-}
+#define FORMS(name)                                                                                                    \
+    ls_tensor *ls_##name##_tensor(ls_tensor *a, ls_tensor *b) {                                                        \
+        return compare(&name##_op, a, b);                                                                              \
+    }                                                                                                                  \
+    ls_tensor *ls_##name##_number(ls_tensor *a, double b) {                                                            \
+        return compare_number(&name##_number_op, a, b);                                                                \
+    }                                                                                                                  \
+    ls_tensor *ls_##name##_integer(ls_tensor *a, int64_t b) {                                                          \
+        return compare_integer(&name##_number_op, &name##_op, a, b);                                                   \
+    }                                                                                                                  \
+    ls_tensor *ls_##name##_unsigned(ls_tensor *a, uint64_t b) {                                                        \
+        return compare_unsigned(&name##_number_op, &name##_op, a, b);                                                  \
+    }
+FORMS(eq)
+FORMS(ne)
+FORMS(lt)
+FORMS(le)
+FORMS(gt)
+FORMS(ge)
 
 /* ---- where ---------------------------------------------------------------------------------------------------- */
 

@@ -249,7 +249,7 @@ ls_tensor *ls_sigmoid(ls_tensor *x) {
 
 ls_tensor *ls_relu(ls_tensor *x) {
     if (x != NULL && !ls_dtype_is_floating(x->dtype)) {
-        return ls_maximum_number(x, 0);
+        return ls_maximum_integer(x, 0);
     }
     return real_function(&relu_op, x, NULL);
 }
@@ -274,9 +274,13 @@ ls_tensor *ls_softplus(ls_tensor *x) {
     return real_function(&softplus_op, x, NULL);
 }
 
+static bool is_whole(double number) {
+    return isfinite(number) && number == trunc(number);
+}
+
 ls_tensor *ls_clamp(ls_tensor *x, double low, double high) {
     const ls_op_parameters parameters = {.number = {low, high}};
-    if (x != NULL && (ls_promote_number(x, low) == LS_F32 || ls_promote_number(x, high) == LS_F32)) {
+    if (x != NULL && !ls_dtype_is_floating(x->dtype) && !(is_whole(low) && is_whole(high))) {
         return real_function(&clamp_op, x, &parameters);
     }
     return any_function(&clamp_op, x, &parameters);
@@ -297,31 +301,45 @@ static ls_tensor *arithmetic(const ls_op *op, ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(op, inputs, 2, 2, NULL, ls_compute_dtype(result), result);
 }
 
+/* A double on the right. */
 static ls_tensor *arithmetic_number(const ls_op *op, ls_tensor *a, double number) {
-    const ls_op_parameters parameters = {.number = {number}};
-    if (ready(a, a)) {
-        return ls_apply(op, &a, 1, &parameters);
-    }
-    const ls_dtype result = ls_promote_number(a, number);
-    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(result), result);
+    return real_function(op, a, &(ls_op_parameters){.number = {number}});
 }
 
-/* Sums and products of integers wrap around, also those with a number that the dtype does not hold. */
-static ls_tensor *wrapping_number(const ls_op *op, ls_tensor *a, double number) {
-    const ls_op_parameters parameters = {.number = {number}};
-    if (ready(a, a)) {
-        return ls_apply(op, &a, 1, &parameters);
-    }
-    const ls_dtype result = ls_promote_number(a, number);
-    return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype_with(result, number), result);
+/* An integer on the right; `tensor_op` is the same operation of two tensors. Results that are too large wrap around. */
+static ls_tensor *arithmetic_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a,
+                                     int64_t number) {
+    return a == NULL || ls_dtype_is_floating(a->dtype) ? arithmetic_number(op, a, (double)number)
+                                                       : ls_apply_integer(op, tensor_op, saturates, a, number);
 }
+
+static ls_tensor *arithmetic_unsigned(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a,
+                                      uint64_t number) {
+    if (number <= INT64_MAX) {
+        return arithmetic_integer(op, tensor_op, saturates, a, (int64_t)number);
+    }
+    return a == NULL || ls_dtype_is_floating(a->dtype) ? arithmetic_number(op, a, (double)number)
+                                                       : ls_refuse_unsigned(op->name, number);
+}
+
+#define NUMBER_FORMS(name, saturates)                                                                                  \
+    ls_tensor *ls_##name##_number(ls_tensor *a, double b) {                                                            \
+        return arithmetic_number(&name##_number_op, a, b);                                                             \
+    }                                                                                                                  \
+    ls_tensor *ls_##name##_integer(ls_tensor *a, int64_t b) {                                                          \
+        return arithmetic_integer(&name##_number_op, &name##_op, (saturates), a, b);                                   \
+    }                                                                                                                  \
+    ls_tensor *ls_##name##_unsigned(ls_tensor *a, uint64_t b) {                                                        \
+        return arithmetic_unsigned(&name##_number_op, &name##_op, (saturates), a, b);                                  \
+    }
+NUMBER_FORMS(add, false)
+NUMBER_FORMS(sub, false)
+NUMBER_FORMS(mul, false)
+NUMBER_FORMS(maximum, true)
+NUMBER_FORMS(minimum, true)
 
 ls_tensor *ls_add_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&add_op, a, b);
-}
-
-ls_tensor *ls_add_number(ls_tensor *a, double b) {
-    return wrapping_number(&add_number_op, a, b);
 }
 
 ls_tensor *ls_sub_tensor(ls_tensor *a, ls_tensor *b) {
@@ -331,32 +349,16 @@ ls_tensor *ls_sub_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&sub_op, a, b);
 }
 
-ls_tensor *ls_sub_number(ls_tensor *a, double b) {
-    return wrapping_number(&sub_number_op, a, b);
-}
-
 ls_tensor *ls_mul_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&mul_op, a, b);
-}
-
-ls_tensor *ls_mul_number(ls_tensor *a, double b) {
-    return wrapping_number(&mul_number_op, a, b);
 }
 
 ls_tensor *ls_maximum_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&maximum_op, a, b);
 }
 
-ls_tensor *ls_maximum_number(ls_tensor *a, double b) {
-    return arithmetic_number(&maximum_number_op, a, b);
-}
-
 ls_tensor *ls_minimum_tensor(ls_tensor *a, ls_tensor *b) {
     return arithmetic(&minimum_op, a, b);
-}
-
-ls_tensor *ls_minimum_number(ls_tensor *a, double b) {
-    return arithmetic_number(&minimum_number_op, a, b);
 }
 
 ls_tensor *ls_div_tensor(ls_tensor *a, ls_tensor *b) {
@@ -369,7 +371,15 @@ ls_tensor *ls_div_tensor(ls_tensor *a, ls_tensor *b) {
 }
 
 ls_tensor *ls_div_number(ls_tensor *a, double b) {
-    return real_function(&div_number_op, a, &(ls_op_parameters){.number = {b}});
+    return arithmetic_number(&div_number_op, a, b);
+}
+
+ls_tensor *ls_div_integer(ls_tensor *a, int64_t b) {
+    return ls_div_number(a, (double)b);
+}
+
+ls_tensor *ls_div_unsigned(ls_tensor *a, uint64_t b) {
+    return ls_div_number(a, (double)b);
 }
 
 /* Integer powers by way of i64, where they are exact and wrap around as products do. */
@@ -387,15 +397,24 @@ ls_tensor *ls_pow_tensor(ls_tensor *a, ls_tensor *b) {
 }
 
 ls_tensor *ls_pow_number(ls_tensor *a, double b) {
-    const ls_op_parameters parameters = {.number = {b}};
-    if (ready(a, a)) {
-        return ls_apply(&pow_number_op, &a, 1, &parameters);
+    return arithmetic_number(&pow_number_op, a, b);
+}
+
+ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
+    if (a == NULL || ls_dtype_is_floating(a->dtype)) {
+        return arithmetic_number(&pow_number_op, a, (double)b);
     }
-    const ls_dtype result = ls_promote_number(a, b);
-    if (b < 0 && !ls_dtype_is_floating(result)) {
-        return ls_fail_noted(LS_ERR_ARGUMENT,
-                             "ls_pow: exponent %g of a tensor of %s would give fractions: ls_to a floating dtype first",
-                             b, ls_dtype_name(a->dtype));
+    if (b < 0) {
+        return ls_fail_noted(
+            LS_ERR_ARGUMENT,
+            "ls_pow: exponent %lld of a tensor of %s would give fractions: ls_to a floating dtype first", (long long)b,
+            ls_dtype_name(a->dtype));
     }
+    const ls_dtype result = ls_promote_integer(a->dtype);
+    const ls_op_parameters parameters = {.number = {(double)b}};
     return ls_apply_as(&pow_number_op, &a, 1, 1, &parameters, power_dtype(result), result);
+}
+
+ls_tensor *ls_pow_unsigned(ls_tensor *a, uint64_t b) {
+    return b <= INT64_MAX ? ls_pow_integer(a, (int64_t)b) : ls_refuse_unsigned("ls_pow", b);
 }

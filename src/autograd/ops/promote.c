@@ -1,7 +1,6 @@
 #include "autograd/ops/promote.h"
 
-#include <math.h>
-
+#include "autograd/ops/ops.h"
 #include "base/memory.h"
 
 #define INLINE_INPUTS 4
@@ -32,22 +31,56 @@ ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b) {
     return difference > 0 ? left : difference < 0 ? right : LS_F32;
 }
 
-ls_dtype ls_promote_number(const ls_tensor *a, double number) {
-    const ls_dtype dtype = a->dtype;
-    if (ls_dtype_is_floating(dtype)) {
-        return dtype;
-    }
-    if (!isfinite(number) || number != trunc(number)) {
-        return LS_F32;
-    }
+ls_dtype ls_promote_integer(ls_dtype dtype) {
     return dtype == LS_BOOL ? LS_I64 : dtype;
 }
 
-ls_dtype ls_compute_dtype_with(ls_dtype dtype, double number) {
-    const bool held = dtype == LS_U8    ? number >= 0 && number <= UINT8_MAX
-                      : dtype == LS_I32 ? number >= INT32_MIN && number <= INT32_MAX
-                                        : true;
-    return held ? ls_compute_dtype(dtype) : LS_I64;
+/* Numbers of 64 bits that a double holds, as kernels take them. */
+static bool is_double(int64_t number) {
+    return number >= -((int64_t)1 << 53) && number <= (int64_t)1 << 53;
+}
+
+/* As in PyTorch, u8 takes negative numbers too. */
+static bool holds(ls_dtype dtype, int64_t number) {
+    return dtype == LS_U8    ? number >= -UINT8_MAX && number <= UINT8_MAX
+           : dtype == LS_I32 ? number >= INT32_MIN && number <= INT32_MAX
+                             : true;
+}
+
+ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a, int64_t number) {
+    const ls_dtype result = ls_promote_integer(a->dtype);
+    if (!holds(result, number)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             "%s: %lld does not fit into %s, the tensor's dtype: ls_to a wider one first", op->name,
+                             (long long)number, ls_dtype_name(result));
+    }
+    if (!is_double(number)) {
+        ls_tensor *exact = ls_from(LS_SCALAR, LS_I64, &number);
+        ls_tensor *y =
+            exact == NULL ? NULL : ls_apply_as(tensor_op, (ls_tensor *[]){a, exact}, 2, 2, NULL, LS_I64, result);
+        ls_release(exact);
+        return y;
+    }
+    const ls_op_parameters parameters = {.number = {(double)number}};
+    const bool as_it_is = result != LS_U8 || number >= 0 || saturates;
+    return ls_apply_as(op, &a, 1, 1, &parameters, as_it_is ? result : LS_I64, result);
+}
+
+ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, int64_t number) {
+    if (ls_dtype_is_floating(a->dtype) || is_double(number)) {
+        const ls_op_parameters parameters = {.number = {(double)number}};
+        return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(a->dtype), LS_BOOL);
+    }
+    ls_tensor *exact = ls_from(LS_SCALAR, LS_I64, &number);
+    ls_tensor *y =
+        exact == NULL ? NULL : ls_apply_as(tensor_op, (ls_tensor *[]){a, exact}, 2, 2, NULL, LS_I64, LS_BOOL);
+    ls_release(exact);
+    return y;
+}
+
+ls_tensor *ls_refuse_unsigned(const char *call, uint64_t number) {
+    return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %llu does not fit into i64, the widest integer dtype", call,
+                         (unsigned long long)number);
 }
 
 ls_dtype ls_promote_real(ls_dtype dtype) {

@@ -2,7 +2,8 @@
  * Which dtype an operation computes in and which it gives, by PyTorch's rules, shared by all families:
  *   - the higher category (bool < integers < floating) wins, and within one the wider dtype (bf16 with f16: f32);
  *   - within a category, a tensor of no dimensions does not change the dtype of one that has some;
- *   - a number never changes a floating dtype; a fractional number makes integers f32;
+ *   - a number never changes a floating dtype; to integers it is what its C type says: a double makes f32 of them, an
+ *     integer keeps their dtype (and makes i64 of bool), and must fit into it;
  *   - bf16 and f16 are computed by way of f32, and the result is converted back.
  */
 #ifndef LS_AUTOGRAD_PROMOTE_H
@@ -13,8 +14,8 @@
 /* The dtype of a result of both. */
 ls_dtype ls_promote(const ls_tensor *a, const ls_tensor *b);
 
-/* The same with numbers on the right. */
-ls_dtype ls_promote_number(const ls_tensor *a, double number);
+/* The dtype of a tensor that is not floating with an integer on the right. */
+ls_dtype ls_promote_integer(ls_dtype dtype);
 
 /* The dtype itself when it is floating, else f32: what functions of real numbers make of integers. */
 ls_dtype ls_promote_real(ls_dtype dtype);
@@ -23,9 +24,6 @@ ls_dtype ls_promote_real(ls_dtype dtype);
 static inline ls_dtype ls_compute_dtype(ls_dtype dtype) {
     return dtype == LS_BF16 || dtype == LS_F16 ? LS_F32 : dtype;
 }
-
-/* The same beside a number: i64 for a smaller integer that does not hold it. */
-ls_dtype ls_compute_dtype_with(ls_dtype dtype, double number);
 
 /* Whether kernels compute it as it is and it can have a gradient: f32 or f64. */
 static inline bool ls_is_plain(ls_dtype dtype) {
@@ -38,6 +36,17 @@ static inline bool ls_is_plain(ls_dtype dtype) {
  */
 ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_count, int converted,
                        const ls_op_parameters *parameters, ls_dtype compute, ls_dtype result);
+
+/*
+ * Operations with an integer on the right, exact in all 64 bits: `op` takes it as a double where that holds it,
+ * `tensor_op` as a second tensor where not. The first is for tensors that are not floating, the second compares any.
+ * Beside u8 a negative number makes results that wrap around, or where the operation saturates is 0.
+ */
+ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a, int64_t number);
+ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, int64_t number);
+
+/* The failure of a number beyond i64 beside integers. */
+ls_tensor *ls_refuse_unsigned(const char *call, uint64_t number);
 
 /* y += x (broadcast), in place, for any floating dtype. */
 ls_status ls_add_into(ls_tensor *y, const ls_tensor *x);
