@@ -6,7 +6,8 @@
  * The contract of every backend: no call blocks forever (a dead rank is LS_ERR_PEER naming it, a silent one
  * LS_ERR_TIMEOUT, and the communicator is revoked afterwards: later calls fail at once with the same reason); ranks
  * that call different things get LS_ERR_MISMATCH saying who called what; every rank receives the same bits; buffers
- * may have any size, zero included, and any alignment.
+ * may have any size, zero included, and any alignment. A call that has waited 10 s logs for whom, once and then every
+ * minute.
  *
  * A communicator is used by one thread at a time. While a rank waits on one, what it has begun on the others that its
  * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI
@@ -57,8 +58,13 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
 
 /**
  * Leaves the job: waits until every rank of the world has come here (or failed) and frees the world that ls_init made
- * on this thread, also where it fails: LS_ERR_PEER naming a rank that died, LS_ERR_TIMEOUT one that does not come.
- * Without a world it does nothing. ls_init may join the same job again afterwards.
+ * on this thread, also where it fails: LS_ERR_PEER naming a rank that died or exited without this call, LS_ERR_TIMEOUT
+ * one that does not come. LS_OK means that all have come, whatever had failed on them before; but where ranks met over
+ * MPI alone, without a store, one whose communicator has failed gets that failure again, and the others LS_ERR_PEER.
+ * The other ranks know at once that this one has called it: what it sent before still arrives, and whoever waits for
+ * more of it, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank 1
+ * called ls_finalize"). A process that exits as a rank without this call logs a warning, and is told to the others in
+ * the same way. Without a world it does nothing. ls_init may join the same job again afterwards.
  */
 LS_API ls_status ls_finalize(void);
 

@@ -87,7 +87,8 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * Ends a message: gives the tensor that was received, or the one that was sent (whose gradient flows on through it).
  * LS_ERR_MISMATCH when rank `source` sent something else, saying what; the message is gone then, and the communicator
  * goes on. A handle that is never waited for is waited for when its scope ends, at most the timeout, and no longer than
- * until its communicator is freed; what ls_irecv has begun, ls_backward takes in before it starts, since the sender may
+ * until its communicator is freed, a rank of it dies or the partner calls ls_finalize; ls_scope_end returns what became
+ * of it, LS_ERR_TIMEOUT or LS_ERR_PEER with the rank and the tag, where nothing failed before; what ls_irecv has begun, ls_backward takes in before it starts, since the sender may
  * want the gradient, and ls_wait gives it afterwards.
  */
 LS_API ls_tensor *ls_wait(ls_handle *handle);

@@ -34,10 +34,13 @@ typedef struct ls_trial_state {
     ls_tensor *target;    /**< likewise */
     ls_tensor *output;    /**< of the model */
     ls_tensor *loss;      /**< of the criterion */
-    bool stop;            /**< set by a callback, on every rank alike: training ends after this step */
+    bool stop;            /**< set by a callback, on one rank or several: training ends on all after this step */
 } ls_trial_state;
 
-/** A hook. A status other than LS_OK ends the run with it; ls_error_message() should say why. */
+/**
+ * A hook. A status other than LS_OK ends the run with it, on every rank, whichever it was called on; ls_error_message()
+ * should say why: the other ranks are told that too, with the rank and the hook.
+ */
 typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
 /**
@@ -123,7 +126,11 @@ typedef struct ls_trial_options {
 /** A trial; calls on_init. NULL and an error when something is missing or a metric is unknown. */
 LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
-/** Runs epochs until `epochs` have been run since the trial was made. */
+/**
+ * Runs epochs until `epochs` have been run since the trial was made. Collective where the trial has a communicator. A
+ * rank that fails, in a hook or in its own step, ends the run on all ranks with its status and a message that names it
+ * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
+ */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**

@@ -91,6 +91,15 @@ typedef struct ls_call {
     uint32_t layout; /* the same: a hash of counts */
 } ls_call;
 
+/* Why a rank makes no more calls on a communicator. */
+typedef enum ls_leave_reason {
+    LS_LEAVE_NONE = 0,
+    LS_LEAVE_FREED,     /* it freed the communicator */
+    LS_LEAVE_FINALIZED, /* it called ls_finalize */
+    LS_LEAVE_EXITED,    /* its process exits without ls_finalize */
+    LS_LEAVE_FAILED     /* it gave up after a failure */
+} ls_leave_reason;
+
 /*
  * Begins a call (copied by the backend where it needs it later) and does of it what is possible without waiting. On
  * LS_OK, progress is called until it reports the end.
@@ -105,6 +114,18 @@ typedef struct ls_backend {
 
     /* Frees the state without waiting for others, in whatever condition it is; they learn that this rank left. */
     void (*close)(void *state);
+
+    /*
+     * Tells the others that this rank makes no more calls, and why; what it has sent still arrives. Those that wait for
+     * more of it fail with LS_ERR_PEER, at once. Only close comes after this. NULL: there are no others.
+     */
+    void (*leave)(void *state, ls_leave_reason reason);
+
+    /*
+     * After leave: waits, at most the timeout, until all others have called ls_finalize too. LS_ERR_PEER where one left
+     * for another reason. For ranks that met without a store; NULL: such ranks do not have this backend.
+     */
+    ls_status (*meet_leaving)(void *state);
 
     /*
      * Tells the others that this rank can go on no more, for a reason that the frame has met between calls: this
@@ -175,6 +196,34 @@ const char *ls_operation_name(ls_operation operation);
 
 /* Writes how messages name the call: "ls_comm_allreduce #17". Returns `text`. */
 const char *ls_call_describe(ls_operation operation, uint64_t sequence, char *text, size_t capacity);
+
+/* What messages say of a rank that left: "called ls_finalize". */
+const char *ls_leave_describe(ls_leave_reason reason);
+
+/* Ranks that a message names: "rank 1", "ranks 0, 2, 3", with dots at the end where there is no room for all. */
+typedef struct ls_rank_list {
+    char text[400];
+    size_t length;
+    int count;
+    int first; /* that was added */
+} ls_rank_list;
+
+void ls_rank_list_add(ls_rank_list *list, int rank);
+
+/* A call that waits for others. */
+typedef struct ls_waiting {
+    const ls_call *call; /* NULL: ls_finalize */
+    const ls_rank_list *awaited;
+    uint64_t waited_ns;
+    uint64_t *told_ns; /* how long it had waited when the log was told last; the caller's, 0 at first */
+    const char *more;  /* ends the sentence */
+    bool knows_latest; /* of the first rank that is awaited, which call it began last: */
+    ls_operation latest;
+    uint64_t latest_sequence; /* 0: it made none */
+} ls_waiting;
+
+/* Tells the log of it when the wait has lasted 10 s, and then every minute. Asked now and then by who waits. */
+void ls_comm_tell_waiting(const ls_waiting *waiting);
 
 /* The count that ranks must agree on: 0 where each may have its own. */
 size_t ls_call_agreed(const ls_call *call);

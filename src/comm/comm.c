@@ -84,6 +84,7 @@ void ls_comm_free(ls_comm *comm) {
     }
     ls_comm_use(comm);
     ls_work_abandon(comm);
+    ls_comm_forget_splits(comm);
     if (comm->state != NULL) { /* there is none where a split failed */
         comm->backend->close(comm->state);
     }

@@ -13,6 +13,16 @@
  */
 ls_comm *ls_comm_open(const ls_backend *backend, const ls_join *join);
 
+/* Tells all ranks, on this communicator and on all that were split from it, that this one makes no more calls, and why;
+ * later calls on those parts fail. Does not wait. */
+void ls_comm_leave(ls_comm *comm, ls_leave_reason reason);
+
+/* Then, for ranks that met without a store: waits for all to leave by ls_finalize. */
+ls_status ls_comm_meet_leaving(ls_comm *comm);
+
+/* Whether the communicator still works and is this process's; otherwise its failure again. */
+ls_status ls_comm_check(const ls_comm *comm);
+
 /* Whether this process was forked from the one that opened the communicator: it is no rank then, every call is an error
  * and ls_comm_free leaves all to the rank. */
 bool ls_comm_is_inherited(const ls_comm *comm);

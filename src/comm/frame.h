@@ -1,5 +1,5 @@
-/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, memory.c, progress.c,
- * split.c and work.c. */
+/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, leave.c, memory.c,
+ * progress.c, split.c and work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
 
@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "comm/comm.h"
+#include "comm/give_up.h"
 #include "comm/interface.h"
 
 /* One asynchronous call. Those not waited for yet are in the communicator's list `open`; calls that have not finished
@@ -76,21 +77,18 @@ struct ls_comm {
     ls_work *spare;            /* finished and waited for: kept, so that a steady state allocates nothing */
     void (*on_free)(void *argument, bool failed);
     void *on_free_argument;
-    int *origins;     /* of a part: its ranks' numbers in the whole, where they are others; else NULL */
-    bool adopted;     /* the whole is the program's own MPI communicator, not the world */
-    ls_status failed; /* LS_OK until a call failed in a way that revokes the communicator */
+    struct ls_comm *root;   /* leave.c: of a part, the communicator that all this began with; NULL once that is freed */
+    struct ls_comm *splits; /* of a root: those that were made of it, directly or not */
+    struct ls_comm *next_split; /* of the same root */
+    int *origins;               /* of a part: its ranks' numbers in the whole, where they are others; else NULL */
+    bool adopted;               /* the whole is the program's own MPI communicator, not the world */
+    ls_status failed;           /* LS_OK until a call failed in a way that revokes the communicator */
     char message[LS_ERROR_CAPACITY];
 };
-
-/* Whether the communicator still works and is this process's; otherwise its failure again. */
-ls_status ls_comm_check(const ls_comm *comm);
 
 /* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the
  * whole; returns the status. */
 ls_status ls_comm_note(ls_comm *comm, ls_status status);
-
-/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the other ranks. */
-ls_status ls_comm_give_up(ls_comm *comm, ls_status status);
 
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);
@@ -132,6 +130,18 @@ void ls_work_move(ls_comm *comm);
 
 /* Ends the communicator's side of all work when it is freed. */
 void ls_work_abandon(ls_comm *comm);
+
+/* Nanoseconds after which a call that waits first tells the log; tests shorten it. */
+extern uint64_t ls_comm_tell_after_ns __attribute__((visibility("hidden")));
+
+/* ---- leave.c: ranks that make no more calls on any communicator ----------------------------------------------------
+ */
+
+/* `part` was made of `comm`. */
+void ls_comm_add_split(ls_comm *comm, ls_comm *part);
+
+/* It is about to be freed. */
+void ls_comm_forget_splits(ls_comm *comm);
 
 /* ---- progress.c: the communicators with unfinished work ---------------------------------------------------------
  *

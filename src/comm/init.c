@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,25 @@ static void end_membership(void *argument, bool failed) {
     } /* else it stays open: MPI is not finalized then, which may wait for ever, and its launcher ends the others */
     ended->comm = NULL;
     (void)current(); /* it is that of this thread, or that thread finds it so when it looks */
+}
+
+/*
+ * At the exit of a process that is a rank still: says so, and lets the others know. A rank that has failed has said
+ * what there is to say. An exit that runs no handlers is a death, which the others see by themselves.
+ */
+static void end_without_finalize(void) {
+    const membership *left = current();
+    if (left != NULL && ls_comm_size(left->comm) > 1 && ls_comm_check(left->comm) == LS_OK) {
+        ls_log_write(LS_LOG_WARNING,
+                     "rank %d ended without ls_finalize: ranks that wait for it fail. Call ls_finalize on every rank "
+                     "before the program ends",
+                     ls_comm_rank(left->comm));
+        ls_comm_leave(left->comm, LS_LEAVE_EXITED);
+    }
+}
+
+static void watch_exit(void) {
+    (void)atexit(end_without_finalize); /* it fails only for want of memory */
 }
 
 /*
@@ -84,6 +104,8 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
         ls_error_restore(status, message);
         return NULL;
     }
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_exit);
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
     share_cores(meeting->local_size);
@@ -119,10 +141,11 @@ ls_status ls_finalize(void) {
     }
     ls_status status = LS_OK;
     char message[LS_ERROR_CAPACITY];
-    if (mine->store == NULL && ls_comm_size(mine->comm) > 1) { /* the ranks came without a store */
-        status = ls_comm_barrier(mine->comm, NULL);
-    } else if (mine->store != NULL) {
+    ls_comm_leave(mine->comm, LS_LEAVE_FINALIZED);
+    if (mine->store != NULL) {
         status = ls_store_leave(mine->store);
+    } else if (ls_comm_size(mine->comm) > 1) { /* the ranks came without a store */
+        status = ls_comm_meet_leaving(mine->comm);
     }
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");

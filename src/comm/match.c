@@ -1,5 +1,6 @@
 #include "comm/match.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -201,6 +202,49 @@ ls_status ls_match_end(ls_match *match, ls_match_receipt *receipt) {
 
 void ls_match_cancel(ls_match *match, ls_match_receipt *receipt) {
     remove_receipt(match, receipt);
+}
+
+/* Whether an earlier message has the same sender and tag. */
+static bool is_repeated(const ls_match *match, const ls_match_message *message) {
+    const ls_match_message *other = match->messages;
+    while (other != message && (other->receipt != NULL || other->header.from != message->header.from ||
+                                other->header.tag != message->header.tag)) {
+        other = other->next;
+    }
+    return other != message;
+}
+
+const char *ls_match_describe_waiting(const ls_match *match, int from, char *text, size_t capacity) {
+    char tags[160] = "";
+    size_t length = 0;
+    int count = 0;
+    for (const ls_match_message *message = match->messages; message != NULL; message = message->next) {
+        if (message->header.from != from || message->receipt != NULL || is_repeated(match, message)) {
+            continue;
+        }
+        if (length >= sizeof tags - 24) {
+            snprintf(tags + length, sizeof tags - length, ", ...");
+            count++;
+            break;
+        }
+        length +=
+            (size_t)snprintf(tags + length, sizeof tags - length, "%s%d", count == 0 ? "" : ", ", message->header.tag);
+        count++;
+    }
+    snprintf(text, capacity,
+             count == 0   ? ""
+             : count == 1 ? "; a message with tag %s from it waits here"
+                          : "; messages with tags %s from it wait here",
+             tags);
+    return text;
+}
+
+ls_status ls_match_fail_silent(const ls_match *match, const ls_call *call, double seconds) {
+    char name[64];
+    char waiting[224];
+    return ls_fail(LS_ERR_TIMEOUT, "%s: rank %d sent nothing with tag %d within %g s%s",
+                   ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), call->root, call->tag, seconds,
+                   ls_match_describe_waiting(match, call->root, waiting, sizeof waiting));
 }
 
 void ls_match_free(ls_match *match) {

@@ -24,7 +24,7 @@
 #include "comm/backend.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 5
+#define LS_BACKEND_ABI 6
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -32,6 +32,7 @@ typedef struct ls_core {
     const char *(*error_message)(void);
     ls_status (*error_status)(void);
     ls_status (*fail_memory)(const char *call, size_t bytes);
+    void (*comm_tell_waiting)(const ls_waiting *waiting);
     void (*log_write)(ls_log_level level, const char *format, ...);
     void *(*allocate)(size_t size);
     void *(*allocate_aligned)(size_t size, size_t alignment);

@@ -43,6 +43,34 @@ const char *ls_call_describe(ls_operation operation, uint64_t sequence, char *te
     return text;
 }
 
+const char *ls_leave_describe(ls_leave_reason reason) {
+    switch (reason) {
+    case LS_LEAVE_FINALIZED:
+        return "called ls_finalize";
+    case LS_LEAVE_EXITED:
+        return "ended without calling ls_finalize";
+    case LS_LEAVE_FAILED:
+        return "gave up after a failure of its own, which its message names";
+    default:
+        return "left without making this call";
+    }
+}
+
+void ls_rank_list_add(ls_rank_list *list, int rank) {
+    const size_t capacity = sizeof list->text;
+    if (list->count == 0) {
+        list->first = rank;
+        list->length = (size_t)snprintf(list->text, capacity, "rank %d", rank);
+    } else if (list->count == 1) {
+        list->length = (size_t)snprintf(list->text, capacity, "ranks %d, %d", list->first, rank);
+    } else if (list->length < capacity - 24) {
+        list->length += (size_t)snprintf(list->text + list->length, capacity - list->length, ", %d", rank);
+    } else if (list->text[list->length - 1] != '.') {
+        list->length += (size_t)snprintf(list->text + list->length, capacity - list->length, ", ...");
+    }
+    list->count++;
+}
+
 const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
     if (call->operation >= LS_OP_COUNT) {
         snprintf(text, capacity, "something unknown");

@@ -77,11 +77,17 @@ static ls_status settle(message *m) {
     return second;
 }
 
-/* The last who knew of the message is gone. A buffer must stay while something is written to it. */
+/* The last who knew of the message is gone. A buffer must stay while something is written to it; what comes of that is
+ * said by the scope that ends. */
 static void forget(void *memory, void *user) {
     message *m = memory;
     (void)user;
-    (void)settle(m);
+    const ls_status status = settle(m);
+    if (status != LS_OK && status != LS_ERR_STATE) { /* this rank may have freed the communicator before */
+        (void)ls_fail(status, "%s rank %d with tag %d, which nobody waited for: %s",
+                      m->sends ? "ls_isend to" : "ls_irecv from", m->peer, m->tag, ls_error_message());
+        (void)ls_scope_failed();
+    }
     ls_tensor_drop(m->tensor);
     ls_tensor_drop(m->content);
     ls_tensor_drop(m->gradient);

@@ -22,6 +22,16 @@ ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target) {
     return ls_mse_loss(output, target, LS_LOSS_MEAN);
 }
 
+/* A hook that says nothing must not be heard with the words of an older error. */
+static ls_status fail_hook(ls_trial *trial, ls_status status, const char *name, int callback, bool says_why) {
+    if (!says_why) {
+        return ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s", name, callback,
+                       ls_status_name(status));
+    }
+    snprintf(trial->failed_in, sizeof trial->failed_in, "the hook %s of callback %d: ", name, callback);
+    return status;
+}
+
 /* Calls one hook, given by its place in ls_callback and its name, of every callback that has it. */
 static ls_status call_hooks(ls_trial *trial, size_t hook, const char *name) {
     for (int i = 0; i < trial->options.callback_count; i++) {
@@ -34,10 +44,7 @@ static ls_status call_hooks(ls_trial *trial, size_t hook, const char *name) {
         const uint32_t errors = ls_error_count;
         const ls_status status = function(&trial->state, callback->user);
         if (status != LS_OK) {
-            /* A hook that says nothing must not be heard with the words of an older error. */
-            return ls_error_count != errors ? status
-                                            : ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s",
-                                                      name, i, ls_status_name(status));
+            return fail_hook(trial, status, name, i, ls_error_count != errors);
         }
     }
     return LS_OK;
@@ -225,6 +232,7 @@ static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) 
         }
         state->batch++;
         ls_progress_step(trial);
+        LS_TRY(training ? ls_trial_agree(trial, LS_OK) : LS_OK);
     }
     return LS_OK;
 }
@@ -252,6 +260,7 @@ static ls_status run_epoch(ls_trial *trial) {
     ls_history_entry entry = {.count = 0};
     LS_TRY(CALL(trial, on_start_epoch));
     LS_TRY(CALL(trial, on_start_training));
+    LS_TRY(ls_trial_agree(trial, LS_OK));
     LS_TRY(ls_loader_seek(trial->options.train, trial->state.epoch, 0));
     snprintf(label, sizeof label, "%lld/%lld(t)", (long long)trial->state.epoch, (long long)trial->state.epochs);
     LS_TRY(pass(trial, trial->options.train, true, label, "", &entry));
@@ -266,7 +275,19 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(ls_history_append(trial, &entry));
     trial->epochs_run++;
     LS_TRY(CALL(trial, on_end_epoch));
-    return CALL(trial, on_checkpoint);
+    LS_TRY(CALL(trial, on_checkpoint));
+    return ls_trial_agree(trial, LS_OK);
+}
+
+static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
+    LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(CALL(trial, on_start));
+    LS_TRY(ls_trial_agree(trial, LS_OK));
+    while (trial->epochs_run < epochs && !reached_limit(trial)) {
+        trial->state.epoch = trial->epochs_run;
+        LS_TRY(run_epoch(trial));
+    }
+    return CALL(trial, on_end);
 }
 
 ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
@@ -275,12 +296,10 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     }
     trial->state.epochs = epochs;
     trial->state.stop = false;
-    LS_TRY(CALL(trial, on_start));
-    while (trial->epochs_run < epochs && !reached_limit(trial)) {
-        trial->state.epoch = trial->epochs_run;
-        LS_TRY(run_epoch(trial));
-    }
-    return CALL(trial, on_end);
+    trial->running = true;
+    const ls_status status = ls_trial_agree(trial, run_epochs(trial, epochs));
+    trial->running = false;
+    return status;
 }
 
 /* A pass without hooks. One of them may have asked for it, in the midst of an epoch that goes on afterwards. */
@@ -316,7 +335,12 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                        label, LS_METRIC_NAME_LIMIT - 1);
     }
     snprintf(prefix, sizeof prefix, "%s_", label);
-    return evaluate(trial, loader, label, prefix);
+    const ls_status status = evaluate(trial, loader, label, prefix);
+    if (trial->running) {
+        return status; /* to the hook that asked for it */
+    }
+    trial->agreed = false;
+    return status == LS_OK ? LS_OK : ls_trial_agree(trial, status);
 }
 
 double ls_trial_throughput(ls_trial *trial) {

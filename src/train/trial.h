@@ -50,6 +50,10 @@ struct ls_trial {
     ls_history_entry *history;
     int64_t history_count;
     int64_t epochs_run;
+    bool running;       /* in ls_trial_run */
+    bool agrees;        /* some rank has callbacks, so that all agree on going on */
+    bool agreed;        /* on a failure */
+    char failed_in[64]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
     ls_progress progress;
     /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS; of all while there are no
      * more. */
@@ -58,6 +62,12 @@ struct ls_trial {
 };
 
 #define LS_WARM_UP_STEPS 10
+
+/* agree.c: learns whether any rank has callbacks. Collective, as the next. */
+ls_status ls_trial_begin_agreeing(ls_trial *trial);
+/* Brings what became of this rank, `status`, to the others: all go on or stop alike, or fail with the status and the
+ * message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */
+ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 
 /* Fills trial->metrics from the options. */
 ls_status ls_metrics_find(ls_trial *trial);

@@ -117,7 +117,7 @@ for ranks in 1 2 3; do
     check "perceptron on $ranks: one model" one_model $ranks
     check "perceptron on $ranks: learns (error $(number 'Epoch: 4 Mean Squared Error'))" \
         holds "$(number 'Epoch: 4 Mean Squared Error') < 4"
-    check "perceptron on $ranks: silent otherwise" is "$(cat err)" ""
+    check "perceptron on $ranks: silent otherwise" is "$(complaints err)" ""
 done
 launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/null
 first=$(hashes)
@@ -165,7 +165,7 @@ for ranks in 1 2 3; do
     check "fashion_mnist on $ranks: the log has its line" is "$(wc -l <saved$ranks/log.csv)" 2
     check "fashion_mnist on $ranks: nothing else is written" is "$(ls saved$ranks | tr '\n' ' ')" \
         "log.csv weights.safetensors "
-    check "fashion_mnist on $ranks: silent otherwise" is "$(cat err)" ""
+    check "fashion_mnist on $ranks: silent otherwise" is "$(complaints err)" ""
 done
 quick=("$examples/fashion_mnist" --max-steps 3 --limit 600 --hidden 32 --save again --quiet)
 before=$(hashes)
@@ -261,7 +261,7 @@ check "mnist_by_hand: rank 1 ends well" is $? 0
 check "mnist_by_hand: rank 0 reports" is "$(grep -cE '^(test accuracy: 0\.[0-9]{4}|throughput: [0-9]+ samples/s)$' out.0)" 2
 check "mnist_by_hand: rank 1 only shows its model" is "$(grep -cv '^rank 1 parameters' out.1)" 0
 check "mnist_by_hand: one model" is "$(hashes out.0)" "$(hashes out.1)"
-check "mnist_by_hand: silent otherwise" is "$(cat err.0 err.1)" ""
+check "mnist_by_hand: silent otherwise" is "$(complaints err.0 err.1)" ""
 launch run -n 2 "$examples/mnist_by_hand" --epochs 1 --max-steps 20 --quiet </dev/null
 check "mnist_by_hand under the launcher: the same model" is "$(hashes)" "$(hashes out.0)"
 check "mnist_by_hand --quiet: result lines only" only '^(rank [01] parameters|throughput:|test accuracy:) '

@@ -27,7 +27,7 @@ for ranks in 1 2 3 4 7; do
     check "$ranks ranks: begins at 0, 1, 2" is "$(head -1 out)" "Params: [0, 1, 2]"
     check "$ranks ranks: within 1e-10 of the truth" within 1e-10 $(parameters out) 0.1 1 -2
     check "$ranks ranks: within 1e-12 of one rank" within 1e-12 $(parameters out) $(parameters out.1)
-    check "$ranks ranks: silent otherwise" is "$(cat err)" ""
+    check "$ranks ranks: silent otherwise" is "$(complaints err)" ""
 done
 check "2 equal shares: the bits of one" cmp out.1 out.2
 check "4 equal shares: the bits of one" cmp out.1 out.4

@@ -1,6 +1,7 @@
 # Backend mpi under the MPI libraries that the arguments name (openmpi, mpich), as far as they are installed: the rank
 # programs, the same model as on shared memory, and how jobs end that go wrong.
 . "$LS_SOURCE/tests/support/checks.sh"
+. "$LS_SOURCE/tests/support/endings.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
 export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
@@ -40,10 +41,10 @@ check_flavour() {
         # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
         export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
         for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
-            messages threads freed_early model_parallel pipeline data_parallel; do
+            messages threads freed_early model_parallel pipeline data_parallel trial_ends; do
             mpi "$flavour" $ranks "$programs/ranks_$name"
             check "$flavour, $ranks ranks: $name" is "$status" 0
-            check "$flavour, $ranks ranks: $name reports no failure" is "$(grep -av '^seed' err)" ""
+            check "$flavour, $ranks ranks: $name reports no failure" is "$(complaints err | grep -av '^seed')" ""
         done
     done
     unset OMPI_MCA_btl_vader_eager_limit
@@ -55,10 +56,10 @@ check_flavour() {
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
     mpi "$flavour" 2 ./untaken
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
-    check "$flavour: large messages that nobody took: silent" is "$(cat out err)" ""
+    check "$flavour: large messages that nobody took: silent" is "$(complaints out err)" ""
     mpi "$flavour" 2 ./parts
     check "$flavour, many communicators: ends well" is "$status" 0
-    check "$flavour, many communicators: little is kept of each" is "$(cat out err)" ""
+    check "$flavour, many communicators: little is kept of each" is "$(complaints out err)" ""
     for choice in "" shm mpi; do
         mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
         check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
@@ -84,7 +85,7 @@ check_flavour() {
     for ranks in 1 2 3 4; do
         mpi "$flavour" $ranks ./program
         check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
-        check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(cat out err)" ""
+        check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
     done
     mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" ./program
     check "$flavour, a program's own communicator without a module: says what makes it" \
@@ -107,7 +108,7 @@ check_flavour() {
                     ;;
                 stop)
                     check "$flavour, $carrier, $call: who is silent is named" \
-                        says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*did not make .*call.* within 1 s$"
+                        says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 1 s"
                     ;;
                 esac
             done
@@ -116,7 +117,12 @@ check_flavour() {
     export LOCKSTEP_BACKEND=mpi
     mpi "$flavour" 2 ./quitter leave send # the fourth of a row, which the other rank expects
     check "$flavour, send, who left in a row is named" \
-        says out "^0: LS_ERR_PEER: ls_comm_recv #8: rank 1 left without making the call that fits$"
+        says out "^0: LS_ERR_PEER: ls_comm_recv #8: rank 1 left without making this call$"
+
+    mpi_here() {
+        mpi "$flavour" "$@"
+    }
+    check_endings "$flavour, mpi" mpi_here
 
     local where how
     check "$flavour: a program for ranks that do not come builds" "mpicc.$flavour" -Wall -Wextra -Werror missing.c \
@@ -136,7 +142,7 @@ check_flavour() {
             part) check "$flavour, $how: who is missing in ls_comm_from_mpi is named" says out \
                 "^[02]: LS_ERR_TIMEOUT: ls_comm_from_mpi: rank 1 of 3 did not come within 1 s" ;;
             leave) check "$flavour, $how: who does not call ls_finalize is named" says out \
-                "^[02]: LS_ERR_TIMEOUT: ls_finalize: ls_comm_barrier #2: rank 1 did not make this call within 1 s" ;;
+                "^[02]: LS_ERR_TIMEOUT: ls_finalize: rank 1 did not call ls_finalize within 1 s" ;;
             end) check "$flavour, $how: who does not end is named" says err \
                 "error: MPI could not be ended, so this process ends with status 1: rank 1 of 3 did not come within 1 s" ;;
             finalize) check "$flavour: MPI that does not end is said" says err \

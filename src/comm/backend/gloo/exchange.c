@@ -265,8 +265,11 @@ static ls_status advance(ls_gloo *gloo, const ls_gloo_wait *wait, bool *finished
 
 ls_status ls_gloo_progress(void *state, bool wait, bool *finished) {
     ls_gloo *gloo = state;
-    const ls_gloo_wait what = {
-        .call = &gloo->call, .needs = needs, .start_ns = gloo->start_ns, .told_ns = &gloo->told_ns};
+    const ls_gloo_wait what = {.call = &gloo->call,
+                               .needs = needs,
+                               .start_ns = gloo->start_ns,
+                               .told_ns = &gloo->told_ns,
+                               .logged_ns = &gloo->logged_ns};
     *finished = false;
     for (;;) {
         bool moved = false;

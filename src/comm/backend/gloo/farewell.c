@@ -12,6 +12,10 @@
 #define FAREWELL_NS UINT64_C(200000000) /* to wait for room, and until all is sent */
 #define AGAIN_NS    100000
 
+#define LEAST_TOLD_NS UINT64_C(20000000) /* of a wait */
+
+enum { MORE_CAPACITY = 224 };
+
 /*
  * What was said last must be on its way before this side closes: a connection that is closed while something lies
  * unread in it is reset, and what was not sent yet, for want of room on the other side, is lost.
@@ -26,7 +30,7 @@ static void wait_until_sent(const ls_gloo *gloo, uint64_t start) {
     }
 }
 
-void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *reason) {
+void ls_gloo_leave(ls_gloo *gloo, ls_leave_reason why, ls_status status, int culprit, const char *reason) {
     const uint64_t start = ls_clock_ns();
     const size_t bytes = strnlen(reason, LS_GLOO_REASON - 1);
     ls_gloo_packet *packet = gloo->outgoing;
@@ -38,6 +42,7 @@ void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *rea
     packet->culprit = culprit;
     packet->at = gloo->call.sequence + (gloo->calling ? 0 : 1);
     packet->kind = LS_GLOO_LEFT;
+    packet->slot = (uint32_t)why;
     memcpy(packet->data, reason, bytes);
     for (int peer = 0; peer < gloo->size; peer++) {
         while (peer != gloo->rank && !gloo->peers[peer].closed && !ls_gloo_send_last(gloo, peer, packet, bytes) &&
@@ -57,7 +62,7 @@ ls_status ls_gloo_give_up(ls_gloo *gloo, ls_status status, int culprit) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
     const char *reason = strstr(message, ": ");
-    ls_gloo_leave(gloo, status, culprit, reason != NULL ? reason + 2 : message);
+    ls_gloo_leave(gloo, LS_LEAVE_FAILED, status, culprit, reason != NULL ? reason + 2 : message);
     ls_error_restore(status, message);
     return status;
 }
@@ -83,6 +88,14 @@ static bool is_needed(const ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
     return (peer != gloo->rank || wait->request != NULL) && wait->needs(gloo, wait, peer);
 }
 
+/* What else is to be said of a receive: which other messages wait. */
+static const char *describe_waiting(const ls_gloo *gloo, const ls_gloo_wait *wait, char text[MORE_CAPACITY]) {
+    text[0] = '\0';
+    return wait->request == NULL || wait->request->receipt == NULL
+               ? text
+               : ls_match_describe_waiting(&gloo->match, wait->call->root, text, MORE_CAPACITY);
+}
+
 static ls_status check_gone(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
     char name[64];
     const ls_gloo_peer *other = &gloo->peers[peer];
@@ -101,13 +114,19 @@ static ls_status check_left(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {
     if (!other->left) {
         return LS_OK;
     }
+    char waiting[MORE_CAPACITY];
+    const char *more = describe_waiting(gloo, wait, waiting);
     name_call(wait, name);
     if (other->status == LS_OK) {
-        return ls_gloo_give_up(gloo, ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call", name, peer),
-                               peer);
+        return ls_gloo_give_up(
+            gloo, ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name, peer, ls_leave_describe(other->leaving), more), peer);
     }
     const ls_status status = other->status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER;
-    return ls_gloo_give_up(gloo, ls_fail(status, "%s: rank %d gave up: %s", name, peer, other->reason), other->culprit);
+    if (other->culprit != peer) { /* which the reason names */
+        return ls_gloo_give_up(gloo, ls_fail(status, "%s: %s%s", name, other->reason, more), other->culprit);
+    }
+    return ls_gloo_give_up(gloo, ls_fail(status, "%s: rank %d gave up: %s%s", name, peer, other->reason, more),
+                           other->culprit);
 }
 
 ls_status ls_gloo_check_given_up(ls_gloo *gloo, const ls_gloo_wait *wait) {
@@ -141,6 +160,20 @@ static uint64_t sign_of_life(const ls_gloo *gloo, const ls_gloo_peer *other) {
     return other->held || other->stalled ? gloo->awake_ns : other->alive_ns;
 }
 
+static ls_status fail_silent(const ls_gloo *gloo, const ls_gloo_wait *wait, int blamed) {
+    char name[64];
+    name_call(wait, name);
+    if (wait->request == NULL) {
+        return ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", name, blamed,
+                       gloo->peers[blamed].called ? "did not go on with this call" : "did not make this call",
+                       gloo->timeout);
+    }
+    return wait->request->receipt != NULL
+               ? ls_match_fail_silent(&gloo->match, wait->call, gloo->timeout)
+               : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s", name,
+                         blamed, wait->call->tag, gloo->timeout);
+}
+
 /* Of those that are needed, where one is silent for too long, the one that was heard of least is to blame. */
 static ls_status check_silence(ls_gloo *gloo, const ls_gloo_wait *wait) {
     const double longest = gloo->timeout * 1e9;
@@ -163,15 +196,33 @@ static ls_status check_silence(ls_gloo *gloo, const ls_gloo_wait *wait) {
         const bool due = near && (double)(gloo->awake_ns - *wait->told_ns) > longest / 4;
         return due ? tell_waiting(gloo, wait) : LS_OK;
     }
-    char name[64];
-    const bool came = wait->request == NULL && gloo->peers[blamed].called;
-    return ls_gloo_give_up(gloo,
-                           ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", name_call(wait, name), blamed,
-                                   wait->request != NULL ? "did not make the call that fits"
-                                   : came                ? "did not go on with this call"
-                                                         : "did not make this call",
-                                   gloo->timeout),
-                           blamed);
+    return ls_gloo_give_up(gloo, fail_silent(gloo, wait, blamed), blamed);
+}
+
+/* Tells the log whom this rank waits for. */
+static void tell_log(const ls_gloo *gloo, const ls_gloo_wait *wait) {
+    const uint64_t waited_ns = gloo->awake_ns - wait->start_ns;
+    if (waited_ns < LEAST_TOLD_NS) { /* this is asked at every look */
+        return;
+    }
+    ls_rank_list awaited = {.count = 0};
+    char waiting[MORE_CAPACITY];
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (is_needed(gloo, wait, peer)) {
+            ls_rank_list_add(&awaited, peer);
+        }
+    }
+    if (awaited.count != 0) {
+        const ls_call_header *latest = &gloo->peers[awaited.first].call->call;
+        ls_comm_tell_waiting(&(ls_waiting){.call = wait->call,
+                                           .awaited = &awaited,
+                                           .waited_ns = waited_ns,
+                                           .told_ns = wait->logged_ns,
+                                           .more = describe_waiting(gloo, wait, waiting),
+                                           .knows_latest = latest->sequence != 0,
+                                           .latest = (ls_operation)latest->operation,
+                                           .latest_sequence = latest->sequence});
+    }
 }
 
 ls_status ls_gloo_check(ls_gloo *gloo, const ls_gloo_wait *wait) {
@@ -180,10 +231,12 @@ ls_status ls_gloo_check(ls_gloo *gloo, const ls_gloo_wait *wait) {
             LS_TRY(check_gone(gloo, wait, peer));
         }
     }
-    for (int peer = 0; peer < gloo->size; peer++) {
-        if (is_needed(gloo, wait, peer)) {
+    for (int i = 0; i < 2 * gloo->size; i++) { /* first who simply left: others may have given up because of it */
+        const int peer = i % gloo->size;
+        if ((gloo->peers[peer].status == LS_OK) == (i < gloo->size) && is_needed(gloo, wait, peer)) {
             LS_TRY(check_left(gloo, wait, peer));
         }
     }
+    tell_log(gloo, wait);
     return check_silence(gloo, wait);
 }

@@ -184,6 +184,9 @@ static ls_gloo *make(const ls_join *join) {
         gloo->peers[peer].packet = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
         gloo->peers[peer].call = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
         made = gloo->peers[peer].packet != NULL && gloo->peers[peer].call != NULL;
+        if (made) {
+            gloo->peers[peer].call->call = (ls_call_header){.sequence = 0}; /* there was none yet */
+        }
     }
     if (!made) {
         discard(gloo);
@@ -289,10 +292,15 @@ static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, 
 
 static void gloo_close(void *state) {
     ls_gloo *gloo = state;
-    ls_gloo_leave(gloo, LS_OK, gloo->rank, "");
+    ls_gloo_leave(gloo, LS_LEAVE_FREED, LS_OK, gloo->rank, "");
     ls_gloo_free_runs(gloo);
     ls_gloo_free_messages(gloo);
     discard(gloo);
+}
+
+static void gloo_leave(void *state, ls_leave_reason reason) {
+    ls_gloo *gloo = state;
+    ls_gloo_leave(gloo, reason, LS_OK, gloo->rank, "");
 }
 
 static void gloo_give_up(void *state, ls_status status) {
@@ -304,6 +312,7 @@ const ls_backend ls_module_backend = {
     .name = "gloo",
     .open = gloo_open,
     .close = gloo_close,
+    .leave = gloo_leave,
     .give_up = gloo_give_up,
     .begin = {[LS_OP_BARRIER] = ls_gloo_exchange,
               [LS_OP_BROADCAST] = ls_gloo_exchange,

@@ -54,7 +54,7 @@ typedef struct ls_gloo_packet {
     uint32_t kind;
     int32_t status; /* LEFT: LS_OK where nothing failed; else the rank that failed first, as far as is known: */
     int32_t culprit;
-    uint32_t slot; /* DATA */
+    uint32_t slot; /* DATA; LEFT: an ls_leave_reason */
     uint64_t at;   /* LEFT because of a failure: the number of the call, or of the next; MESSAGE: bytes of data that the
                       next operation is */
     union {
@@ -83,7 +83,8 @@ typedef struct ls_gloo_run {
 /* What this rank has of another one. */
 typedef struct ls_gloo_peer {
     bool closed; /* nothing comes or goes any more */
-    bool left;   /* it said that it makes no more calls: */
+    ls_leave_reason leaving;
+    bool left; /* it said that it makes no more calls: */
     ls_status status;
     int culprit;
     uint64_t last;               /* the number of the call in which that was */
@@ -121,6 +122,7 @@ typedef struct ls_gloo_request {
     ls_match_receipt *receipt; /* a receive's */
     uint64_t start_ns;
     uint64_t told_ns;
+    uint64_t logged_ns;
 } ls_gloo_request;
 
 typedef struct ls_gloo ls_gloo;
@@ -150,7 +152,8 @@ struct ls_gloo {
     ls_gloo_stage *stage;
     size_t open; /* what the call waits for: packets, data and runs */
     uint64_t start_ns;
-    uint64_t told_ns; /* when the others were, that this rank waits */
+    uint64_t told_ns;   /* when the others were, that this rank waits */
+    uint64_t logged_ns; /* how long it had waited when the log was told */
 
     const void **sources; /* allreduce: of each rank, what is added up */
     const ls_call_header **headers;
@@ -209,6 +212,7 @@ typedef struct ls_gloo_wait {
     const ls_gloo_request *request; /* NULL: the call */
     uint64_t start_ns;
     uint64_t *told_ns;
+    uint64_t *logged_ns;
 } ls_gloo_wait;
 
 /* Fails where a rank that is needed is gone, has left, or was silent for too long. */
@@ -221,7 +225,7 @@ ls_status ls_gloo_check_given_up(ls_gloo *gloo, const ls_gloo_wait *wait);
 ls_status ls_gloo_give_up(ls_gloo *gloo, ls_status status, int culprit);
 
 /* Tells the others, once, that this rank makes no more calls. */
-void ls_gloo_leave(ls_gloo *gloo, ls_status status, int culprit, const char *reason);
+void ls_gloo_leave(ls_gloo *gloo, ls_leave_reason why, ls_status status, int culprit, const char *reason);
 
 /* LS_ERR_STATE where the state has ended. */
 ls_status ls_gloo_check_open(const ls_gloo *gloo, const ls_call *call);

@@ -114,7 +114,8 @@ static ls_status look(ls_gloo *gloo, ls_gloo_request *asked, bool wait) {
                                .needs = needs,
                                .request = asked,
                                .start_ns = asked->start_ns,
-                               .told_ns = &asked->told_ns};
+                               .told_ns = &asked->told_ns,
+                               .logged_ns = &asked->logged_ns};
     LS_TRY(ls_gloo_look(gloo, wait, &moved));
     return has_finished(asked) ? LS_OK : ls_gloo_check(gloo, &what);
 }

@@ -102,6 +102,10 @@ const char *ls_dtype_name(ls_dtype dtype) {
 /* ---- comm ----------------------------------------------------------------------------------------------------------
  */
 
+void ls_comm_tell_waiting(const ls_waiting *waiting) {
+    core->comm_tell_waiting(waiting);
+}
+
 const char *ls_reduction_name(ls_reduction reduction) {
     return core->reduction_name(reduction);
 }

@@ -207,7 +207,7 @@ static ls_status hear(ls_mpi *mpi, int rank) {
     ls_mpi_mailbox *box = &mpi->boxes[rank];
     const ls_call_header *header = &box->packet.header;
     if (header->operation == LS_MPI_LEFT) {
-        mpi->left[rank] |= LS_MPI_HEARD_CALLS;
+        ls_mpi_hear_left(mpi, header, LS_MPI_HEARD_CALLS);
         return LS_OK;
     }
     if (header->tag == (int32_t)(mpi->turn + 1)) {
@@ -264,8 +264,8 @@ static ls_status check_left(ls_mpi *mpi) {
         if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
             char name[64];
             mpi->deserted = true;
-            return ls_mpi_give_up(
-                mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left without making this call", ls_mpi_name(mpi, name), rank));
+            return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_mpi_name(mpi, name), rank,
+                                               ls_leave_describe((ls_leave_reason)mpi->reasons[rank])));
         }
     }
     return LS_OK;
@@ -319,6 +319,8 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *o
         return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", ls_mpi_name(mpi, name));
     }
     size_t more = 0;
+    mpi->before = (ls_operation)mpi->own.operation;
+    mpi->before_sequence = mpi->own.sequence;
     mpi->own = ls_call_header_of(call);
     mpi->own.count = opening->sent(mpi, mpi->rank).count;
     mpi->number = call->count * call->width > ls_mpi_room_of(mpi, 0) ? ls_mpi_number_of(mpi, &mpi->own) : -1;
@@ -402,6 +404,32 @@ static ls_status check_left_midway(ls_mpi *mpi, int rank) {
         mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_mpi_name(mpi, name), rank));
 }
 
+/* Tells the log whom this rank waits for: who has not called, or else who has not sent its data. */
+static void tell_log(ls_mpi *mpi) {
+    ls_rank_list awaited = {.count = 0};
+    for (int rank = 0; mpi->waited_ns >= LS_MPI_LEAST_TOLD_NS && rank < mpi->size; rank++) { /* asked at every look */
+        if (rank != mpi->rank && !mpi->boxes[rank].heard) {
+            ls_rank_list_add(&awaited, rank);
+        }
+    }
+    for (size_t i = 0; mpi->waited_ns >= LS_MPI_LEAST_TOLD_NS && mpi->silent == 0 && i < mpi->transfer_count; i++) {
+        if (awaited.count == 0 && mpi->transfers[i].open == &mpi->open) {
+            ls_rank_list_add(&awaited, mpi->transfers[i].peer);
+        }
+    }
+    if (awaited.count != 0) {
+        const bool began = mpi->silent == 0;
+        ls_comm_tell_waiting(&(ls_waiting){.call = &mpi->call,
+                                           .awaited = &awaited,
+                                           .waited_ns = mpi->waited_ns,
+                                           .told_ns = &mpi->told_ns,
+                                           .more = "",
+                                           .knows_latest = began || mpi->before_sequence != 0,
+                                           .latest = began ? mpi->call.operation : mpi->before,
+                                           .latest_sequence = began ? mpi->call.sequence : mpi->before_sequence});
+    }
+}
+
 /* Looks for reasons to give up the call. */
 static ls_status look(ls_mpi *mpi) {
     if (mpi->silent != 0) {
@@ -413,6 +441,7 @@ static ls_status look(ls_mpi *mpi) {
     int rank = pending_with(mpi);
     LS_TRY(check_left_midway(mpi, rank));
     if (mpi->waited_ns <= mpi->timeout_ns) {
+        tell_log(mpi);
         return LS_OK;
     }
     char name[64];
@@ -458,5 +487,75 @@ ls_status ls_mpi_progress(void *state, bool wait, bool *finished) {
     if ((*finished || status == LS_ERR_MISMATCH) && !mpi->ended) {
         LS_TRY(ask_again(mpi));
     }
+    return status;
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------
+ */
+
+/* Reads what the rank sends until it says that it has left; what it calls concerns this rank no more. */
+static ls_status read_until_left(ls_mpi *mpi, int rank) {
+    ls_mpi_mailbox *box = &mpi->boxes[rank];
+    bool here = true;
+    while (here && (mpi->left[rank] & LS_MPI_HEARD_CALLS) == 0) {
+        LS_TRY(box->asked ? LS_OK : ls_mpi_box_ask(mpi, box));
+        LS_TRY(ls_mpi_box_look(mpi, box, &here));
+        if (here && box->packet.header.operation == LS_MPI_LEFT) {
+            ls_mpi_hear_left(mpi, &box->packet.header, LS_MPI_HEARD_CALLS);
+        }
+    }
+    return LS_OK;
+}
+
+/* Lists the ranks that have not left; LS_ERR_PEER for one that left by another way than ls_finalize. */
+static ls_status list_staying(ls_mpi *mpi, ls_rank_list *staying) {
+    *staying = (ls_rank_list){.count = 0};
+    for (int rank = 0; rank < mpi->size; rank++) {
+        if (rank == mpi->rank) {
+            continue;
+        }
+        LS_TRY(read_until_left(mpi, rank));
+        const ls_leave_reason reason = (ls_leave_reason)mpi->reasons[rank];
+        if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) == 0) {
+            ls_rank_list_add(staying, rank);
+        } else if (reason != LS_LEAVE_FINALIZED) {
+            return ls_fail(LS_ERR_PEER, "rank %d %s", rank,
+                           reason == LS_LEAVE_FREED ? "left without calling ls_finalize" : ls_leave_describe(reason));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status await_leaving(ls_mpi *mpi) {
+    uint64_t waited_ns = 0;
+    uint64_t told_ns = 0;
+    ls_mpi_stir(mpi);
+    for (;;) {
+        bool moved = false;
+        ls_rank_list staying;
+        LS_TRY(ls_mpi_poll(mpi, &moved));
+        LS_TRY(list_staying(mpi, &staying));
+        if (staying.count == 0) {
+            return LS_OK;
+        }
+        if (waited_ns > mpi->timeout_ns) {
+            return ls_fail(LS_ERR_TIMEOUT, "%s did not call ls_finalize within %g s", staying.text,
+                           (double)mpi->timeout_ns * 1e-9);
+        }
+        ls_comm_tell_waiting(&(ls_waiting){.awaited = &staying,
+                                           .waited_ns = waited_ns,
+                                           .told_ns = &told_ns,
+                                           .more = "",
+                                           .knows_latest = mpi->call.sequence != 0,
+                                           .latest = mpi->call.operation,
+                                           .latest_sequence = mpi->call.sequence});
+        ls_mpi_pause(mpi, &waited_ns);
+    }
+}
+
+ls_status ls_mpi_meet_leaving(void *state) {
+    ls_mpi *mpi = state;
+    const ls_status status = await_leaving(mpi);
+    mpi->reason = status == LS_OK ? mpi->reason : LS_LEAVE_FAILED;
     return status;
 }

@@ -14,8 +14,14 @@
 #define FAILED_NS UINT64_C(200000000)  /* that a call which fails waits for MPI to be done with its buffers */
 #define LINGER_NS UINT64_C(1000000000) /* to take in what others sent, and for those who have left to take in this */
 
-/* Tells the other ranks, once, that this one makes no more calls. */
-static void leave(ls_mpi *mpi) {
+void ls_mpi_hear_left(ls_mpi *mpi, const ls_call_header *header, unsigned char where) {
+    if (header->root >= 0 && header->root < mpi->size) {
+        mpi->left[header->root] |= where;
+        mpi->reasons[header->root] = (unsigned char)header->reduction;
+    }
+}
+
+void ls_mpi_leave(ls_mpi *mpi, ls_leave_reason reason) {
     static const ls_mpi_kind kinds[] = {LS_MPI_HEADERS, LS_MPI_MESSAGES, LS_MPI_ENDS};
     enum { KINDS = sizeof kinds / sizeof kinds[0] };
     for (int i = 0; i < KINDS * mpi->size && !mpi->ended; i++) {
@@ -24,8 +30,10 @@ static void leave(ls_mpi *mpi) {
         MPI_Request request;
         int ended = 0;
         if (i % KINDS == 0) {
-            *farewell =
-                (ls_call_header){.operation = LS_MPI_LEFT, .root = mpi->rank, .agreed = ls_mpi_last_repeats(mpi, rank)};
+            *farewell = (ls_call_header){.operation = LS_MPI_LEFT,
+                                         .reduction = (int32_t)reason,
+                                         .root = mpi->rank,
+                                         .agreed = ls_mpi_last_repeats(mpi, rank)};
         }
         if (rank == mpi->rank ||
             MPI_Isend(farewell, (int)sizeof *farewell, MPI_BYTE, mpi->ranks[rank], mpi->tags + (int)kinds[i % KINDS],
@@ -36,6 +44,7 @@ static void leave(ls_mpi *mpi) {
         mpi->lent = true;
         (void)MPI_Request_free(&request);
     }
+    mpi->reason = mpi->ended ? mpi->reason : reason;
     mpi->ended = true;
 }
 
@@ -154,27 +163,32 @@ static void abandon(ls_mpi *mpi) {
     mpi->transfer_count = 0;
 }
 
-ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
-    if (mpi->ended) {
-        return status;
-    }
+/* Leaves, if the others were not told yet, withdraws what can be withdrawn and waits for the rest. */
+static void end(ls_mpi *mpi, ls_leave_reason reason, uint64_t longest_ns) {
     const bool waits = is_under_way(mpi);
     for (size_t i = 0; i < mpi->transfer_count; i++) {
         if (mpi->transfers[i].receives) {
             (void)MPI_Cancel(&mpi->transfers[i].request); /* which ends what has not begun to come */
         }
     }
-    leave(mpi);
+    ls_mpi_leave(mpi, reason);
     if (waits) {
-        settle(mpi, status == LS_OK ? mpi->timeout_ns : FAILED_NS);
+        settle(mpi, longest_ns);
+    }
+}
+
+ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status) {
+    if (!mpi->ended) {
+        end(mpi, status == LS_OK ? LS_LEAVE_FREED : LS_LEAVE_FAILED, status == LS_OK ? mpi->timeout_ns : FAILED_NS);
     }
     return status;
 }
 
 void ls_mpi_end_state(ls_mpi *mpi) {
-    const bool failed = mpi->ended;
-    (void)ls_mpi_give_up(mpi, LS_OK);
-    if (failed && (mpi->deserted || mpi->transfer_count != 0)) {
+    const bool failed = mpi->ended && mpi->reason == LS_LEAVE_FAILED;
+    if (!failed) {
+        end(mpi, LS_LEAVE_FREED, mpi->timeout_ns);
+    } else if (mpi->deserted || mpi->transfer_count != 0) {
         settle(mpi, mpi->deserted ? LINGER_NS : FAILED_NS);
     }
     abandon(mpi);

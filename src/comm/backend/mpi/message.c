@@ -43,7 +43,7 @@ ls_status ls_mpi_begin_content(ls_mpi *mpi, const ls_match_header *header, const
 
 static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
     if (packet->header.operation == LS_MPI_LEFT) {
-        mpi->left[packet->header.root] |= LS_MPI_HEARD_SENDS;
+        ls_mpi_hear_left(mpi, &packet->header, LS_MPI_HEARD_SENDS);
         return LS_OK;
     }
     const ls_match_header header = {.from = packet->header.root,
@@ -173,6 +173,7 @@ static ls_mpi_request *make_request(ls_mpi *mpi, const ls_call *call) {
     asked->open = 0;
     asked->receipt = NULL;
     asked->waited_ns = 0;
+    asked->told_ns = 0;
     mpi->requests = asked;
     return asked;
 }
@@ -262,22 +263,65 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
     return LS_OK;
 }
 
+enum { MORE_CAPACITY = 224 };
+
+/* What else is to be said of a receive: which other messages wait. */
+static const char *describe_waiting(const ls_mpi *mpi, const ls_mpi_request *asked, char text[MORE_CAPACITY]) {
+    text[0] = '\0';
+    return asked->receipt == NULL ? text
+                                  : ls_match_describe_waiting(&mpi->match, asked->call.root, text, MORE_CAPACITY);
+}
+
+static ls_status fail_left(const ls_mpi *mpi, const ls_mpi_request *asked) {
+    const ls_call *call = &asked->call;
+    char name[64];
+    char waiting[MORE_CAPACITY];
+    return ls_fail(LS_ERR_PEER, "%s: rank %d %s%s",
+                   ls_call_describe(call->operation, call->sequence, name, sizeof name), call->root,
+                   ls_leave_describe((ls_leave_reason)mpi->reasons[call->root]), describe_waiting(mpi, asked, waiting));
+}
+
+static ls_status fail_silent(const ls_mpi *mpi, const ls_mpi_request *asked) {
+    const ls_call *call = &asked->call;
+    const double seconds = (double)mpi->timeout_ns * 1e-9;
+    char name[64];
+    return asked->receipt != NULL
+               ? ls_match_fail_silent(&mpi->match, call, seconds)
+               : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s",
+                         ls_call_describe(call->operation, call->sequence, name, sizeof name), call->root, call->tag,
+                         seconds);
+}
+
+/* Tells the log whom this rank waits for. */
+static void tell_log(const ls_mpi *mpi, ls_mpi_request *asked) {
+    if (asked->waited_ns < LS_MPI_LEAST_TOLD_NS) { /* this is asked at every look */
+        return;
+    }
+    char waiting[MORE_CAPACITY];
+    ls_rank_list partner = {.count = 0};
+    ls_rank_list_add(&partner, asked->call.root);
+    ls_comm_tell_waiting(&(ls_waiting){.call = &asked->call,
+                                       .awaited = &partner,
+                                       .waited_ns = asked->waited_ns,
+                                       .told_ns = &asked->told_ns,
+                                       .more = describe_waiting(mpi, asked, waiting),
+                                       .knows_latest = mpi->call.sequence != 0,
+                                       .latest = mpi->call.operation,
+                                       .latest_sequence = mpi->call.sequence});
+}
+
 /* Looks for reasons to give up what was posted. */
-static ls_status look(ls_mpi *mpi, const ls_mpi_request *asked) {
+static ls_status look(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     /* What a rank sent before it left has arrived before the news, but for content that may be on its way. */
     const bool left =
         (mpi->left[call->root] & LS_MPI_HEARD_SENDS) != 0 && (asked->receipt == NULL || !asked->receipt->claimed);
     if (!left && asked->waited_ns <= mpi->timeout_ns) {
+        tell_log(mpi, asked);
         return LS_OK;
     }
-    char name[64];
-    ls_call_describe(call->operation, call->sequence, name, sizeof name);
     mpi->deserted = left;
-    return ls_mpi_give_up(
-        mpi, left ? ls_fail(LS_ERR_PEER, "%s: rank %d left without making the call that fits", name, call->root)
-                  : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make the call that fits within %g s", name, call->root,
-                            (double)mpi->timeout_ns * 1e-9));
+    return ls_mpi_give_up(mpi, left ? fail_left(mpi, asked) : fail_silent(mpi, asked));
 }
 
 static ls_status wait_for(ls_mpi *mpi, ls_mpi_request *asked, bool wait) {

@@ -54,13 +54,14 @@ static ls_mpi *make(const ls_join *join) {
     mpi->headers = ls_allocate_zeroed(size, sizeof *mpi->headers);
     mpi->found = ls_allocate_zeroed(size, sizeof *mpi->found);
     mpi->sources = ls_allocate_zeroed(size, sizeof *mpi->sources);
-    mpi->left = ls_allocate_zeroed(size, sizeof *mpi->left);
+    mpi->left = ls_allocate_zeroed(2 * size, sizeof *mpi->left);
     mpi->rows = ls_allocate_zeroed(size, sizeof *mpi->rows);
     if (mpi->ranks == NULL || mpi->boxes == NULL || mpi->sent == NULL || mpi->headers == NULL || mpi->found == NULL ||
         mpi->sources == NULL || mpi->left == NULL || mpi->rows == NULL) {
         discard(mpi);
         return NULL;
     }
+    mpi->reasons = mpi->left + size;
     for (int rank = 0; rank < mpi->size; rank++) {
         mpi->ranks[rank] = rank;
         mpi->boxes[rank].request = MPI_REQUEST_NULL;
@@ -204,7 +205,8 @@ static void close_boxes(ls_mpi *mpi) {
 
 static void mpi_close(void *state) {
     ls_mpi *mpi = state;
-    if (mpi->ended && (mpi->world || !mpi->deserted)) { /* who left a part in failure notes that itself */
+    /* Who left a part in failure notes that itself. */
+    if (mpi->ended && mpi->reason == LS_LEAVE_FAILED && (mpi->world || !mpi->deserted)) {
         ls_mpi_note_failure();
     }
     ls_mpi_count_world(mpi->world ? -1 : 0);
@@ -311,6 +313,16 @@ static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, v
     return LS_OK;
 }
 
+static void mpi_leave(void *state, ls_leave_reason reason) {
+    if (!ls_mpi_runs()) {
+        return; /* the program finalized MPI too early */
+    }
+    ls_mpi_leave(state, reason);
+    if (reason == LS_LEAVE_EXITED) {
+        ls_mpi_note_exit();
+    }
+}
+
 static void mpi_give_up(void *state, ls_status status) {
     (void)ls_mpi_give_up(state, status);
 }
@@ -319,6 +331,8 @@ const ls_backend ls_module_backend = {
     .name = "mpi",
     .open = mpi_open,
     .close = mpi_close,
+    .leave = mpi_leave,
+    .meet_leaving = ls_mpi_meet_leaving,
     .give_up = mpi_give_up,
     .begin = {[LS_OP_BARRIER] = ls_mpi_exchange,
               [LS_OP_BROADCAST] = ls_mpi_exchange,

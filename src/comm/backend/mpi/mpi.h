@@ -40,6 +40,9 @@ typedef enum ls_mpi_kind {
 /* Data of a known call that is more than this needs no packet: it is not copied into one, then. */
 #define LS_MPI_LITTLE 1024
 
+/* A wait that is shorter is nothing for the log. */
+#define LS_MPI_LEAST_TOLD_NS UINT64_C(20000000)
+
 /* How many calls are known at a time. */
 #define LS_MPI_KNOWN ((LS_MPI_KINDS - LS_MPI_KNOWN_CALLS) / 2)
 
@@ -52,8 +55,9 @@ typedef enum ls_mpi_kind {
 #define LS_MPI_PACKET 8256
 
 typedef struct ls_mpi_packet {
-    /* Of a call: `tag` is its turn. Of a message: `root` is the rank that sends it, `agreed` the number of repeats that
-     * it sent since its last letter, `layout` the kind of those that follow, or 0. */
+    /* Of a call: `tag` is its turn. Of a rank that left: `reduction` is the reason. Of a message: `root` is the rank
+     * that sends it, `agreed` the number of repeats that it sent since its last letter, `layout` the kind of those that
+     * follow, or 0. */
     ls_call_header header;
     unsigned char data[LS_MPI_PACKET - sizeof(ls_call_header)];
 } ls_mpi_packet;
@@ -73,6 +77,7 @@ typedef struct ls_mpi_request {
     size_t open;               /* a send's transfers */
     ls_match_receipt *receipt; /* a receive's */
     uint64_t waited_ns;
+    uint64_t told_ns;
     ls_mpi_packet packet; /* a send's */
 } ls_mpi_request;
 
@@ -174,6 +179,8 @@ struct ls_mpi {
     unsigned patience;  /* so many of them, and then the core is offered to others */
     uint64_t looked_ns; /* when the last of these was */
 
+    ls_operation before; /* the collective before this one, and its number; 0: there was none */
+    uint64_t before_sequence;
     ls_call call;
     ls_call_header own;
     uint32_t turn;                      /* counts calls */
@@ -192,12 +199,14 @@ struct ls_mpi {
     int silent;            /* ranks of which it is not known what they call */
     int awaited;           /* ranks from which data of a known call has not come */
     uint64_t waited_ns;    /* since something of the call moved */
+    uint64_t told_ns;      /* of that, when the log was told last */
     ls_mpi_mailbox *boxes; /* one per rank, as the next five */
     ls_mpi_packet *sent;
     const ls_call_header **headers; /* of this call; `own` where data of the known call came */
     ls_call_verdict *found;         /* by each rank, in an exchange of verdicts */
     const void **sources;
-    unsigned char *left; /* LS_MPI_HEARD_ of who makes no more calls, who no more sends */
+    unsigned char *left;    /* LS_MPI_HEARD_ of who makes no more calls, who no more sends */
+    unsigned char *reasons; /* the ls_leave_reason of each of these; part of the same memory */
     ls_mpi_plan plan;
     unsigned char *scratch;
     size_t scratch_bytes;
@@ -213,6 +222,7 @@ struct ls_mpi {
     ls_mpi_arrival *spare_arrival; /* kept likewise; NULL: none */
     bool world;                    /* no part of another communicator */
     bool ended;                    /* the others were told that this rank left */
+    ls_leave_reason reason;        /* why */
     bool deserted;                 /* because another one had */
     bool lent;                     /* MPI may still read the rows */
     bool abandoned;                /* MPI may still write to memory of this state */
@@ -256,6 +266,7 @@ void ls_mpi_wire_release(ls_mpi_wire *wire);
 
 /* How the process has to end: see leave_mpi. */
 void ls_mpi_count_world(int change);
+void ls_mpi_note_exit(void);
 void ls_mpi_note_failure(void);
 
 /* ---- meet.c --------------------------------------------------------------------------------------------------------
@@ -336,7 +347,13 @@ ls_status ls_mpi_fail(const char *call, const char *function, int code);
  */
 ls_status ls_mpi_give_up(ls_mpi *mpi, ls_status status);
 
-/* The same before the state is freed; what MPI is not done with even then is its own for ever. */
+/* Tells the other ranks, once, that this one makes no more calls, and goes on waiting for nothing. */
+void ls_mpi_leave(ls_mpi *mpi, ls_leave_reason reason);
+
+/* A rank said so, where headers or messages are expected (LS_MPI_HEARD_). */
+void ls_mpi_hear_left(ls_mpi *mpi, const ls_call_header *header, unsigned char where);
+
+/* The same as ls_mpi_give_up before the state is freed; what MPI is not done with even then is its own for ever. */
 void ls_mpi_end_state(ls_mpi *mpi);
 
 /* ---- agree.c -------------------------------------------------------------------------------------------------------
@@ -345,6 +362,9 @@ void ls_mpi_end_state(ls_mpi *mpi);
 /* Begins a call: lets all ranks know of it, with what `opening` says, and goes on with `agreed` when all call the same.
  * `opening` lives as long as the program. */
 ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *opening, ls_mpi_stage *agreed);
+
+/* Backend's meet_leaving. */
+ls_status ls_mpi_meet_leaving(void *state);
 
 /* Begins to receive what the ranks send at first, as far as it has not come yet. */
 ls_status ls_mpi_collect(ls_mpi *mpi);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -18,6 +19,7 @@ static struct {
     bool watched;         /* at_finalize is called */
     int worlds;           /* that are open */
     bool failed;
+    bool exits;     /* without ls_finalize */
     bool lost;      /* the ranks of the world did not meet in time */
     int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
     double timeout; /* seconds to wait for a silent rank */
@@ -27,6 +29,7 @@ static struct {
 
 #define FAREWELL_NS   UINT64_C(2000000000)
 #define FLUSH_SECONDS 5
+#define LAST_WORDS_NS UINT64_C(1000000000)
 
 bool ls_mpi_runs(void) {
     int started = 0;
@@ -282,6 +285,16 @@ static _Noreturn void leave_anyway(int status) {
     _exit(status);
 }
 
+/* The launcher ends the others soon: they have a moment to learn of it, and to say for whom they waited. */
+static void let_others_tell(void) {
+    const uint64_t start = ls_clock_ns();
+    while (ls_clock_ns() - start < LAST_WORDS_NS) {
+        int there = 0; /* looks, so that what was sent goes */
+        (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, process.world.comm, &there, MPI_STATUS_IGNORE);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 /*
  * A rank that ends in the midst of a job, or after a failure, does not finalize MPI: this is how its launcher knows
  * that it has to end the others. Where such a rank reports success, MPICH's would report the same of the job. A child
@@ -299,7 +312,12 @@ static void leave_mpi(int status, void *argument) {
                          ls_error_message());
             leave_anyway(result);
         }
-    } else if (status == 0) {
+        return;
+    }
+    if (process.exits) {
+        let_others_tell();
+    }
+    if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     }
 }
@@ -355,6 +373,10 @@ void ls_mpi_lose_world(void) {
 
 void ls_mpi_count_world(int change) {
     process.worlds += change;
+}
+
+void ls_mpi_note_exit(void) {
+    process.exits = true;
 }
 
 void ls_mpi_note_failure(void) {

@@ -34,6 +34,7 @@ void ls_shm_sign(ls_shm_cell *cell, const ls_call *call) {
 
 ls_status ls_shm_declare(ls_shm *shm, const ls_call *call, ls_shm_cell **result) {
     LS_TRY(ls_shm_sound(shm));
+    ls_shm_note_call(shm, call);
     shm->call = *call;
     shm->done = 0;
     shm->past_caches = false;

@@ -117,6 +117,7 @@ bool ls_shm_quick(void *state, const ls_call *call, ls_status *status) {
     }
     ls_shm_cell *cell = ls_shm_next_cell(shm);
     shm->way = "cells";
+    ls_shm_note_call(shm, call);
     ls_shm_sign(cell, call);
     put(shm, call, cell);
     ls_shm_post(shm);

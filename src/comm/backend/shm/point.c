@@ -7,6 +7,7 @@
 #include "comm/backend/shm/shm.h"
 
 #define LOOKS_PER_CLOCK 64
+#define MORE_CAPACITY   224
 #define LOOK_NS         ((uint64_t)20000000) /* how often a rank looks whether the others live */
 
 /*
@@ -19,31 +20,6 @@ static uint64_t written(uint64_t number) {
 
 static uint64_t writable(const ls_shm_point *point, uint64_t number) {
     return number <= point->depth ? 0 : 2 * number - 1;
-}
-
-/* ---- room ----------------------------------------------------------------------------------------------------------
- */
-
-typedef struct shape {
-    int ranks; /* up to so many */
-    size_t depth;
-    size_t more; /* bytes of payload beyond those in a packet's head */
-} shape;
-
-static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
-                               {16, 8, LS_SHM_PACKET_MORE_16},
-                               {64, 4, LS_SHM_PACKET_MORE_64},
-                               {256, 2, 0},
-                               {1 << 30, 1, 0}};
-
-size_t ls_shm_point_layout(ls_shm_point *point, int size) {
-    const shape *row = shapes;
-    while (size > row->ranks) {
-        row++;
-    }
-    point->depth = row->depth;
-    point->stride = sizeof(ls_shm_packet) + row->more;
-    return (size_t)size * (size_t)size * point->depth * point->stride;
 }
 
 static ls_shm_packet *packet_at(const ls_shm *shm, int from, int to, uint64_t number) {
@@ -299,11 +275,39 @@ ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
 /* ---- failures ------------------------------------------------------------------------------------------------------
  */
 
-static ls_status fail_with(ls_shm *shm, const ls_call *call, ls_status status, int rank, const char *what) {
-    char name[64];
-    ls_call_describe(call->operation, call->sequence, name, sizeof name);
-    (void)ls_fail(status, "%s: rank %d (process %d) %s", name, rank, (int)shm->people[rank].process, what);
-    return ls_shm_give_up(shm, status);
+/* Tells others which message this rank waits for in vain; no call: none. */
+static void note_awaited(ls_shm *shm, const ls_call *call) {
+    const uint64_t awaited = call == NULL ? 0 : ((uint64_t)call->root + 1) << 32 | (uint32_t)call->tag;
+    atomic_store_explicit(&shm->people[shm->rank].awaited, awaited, memory_order_relaxed);
+}
+
+/* What else is to be said of a call that waits for its partner: which other messages wait. */
+static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
+    if (call->operation == LS_OP_RECV) {
+        return ls_match_describe_waiting(&shm->point.match, call->root, text, MORE_CAPACITY);
+    }
+    const uint64_t awaited = atomic_load_explicit(&shm->people[call->root].awaited, memory_order_relaxed);
+    text[0] = '\0';
+    if (awaited != 0) {
+        snprintf(text, MORE_CAPACITY, "; it waits for a message of rank %d with tag %d", (int)(awaited >> 32) - 1,
+                 (int)(uint32_t)awaited);
+    }
+    return text;
+}
+
+/* The timeout is over. */
+static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
+    const double seconds = (double)shm->timeout_ns * 1e-9;
+    if (call->operation == LS_OP_RECV) {
+        (void)ls_match_fail_silent(&shm->point.match, call, seconds);
+    } else {
+        char name[64];
+        char waiting[MORE_CAPACITY];
+        ls_call_describe(call->operation, call->sequence, name, sizeof name);
+        (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name,
+                      call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
+    }
+    return ls_shm_give_up(shm, LS_ERR_TIMEOUT);
 }
 
 static bool has_finished(const ls_shm *shm, const ls_shm_request *asked) {
@@ -316,27 +320,28 @@ static bool has_finished(const ls_shm *shm, const ls_shm_request *asked) {
 
 /* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout. `asked` is the request
  * made for it, if there is one yet. */
-static ls_status look(ls_shm *shm, const ls_call *call, const ls_shm_request *asked, uint64_t since, uint64_t now) {
+static ls_status look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now) {
+    char waiting[MORE_CAPACITY];
     LS_TRY(ls_shm_sound(shm));
     for (int rank = 0; rank < shm->size; rank++) {
-        const bool left = atomic_load(&shm->people[rank].left) != 0;
+        const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
         if (left && rank == call->root) {
             bool moved = false; /* what it sent and took before it went counts */
             LS_TRY(drain(shm, rank, &moved));
             return moved || (asked != NULL && has_finished(shm, asked))
                        ? LS_OK
-                       : fail_with(shm, call, LS_ERR_PEER, rank, "left without making the call that fits");
+                       : ls_shm_fail_left(shm, call, rank, describe_waiting(shm, call, waiting));
         }
-        if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && atomic_load(&shm->people[rank].left) == 0) {
-            return fail_with(shm, call, LS_ERR_PEER, rank, "died");
+        if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && ls_shm_left(shm, rank) == LS_LEAVE_NONE) {
+            return ls_shm_fail_left(shm, call, rank, rank == call->root ? describe_waiting(shm, call, waiting) : "");
         }
     }
-    if (now - since > shm->timeout_ns) {
-        char what[96];
-        snprintf(what, sizeof what, "did not make the call that fits within %g s", (double)shm->timeout_ns * 1e-9);
-        return fail_with(shm, call, LS_ERR_TIMEOUT, call->root, what);
+    if (asked != NULL) {
+        ls_rank_list partner = {.count = 0};
+        ls_rank_list_add(&partner, call->root);
+        ls_shm_tell_waiting(shm, call, &partner, now - since, &asked->told_ns, describe_waiting(shm, call, waiting));
     }
-    return LS_OK;
+    return now - since > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
 }
 
 /* The same for callers that only look now and then. */
@@ -421,8 +426,8 @@ static ls_status post_send(ls_shm *shm, const ls_call *call, void **result) {
         return ls_match_send_self(&shm->point.match, shm->rank, call);
     }
     LS_TRY(check(shm, call));
-    if (atomic_load(&shm->people[to].left) != 0) {
-        return fail_with(shm, call, LS_ERR_PEER, to, "left without making the call that fits");
+    if (ls_shm_left(shm, to) != LS_LEAVE_NONE) {
+        return ls_shm_fail_left(shm, call, to, "");
     }
     const bool fits = bytes <= packet_room(&shm->point);
     ls_shm_packet *packet = fits && shm->point.lanes[to].first == NULL ? next_free(shm, to) : NULL;
@@ -457,6 +462,7 @@ ls_status ls_shm_post_message(void *state, const ls_call *call, void **result) {
     ls_shm *shm = state;
     *result = NULL;
     LS_TRY(ls_shm_sound(shm));
+    ls_shm_note_call(shm, call);
     return call->operation == LS_OP_SEND ? post_send(shm, call, result) : post_receive(shm, call, result);
 }
 
@@ -537,8 +543,15 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     }
     const uint64_t end = ls_clock_ns();
     count_time(asked, end);
-    LS_TRY(look(shm, call, asked, asked->since_ns, end));
-    return has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
+    note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
+    ls_status status = look(shm, call, asked, asked->since_ns, end);
+    if (status == LS_OK && !has_finished(shm, asked)) {
+        status = ls_shm_nap(shm, request_has_finished, asked);
+    }
+    if (has_finished(shm, asked)) {
+        note_awaited(shm, NULL);
+    }
+    return status;
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {

@@ -62,6 +62,7 @@ typedef struct ls_shm_request {
     bool sends;
     uint64_t since_ns;  /* when this rank began to wait; 0: not yet */
     uint64_t looked_ns; /* and when it looked last */
+    uint64_t told_ns;   /* how long it had waited when it told the log of it */
     ls_shm_sending *sending;
     ls_match_receipt *receipt;
 } ls_shm_request;

@@ -18,6 +18,29 @@ static size_t pages(size_t bytes) {
     return (bytes + PAGE - 1) & ~(PAGE - 1);
 }
 
+/* Of the pipes between the ranks. */
+typedef struct shape {
+    int ranks; /* up to so many */
+    size_t depth;
+    size_t more; /* bytes of payload beyond those in a packet's head */
+} shape;
+
+static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
+                               {16, 8, LS_SHM_PACKET_MORE_16},
+                               {64, 4, LS_SHM_PACKET_MORE_64},
+                               {256, 2, 0},
+                               {1 << 30, 1, 0}};
+
+size_t ls_shm_point_layout(ls_shm_point *point, int size) {
+    const shape *row = shapes;
+    while (size > row->ranks) {
+        row++;
+    }
+    point->depth = row->depth;
+    point->stride = sizeof(ls_shm_packet) + row->more;
+    return (size_t)size * (size_t)size * point->depth * point->stride;
+}
+
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     const size_t size = (size_t)shm->size;
     size_t slot = shm->part ? LS_SHM_SLOT_PART : LS_SHM_SLOT_MOST;

@@ -175,9 +175,13 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
 }
 
 static void shm_close_state(void *state) {
-    ls_shm_leave(state);
+    ls_shm_leave(state, LS_LEAVE_FREED);
     ls_shm_pull_settle(state);
     ls_shm_forget(state);
+}
+
+static void shm_leave(void *state, ls_leave_reason reason) {
+    ls_shm_leave(state, reason);
 }
 
 static const char *shm_way(const void *state) {
@@ -188,6 +192,7 @@ const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
     .close = shm_close_state,
+    .leave = shm_leave,
     .give_up = ls_shm_resign,
     .begin = {[LS_OP_BARRIER] = ls_shm_begin_cells,
               [LS_OP_BROADCAST] = ls_shm_broadcast,

@@ -48,15 +48,18 @@ typedef struct ls_shm_cell {
 
 /* What others need to know of a rank. */
 typedef struct ls_shm_person {
-    _Alignas(128) _Atomic uint32_t left; /* it has closed its communicator */
+    _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason: it makes no more calls */
     int32_t process;
-    _Atomic int32_t core;     /* that it ran on when it waited last */
-    _Atomic uint32_t asleep;  /* or about to be */
-    uint64_t process_space;   /* the inode of its PID namespace: process numbers mean something only within one */
-    uint64_t magic;           /* the address of a number that shows whether others can read its memory */
-    _Atomic uint32_t reading; /* between threads: it reads the memory of others */
-    uint32_t pulls;           /* it can read from the memory of others */
-    _Atomic int32_t file;     /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
+    _Atomic int32_t core;    /* that it ran on when it waited last */
+    _Atomic uint32_t asleep; /* or about to be */
+    uint64_t process_space;  /* the inode of its PID namespace: process numbers mean something only within one */
+    uint64_t magic;          /* the address of a number that shows whether others can read its memory */
+    _Alignas(
+        64) _Atomic uint64_t latest; /* call that it began: 256 times its number, and its operation; 0: it made none */
+    _Atomic uint64_t awaited;        /* message: 2^32 times its sender + 1, and its tag, where it is late; 0: none */
+    _Atomic uint32_t reading;        /* between threads: it reads the memory of others */
+    uint32_t pulls;                  /* it can read from the memory of others */
+    _Atomic int32_t file;            /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
     ls_shm_algorithm algorithm;
     cpu_set_t cores;
     _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
@@ -116,6 +119,7 @@ struct ls_shm {
     uint64_t step;      /* the latest this rank has published */
     int seen;           /* ranks before this one are known to have published it too */
     uint64_t since_ns;  /* when this rank began to wait for it; 0: not yet */
+    uint64_t told_ns;   /* how long it had waited when it told the log of it */
     uint64_t looked_ns; /* for callers that poll: when this rank looked last whether the others live */
 
     ls_call call;
@@ -273,13 +277,32 @@ static inline void ls_shm_skip_stop(uint64_t *last, uint64_t now, uint64_t *sinc
 /* Makes this thread's error that of all ranks, unless another rank was first. Returns what now holds. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status);
 
+/* Fails `call` because the rank has left or died; `more` ends the sentence. */
+ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const char *more);
+
 /* Whether the kernel vouches for the process of `rank`. */
 bool ls_shm_alive(const ls_shm *shm, int rank);
 
-/* Whether it has closed its communicator. */
+/* Whether it may have given its buffers back: who waits in ls_finalize has not. */
 static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
-    return atomic_load(&shm->people[rank].left) != 0;
+    const uint32_t left = atomic_load(&shm->people[rank].left);
+    return left != LS_LEAVE_NONE && left != LS_LEAVE_FINALIZED;
 }
+
+/* Why it makes no more calls, if it does not. */
+static inline ls_leave_reason ls_shm_left(const ls_shm *shm, int rank) {
+    return (ls_leave_reason)atomic_load(&shm->people[rank].left);
+}
+
+/* Notes which call this rank begins, for others that wait for it long. */
+static inline void ls_shm_note_call(ls_shm *shm, const ls_call *call) {
+    atomic_store_explicit(&shm->people[shm->rank].latest, call->sequence << 8 | (uint64_t)call->operation,
+                          memory_order_relaxed);
+}
+
+/* Tells the log whom this rank waits for, when that has lasted long enough: `waited_ns` already. */
+void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,
+                         uint64_t *told_ns, const char *more);
 
 static inline void ls_shm_pause(void) {
 #if defined(__x86_64__)
@@ -377,7 +400,7 @@ ls_status ls_shm_sound(const ls_shm *shm);
 void ls_shm_resign(void *state, ls_status status);
 
 /* Marks this rank as one that will take no further step and wakes the others. */
-void ls_shm_leave(ls_shm *shm);
+void ls_shm_leave(ls_shm *shm, ls_leave_reason reason);
 
 /* Takes the lock by which the others know that this process lives. */
 ls_status ls_shm_vouch(ls_shm *shm);

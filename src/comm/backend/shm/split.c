@@ -89,7 +89,7 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
     }
     if (shm != NULL && status != LS_OK) {
         if (shm->people != NULL) {
-            ls_shm_leave(shm);
+            ls_shm_leave(shm, LS_LEAVE_FREED);
         }
         ls_shm_forget(shm);
     }

@@ -172,40 +172,48 @@ bool ls_shm_alive(const ls_shm *shm, int rank) {
     return fcntl(shm->file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-static ls_status fail_gone(ls_shm *shm, int rank, bool left) {
-    char call[64];
-    ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
-    const int process = (int)shm->people[rank].process;
-    if (left) {
-        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) left without making this call", call, rank, process);
+ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const char *more) {
+    char name[64];
+    const ls_leave_reason reason = ls_shm_left(shm, rank);
+    ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    if (reason == LS_LEAVE_FINALIZED) {
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name, rank, ls_leave_describe(reason), more);
     } else {
-        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) died", call, rank, process);
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s%s", name, rank, (int)shm->people[rank].process,
+                      reason == LS_LEAVE_NONE ? "died" : ls_leave_describe(reason), more);
     }
     return ls_shm_give_up(shm, LS_ERR_PEER);
 }
 
-static ls_status fail_late(ls_shm *shm) {
-    char call[64];
-    char ranks[512] = "";
-    size_t length = 0;
-    int late = 0;
-    ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
+static ls_rank_list list_late(const ls_shm *shm) {
+    ls_rank_list late = {.count = 0};
     for (int rank = 0; rank < shm->size; rank++) {
         if (!came(shm, rank)) {
-            if (length < sizeof ranks - 24) {
-                length += (size_t)snprintf(ranks + length, sizeof ranks - length, "%s%d", late == 0 ? "" : ", ", rank);
-            } else if (ranks[length - 1] != '.') {
-                length += (size_t)snprintf(ranks + length, sizeof ranks - length, ", ...");
-            }
-            late++;
+            ls_rank_list_add(&late, rank);
         }
     }
-    if (late == 0) {
-        return LS_OK;
-    }
-    (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank%s %s did not make this call within %g s", call, late == 1 ? "" : "s", ranks,
+    return late;
+}
+
+static ls_status fail_late(ls_shm *shm, const ls_rank_list *late) {
+    char call[64];
+    ls_call_describe(shm->call.operation, shm->call.sequence, call, sizeof call);
+    (void)ls_fail(LS_ERR_TIMEOUT, "%s: %s did not make this call within %g s", call, late->text,
                   (double)shm->timeout_ns * 1e-9);
     return ls_shm_give_up(shm, LS_ERR_TIMEOUT);
+}
+
+void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,
+                         uint64_t *told_ns, const char *more) {
+    const uint64_t latest = atomic_load_explicit(&shm->people[awaited->first].latest, memory_order_relaxed);
+    ls_comm_tell_waiting(&(ls_waiting){.call = call,
+                                       .awaited = awaited,
+                                       .waited_ns = waited_ns,
+                                       .told_ns = told_ns,
+                                       .more = more,
+                                       .knows_latest = true,
+                                       .latest = (ls_operation)(latest & 255),
+                                       .latest_sequence = latest >> 8});
 }
 
 /* Looks for reasons to give up: revoked, a missing rank that is gone, the timeout. */
@@ -215,12 +223,17 @@ static ls_status look(ls_shm *shm, uint64_t now) {
         if (came(shm, rank)) {
             continue;
         }
-        const bool left = atomic_load(&shm->people[rank].left) != 0;
+        const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
         if ((left || !ls_shm_alive(shm, rank)) && !came(shm, rank)) { /* it may have come just before it went */
-            return fail_gone(shm, rank, left);
+            return ls_shm_fail_left(shm, &shm->call, rank, "");
         }
     }
-    return now - shm->since_ns > shm->timeout_ns ? fail_late(shm) : LS_OK;
+    const ls_rank_list late = list_late(shm);
+    if (late.count == 0) {
+        return LS_OK;
+    }
+    ls_shm_tell_waiting(shm, &shm->call, &late, now - shm->since_ns, &shm->told_ns, "");
+    return now - shm->since_ns > shm->timeout_ns ? fail_late(shm, &late) : LS_OK;
 }
 
 ls_status ls_shm_check(ls_shm *shm) {
@@ -236,8 +249,8 @@ ls_status ls_shm_check(ls_shm *shm) {
     return look(shm, now);
 }
 
-void ls_shm_leave(ls_shm *shm) {
-    atomic_store(&shm->people[shm->rank].left, 1);
+void ls_shm_leave(ls_shm *shm, ls_leave_reason reason) {
+    atomic_store(&shm->people[shm->rank].left, (uint32_t)reason);
     futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
 }
 

@@ -35,7 +35,7 @@ static ls_status run_rank(thread_rank *self) {
         self->failure = ++*self->failures;
         ls_shm absent = {.rank = self->join.rank, .size = self->join.size, .file = -1};
         (void)ls_shm_layout(&absent, self->join.shared);
-        ls_shm_leave(&absent);
+        ls_shm_leave(&absent, LS_LEAVE_FREED);
         return ls_error_status();
     }
     bool freed = false;

@@ -1,0 +1,63 @@
+/*
+ * A rank that calls ls_finalize, or exits without, makes no more calls on any communicator: not on the world, and not
+ * on those that were split from it. So all ranks are told on all of these, and nobody waits for it in vain.
+ */
+#include <pthread.h>
+#include <stdio.h>
+
+#include "comm/frame.h"
+
+/* Parts of one communicator may be made and freed by several threads of a rank. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void ls_comm_add_split(ls_comm *comm, ls_comm *part) {
+    pthread_mutex_lock(&lock);
+    ls_comm *root = comm->root != NULL ? comm->root : comm;
+    part->root = root;
+    part->next_split = root->splits;
+    root->splits = part;
+    pthread_mutex_unlock(&lock);
+}
+
+void ls_comm_forget_splits(ls_comm *comm) {
+    pthread_mutex_lock(&lock);
+    if (comm->root != NULL) {
+        ls_comm **link = &comm->root->splits;
+        while (*link != comm) {
+            link = &(*link)->next_split;
+        }
+        *link = comm->next_split;
+        comm->root = NULL;
+    }
+    while (comm->splits != NULL) { /* they live on */
+        ls_comm *part = comm->splits;
+        comm->splits = part->next_split;
+        part->root = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void leave(const ls_comm *comm, ls_leave_reason reason) {
+    if (comm->state != NULL && comm->backend->leave != NULL) {
+        comm->backend->leave(comm->state, reason);
+    }
+}
+
+void ls_comm_leave(ls_comm *comm, ls_leave_reason reason) {
+    pthread_mutex_lock(&lock);
+    for (ls_comm *part = comm->splits; part != NULL; part = part->next_split) {
+        leave(part, reason);
+        if (part->failed == LS_OK) {
+            part->failed = LS_ERR_STATE;
+            snprintf(part->message, sizeof part->message, "this communicator's world has ended: this rank %s",
+                     ls_leave_describe(reason));
+        }
+    }
+    leave(comm, reason);
+    pthread_mutex_unlock(&lock);
+}
+
+ls_status ls_comm_meet_leaving(ls_comm *comm) {
+    LS_TRY(ls_comm_check(comm));
+    return comm->backend->meet_leaving != NULL ? comm->backend->meet_leaving(comm->state) : LS_OK;
+}

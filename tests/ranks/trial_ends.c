@@ -1,0 +1,197 @@
+/*
+ * Trials that end on one rank, on any number of ranks and any backend: a hook fails or stops there, or the rank's own
+ * step fails. All ranks end after the same step, with the same status and the same sentence, and can go on to
+ * communicate.
+ */
+#include "tests/support/ranks.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/train.h>
+
+enum { SAMPLES = 40, INPUTS = 3, EPOCHS = 3, SEED = 5 };
+
+/* What happens, on the last rank alone. */
+typedef struct ending {
+    ls_comm *world;
+    const char *name; /* of the hook that acts */
+    bool stops;       /* else fails */
+    int64_t step;     /* at the earliest */
+    bool acts;        /* on this rank */
+    bool silent;
+} ending;
+
+static ls_status act(ls_trial_state *state, void *user) {
+    const ending *how = user;
+    if (!how->acts || state->step < how->step) {
+        return LS_OK;
+    }
+    state->stop = state->stop || how->stops;
+    return how->stops ? LS_OK : how->silent ? LS_ERR_IO : ls_error_set(LS_ERR_IO, "the disk is full");
+}
+
+static const struct {
+    const char *name;
+    size_t place;
+} hooks[] = {
+#define HOOK(name)                                                                                                     \
+    { #name, offsetof(ls_callback, name) }
+    HOOK(on_start),
+    HOOK(on_start_epoch),
+    HOOK(on_start_training),
+    HOOK(on_sample),
+    HOOK(on_forward),
+    HOOK(on_criterion),
+    HOOK(on_backward),
+    HOOK(on_step_training),
+    HOOK(on_end_training),
+    HOOK(on_start_validation),
+    HOOK(on_sample_validation),
+    HOOK(on_forward_validation),
+    HOOK(on_step_validation),
+    HOOK(on_end_validation),
+    HOOK(on_criterion_validation),
+    HOOK(on_end_epoch),
+    HOOK(on_checkpoint),
+    HOOK(on_end),
+};
+
+static ls_dataset *make_dataset(int64_t count) {
+    ls_tensor *input = ls_full(LS_SHAPE(count, INPUTS), LS_F64, 0.5);
+    ls_tensor *target = ls_full(LS_SHAPE(count, 1), LS_F64, 0.25);
+    return ls_tensor_dataset(input, target);
+}
+
+/* One of this thread's ranks fails in its own step. */
+static _Thread_local int64_t criterion_calls_left;
+
+static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
+    if (--criterion_calls_left == 0) {
+        return ls_matmul(output, output);
+    }
+    return ls_criterion_mse(output, target);
+}
+
+typedef struct run {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_loader *train;
+    ls_loader *validate;
+    ls_trial *trial;
+    ls_status status;
+    char message[1024];
+} run;
+
+static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_callback *callback, int callbacks) {
+    const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
+    const ls_layer_options layer = {.dtype = LS_F64};
+    ls_seed(SEED);
+    r->model = ls_data_parallel(ls_nn_linear_with(INPUTS, 1, &layer), world, NULL);
+    r->optimizer = ls_sgd(r->model, &(ls_sgd_options){.learning_rate = 0.01});
+    r->train = ls_loader_new(make_dataset(SAMPLES), &loading);
+    r->validate = ls_loader_new(make_dataset(8), &loading);
+    r->trial = ls_trial_new(&(ls_trial_options){.model = r->model,
+                                                .optimizer = r->optimizer,
+                                                .criterion = criterion,
+                                                .train = r->train,
+                                                .validate = r->validate,
+                                                .callbacks = callback,
+                                                .callback_count = callbacks,
+                                                .metrics = LS_METRICS("loss"),
+                                                .quiet = true});
+    LS_CHECK(r->trial != NULL);
+    return LS_OK;
+}
+
+static ls_status carry_out(run *r) {
+    r->status = ls_trial_run(r->trial, EPOCHS);
+    snprintf(r->message, sizeof r->message, "%s", ls_error_message());
+    ls_trial_free(r->trial);
+    ls_optimizer_free(r->optimizer);
+    ls_loader_free(r->train);
+    ls_loader_free(r->validate);
+    ls_module_free(r->model);
+    return LS_OK;
+}
+
+/* The ranks are in step. */
+static ls_status sum_ranks(ls_comm *world) {
+    int64_t sum = 1;
+    LS_CHECK(ls_comm_allreduce(world, &sum, &sum, 1, LS_I64, LS_SUM, NULL) == LS_OK);
+    LS_CHECK(sum == ls_comm_size(world));
+    return LS_OK;
+}
+
+/* One callback with the acting hook, on all ranks or on the one that acts alone. */
+static ls_status end_in_hook(ls_comm *world, ending how, size_t hook, bool everywhere, int64_t global_batch) {
+    const int last = ls_comm_size(world) - 1;
+    run r = {0};
+    how.world = world;
+    how.name = hooks[hook].name;
+    how.acts = ls_comm_rank(world) == last;
+    ls_callback callback = {.user = &how};
+    memcpy((char *)&callback + hooks[hook].place, &(ls_callback_function){act}, sizeof(ls_callback_function));
+    LS_TRY(begin(&r, world, global_batch, &callback, everywhere || how.acts ? 1 : 0));
+    LS_TRY(carry_out(&r));
+    if (how.stops) {
+        LS_CHECK(r.status == LS_OK);
+        return sum_ranks(world);
+    }
+    char expected[200];
+    if (how.silent) {
+        snprintf(expected, sizeof expected, "rank %d failed: the hook %s of callback 0 failed with LS_ERR_IO", last,
+                 how.name);
+    } else {
+        snprintf(expected, sizeof expected, "rank %d failed: the hook %s of callback 0: the disk is full", last,
+                 how.name);
+    }
+    if (r.status != LS_ERR_IO || strstr(r.message, expected) == NULL) {
+        return ls_fail(LS_ERR_INTERNAL, "%s gave %s: \"%s\", not \"%s\"", how.name, ls_status_name(r.status), r.message,
+                       expected);
+    }
+    return sum_ranks(world);
+}
+
+static ls_status every_hook_fails(ls_comm *world) {
+    for (size_t hook = 0; hook < sizeof hooks / sizeof hooks[0]; hook++) {
+        LS_TRY(end_in_hook(world, (ending){.step = 0}, hook, true, 8));
+        LS_TRY(end_in_hook(world, (ending){.step = hook == 0 ? 0 : 3, .silent = true}, hook, false, 8));
+    }
+    return LS_OK;
+}
+
+/* Global batches of fewer samples than ranks: the last rank has none in most, and is stopped by the first. */
+static ls_status every_hook_stops(ls_comm *world) {
+    for (size_t hook = 0; hook < sizeof hooks / sizeof hooks[0]; hook++) {
+        LS_TRY(end_in_hook(world, (ending){.step = 3, .stops = true}, hook, hook % 2 == 0, hook % 3 == 0 ? 2 : 8));
+    }
+    return LS_OK;
+}
+
+/* No rank has callbacks. */
+static ls_status own_step_fails(ls_comm *world) {
+    const int last = ls_comm_size(world) - 1;
+    char expected[100];
+    for (int64_t call = 1; call <= 8; call += 3) { /* in training, and in validation */
+        run r = {0};
+        LS_TRY(begin(&r, world, 8, NULL, 0));
+        criterion_calls_left = ls_comm_rank(world) == last ? call : 0;
+        LS_TRY(carry_out(&r));
+        snprintf(expected, sizeof expected, "ls_trial: rank %d failed: ls_matmul: ", last);
+        LS_CHECK(r.status == LS_ERR_SHAPE || r.status == LS_ERR_ARGUMENT);
+        LS_CHECK(strstr(r.message, expected) != NULL);
+        LS_TRY(sum_ranks(world));
+    }
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(every_hook_fails(world));
+        LS_TRY(every_hook_stops(world));
+        LS_TRY(own_step_fails(world));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,19 @@
+# Ranks that end, or send something else, while others wait for them: on shared memory and over Gloo. mpi.sh has MPI.
+. "$LS_SOURCE/tests/support/checks.sh"
+. "$LS_SOURCE/tests/support/endings.sh"
+unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+
+ranks() {
+    local count=$1
+    shift
+    launch run -n "$count" "$@" </dev/null
+}
+
+check_endings shm ranks
+if [ -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
+    export LOCKSTEP_BACKEND=gloo
+    check_endings gloo ranks
+else
+    echo "SKIPPED this build has no lockstep-gloo.so"
+fi
+finish
