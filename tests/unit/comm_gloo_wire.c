@@ -24,7 +24,7 @@ static bool no_gloo(void) {
 }
 
 /* The address sanitizer would end a process that asks for as much memory as a header may say. */
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
 }

@@ -23,7 +23,7 @@
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
 
 /* The address sanitizer would end a process that asks for as much memory as a header may say. */
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
