@@ -216,7 +216,8 @@ typedef struct ls_pipeline_options {
  */
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 
-/** What the last stage makes of its output and its target: one number, a mean over samples. */
+/** What the last stage makes of its output and its target: one number, a mean over samples that count alike (a sum, a
+ * mean by weights of targets or without ignored ones is LS_ERR_UNSUPPORTED). */
 typedef ls_tensor *(*ls_pipeline_criterion)(ls_tensor *output, ls_tensor *target);
 
 /**

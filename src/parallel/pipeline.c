@@ -10,9 +10,11 @@
  */
 #include "parallel/pipeline.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/samples.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "tensor/scope.h"
@@ -142,8 +144,9 @@ typedef struct trip {
     ls_pipeline_criterion criterion;
     journey *journeys;
     double loss;
-    int sent[WAYS]; /* micro-batches, to the neighbour on that way */
-    int got[WAYS];  /* from the one on the other side */
+    double per_sample; /* how many numbers of each sample the criterion is the mean of; 0: not known yet */
+    int sent[WAYS];    /* micro-batches, to the neighbour on that way */
+    int got[WAYS];     /* from the one on the other side */
     failure failure;
     parcel notices[WAYS];
 } trip;
@@ -195,9 +198,38 @@ static ls_tensor *stage_input(trip *t, int number) {
     return input;
 }
 
+/*
+ * The micro-batches are weighed by their samples before all are there: so the criterion must be a mean over as many
+ * numbers of every sample, not a sum, nor a mean over some of them or by weights.
+ */
+static ls_status check_criterion(trip *t, const ls_tensor *loss, int64_t rows) {
+    ls_batch_loss made;
+    ls_samples_trace(&made, ls_thread()->scope, loss, false);
+    bool good = made.refused == NULL;
+    for (int i = 0; good && !made.by_samples && i < made.sums; i++) {
+        double divisor = 0;
+        ls_batch_loss_divisors(&made, i, 1, &divisor);
+        const double each = divisor / (double)rows;
+        const bool counts = made.only < 0 || made.only == i;
+        const bool alike = made.only < 0 || t->per_sample == 0 || each == t->per_sample;
+        good = !counts || (isfinite(each) && each >= 1 && each == floor(each) && alike);
+        t->per_sample = made.only == i ? each : t->per_sample;
+    }
+    return good ? LS_OK
+                : ls_fail(LS_ERR_UNSUPPORTED,
+                          "ls_pipeline_backward: the criterion must be a mean over the samples, all of which count "
+                          "alike: no sum, no weights of targets, none that are ignored");
+}
+
 static ls_tensor *weighted_loss(trip *t, ls_tensor *output, int number) {
     ls_tensor *target = rows_of(t, t->target, number);
+    if (output->needs_grad) {
+        ls_samples_begin(output);
+    }
     ls_tensor *loss = t->criterion(output, target);
+    if (loss != NULL && target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
+        return ls_scope_failed();
+    }
     const double weight = (double)ls_size(target, 0) / (double)t->rows;
     loss = loss != NULL ? ls_mul_number(loss, weight) : NULL;
     t->loss += loss != NULL ? ls_item(loss) : 0;

@@ -188,6 +188,41 @@ static ls_status with_uneven_data(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *sum_criterion(ls_tensor *output, ls_tensor *target) {
+    return ls_mse_loss(output, target, LS_LOSS_SUM);
+}
+
+static ls_tensor *root_criterion(ls_tensor *output, ls_tensor *target) {
+    return ls_sqrt(ls_mse_loss(output, target, LS_LOSS_MEAN));
+}
+
+static ls_tensor *ignoring_criterion(ls_tensor *output, ls_tensor *target) {
+    const ls_class_loss_options options = {.ignore = true, .ignore_index = 1};
+    return ls_cross_entropy(output, ls_argmax(target, 1, false), &options);
+}
+
+static ls_tensor *sum_of_means(ls_tensor *output, ls_tensor *target) {
+    return ls_add(ls_mean(ls_sum_axes(ls_square(ls_sub(output, target)), LS_AXES(1), false)), ls_mean(output));
+}
+
+/* A criterion that micro-batches would not make as one batch does is refused, on all stages. */
+static ls_status criteria(ls_comm *world) {
+    static const ls_pipeline_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
+    for (int i = 0; i < 4; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+        ls_seed(4);
+        ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+        ls_tensor *y = ls_randn(LS_SHAPE(BATCH, OUT), LS_F64);
+        const ls_status status = ls_pipeline_backward(pipeline, x, y, i < 3 ? wrong[i] : sum_of_means, NULL);
+        LS_CHECK((status == LS_OK) == (i == 3));
+        LS_CHECK(i == 3 || strstr(ls_error_message(), "must be a mean over the samples") != NULL);
+        ls_module_free(pipeline);
+        (void)ls_scope_end(scope);
+    }
+    return LS_OK;
+}
+
 /* Two by two: every stage divided over a pair, whose communication is walked micro-batch by micro-batch. */
 static ls_status with_divided_layers(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
@@ -340,6 +375,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(schedules_and_cuts(world));
     LS_TRY(with_divided_data(world));
     LS_TRY(with_uneven_data(world));
+    LS_TRY(criteria(world));
     LS_TRY(with_divided_layers(world));
     LS_TRY(wrong_input(world));
     LS_TRY(failures(world));
