@@ -65,9 +65,11 @@ struct ls_op {
     ls_status (*forward)(ls_op_call *call); /* NULL: the shape rule made a view, nothing to compute */
     ls_status (*backward)(ls_node *node,
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
-    ls_status (*complete)(ls_node *node); /* NULL, or called before a pass that will come to the node, to end what the
-                                             program has left under way; it may record more nodes */
-    ls_samples_rule over_samples;         /* NULL: each element is made of the elements at its place alone */
+    ls_status (*complete)(ls_node *node);   /* NULL, or called before a pass that will come to the node, to end what the
+                                               program has left under way; it may record more nodes */
+    ls_samples_rule over_samples;           /* NULL: each element is made of the elements at its place alone */
+    void (*hold)(ls_node *node, bool hold); /* NULL, or called when a node that communicates is recorded (true) and when
+                                               it is freed: for what the parameters refer to */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output, which it reads */

@@ -117,7 +117,8 @@ typedef struct ls_backend {
 
     /*
      * Tells the others that this rank makes no more calls, and why; what it has sent still arrives. Those that wait for
-     * more of it fail with LS_ERR_PEER, at once. Only close comes after this. NULL: there are no others.
+     * more of it fail with LS_ERR_PEER, at once. Only close and release come after this: memory of
+     * alloc stays until then. NULL: there are no others.
      */
     void (*leave)(void *state, ls_leave_reason reason);
 

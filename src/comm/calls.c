@@ -9,7 +9,7 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
         *work = NULL;
     }
     ls_comm_use(comm);
-    LS_TRY(ls_comm_check(comm));
+    LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = comm->sequence + 1;
     if (work != NULL) {
         LS_TRY(ls_work_queue(comm, call, work));

@@ -1,6 +1,7 @@
 #include "comm/comm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,23 +23,40 @@ static ls_status reserve(ls_comm *comm, const ls_join *join) {
     return LS_OK;
 }
 
-static void discard(ls_comm *comm) {
+/* A program may still have the pointer of a communicator that nobody holds: the latest records of such stay, empty.
+ * They are the C library's memory, since they may outlive the allocator that ls_set_allocator gave. */
+static _Atomic(ls_comm *) left[8];
+static atomic_uint next_left;
+
+/* Everything but the record. */
+static void empty(ls_comm *comm) {
     ls_comm_free_blocks(comm);
     ls_free(comm->parts[0]);
     ls_free(comm->sources);
     ls_free(comm->scratch);
     ls_free(comm->prefix);
     ls_free(comm->origins);
-    ls_free(comm);
+    comm->parts[0] = NULL;
+    comm->sources = NULL;
+    comm->scratch = NULL;
+    comm->prefix = NULL;
+    comm->origins = NULL;
+    comm->store = NULL;
+}
+
+static void discard(ls_comm *comm) {
+    empty(comm);
+    free(comm);
 }
 
 ls_comm *ls_comm_make(const ls_backend *backend, const ls_join *join) {
-    ls_comm *comm = ls_allocate_zeroed(1, sizeof *comm);
+    ls_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) {
         (void)ls_fail_memory("ls_comm_open", sizeof *comm);
         return NULL;
     }
     ls_comm_watch_forks();
+    atomic_init(&comm->references, 1);
     comm->backend = backend;
     comm->forks = ls_comm_forks;
     comm->rank = join->rank;
@@ -78,23 +96,62 @@ bool ls_comm_is_inherited(const ls_comm *comm) {
     return comm->forks != ls_comm_forks;
 }
 
-void ls_comm_free(ls_comm *comm) {
-    if (comm == NULL || ls_comm_is_inherited(comm)) { /* what a process has inherited is not its to end */
+ls_comm *ls_comm_hold(ls_comm *comm) {
+    atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
+    return comm;
+}
+
+void ls_comm_drop(ls_comm *comm) {
+    if (comm == NULL || ls_comm_is_inherited(comm) ||
+        atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    if (comm->state != NULL) {
+        comm->backend->close(comm->state);
+        comm->state = NULL;
+    }
+    empty(comm);
+    const unsigned place = atomic_fetch_add_explicit(&next_left, 1, memory_order_relaxed);
+    free(atomic_exchange(&left[place % (sizeof left / sizeof *left)], comm));
+}
+
+/* This rank leaves. Where somebody may hold memory of the state, that waits for its end. */
+static void leave(ls_comm *comm) {
+    const bool held = atomic_load_explicit(&comm->references, memory_order_acquire) > 1;
+    if (comm->state != NULL && comm->backend->alloc != NULL && held) {
+        comm->backend->leave(comm->state, LS_LEAVE_FREED);
+    } else if (comm->state != NULL) { /* there is none where a split failed */
+        comm->backend->close(comm->state);
+        comm->state = NULL;
+    }
+}
+
+void ls_comm_end(ls_comm *comm, const char *why) {
+    if (comm == NULL || ls_comm_is_inherited(comm) || comm->ended != NULL) { /* what a process has inherited is not its
+                                                                                to end */
         return;
     }
     ls_comm_use(comm);
     ls_work_abandon(comm);
     ls_comm_forget_splits(comm);
-    if (comm->state != NULL) { /* there is none where a split failed */
-        comm->backend->close(comm->state);
-    }
+    leave(comm);
     void (*on_free)(void *, bool) = comm->on_free;
     const bool failed = comm->failed != LS_OK;
-    void *argument = comm->on_free_argument;
-    discard(comm);
+    comm->ended = why;
+    comm->failed = LS_ERR_STATE;
+    snprintf(comm->message, sizeof comm->message, "%s", why);
     if (on_free != NULL) {
-        on_free(argument, failed);
+        on_free(comm->on_free_argument, failed);
     }
+    ls_comm_drop(comm);
+}
+
+void ls_comm_free(ls_comm *comm) {
+    ls_comm_end(comm, "the communicator was freed (ls_comm_free)");
+}
+
+ls_status ls_comm_check_open(const char *call, const ls_comm *comm) {
+    return comm->ended == NULL ? LS_OK : ls_fail(LS_ERR_STATE, "%s: %s", call, comm->ended);
 }
 
 int ls_comm_rank(const ls_comm *comm) {
@@ -118,7 +175,7 @@ const char *ls_comm_backend(const ls_comm *comm) {
 }
 
 const char *ls_comm_way(const ls_comm *comm) {
-    const char *way = comm->backend->way != NULL ? comm->backend->way(comm->state) : NULL;
+    const char *way = comm->backend->way != NULL && comm->state != NULL ? comm->backend->way(comm->state) : NULL;
     return way != NULL ? way : "-";
 }
 
@@ -133,6 +190,11 @@ ls_status ls_comm_check(const ls_comm *comm) {
         ls_error_restore(comm->failed, comm->message);
     }
     return comm->failed;
+}
+
+ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
+    return comm->ended == NULL ? ls_comm_check(comm)
+                               : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
 static ls_status keep_failure(ls_comm *comm, ls_status status) {

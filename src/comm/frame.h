@@ -48,7 +48,9 @@ typedef struct ls_comm_block {
 struct ls_comm {
     const ls_backend *backend;
     void *state;
-    int forks; /* ls_comm_forks in the process that opened it */
+    atomic_int references;
+    const char *ended; /* why this rank has left it; NULL while it has not */
+    int forks;         /* ls_comm_forks in the process that opened it */
     int rank;
     int size;
     int local_rank;
@@ -85,6 +87,12 @@ struct ls_comm {
     ls_status failed;           /* LS_OK until a call failed in a way that revokes the communicator */
     char message[LS_ERROR_CAPACITY];
 };
+
+/* ls_comm_check for a call of this operation, which is named where the rank itself has left the communicator. */
+ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation);
+static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation operation) {
+    return __builtin_expect(ls_comm_check(comm) == LS_OK, 1) ? LS_OK : ls_comm_refuse(comm, operation);
+}
 
 /* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the
  * whole; returns the status. */

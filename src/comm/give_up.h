@@ -1,4 +1,5 @@
-/* For users of communicators that meet a failure of their own between calls: floors below, too, which see no backend.h. */
+/* For users of communicators that meet a failure of their own between calls: floors below, too, which see no backend.h.
+ */
 #ifndef LS_COMM_GIVE_UP_H
 #define LS_COMM_GIVE_UP_H
 

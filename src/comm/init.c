@@ -152,7 +152,7 @@ ls_status ls_finalize(void) {
         snprintf(message, sizeof message, "%s", ls_error_message());
         mine->failed = true;
     }
-    ls_comm_free(mine->comm);
+    ls_comm_end(mine->comm, "ls_finalize has left the job");
     if (status != LS_OK) {
         ls_error_restore(status, message);
     }

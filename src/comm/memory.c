@@ -82,7 +82,7 @@ void *ls_comm_alloc(ls_comm *comm, size_t size) {
     }
     ls_comm_use(comm);
     ls_comm_drain(comm);
-    if (ls_comm_check(comm) != LS_OK) {
+    if (ls_comm_check_call(comm, LS_OP_ALLOC) != LS_OK) {
         return NULL;
     }
     void *memory = NULL;
@@ -97,7 +97,7 @@ void ls_comm_release(ls_comm *comm, void *memory) {
         return;
     }
     ls_comm_use(comm);
-    if (comm->backend->release != NULL) {
+    if (comm->backend->release != NULL && comm->state != NULL) {
         comm->backend->release(comm->state, memory);
     } else {
         release_block(comm, memory);

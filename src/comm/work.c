@@ -173,7 +173,7 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
         *result = NULL;
     }
     ls_comm_use(comm);
-    LS_TRY(ls_comm_check(comm));
+    LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = ++comm->posts;
     call->waits = result == NULL;
     if (result == NULL) {
@@ -222,6 +222,9 @@ ls_status ls_work_wait(ls_work *work) {
     if (work == NULL) {
         return LS_OK;
     }
+    if (work->open_link == NULL && work->comm != NULL) { /* it is kept for the next call */
+        return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
+    }
     if (work->comm != NULL) {
         ls_comm_use(work->comm);
     }
@@ -240,6 +243,7 @@ ls_status ls_work_wait(ls_work *work) {
         ls_free(work);
     } else {
         open_remove(work);
+        work->open_link = NULL;
         work->next_open = work->comm->spare;
         work->comm->spare = work;
     }

@@ -21,6 +21,7 @@
 #include <math.h>
 
 #include "autograd/tape.h"
+#include "comm/hold.h"
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
@@ -284,6 +285,7 @@ static bool agrees(void *user, const ls_batch_loss *loss) {
 static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     ls_data_parallel_state *state = user;
     LS_TRY(ls_batch_loss_check(loss));
+    LS_TRY(ls_comm_check_open("ls_data_parallel", state->comm));
     state->agreed = false;
     state->divisor = loss->by_samples ? (double)state->samples : loss->divisor;
     if (!agreed) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/hold.h"
 
 typedef ls_data_parallel_state data_parallel_state;
 
@@ -115,6 +116,7 @@ typedef struct comm_memory {
 static void release_comm_memory(void *memory, void *user) {
     comm_memory *owner = user;
     ls_comm_release(owner->comm, memory);
+    ls_comm_drop(owner->comm);
     ls_free(owner);
 }
 
@@ -132,7 +134,7 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
         ls_comm_release(state->comm, memory);
         return ls_fail_memory("ls_data_parallel", bytes);
     }
-    owner->comm = state->comm;
+    owner->comm = ls_comm_hold(state->comm);
     flat->gradients = state->shared[index] = storage;
     return ls_module_rehome_gradients(state->model, flat->dtype, storage);
 }
@@ -168,6 +170,7 @@ static void finish(ls_module *self) {
             ls_storage_drop(state->shared[i]);
         }
     }
+    ls_comm_drop(state->comm);
 }
 
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
@@ -177,13 +180,15 @@ static const ls_module_type data_parallel_type = {.name = "DataParallel",
 
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
     ls_module *module = ls_module_new(&data_parallel_type);
-    if (module == NULL || comm == NULL) {
+    if (module == NULL || comm == NULL || ls_comm_check_open("ls_data_parallel", comm) != LS_OK) {
         ls_module_consume(model);
         ls_module_free(module);
-        return module == NULL ? NULL : ls_fail_null(LS_ERR_ARGUMENT, "ls_data_parallel: the communicator is NULL");
+        return module == NULL || comm != NULL
+                   ? NULL
+                   : ls_fail_null(LS_ERR_ARGUMENT, "ls_data_parallel: the communicator is NULL");
     }
     data_parallel_state *state = module->state;
-    state->comm = comm;
+    state->comm = ls_comm_hold(comm);
     state->part = (ls_batch_part){.locate = locate, .add = add_over_batch};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
@@ -216,9 +221,10 @@ ls_status ls_data_parallel_skip(ls_module *module) {
     if (ls_comm_size(state->comm) == 1) {
         return LS_OK;
     }
+    LS_TRY(ls_comm_check_open("ls_data_parallel_skip", state->comm));
     ls_scope *scope = ls_scope_begin();
     const ls_status status = run_without_samples(state);
-    const ls_status ended = ls_scope_end(scope);
+    const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;
 }
 

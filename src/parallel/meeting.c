@@ -1,9 +1,11 @@
 #include "parallel/meeting.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/ops/ops.h"
 #include "base/memory.h"
+#include "comm/hold.h"
 #include "comm/reduce.h"
 
 static const char *const names[LS_MEET_KINDS] = {
@@ -204,6 +206,26 @@ static ls_status exchange(ls_meeting *meeting) {
     return status == LS_OK ? LS_OK : ls_fail(status, "%s: %s", meeting->what->op.name, ls_error_message());
 }
 
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+void ls_node_hold_comm(ls_node *node, bool hold) {
+    if (hold) {
+        (void)ls_comm_hold(ls_node_comm(node));
+    } else {
+        ls_comm_drop(ls_node_comm(node));
+    }
+}
+
+ls_status ls_check_backward_comm(const char *name, const ls_comm *comm) {
+    char call[64];
+    snprintf(call, sizeof call, "ls_backward: the gradient of %s", name);
+    return ls_comm_check_open(call, comm);
+}
+
+ls_status ls_node_check_comm(ls_node *node) {
+    return ls_check_backward_comm(node->op->name, ls_node_comm(node));
+}
+
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 static void note_arguments(ls_meeting *meeting, const ls_proposal *proposal) {
@@ -211,6 +233,7 @@ static void note_arguments(ls_meeting *meeting, const ls_proposal *proposal) {
     parameters->integer[0] = (intptr_t)proposal->comm;
     parameters->integer[1] = proposal->reduction;
     parameters->integer[2] = proposal->root;
+    parameters->integer[5] = meeting->rank;
     for (int rank = 0; rank < meeting->size; rank++) {
         if ((meeting->offers[rank].state & LS_OFFER_EMPTY) == 0) {
             parameters->integer[3] = ls_offer_axis(&meeting->offers[rank], 0);
@@ -265,6 +288,9 @@ ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {
     ls_meeting meeting;
     if (proposal->comm == NULL || ls_thread() == NULL) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: the communicator is NULL", what->op.name);
+    }
+    if (ls_comm_check_open(what->op.name, proposal->comm) != LS_OK) {
+        return ls_scope_failed();
     }
     meeting.what = what;
     meeting.comm = proposal->comm;

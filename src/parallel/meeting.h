@@ -121,9 +121,20 @@ static inline ls_reduction ls_node_reduction(const ls_node *node) {
 static inline int ls_node_root(const ls_node *node) {
     return (int)node->parameters.integer[2];
 }
+/* This rank, also where the communicator is gone. */
+static inline int ls_node_rank(const ls_node *node) {
+    return (int)node->parameters.integer[5];
+}
 static inline int ls_node_axis(const ls_node *node, int i) {
     return (int)node->parameters.integer[3 + i];
 }
+
+/* Rules of every collective whose gradient communicates: the node holds the communicator, and a pass that comes to it
+ * begins only while that is open. */
+void ls_node_hold_comm(ls_node *node, bool hold);
+ls_status ls_node_check_comm(ls_node *node);
+ls_status ls_check_backward_comm(const char *name, const ls_comm *comm);
+#define LS_HOLDS_COMM .communicates = true, .hold = ls_node_hold_comm, .complete = ls_node_check_comm
 
 /*
  * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,

@@ -17,6 +17,7 @@
 #include "autograd/samples.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "comm/hold.h"
 #include "tensor/scope.h"
 
 enum { FORWARD_TAG = 1 << 28, BACKWARD_TAG, RESULT_TAG };
@@ -414,6 +415,12 @@ static ls_status check_step(const trip *t) {
         return ls_fail(LS_ERR_STATE, "%s: a step of this pipeline failed on stage %d (rank %d) before: make it anew",
                        call, t->stage, t->stage);
     }
+    if (t->stage == 0 && !ls_inputs_are_here(call, &t->input, 1)) {
+        return ls_error_status();
+    }
+    if (is_last(t) && !ls_inputs_are_here(call, (ls_tensor *[]){NULL, t->target}, 2)) {
+        return ls_error_status();
+    }
     if (t->stage == 0 && (t->input == NULL || t->input->ndim == 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: rank 0's input %s", call, t->input == NULL ? "is NULL" : "has no axes");
     }
@@ -527,6 +534,9 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
     if (state == NULL) {
         return ls_error_status();
     }
+    if (ls_comm_check_open(call, state->comm) != LS_OK) {
+        return ls_scope_failed_status();
+    }
     trip t = {.state = state,
               .comm = state->comm,
               .stage = ls_comm_rank(state->comm),
@@ -544,6 +554,9 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
 /* ---- without gradients ------------------------------------------------------------------------------------------- */
 
 static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
+    if (ls_comm_check_open("ls_pipeline", state->comm) != LS_OK) {
+        return ls_scope_failed();
+    }
     const int stage = ls_comm_rank(state->comm);
     const int stages = ls_comm_size(state->comm);
     failure why = {0};

@@ -13,6 +13,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/tape.h"
+#include "comm/hold.h"
 #include "parallel/meeting.h"
 
 /* Tags of gradients have this bit; those of users are below it. */
@@ -92,6 +93,7 @@ static void forget(void *memory, void *user) {
     ls_tensor_drop(m->content);
     ls_tensor_drop(m->gradient);
     ls_tensor_drop(m->early);
+    ls_comm_drop(m->comm);
     ls_record_release(m, sizeof *m);
 }
 
@@ -107,6 +109,7 @@ static ls_tensor *token_new(const char *call, const message *made) {
         return NULL;
     }
     *m = *made;
+    (void)ls_comm_hold(m->comm);
     ls_tensor *token = ls_tensor_of_storage(storage, 1, (const int64_t[]){0}, LS_F32);
     return token != NULL ? ls_tensor_give(token) : ls_fail_null(LS_ERR_MEMORY, "%s: out of memory", call);
 }
@@ -115,6 +118,7 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
     if (comm == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the communicator is NULL", call);
     }
+    LS_TRY(ls_comm_check_open(call, comm));
     if (peer < 0 || peer >= ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s %d is no rank of %d", call, what, peer, ls_comm_size(comm));
     }
@@ -175,8 +179,15 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     return ls_give(node, 0, received);
 }
 
-static const ls_op isend_op = {
-    .name = "ls_isend", .shape = begin_shape, .backward = isend_backward, .communicates = true};
+static ls_status isend_complete(ls_node *node) {
+    return ls_check_backward_comm(node->op->name, message_of(node->output)->comm);
+}
+
+static const ls_op isend_op = {.name = "ls_isend",
+                               .shape = begin_shape,
+                               .backward = isend_backward,
+                               .complete = isend_complete,
+                               .communicates = true};
 
 /* ls_wait of a sent message gives the tensor itself. */
 static ls_status sent_shape(ls_op_call *call) {
@@ -277,6 +288,7 @@ static ls_tensor *end_receive(ls_tensor *token);
 /* A pass begins and nobody has waited: what came may want its gradient all the same. It is kept for ls_wait. */
 static ls_status irecv_complete(ls_node *node) {
     message *m = message_of(node->output);
+    LS_TRY(ls_check_backward_comm(node->op->name, m->comm));
     if (m->waited || m->early != NULL) {
         return LS_OK;
     }

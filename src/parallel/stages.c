@@ -3,11 +3,16 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/hold.h"
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
 
+static void finish(ls_module *self) {
+    ls_comm_drop(((ls_pipeline_state *)self->state)->comm);
+}
+
 const ls_module_type ls_pipeline_type = {
-    .name = "Pipeline", .state_size = sizeof(ls_pipeline_state), .forward = ls_pipeline_forward};
+    .name = "Pipeline", .state_size = sizeof(ls_pipeline_state), .forward = ls_pipeline_forward, .finish = finish};
 
 static const char call[] = "ls_pipeline";
 
@@ -203,6 +208,7 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     if (!ls_module_is_here(model)) {
         return ls_error_status();
     }
+    LS_TRY(ls_comm_check_open(call, comm));
     if (strcmp(model->type->name, "Sequential") != 0 || model->child_count < ls_comm_size(comm)) {
         return ls_fail(LS_ERR_ARGUMENT,
                        "%s: %s of %d layers cannot be cut into %d stages: it takes an ls_sequential "
@@ -234,7 +240,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
     if (module != NULL) {
         ls_pipeline_state *state = module->state;
         const int rank = ls_comm_rank(comm);
-        state->comm = comm;
+        state->comm = ls_comm_hold(comm);
         state->schedule = options->schedule;
         state->micro_batches = options->micro_batches > 0 ? options->micro_batches : 2 * ls_comm_size(comm);
         state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));

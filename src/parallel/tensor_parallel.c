@@ -9,6 +9,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/random.h"
+#include "comm/hold.h"
 #include "nn/module.h"
 #include "parallel/move.h"
 #include "parallel/reductions.h"
@@ -23,12 +24,10 @@ static ls_status share_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-static const ls_collective sharing = {.op = {.name = "ls_nn_column_parallel",
-                                             .shape = share_shape,
-                                             .backward = ls_allreduce_backward,
-                                             .communicates = true},
-                                      .kind = LS_MEET_SHARING,
-                                      .bringers = LS_BRING_EQUAL};
+static const ls_collective sharing = {
+    .op = {.name = "ls_nn_column_parallel", .shape = share_shape, .backward = ls_allreduce_backward, LS_HOLDS_COMM},
+    .kind = LS_MEET_SHARING,
+    .bringers = LS_BRING_EQUAL};
 
 /* What the parts made is added up. */
 static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
@@ -47,7 +46,7 @@ static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
 static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
     const int axis = ls_node_axis(node, 0);
     const ls_parts parts = ls_plan_gathered_parts(node->saved[0]);
-    const int rank = ls_comm_rank(ls_node_comm(node));
+    const int rank = ls_node_rank(node);
     return ls_give(node, 0, ls_narrow(gradient, axis, parts.start[rank], parts.length[rank]));
 }
 
@@ -116,11 +115,18 @@ static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *c
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: sizes %lld and %lld: both must be positive", call, (long long)a,
                             (long long)b);
     }
+    if (ls_comm_check_open(call, comm) != LS_OK) {
+        return NULL;
+    }
     ls_module *module = ls_module_new(type);
     if (module != NULL) {
-        ((parallel_state *)module->state)->comm = comm;
+        ((parallel_state *)module->state)->comm = ls_comm_hold(comm);
     }
     return module;
+}
+
+static void finish(ls_module *self) {
+    ls_comm_drop(((parallel_state *)self->state)->comm);
 }
 
 static ls_module *linear(const char *call, const ls_module_type *type, ls_comm *comm, int64_t in, int64_t out,
@@ -150,8 +156,10 @@ static ls_tensor *column_forward(ls_module *self, ls_tensor *input) {
 }
 
 ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
-    static const ls_module_type type = {
-        .name = "ColumnParallelLinear", .state_size = sizeof(parallel_state), .forward = column_forward};
+    static const ls_module_type type = {.name = "ColumnParallelLinear",
+                                        .state_size = sizeof(parallel_state),
+                                        .forward = column_forward,
+                                        .finish = finish};
     return linear(sharing.op.name, &type, comm, in, out, options, 0);
 }
 
@@ -167,7 +175,7 @@ static ls_tensor *row_forward(ls_module *self, ls_tensor *input) {
 
 ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
     static const ls_module_type type = {
-        .name = "RowParallelLinear", .state_size = sizeof(parallel_state), .forward = row_forward};
+        .name = "RowParallelLinear", .state_size = sizeof(parallel_state), .forward = row_forward, .finish = finish};
     return linear(adding.op.name, &type, comm, in, out, options, 1);
 }
 
@@ -178,7 +186,7 @@ static ls_tensor *gather_forward(ls_module *self, ls_tensor *input) {
 
 ls_module *ls_nn_gather_parallel(ls_comm *comm) {
     static const ls_module_type type = {
-        .name = "GatherParallel", .state_size = sizeof(parallel_state), .forward = gather_forward};
+        .name = "GatherParallel", .state_size = sizeof(parallel_state), .forward = gather_forward, .finish = finish};
     return begin(joining.op.name, &type, comm, 1, 1);
 }
 
@@ -220,19 +228,24 @@ static ls_tensor *parallel_dropout_forward(ls_module *self, ls_tensor *input) {
     return ls_dropout_part(input, state->p, state->start, state->whole);
 }
 
+static void finish_dropout(ls_module *self) {
+    ls_comm_drop(((dropout_state *)self->state)->comm);
+}
+
 ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
     static const ls_module_type type = {.name = "ParallelDropout",
                                         .state_size = sizeof(dropout_state),
                                         .forward = parallel_dropout_forward,
+                                        .finish = finish_dropout,
                                         .whole_batch = true};
     if (comm == NULL || !(p >= 0 && p <= 1)) {
         return comm == NULL
                    ? ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: the communicator is NULL")
                    : ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_parallel_dropout: probability %g is not between 0 and 1", p);
     }
-    ls_module *module = ls_module_new(&type);
+    ls_module *module = ls_comm_check_open("ls_nn_parallel_dropout", comm) == LS_OK ? ls_module_new(&type) : NULL;
     if (module != NULL) {
-        *(dropout_state *)module->state = (dropout_state){.comm = comm, .p = p, .width = -1};
+        *(dropout_state *)module->state = (dropout_state){.comm = ls_comm_hold(comm), .p = p, .width = -1};
     }
     return module;
 }
@@ -267,8 +280,10 @@ static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
 }
 
 ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width) {
-    static const ls_module_type type = {
-        .name = "ParallelEmbedding", .state_size = sizeof(parallel_state), .forward = embedding_forward};
+    static const ls_module_type type = {.name = "ParallelEmbedding",
+                                        .state_size = sizeof(parallel_state),
+                                        .forward = embedding_forward,
+                                        .finish = finish};
     static const char call[] = "ls_nn_parallel_embedding";
     if (comm != NULL && count < ls_comm_size(comm)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld rows cannot be divided over %d ranks", call, (long long)count,

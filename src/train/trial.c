@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/hold.h"
 
 ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target) {
     return ls_cross_entropy(output, target, NULL);
@@ -74,6 +75,10 @@ static ls_status prepare(ls_trial *trial) {
         .optimizer = options->optimizer,
         .comm = options->comm != NULL ? options->comm : ls_data_parallel_comm(options->model),
     };
+    if (trial->state.comm != NULL) {
+        LS_TRY(ls_comm_check_open("ls_trial_new", trial->state.comm));
+        trial->comm = ls_comm_hold(trial->state.comm);
+    }
     LS_TRY(copy_callbacks(trial));
     LS_TRY(ls_metrics_find(trial));
     return CALL(trial, on_init);
@@ -110,6 +115,7 @@ void ls_trial_free(ls_trial *trial) {
     if (trial != NULL) {
         ls_free(trial->callbacks);
         ls_free(trial->history);
+        ls_comm_drop(trial->comm);
         ls_free(trial);
     }
 }

@@ -45,6 +45,7 @@ struct ls_trial {
     ls_metric metrics[LS_METRIC_LIMIT];
     int metric_count;
     ls_trial_state state;
+    ls_comm *comm; /* held */
     ls_metric_sum sums[LS_METRIC_LIMIT];
     ls_history_entry latest; /* every metric's last value */
     ls_history_entry *history;

@@ -21,12 +21,12 @@ hashes() {
     sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
 }
 
-for name in differentiable random_gradients messages; do
+for name in differentiable random_gradients messages lifetime; do
     gloo 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
 for ranks in 2 3 4; do
-    for name in messages model_parallel pipeline descriptors threads freed_early trial_ends; do
+    for name in messages model_parallel pipeline descriptors threads freed_early trial_ends lifetime; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done

@@ -311,6 +311,66 @@ static void test_scopes_that_cannot_end(void **state) {
     assert_int_equal(ls_scope_end(outer), LS_OK);
 }
 
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+typedef struct held {
+    ls_module *model;
+    ls_tensor *gradient; /* in memory of the communicator */
+    ls_comm *part;
+} held;
+
+static ls_status leave_a_model(ls_comm *world, void *argument) {
+    held *own = (held *)argument + ls_comm_rank(world);
+    LS_TRY(ls_comm_split(world, 0, 0, &own->part));
+    own->model = ls_data_parallel(ls_nn_linear(3, 2), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_backward(ls_sum(ls_forward(own->model, ls_ones(LS_SHAPE(1, 3), LS_F32))));
+    LS_TRY(ls_scope_end(scope));
+    LS_TRY(status);
+    own->gradient = ls_alias(ls_grad(ls_module_parameter(own->model, 0)));
+    return own->gradient != NULL ? LS_OK : ls_error_status();
+}
+
+/* What threads leave behind lives on ls_run_threads' memory, which stays for as long. */
+static void test_models_outlive_their_threads(void **state) {
+    (void)state;
+    enum { RANKS = 3 };
+    held kept[RANKS] = {{0}};
+    assert_int_equal(ls_run_threads(RANKS, leave_a_model, kept), LS_OK);
+    for (int rank = 0; rank < RANKS; rank++) {
+        assert_float_equal(ls_at(kept[rank].gradient, (const int64_t[]){0, 0}), RANKS, 1e-6);
+        assert_int_equal(ls_comm_rank(ls_data_parallel_comm(kept[rank].model)), rank);
+        assert_int_equal(ls_comm_barrier(ls_data_parallel_comm(kept[rank].model), NULL), LS_ERR_STATE);
+        ls_module_free(kept[rank].model);
+        assert_float_equal(ls_at(kept[rank].gradient, (const int64_t[]){1, 2}), RANKS, 1e-6);
+        ls_release(kept[rank].gradient);
+        ls_comm_free(kept[rank].part);
+    }
+}
+
+/* Many communicators after each other: their records do not gather. */
+static void test_freed_communicators_do_not_gather(void **state) {
+    (void)state;
+    ls_comm *first = ls_init(NULL);
+    ls_comm *part = NULL;
+    assert_int_equal(ls_comm_split(first, 0, 0, &part), LS_OK);
+    ls_comm_free(part);
+    ls_comm_free(part);
+    assert_int_equal(ls_comm_barrier(part, NULL), LS_ERR_STATE);
+    assert_string_equal(ls_error_message(), "ls_comm_barrier: the communicator was freed (ls_comm_free)");
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    for (int k = 0; k < 100; k++) {
+        assert_int_equal(ls_comm_split(first, 0, 0, &part), LS_OK);
+        ls_comm_free(part);
+    }
+    assert_int_equal(test_allocator_stop(&allocator), 0);
+    assert_int_equal(ls_finalize(), LS_OK);
+    assert_int_equal(ls_comm_rank(first), 0);
+    assert_int_equal(ls_comm_barrier(first, NULL), LS_ERR_STATE);
+    assert_string_equal(ls_error_message(), "ls_comm_barrier: ls_finalize has left the job");
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static void run_steps(int steps) {
@@ -355,6 +415,8 @@ int main(void) {
         cmocka_unit_test(test_scopes_in_scopes),
         cmocka_unit_test(test_released),
         cmocka_unit_test(test_scopes_that_cannot_end),
+        cmocka_unit_test(test_models_outlive_their_threads),
+        cmocka_unit_test(test_freed_communicators_do_not_gather),
         cmocka_unit_test(test_memory_does_not_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,12 +64,21 @@ void ls_shm_let_go(void *memory, int holders) {
     }
 }
 
-void ls_shm_free_lent(ls_shm_control *world) {
+ls_shm_control *ls_shm_hold_world(ls_shm_control *world) {
+    atomic_fetch_add(&world->holders, 1);
+    return world;
+}
+
+void ls_shm_drop_world(ls_shm_control *world) {
+    if (world == NULL || atomic_fetch_sub(&world->holders, 1) != 1) {
+        return;
+    }
     while (world->lent != NULL) {
         ls_shm_lent *next = world->lent->next;
         ls_free(world->lent);
         world->lent = next;
     }
+    ls_free(world);
 }
 
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes) {

@@ -79,6 +79,7 @@ void ls_shm_forget(ls_shm *shm) {
     } else if (shm->control != shm->world) {
         ls_shm_let_go(shm->control, 1);
     }
+    ls_shm_drop_world(shm->world);
     ls_shm_point_close(shm);
     ls_free(shm->regions);
     ls_free(shm->sources);
@@ -113,7 +114,7 @@ ls_status ls_shm_settle_in(ls_shm *shm) {
 static ls_status open_somehow(ls_shm *shm, const ls_join *join) {
     if (join->shared != NULL) {
         (void)ls_shm_layout(shm, join->shared);
-        shm->world = shm->control;
+        shm->world = ls_shm_hold_world(shm->control);
         ls_shm_introduce(shm);
     } else if (join->rank == 0) {
         LS_TRY(open_first(shm, join));

@@ -74,6 +74,7 @@ typedef struct ls_shm_control {
     _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
     _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
     struct ls_shm_lent *lent;            /* of a world of threads: memory of some ranks, see ls_shm_lend */
+    atomic_int holders;                  /* of a world of threads: states in it, and ls_run_threads */
     char message[LS_ERROR_CAPACITY];
 } ls_shm_control;
 
@@ -455,7 +456,11 @@ void ls_shm_release(void *state, void *memory);
  */
 void *ls_shm_lend(const ls_shm *shm, int holders, size_t bytes);
 void ls_shm_let_go(void *memory, int holders);
-void ls_shm_free_lent(ls_shm_control *world);
+
+/* The memory of a world of threads is there for as long as somebody holds it: what was allocated in it may outlive
+ * ls_run_threads. */
+ls_shm_control *ls_shm_hold_world(ls_shm_control *world);
+void ls_shm_drop_world(ls_shm_control *world);
 
 /* The region of this rank that holds all `bytes` at `memory` in its own part; NULL: none. */
 const ls_shm_region *ls_shm_region_find(const ls_shm *shm, const void *memory, size_t bytes);

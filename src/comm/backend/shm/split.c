@@ -50,7 +50,7 @@ static ls_status tell(ls_shm *parent, const word *own, int members, const int *r
 
 /* Between threads: the shared memory is at `address`, and this rank one of its holders. */
 static void hold(const ls_shm *parent, ls_shm *shm, uint64_t address) {
-    shm->world = parent->world;
+    shm->world = ls_shm_hold_world(parent->world);
     (void)ls_shm_layout(shm, (unsigned char *)(uintptr_t)address);
 }
 

@@ -126,6 +126,8 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
         status = ls_fail_memory("ls_run_threads", bytes);
     } else {
         memset(shared, 0, bytes);
+        (void)ls_shm_layout(&layout, shared);
+        (void)ls_shm_hold_world(layout.control);
         for (int rank = 0; rank < count; rank++) {
             ranks[rank].function = function;
             ranks[rank].argument = argument;
@@ -138,8 +140,8 @@ ls_status ls_run_threads(int count, ls_rank_function function, void *argument) {
                                          .shared = shared};
         }
         status = start_and_wait(ranks, count);
-        (void)ls_shm_layout(&layout, shared);
-        ls_shm_free_lent(layout.control);
+        ls_shm_drop_world(layout.control);
+        shared = NULL;
     }
     ls_free(shared);
     ls_free(ranks);
