@@ -10,6 +10,8 @@
 
 #include <lockstep/parallel.h>
 
+#include "autograd/batch.h"
+#include "tensor/scope.h"
 #include "tests/support/numbers.h"
 
 enum { INPUTS = 6, WIDTH = 5, LENGTH = 3, SEED = 77, IGNORED = 3 };
@@ -554,6 +556,70 @@ static ls_status by_allreduce(ls_comm *world) {
     return LS_OK;
 }
 
+/* Two data-parallel modules, one behind the other: the first has statistics, and so agrees before the pass; the second
+ * must, too. */
+static ls_status one_behind_the_other(ls_comm *world) {
+    pair first;
+    pair second;
+    LS_TRY(begin(&first, world, make_normalised, LS_F64));
+    LS_TRY(begin(&second, world, make_model, LS_F64));
+    for (int round = 0; round < 2; round++) {
+        for (int who = 0; who < 2; who++) {
+            const trainee *a = who == 0 ? &first.all : &first.alone;
+            const trainee *b = who == 0 ? &second.all : &second.alone;
+            const int64_t begin_at = who == 0 ? share_begin(UNEVEN, a->rank, a->size, round, 8) : 0;
+            const int64_t end_at = share_begin(UNEVEN, who == 0 ? a->rank + 1 : a->size, a->size, round, 8);
+            ls_scope *scope = ls_scope_begin();
+            ls_module_zero_grad(a->model);
+            ls_module_zero_grad(b->model);
+            ls_tensor *x = random_rows(LS_F64, begin_at, end_at - begin_at, INPUTS, 40, false);
+            ls_tensor *between = ls_narrow(ls_forward(a->model, x), 1, 0, INPUTS);
+            ls_tensor *loss = ls_mean(ls_square(ls_add(ls_forward(b->model, between), 1)));
+            LS_TRY(ls_backward(round == 0 ? loss : ls_add(loss, ls_sum(between))));
+            LS_TRY(ls_scope_end(scope));
+        }
+        LS_TRY(compare_gradients(first.all.model, first.alone.model, "the first of two modules"));
+        LS_TRY(compare_gradients(second.all.model, second.alone.model, "the second of two modules"));
+    }
+    end(&first);
+    end(&second);
+    return LS_OK;
+}
+
+/* A batch that the ranks share. */
+typedef struct shared_batch {
+    ls_batch_part part;
+    ls_comm *world;
+} shared_batch;
+
+static ls_status add_over_world(ls_batch_part *part, double *numbers, int64_t count) {
+    const shared_batch *batch = (const shared_batch *)(const void *)part;
+    return ls_comm_allreduce(batch->world, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
+}
+
+static ls_tensor *normalise(ls_tensor **inputs, int count, void *user) {
+    (void)count;
+    ls_thread()->batch = user;
+    ls_tensor *y = ls_batch_norm(inputs[0], NULL, NULL, inputs[1], inputs[2], true, 0.1, 1e-5);
+    ls_thread()->batch = NULL;
+    return y;
+}
+
+/* The gradient of a normalisation over all ranks, by finite differences; one sample on rank 0. */
+static ls_status checked_by_differences(ls_comm *world) {
+    shared_batch batch = {.part = {.add = add_over_world}, .world = world};
+    const int64_t rows = ls_comm_size(world) == 1 ? 4 : ls_comm_rank(world) + 1;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = random_rows(LS_F64, 10 * ls_comm_rank(world), rows, 6, 41, false);
+    ls_tensor *inputs[] = {ls_reshape(x, LS_SHAPE(rows, 3, 2)), ls_ones(LS_SHAPE(3), LS_F64),
+                           ls_zeros(LS_SHAPE(3), LS_F64)};
+    for (int i = 0; i < 3; i++) {
+        LS_TRY(ls_set_requires_grad(inputs[i], true));
+    }
+    LS_TRY(ls_gradcheck_distributed(world, normalise, inputs, 3, &batch, NULL));
+    return ls_scope_end(scope);
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(whole_batches(world));
     LS_TRY(own_losses(world));
@@ -561,5 +627,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(class_losses(world));
     LS_TRY(refusals(world));
     LS_TRY(by_allreduce(world));
+    LS_TRY(one_behind_the_other(world));
+    LS_TRY(checked_by_differences(world));
     return ls_comm_barrier(world, NULL);
 }
