@@ -40,6 +40,8 @@ for ranks in 2 3 4; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
+    LOCKSTEP_TEST_ONE_IN=8 gloo $ranks "$programs/ranks_data_parallel_losses"
+    check "$ranks ranks: data_parallel_losses" is "$status" 0
     for name in conformance random_programs; do
         LOCKSTEP_TEST_CASES=400 LOCKSTEP_TEST_PROGRAMS=20 gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0

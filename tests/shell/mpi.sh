@@ -48,6 +48,10 @@ check_flavour() {
         done
     done
     unset OMPI_MCA_btl_vader_eager_limit
+    for ranks in 2 3; do
+        mpi "$flavour" $ranks env LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_data_parallel_losses"
+        check "$flavour, $ranks ranks: data_parallel_losses" is "$status" 0
+    done
     # UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
     check "$flavour: a program that looks at messages after its work builds" "mpicc.$flavour" -Wall -Wextra -Werror \
         straggler.c -o straggler -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib"
