@@ -1,0 +1,23 @@
+/*
+ * Rank 1 calls another collective.
+ *
+ * ranks: 2 3
+ * says: (ls_comm_allreduce|ls_comm_broadcast) #1:
+ * .*ls_comm_allreduce.*ls_comm_broadcast|ls_comm_broadcast.*ls_comm_allreduce
+ */
+#include "tests/mistakes/mistake.h"
+
+int main(void) {
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL) {
+        return failed();
+    }
+    float number = 1;
+    const ls_status status = ls_comm_rank(world) == 1
+                                 ? ls_comm_broadcast(world, &number, 1, LS_F32, 0, NULL)
+                                 : ls_comm_allreduce(world, &number, &number, 1, LS_F32, LS_SUM, NULL);
+    if (status != LS_OK) {
+        return failed();
+    }
+    return ended(ls_finalize());
+}

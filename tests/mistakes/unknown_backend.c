@@ -1,0 +1,15 @@
+/*
+ * A backend with a slip of the pen.
+ *
+ * ranks: 1
+ * says: "ncll"
+ */
+#include "tests/mistakes/mistake.h"
+
+int main(void) {
+    ls_comm *world = ls_init(&(ls_init_options){.backend = "ncll"});
+    if (world == NULL) {
+        return failed();
+    }
+    return ended(ls_finalize());
+}

@@ -1,0 +1,25 @@
+/*
+ * A message that is sent with one tag and awaited with another.
+ *
+ * ranks: 2 3
+ * says: ls_comm_recv.*tag 2.*tag 1|ls_recv.*tag 2.*tag 1|ls_comm_recv.*tag 1.*tag 2
+ */
+#include "tests/mistakes/mistake.h"
+
+int main(void) {
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL) {
+        return failed();
+    }
+    float number = 1;
+    ls_status status = LS_OK;
+    if (ls_comm_rank(world) == 0) {
+        status = ls_comm_send(world, &number, 1, LS_F32, 1, 1, NULL);
+    } else if (ls_comm_rank(world) == 1) {
+        status = ls_comm_recv(world, &number, 1, LS_F32, 0, 2, NULL);
+    }
+    if (status != LS_OK) {
+        return failed();
+    }
+    return ended(ls_finalize());
+}

@@ -1,0 +1,61 @@
+# The mistakes of beginners: each program in tests/mistakes makes one and must get the sentence that its first comment
+# gives, at once and not after a timeout, on every backend that is here: no crash, no silence, no wrong rank.
+# Arguments name programs; without any, all are run.
+. "$LS_SOURCE/tests/support/checks.sh"
+unset RANK WORLD_SIZE LOCKSTEP_BACKEND
+export LOCKSTEP_TIMEOUT=300 # far beyond what any of them may take
+limit=${LS_LIMIT:-60}
+
+# told KEY FILE: what its first comment says under this key, a line each.
+told() {
+    sed -n '/\*\//q; s/^ \* '"$1"': *//p' "$2"
+}
+
+# carriers: the backends that are here, mpi once for each library.
+carriers() {
+    echo shm
+    [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ] || echo gloo
+    local flavour
+    for flavour in openmpi mpich; do
+        [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ] || ! command -v "mpirun.$flavour" >/dev/null || echo "$flavour"
+    done
+}
+
+# run CARRIER RANKS PROGRAM: both outputs in the file err, since some launchers mix them; the exit status in $status.
+run() {
+    local carrier=$1 ranks=$2 program=$3 command
+    case $carrier in
+    alone) command=("$program") ;;
+    openmpi) command=(env LOCKSTEP_BACKEND=mpi TMPDIR="$scratch" mpirun.openmpi --allow-run-as-root --oversubscribe -np "$ranks" "$program") ;;
+    mpich) command=(env LOCKSTEP_BACKEND=mpi mpirun.mpich -np "$ranks" "$program") ;;
+    *) command=(env LOCKSTEP_BACKEND="$carrier" "$lockstep" run -n "$ranks" "$program") ;;
+    esac
+    LS_TEST_MARK=$mark timeout -k 5 $limit "${command[@]}" >err 2>&1 </dev/null
+    status=$?
+}
+
+# judge CARRIER NAME SOURCE
+judge() {
+    local carrier=$1 name=$2 source=$3 sentence wanted=1
+    # Launchers have statuses of their own for jobs that fail; that none is a signal's or a time limit's is the same.
+    case $carrier in openmpi | mpich) [ "$status" -lt 124 ] && [ "$status" != 0 ] && wanted=$status ;; esac
+    check "$name: exit status" is "$status" "$wanted"
+    while read -r sentence; do
+        check "$name: told why" grep -Eq -- "$sentence" err
+    done < <(told says "$source")
+    while read -r sentence; do
+        check "$name: nothing wrong told" bash -c '! grep -Eq -- "$1" err' _ "$sentence"
+    done < <(told silent "$source")
+}
+
+for source in "$LS_SOURCE"/tests/mistakes/*.c; do
+    name=$(basename "$source" .c)
+    [ $# = 0 ] || [[ " $* " == *" $name "* ]] || continue
+    for ranks in $(told ranks "$source"); do
+        for carrier in $([ "$ranks" = 1 ] && echo alone || carriers); do
+            run "$carrier" "$ranks" "$LS_BUILD/tests/mistake_$name"
+            judge "$carrier" "$name on $carrier, $ranks ranks" "$source"
+        done
+    done
+done
+finish
