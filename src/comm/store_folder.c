@@ -113,7 +113,7 @@ bool ls_file_is_locked(int file) {
 }
 
 bool ls_folder_is_locked(int folder, const char *name) {
-    int file;
+    int file = -1;
     if (ls_folder_open_file(folder, name, &file) != LS_OK) {
         return false;
     }
