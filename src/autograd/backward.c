@@ -84,8 +84,8 @@ static ls_status check_gradients(ls_pass *pass, const ls_node *node) {
 
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_pass *pass, ls_node *node) {
-    LS_TRY(check_gradients(pass, node));
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
+    LS_TRY(check_gradients(pass, node));
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();

@@ -43,22 +43,26 @@ static void end_membership(void *argument, bool failed) {
 }
 
 /*
- * At the exit of a process that is a rank still: says so, and lets the others know. A rank that has failed has said
- * what there is to say. An exit that runs no handlers is a death, which the others see by themselves.
+ * At the exit of a process that is a rank still: lets the others know, and says so where the program takes itself to
+ * have succeeded. One that has failed has said why. An exit that runs no handlers is a death, which the others see by
+ * themselves. on_exit (GNU) tells the status, which atexit does not.
  */
-static void end_without_finalize(void) {
+static void end_without_finalize(int status, void *argument) {
+    (void)argument;
     const membership *left = current();
     if (left != NULL && ls_comm_size(left->comm) > 1 && ls_comm_check(left->comm) == LS_OK) {
-        ls_log_write(LS_LOG_WARNING,
-                     "rank %d ended without ls_finalize: ranks that wait for it fail. Call ls_finalize on every rank "
-                     "before the program ends",
-                     ls_comm_rank(left->comm));
+        if (status == 0) {
+            ls_log_write(LS_LOG_WARNING,
+                         "rank %d ended without ls_finalize: ranks that wait for it fail. Call ls_finalize on every "
+                         "rank before the program ends",
+                         ls_comm_rank(left->comm));
+        }
         ls_comm_leave(left->comm, LS_LEAVE_EXITED);
     }
 }
 
 static void watch_exit(void) {
-    (void)atexit(end_without_finalize); /* it fails only for want of memory */
+    (void)on_exit(end_without_finalize, NULL); /* it fails only for want of memory */
 }
 
 /*

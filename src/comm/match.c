@@ -214,7 +214,7 @@ static bool is_repeated(const ls_match *match, const ls_match_message *message) 
     return other != message;
 }
 
-const char *ls_match_describe_waiting(const ls_match *match, int from, char *text, size_t capacity) {
+const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, char *text, size_t capacity) {
     char tags[160] = "";
     size_t length = 0;
     int count = 0;
@@ -233,9 +233,9 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, char *tex
     }
     snprintf(text, capacity,
              count == 0   ? ""
-             : count == 1 ? "; a message with tag %s from it waits here"
-                          : "; messages with tags %s from it wait here",
-             tags);
+             : count == 1 ? "; a message with tag %s from it waits here, none with tag %d"
+                          : "; messages with tags %s from it wait here, none with tag %d",
+             tags, tag);
     return text;
 }
 
@@ -244,7 +244,7 @@ ls_status ls_match_fail_silent(const ls_match *match, const ls_call *call, doubl
     char waiting[224];
     return ls_fail(LS_ERR_TIMEOUT, "%s: rank %d sent nothing with tag %d within %g s%s",
                    ls_call_describe(LS_OP_RECV, call->sequence, name, sizeof name), call->root, call->tag, seconds,
-                   ls_match_describe_waiting(match, call->root, waiting, sizeof waiting));
+                   ls_match_describe_waiting(match, call->root, call->tag, waiting, sizeof waiting));
 }
 
 void ls_match_free(ls_match *match) {

@@ -89,9 +89,9 @@ void ls_match_cancel(ls_match *match, ls_match_receipt *receipt);
 /* A message of `rank` to itself. */
 ls_status ls_match_send_self(ls_match *match, int rank, const ls_call *call);
 
-/* Writes what is said of messages from `from` that wait for other receives: "; messages with tags 4, 7 from it wait
- * here", or nothing. Returns `text`. */
-const char *ls_match_describe_waiting(const ls_match *match, int from, char *text, size_t capacity);
+/* Writes what is said of messages from `from` that wait for other receives than of `tag`: "; messages with tags 4, 7
+ * from it wait here, none with tag 5", or nothing. Returns `text`. */
+const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, char *text, size_t capacity);
 
 /* What is said where the receive `call` gets nothing: LS_ERR_TIMEOUT after so many seconds. */
 ls_status ls_match_fail_silent(const ls_match *match, const ls_call *call, double seconds);

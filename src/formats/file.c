@@ -84,9 +84,10 @@ static ls_status read_inflating(ls_source *source, void *bytes, size_t size, siz
         return ls_fail(LS_ERR_FORMAT, "%s: %s is a gzip file that ends too early: fetch it again", source->call,
                        source->path);
     }
-    return code == Z_ERRNO
-               ? fail_read(source)
-               : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path, reason);
+    const char *words = strstr(reason, ": "); /* behind the number of the descriptor */
+    return code == Z_ERRNO ? fail_read(source)
+                           : ls_fail(LS_ERR_FORMAT, "%s: %s is a damaged gzip file: %s", source->call, source->path,
+                                     words != NULL ? words + 2 : reason);
 }
 
 static ls_status read_plain(ls_source *source, void *bytes, size_t size, size_t *got) {

@@ -306,7 +306,7 @@ bool ls_module_is_training(const ls_module *module) {
 
 ls_tensor *ls_forward(ls_module *module, ls_tensor *input) {
     if (module == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_forward: the module is NULL");
+        (void)ls_fail_missing("ls_forward: the module");
         return ls_scope_failed();
     }
     if (!ls_module_is_here(module)) {

@@ -60,7 +60,7 @@ static ls_status save(const ls_module *module, const char *path, const char *con
 
 ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) {
     if (module == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_module_save: the module is NULL");
+        return ls_fail_missing("ls_module_save: the module");
     }
     if (!ls_module_list((ls_module *)module)) {
         return ls_error_status();
@@ -131,7 +131,7 @@ static ls_status check_fits(const ls_module *module, const ls_safetensors *file,
 
 ls_status ls_module_load(ls_module *module, const char *path) {
     if (module == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_module_load: the module is NULL");
+        return ls_fail_missing("ls_module_load: the module");
     }
     if (!ls_module_list(module)) {
         return ls_error_status();

@@ -273,7 +273,7 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, 
 
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step: the optimizer is NULL");
+        return ls_fail_missing("ls_optimizer_step: the optimizer");
     }
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_STATE,

@@ -1,4 +1,7 @@
 /* Making ranks equal: parameters from one rank, gradients averaged over all. */
+#include <string.h>
+
+#include "base/memory.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
@@ -16,6 +19,75 @@ static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
     return ls_comm_broadcast(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL);
 }
 
+/* What must be alike on all ranks: what there is, and a hash (FNV-1a) of names, dtypes and shapes in their order. */
+typedef struct layout {
+    int64_t parameters;
+    int64_t buffers;
+    int64_t numbers;
+    uint64_t hash;
+} layout;
+
+enum { LAYOUT_NUMBERS = sizeof(layout) / sizeof(int64_t) };
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
+    }
+    return hash;
+}
+
+static uint64_t hash_tensor(uint64_t hash, const char *name, const ls_tensor *tensor) {
+    const int64_t kind[2] = {tensor->dtype, tensor->ndim};
+    hash = hash_bytes(hash, name, strlen(name) + 1);
+    hash = hash_bytes(hash, kind, sizeof kind);
+    return hash_bytes(hash, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
+}
+
+static layout layout_of(const ls_module *model) {
+    layout made = {.parameters = ls_module_parameter_count(model),
+                   .buffers = ls_module_buffer_count(model),
+                   .numbers = ls_module_size(model),
+                   .hash = UINT64_C(14695981039346656037)};
+    for (int i = 0; i < made.parameters; i++) {
+        made.hash = hash_tensor(made.hash, ls_module_parameter_name(model, i), ls_module_parameter(model, i));
+    }
+    for (int i = 0; i < made.buffers; i++) {
+        made.hash = hash_tensor(made.hash, ls_module_buffer_name(model, i), ls_module_buffer(model, i));
+    }
+    return made;
+}
+
+static ls_status compare_layouts(const layout *all, int ranks) {
+    for (int r = 1; r < ranks; r++) {
+        if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
+            return ls_fail(
+                LS_ERR_MISMATCH,
+                "ls_sync_parameters: the models differ: rank 0's has %lld parameters (%lld numbers) and %lld "
+                "buffers, rank %d's %lld (%lld) and %lld%s",
+                (long long)all[0].parameters, (long long)all[0].numbers, (long long)all[0].buffers, r,
+                (long long)all[r].parameters, (long long)all[r].numbers, (long long)all[r].buffers,
+                all[r].numbers == all[0].numbers ? ", with other names, shapes or dtypes" : "");
+        }
+    }
+    return LS_OK;
+}
+
+/* Every rank learns of any that has another model: alike in size, its parameters would be taken for others. */
+static ls_status agree_on_layout(const ls_module *model, ls_comm *comm) {
+    const int ranks = ls_comm_size(comm);
+    const layout own = layout_of(model);
+    layout *all = ls_allocate_zeroed((size_t)ranks, sizeof *all);
+    if (all == NULL) {
+        return ls_fail_memory("ls_sync_parameters", (size_t)ranks * sizeof *all);
+    }
+    ls_status status = ls_comm_allgather(comm, &own, all, LAYOUT_NUMBERS, LS_I64, NULL);
+    if (status == LS_OK) {
+        status = compare_layouts(all, ranks);
+    }
+    ls_free(all);
+    return status;
+}
+
 ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     LS_TRY(check("ls_sync_parameters", model, comm));
     ls_flat flats[LS_FLAT_LIMIT];
@@ -23,6 +95,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     if (used < 0) {
         return ls_error_status();
     }
+    LS_TRY(agree_on_layout(model, comm));
     for (int i = 0; i < used; i++) {
         LS_TRY(
             ls_comm_broadcast(comm, flats[i].parameters->memory, (size_t)flats[i].count, flats[i].dtype, root, NULL));

@@ -60,7 +60,8 @@ check_flavour() {
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
     mpi "$flavour" 2 ./untaken
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
-    check "$flavour: large messages that nobody took: silent" is "$(complaints out err)" ""
+    check "$flavour: large messages that nobody took: at most a warning about their buffers" \
+        is "$(complaints out err | grep -v 'MPI still uses buffers of a call that not all ranks made')" ""
     mpi "$flavour" 2 ./parts
     check "$flavour, many communicators: ends well" is "$status" 0
     check "$flavour, many communicators: little is kept of each" is "$(complaints out err)" ""

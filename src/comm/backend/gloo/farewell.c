@@ -93,7 +93,7 @@ static const char *describe_waiting(const ls_gloo *gloo, const ls_gloo_wait *wai
     text[0] = '\0';
     return wait->request == NULL || wait->request->receipt == NULL
                ? text
-               : ls_match_describe_waiting(&gloo->match, wait->call->root, text, MORE_CAPACITY);
+               : ls_match_describe_waiting(&gloo->match, wait->call->root, wait->call->tag, text, MORE_CAPACITY);
 }
 
 static ls_status check_gone(ls_gloo *gloo, const ls_gloo_wait *wait, int peer) {

@@ -556,6 +556,9 @@ static ls_status await_leaving(ls_mpi *mpi) {
 ls_status ls_mpi_meet_leaving(void *state) {
     ls_mpi *mpi = state;
     const ls_status status = await_leaving(mpi);
-    mpi->reason = status == LS_OK ? mpi->reason : LS_LEAVE_FAILED;
+    if (status != LS_OK) { /* it ends now, and the launcher then ends who failed first */
+        mpi->reason = LS_LEAVE_FAILED;
+        ls_mpi_let_others_tell();
+    }
     return status;
 }

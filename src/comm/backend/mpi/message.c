@@ -269,7 +269,7 @@ enum { MORE_CAPACITY = 224 };
 static const char *describe_waiting(const ls_mpi *mpi, const ls_mpi_request *asked, char text[MORE_CAPACITY]) {
     text[0] = '\0';
     return asked->receipt == NULL ? text
-                                  : ls_match_describe_waiting(&mpi->match, asked->call.root, text, MORE_CAPACITY);
+                                  : ls_match_describe_waiting(&mpi->match, asked->call.root, asked->call.tag, text, MORE_CAPACITY);
 }
 
 static ls_status fail_left(const ls_mpi *mpi, const ls_mpi_request *asked) {

@@ -363,6 +363,9 @@ void ls_mpi_end_state(ls_mpi *mpi);
  * `opening` lives as long as the program. */
 ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *opening, ls_mpi_stage *agreed);
 
+/* The launcher ends the others soon: they have a moment to learn of it, and to say for whom they waited. */
+void ls_mpi_let_others_tell(void);
+
 /* Backend's meet_leaving. */
 ls_status ls_mpi_meet_leaving(void *state);
 

@@ -285,8 +285,7 @@ static _Noreturn void leave_anyway(int status) {
     _exit(status);
 }
 
-/* The launcher ends the others soon: they have a moment to learn of it, and to say for whom they waited. */
-static void let_others_tell(void) {
+void ls_mpi_let_others_tell(void) {
     const uint64_t start = ls_clock_ns();
     while (ls_clock_ns() - start < LAST_WORDS_NS) {
         int there = 0; /* looks, so that what was sent goes */
@@ -315,7 +314,7 @@ static void leave_mpi(int status, void *argument) {
         return;
     }
     if (process.exits) {
-        let_others_tell();
+        ls_mpi_let_others_tell();
     }
     if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);

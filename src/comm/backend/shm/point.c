@@ -284,7 +284,7 @@ static void note_awaited(ls_shm *shm, const ls_call *call) {
 /* What else is to be said of a call that waits for its partner: which other messages wait. */
 static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
     if (call->operation == LS_OP_RECV) {
-        return ls_match_describe_waiting(&shm->point.match, call->root, text, MORE_CAPACITY);
+        return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
     }
     const uint64_t awaited = atomic_load_explicit(&shm->people[call->root].awaited, memory_order_relaxed);
     text[0] = '\0';
