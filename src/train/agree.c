@@ -4,7 +4,7 @@
  * before it returns. The others are in a collective of the step then, which is another call: all ranks learn that by
  * LS_ERR_MISMATCH, which fails the others' step, and so they come to the agreement too. There all take the status and
  * the sentence of the rank that failed by itself. Where any rank has callbacks, all also agree at the end of every
- * batch and epoch, so that a run is stopped on all ranks after the same batch.
+ * batch and epoch, so that a run is stopped on all ranks after the same batch; where a run ends they always do.
  */
 #include <stdio.h>
 #include <string.h>
@@ -115,6 +115,14 @@ ls_status ls_trial_agree(ls_trial *trial, ls_status status) {
         }
     }
     return agree_in_failure(trial, outcome, status);
+}
+
+ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
+    const bool agrees = trial->agrees;
+    trial->agrees = true;
+    status = ls_trial_agree(trial, status);
+    trial->agrees = agrees;
+    return status;
 }
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {

@@ -303,7 +303,7 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     trial->state.epochs = epochs;
     trial->state.stop = false;
     trial->running = true;
-    const ls_status status = ls_trial_agree(trial, run_epochs(trial, epochs));
+    const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
     trial->running = false;
     return status;
 }
@@ -346,7 +346,7 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
         return status; /* to the hook that asked for it */
     }
     trial->agreed = false;
-    return status == LS_OK ? LS_OK : ls_trial_agree(trial, status);
+    return ls_trial_agree_at_end(trial, status);
 }
 
 double ls_trial_throughput(ls_trial *trial) {

@@ -70,6 +70,9 @@ ls_status ls_trial_begin_agreeing(ls_trial *trial);
  * message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */
 ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 
+/* The same where a run or an evaluation ends, in which all ranks always take part: one may fail after its last call. */
+ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status);
+
 /* Fills trial->metrics from the options. */
 ls_status ls_metrics_find(ls_trial *trial);
 /* Begins a new sum, adds the batch in trial->state, and ends it: reduced over ranks, stored as prefix + name in
