@@ -157,7 +157,7 @@ static const char *survives(int rank, const void *what) {
                           .local_size = p->size,
                           .store = store,
                           .prefix = "test/",
-                          .timeout = 20};
+                          .timeout = PATIENT};
     LS_MUST(ls_comm_open(ls_backend_find("shm"), &join) == NULL);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
     ls_store_close(store);
