@@ -148,7 +148,7 @@ static const char *survives(int rank, const void *what) {
     ls_store *store = join_store(p, rank);
     LS_MUST(store != NULL);
     if (rank == 1) {
-        LS_MUST(ls_store_wait(store, "pestered", 0) == LS_OK);
+        LS_MUST(ls_store_wait(store, "pestered 0", 0) == LS_OK && ls_store_wait(store, "pestered 1", 0) == LS_OK);
         raise(SIGKILL);
     }
     const ls_join join = {.rank = rank,
@@ -170,7 +170,8 @@ static const char *pesters(int number, const void *what) {
     ls_shm_ticket ticket;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t size = 0;
-    (void)number;
+    char key[16];
+    snprintf(key, sizeof key, "pestered %d", number);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = PATIENT});
     LS_MUST(store != NULL && ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size) == LS_OK);
@@ -186,7 +187,7 @@ static const char *pesters(int number, const void *what) {
             break;
         }
         if (i == 100) {
-            LS_MUST(ls_store_set(store, "pestered", "", 0) == LS_OK);
+            LS_MUST(ls_store_set(store, key, "", 0) == LS_OK);
         }
     }
     ls_store_close(store);
