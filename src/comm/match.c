@@ -231,11 +231,11 @@ const char *ls_match_describe_waiting(const ls_match *match, int from, int tag, 
             (size_t)snprintf(tags + length, sizeof tags - length, "%s%d", count == 0 ? "" : ", ", message->header.tag);
         count++;
     }
-    snprintf(text, capacity,
-             count == 0   ? ""
-             : count == 1 ? "; a message with tag %s from it waits here, none with tag %d"
-                          : "; messages with tags %s from it wait here, none with tag %d",
-             tags, tag);
+    text[0] = '\0';
+    if (count != 0) {
+        snprintf(text, capacity, "; %s %s from it %s here, none with tag %d",
+                 count == 1 ? "a message with tag" : "messages with tags", tags, count == 1 ? "waits" : "wait", tag);
+    }
     return text;
 }
 
