@@ -118,7 +118,8 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
 /**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Work that has not finished ends with
  * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again: only where a library still
- * uses them (backend mpi) this waits, at most the timeout, until it does not.
+ * uses them (backend mpi) this waits, at most the timeout, until it does not. What still holds the communicator (a
+ * data-parallel module, the tape) can be freed afterwards; calls that would communicate over it are LS_ERR_STATE.
  */
 LS_API void ls_comm_free(ls_comm *comm);
 

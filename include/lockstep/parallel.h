@@ -89,7 +89,8 @@ LS_API ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int so
  * goes on. A handle that is never waited for is waited for when its scope ends, at most the timeout, and no longer than
  * until its communicator is freed, a rank of it dies or the partner calls ls_finalize; ls_scope_end returns what became
  * of it, LS_ERR_TIMEOUT or LS_ERR_PEER with the rank and the tag, where nothing failed before; what ls_irecv has begun,
- * ls_backward takes in before it starts, since the sender may want the gradient, and ls_wait gives it afterwards.
+ * ls_backward takes in before it starts, since the sender may want the gradient, and ls_wait gives it afterwards. A
+ * handle of a scope that has ended, or one that was waited for before, is LS_ERR_STATE.
  */
 LS_API ls_tensor *ls_wait(ls_handle *handle);
 
@@ -116,8 +117,8 @@ LS_API ls_status ls_gradcheck_distributed(ls_comm *comm, ls_function function, l
 
 /* ---- training on many ranks ----------------------------------------------------------------------------------- */
 
-/** Gives every rank the parameters and buffers of rank `root`. LS_ERR_MISMATCH, on every rank, when the
- * models differ in names, shapes or dtypes. */
+/** Gives every rank the parameters and buffers of rank `root`. LS_ERR_MISMATCH, on every rank, when the models
+ * differ in names, shapes or dtypes. */
 LS_API ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) LS_WARN_UNUSED;
 
 /**

@@ -83,8 +83,9 @@ static inline ls_axes ls_axes_make(size_t count, const int *axis) {
 LS_API ls_scope *ls_scope_begin(void);
 
 /**
- * Ends the scope, which must be the innermost of this thread, and frees everything made in it. Returns the first thing
- * that went wrong in it (ls_error_message() then tells it again), LS_OK if nothing did.
+ * Ends the scope, which must be the innermost of this thread (LS_ERR_STATE otherwise, also where it has ended before),
+ * and frees everything made in it: a later use of such a tensor is LS_ERR_STATE. Returns the first thing that went
+ * wrong in it (ls_error_message() then tells it again), LS_OK if nothing did.
  */
 LS_API ls_status ls_scope_end(ls_scope *scope);
 
