@@ -279,6 +279,7 @@ void ls_work_abandon(ls_comm *comm) {
         open_remove(work);
         work->comm = NULL;
     }
+    comm->first_queued = comm->last_queued = NULL;
     while (comm->spare != NULL) {
         ls_work *work = comm->spare;
         comm->spare = work->next_open;

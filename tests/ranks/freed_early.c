@@ -39,6 +39,13 @@ static ls_status begin(ls_comm *comm, int call, int32_t *send, int32_t *receive,
     }
 }
 
+/* What was under way is no part of a freed communicator any more. */
+static ls_status check_freed(ls_comm *comm) {
+    LS_CHECK(ls_comm_alloc(comm, 64) == NULL);
+    LS_CHECK(strcmp(ls_error_message(), "ls_comm_alloc: the communicator was freed (ls_comm_free)") == 0);
+    return LS_OK;
+}
+
 /* Begins `MANY` of a call, and frees the communicator; or waits, where `waits`, and gets what the others left or LS_OK.
  */
 static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) {
@@ -56,6 +63,7 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     }
     if (!waits) {
         ls_comm_free(part);
+        LS_TRY(check_freed(part));
     }
     for (int i = 0; i < MANY; i++) {
         const ls_status status = ls_work_wait(works[i]);
@@ -64,6 +72,7 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     if (waits) {
         ls_comm_free(part);
     }
+    LS_TRY(check_freed(part)); /* the work was freed as well */
     for (int i = 0; i < MANY; i++) {
         LS_CHECK(munmap(send[i], bytes) == 0 && munmap(receive[i], bytes * (size_t)ls_comm_size(world)) == 0);
     }
