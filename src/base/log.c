@@ -83,7 +83,7 @@ void ls_log_set_rank(int rank) {
 bool ls_log_limit_pass(ls_log_limit *limit) {
     enum { LINES = 10 };
     const uint64_t now = ls_clock_ns();
-    if (now >= limit->until) {
+    if (now >= limit->until && limit->hidden == 0) { /* else that is to be told first */
         limit->until = now + (uint64_t)(LS_LOG_WHILE * 1e9);
         limit->passed = 0;
     }

@@ -136,6 +136,23 @@ static void remember_line(ls_log_level level, int rank, const char *line, void *
     snprintf(user, 64, "%d|%s", rank, line);
 }
 
+/* While others go on causing lines, what was left out of the last while is told before a new one begins. */
+static void test_log_limit_tells_what_it_hid(void **state) {
+    (void)state;
+    ls_log_limit limit = {0};
+    int passed = 0;
+    for (int i = 0; i < 25; i++) {
+        passed += ls_log_limit_pass(&limit);
+    }
+    assert_int_equal(passed, 10);
+    assert_int_equal(ls_log_limit_hidden(&limit), 0); /* the while is not over */
+    limit.until = ls_clock_ns();
+    assert_false(ls_log_limit_pass(&limit));
+    assert_int_equal(ls_log_limit_hidden(&limit), 16);
+    assert_true(ls_log_limit_pass(&limit));
+    assert_int_equal(ls_log_limit_hidden(&limit), 0);
+}
+
 static void test_log_levels_and_rank(void **state) {
     (void)state;
     char seen[64] = "";
@@ -268,6 +285,7 @@ int main(void) {
         cmocka_unit_test(test_an_error_without_memory_for_its_text),
 #endif
         cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_log_limit_tells_what_it_hid),
         cmocka_unit_test(test_log_levels_and_rank),
         cmocka_unit_test(test_memory_goes_through_the_hooks),
         cmocka_unit_test(test_half_precision_round_trips),
