@@ -15,6 +15,16 @@
 
 /* ---- what ranks have in common -------------------------------------------------------------------------------- */
 
+/* What the path itself names, which may be a link: lstat follows one that a slash or a dot comes after. */
+static bool look_at_last(const char *path, struct stat *there) {
+    char name[PATH_MAX];
+    size_t length = strlen(path);
+    while (length > 1 && (path[length - 1] == '/' || strncmp(path + length - 2, "/.", 2) == 0)) {
+        length--;
+    }
+    return (size_t)snprintf(name, sizeof name, "%.*s", (int)length, path) < sizeof name && lstat(name, there) == 0;
+}
+
 /*
  * The folder stays what it was when it was looked at. A link to it may be this user's or root's: another's could lead
  * anywhere.
@@ -26,7 +36,7 @@ static ls_status open_output_dir(ls_launch *launch) {
         return LS_OK;
     }
     launch->output_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (launch->output_dir < 0 || fstat(launch->output_dir, &opened) != 0 || lstat(path, &there) != 0) {
+    if (launch->output_dir < 0 || fstat(launch->output_dir, &opened) != 0 || !look_at_last(path, &there)) {
         return ls_fail(LS_ERR_IO, "lockstep run: cannot open --output-dir %s: %s", path, strerror(errno));
     }
     const bool good = S_ISLNK(there.st_mode) ? there.st_uid == geteuid() || there.st_uid == 0
