@@ -88,10 +88,13 @@ static ls_status share_own(const char *path, ls_key *key) {
 
 static ls_status share_in_home(const char *home, ls_key *key) {
     char path[PATH_MAX];
+    struct stat about;
     if (snprintf(path, sizeof path, "%s/.cache", home) >= (int)sizeof path) {
         return ls_fail(LS_ERR_ARGUMENT, "HOME is too long");
     }
-    (void)mkdir(path, 0700);
+    if (stat(home, &about) == 0 && about.st_uid == geteuid()) { /* sudo may keep another user's HOME */
+        (void)mkdir(path, 0700);
+    }
     return share_own(path, key);
 }
 

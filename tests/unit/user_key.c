@@ -137,6 +137,13 @@ static const char *find_two_ways(int number, const void *what) {
     return NULL;
 }
 
+static const char *find_in_home(int number, const void *what) {
+    (void)number;
+    ls_key key;
+    live_in("/nonexistent", what);
+    return ls_key_find(&key, NULL) == LS_OK ? NULL : "ls_key_find";
+}
+
 static void unsafe_places_are_left_alone(void **state) {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -149,6 +156,27 @@ static void unsafe_places_are_left_alone(void **state) {
             fail_msg("kind %d", kind);
         }
     }
+}
+
+/* Root may have the HOME of the user whose sudo it is. */
+static void nothing_is_made_in_the_home_of_another_user(void **state) {
+    (void)state;
+    if (geteuid() != 0) {
+        skip(); /* only root can be several users */
+    }
+    const char *home = make_folder("other_home", 0755);
+    assert_int_equal(chown(home, STRANGER, STRANGER), 0);
+    char cache[300];
+    struct stat about;
+    const bool had_place = stat("/tmp/lockstep-0", &about) == 0;
+    snprintf(cache, sizeof cache, "%s/.cache", home);
+    const int how = process_wait(process_start(find_in_home, 0, home));
+    if (!had_place) {
+        (void)unlink("/tmp/lockstep-0/key");
+        (void)rmdir("/tmp/lockstep-0");
+    }
+    assert_int_equal(stat(cache, &about), -1);
+    assert_int_equal(how, 0);
 }
 
 /* ---- strangers ---- */
@@ -311,7 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_find_one_key),         cmocka_unit_test(unsafe_places_are_left_alone),
         cmocka_unit_test(strangers_cannot_join),    cmocka_unit_test(a_stranger_can_keep_nobody_from_starting),
-        cmocka_unit_test(short_keys_are_told_once),
+        cmocka_unit_test(short_keys_are_told_once), cmocka_unit_test(nothing_is_made_in_the_home_of_another_user),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
