@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
-enum { CALLS = 6, MANY = 3 };
+#include "comm/hold.h"
+
+enum { CALLS = 6, MANY = 3, ROUNDS = 6, LARGE = 32 << 20 };
 
 /* Memory of its own pages: whoever uses it after its end dies. */
 static void *make(size_t bytes) {
@@ -79,6 +82,34 @@ static ls_status free_early(ls_comm *world, int call, size_t count, bool waits) 
     return LS_OK;
 }
 
+/* Rank 0 frees while rank 1 may be reading from its buffer; the communicator is held, as a module does. */
+static ls_status free_held(ls_comm *world, int round) {
+    ls_comm *part = NULL;
+    ls_work *work = NULL;
+    ls_status status = LS_OK;
+    const int rank = ls_comm_rank(world);
+    LS_TRY(ls_comm_split(world, 0, 0, &part));
+    if (rank > 1 || ls_comm_size(world) == 1) {
+        ls_comm_free(part);
+        return LS_OK;
+    }
+    unsigned char *memory = make(LARGE);
+    ls_comm_hold(part);
+    if (rank == 0) {
+        LS_TRY(ls_comm_send(part, memory, LARGE, LS_U8, 1, 7, &work));
+        nanosleep(&(struct timespec){.tv_nsec = round * 1500000}, NULL);
+    } else {
+        status = ls_comm_recv(part, memory, LARGE, LS_U8, 0, 7, NULL);
+        LS_CHECK(status == LS_OK || status == LS_ERR_PEER);
+    }
+    ls_comm_free(part);
+    LS_CHECK(munmap(memory, LARGE) == 0);
+    status = ls_work_wait(work);
+    LS_CHECK(status == LS_OK || status == LS_ERR_STATE || status == LS_ERR_PEER);
+    ls_comm_drop(part);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     static const size_t counts[] = {16, 5000, 150000};
     const int rank = ls_comm_rank(world);
@@ -91,6 +122,9 @@ ls_status rank_test(ls_comm *world) {
             }
             LS_TRY(ls_comm_barrier(world, NULL));
         }
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        LS_TRY(free_held(world, round));
     }
     return ls_comm_barrier(world, NULL);
 }

@@ -103,7 +103,10 @@ ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, ui
     size_t done = 0;
     while (done < bytes) {
         const ssize_t got = read_memory(shm, rank, (unsigned char *)into + done, address + done, bytes - done);
-        if (got <= 0) {
+        if (got <= 0) { /* it may have left, and given its buffers back */
+            const int failure = errno;
+            LS_TRY(check_read(shm, call, rank));
+            errno = failure;
             return fail_read(shm, call, rank, is_dying(shm, rank) ? "died" : NULL);
         }
         done += (size_t)got;

@@ -175,14 +175,16 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
     return LS_OK;
 }
 
-static void shm_close_state(void *state) {
-    ls_shm_leave(state, LS_LEAVE_FREED);
-    ls_shm_pull_settle(state);
-    ls_shm_forget(state);
-}
-
 static void shm_leave(void *state, ls_leave_reason reason) {
     ls_shm_leave(state, reason);
+    if (reason != LS_LEAVE_FINALIZED) { /* the buffers are the caller's again, whether the state stays or not */
+        ls_shm_pull_settle(state);
+    }
+}
+
+static void shm_close_state(void *state) {
+    shm_leave(state, LS_LEAVE_FREED);
+    ls_shm_forget(state);
 }
 
 static const char *shm_way(const void *state) {
