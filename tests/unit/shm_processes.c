@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "comm/backend/shm/shm.h"
@@ -275,6 +276,34 @@ static void parts_between_threads_give_all_back(void **state) {
     assert_int_equal(left, 0);
 }
 
+/* ---- what is said of a rank that waited ----------------------------------------------------------------------------
+ */
+
+/* Rank 1 sleeps until a message comes, takes it, and dies: it waited for none any more. */
+static const char *rank_that_was_served(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world != NULL && ls_comm_barrier(world, NULL) == LS_OK);
+    if (rank == 1) {
+        LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 0, 5, NULL) == LS_OK);
+        LS_MUST(ls_comm_send(world, in, 1, LS_F32, 0, 6, NULL) == LS_OK);
+        raise(SIGKILL);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    LS_MUST(ls_comm_send(world, out, 1, LS_F32, 1, 5, NULL) == LS_OK);
+    LS_MUST(ls_comm_recv(world, in, 1, LS_F32, 1, 6, NULL) == LS_OK);
+    LS_MUST(ls_comm_send(world, out, LARGE, LS_F32, 1, 7, NULL) == LS_ERR_PEER);
+    LS_MUST(failed_with(LS_ERR_PEER, "rank 1 ") && strstr(ls_error_message(), "it waits for") == NULL);
+    return NULL;
+}
+
+static void a_message_that_came_is_not_awaited(void **state) {
+    (void)state;
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, rank_that_was_served, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
+}
+
 int main(void) {
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
@@ -283,6 +312,7 @@ int main(void) {
         cmocka_unit_test(a_split_that_fails_between_threads_gives_all_back),
         cmocka_unit_test(a_split_that_is_revoked_between_threads_keeps_its_memory),
         cmocka_unit_test(parts_between_threads_give_all_back),
+        cmocka_unit_test(a_message_that_came_is_not_awaited),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

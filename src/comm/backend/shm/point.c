@@ -544,14 +544,8 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const uint64_t end = ls_clock_ns();
     count_time(asked, end);
     note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
-    ls_status status = look(shm, call, asked, asked->since_ns, end);
-    if (status == LS_OK && !has_finished(shm, asked)) {
-        status = ls_shm_nap(shm, request_has_finished, asked);
-    }
-    if (has_finished(shm, asked)) {
-        note_awaited(shm, NULL);
-    }
-    return status;
+    LS_TRY(look(shm, call, asked, asked->since_ns, end));
+    return has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {
@@ -579,6 +573,9 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     *finished = false;
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
+        if (((ls_shm_request *)asked)->since_ns != 0) { /* it waited, and may have noted for what */
+            note_awaited(shm, NULL);
+        }
         end_request(shm, asked);
     }
     return status;
