@@ -13,11 +13,13 @@
 
 #include "base/random.h"
 #include "comm/backend/shm/shm.h"
+#include "comm/frame.h"
 #include "comm/match.h"
 #include "tests/support/forks.h"
 #include "tests/support/fuzz.h"
 
-#define HURRIED 0.3
+#define PATIENT 60.0
+#define HURRIED 300000000 /* nanoseconds that a call waits for the other rank, once both are there */
 #define GUARD   0x5a
 
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
@@ -131,6 +133,7 @@ static const char *damaged_rank(ls_comm *world, int rank, const void *argument) 
     pthread_t thread;
     LS_MUST(world != NULL);
     float *shared = ls_comm_alloc(world, 2 * MOST * sizeof *shared);
+    ((ls_shm *)world->state)->timeout_ns = HURRIED;
     float *send = calloc(MOST, sizeof *send);
     unsigned char *memory = malloc(MOST * sizeof(float) + 2 * AROUND);
     LS_MUST(shared != NULL && send != NULL && memory != NULL);
@@ -155,7 +158,7 @@ static const char *damaged_rank(ls_comm *world, int rank, const void *argument) 
 static void damaged_round(uint64_t number, void *argument) {
     const uint64_t seed = number;
     (void)argument;
-    assert_true(ls_forks_run(2, HURRIED, damaged_rank, &seed));
+    assert_true(ls_forks_run(2, PATIENT, damaged_rank, &seed));
 }
 
 static void damaged_memory(void **state) {
