@@ -351,6 +351,7 @@ static ls_status wait_for_end(directory_store *store, ls_deadline deadline) {
         bool done = false;
         const bool served = store->serving || ls_file_is_locked(store->server);
         look(store);
+        (void)ls_roster_tell_staying(&store->roster, true);
         if (!store->serving) {
             LS_TRY(heed(store, "done", &done));
         }

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "comm/backend.h"
 
 ls_status ls_roster_make(ls_roster *roster, int size) {
     ls_rank_state *states = ls_allocate_zeroed((size_t)size, sizeof *states);
@@ -107,6 +108,27 @@ void ls_roster_report_missing(const ls_roster *roster) {
     ls_log_write(LS_LOG_WARNING, "waiting for %s of %d; %s came from %s",
                  ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size,
                  ls_roster_text(roster, LS_RANK_HERE, here, sizeof here), hosts);
+}
+
+ls_deadline ls_roster_tell_staying(ls_roster *roster, bool waiting) {
+    ls_rank_list staying = {.count = 0};
+    char left[160];
+    char more[192];
+    for (int rank = 0; waiting && rank < roster->size; rank++) {
+        if (roster->states[rank] == LS_RANK_HERE) {
+            ls_rank_list_add(&staying, rank);
+        }
+    }
+    if (staying.count == 0) {
+        roster->leaving_ns = roster->told_ns = 0;
+        return LS_DEADLINE_NEVER;
+    }
+    const uint64_t now = ls_clock_ns();
+    roster->leaving_ns = roster->leaving_ns != 0 ? roster->leaving_ns : now;
+    snprintf(more, sizeof more, "; %s called it", ls_roster_text(roster, LS_RANK_LEFT, left, sizeof left));
+    ls_comm_tell_waiting(&(ls_waiting){
+        .awaited = &staying, .waited_ns = now - roster->leaving_ns, .told_ns = &roster->told_ns, .more = more});
+    return ls_deadline_after(1);
 }
 
 ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds) {

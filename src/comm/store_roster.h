@@ -5,6 +5,7 @@
 #ifndef LS_COMM_STORE_ROSTER_H
 #define LS_COMM_STORE_ROSTER_H
 
+#include "comm/store_deadline.h"
 #include "comm/store_message.h"
 
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
@@ -23,6 +24,8 @@ typedef struct ls_roster {
     bool complete; /* every rank came at some time */
     ls_rank_state *states;
     ls_card *cards;
+    uint64_t leaving_ns; /* when it was first seen that ranks wait to leave; 0: none do */
+    uint64_t told_ns;    /* how long they had waited when the log was told */
 } ls_roster;
 
 /* Makes room for `size` ranks. LS_ERR_MEMORY. */
@@ -43,6 +46,9 @@ const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *t
 
 /* Logs a warning: who is missing, and from where the others came. */
 void ls_roster_report_missing(const ls_roster *roster);
+
+/* Tells the log, when it is time, for whom ranks that called ls_finalize wait, if any do. Returns when to ask again. */
+ls_deadline ls_roster_tell_staying(ls_roster *roster, bool waiting);
 
 /* LS_ERR_TIMEOUT: who did not come within so many seconds. */
 ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds);

@@ -349,9 +349,21 @@ static void expire(ls_store_server *server, ls_connection *connection) {
     }
 }
 
-static void report_missing(ls_store_server *server) {
+static void report_staying(ls_store_server *server) {
+    bool waiting = false;
+    for (size_t i = 0; i < server->count; i++) {
+        waiting = waiting || waits_for(server->connections[i], LS_STORE_LEAVE);
+    }
+    server->report = ls_roster_tell_staying(&server->roster, waiting);
+}
+
+static void report_awaited(ls_store_server *server) {
     const ls_roster *roster = &server->roster;
-    if (roster->size == 0 || roster->complete || server->failure != LS_OK) {
+    if (roster->complete) {
+        report_staying(server);
+        return;
+    }
+    if (roster->size == 0 || server->failure != LS_OK) {
         server->report = LS_DEADLINE_NEVER;
         return;
     }
@@ -435,7 +447,7 @@ static void *serve(void *argument) {
             accept_all(server);
         }
         sweep(server);
-        report_missing(server);
+        report_awaited(server);
         report_hidden(server);
     }
 }

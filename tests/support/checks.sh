@@ -113,7 +113,7 @@ is() {
 
 # complaints FILES...: what they hold, without the log's lines of calls that wait long, as on a machine that is busy.
 complaints() {
-    cat "$@" | grep -av '^lockstep warning (rank [0-9]*): ls_comm_[a-z_]* #[0-9]* has waited [0-9]* s for '
+    cat "$@" | grep -av '^lockstep warning (rank [0-9]*): \(ls_comm_[a-z_]* #[0-9]*\|ls_finalize\) has waited [0-9]* s for '
 }
 
 says() {

@@ -285,6 +285,38 @@ static void test_one_does_not_leave(void **state) {
     finish(&m);
 }
 
+extern uint64_t ls_comm_tell_after_ns;
+
+static void note_told(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    volatile int *flag = user;
+    const bool begins = strncmp(line, "ls_finalize has waited ", 23) == 0;
+    *flag = *flag || (level == LS_LOG_WARNING && begins && strstr(line, " s for rank 1; rank 0 called it") != NULL);
+}
+
+/* Rank 1 leaves when the log of rank 0 was told that it is waited for. */
+static const char *leave_when_told(int rank, const void *what) {
+    const meeting *m = what;
+    const double start = ls_clock_seconds();
+    ls_comm_tell_after_ns = 50000000;
+    ls_log_set_sink(rank == 0 ? note_told : NULL, (void *)(uintptr_t)m->flag);
+    ls_store *store = enter(rank, m);
+    LS_MUST(store != NULL && join(store, rank, m->size) == LS_OK);
+    while (rank == 1 && *m->flag == 0 && ls_clock_seconds() - start < 30) {
+        usleep(1000);
+    }
+    LS_MUST(ls_store_leave(store) == LS_OK && *m->flag == 1);
+    ls_store_close(store);
+    return NULL;
+}
+
+static void test_who_waits_to_leave_tells_the_log(void **state) {
+    (void)state;
+    const meeting m = prepare(2, 60);
+    processes_run(2, leave_when_told, &m, 0);
+    finish(&m);
+}
+
 static const char *all_die(int rank, const void *what) {
     const meeting *m = what;
     ls_store *store = enter(rank, m);
@@ -377,7 +409,8 @@ static int tear_down(void **state) {
         cmocka_unit_test(test_death_after_meeting), cmocka_unit_test(test_death_of_rank_0),                            \
         cmocka_unit_test(test_rank_comes_twice), cmocka_unit_test(test_world_sizes_differ),                            \
         cmocka_unit_test(test_wrong_keys), cmocka_unit_test(test_one_does_not_leave),                                  \
-        cmocka_unit_test(test_leftovers_do_not_matter), cmocka_unit_test(test_folder_in_use)
+        cmocka_unit_test(test_who_waits_to_leave_tells_the_log), cmocka_unit_test(test_leftovers_do_not_matter),       \
+        cmocka_unit_test(test_folder_in_use)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};
