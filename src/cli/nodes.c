@@ -19,7 +19,7 @@
 #include "comm/store_greeting.h"
 #include "comm/user_key.h"
 
-enum { MOST_GUESTS = LS_UNPROVEN_MOST + 128, MOST_PATIENCE = 60 };
+enum { MOST_PENDING = LS_UNPROVEN_MOST + 128, MOST_PATIENCE = 60 };
 
 static const double report_seconds = 5;
 static const double join_seconds = 30; /* that a launcher has to say who it is, once it has proved the key */
@@ -84,7 +84,7 @@ static void notice_silence(int socket, double timeout) {
 typedef struct gathering {
     ls_nodes *nodes;
     ls_admission admission;
-    ls_connection *guests[MOST_GUESTS]; /* who has not joined yet */
+    ls_connection *pending[MOST_PENDING]; /* who has not joined yet */
     size_t count;
 } gathering;
 
@@ -140,34 +140,34 @@ static void tell_hidden(gathering *self) {
     }
 }
 
-static void turn_away(gathering *self, ls_connection *guest, const char *why) {
+static void refuse(gathering *self, ls_connection *connection, const char *why) {
     char peer[96], sentence[LS_ERROR_CAPACITY + 128];
-    snprintf(sentence, sizeof sentence, "refused a launcher at %s: %s", ls_connection_peer(guest, peer, sizeof peer),
-             why);
+    snprintf(sentence, sizeof sentence, "refused a launcher at %s: %s",
+             ls_connection_peer(connection, peer, sizeof peer), why);
     tell_refusal(self, sentence);
-    ls_connection_close(guest);
+    ls_connection_close(connection);
 }
 
 /* Takes those off the list that were closed or have joined. */
 static void sweep(gathering *self) {
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {
-        if (self->guests[i] != NULL && self->guests[i]->fd >= 0) {
-            self->guests[kept++] = self->guests[i];
+        if (self->pending[i] != NULL && self->pending[i]->fd >= 0) {
+            self->pending[kept++] = self->pending[i];
         } else {
-            ls_connection_free(self->guests[i]);
+            ls_connection_free(self->pending[i]);
         }
     }
     self->count = kept;
 }
 
-static void welcome(gathering *self) {
-    for (int i = 0; i < LS_ACCEPT_AT_ONCE && self->count < MOST_GUESTS; i++) {
-        ls_connection *guest;
+static void accept_pending(gathering *self) {
+    for (int i = 0; i < LS_ACCEPT_AT_ONCE && self->count < MOST_PENDING; i++) {
+        ls_connection *connection;
         const int error =
-            ls_admission_accept(&self->admission, self->nodes->listener, self->guests, self->count, &guest);
-        if (guest != NULL) {
-            self->guests[self->count++] = guest;
+            ls_admission_accept(&self->admission, self->nodes->listener, self->pending, self->count, &connection);
+        if (connection != NULL) {
+            self->pending[self->count++] = connection;
         } else if (error != 0) {
             return;
         }
@@ -199,41 +199,41 @@ static const char *judge(const ls_nodes *nodes, const ls_node_message *message, 
     return NULL;
 }
 
-static void admit(gathering *self, ls_connection **guest, const ls_node_message *message) {
+static void admit(gathering *self, ls_connection **connection, const ls_node_message *message) {
     char text[LS_NODE_TEXT];
     const char *why = judge(self->nodes, message, text, sizeof text);
     if (why != NULL) {
         ls_node_message refused = {.word = LS_NODE_REFUSED};
         snprintf(refused.text, sizeof refused.text, "%s", why);
-        ls_node_tell(&(ls_node){.link = *guest}, &refused);
-        turn_away(self, *guest, why);
+        ls_node_tell(&(ls_node){.link = *connection}, &refused);
+        refuse(self, *connection, why);
         return;
     }
     ls_node *node = &self->nodes->others[message->numbers[0]];
-    node->link = *guest;
+    node->link = *connection;
     node->link->deadline = LS_DEADLINE_NEVER;
     node->ranks = message->numbers[2];
     snprintf(node->host, sizeof node->host, "%.63s", message->text);
     notice_silence(node->link->fd, self->nodes->options.timeout);
-    *guest = NULL;
+    *connection = NULL;
 }
 
-static void listen_to(gathering *self, ls_connection **guest) {
+static void listen_to(gathering *self, ls_connection **connection) {
     bool whole = false;
     ls_node_message message;
-    if (!(*guest)->greeted) {
-        const ls_status status = ls_admission_hear(&self->admission, *guest);
+    if (!(*connection)->greeted) {
+        const ls_status status = ls_admission_hear(&self->admission, *connection);
         if (status != LS_OK && status != LS_ERR_PEER) { /* else it looked whether the port is open */
             tell_refusal(self, ls_error_message());
-        } else if ((*guest)->greeted) {
-            (*guest)->deadline = ls_deadline_after(join_seconds);
+        } else if ((*connection)->greeted) {
+            (*connection)->deadline = ls_deadline_after(join_seconds);
         }
         return;
     }
-    if (ls_node_hear(*guest, &whole, &message) != LS_OK) {
-        turn_away(self, *guest, ls_error_message());
+    if (ls_node_hear(*connection, &whole, &message) != LS_OK) {
+        refuse(self, *connection, ls_error_message());
     } else if (whole) {
-        admit(self, guest, &message);
+        admit(self, connection, &message);
     }
 }
 
@@ -244,18 +244,18 @@ static void lose(ls_node *node) {
     node->link = NULL;
 }
 
-/* Fills the poll list: the listener, the nodes that are here, the guests. Returns how long to wait. */
+/* Fills the poll list: the listener, the nodes that are here, those that have not joined. Returns how long to wait. */
 static int prepare(const gathering *self, struct pollfd *polls, ls_deadline until) {
     const ls_nodes *nodes = self->nodes;
     const int total = nodes->options.nodes;
-    polls[0] = (struct pollfd){.fd = self->count < MOST_GUESTS ? nodes->listener : -1, .events = POLLIN};
+    polls[0] = (struct pollfd){.fd = self->count < MOST_PENDING ? nodes->listener : -1, .events = POLLIN};
     for (int i = 1; i < total; i++) {
         polls[i] =
             (struct pollfd){.fd = nodes->others[i].link != NULL ? nodes->others[i].link->fd : -1, .events = POLLIN};
     }
     for (size_t i = 0; i < self->count; i++) {
-        polls[(size_t)total + i] = (struct pollfd){.fd = self->guests[i]->fd, .events = POLLIN};
-        until = self->guests[i]->deadline < until ? self->guests[i]->deadline : until;
+        polls[(size_t)total + i] = (struct pollfd){.fd = self->pending[i]->fd, .events = POLLIN};
+        until = self->pending[i]->deadline < until ? self->pending[i]->deadline : until;
     }
     if (self->admission.told.hidden > 0 && self->admission.told.until < until) {
         until = self->admission.told.until;
@@ -279,15 +279,15 @@ static void gather_once(gathering *self, struct pollfd *polls, ls_deadline until
     }
     for (size_t i = 0; i < count; i++) {
         if (polls[(size_t)total + i].revents != 0) {
-            listen_to(self, &self->guests[i]);
+            listen_to(self, &self->pending[i]);
         }
-        if (self->guests[i] != NULL && self->guests[i]->fd >= 0 && ls_deadline_passed(self->guests[i]->deadline)) {
-            turn_away(self, self->guests[i], "it says nothing");
+        if (self->pending[i] != NULL && self->pending[i]->fd >= 0 && ls_deadline_passed(self->pending[i]->deadline)) {
+            refuse(self, self->pending[i], "it says nothing");
         }
     }
     sweep(self);
     if (polls[0].revents != 0) {
-        welcome(self);
+        accept_pending(self);
     }
     tell_hidden(self);
 }
@@ -305,9 +305,9 @@ static ls_status fail_gathering(const gathering *self) {
 
 static ls_status gather(ls_nodes *nodes) {
     gathering self = {.nodes = nodes};
-    struct pollfd *polls = ls_allocate_zeroed((size_t)nodes->options.nodes + MOST_GUESTS, sizeof *polls);
+    struct pollfd *polls = ls_allocate_zeroed((size_t)nodes->options.nodes + MOST_PENDING, sizeof *polls);
     if (polls == NULL) {
-        return ls_fail_memory("lockstep run", ((size_t)nodes->options.nodes + MOST_GUESTS) * sizeof *polls);
+        return ls_fail_memory("lockstep run", ((size_t)nodes->options.nodes + MOST_PENDING) * sizeof *polls);
     }
     ls_admission_open(&self.admission, &nodes->key, "launcher");
     const ls_deadline deadline = ls_deadline_after(nodes->options.timeout);
@@ -323,7 +323,7 @@ static ls_status gather(ls_nodes *nodes) {
         }
     }
     for (size_t i = 0; i < self.count; i++) {
-        ls_connection_free(self.guests[i]);
+        ls_connection_free(self.pending[i]);
     }
     ls_free(polls);
     return status;

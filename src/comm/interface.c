@@ -19,7 +19,7 @@ static bool is_any(const struct sockaddr_storage *address) {
                                           : four->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-/* The address as text; false for one that is no one IP address. An IPv4 address in IPv6's clothes is undressed. */
+/* The address as text; false for one that is no one IP address. An IPv4 address mapped into IPv6 is written as IPv4. */
 static bool to_text(const struct sockaddr *from, char text[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage address = {0};
     if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) {

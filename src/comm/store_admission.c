@@ -67,8 +67,9 @@ static bool had_time(const ls_connection *connection) {
     return connection->deadline <= ls_deadline_after(left);
 }
 
-/* Closes one where more than `most`, the newcomer among them, have proved nothing. Whether there is room now. */
-static bool make_room(int limit, ls_connection *const *all, size_t count, ls_connection *newcomer) {
+/* Closes one where more than `limit`, the one that was just accepted among them, have proved nothing. Whether there is
+ * room now. */
+static bool make_room(int limit, ls_connection *const *all, size_t count, ls_connection *accepted) {
     ls_connection *unproven[LS_UNPROVEN_MOST + 1];
     size_t size = 0, most, own;
     for (size_t i = 0; i < count && size < LS_UNPROVEN_MOST; i++) {
@@ -76,13 +77,13 @@ static bool make_room(int limit, ls_connection *const *all, size_t count, ls_con
             unproven[size++] = all[i];
         }
     }
-    unproven[size++] = newcomer;
+    unproven[size++] = accepted;
     if (size <= (size_t)limit) {
         return true;
     }
     qsort(unproven, size, sizeof *unproven, compare);
-    ls_connection *oldest = find_oldest(unproven, size, &most, newcomer->address, &own);
-    if (oldest == newcomer || (most <= own && !had_time(oldest))) {
+    ls_connection *oldest = find_oldest(unproven, size, &most, accepted->address, &own);
+    if (oldest == accepted || (most <= own && !had_time(oldest))) {
         return false;
     }
     ls_connection_close(oldest);
@@ -91,7 +92,7 @@ static bool make_room(int limit, ls_connection *const *all, size_t count, ls_con
 
 /* ---- accepting ------------------------------------------------------------------------------------------------- */
 
-/* The process has no descriptor left: one that a stranger holds will do. */
+/* The process has no descriptor left: one of a connection that has proved nothing will do. */
 static bool free_descriptor(ls_connection *const *all, size_t count) {
     ls_connection nobody = {.fd = -1, .deadline = LS_DEADLINE_NEVER};
     memset(nobody.address, 0xff, sizeof nobody.address);
@@ -127,23 +128,23 @@ int ls_admission_accept(ls_admission *self, int listener, ls_connection *const *
     if (error != 0) {
         return error == EWOULDBLOCK ? EAGAIN : error;
     }
-    ls_connection *newcomer = ls_connection_new(fd);
-    if (newcomer == NULL) {
+    ls_connection *accepted = ls_connection_new(fd);
+    if (accepted == NULL) {
         return 0;
     }
-    note_address(newcomer, &from);
-    newcomer->deadline = ls_deadline_after(greeting_seconds);
-    if (!make_room(self->most, all, count, newcomer) || !send_hello(self->key, newcomer)) {
-        ls_connection_free(newcomer);
+    note_address(accepted, &from);
+    accepted->deadline = ls_deadline_after(greeting_seconds);
+    if (!make_room(self->most, all, count, accepted) || !send_hello(self->key, accepted)) {
+        ls_connection_free(accepted);
         return 0;
     }
-    *connection = newcomer;
+    *connection = accepted;
     return 0;
 }
 
 /* ---- the greeting ---------------------------------------------------------------------------------------------- */
 
-static ls_status turn_away(const ls_admission *self, ls_connection *connection, ls_status status, const char *why) {
+static ls_status refuse(const ls_admission *self, ls_connection *connection, ls_status status, const char *why) {
     char peer[96];
     (void)ls_fail(status, "refused a %s at %s: %s", self->who, ls_connection_peer(connection, peer, sizeof peer), why);
     ls_connection_close(connection);
@@ -163,13 +164,13 @@ ls_status ls_admission_hear(ls_admission *self, ls_connection *connection) {
         return LS_OK;
     }
     if (ls_hello_decode(connection->input, true, &hello) != LS_OK) {
-        return turn_away(self, connection, LS_ERR_FORMAT, ls_error_message());
+        return refuse(self, connection, LS_ERR_FORMAT, ls_error_message());
     }
     const char *why = ls_greeting_refusal(self->key, connection->nonce, &hello);
     if (why != NULL) {
         self->refused++;
         (void)ls_connection_reply(connection, &(ls_store_reply){.status = LS_ERR_DENIED, .value = {why, strlen(why)}});
-        return turn_away(self, connection, LS_ERR_DENIED, why);
+        return refuse(self, connection, LS_ERR_DENIED, why);
     }
     ls_auth_prove(self->key, "server", connection->nonce, hello.nonce, proof);
     connection->greeted = true;

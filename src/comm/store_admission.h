@@ -4,7 +4,7 @@
  *
  * Connections that have proved nothing yet are bounded, and whoever opens many keeps nobody else out: where all places
  * are taken, the oldest connection from the address that holds the most makes room. Within one address nobody is closed
- * before there was time to prove anything; newcomers from there are then hung up on, and come again by themselves.
+ * before there was time to prove anything; further ones from there are then closed, and try again by themselves.
  */
 #ifndef LS_COMM_STORE_ADMISSION_H
 #define LS_COMM_STORE_ADMISSION_H

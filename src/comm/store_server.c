@@ -79,7 +79,7 @@ static void fail_all(ls_store_server *server, ls_status status) {
     }
 }
 
-/* Whoever knocks from now on means the job that meets here next, which may be of the same ranks. */
+/* Whoever connects from now on means the job that meets here next, which may be of the same ranks. */
 static void stop_listening(ls_store_server *server) {
     if (server->listener >= 0) {
         close(server->listener);
@@ -252,7 +252,7 @@ static void (*const handlers[LS_STORE_OPERATION_END])(ls_store_server *, ls_conn
 /* ---- connections ---- */
 
 /* Of those who come without the key the log tells, as far as it is not flooded. */
-static void hear_newcomer(ls_store_server *server, ls_connection *connection) {
+static void hear_unproven(ls_store_server *server, ls_connection *connection) {
     const ls_status status = ls_admission_hear(&server->admission, connection);
     server->roster.refused = server->admission.refused;
     if (status != LS_OK && status != LS_ERR_PEER && ls_log_limit_pass(&server->admission.told)) {
@@ -270,7 +270,7 @@ static void report_hidden(ls_store_server *server) {
 static void receive(ls_store_server *server, ls_connection *connection) {
     bool complete;
     if (!connection->greeted) {
-        hear_newcomer(server, connection);
+        hear_unproven(server, connection);
         return;
     }
     ls_status status = ls_connection_read(connection, &complete);

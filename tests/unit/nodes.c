@@ -16,7 +16,7 @@
 
 #define KEY "the secret of this job"
 
-enum { CROWD = 3 * MOST_GUESTS };
+enum { CROWD = 3 * MOST_PENDING };
 
 typedef struct plan {
     char rendezvous[32];

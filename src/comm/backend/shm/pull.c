@@ -50,7 +50,7 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
 }
 
 /* What was read may be something else by now where the rank gave up, or left, before it was answered; and of another
- * process where it died and a newcomer was given its number. */
+ * process where it died and a later one was given its number. */
 static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
     LS_TRY(ls_shm_sound(shm));
     if (ls_shm_has_left(shm, rank)) {

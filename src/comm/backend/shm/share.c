@@ -22,7 +22,7 @@
 
 #define MAGIC         UINT64_C(0x4c6f636b73746570)
 #define LOOK_MS       50  /* how often rank 0 looks whether those it waits for live */
-#define STRANGERS     16  /* connections besides those of the ranks that may be waited for at once */
+#define MORE_PENDING  16  /* connections besides those of the ranks that may be waited for at once */
 #define VERDICT_GRACE 2.0 /* seconds that the others wait longer than rank 0, which knows better who is missing */
 
 typedef struct hello {
@@ -49,10 +49,10 @@ typedef struct server {
     size_t bytes;
     int *connections; /* per rank; -1: none yet */
     bool *confirmed;
-    int missing; /* ranks that have not confirmed */
-    int *guests; /* connections that have not introduced themselves */
-    int guest_count;
-    struct pollfd *polls; /* the listener, the ranks, the guests */
+    int missing;  /* ranks that have not confirmed */
+    int *pending; /* connections that have not introduced themselves */
+    int pending_count;
+    struct pollfd *polls; /* the listener, the ranks, those pending */
     double look_at;       /* when to look for dead ranks again, whoever connects meanwhile */
     const ls_shm *parent; /* the communicator that is split, which knows who lives; NULL: the store does */
     const int *ranks;     /* there, by rank here */
@@ -147,15 +147,16 @@ static bool send_file(int connection, int file, size_t bytes) {
     return sendmsg(connection, &message, MSG_NOSIGNAL) == (ssize_t)sizeof content;
 }
 
-/* Takes a guest off the list. */
+/* Takes a pending connection off the list. */
 static void strike(server *self, int index) {
-    self->guest_count--;
-    memmove(&self->guests[index], &self->guests[index + 1], (size_t)(self->guest_count - index) * sizeof *self->guests);
+    self->pending_count--;
+    memmove(&self->pending[index], &self->pending[index + 1],
+            (size_t)(self->pending_count - index) * sizeof *self->pending);
 }
 
-/* Reads how a guest introduces itself: one of ours gets the descriptor, others are dropped. */
-static void greet_guest(server *self, int index) {
-    const int connection = self->guests[index];
+/* Reads how a pending connection introduces itself: one of ours gets the descriptor, others are dropped. */
+static void read_hello(server *self, int index) {
+    const int connection = self->pending[index];
     hello greeting;
     if (recv(connection, &greeting, sizeof greeting, MSG_DONTWAIT) == (ssize_t)sizeof greeting &&
         sodium_memcmp(greeting.secret, self->ticket->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
@@ -178,11 +179,11 @@ static void admit(server *self) {
         close(connection);
         return;
     }
-    if (self->guest_count == self->join->size + STRANGERS) {
-        close(self->guests[0]);
+    if (self->pending_count == self->join->size + MORE_PENDING) {
+        close(self->pending[0]);
         strike(self, 0);
     }
-    self->guests[self->guest_count++] = connection;
+    self->pending[self->pending_count++] = connection;
 }
 
 /* Reads what a rank says after mapping the memory. */
@@ -240,19 +241,19 @@ static ls_status serve_once(server *self, double end) {
         self->polls[rank] =
             (struct pollfd){.fd = self->confirmed[rank] ? -1 : self->connections[rank], .events = POLLIN};
     }
-    for (int i = 0; i < self->guest_count; i++) {
-        self->polls[size + i] = (struct pollfd){.fd = self->guests[i], .events = POLLIN};
+    for (int i = 0; i < self->pending_count; i++) {
+        self->polls[size + i] = (struct pollfd){.fd = self->pending[i], .events = POLLIN};
     }
     const int wait_ms = left * 1000.0 < LOOK_MS ? (int)(left * 1000.0) + 1 : LOOK_MS;
-    const bool quiet = poll(self->polls, (nfds_t)(size + self->guest_count), wait_ms) <= 0;
+    const bool quiet = poll(self->polls, (nfds_t)(size + self->pending_count), wait_ms) <= 0;
     for (int rank = 1; rank < size && !quiet; rank++) {
         if (self->polls[rank].revents != 0) {
             LS_TRY(hear(self, rank));
         }
     }
-    for (int i = self->guest_count - 1; i >= 0 && !quiet; i--) {
+    for (int i = self->pending_count - 1; i >= 0 && !quiet; i--) {
         if (self->polls[size + i].revents != 0) {
-            greet_guest(self, i);
+            read_hello(self, i);
         }
     }
     if (!quiet && self->polls[0].revents != 0) {
@@ -278,8 +279,8 @@ static void announce(server *self, ls_status status) {
             close(self->connections[rank]);
         }
     }
-    for (int i = 0; i < self->guest_count; i++) {
-        close(self->guests[i]);
+    for (int i = 0; i < self->pending_count; i++) {
+        close(self->pending[i]);
     }
 }
 
@@ -305,10 +306,10 @@ ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, i
                    .look_at = ls_clock_seconds() + LOOK_MS / 1e3};
     self.connections = ls_allocate_zeroed(size, sizeof *self.connections);
     self.confirmed = ls_allocate_zeroed(size, sizeof *self.confirmed);
-    self.guests = ls_allocate_zeroed(size + STRANGERS, sizeof *self.guests);
-    self.polls = ls_allocate_zeroed(2 * size + STRANGERS, sizeof *self.polls);
+    self.pending = ls_allocate_zeroed(size + MORE_PENDING, sizeof *self.pending);
+    self.polls = ls_allocate_zeroed(2 * size + MORE_PENDING, sizeof *self.polls);
     ls_status status = LS_OK;
-    if (self.connections == NULL || self.confirmed == NULL || self.guests == NULL || self.polls == NULL) {
+    if (self.connections == NULL || self.confirmed == NULL || self.pending == NULL || self.polls == NULL) {
         status = ls_fail_memory("ls_comm_open", size * sizeof *self.polls);
     } else {
         for (size_t rank = 0; rank < size; rank++) {
@@ -319,7 +320,7 @@ ls_status ls_shm_share_serve(const ls_join *join, const ls_shm_ticket *ticket, i
     }
     ls_free(self.connections);
     ls_free(self.confirmed);
-    ls_free(self.guests);
+    ls_free(self.pending);
     ls_free(self.polls);
     return status;
 }

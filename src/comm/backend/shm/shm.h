@@ -170,7 +170,7 @@ typedef struct ls_shm_ticket {
     unsigned char secret[16];
 } ls_shm_ticket;
 
-/* Rank 0: opens the door for so many. The listener is the caller's. */
+/* Rank 0: listens for so many. The listener is the caller's. */
 ls_status ls_shm_share_listen(int ranks, ls_shm_ticket *ticket, int *listener);
 
 /* The ticket goes through the store. */

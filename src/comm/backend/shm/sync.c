@@ -161,7 +161,7 @@ void ls_shm_close_file(ls_shm *shm) {
 
 /*
  * Whether the kernel vouches for the rank: its process holds a record lock on byte `rank` of the memfd until it ends,
- * however it ends. Unlike a process number, a lock is never taken over by a newcomer and is visible through every
+ * however it ends. Unlike a process number, a lock is never taken over by a later process and is visible through every
  * container; unlike a socket, it is not kept open by children of the rank.
  */
 bool ls_shm_alive(const ls_shm *shm, int rank) {
