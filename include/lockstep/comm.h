@@ -63,8 +63,9 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * MPI alone, without a store, one whose communicator has failed gets that failure again, and the others LS_ERR_PEER.
  * The other ranks know at once that this one has called it: what it sent before still arrives, and whoever waits for
  * more of it, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank 1
- * called ls_finalize"). A process that exits as a rank without this call logs a warning, and is told to the others in
- * the same way. Without a world it does nothing. ls_init may join the same job again afterwards.
+ * called ls_finalize"). A process that exits as a rank without this call is told to the others in the same way; where
+ * it exits with status 0, as if all were well, it logs a warning. Without a world it does nothing. ls_init may join the
+ * same job again afterwards.
  */
 LS_API ls_status ls_finalize(void);
 
