@@ -145,20 +145,22 @@ static ls_status walk_tape(ls_pass *pass, ls_tape *tape, bool keep_tape) {
     return LS_OK;
 }
 
-/* The callbacks of a scope whose tape is walked become those of the pass. */
-static void adopt_callbacks(ls_pass *pass, ls_scope *scope) {
-    ls_scope_callback **end = &pass->scope->callbacks;
-    while (*end != NULL) {
-        end = &(*end)->next;
+/* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
+static ls_status adopt_callbacks(ls_pass *pass, ls_scope *scope, bool keep_tape) {
+    for (const ls_scope_callback *callback = scope->callbacks; keep_tape && callback != NULL;
+         callback = callback->next) {
+        LS_TRY(ls_scope_add_callback(pass->scope, callback));
     }
-    *end = scope->callbacks;
-    scope->callbacks = NULL;
+    if (!keep_tape) {
+        ls_scope_move_callbacks(scope, pass->scope);
+    }
+    return LS_OK;
 }
 
 static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape) {
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         if (scope->tape.last != NULL) {
-            adopt_callbacks(pass, scope);
+            LS_TRY(adopt_callbacks(pass, scope, keep_tape));
             LS_TRY(walk_tape(pass, &scope->tape, keep_tape));
         }
     }
@@ -166,19 +168,17 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
 }
 
 static ls_status call_back(ls_pass *pass) {
-    while (pass->scope->callbacks != NULL) {
-        ls_scope_callback *record = pass->scope->callbacks;
-        const ls_scope_callback callback = *record;
-        pass->scope->callbacks = callback.next;
-        ls_record_release(record, sizeof *record);
-        const ls_status status = callback.watch->end(callback.user);
-        if (status != LS_OK) {
-            return ls_error_status() == status
-                       ? status
-                       : ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
+    ls_status status = LS_OK;
+    while (status == LS_OK && pass->scope->callbacks != NULL) {
+        ls_scope_callback *callback = pass->scope->callbacks;
+        pass->scope->callbacks = callback->next;
+        status = callback->watch->end(callback->user);
+        if (status != LS_OK && ls_error_status() != status) {
+            (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
         }
+        ls_scope_drop_callback(callback);
     }
-    return LS_OK;
+    return status;
 }
 
 /*
@@ -273,6 +273,16 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
     return LS_OK;
 }
 
+/* Whether the same callback is one of a scope that is told before. */
+static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_scope_callback *callback) {
+    bool told = false;
+    for (; innermost != scope && !told; innermost = innermost->outer) {
+        told =
+            innermost->tape.last != NULL && ls_scope_find_callback(innermost, callback->watch, callback->user) != NULL;
+    }
+    return told;
+}
+
 /* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
 static ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool seeded, double *weight) {
     ls_batch_loss loss = {.weight = 1};
@@ -282,7 +292,7 @@ static ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool s
         for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
             ls_scope_callback *callback = scope->tape.last != NULL ? scope->callbacks : NULL;
             for (; callback != NULL; callback = callback->next) {
-                if (callback->watch->begin == NULL) {
+                if (callback->watch->begin == NULL || is_told(innermost, scope, callback)) {
                     continue;
                 }
                 if (!traced) {
@@ -383,18 +393,6 @@ ls_status ls_watch_pass(const ls_pass_watch *watch, void *user) {
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    ls_scope_callback **end = &thread->scope->callbacks;
-    for (; *end != NULL; end = &(*end)->next) {
-        if ((*end)->watch == watch && (*end)->user == user) {
-            return LS_OK;
-        }
-    }
-    ls_scope_callback *added = ls_record_allocate(sizeof *added);
-    if (added == NULL) {
-        (void)ls_fail_memory("ls_watch_pass", sizeof *added);
-        return ls_scope_failed_status();
-    }
-    *added = (ls_scope_callback){.watch = watch, .user = user};
-    *end = added;
-    return LS_OK;
+    const ls_scope_callback callback = {.watch = watch, .user = user, .hold = watch->hold};
+    return ls_scope_add_callback(thread->scope, &callback) == LS_OK ? LS_OK : ls_scope_failed_status();
 }

@@ -147,15 +147,17 @@ ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate);
 
 /*
  * Who is told of the backward pass that next walks this thread's innermost tape with a node on it: how data-parallel
- * training weighs losses and learns that gradients are complete. It is forgotten when the scope ends first; the same
- * pair of watch and user on the same tape is told once.
+ * training weighs losses and learns that gradients are complete. When the scope ends first it watches what of the tape
+ * goes to the outer scope, or is forgotten. A pass that keeps the tape leaves it there for the next. The same pair of
+ * watch and user is told once of a pass.
  */
 typedef struct ls_pass_watch {
     /* NULL, or whether its ranks must agree on weights before the pass; if any of a pass must, all do. */
     bool (*agrees)(void *user, const ls_batch_loss *loss);
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
-    ls_status (*end)(void *user); /* called when the pass was good */
+    ls_status (*end)(void *user);        /* called when the pass was good */
+    void (*hold)(void *user, bool hold); /* NULL, or has the user live on while it watches (true), until false */
 } ls_pass_watch;
 
 ls_status ls_watch_pass(const ls_pass_watch *watch, void *user);

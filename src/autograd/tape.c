@@ -21,7 +21,7 @@ static bool is_in_a_scope(const ls_tape *tape) {
  * whether this one kept something or not. When the outermost scope ends with nothing kept, nobody here is going to walk
  * it any more, and all of it goes.
  */
-static void scope_ended(ls_tape *tape, ls_tape *outer) {
+static bool scope_ended(ls_tape *tape, ls_tape *outer) {
     bool kept = false;
     for (ls_tape_link *link = tape->first; link != NULL && !kept; link = link->next) {
         kept = ((ls_node *)link)->output->scope != &ls_nowhere;
@@ -30,7 +30,7 @@ static void scope_ended(ls_tape *tape, ls_tape *outer) {
         while (tape->last != NULL) {
             ls_tape_discard((ls_node *)tape->last);
         }
-        return;
+        return false;
     }
     for (ls_tape_link *link = tape->first; link != NULL; link = link->next) {
         link->tape = outer;
@@ -43,6 +43,7 @@ static void scope_ended(ls_tape *tape, ls_tape *outer) {
     }
     outer->last = tape->last;
     *tape = (ls_tape){0};
+    return true;
 }
 
 static const ls_tape_listener listener = {.output_died = output_died, .scope_ended = scope_ended};

@@ -67,6 +67,11 @@ bool ls_module_is_here(const ls_module *module);
 ls_module *ls_module_take(ls_module *module);
 void ls_module_drop(ls_module *module);
 
+/* One more reference, for what may come to use it after it was freed. */
+static inline void ls_module_hold(ls_module *module) {
+    module->owners.references++;
+}
+
 /* Takes it over and gives it up: what a constructor that has no use for it, or fails, does. */
 static inline void ls_module_consume(ls_module *module) {
     ls_module_drop(ls_module_take(module));

@@ -323,7 +323,12 @@ static ls_status pass_ends(void *user) {
     return mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
 }
 
-const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees, .begin = pass_begins, .end = pass_ends};
+static void hold_watched(void *user, bool hold) {
+    ls_data_parallel_hold(user, hold);
+}
+
+const ls_pass_watch ls_data_parallel_watch = {
+    .agrees = agrees, .begin = pass_begins, .end = pass_ends, .hold = hold_watched};
 
 /* What the model communicated on the way forwards without samples, it communicates on the way back. */
 static ls_status walk_empty(ls_tensor *output) {

@@ -51,6 +51,18 @@ static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t co
     return ls_comm_allreduce(state->comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
 }
 
+void ls_data_parallel_hold(data_parallel_state *state, bool hold) {
+    if (hold) {
+        ls_module_hold(state->module);
+    } else {
+        ls_module_drop(state->module);
+    }
+}
+
+static void hold_part(ls_batch_part *part, bool hold) {
+    ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
+}
+
 /* Begins a forward pass with this rank's part of the batch, NULL without samples. */
 static ls_status begin_forward(data_parallel_state *state, const ls_tensor *input) {
     state->samples = input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
@@ -188,8 +200,9 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
                    : ls_fail_null(LS_ERR_ARGUMENT, "ls_data_parallel: the communicator is NULL");
     }
     data_parallel_state *state = module->state;
+    state->module = module;
     state->comm = ls_comm_hold(comm);
-    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch};
+    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch, .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |= state->model == NULL || prepare(state, options) != LS_OK;

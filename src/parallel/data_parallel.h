@@ -17,6 +17,7 @@ typedef struct ls_share {
 
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first: operations are lent it, and give it back */
+    ls_module *module;  /* whose state this is */
     ls_module *model;
     ls_comm *comm;
     ls_flat flats[LS_FLAT_LIMIT];
@@ -39,6 +40,9 @@ typedef struct ls_data_parallel_state {
 
 /* How many numbers stand behind the gradients of flat buffer `flat`. */
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
+
+/* The module lives on (true), also when it is freed, until false: for what is on a tape. */
+void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);
 
 /* What the module does in a pass; the user is the state. */
 extern const ls_pass_watch ls_data_parallel_watch;

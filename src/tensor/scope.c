@@ -43,11 +43,63 @@ void ls_scope_sweep(ls_scope *scope) {
     }
 }
 
+ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user) {
+    ls_scope_callback *callback = scope->callbacks;
+    while (callback != NULL && (callback->watch != watch || callback->user != user)) {
+        callback = callback->next;
+    }
+    return callback;
+}
+
+static void append_callback(ls_scope *scope, ls_scope_callback *callback) {
+    ls_scope_callback **end = &scope->callbacks;
+    while (*end != NULL) {
+        end = &(*end)->next;
+    }
+    callback->next = NULL;
+    *end = callback;
+}
+
+ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback) {
+    if (ls_scope_find_callback(scope, callback->watch, callback->user) != NULL) {
+        return LS_OK;
+    }
+    ls_scope_callback *added = ls_record_allocate(sizeof *added);
+    if (added == NULL) {
+        return ls_fail_memory("ls_watch_pass", sizeof *added);
+    }
+    *added = *callback;
+    append_callback(scope, added);
+    if (added->hold != NULL) {
+        added->hold(added->user, true);
+    }
+    return LS_OK;
+}
+
+void ls_scope_drop_callback(ls_scope_callback *callback) {
+    if (callback->hold != NULL) {
+        callback->hold(callback->user, false);
+    }
+    ls_record_release(callback, sizeof *callback);
+}
+
+void ls_scope_move_callbacks(ls_scope *from, ls_scope *to) {
+    while (from->callbacks != NULL) {
+        ls_scope_callback *callback = from->callbacks;
+        from->callbacks = callback->next;
+        if (ls_scope_find_callback(to, callback->watch, callback->user) != NULL) {
+            ls_scope_drop_callback(callback);
+        } else {
+            append_callback(to, callback);
+        }
+    }
+}
+
 void ls_scope_forget_callbacks(ls_scope *scope) {
     while (scope->callbacks != NULL) {
         ls_scope_callback *callback = scope->callbacks;
         scope->callbacks = callback->next;
-        ls_record_release(callback, sizeof *callback);
+        ls_scope_drop_callback(callback);
     }
 }
 
@@ -94,8 +146,8 @@ static ls_status end_scope(ls_thread_state *thread, ls_scope *scope, ls_tensor *
     ls_tensor **before = thread->gone;
     thread->gone = gone;
     ls_scope_sweep(scope);
-    if (scope->tape.first != NULL) {
-        scope->tape.first->listener->scope_ended(&scope->tape, &scope->outer->tape);
+    if (scope->tape.first != NULL && scope->tape.first->listener->scope_ended(&scope->tape, &scope->outer->tape)) {
+        ls_scope_move_callbacks(scope, scope->outer);
     }
     thread->gone = before;
     ls_scope_forget_callbacks(scope);

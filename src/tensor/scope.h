@@ -16,9 +16,9 @@ typedef struct ls_tape ls_tape;
 typedef struct ls_tape_listener {
     /* The tensor that this node made is being freed. No live node refers to it. */
     void (*output_died)(ls_tape_link *node);
-    /* The scope ended and these nodes are left on its tape: move them to `outer` or free them. `outer` is NULL when the
-     * thread ends. */
-    void (*scope_ended)(ls_tape *tape, ls_tape *outer);
+    /* The scope ended and these nodes are left on its tape: moves them to `outer` (true) or frees them. `outer` is NULL
+     * when the thread ends. */
+    bool (*scope_ended)(ls_tape *tape, ls_tape *outer);
 } ls_tape_listener;
 
 /* The head of every node: its place in program order. */
@@ -34,10 +34,12 @@ struct ls_tape {
     ls_tape_link *last;
 };
 
-/* Something to be called once around a backward pass over this scope; forgotten when the scope ends first. */
+/* Something to be called once around a backward pass over this scope; when the scope ends first it goes outwards with
+ * the nodes, or is forgotten. */
 typedef struct ls_scope_callback {
     const struct ls_pass_watch *watch; /* autograd's */
     void *user;
+    void (*hold)(void *user, bool hold); /* NULL, or called when the record is made (true) and when it goes */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
@@ -140,7 +142,11 @@ void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
  * pointer: it is freed when so many more have gone, and with the thread. */
 void ls_retire(void *object);
 
-/* Forgets the scope's callbacks. */
+/* The callbacks of a scope: each pair of watch and user is there once. */
+ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);
+ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback);
+void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
+void ls_scope_drop_callback(ls_scope_callback *callback);
 void ls_scope_forget_callbacks(ls_scope *scope);
 
 /*

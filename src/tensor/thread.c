@@ -54,7 +54,7 @@ void ls_thread_end(void) {
         (void)ls_scope_end(thread->scope);
     }
     if (thread->root.tape.first != NULL) {
-        thread->root.tape.first->listener->scope_ended(&thread->root.tape, NULL);
+        (void)thread->root.tape.first->listener->scope_ended(&thread->root.tape, NULL);
     }
     ls_scope_forget_callbacks(&thread->root);
     ls_scope_release_records(thread, &thread->root);

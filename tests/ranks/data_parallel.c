@@ -414,6 +414,59 @@ static ls_status models_that_differ(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- tapes that outlive something -------------------------------------------------------------------------------- */
+
+typedef enum later { KEPT_LOSS, KEPT_TAPE, FREED_MODULE, LATER } later;
+
+/* A pass of `model` after the scope of its forward pass, or again over the same tape, or when the model was freed. */
+static ls_status pass_later(ls_module *model, ls_tensor *input, later when) {
+    ls_scope *outer = ls_scope_begin();
+    ls_scope *inner = ls_scope_begin();
+    ls_tensor *output = ls_forward(model, input);
+    ls_tensor *loss = ls_mean(ls_square(output));
+    if (when == KEPT_TAPE) {
+        LS_TRY(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}));
+        loss = ls_mean(output);
+    } else if (when == FREED_MODULE) {
+        ls_module_free(model);
+    }
+    (void)ls_keep(loss);
+    LS_TRY(ls_scope_end(inner));
+    LS_TRY(ls_backward(loss));
+    return ls_scope_end(outer);
+}
+
+/* A model whose parameters stay when a module that it is part of is freed. */
+static ls_module *make_retained(ls_module *(*make)(ls_dtype), ls_module **stays) {
+    ls_seed(SEED);
+    return *stays = ls_module_retain(make(LS_F64));
+}
+
+static ls_status passes_later(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    for (later when = 0; when < LATER; when++) {
+        ls_module *alone = NULL, *shared = NULL;
+        ls_module *model = ls_sequential(make_retained(make_normalised, &alone));
+        ls_module *parallel = ls_data_parallel(make_retained(make_normalised, &shared), world, NULL);
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *input = ls_randn(LS_SHAPE(3 * size, INPUTS), LS_F64);
+        LS_TRY(pass_later(model, input, when));
+        LS_TRY(pass_later(parallel, ls_narrow(input, 0, 3 * rank, 3), when));
+        for (int i = 0; i < ls_module_parameter_count(alone); i++) {
+            LS_CHECK(ls_allclose(ls_grad(ls_module_parameter(shared, i)), ls_grad(ls_module_parameter(alone, i)), 1e-9,
+                                 1e-12));
+        }
+        LS_TRY(ls_scope_end(scope));
+        if (when != FREED_MODULE) {
+            ls_module_free(parallel);
+            ls_module_free(model);
+        }
+        ls_module_free(shared);
+        ls_module_free(alone);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(equals_one_process(world));
@@ -426,5 +479,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(evaluation_mode(world));
     LS_TRY(without_initial_sync(world));
     LS_TRY(models_that_differ(world));
+    LS_TRY(passes_later(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -254,12 +254,19 @@ static ls_status shared_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, shared_norm_rule);
 }
 
+static void hold_part(ls_node *node, bool hold) {
+    if (part_of(node)->hold != NULL) {
+        part_of(node)->hold(part_of(node), hold);
+    }
+}
+
 static const ls_op shared_norm_op = {
     .name = "ls_batch_norm",
     .shape = ls_shape_as_input,
     .forward = batch_norm_forward,
     .backward = shared_norm_backward,
     .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
+    .hold = hold_part,
     .communicates = true,
     .optional = 1U << WEIGHT | 1U << BIAS};
 
