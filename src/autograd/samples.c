@@ -71,7 +71,7 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node, bool first) {
     const ls_samples_rule rule = node->op->over_samples;
     const ls_samples_use use = rule != NULL ? rule(node, &divisor) : LS_SAMPLES_KEPT;
     if (!first) {
-        if (rule == NULL) {
+        if (rule == NULL || use == LS_SAMPLES_MOVED) {
             return LS_SPREAD_OTHER;
         }
         return (use == LS_SAMPLES_SUMMED && node->output->count == 1) ? add_sum(loss, node, divisor)
@@ -85,8 +85,9 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node, bool first) {
         }
         return LS_SPREAD_FIRST;
     }
+    /* A first axis of size 1 counts this rank's one sample, as those of others count theirs. */
     if (use == LS_SAMPLES_MOVED) {
-        return LS_SPREAD_OTHER;
+        return loss->single && node->output->size[0] == 1 ? LS_SPREAD_FIRST : LS_SPREAD_OTHER;
     }
     return use == LS_SAMPLES_SUMMED ? add_sum(loss, node, divisor) : refuse(loss, node);
 }
@@ -96,6 +97,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     node->sums_samples = node->weighed = false;
     if (node->begins_samples) {
         loss->begun = true;
+        loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
         return LS_SPREAD_FIRST;
     }
     if (!loss->begun) {

@@ -28,6 +28,7 @@ struct ls_batch_loss {
     ls_scope *innermost;
     uint32_t segment; /* of the program, that the pass walks */
     bool begun;       /* the trace has come to where samples begin */
+    bool single;      /* there, this rank has one */
     int sums;         /* nodes that sum over samples, in the order of the tapes */
     bool irregular;   /* one weight for the whole gradient does not do: the ranks must agree on one for each of them */
     bool weighed;     /* they have their weights, and the loss its own */

@@ -467,6 +467,61 @@ static ls_status passes_later(ls_comm *world) {
     return LS_OK;
 }
 
+/* ---- what stands beside samples ---------------------------------------------------------------------------------- */
+
+enum { ROWS_BEHIND, PADDED, COLUMNS_BEHIND, TURNED, SAMPLES_BEHIND, FOLDED, JOINED };
+
+/* The mean of outputs that are extended, by rows that every rank has or by columns, or that lie in rows in between. */
+static ls_tensor *extended_mean(ls_tensor *output, int how) {
+    const int64_t samples = ls_size(output, 0);
+    ls_tensor *turned = ls_transpose(output, 0, 1);
+    ls_tensor *fixed = ls_full(LS_SHAPE(2, OUTPUTS), LS_F64, 3);
+    switch (how) {
+    case ROWS_BEHIND:
+        return ls_mean(ls_concat((ls_tensor *[]){output, fixed}, 2, 0));
+    case PADDED:
+        return ls_mean(ls_pad(output, 0, 1, 0, 0.5));
+    case COLUMNS_BEHIND:
+        return ls_mean(ls_concat((ls_tensor *[]){output, ls_full(ls_shape_of(output), LS_F64, 3)}, 2, 1));
+    case TURNED:
+        return ls_mean(ls_concat((ls_tensor *[]){turned, ls_square(turned)}, 2, 0));
+    case SAMPLES_BEHIND:
+        return ls_mean(ls_square(ls_concat((ls_tensor *[]){output, output}, 2, 0)));
+    default: {
+        ls_tensor *rows = ls_square(ls_reshape(output, LS_SHAPE(samples * OUTPUTS)));
+        return ls_mean(ls_mean_axes(ls_reshape(rows, LS_SHAPE(samples, OUTPUTS)), LS_AXES(1), false));
+    }
+    }
+}
+
+/* One process would have the rows once: that is refused. All else is as there. */
+static ls_status joined(ls_comm *world) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    const int64_t samples = rank == 0 ? 1 : 3, first = rank == 0 ? 0 : 3 * rank - 2;
+    for (int how = 0; how < JOINED; how++) {
+        ls_module *alone = NULL, *shared = NULL;
+        ls_module *model = ls_sequential(make_retained(make_mlp, &alone));
+        ls_module *parallel = ls_data_parallel(make_retained(make_mlp, &shared), world, NULL);
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *input = ls_randn(LS_SHAPE(3 * size - 2, INPUTS), LS_F64);
+        LS_TRY(ls_backward(extended_mean(ls_forward(model, input), how)));
+        ls_tensor *own = ls_forward(parallel, ls_narrow(input, 0, first, samples));
+        const ls_status status = ls_backward(extended_mean(own, how));
+        const bool refused = size > 1 && (how == ROWS_BEHIND || how == PADDED);
+        LS_CHECK(status == (refused ? LS_ERR_UNSUPPORTED : LS_OK));
+        for (int i = 0; !refused && i < ls_module_parameter_count(alone); i++) {
+            LS_CHECK(ls_allclose(ls_grad(ls_module_parameter(shared, i)), ls_grad(ls_module_parameter(alone, i)), 1e-9,
+                                 1e-12));
+        }
+        LS_CHECK(ls_scope_end(scope) == status);
+        ls_module_free(parallel);
+        ls_module_free(model);
+        ls_module_free(shared);
+        ls_module_free(alone);
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(equals_one_process(world));
@@ -480,5 +535,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(without_initial_sync(world));
     LS_TRY(models_that_differ(world));
     LS_TRY(passes_later(world));
+    LS_TRY(joined(world));
     return ls_comm_barrier(world, NULL);
 }

@@ -1,6 +1,7 @@
 /* Tensors put together or extended: concat, stack, pad. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
+#include "autograd/samples.h"
 
 /* ---- concat and stack ----------------------------------------------------------------------------------------- */
 
@@ -109,8 +110,26 @@ static ls_samples_use stack_samples(const ls_node *node, double *divisor) {
     return node->parameters.integer[0] == 0 ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
 }
 
-static const ls_op concat_op = {
-    .name = "ls_concat", .shape = concat_shape, .forward = concat_forward, .backward = concat_backward};
+/* Beside the samples of each rank stands what one process has once. */
+static ls_samples_use concat_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    bool all = true, first = true;
+    for (int i = 0; i < node->input_count; i++) {
+        const uint8_t spread = ls_spread_of(node->inputs[i]);
+        all = all && spread != LS_SPREAD_NONE;
+        first = first && spread != LS_SPREAD_OTHER;
+    }
+    if (!all && (!first || node->parameters.integer[0] == 0)) {
+        return LS_SAMPLES_MIXED;
+    }
+    return first ? LS_SAMPLES_KEPT : LS_SAMPLES_MOVED;
+}
+
+static const ls_op concat_op = {.name = "ls_concat",
+                                .shape = concat_shape,
+                                .forward = concat_forward,
+                                .backward = concat_backward,
+                                .over_samples = concat_samples};
 static const ls_op stack_op = {.name = "ls_stack",
                                .shape = stack_shape,
                                .forward = stack_forward,
@@ -204,7 +223,11 @@ static ls_status pad_backward(ls_node *node, ls_tensor *gradient) {
     return give_part(node, 0, gradient, &middle);
 }
 
-static const ls_op pad_op = {.name = "ls_pad", .shape = pad_shape, .forward = pad_forward, .backward = pad_backward};
+static const ls_op pad_op = {.name = "ls_pad",
+                             .shape = pad_shape,
+                             .forward = pad_forward,
+                             .backward = pad_backward,
+                             .over_samples = ls_mixes_along_axis};
 
 ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value) {
     if (x == NULL) {
