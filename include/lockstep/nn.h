@@ -101,8 +101,8 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
 /**
  * Reads them back. The file must hold exactly the module's names, each with its shape (dtypes are converted); otherwise
  * nothing is changed and the error names the first difference. Numbers are taken as they are, NaN too, as in PyTorch.
- * nothing is changed and the error names the first difference. Names that the metadata maps to another count as there.
- * A shared tensor needs one of its names; if the file has several, they must be equal.
+ * Names that the metadata maps to another count as there. A shared tensor needs one of its names; if the file has
+ * several, they must be equal.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
 

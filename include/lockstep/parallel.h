@@ -190,8 +190,7 @@ LS_API ls_module *ls_nn_gather_parallel(ls_comm *comm);
 /**
  * ls_nn_dropout of what is divided over the ranks along its last axis, as ls_nn_column_parallel leaves it: each rank
  * draws the numbers of its part, so that the whole is that of one process, if the ranks are seeded alike. What every
- * rank has whole takes ls_nn_dropout, which then draws the same on all of them. In training mode a collective call when
- * the size of its input changes.
+ * rank has whole takes ls_nn_dropout, which then draws the same on all of them. In training mode a collective call.
  */
 LS_API ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p);
 /** ls_nn_embedding with the rows of its table divided over the ranks. */

@@ -7,8 +7,21 @@
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
 
+/* How the parameters of a stage are divided over ranks: together the stages have all of the model's. */
+static void mark_parts(const ls_module *stage, ls_division division) {
+    for (int i = 0; i < ls_module_parameter_count(stage); i++) {
+        ls_leaf *leaf = ls_module_parameter(stage, i)->leaf;
+        if (leaf != NULL) {
+            leaf->divisions[LS_DIVIDED_MODEL] = division;
+        }
+    }
+}
+
+/* Layers that live on are parts of nothing any more. */
 static void finish(ls_module *self) {
-    ls_comm_drop(((ls_pipeline_state *)self->state)->comm);
+    const ls_pipeline_state *state = self->state;
+    mark_parts(state->stage, (ls_division){0});
+    ls_comm_drop(state->comm);
 }
 
 const ls_module_type ls_pipeline_type = {
@@ -218,16 +231,6 @@ static ls_status check(const ls_module *model, const ls_comm *comm) {
     return LS_OK;
 }
 
-/* Together the stages have all parameters. */
-static void mark_parts(const ls_module *stage, ls_comm *comm) {
-    for (int i = 0; i < ls_module_parameter_count(stage); i++) {
-        ls_leaf *leaf = ls_module_parameter(stage, i)->leaf;
-        if (leaf != NULL) {
-            leaf->divisions[LS_DIVIDED_MODEL] = (ls_division){.add = ls_add_over_ranks, .user = comm};
-        }
-    }
-}
-
 ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options) {
     static const ls_pipeline_options defaults;
     options = options != NULL ? options : &defaults;
@@ -244,7 +247,7 @@ ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_option
         state->schedule = options->schedule;
         state->micro_batches = options->micro_batches > 0 ? options->micro_batches : 2 * ls_comm_size(comm);
         state->stage = ls_module_add_child(module, "", take_layers(model, rank > 0 ? ends[rank - 1] : 0, ends[rank]));
-        mark_parts(state->stage, comm);
+        mark_parts(state->stage, (ls_division){.add = ls_add_over_ranks, .user = comm});
     }
     ls_module_consume(model);
     ls_free(ends);

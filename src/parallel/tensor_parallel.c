@@ -125,7 +125,14 @@ static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *c
     return module;
 }
 
+/* Parameters that live on elsewhere are parts of nothing any more. */
 static void finish(ls_module *self) {
+    for (int i = 0; i < self->own_parameters.count; i++) {
+        ls_leaf *leaf = self->own_parameters.items[i].tensor->leaf;
+        if (leaf != NULL) {
+            leaf->divisions[LS_DIVIDED_TENSOR] = (ls_division){0};
+        }
+    }
     ls_comm_drop(((parallel_state *)self->state)->comm);
 }
 
@@ -193,39 +200,36 @@ ls_module *ls_nn_gather_parallel(ls_comm *comm) {
 typedef struct dropout_state {
     ls_comm *comm;
     double p;
-    int64_t width; /* of this rank's part of the last axis; -1 before there was any */
-    int64_t start;
-    int64_t whole;
 } dropout_state;
 
-/* Finds this rank's part among those of all. */
-static ls_status find_part(dropout_state *state, int64_t width) {
-    const size_t bytes = (size_t)ls_comm_size(state->comm) * sizeof(int64_t);
+/* Finds this rank's part among those of all: ranks whose part is as before cannot know that others have not. */
+static ls_status find_part(ls_comm *comm, int64_t width, int64_t *start, int64_t *whole) {
+    const size_t bytes = (size_t)ls_comm_size(comm) * sizeof(int64_t);
     int64_t *widths = ls_record_allocate(bytes);
     if (widths == NULL) {
         return ls_fail_memory("ls_nn_parallel_dropout", bytes);
     }
-    const ls_status status = ls_comm_allgather(state->comm, &width, widths, 1, LS_I64, NULL);
-    state->start = state->whole = 0;
-    for (int i = 0; status == LS_OK && i < ls_comm_size(state->comm); i++) {
-        state->start += i < ls_comm_rank(state->comm) ? widths[i] : 0;
-        state->whole += widths[i];
+    const ls_status status = ls_comm_allgather(comm, &width, widths, 1, LS_I64, NULL);
+    *start = *whole = 0;
+    for (int i = 0; status == LS_OK && i < ls_comm_size(comm); i++) {
+        *start += i < ls_comm_rank(comm) ? widths[i] : 0;
+        *whole += widths[i];
     }
-    state->width = status == LS_OK ? width : -1;
     ls_record_release(widths, bytes);
     return status;
 }
 
 static ls_tensor *parallel_dropout_forward(ls_module *self, ls_tensor *input) {
-    dropout_state *state = self->state;
+    const dropout_state *state = self->state;
     if (!self->training || state->p == 0) {
         return input;
     }
     const int64_t width = input->ndim > 0 ? input->size[input->ndim - 1] : 1;
-    if (width != state->width && find_part(state, width) != LS_OK) {
+    int64_t start = 0, whole = 0;
+    if (find_part(state->comm, width, &start, &whole) != LS_OK) {
         return ls_scope_failed();
     }
-    return ls_dropout_part(input, state->p, state->start, state->whole);
+    return ls_dropout_part(input, state->p, start, whole);
 }
 
 static void finish_dropout(ls_module *self) {
@@ -245,7 +249,7 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
     }
     ls_module *module = ls_comm_check_open("ls_nn_parallel_dropout", comm) == LS_OK ? ls_module_new(&type) : NULL;
     if (module != NULL) {
-        *(dropout_state *)module->state = (dropout_state){.comm = ls_comm_hold(comm), .p = p, .width = -1};
+        *(dropout_state *)module->state = (dropout_state){.comm = ls_comm_hold(comm), .p = p};
     }
     return module;
 }

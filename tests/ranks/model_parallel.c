@@ -184,6 +184,38 @@ static ls_status dropped_layers(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
+/* One dropout behind layers of two widths, which differ on some ranks only. */
+static ls_status dropped_widths(ls_comm *world) {
+    const int64_t widths[] = {3 * ls_comm_size(world) + 1, 3 * ls_comm_size(world) + 2};
+    ls_scope *scope = ls_scope_begin();
+    ls_module *layers[2][6];
+    ls_module *dropouts[] = {ls_nn_dropout(0.4), ls_nn_parallel_dropout(world, 0.4)};
+    ls_seed(11);
+    for (int i = 0; i < 2; i++) {
+        layers[0][3 * i] = ls_nn_linear_with(IN, widths[i], &in_f64);
+        layers[0][3 * i + 1] = dropouts[0];
+        layers[0][3 * i + 2] = ls_nn_linear_with(widths[i], IN, &in_f64);
+    }
+    ls_seed(11);
+    for (int i = 0; i < 2; i++) {
+        layers[1][3 * i] = ls_nn_column_parallel(world, IN, widths[i], &in_f64);
+        layers[1][3 * i + 1] = dropouts[1];
+        layers[1][3 * i + 2] = ls_nn_row_parallel(world, widths[i], IN, &in_f64);
+    }
+    ls_module *whole = ls_sequential_of(layers[0], 6);
+    ls_module *divided = ls_sequential_of(layers[1], 6);
+    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    for (int pass = 0; pass < 2; pass++) {
+        ls_seed(12);
+        ls_tensor *want = look(whole, x);
+        ls_seed(12);
+        LS_CHECK(ls_allclose(look(divided, x), want, 1e-9, 1e-12));
+    }
+    ls_module_free(whole);
+    ls_module_free(divided);
+    return ls_scope_end(scope);
+}
+
 /* Both: pairs of ranks have parts of the layers, and each pair some of the samples. */
 static ls_status dropped_samples_and_layers(ls_comm *world) {
     if (ls_comm_size(world) != 4) {
@@ -308,6 +340,37 @@ static ls_status clipped_pipelines(ls_comm *world) {
     return LS_OK;
 }
 
+/* What outlives the divided model is this rank's alone. */
+static ls_status clipped_afterwards(ls_comm *world) {
+    ls_comm *part = NULL;
+    LS_TRY(ls_comm_split(world, 0, 0, &part));
+    const int count = ls_comm_size(part), rank = ls_comm_rank(part);
+    ls_scope *scope = ls_scope_begin();
+    ls_module *stage = ls_nn_linear(IN, IN);
+    ls_module *layers[8];
+    for (int i = 0; i < count; i++) {
+        layers[i] = i == rank ? ls_module_retain(stage) : ls_nn_linear(IN, IN);
+    }
+    ls_module *pipeline = ls_pipeline(ls_sequential_of(layers, count), part, NULL);
+    ls_module *columns = ls_nn_column_parallel(part, IN, count, &(ls_layer_options){.no_bias = true});
+    LS_CHECK(pipeline != NULL && columns != NULL);
+    ls_module *tied = ls_nn_linear(IN, 1);
+    ls_tensor *weight = ls_module_add_parameter(tied, "columns", ls_module_parameter(columns, 0));
+    ls_module_free(pipeline);
+    ls_module_free(columns);
+    ls_comm_free(part);
+    ls_tensor *y = ls_forward(stage, ls_ones(LS_SHAPE(BATCH, IN), LS_F32));
+    LS_TRY(ls_backward(ls_mul(ls_add(ls_mean(y), ls_mean(weight)), rank + 1)));
+    for (int i = 0; i < 2; i++) {
+        double norm = 0;
+        LS_TRY(ls_clip_grad_norm(i == 0 ? stage : tied, 1, &norm));
+        LS_CHECK(i == 0 || fabs(norm - (rank + 1) / sqrt(IN)) < 1e-6);
+    }
+    ls_module_free(stage);
+    ls_module_free(tied);
+    return ls_scope_end(scope);
+}
+
 static ls_status wrong_input(ls_comm *world) {
     LS_CHECK(ls_nn_column_parallel(NULL, 1, 1, NULL) == NULL);
     LS_CHECK(strstr(ls_error_message(), "ls_nn_column_parallel: the communicator is NULL") != NULL);
@@ -322,9 +385,11 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(embedding(world));
     LS_TRY(divided_model_on_divided_data(world));
     LS_TRY(dropped_layers(world));
+    LS_TRY(dropped_widths(world));
     LS_TRY(dropped_samples_and_layers(world));
     LS_TRY(clipped_layers(world));
     LS_TRY(clipped_pipelines(world));
+    LS_TRY(clipped_afterwards(world));
     LS_TRY(wrong_input(world));
     return ls_comm_barrier(world, NULL);
 }
