@@ -163,7 +163,9 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
 /**
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
- * batch normalisation or dropout it runs on no samples: a tensor like the others' input, whose first axis is 0.
+ * batch normalisation or dropout it runs on no samples: a tensor like the others' input, whose first axis is 0. A loss
+ * of several data-parallel modules' outputs that is not one mean cannot be skipped (LS_ERR_MISMATCH): every rank then
+ * needs samples.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
