@@ -13,11 +13,6 @@
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
 
-/* Whether a letter has its content with it. One that announces repeats has not, but theirs come likewise. */
-static bool is_enclosed(const ls_mpi *mpi, const ls_call_header *letter) {
-    return letter->bytes <= mpi->room && letter->layout == 0;
-}
-
 ls_status ls_mpi_begin_content(ls_mpi *mpi, const ls_match_header *header, const ls_match_target *target, int kind,
                                int early) {
     ls_mpi_arrival *arrival = mpi->spare_arrival;
@@ -46,17 +41,13 @@ static ls_status take_packet(ls_mpi *mpi, const ls_mpi_packet *packet) {
         ls_mpi_hear_left(mpi, &packet->header, LS_MPI_HEARD_SENDS);
         return LS_OK;
     }
-    const ls_match_header header = {.from = packet->header.root,
-                                    .tag = packet->header.tag,
-                                    .dtype = (ls_dtype)packet->header.dtype,
-                                    .count = (size_t)packet->header.count,
-                                    .bytes = (size_t)packet->header.bytes};
+    const ls_match_header header = ls_mpi_packet_message(packet);
     ls_match_target target;
     const ls_status status = ls_match_offer(&mpi->match, &header, &target);
     if (status != LS_OK) {
         return ls_mpi_give_up(mpi, status); /* the message is lost */
     }
-    if (!is_enclosed(mpi, &packet->header)) {
+    if (!ls_mpi_packet_is_eager(&packet->header, mpi->room)) {
         LS_TRY(ls_mpi_begin_content(mpi, &header, &target, LS_MPI_CONTENTS, -1));
         return ls_mpi_heed(mpi, &packet->header, &header);
     }
@@ -210,7 +201,7 @@ static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     if (kind != 0) {
         return ls_mpi_give(mpi, call->root, kind, call->send, bytes, &asked->open);
     }
-    const size_t data = is_enclosed(mpi, letter) ? bytes : 0;
+    const size_t data = ls_mpi_packet_is_eager(letter, mpi->room) ? bytes : 0;
     if (data != 0) {
         memcpy(asked->packet.data, call->send, data);
     }
@@ -268,8 +259,9 @@ enum { MORE_CAPACITY = 224 };
 /* What else is to be said of a receive: which other messages wait. */
 static const char *describe_waiting(const ls_mpi *mpi, const ls_mpi_request *asked, char text[MORE_CAPACITY]) {
     text[0] = '\0';
-    return asked->receipt == NULL ? text
-                                  : ls_match_describe_waiting(&mpi->match, asked->call.root, asked->call.tag, text, MORE_CAPACITY);
+    return asked->receipt == NULL
+               ? text
+               : ls_match_describe_waiting(&mpi->match, asked->call.root, asked->call.tag, text, MORE_CAPACITY);
 }
 
 static ls_status fail_left(const ls_mpi *mpi, const ls_mpi_request *asked) {

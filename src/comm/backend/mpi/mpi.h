@@ -4,11 +4,12 @@
  * MPI's own collectives promise none of this.
  *
  * process.c starts MPI and leaves it; meet.c waits for all ranks to come; mpi.c opens, divides and closes; transfer.c
- * moves messages and waits; end.c leaves; agree.c begins every collective, compares what the ranks call and ends it;
- * known.c lists calls that the ranks make again; exchange.c moves data, reduction.c reduces; message.c sends and
- * receives, repeat.c knows messages that come again. A duplicate of MPI_COMM_WORLD, or of the communicator that the
- * program gives, is the wire of everything that comes of it: a communicator has a context, a number that no other
- * communicator of its ranks has, and the MPI tag is made of it and of the kind of message.
+ * moves messages and waits; packet.c says whether what came is a packet; end.c leaves; agree.c begins every collective,
+ * compares what the ranks call and ends it; known.c lists calls that the ranks make again; exchange.c moves data,
+ * reduction.c reduces; message.c sends and receives, repeat.c knows messages that come again. A duplicate of
+ * MPI_COMM_WORLD, or of the communicator that the program gives, is the wire of everything that comes of it: a
+ * communicator has a context, a number that no other communicator of its ranks has, and the MPI tag is made of it and
+ * of the kind of message.
  */
 #ifndef LS_COMM_BACKEND_MPI_H
 #define LS_COMM_BACKEND_MPI_H
@@ -18,24 +19,8 @@
 
 #include "comm/agreement.h"
 #include "comm/backend.h"
+#include "comm/backend/mpi/packet.h"
 #include "comm/match.h"
-
-/* How many kinds of repeats there are, see repeat.c. */
-#define LS_MPI_TURNS 3
-
-/* What an MPI tag says besides the context. */
-typedef enum ls_mpi_kind {
-    LS_MPI_HEADERS = 0, /* a rank's call, with what fits of its data */
-    LS_MPI_VERDICTS,    /* whether counts fit */
-    LS_MPI_PIECES,      /* data of calls */
-    LS_MPI_RESULTS,     /* parts of a reduction */
-    LS_MPI_MESSAGES,    /* sends, with what fits of their data */
-    LS_MPI_CONTENTS,    /* data of sends */
-    LS_MPI_ENDS,        /* a rank left: for those who look whether it has, and receive nothing */
-    LS_MPI_REPEATS,     /* data of sends that are like the one before: the first of the kinds used in turn */
-    LS_MPI_KNOWN_CALLS = LS_MPI_REPEATS + LS_MPI_TURNS, /* the first of data of known calls: two kinds each, in turn */
-    LS_MPI_KINDS = 64
-} ls_mpi_kind;
 
 /* Data of a known call that is more than this needs no packet: it is not copied into one, then. */
 #define LS_MPI_LITTLE 1024
@@ -45,22 +30,6 @@ typedef enum ls_mpi_kind {
 
 /* How many calls are known at a time. */
 #define LS_MPI_KNOWN ((LS_MPI_KINDS - LS_MPI_KNOWN_CALLS) / 2)
-
-/* The operation of a call header by which a rank says that it makes no more calls. */
-#define LS_MPI_LEFT ((uint32_t)LS_OP_COUNT)
-
-/* A packet is at most as large as what the library sends without asking the receiver, its own header included: of MPICH
- * that is a little more than 8 KiB. Open MPI has 4 KiB unless its user chose otherwise, so packets have a limit there.
- */
-#define LS_MPI_PACKET 8256
-
-typedef struct ls_mpi_packet {
-    /* Of a call: `tag` is its turn. Of a rank that left: `reduction` is the reason. Of a message: `root` is the rank
-     * that sends it, `agreed` the number of repeats that it sent since its last letter, `layout` the kind of those that
-     * follow, or 0. */
-    ls_call_header header;
-    unsigned char data[LS_MPI_PACKET - sizeof(ls_call_header)];
-} ls_mpi_packet;
 
 /* A message under way in MPI. */
 typedef struct ls_mpi_transfer {

@@ -204,33 +204,15 @@ ls_status ls_mpi_box_look(ls_mpi *mpi, ls_mpi_mailbox *box, bool *here) {
     return LS_OK;
 }
 
-/* Data of a call go with its header, or all of them otherwise; those of a message that announces repeats never do. */
-static bool has_its_data(const ls_mpi *mpi, const ls_mpi_mailbox *box) {
-    const ls_call_header *header = &box->packet.header;
-    if (header->operation != LS_OP_SEND) {
-        return box->data == 0 || box->data == header->bytes;
-    }
-    const bool repeats = header->layout >= LS_MPI_REPEATS && header->layout < LS_MPI_KNOWN_CALLS;
-    return (header->layout == 0 || (repeats && header->bytes != 0)) &&
-           box->data == (header->layout == 0 && header->bytes <= mpi->room ? header->bytes : 0);
-}
-
 ls_status ls_mpi_box_check(ls_mpi *mpi, const ls_mpi_mailbox *box, int peer) {
-    const ls_call_header *header = &box->packet.header;
-    const bool rank = header->root >= 0 && header->root < mpi->size && (peer >= 0 || header->root != mpi->rank);
-    const bool left = header->operation == LS_MPI_LEFT && rank && box->data == 0;
+    const ls_mpi_reader reader = {.rank = mpi->rank, .size = mpi->size, .from = peer, .room = mpi->room};
     char why[LS_HEADER_WHY];
-    why[0] = '\0';
-    if (left || (rank && (peer >= 0) == (header->operation != LS_OP_SEND) &&
-                 ls_call_header_is_sound(header, mpi->size, why) && has_its_data(mpi, box))) {
+    if (ls_mpi_packet_is_sound(&box->packet, box->data, &reader, why)) {
         return LS_OK;
     }
-    if (why[0] == '\0') {
-        snprintf(why, sizeof why, "operation %u, rank %d, %zu bytes of data", header->operation, header->root,
-                 box->data);
-    }
     return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d sent a header that is not one: %s",
-                                       peer >= 0 ? "ls_comm" : "ls_comm_recv", peer >= 0 ? peer : header->root, why));
+                                       peer >= 0 ? "ls_comm" : "ls_comm_recv",
+                                       peer >= 0 ? peer : box->packet.header.root, why));
 }
 
 /* What came in the last moment is in the packet; else its operation is none. */
