@@ -251,15 +251,15 @@ int main(void) { /* rank 0 begins messages and a call that rank 1 does not take 
     ls_comm *world = ls_init(NULL), *part = NULL;
     ls_work *work[3];
     ls_status status = ls_comm_split(world, 0, 0, &part);
-    static int looks_like_farewells[600];
+    static int looks_like_leave_notices[600];
     for (int i = 0; i < 600; i++) {
-        looks_like_farewells[i] = 18; /* LS_OP_COUNT */
+        looks_like_leave_notices[i] = 18; /* LS_OP_COUNT */
     }
     for (int i = 0; i < 2 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
         status = ls_comm_send(world, numbers, i == 0 ? 100 : 1000000, LS_F32, 1, 3, &work[i]);
     }
     for (int i = 0; i < 8 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
-        status = ls_comm_send(part, looks_like_farewells, 600, LS_I32, 1, 3, &work[2]);
+        status = ls_comm_send(part, looks_like_leave_notices, 600, LS_I32, 1, 3, &work[2]);
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
         status = ls_comm_allreduce(part, numbers, numbers, 1000000, LS_F32, LS_SUM, &work[2]);

@@ -95,7 +95,7 @@ done
 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 0 1
 for i in $(seq 150); do eval "exec $((10 + i))<&-"; done
-check "strangers who say nothing or nonsense keep nobody out" is "$statuses $(cat err.1)" "0 0 "
+check "connections that say nothing or nonsense keep nobody out" is "$statuses $(cat err.1)" "0 0 "
 check "nor do they come in" is "$(cat out.0 out.1 | wc -l)" 2
 
 # ---- failures ----

@@ -1,7 +1,7 @@
 /*
- * How the launchers of a job on several machines meet, where that is made hard: by strangers who connect in numbers
- * while a launcher greets, by a node 0 that hangs up on one, and by a node 0 that is stopped and says nothing more.
- * tests/shell/several_nodes.sh has what goes well and what other launchers do wrong.
+ * How the launchers of a job on several machines meet, where that is made hard: by unauthenticated connections in
+ * numbers while a launcher greets, by a node 0 that hangs up on one, and by a node 0 that is stopped and says nothing
+ * more. tests/shell/several_nodes.sh has what goes well and what other launchers do wrong.
  */
 #include "tests/support/unit.h"
 
@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 
 #include "tests/support/fuzz.h"
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
 #define KEY "the secret of this job"
 
@@ -31,7 +31,7 @@ static ls_nodes_options options_of(const plan *p, int node) {
 /* ---- by hand -------------------------------------------------------------------------------------------------------
  */
 
-static int knock(int port, double patience) {
+static int connect_to(int port, double patience) {
     const ls_address address = {.host = "127.0.0.1", .port = port};
     const ls_deadline deadline = ls_deadline_after(patience);
     int connection = -1;
@@ -72,13 +72,13 @@ static void a_crowd_pushes_out_nobody_who_greets(void **state) {
     uint8_t frame[LS_NODE_FRAME];
     ls_hello theirs, own = {.keyed = true};
     ls_key key;
-    const int port = stranger_free_port();
+    const int port = free_port();
     snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
     const pid_t zero = process_start(gathers, 0, &p);
-    const int launcher = knock(port, 20);
+    const int launcher = connect_to(port, 20);
     hear(launcher, bytes, LS_SERVER_HELLO_SIZE);
     for (int i = 0; i < CROWD; i++) {
-        crowd[i] = stranger_connect("127.0.0.2", port);
+        crowd[i] = connect_from("127.0.0.2", port);
         assert_true(crowd[i] >= 0);
     }
     usleep(1200000); /* node 0 may deal with all of them now */
@@ -103,12 +103,12 @@ static void a_crowd_keeps_nobody_out(void **state) {
     (void)state;
     plan p = {.timeout = 60};
     int crowd[CROWD];
-    const int port = stranger_free_port();
+    const int port = free_port();
     ls_nodes *nodes = NULL;
     snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
     const pid_t zero = process_start(gathers, 0, &p);
     for (int i = 0; i < CROWD; i++) {
-        crowd[i] = knock(port, 20);
+        crowd[i] = connect_to(port, 20);
     }
     const double start = ls_clock_seconds();
     const ls_nodes_options options = options_of(&p, 1);
@@ -147,20 +147,20 @@ static int greet_one(int listener, const ls_key *key, bool hang_up) {
     uint8_t answer[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
     ls_hello theirs, own = {.keyed = true};
     assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 20000), 1);
-    const int guest = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
     ls_hello_encode(&own, false, bytes);
-    tell(guest, bytes, LS_SERVER_HELLO_SIZE);
-    hear(guest, bytes, sizeof bytes);
+    tell(client, bytes, LS_SERVER_HELLO_SIZE);
+    hear(client, bytes, sizeof bytes);
     assert_int_equal(ls_hello_decode(bytes, true, &theirs), LS_OK);
     if (hang_up) {
-        close(guest);
+        close(client);
         return -1;
     }
     ls_auth_prove(key, "server", own.nonce, theirs.nonce, proof);
     ls_reply_encode(&(ls_store_reply){.status = LS_OK, .value = {proof, sizeof proof}}, answer);
-    tell(guest, answer, sizeof answer);
-    return guest;
+    tell(client, answer, sizeof answer);
+    return client;
 }
 
 static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
@@ -174,9 +174,9 @@ static void a_node_0_that_hangs_up_and_one_that_is_silent(void **state) {
     snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", ls_socket_port(listener));
     const pid_t one = process_start(waits_in_vain, 1, &p);
     assert_int_equal(greet_one(listener, &key, true), -1);
-    const int guest = greet_one(listener, &key, false);
+    const int client = greet_one(listener, &key, false);
     assert_int_equal(process_wait(one), 0);
-    close(guest);
+    close(client);
     close(listener);
 }
 
@@ -200,7 +200,7 @@ static void damage_to_node_0(uint64_t number, void *argument) {
     uint8_t bytes[LS_NODE_FRAME];
     ls_hello theirs, own = {.keyed = true};
     ls_key key;
-    const int connection = knock(*port, 20);
+    const int connection = connect_to(*port, 20);
     hear(connection, bytes, LS_SERVER_HELLO_SIZE);
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
@@ -249,7 +249,7 @@ static void damaged_messages_to_node_0(void **state) {
     (void)state;
     plan p = {.timeout = 3600};
     pid_t others[FUZZED_NODES];
-    int port = stranger_free_port();
+    int port = free_port();
     snprintf(p.rendezvous, sizeof p.rendezvous, "127.0.0.1:%d", port);
     const pid_t zero = process_start(gathers_four, 0, &p);
     fuzz_run("messages to node 0", TO_NODE_0, damage_to_node_0, &port);
@@ -268,15 +268,15 @@ static void *say_anything(void *argument) {
     uint8_t bytes[LS_NODE_FRAME];
     ls_key key;
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
-    const int guest = greet_one(*listener, &key, false);
+    const int client = greet_one(*listener, &key, false);
     for (int i = 0; i < 3; i++) {
         const size_t whole = ls_node_message_write(&said[fuzz_below(sizeof said / sizeof *said)], bytes);
         const size_t size = fuzz_mutate(bytes, whole, sizeof bytes);
-        if (ls_socket_send(guest, bytes, size, ls_deadline_after(20)) != LS_OK) {
+        if (ls_socket_send(client, bytes, size, ls_deadline_after(20)) != LS_OK) {
             break;
         }
     }
-    close(guest);
+    close(client);
     return NULL;
 }
 

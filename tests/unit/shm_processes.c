@@ -112,7 +112,7 @@ static void a_rank_leaves_and_its_process_lives(void **state) {
  */
 
 /*
- * Rank 1 dies while a message of its waits to be read from its memory, and the process of this test is as a newcomer
+ * Rank 1 dies while a message of its waits to be read from its memory, and the process of this test is as a new process
  * who was given its number: what is found there is not the message.
  */
 static const char *rank_of_reused_number(ls_comm *world, int rank, const void *argument) {

@@ -1,6 +1,6 @@
 /*
- * Strangers who connect in numbers, say nothing or the wrong thing, and again and again: whoever has the key comes in
- * while they are at it, and the log is not theirs.
+ * Unauthenticated connections in numbers that say nothing or the wrong thing, again and again: whoever has the key
+ * comes in while they are at it, and the log is not theirs.
  */
 #include "tests/support/unit.h"
 
@@ -17,33 +17,33 @@
 #include "base/log.h"
 #include "comm/store.h"
 #include "comm/store_admission.h"
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
 #define KEY "only the ranks know this key"
 
-enum { CROWD = 1500, QUIET = 2 }; /* strangers, and processes that hold so many each */
+enum { CROWD = 1500, QUIET = 2 }; /* connections, and processes that hold so many each */
 
-/* ---- strangers ---- */
+/* ---- unauthenticated connections ---- */
 
 /* Who comes from where. */
-typedef struct stranger {
+typedef struct client {
     int port;
     const char *from; /* an address of loopback */
     const char *says; /* NULL: nothing */
     int ready;        /* the end of a pipe to write to, when all are there */
-} stranger;
+} client;
 
-static int knock(const stranger *s) {
-    return stranger_connect(s->from, s->port);
+static int connect_as(const client *s) {
+    return connect_from(s->from, s->port);
 }
 
 /* Opens many connections, and keeps them. */
 static const char *crowd(int number, const void *what) {
-    const stranger *s = what;
+    const client *s = what;
     (void)number;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is ended leaves nobody behind */
     for (int i = 0; i < CROWD / QUIET; i++) {
-        LS_MUST(knock(s) >= 0);
+        LS_MUST(connect_as(s) >= 0);
     }
     LS_MUST(write(s->ready, "", 1) == 1);
     pause();
@@ -53,7 +53,7 @@ static const char *crowd(int number, const void *what) {
 /* Opens connections as fast as it can; the oldest of its last few hundred goes for each new one. */
 static const char *flood(int number, const void *what) {
     enum { HELD = 800 };
-    const stranger *s = what;
+    const client *s = what;
     int held[HELD];
     (void)number;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -64,7 +64,7 @@ static const char *flood(int number, const void *what) {
         if (held[i % HELD] >= 0) {
             close(held[i % HELD]);
         }
-        held[i % HELD] = knock(s);
+        held[i % HELD] = connect_as(s);
         if (held[i % HELD] >= 0 && s->says != NULL) {
             for (int tries = 0; tries < 100 && send(held[i % HELD], s->says, strlen(s->says), MSG_NOSIGNAL) < 0;
                  tries++) {
@@ -77,7 +77,7 @@ static const char *flood(int number, const void *what) {
     }
 }
 
-static void start(pid_t *processes, int count, process_body body, stranger *s) {
+static void start(pid_t *processes, int count, process_body body, client *s) {
     int ends[2];
     char byte;
     assert_int_equal(pipe(ends), 0);
@@ -128,35 +128,35 @@ static const char *meets(int rank, const void *what) {
 }
 
 /* More than there are places for, and more than may queue, are there before rank 0 serves, and stay. */
-static void silent_strangers_keep_no_rank_out(void **state) {
+static void silent_connections_keep_no_rank_out(void **state) {
     (void)state;
     for (int size = 2; size <= 3; size++) {
-        pid_t strangers[QUIET];
+        pid_t clients[QUIET];
         const ls_address any = {.host = "127.0.0.1"};
         job j = {.size = size, .key = KEY};
         assert_int_equal(ls_socket_listen(&any, true, &j.listener), LS_OK);
         j.port = ls_socket_port(j.listener);
-        stranger s = {.port = j.port, .from = size == 2 ? "127.0.0.1" : "127.0.0.2"};
-        start(strangers, QUIET, crowd, &s);
+        client s = {.port = j.port, .from = size == 2 ? "127.0.0.1" : "127.0.0.2"};
+        start(clients, QUIET, crowd, &s);
         processes_run(size, meets, &j, 0);
-        stop(strangers, QUIET);
+        stop(clients, QUIET);
         close(j.listener);
     }
 }
 
 /* Nor those who come anew as soon as they are hung up on: from another address, or from the ranks' own. */
-static void restless_strangers_keep_no_rank_out(void **state) {
+static void renewed_connections_keep_no_rank_out(void **state) {
     (void)state;
     for (int size = 2; size <= 3; size++) {
-        pid_t strangers[1];
+        pid_t clients[1];
         const ls_address any = {.host = "127.0.0.1"};
         job j = {.size = size, .key = KEY};
         assert_int_equal(ls_socket_listen(&any, true, &j.listener), LS_OK);
         j.port = ls_socket_port(j.listener);
-        stranger s = {.port = j.port, .from = size == 2 ? "127.0.0.1" : "127.0.0.2"};
-        start(strangers, 1, flood, &s);
+        client s = {.port = j.port, .from = size == 2 ? "127.0.0.1" : "127.0.0.2"};
+        start(clients, 1, flood, &s);
         processes_run(size, meets, &j, 0);
-        stop(strangers, 1);
+        stop(clients, 1);
         close(j.listener);
     }
 }
@@ -171,7 +171,7 @@ static void ignore_line(ls_log_level level, int rank, const char *line, void *us
 /* Who takes his time is not pushed out by any number of those who come from elsewhere. */
 static void a_slow_one_from_a_lone_address_stays(void **state) {
     (void)state;
-    pid_t strangers[1];
+    pid_t clients[1];
     uint8_t bytes[LS_CLIENT_HELLO_SIZE], reply[LS_FRAME_HEADER + LS_REPLY_FIXED + LS_PROOF_SIZE];
     ls_hello theirs, own = {.keyed = true};
     ls_key key;
@@ -181,13 +181,13 @@ static void a_slow_one_from_a_lone_address_stays(void **state) {
     ls_log_set_sink(ignore_line, NULL);
     ls_store *store = ls_store_open("tcp://127.0.0.1:0", &(ls_store_options){.serve = true, .timeout = 60, .key = KEY});
     assert_non_null(store);
-    stranger s = {.port = ls_store_port(store), .from = "127.0.0.2"};
+    client s = {.port = ls_store_port(store), .from = "127.0.0.2"};
     const ls_address there = {.host = "127.0.0.1", .port = s.port};
     assert_int_equal(ls_key_read(&key, KEY), LS_OK);
     assert_int_equal(ls_socket_connect(&there, true, deadline, &connection, &retry), LS_OK);
     assert_int_equal(ls_socket_receive(connection, bytes, LS_SERVER_HELLO_SIZE, deadline), LS_OK);
     assert_int_equal(ls_hello_decode(bytes, false, &theirs), LS_OK);
-    start(strangers, 1, flood, &s);
+    start(clients, 1, flood, &s);
     usleep(2500000); /* longer than anybody has who comes from a crowd */
     assert_int_equal(ls_auth_nonce(own.nonce), LS_OK);
     ls_auth_prove(&key, "client", own.nonce, theirs.nonce, own.proof);
@@ -195,7 +195,7 @@ static void a_slow_one_from_a_lone_address_stays(void **state) {
     assert_int_equal(ls_socket_send(connection, bytes, sizeof bytes, deadline), LS_OK);
     assert_int_equal(ls_socket_receive(connection, reply, sizeof reply, deadline), LS_OK);
     close(connection);
-    stop(strangers, 1);
+    stop(clients, 1);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
 }
@@ -226,18 +226,18 @@ static void the_log_is_not_flooded(void **state) {
         "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: somebody who takes the store for something else\r\n"
         "Accept: anything\r\n\r\n";
     lines seen = {0};
-    pid_t strangers[1];
+    pid_t clients[1];
     ls_log_set_sink(count_line, &seen);
     ls_store *store = ls_store_open("tcp://127.0.0.1:0", &(ls_store_options){.serve = true, .timeout = 60, .key = KEY});
     assert_non_null(store);
-    stranger s = {.port = ls_store_port(store), .from = "127.0.0.1", .says = nonsense};
-    start(strangers, 1, flood, &s);
+    client s = {.port = ls_store_port(store), .from = "127.0.0.1", .says = nonsense};
+    start(clients, 1, flood, &s);
     const double begin = ls_clock_seconds();
     while (atomic_load(&seen.more) == 0 && ls_clock_seconds() - begin < 60) {
         usleep(10000);
     }
     const double took = ls_clock_seconds() - begin;
-    stop(strangers, 1);
+    stop(clients, 1);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
     assert_true(atomic_load(&seen.more) > 100); /* told, and there were many */
@@ -254,8 +254,8 @@ int main(void) {
     (void)setrlimit(RLIMIT_NOFILE, &files);
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silent_strangers_keep_no_rank_out),
-        cmocka_unit_test(restless_strangers_keep_no_rank_out),
+        cmocka_unit_test(silent_connections_keep_no_rank_out),
+        cmocka_unit_test(renewed_connections_keep_no_rank_out),
         cmocka_unit_test(a_slow_one_from_a_lone_address_stays),
         cmocka_unit_test(the_log_is_not_flooded),
     };

@@ -94,7 +94,7 @@ static void folders_of_others(void **state) {
     if (geteuid() != 0) {
         skip(); /* only root can give a folder away */
     }
-    const char *path = test_path("stranger");
+    const char *path = test_path("foreign");
     make_folder(path, 0755);
     assert_int_equal(chown(path, NOBODY, NOBODY), 0);
     all_are_refused(path, "belongs to user 65534");
@@ -159,7 +159,7 @@ static void links_and_pipes_for_files(void **state) {
     assert_int_equal(process_wait(process_start(be_refused, 1, &r)), 0);
 }
 
-/* What a stranger did who could write there: a server of his own in the folder that the key announces. */
+/* What another user did who could write there: a server of their own in the folder that the key announces. */
 static void a_job_folder_that_others_can_write_to(void **state) {
     (void)state;
     char at[400];

@@ -1,4 +1,4 @@
-/* Ranks that wait for rank 0 say so, and strangers at its door keep nobody waiting. */
+/* Ranks that wait for rank 0 say so, and unauthenticated connections keep nobody waiting. */
 #include "tests/support/unit.h"
 
 #include <arpa/inet.h>
@@ -73,7 +73,7 @@ static void test_waiting_for_rank_0_is_told(void **state) {
 }
 
 /* Many who connect and say nothing, then one of the job. */
-static void be_strangers(int port_from) {
+static void connect_many(int port_from) {
     int port = 0;
     char url[64];
     if (read(port_from, &port, sizeof port) != (ssize_t)sizeof port) {
@@ -82,8 +82,8 @@ static void be_strangers(int port_from) {
     const struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int i = 0; i < 150; i++) {
-        const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (stranger < 0 || connect(stranger, (const struct sockaddr *)&address, sizeof address) != 0) {
+        const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connection < 0 || connect(connection, (const struct sockaddr *)&address, sizeof address) != 0) {
             _exit(3);
         }
     }
@@ -92,15 +92,15 @@ static void be_strangers(int port_from) {
     _exit(store != NULL && ls_store_set(store, "a", "b", 1) == LS_OK ? 0 : 1);
 }
 
-static void test_strangers_leave_room(void **state) {
+static void test_unauthenticated_connections_leave_room(void **state) {
     (void)state;
     int ends[2], how = 0;
     struct rlimit before;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    const pid_t strangers = fork();
-    if (strangers == 0) {
-        be_strangers(ends[0]);
+    const pid_t others = fork();
+    if (others == 0) {
+        connect_many(ends[0]);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max}), 0);
     ls_log_set_level(LS_LOG_ERROR);
@@ -108,7 +108,7 @@ static void test_strangers_leave_room(void **state) {
     assert_non_null(store);
     const int port = ls_store_port(store);
     assert_int_equal(write(ends[1], &port, sizeof port), sizeof port);
-    assert_int_equal(waitpid(strangers, &how, 0), strangers);
+    assert_int_equal(waitpid(others, &how, 0), others);
     ls_store_close(store);
     ls_log_set_level(LS_LOG_WARNING);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -143,8 +143,8 @@ static void test_no_descriptor_is_told_once(void **state) {
     struct rlimit before;
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    const pid_t guest = fork();
-    if (guest == 0) {
+    const pid_t client = fork();
+    if (client == 0) {
         come_once(ends[0]);
     }
     ls_log_set_sink(note_refusal, &told);
@@ -158,7 +158,7 @@ static void test_no_descriptor_is_told_once(void **state) {
     assert_int_equal(write(ends[1], &port, sizeof port), sizeof port);
     usleep(600000);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(waitpid(guest, &how, 0), guest);
+    assert_int_equal(waitpid(client, &how, 0), client);
     ls_store_close(store);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(how, 0);
@@ -169,7 +169,7 @@ static void test_no_descriptor_is_told_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_waiting_for_rank_0_is_told),
-                                       cmocka_unit_test(test_strangers_leave_room),
+                                       cmocka_unit_test(test_unauthenticated_connections_leave_room),
                                        cmocka_unit_test(test_no_descriptor_is_told_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

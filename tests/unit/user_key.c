@@ -13,9 +13,9 @@
 #include "comm/user_key.h"
 #include "tests/support/files.h"
 #include "tests/support/processes.h"
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
-enum { AT_ONCE = 12, STRANGER = 65534, LONELY = 271828 };
+enum { AT_ONCE = 12, OTHER_USER = 65534, LONELY = 271828 };
 
 /* The places of a process: its session's folder and its home. */
 static void live_in(const char *session, const char *home) {
@@ -165,7 +165,7 @@ static void nothing_is_made_in_the_home_of_another_user(void **state) {
         skip(); /* only root can be several users */
     }
     const char *home = make_folder("other_home", 0755);
-    assert_int_equal(chown(home, STRANGER, STRANGER), 0);
+    assert_int_equal(chown(home, OTHER_USER, OTHER_USER), 0);
     char cache[300];
     struct stat about;
     const bool had_place = stat("/tmp/lockstep-0", &about) == 0;
@@ -179,13 +179,13 @@ static void nothing_is_made_in_the_home_of_another_user(void **state) {
     assert_int_equal(how, 0);
 }
 
-/* ---- strangers ---- */
+/* ---- other users ---- */
 
 typedef struct job {
     int port, size;
     bool by_environment;
     const char *session, *home; /* of the rightful ranks */
-    const char *elsewhere;      /* of the stranger */
+    const char *elsewhere;      /* of the other user */
 } job;
 
 static ls_comm *join(const job *j, int rank, double timeout) {
@@ -221,10 +221,11 @@ static const char *rightful(int rank, const void *what) {
     return ls_finalize() == LS_OK ? NULL : "ls_finalize";
 }
 
-static const char *stranger(int rank, const void *what) {
+static const char *other_user(int rank, const void *what) {
     const job *j = what;
     if (geteuid() == 0) { /* else another folder has to do for another user */
-        LS_MUST(setresgid(STRANGER, STRANGER, STRANGER) == 0 && setresuid(STRANGER, STRANGER, STRANGER) == 0);
+        LS_MUST(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0 &&
+                setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
     }
     live_in(j->elsewhere, "/nonexistent");
     LS_MUST(join(j, rank, 20) == NULL);
@@ -233,25 +234,25 @@ static const char *stranger(int rank, const void *what) {
     return NULL;
 }
 
-static void strangers_cannot_join(void **state) {
+static void other_users_cannot_join(void **state) {
     (void)state;
     const char *session = make_folder("rightful", 0700), *elsewhere = make_folder("theirs", 0700);
-    assert_true(geteuid() != 0 || chown(elsewhere, STRANGER, STRANGER) == 0);
+    assert_true(geteuid() != 0 || chown(elsewhere, OTHER_USER, OTHER_USER) == 0);
     char parent[300];
     snprintf(parent, sizeof parent, "%s", session);
     *strrchr(parent, '/') = '\0';
-    assert_int_equal(chmod(parent, 0711), 0); /* the test's folder, for the stranger to reach his own */
+    assert_int_equal(chmod(parent, 0711), 0); /* the test's folder, for the other user to reach their own */
     for (int size = 2; size <= 3; size++) {
         for (int by_environment = 0; by_environment < 2; by_environment++) {
             pid_t ranks[3];
-            const job j = {.port = stranger_free_port(),
+            const job j = {.port = free_port(),
                            .size = size,
                            .by_environment = by_environment,
                            .session = session,
                            .home = "/nonexistent",
                            .elsewhere = elsewhere};
             ranks[0] = process_start(rightful, 0, &j);
-            const int how = process_wait(process_start(stranger, 1, &j));
+            const int how = process_wait(process_start(other_user, 1, &j));
             for (int rank = 1; rank < size; rank++) {
                 ranks[rank] = process_start(rightful, rank, &j);
             }
@@ -294,7 +295,7 @@ static const char *without_a_place(int rank, const void *what) {
 }
 
 /* Somebody took the last place there is: the job goes on as well as it can, and says so. */
-static void a_stranger_can_keep_nobody_from_starting(void **state) {
+static void another_user_can_keep_nobody_from_starting(void **state) {
     (void)state;
     char taken[64];
     if (geteuid() != 0) {
@@ -304,7 +305,7 @@ static void a_stranger_can_keep_nobody_from_starting(void **state) {
     (void)rmdir(taken); /* of a run that was ended */
     assert_int_equal(mkdir(taken, 0755), 0);
     for (int size = 2; size <= 3; size++) {
-        const job j = {.port = stranger_free_port(), .size = size, .session = "/nonexistent", .home = "/nonexistent"};
+        const job j = {.port = free_port(), .size = size, .session = "/nonexistent", .home = "/nonexistent"};
         processes_run(size, without_a_place, &j, 0);
     }
     assert_int_equal(rmdir(taken), 0);
@@ -338,7 +339,7 @@ int main(void) {
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_find_one_key),         cmocka_unit_test(unsafe_places_are_left_alone),
-        cmocka_unit_test(strangers_cannot_join),    cmocka_unit_test(a_stranger_can_keep_nobody_from_starting),
+        cmocka_unit_test(other_users_cannot_join),  cmocka_unit_test(another_user_can_keep_nobody_from_starting),
         cmocka_unit_test(short_keys_are_told_once), cmocka_unit_test(nothing_is_made_in_the_home_of_another_user),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);

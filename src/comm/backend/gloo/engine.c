@@ -247,7 +247,7 @@ ls_status ls_gloo_aim(ls_gloo *gloo, int peer, ls_gloo_slot slot, void *memory, 
     return LS_OK;
 }
 
-static void take_farewell(ls_gloo *gloo, int peer) {
+static void take_leave_notice(ls_gloo *gloo, int peer) {
     ls_gloo_peer *other = &gloo->peers[peer];
     const ls_gloo_packet *packet = other->packet;
     const size_t bytes = least(packet->bytes, sizeof other->reason - 1);
@@ -318,7 +318,7 @@ static ls_status take_packet(ls_gloo *gloo, int peer, size_t data) {
         }
         break;
     case LS_GLOO_LEFT:
-        take_farewell(gloo, peer);
+        take_leave_notice(gloo, peer);
         return LS_OK;
     default:
         break;

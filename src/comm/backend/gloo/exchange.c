@@ -26,7 +26,7 @@ ls_status ls_gloo_begin(ls_gloo *gloo, const ls_call *call, ls_gloo_stage *stage
     for (int peer = 0; peer < gloo->size; peer++) {
         ls_gloo_peer *other = &gloo->peers[peer];
         bool moved = false;
-        if (peer != gloo->rank) { /* a farewell is read before anything is sent where nobody is any more */
+        if (peer != gloo->rank) { /* a leave notice is read before anything is sent where nobody is any more */
             LS_TRY(ls_gloo_pull(gloo, peer, &moved));
         }
         other->judged = false;

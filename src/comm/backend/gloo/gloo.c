@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/backend/gloo/door.h"
+#include "comm/backend/gloo/connect.h"
 #include "comm/module.h"
 
 #define SPIN_NS ((uint64_t)100000) /* with a core for every rank: longer than a sleep and a wake-up cost */

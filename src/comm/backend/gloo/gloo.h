@@ -2,9 +2,9 @@
  * Backend gloo: ranks that meet through a store and talk over TCP, on connections of libgloo. C but for wire.cc, which
  * is Gloo behind a C header. Sums are made by ls_reduce, so every result has the bits of backend shm.
  *
- * gloo.c opens, splits and closes; door.c connects ranks and keeps strangers out; engine.c moves what is under way and
- * waits; farewell.c is how ranks leave and give up; exchange.c is the calls that only move data; allreduce.c is the one
- * that does not; message.c sends and receives.
+ * gloo.c opens, splits and closes; connect.c connects ranks and lets in only those that prove the key; engine.c moves
+ * what is under way and waits; leave.c is how ranks leave and give up; exchange.c is the calls that only move data;
+ * allreduce.c is the one that does not; message.c sends and receives.
  *
  * Between two ranks there is one connection, which carries packets. A packet says what it is about and holds what is
  * small; behind one of kind DATA comes an operation with a part of something large, straight into the memory where it
@@ -19,7 +19,7 @@
 #include <poll.h>
 
 #include "comm/agreement.h"
-#include "comm/backend/gloo/door.h"
+#include "comm/backend/gloo/connect.h"
 #include "comm/backend/gloo/wire.h"
 #include "comm/match.h"
 
@@ -202,7 +202,7 @@ bool ls_gloo_sends(const ls_gloo *gloo, int peer, const size_t *open);
 
 void ls_gloo_free_runs(ls_gloo *gloo);
 
-/* ---- farewell.c ----------------------------------------------------------------------------------------------------
+/* ---- leave.c -------------------------------------------------------------------------------------------------------
  */
 
 /* Something that waits for ranks. */

@@ -50,7 +50,7 @@ struct Preamble {
 };
 constexpr size_t opcode_send_buffer = 0;
 
-constexpr int attempts = 5; /* to connect inside the process, where a stranger may come between */
+constexpr int attempts = 5; /* to connect inside the process, where a foreign connection may come between */
 
 /*
  * Gloo forgets where a slot's data goes when any buffer of that slot ends, one that was only sent from too. So the two

@@ -1,5 +1,5 @@
 /*
- * Gloo behind a C header: connections from this rank to each other one, over sockets that door.h made, which carry
+ * Gloo behind a C header: connections from this rank to each other one, over sockets that connect.h made, which carry
  * Gloo's TCP transport in its synchronous mode, in which the calling thread moves the data and nothing else does. What
  * travels is Gloo's: an operation writes some bytes into memory that the receiver has set aim at under a small number,
  * a slot. Operations between two ranks arrive in order, and the receiver must know of which slot the next one is.

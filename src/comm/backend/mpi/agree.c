@@ -15,11 +15,11 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LOOKS_PER_LETTER 16 /* a rank that waits takes in messages too */
-#define LOOKS_AHEAD      20 /* about 2 us */
-#define LOOKS_PER_PACKET 16 /* where data is awaited, not a packet */
-#define LOOKS_UNTOLD     1000
-#define MIDWAY_NS        UINT64_C(200000000)
+#define LOOKS_PER_ENVELOPE 16 /* a rank that waits takes in messages too */
+#define LOOKS_AHEAD        20 /* about 2 us */
+#define LOOKS_PER_PACKET   16 /* where data is awaited, not a packet */
+#define LOOKS_UNTOLD       1000
+#define MIDWAY_NS          UINT64_C(200000000)
 
 const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
     return ls_call_describe(mpi->call.operation, mpi->call.sequence, text, 64);
@@ -374,7 +374,7 @@ static ls_status poll(ls_mpi *mpi, bool *moved) {
     }
     LS_TRY(ls_mpi_poll(mpi, moved));
     note_data(mpi);
-    return mpi->requests != NULL || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1
+    return mpi->requests != NULL || mpi->idle % LOOKS_PER_ENVELOPE == LOOKS_PER_ENVELOPE - 1
                ? ls_mpi_poll_messages(mpi, moved)
                : LS_OK;
 }

@@ -26,18 +26,18 @@ void ls_mpi_leave(ls_mpi *mpi, ls_leave_reason reason) {
     enum { KINDS = sizeof kinds / sizeof kinds[0] };
     for (int i = 0; i < KINDS * mpi->size && !mpi->ended; i++) {
         const int rank = i / KINDS;
-        ls_call_header *farewell = &mpi->rows[rank].farewell;
+        ls_call_header *leave_notice = &mpi->rows[rank].leave_notice;
         MPI_Request request;
         int ended = 0;
         if (i % KINDS == 0) {
-            *farewell = (ls_call_header){.operation = LS_MPI_LEFT,
-                                         .reduction = (int32_t)reason,
-                                         .root = mpi->rank,
-                                         .agreed = ls_mpi_last_repeats(mpi, rank)};
+            *leave_notice = (ls_call_header){.operation = LS_MPI_LEFT,
+                                             .reduction = (int32_t)reason,
+                                             .root = mpi->rank,
+                                             .agreed = ls_mpi_last_repeats(mpi, rank)};
         }
         if (rank == mpi->rank ||
-            MPI_Isend(farewell, (int)sizeof *farewell, MPI_BYTE, mpi->ranks[rank], mpi->tags + (int)kinds[i % KINDS],
-                      mpi->comm, &request) != MPI_SUCCESS ||
+            MPI_Isend(leave_notice, (int)sizeof *leave_notice, MPI_BYTE, mpi->ranks[rank],
+                      mpi->tags + (int)kinds[i % KINDS], mpi->comm, &request) != MPI_SUCCESS ||
             MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS || ended != 0) {
             continue;
         }
@@ -51,7 +51,7 @@ void ls_mpi_leave(ls_mpi *mpi, ls_leave_reason reason) {
 /* ---- what MPI still uses -------------------------------------------------------------------------------------------
  */
 
-/* Whether MPI uses memory of the caller for the transfer, and not only a letter of ours, which stays. */
+/* Whether MPI uses memory of the caller for the transfer, and not only an envelope of ours, which stays. */
 static bool uses_memory(const ls_mpi *mpi, const ls_mpi_transfer *transfer) {
     return transfer->open != &mpi->rows[transfer->peer].unheard;
 }
@@ -91,7 +91,7 @@ static bool drop_one(ls_mpi *mpi, int kind) {
     return true;
 }
 
-/* Looks once at the transfers that have not ended; whether MPI is done with all memory but letters. */
+/* Looks once at the transfers that have not ended; whether MPI is done with all memory but envelopes. */
 static bool is_over(ls_mpi *mpi, bool *moved) {
     bool over = true;
     for (size_t i = 0; i < mpi->transfer_count;) {

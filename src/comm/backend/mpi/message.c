@@ -6,9 +6,9 @@
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 
-#define LOOKS_PER_LETTER 16
-#define LOOKS_PER_REPEAT 32 /* of those that no receive waits for */
-#define LOOKS_ANYWAY     128
+#define LOOKS_PER_ENVELOPE 16
+#define LOOKS_PER_REPEAT   32 /* of those that no receive waits for */
+#define LOOKS_ANYWAY       128
 
 /* ---- what arrives --------------------------------------------------------------------------------------------------
  */
@@ -84,22 +84,22 @@ static ls_status take_contents(ls_mpi *mpi, bool *moved) {
 
 /* Looks for the next packet, and asks for it only now: when the last one came, who waited for that had other things to
  * do first. */
-static ls_status look_for_letter(ls_mpi *mpi, bool *moved) {
+static ls_status look_for_envelope(ls_mpi *mpi, bool *moved) {
     bool ready = false;
     if (!mpi->held) {
-        LS_TRY(mpi->letters->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->letters));
-        LS_TRY(ls_mpi_box_look(mpi, mpi->letters, &mpi->held));
-        LS_TRY(mpi->held ? ls_mpi_box_check(mpi, mpi->letters, -1) : LS_OK);
+        LS_TRY(mpi->envelopes->asked ? LS_OK : ls_mpi_box_ask(mpi, mpi->envelopes));
+        LS_TRY(ls_mpi_box_look(mpi, mpi->envelopes, &mpi->held));
+        LS_TRY(mpi->held ? ls_mpi_box_check(mpi, mpi->envelopes, -1) : LS_OK);
     }
     if (mpi->held) {
-        LS_TRY(ls_mpi_await_repeats(mpi, &mpi->letters->packet.header, &ready));
+        LS_TRY(ls_mpi_await_repeats(mpi, &mpi->envelopes->packet.header, &ready));
     }
     if (!ready) {
         return LS_OK;
     }
     mpi->held = false;
     *moved = true;
-    LS_TRY(take_packet(mpi, &mpi->letters->packet));
+    LS_TRY(take_packet(mpi, &mpi->envelopes->packet));
     return mpi->arrivals != NULL ? take_contents(mpi, moved) : LS_OK;
 }
 
@@ -118,17 +118,18 @@ ls_status ls_mpi_poll_messages(ls_mpi *mpi, bool *moved) {
     if (is_due(mpi, LOOKS_PER_REPEAT)) {
         LS_TRY(ls_mpi_find_repeats(mpi, moved));
     }
-    return mpi->letters != NULL && (!arriving || is_due(mpi, LOOKS_PER_LETTER)) ? look_for_letter(mpi, moved) : LS_OK;
+    return mpi->envelopes != NULL && (!arriving || is_due(mpi, LOOKS_PER_ENVELOPE)) ? look_for_envelope(mpi, moved)
+                                                                                    : LS_OK;
 }
 
 /* Messages are taken in from the first send or receive on. */
-static ls_status open_letters(ls_mpi *mpi) {
-    ls_mpi_mailbox *letters = ls_allocate_zeroed(1, sizeof *letters);
-    if (letters == NULL) {
-        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *letters));
+static ls_status open_envelopes(ls_mpi *mpi) {
+    ls_mpi_mailbox *envelopes = ls_allocate_zeroed(1, sizeof *envelopes);
+    if (envelopes == NULL) {
+        return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_recv", sizeof *envelopes));
     }
-    mpi->letters = letters;
-    return ls_mpi_box_open(mpi, letters, LS_MPI_MESSAGES, -1);
+    mpi->envelopes = envelopes;
+    return ls_mpi_box_open(mpi, envelopes, LS_MPI_MESSAGES, -1);
 }
 
 /* ---- what is posted ------------------------------------------------------------------------------------------------
@@ -177,35 +178,35 @@ static void free_requests(ls_mpi_request *list) {
     }
 }
 
-/* Sends a letter with so much data. One that announces repeats lives on beyond the send, until it is received. */
-static ls_status give_letter(ls_mpi *mpi, int to, const ls_mpi_packet *packet, size_t data, size_t *open) {
+/* Sends an envelope with so much data. One that announces repeats lives on beyond the send, until it is received. */
+static ls_status give_envelope(ls_mpi *mpi, int to, const ls_mpi_packet *packet, size_t data, size_t *open) {
     if (packet->header.layout == 0) {
         return ls_mpi_give(mpi, to, LS_MPI_MESSAGES, packet, sizeof packet->header + data, open);
     }
     ls_mpi_row *row = &mpi->rows[to];
-    row->letter = packet->header;
-    return ls_mpi_announce(mpi, to, &row->letter, &row->unheard);
+    row->envelope = packet->header;
+    return ls_mpi_announce(mpi, to, &row->envelope, &row->unheard);
 }
 
 static ls_status begin_send(ls_mpi *mpi, ls_mpi_request *asked) {
     const ls_call *call = &asked->call;
     const size_t bytes = call->count * call->width;
-    ls_call_header *letter = &asked->packet.header;
-    *letter = (ls_call_header){.operation = LS_OP_SEND,
-                               .dtype = (int32_t)call->dtype,
-                               .root = mpi->rank,
-                               .tag = call->tag,
-                               .count = call->count,
-                               .bytes = bytes};
-    const int kind = ls_mpi_repeats(mpi, call->root, letter);
+    ls_call_header *envelope = &asked->packet.header;
+    *envelope = (ls_call_header){.operation = LS_OP_SEND,
+                                 .dtype = (int32_t)call->dtype,
+                                 .root = mpi->rank,
+                                 .tag = call->tag,
+                                 .count = call->count,
+                                 .bytes = bytes};
+    const int kind = ls_mpi_repeats(mpi, call->root, envelope);
     if (kind != 0) {
         return ls_mpi_give(mpi, call->root, kind, call->send, bytes, &asked->open);
     }
-    const size_t data = ls_mpi_packet_is_eager(letter, mpi->room) ? bytes : 0;
+    const size_t data = ls_mpi_packet_is_eager(envelope, mpi->room) ? bytes : 0;
     if (data != 0) {
         memcpy(asked->packet.data, call->send, data);
     }
-    LS_TRY(give_letter(mpi, call->root, &asked->packet, data, &asked->open));
+    LS_TRY(give_envelope(mpi, call->root, &asked->packet, data, &asked->open));
     return data == bytes ? LS_OK : ls_mpi_give(mpi, call->root, LS_MPI_CONTENTS, call->send, bytes, &asked->open);
 }
 
@@ -215,7 +216,8 @@ static ls_status poll(ls_mpi *mpi, bool *moved) {
         LS_TRY(ls_mpi_poll(mpi, moved));
     }
     const bool expects = mpi->match.receipts != NULL || mpi->arrivals != NULL;
-    return expects || mpi->idle % LOOKS_PER_LETTER == LOOKS_PER_LETTER - 1 ? ls_mpi_poll_messages(mpi, moved) : LS_OK;
+    return expects || mpi->idle % LOOKS_PER_ENVELOPE == LOOKS_PER_ENVELOPE - 1 ? ls_mpi_poll_messages(mpi, moved)
+                                                                               : LS_OK;
 }
 
 ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
@@ -230,8 +232,8 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
     if (call->operation == LS_OP_SEND && call->root == mpi->rank) {
         return ls_match_send_self(&mpi->match, mpi->rank, call);
     }
-    if (mpi->letters == NULL) {
-        LS_TRY(open_letters(mpi));
+    if (mpi->envelopes == NULL) {
+        LS_TRY(open_envelopes(mpi));
     }
     ls_mpi_request *asked = make_request(mpi, call);
     if (asked == NULL) {
@@ -352,7 +354,7 @@ ls_status ls_mpi_test(void *state, void *request, bool wait, bool *finished) {
 void ls_mpi_free_messages(ls_mpi *mpi) {
     free_requests(mpi->requests);
     free_requests(mpi->spare);
-    ls_free(mpi->letters);
+    ls_free(mpi->envelopes);
     ls_free(mpi->spare_arrival);
     while (mpi->arrivals != NULL) {
         ls_mpi_arrival *next = mpi->arrivals->next;

@@ -187,19 +187,19 @@ static void close_boxes(ls_mpi *mpi) {
         ls_mpi_box_close(box);
         mpi->left[rank] |= box->packet.header.operation == LS_MPI_LEFT ? LS_MPI_HEARD_CALLS : 0;
     }
-    if (mpi->letters != NULL) {
-        const ls_call_header *header = &mpi->letters->packet.header;
+    if (mpi->envelopes != NULL) {
+        const ls_call_header *header = &mpi->envelopes->packet.header;
         if (!mpi->held) {
-            ls_mpi_box_close(mpi->letters);
+            ls_mpi_box_close(mpi->envelopes);
         } else {
-            (void)MPI_Request_free(&mpi->letters->request);
+            (void)MPI_Request_free(&mpi->envelopes->request);
         }
         if (header->operation == LS_MPI_LEFT && header->root >= 0 && header->root < mpi->size) {
             mpi->left[header->root] |= LS_MPI_HEARD_SENDS;
         }
     }
     for (int rank = 0; rank < mpi->size; rank++) {
-        mpi->wire->farewells += rank == mpi->rank ? 0 : 3 - __builtin_popcount(mpi->left[rank]);
+        mpi->wire->leave_notices += rank == mpi->rank ? 0 : 3 - __builtin_popcount(mpi->left[rank]);
     }
 }
 

@@ -65,12 +65,12 @@ typedef struct ls_mpi_wire {
     MPI_Comm comm;
     int rank;
     int size;
-    int contexts;          /* that its tags have room for */
-    _Atomic int64_t made;  /* contexts that this rank has given to communicators in which it is the first */
-    size_t unasked;        /* bytes of the largest message that goes without asking its receiver */
-    size_t packet;         /* bytes of the largest packet */
-    _Atomic int uses;      /* communicators on it */
-    _Atomic int farewells; /* of ranks that left communicators which this one has left too, and not taken in yet */
+    int contexts;              /* that its tags have room for */
+    _Atomic int64_t made;      /* contexts that this rank has given to communicators in which it is the first */
+    size_t unasked;            /* bytes of the largest message that goes without asking its receiver */
+    size_t packet;             /* bytes of the largest packet */
+    _Atomic int uses;          /* communicators on it */
+    _Atomic int leave_notices; /* of ranks that left communicators which this one has left too, and not taken in yet */
 } ls_mpi_wire;
 
 /* What a rank receives from another in its next call: asked for ahead, since a message that is expected costs less. */
@@ -88,16 +88,16 @@ typedef struct ls_mpi ls_mpi;
 
 /* Messages from and to a rank that are like the one before: see repeat.c. */
 typedef struct ls_mpi_row {
-    ls_call_header last; /* that was sent there in a letter */
-    bool announced;      /* what is like that goes without a letter */
+    ls_call_header last; /* that was sent there in an envelope */
+    bool announced;      /* what is like that goes without an envelope */
     uint64_t repeats;    /* that went since then */
     unsigned turn;
-    ls_call_header letter; /* the latest that announced repeats */
-    size_t unheard;        /* 1: it has not been received */
-    ls_call_header farewell;
+    ls_call_header envelope; /* the latest that announced repeats */
+    size_t unheard;          /* 1: it has not been received */
+    ls_call_header leave_notice;
     ls_match_header coming; /* what comes again from there */
     int kind;               /* of these repeats; 0: none come */
-    uint64_t taken;         /* repeats whose receives have begun since the last letter */
+    uint64_t taken;         /* repeats whose receives have begun since the last envelope */
 } ls_mpi_row;
 
 /* What comes when all transfers of a call have ended. */
@@ -181,10 +181,10 @@ struct ls_mpi {
     size_t scratch_bytes;
 
     ls_match match;
-    ls_mpi_mailbox *letters; /* where messages of any rank arrive; NULL until this rank sends or receives */
-    bool held;               /* the letter there is for later: other messages come before it */
-    unsigned message_looks;  /* at messages */
-    ls_mpi_row *rows;        /* one per rank */
+    ls_mpi_mailbox *envelopes; /* where messages of any rank arrive; NULL until this rank sends or receives */
+    bool held;                 /* the envelope there is for later: other messages come before it */
+    unsigned message_looks;    /* at messages */
+    ls_mpi_row *rows;          /* one per rank */
     ls_mpi_request *requests;
     ls_mpi_request *spare; /* kept, so that a steady state allocates nothing */
     ls_mpi_arrival *arrivals;
@@ -271,8 +271,8 @@ ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout);
 ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t bytes, size_t *open);
 ls_status ls_mpi_take(ls_mpi *mpi, int peer, int kind, void *data, size_t bytes, size_t *open);
 
-/* The same as give for a letter: it has ended once the receiver has taken the letter. */
-ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *letter, size_t *open);
+/* The same as give for an envelope: it has ended once the receiver has taken the envelope. */
+ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *envelope, size_t *open);
 
 /* Whether so much goes in one message of MPI. */
 bool ls_mpi_is_whole(const ls_mpi *mpi, size_t bytes);
@@ -406,18 +406,18 @@ void ls_mpi_free_messages(ls_mpi *mpi);
 /* ---- repeat.c ------------------------------------------------------------------------------------------------------
  */
 
-/* The kind in which this message goes to rank `to` without a letter. 0: it needs one, to which this adds what it says
- * of repeats. */
-int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *letter);
+/* The kind in which this message goes to rank `to` without an envelope. 0: it needs one, to which this adds what it
+ * says of repeats. */
+int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *envelope);
 
 /* What is to be said of repeats to rank `to`, to which nothing is sent any more. */
 uint64_t ls_mpi_last_repeats(const ls_mpi *mpi, int to);
 
-/* A letter came. `*ready` says whether all repeats that were sent before it are taken; else it has to wait. */
-ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *letter, bool *ready);
+/* An envelope came. `*ready` says whether all repeats that were sent before it are taken; else it has to wait. */
+ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *envelope, bool *ready);
 
-/* The letter was read: what it announces may come. */
-ls_status ls_mpi_heed(ls_mpi *mpi, const ls_call_header *letter, const ls_match_header *message);
+/* The envelope was read: what it announces may come. */
+ls_status ls_mpi_heed(ls_mpi *mpi, const ls_call_header *envelope, const ls_match_header *message);
 
 /* Begins to receive repeats of that rank where receives wait for them. */
 ls_status ls_mpi_expect(ls_mpi *mpi, int from);

@@ -27,9 +27,9 @@ static struct {
     pthread_mutex_t sweeping; /* whose it is may change `retired` */
 } process = {.sweeping = PTHREAD_MUTEX_INITIALIZER};
 
-#define FAREWELL_NS   UINT64_C(2000000000)
-#define FLUSH_SECONDS 5
-#define LAST_WORDS_NS UINT64_C(1000000000)
+#define LEAVE_NOTICES_NS UINT64_C(2000000000)
+#define FLUSH_SECONDS    5
+#define LAST_WORDS_NS    UINT64_C(1000000000)
 
 bool ls_mpi_runs(void) {
     int started = 0;
@@ -57,25 +57,25 @@ static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
             MPI_Recv(large != NULL ? large : &packet, bytes, MPI_BYTE, found->MPI_SOURCE, found->MPI_TAG, wire->comm,
                      MPI_STATUS_IGNORE) == MPI_SUCCESS;
     ls_free(large);
-    wire->farewells -= taken && is_packet && packet.header.operation == LS_MPI_LEFT;
+    wire->leave_notices -= taken && is_packet && packet.header.operation == LS_MPI_LEFT;
     return taken;
 }
 
-/* Takes in what came on a wire that no communicator uses; whether all farewells have been taken in. */
-static bool take_farewells(ls_mpi_wire *wire) {
-    for (int there = 1; wire->farewells > 0 && there != 0;) {
+/* Takes in what came on a wire that no communicator uses; whether all leave notices have been taken in. */
+static bool take_leave_notices(ls_mpi_wire *wire) {
+    for (int there = 1; wire->leave_notices > 0 && there != 0;) {
         MPI_Status status;
         if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, wire->comm, &there, &status) != MPI_SUCCESS ||
             (there != 0 && !take_one(wire, &status))) {
             return false;
         }
     }
-    return wire->farewells == 0;
+    return wire->leave_notices == 0;
 }
 
 /*
- * Frees the wires that are done with. Not before all farewells have come: Open MPI gives the number of a communicator
- * that was freed to a later one, and would count a late message as one of that.
+ * Frees the wires that are done with. Not before all leave notices have come: Open MPI gives the number of a
+ * communicator that was freed to a later one, and would count a late message as one of that.
  */
 static void sweep(void) {
     if (!ls_mpi_runs()) {
@@ -84,7 +84,7 @@ static void sweep(void) {
     pthread_mutex_lock(&process.sweeping);
     for (ls_mpi_wire **link = &process.retired; *link != NULL;) {
         ls_mpi_wire *wire = *link;
-        if (!take_farewells(wire)) {
+        if (!take_leave_notices(wire)) {
             link = &wire->next;
             continue;
         }
@@ -96,11 +96,11 @@ static void sweep(void) {
 }
 
 /* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
-static void await_farewells(void) {
+static void await_leave_notices(void) {
     const uint64_t start = ls_clock_ns();
-    for (bool over = process.failed; !over && ls_clock_ns() - start < FAREWELL_NS;) {
+    for (bool over = process.failed; !over && ls_clock_ns() - start < LEAVE_NOTICES_NS;) {
         sweep();
-        over = process.retired == NULL && (process.world.uses != 0 || take_farewells(&process.world));
+        over = process.retired == NULL && (process.world.uses != 0 || take_leave_notices(&process.world));
         if (!over) {
             sched_yield();
         }
@@ -110,7 +110,7 @@ static void await_farewells(void) {
 /* MPI_Finalize begins with this. */
 static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
     (void)comm, (void)keyval, (void)value, (void)state;
-    await_farewells();
+    await_leave_notices();
     return MPI_SUCCESS;
 }
 
@@ -263,7 +263,7 @@ static int end_mpi(void) {
 /* Ends MPI when all ranks have come here; who waits is told every 5 s for whom. */
 static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
-    await_farewells();
+    await_leave_notices();
     LS_TRY(ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, process.timeout, &all));
     ls_free(all);
     return ls_mpi_aside(end_mpi, "MPI_Finalize", process.timeout);

@@ -1,15 +1,15 @@
 /*
- * Messages that are like the one before. A letter costs as much as a tenth of a message of 16 KiB, so who sends the
- * same twice to a rank, to the last count, announces in the second letter that more of it follows without any: repeats.
- * Their receives can be posted before they come. They have a tag of their own, so nothing else is written there, and
- * the next letter, of whatever kind, ends them.
+ * Messages that are like the one before. An envelope costs as much as a tenth of a message of 16 KiB, so who sends the
+ * same twice to a rank, to the last count, announces in the second envelope that more of it follows without any:
+ * repeats. Their receives can be posted before they come. They have a tag of their own, so nothing else is written
+ * there, and the next envelope, of whatever kind, ends them.
  *
- * Each letter says how many repeats went before it. Its receiver takes all of them before it reads the letter, and
+ * Each envelope says how many repeats went before it. Its receiver takes all of them before it reads the envelope, and
  * withdraws receives that were posted for more; so all messages are matched in the order in which they were sent.
  *
  * A receive that was posted too early must not take a repeat of a later announcement: hence kinds used in turn, and no
- * announcement before the last one was received. The receiver has asked for a letter then only after it read all those
- * before, and withdrew what was posted for the turn before the last announcement; three turns are never confused.
+ * announcement before the last one was received. The receiver has asked for an envelope then only after it read all
+ * those before, and withdrew what was posted for the turn before the last announcement; three turns are never confused.
  */
 #include "base/memory.h"
 #include "base/status.h"
@@ -24,10 +24,10 @@ static bool same(const ls_call_header *a, const ls_call_header *b) {
     return a->tag == b->tag && a->dtype == b->dtype && a->count == b->count && a->bytes == b->bytes;
 }
 
-int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *letter) {
+int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *envelope) {
     ls_mpi_row *row = &mpi->rows[to];
-    const size_t bytes = (size_t)letter->bytes;
-    const bool again = bytes > ls_mpi_room_of(mpi, 0) && ls_mpi_is_whole(mpi, bytes) && same(&row->last, letter);
+    const size_t bytes = (size_t)envelope->bytes;
+    const bool again = bytes > ls_mpi_room_of(mpi, 0) && ls_mpi_is_whole(mpi, bytes) && same(&row->last, envelope);
     if (again && row->announced) {
         row->repeats++;
         return LS_MPI_REPEATS + (int)row->turn;
@@ -35,11 +35,11 @@ int ls_mpi_repeats(ls_mpi *mpi, int to, ls_call_header *letter) {
     row->announced = again && row->unheard == 0;
     if (row->announced) {
         row->turn = (row->turn + 1) % LS_MPI_TURNS;
-        letter->layout = (uint32_t)LS_MPI_REPEATS + row->turn;
+        envelope->layout = (uint32_t)LS_MPI_REPEATS + row->turn;
     }
-    letter->agreed = row->repeats;
+    envelope->agreed = row->repeats;
     row->repeats = 0;
-    row->last = *letter;
+    row->last = *envelope;
     return 0;
 }
 
@@ -103,17 +103,17 @@ static ls_status withdraw(ls_mpi *mpi, int from) {
     return LS_OK;
 }
 
-ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *letter, bool *ready) {
-    const int from = letter->root;
+ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *envelope, bool *ready) {
+    const int from = envelope->root;
     ls_mpi_row *row = &mpi->rows[from];
-    for (bool found = true; found && row->taken < letter->agreed;) {
+    for (bool found = true; found && row->taken < envelope->agreed;) {
         LS_TRY(find_repeat(mpi, from, &found));
     }
-    while (row->taken > letter->agreed) {
+    while (row->taken > envelope->agreed) {
         LS_TRY(withdraw(mpi, from));
         row->taken--;
     }
-    *ready = row->taken == letter->agreed;
+    *ready = row->taken == envelope->agreed;
     if (*ready) {
         row->taken = 0;
         row->kind = 0;
@@ -121,9 +121,9 @@ ls_status ls_mpi_await_repeats(ls_mpi *mpi, const ls_call_header *letter, bool *
     return LS_OK;
 }
 
-ls_status ls_mpi_heed(ls_mpi *mpi, const ls_call_header *letter, const ls_match_header *message) {
+ls_status ls_mpi_heed(ls_mpi *mpi, const ls_call_header *envelope, const ls_match_header *message) {
     ls_mpi_row *row = &mpi->rows[message->from];
-    row->kind = (int)letter->layout;
+    row->kind = (int)envelope->layout;
     row->coming = *message;
     return ls_mpi_expect(mpi, message->from);
 }

@@ -93,10 +93,10 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t 
     return LS_OK;
 }
 
-ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *letter, size_t *open) {
+ls_status ls_mpi_announce(ls_mpi *mpi, int peer, const ls_call_header *envelope, size_t *open) {
     ls_mpi_transfer *next = NULL;
     LS_TRY(reserve(mpi, &next));
-    const int code = MPI_Issend(letter, (int)sizeof *letter, MPI_BYTE, mpi->ranks[peer],
+    const int code = MPI_Issend(envelope, (int)sizeof *envelope, MPI_BYTE, mpi->ranks[peer],
                                 mpi->tags + (int)LS_MPI_MESSAGES, mpi->comm, &next->request);
     if (code != MPI_SUCCESS) {
         return fail(mpi, "MPI_Issend", code);

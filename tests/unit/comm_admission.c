@@ -1,5 +1,5 @@
 /*
- * How ranks get into the shared memory of backend shm, against strangers of the same user: connections that say
+ * How ranks get into the shared memory of backend shm, against other processes of the same user: connections that say
  * nothing, say too much, guess, listen only, or go away, in any number; an announcement that is damaged; a rank with
  * another key. Nobody gets the memory, the job waits for none of them, and its own ranks find in.
  */
@@ -16,11 +16,11 @@
 #include "comm/comm.h"
 #include "comm/store.h"
 #include "tests/support/files.h"
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
 #define PATIENT 60.0
 
-enum { STRANGERS = 40, GARBAGE = 300 };
+enum { SILENT = 40, GARBAGE = 300 };
 
 /* Rank 0's announcement in the store. */
 static ls_store *open_store(const ls_forks *forks, bool serve) {
@@ -41,15 +41,15 @@ static ls_shm_ticket read_ticket(const ls_forks *forks) {
     return ticket;
 }
 
-/* Somebody at the door. */
-static int knock(const ls_shm_ticket *ticket) {
+/* A connection that does not introduce itself. */
+static int connect_to(const ls_shm_ticket *ticket) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const size_t length = strlen(ticket->name);
     memcpy(address.sun_path + 1, ticket->name, length);
-    const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     const socklen_t used = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-    assert_int_equal(connect(stranger, (struct sockaddr *)&address, used), 0);
-    return stranger;
+    assert_int_equal(connect(connection, (struct sockaddr *)&address, used), 0);
+    return connection;
 }
 
 /* Both ranks get in, the second one now. */
@@ -60,36 +60,36 @@ static void let_in(ls_forks *forks) {
     ls_forks_end(forks);
 }
 
-static void strangers_get_nothing(void **state) {
+static void others_get_nothing(void **state) {
     (void)state;
     ls_forks forks;
     ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
-    const int wrong = knock(&ticket);
-    const int gone = knock(&ticket);
+    const int wrong = connect_to(&ticket);
+    const int gone = connect_to(&ticket);
     close(gone);
     assert_int_equal(send(wrong, "sixteen bytes, no secret", 20, MSG_NOSIGNAL), 20); /* the right length */
-    assert_true(stranger_is_turned_away(wrong));
+    assert_true(connection_is_refused(wrong));
     close(wrong);
     let_in(&forks);
 }
 
 /* Many that only hold their connections open keep nobody waiting. */
-static void silent_strangers_keep_nobody_out(void **state) {
+static void silent_connections_keep_nobody_out(void **state) {
     (void)state;
     ls_forks forks;
-    int strangers[STRANGERS];
+    int connections[SILENT];
     ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
-    for (int i = 0; i < STRANGERS; i++) {
-        strangers[i] = knock(&ticket);
+    for (int i = 0; i < SILENT; i++) {
+        connections[i] = connect_to(&ticket);
     }
     const double start = ls_clock_seconds();
     let_in(&forks);
     assert_true(ls_clock_seconds() - start < PATIENT / 2);
-    for (int i = 0; i < STRANGERS; i++) {
-        assert_true(stranger_is_turned_away(strangers[i]));
-        close(strangers[i]);
+    for (int i = 0; i < SILENT; i++) {
+        assert_true(connection_is_refused(connections[i]));
+        close(connections[i]);
     }
 }
 
@@ -117,26 +117,26 @@ static void garbage_is_turned_away(void **state) {
         } else { /* too short, for there is no rank in it */
             size = ls_random_below(4, 5, i, 20);
         }
-        const int stranger = knock(&ticket);
-        assert_int_equal(send(stranger, &greeting, size, MSG_NOSIGNAL), size);
+        const int connection = connect_to(&ticket);
+        assert_int_equal(send(connection, &greeting, size, MSG_NOSIGNAL), size);
         if (size > 0) { /* nothing looks like silence */
-            assert_true(stranger_is_turned_away(stranger));
+            assert_true(connection_is_refused(connection));
         }
-        close(stranger);
+        close(connection);
     }
     let_in(&forks);
 }
 
-/* ---- a death while strangers are at the door ---------------------------------------------------------------------
+/* ---- a death while others connect -----------------------------------------------------------------------------------
  */
 
-typedef struct pestered {
+typedef struct contended {
     char url[128];
     int size;
-} pestered;
+} contended;
 
 /* The ranks meet when all who connect have found the store: nobody finds it afterwards. */
-static ls_store *join_store(const pestered *p, int rank) {
+static ls_store *join_store(const contended *p, int rank) {
     ls_card cards[3], card = {.machine = "machine", .host = "host"};
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = PATIENT});
     snprintf(card.process, sizeof card.process, "%d", (int)getpid());
@@ -148,11 +148,11 @@ static ls_store *join_store(const pestered *p, int rank) {
 
 /* Rank 1 dies before it comes to the others; they are told so, not that it does not come. */
 static const char *survives(int rank, const void *what) {
-    const pestered *p = what;
+    const contended *p = what;
     ls_store *store = join_store(p, rank);
     LS_MUST(store != NULL);
     if (rank == 1) {
-        LS_MUST(ls_store_wait(store, "pestered 0", 0) == LS_OK && ls_store_wait(store, "pestered 1", 0) == LS_OK);
+        LS_MUST(ls_store_wait(store, "contended 0", 0) == LS_OK && ls_store_wait(store, "contended 1", 0) == LS_OK);
         raise(SIGKILL);
     }
     const ls_join join = {.rank = rank,
@@ -169,14 +169,14 @@ static const char *survives(int rank, const void *what) {
 }
 
 /* Connects without a pause, until nobody listens any more. */
-static const char *pesters(int number, const void *what) {
-    const pestered *p = what;
+static const char *keeps_connecting(int number, const void *what) {
+    const contended *p = what;
     ls_shm_ticket ticket;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t size = 0;
     char opened[16], key[16];
     snprintf(opened, sizeof opened, "opened %d", number);
-    snprintf(key, sizeof key, "pestered %d", number);
+    snprintf(key, sizeof key, "contended %d", number);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = PATIENT});
     LS_MUST(store != NULL && ls_store_set(store, opened, "", 0) == LS_OK);
@@ -203,16 +203,16 @@ static const char *pesters(int number, const void *what) {
 static void a_death_is_seen_whoever_connects(void **state) {
     (void)state;
     for (int size = 2; size <= 3; size++) {
-        pestered p = {.size = size};
+        contended p = {.size = size};
         pid_t ranks[3], others[2];
         char name[16];
-        snprintf(name, sizeof name, "pestered%d", size);
+        snprintf(name, sizeof name, "contended%d", size);
         snprintf(p.url, sizeof p.url, "file://%s", test_path(name));
         for (int rank = 0; rank < size; rank++) {
             ranks[rank] = process_start(survives, rank, &p);
         }
         for (int i = 0; i < 2; i++) {
-            others[i] = process_start(pesters, i, &p);
+            others[i] = process_start(keeps_connecting, i, &p);
         }
         for (int rank = 0; rank < size; rank++) {
             assert_int_equal(process_wait(ranks[rank]), rank == 1 ? -SIGKILL : 0);
@@ -290,7 +290,7 @@ static void a_wrong_key(void **state) {
             if (folder == 1) {
                 snprintf(k.url, sizeof k.url, "file://%s", test_path(name));
             } else {
-                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", stranger_free_port());
+                snprintf(k.url, sizeof k.url, "tcp://127.0.0.1:%d", free_port());
             }
             processes_run(2, keyed_rank, &k, 0);
         }
@@ -300,7 +300,7 @@ static void a_wrong_key(void **state) {
 int main(void) {
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strangers_get_nothing),  cmocka_unit_test(silent_strangers_keep_nobody_out),
+        cmocka_unit_test(others_get_nothing),     cmocka_unit_test(silent_connections_keep_nobody_out),
         cmocka_unit_test(garbage_is_turned_away), cmocka_unit_test(a_death_is_seen_whoever_connects),
         cmocka_unit_test(damaged_announcements),  cmocka_unit_test(a_wrong_key),
     };

@@ -9,8 +9,8 @@
 #include "base/status.h"
 #include "comm/backend/gloo/gloo.h"
 
-#define FAREWELL_NS UINT64_C(200000000) /* to wait for room, and until all is sent */
-#define AGAIN_NS    100000
+#define LEAVE_NOTICE_NS UINT64_C(200000000) /* to wait for room, and until all is sent */
+#define AGAIN_NS        100000
 
 #define LEAST_TOLD_NS UINT64_C(20000000) /* of a wait */
 
@@ -23,7 +23,7 @@ enum { MORE_CAPACITY = 224 };
 static void wait_until_sent(const ls_gloo *gloo, uint64_t start) {
     for (int peer = 0; peer < gloo->size; peer++) {
         int waiting = 0;
-        while (peer != gloo->rank && !gloo->peers[peer].closed && ls_clock_ns() - start < FAREWELL_NS &&
+        while (peer != gloo->rank && !gloo->peers[peer].closed && ls_clock_ns() - start < LEAVE_NOTICE_NS &&
                ioctl(ls_gloo_wire_socket(gloo->wire, peer), SIOCOUTQNSD, &waiting) == 0 && waiting != 0) {
             nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
         }
@@ -46,7 +46,7 @@ void ls_gloo_leave(ls_gloo *gloo, ls_leave_reason why, ls_status status, int cul
     memcpy(packet->data, reason, bytes);
     for (int peer = 0; peer < gloo->size; peer++) {
         while (peer != gloo->rank && !gloo->peers[peer].closed && !ls_gloo_send_last(gloo, peer, packet, bytes) &&
-               ls_clock_ns() - start < FAREWELL_NS) {
+               ls_clock_ns() - start < LEAVE_NOTICE_NS) {
             struct pollfd room = {.fd = ls_gloo_wire_socket(gloo->wire, peer), .events = POLLOUT};
             if (poll(&room, 1, 20) > 0 && room.revents != POLLOUT) {
                 break; /* nobody is there any more */

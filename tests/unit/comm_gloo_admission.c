@@ -1,6 +1,6 @@
 /*
- * How the ranks of backend gloo get connected, against strangers who reach their ports (silent, noisy, guessing,
- * repeating what they heard, gone again), and with ranks that die or are stopped meanwhile: strangers are turned away
+ * How the ranks of backend gloo get connected, against unauthenticated connections (silent, noisy, guessing,
+ * repeating what they heard, gone again), and with ranks that die or are stopped meanwhile: the connections are refused
  * and the join goes on; a death is seen at once and silence after the timeout. With real processes on both stores.
  */
 #include "tests/support/unit.h"
@@ -18,37 +18,37 @@
 #include "comm/store.h"
 #include "tests/support/files.h"
 #include "tests/support/gloo_peer.h"
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
 #define PATIENT 60.0 /* a timeout that no test waits for */
 #define SILENT  1.5  /* one that a test waits for */
 #define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
 
-enum { STRANGERS = 100, GARBAGE = 60 };
+enum { CONNECTIONS = 100, GARBAGE = 60 };
 
 static bool no_gloo(void) {
     return ls_backend_find("gloo") == NULL;
 }
 
-/* ---- strangers -----------------------------------------------------------------------------------------------------
+/* ---- unauthenticated connections -----------------------------------------------------------------------------------
  */
 
 /* More than there is room for hold their connections open, and some go away. */
-static void silent_strangers_keep_nobody_out(void **state) {
+static void silent_connections_keep_nobody_out(void **state) {
     (void)state;
     if (no_gloo()) {
         skip();
     }
     ls_forks forks;
-    int strangers[STRANGERS];
+    int connections[CONNECTIONS];
     ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
     ls_store *store = gloo_peer_store(&forks);
     const ls_gloo_card card = gloo_peer_card(store);
     ls_store_close(store);
-    for (int i = 0; i < STRANGERS; i++) {
-        strangers[i] = gloo_peer_connect(&card);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        connections[i] = gloo_peer_connect(&card);
         if (i % 5 == 0) {
-            close(strangers[i]);
+            close(connections[i]);
         }
     }
     const double start = ls_clock_seconds();
@@ -56,9 +56,9 @@ static void silent_strangers_keep_nobody_out(void **state) {
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     assert_true(ls_clock_seconds() - start < AT_ONCE);
-    for (int i = 0; i < STRANGERS; i++) {
+    for (int i = 0; i < CONNECTIONS; i++) {
         if (i % 5 != 0) {
-            close(strangers[i]);
+            close(connections[i]);
         }
     }
     ls_forks_end(&forks);
@@ -88,12 +88,12 @@ static const char *deserted_rank(ls_comm *world, int rank, const void *argument)
     return NULL;
 }
 
-static void send_garbage(int stranger, uint64_t i) {
+static void send_garbage(int connection, uint64_t i) {
     unsigned char garbage[4096];
     for (size_t k = 0; k < sizeof garbage; k++) {
         garbage[k] = (unsigned char)ls_random_below(7, i, k, 256);
     }
-    assert_true(send(stranger, garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
+    assert_true(send(connection, garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
 }
 
 /* It knows how to get in, also that what is right on one connection is wrong on another. */
@@ -107,16 +107,16 @@ static void guesses_and_repetitions_are_turned_away(void **state) {
     gloo_peer v = gloo_peer_begin(&forks);
     const ls_gloo_answer right = gloo_peer_answer(&v);
     for (uint64_t i = 0; i < GARBAGE; i++) {
-        const int stranger = gloo_peer_connect(&v.card);
-        const ls_gloo_challenge other = gloo_peer_hear(stranger);
+        const int connection = gloo_peer_connect(&v.card);
+        const ls_gloo_challenge other = gloo_peer_hear(connection);
         const ls_gloo_answer forged = forge(i, &other);
         if (i % 3 == 0) {
-            send_garbage(stranger, i);
+            send_garbage(connection, i);
         } else {
-            gloo_peer_tell(stranger, i % 3 == 1 ? &right : &forged);
+            gloo_peer_tell(connection, i % 3 == 1 ? &right : &forged);
         }
-        assert_true(stranger_is_turned_away(stranger));
-        close(stranger);
+        assert_true(connection_is_refused(connection));
+        close(connection);
     }
     gloo_peer_get_in(&v, &right);
     close(v.socket);
@@ -261,7 +261,7 @@ int main(void) {
     setenv("LOCKSTEP_TEST_BACKEND", "gloo", 1);
     ended = mmap(NULL, sizeof *ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silent_strangers_keep_nobody_out),
+        cmocka_unit_test(silent_connections_keep_nobody_out),
         cmocka_unit_test(guesses_and_repetitions_are_turned_away),
         cmocka_unit_test(a_death_while_connecting_is_seen),
         cmocka_unit_test(silence_while_connecting_ends_at_the_timeout),

@@ -1,4 +1,4 @@
-#include "tests/support/strangers.h"
+#include "tests/support/unauthenticated.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #include "tests/support/unit.h"
 
-int stranger_free_port(void) {
+int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -17,7 +17,7 @@ int stranger_free_port(void) {
     return ntohs(address.sin_port);
 }
 
-int stranger_connect(const char *from, int port) {
+int connect_from(const char *from, int port) {
     struct sockaddr_in own = {.sin_family = AF_INET},
                        there = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -31,9 +31,9 @@ int stranger_connect(const char *from, int port) {
     return fd;
 }
 
-bool stranger_is_turned_away(int stranger) {
+bool connection_is_refused(int connection) {
     char answer[256];
-    return recv(stranger, answer, sizeof answer, 0) <= 0;
+    return recv(connection, answer, sizeof answer, 0) <= 0;
 }
 
 const char *ranks_meet(ls_comm *world, int rank, const void *argument) {

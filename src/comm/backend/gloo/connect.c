@@ -1,4 +1,4 @@
-#include "comm/backend/gloo/door.h"
+#include "comm/backend/gloo/connect.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -19,7 +19,7 @@
 #define AGAIN_NS      10000000
 #define ANSWER_WITHIN 30.0 /* seconds, for who says nothing */
 
-enum { STRANGERS = 64, BACKLOG = 1024, TOLD = 10 };
+enum { UNPROVEN_MOST = 64, BACKLOG = 1024, TOLD = 10 };
 
 /* ---- listening -----------------------------------------------------------------------------------------------------
  */
@@ -225,50 +225,50 @@ static ls_status connect_to(ls_gloo_party *party, int rank, ls_deadline deadline
  */
 
 /* Somebody who has connected and proved nothing yet. */
-typedef struct caller {
+typedef struct unproven {
     int socket;
     ls_deadline deadline;
     uint8_t nonce[LS_NONCE_SIZE];
     size_t got; /* bytes of */
     ls_gloo_answer answer;
-} caller;
+} unproven;
 
-typedef struct hall {
+typedef struct acceptor {
     ls_gloo_party *party;
-    caller *callers; /* the one that came first is the first */
+    unproven *connections; /* the one that came first is the first */
     int count;
     int room;
-    int missing;      /* ranks */
-    long turned_away; /* who said something wrong, of whom the log tells the first few */
+    int missing;  /* ranks */
+    long refused; /* who said something wrong, of whom the log tells the first few */
     struct pollfd *polls;
-} hall;
+} acceptor;
 
-static void forget_caller(hall *h, int index) {
-    h->count--;
-    memmove(&h->callers[index], &h->callers[index + 1], (size_t)(h->count - index) * sizeof *h->callers);
+static void forget(acceptor *a, int index) {
+    a->count--;
+    memmove(&a->connections[index], &a->connections[index + 1], (size_t)(a->count - index) * sizeof *a->connections);
 }
 
-static void turn_away(hall *h, int index, const char *why) {
+static void refuse(acceptor *a, int index, const char *why) {
     char host[64] = "an unknown address";
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
-    if (why != NULL && getpeername(h->callers[index].socket, (struct sockaddr *)&address, &length) == 0) {
+    if (why != NULL && getpeername(a->connections[index].socket, (struct sockaddr *)&address, &length) == 0) {
         (void)getnameinfo((struct sockaddr *)&address, length, host, sizeof host, NULL, 0, NI_NUMERICHOST);
     }
-    if (why != NULL && h->turned_away++ < TOLD) {
+    if (why != NULL && a->refused++ < TOLD) {
         ls_log_write(LS_LOG_WARNING, "turned away a process at %s: %s", host, why);
     }
-    close(h->callers[index].socket);
-    forget_caller(h, index);
+    close(a->connections[index].socket);
+    forget(a, index);
 }
 
-static void welcome(hall *h, int socket) {
+static void add_connection(acceptor *a, int socket) {
     ls_gloo_challenge challenge = {.greeting = LS_GLOO_GREETING};
-    if (h->count == h->room) { /* a rank that loses its place so comes again */
-        turn_away(h, 0, NULL);
+    if (a->count == a->room) { /* a rank that loses its place so comes again */
+        refuse(a, 0, NULL);
     }
-    caller *who = &h->callers[h->count];
-    *who = (caller){.socket = socket, .deadline = ls_deadline_after(ANSWER_WITHIN)};
+    unproven *who = &a->connections[a->count];
+    *who = (unproven){.socket = socket, .deadline = ls_deadline_after(ANSWER_WITHIN)};
     set_up(socket);
     if (ls_auth_nonce(who->nonce) != LS_OK) {
         close(socket);
@@ -279,13 +279,13 @@ static void welcome(hall *h, int socket) {
         close(socket);
         return;
     }
-    h->count++;
+    a->count++;
 }
 
 /* Why the answer lets nobody in; NULL: it does. */
-static const char *refusal(const hall *h, const caller *who, uint8_t proof[LS_PROOF_SIZE]) {
+static const char *refusal(const acceptor *a, const unproven *who, uint8_t proof[LS_PROOF_SIZE]) {
     const ls_gloo_answer *answer = &who->answer;
-    const ls_gloo_party *party = h->party;
+    const ls_gloo_party *party = a->party;
     if (memcmp(answer->greeting, LS_GLOO_GREETING, sizeof answer->greeting) != 0) {
         return "it does not speak as a rank does";
     }
@@ -302,36 +302,36 @@ static const char *refusal(const hall *h, const caller *who, uint8_t proof[LS_PR
 }
 
 /* Reads of the answer what there is; lets in who proves to be a rank. */
-static void listen_to(hall *h, int index) {
-    caller *who = &h->callers[index];
+static void listen_to(acceptor *a, int index) {
+    unproven *who = &a->connections[index];
     uint8_t proof[LS_PROOF_SIZE];
     const ssize_t step = recv(who->socket, (char *)&who->answer + who->got, sizeof who->answer - who->got, 0);
     if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         return;
     }
     if (step <= 0) {
-        turn_away(h, index, NULL);
+        refuse(a, index, NULL);
         return;
     }
     who->got += (size_t)step;
     if (who->got < sizeof who->answer) {
         return;
     }
-    const char *why = refusal(h, who, proof);
+    const char *why = refusal(a, who, proof);
     if (why != NULL || send(who->socket, proof, sizeof proof, MSG_NOSIGNAL) != sizeof proof) {
-        turn_away(h, index, why);
+        refuse(a, index, why);
         return;
     }
-    h->party->sockets[who->answer.rank] = who->socket;
-    h->missing--;
-    forget_caller(h, index);
+    a->party->sockets[who->answer.rank] = who->socket;
+    a->missing--;
+    forget(a, index);
 }
 
-static void accept_all(hall *h) {
+static void accept_all(acceptor *a) {
     for (;;) {
-        const int fd = accept4(h->party->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const int fd = accept4(a->party->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
-            welcome(h, fd);
+            add_connection(a, fd);
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;
         }
@@ -339,29 +339,29 @@ static void accept_all(hall *h) {
 }
 
 /* One look at all who are here, or wait for some to come. Whether any did anything. */
-static bool attend(hall *h) {
-    h->polls[0] = (struct pollfd){.fd = h->party->listener, .events = POLLIN};
-    for (int i = 0; i < h->count; i++) {
-        h->polls[i + 1] = (struct pollfd){.fd = h->callers[i].socket, .events = POLLIN};
+static bool attend(acceptor *a) {
+    a->polls[0] = (struct pollfd){.fd = a->party->listener, .events = POLLIN};
+    for (int i = 0; i < a->count; i++) {
+        a->polls[i + 1] = (struct pollfd){.fd = a->connections[i].socket, .events = POLLIN};
     }
-    if (poll(h->polls, (nfds_t)(h->count + 1), LOOK_MS) <= 0) {
+    if (poll(a->polls, (nfds_t)(a->count + 1), LOOK_MS) <= 0) {
         return false;
     }
-    for (int i = h->count - 1; i >= 0; i--) { /* from the end: who goes moves only those behind */
-        if (h->polls[i + 1].revents != 0) {
-            listen_to(h, i);
+    for (int i = a->count - 1; i >= 0; i--) { /* from the end: who goes moves only those behind */
+        if (a->polls[i + 1].revents != 0) {
+            listen_to(a, i);
         }
     }
-    if (h->polls[0].revents != 0) {
-        accept_all(h);
+    if (a->polls[0].revents != 0) {
+        accept_all(a);
     }
     return true;
 }
 
-static ls_status check_missing(hall *h, ls_deadline deadline) {
-    ls_gloo_party *party = h->party;
-    while (h->count > 0 && ls_deadline_passed(h->callers[0].deadline)) {
-        turn_away(h, 0, "it said nothing");
+static ls_status check_missing(acceptor *a, ls_deadline deadline) {
+    ls_gloo_party *party = a->party;
+    while (a->count > 0 && ls_deadline_passed(a->connections[0].deadline)) {
+        refuse(a, 0, "it said nothing");
     }
     bool asked = false; /* the store, which knows of all */
     for (int rank = party->join->rank + 1; rank < party->join->size; rank++) {
@@ -376,12 +376,12 @@ static ls_status check_missing(hall *h, ls_deadline deadline) {
     return LS_OK;
 }
 
-static ls_status let_in(hall *h, ls_deadline deadline) {
+static ls_status accept_missing(acceptor *a, ls_deadline deadline) {
     ls_deadline look = ls_deadline_after(LOOK_MS * 1e-3);
-    while (h->missing > 0) {
-        const bool busy = attend(h);
-        if (!busy || ls_deadline_passed(look)) { /* strangers do not keep this from being done */
-            LS_TRY(check_missing(h, deadline));
+    while (a->missing > 0) {
+        const bool busy = attend(a);
+        if (!busy || ls_deadline_passed(look)) { /* whoever connects does not keep this from being done */
+            LS_TRY(check_missing(a, deadline));
             look = ls_deadline_after(LOOK_MS * 1e-3);
         }
     }
@@ -389,25 +389,25 @@ static ls_status let_in(hall *h, ls_deadline deadline) {
 }
 
 static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) {
-    hall h = {.party = party, .missing = party->join->size - 1 - party->join->rank};
-    if (h.missing == 0) {
+    acceptor a = {.party = party, .missing = party->join->size - 1 - party->join->rank};
+    if (a.missing == 0) {
         return LS_OK;
     }
-    h.room = STRANGERS + h.missing;
-    const size_t bytes = (size_t)h.room * sizeof *h.callers;
-    h.callers = ls_allocate(bytes);
-    h.polls = ls_allocate((size_t)(h.room + 1) * sizeof *h.polls);
-    ls_status status = h.callers != NULL && h.polls != NULL
-                           ? let_in(&h, deadline)
+    a.room = UNPROVEN_MOST + a.missing;
+    const size_t bytes = (size_t)a.room * sizeof *a.connections;
+    a.connections = ls_allocate(bytes);
+    a.polls = ls_allocate((size_t)(a.room + 1) * sizeof *a.polls);
+    ls_status status = a.connections != NULL && a.polls != NULL
+                           ? accept_missing(&a, deadline)
                            : blame(party, party->join->rank, ls_fail_memory("ls_comm_open", bytes));
-    for (int i = 0; i < h.count; i++) {
-        close(h.callers[i].socket);
+    for (int i = 0; i < a.count; i++) {
+        close(a.connections[i].socket);
     }
-    if (h.turned_away > TOLD) {
-        ls_log_write(LS_LOG_WARNING, "turned away %ld more while the ranks connected", h.turned_away - TOLD);
+    if (a.refused > TOLD) {
+        ls_log_write(LS_LOG_WARNING, "turned away %ld more while the ranks connected", a.refused - TOLD);
     }
-    ls_free(h.callers);
-    ls_free(h.polls);
+    ls_free(a.connections);
+    ls_free(a.polls);
     return status;
 }
 

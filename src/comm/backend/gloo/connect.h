@@ -1,5 +1,5 @@
 /*
- * How the ranks of a communicator get connected, one TCP connection for every two of them, and strangers do not. Each
+ * How the ranks of a communicator get connected, one TCP connection for every two of them. Each
  * rank listens at one port; the higher of two ranks connects to the lower one. Then both prove by an HMAC over two
  * fresh nonces that they know a key which comes from the job's key and from secrets of both ranks, so that it takes a
  * holder of the job's key who has read their cards. Who proves nothing is turned away and keeps nobody waiting.
@@ -7,8 +7,8 @@
  * A rank that dies meanwhile is seen by the others: its port closes, or the store or the communicator that is split
  * tells of it.
  */
-#ifndef LS_COMM_BACKEND_GLOO_DOOR_H
-#define LS_COMM_BACKEND_GLOO_DOOR_H
+#ifndef LS_COMM_BACKEND_GLOO_CONNECT_H
+#define LS_COMM_BACKEND_GLOO_CONNECT_H
 
 #include <sched.h>
 #include <sys/socket.h>
