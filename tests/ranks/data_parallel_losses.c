@@ -13,175 +13,13 @@
 
 #include "autograd/batch.h"
 #include "tensor/scope.h"
+#include "tests/support/loss_cases.h"
 #include "tests/support/numbers.h"
 
-enum { INPUTS = 6, WIDTH = 5, LENGTH = 3, SEED = 77, IGNORED = 3 };
+enum { INPUTS = 6, WIDTH = LOSS_WIDTH, LENGTH = LOSS_LENGTH, SEED = 77 };
 
 /* Times as many samples where statistics are taken of them: of two or three they make much of rounding. */
 enum { WELL_CONDITIONED = 8 };
-
-/* ---- losses ------------------------------------------------------------------------------------------------------ */
-
-/* What a loss is made of. */
-typedef struct sample_batch {
-    ls_tensor *output; /* [n, WIDTH * LENGTH] */
-    ls_tensor *target; /* [n, WIDTH], from 0.05 to 0.95 */
-    ls_tensor *class_; /* [n, LENGTH], 0 to WIDTH - 1 */
-    ls_tensor *weight; /* a parameter of the model */
-} sample_batch;
-
-typedef struct loss_case {
-    const char *name;
-    ls_tensor *(*make)(const struct loss_case *c, const sample_batch *b);
-    ls_tensor *(*function)(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
-    ls_loss_reduction reduction;
-    bool then_mean; /* LS_LOSS_NONE: take the mean of it, else the sum */
-    bool weighted;
-    bool ignore;
-    double smoothing;
-    bool nll;
-    bool long_; /* [n, classes, length] */
-} loss_case;
-
-static ls_tensor *narrow_output(const sample_batch *b) {
-    return ls_narrow(b->output, 1, 0, WIDTH);
-}
-
-static ls_tensor *huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
-    return ls_huber_loss(x, target, 0.7, reduction);
-}
-
-static ls_tensor *bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
-    return ls_bce_loss(ls_sigmoid(x), target, reduction);
-}
-
-static ls_tensor *kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
-    return ls_kl_div_loss(ls_log_softmax(x, 1), target, reduction);
-}
-
-static ls_tensor *reduced(const loss_case *c, ls_tensor *loss) {
-    if (c->reduction != LS_LOSS_NONE) {
-        return loss;
-    }
-    return c->then_mean ? ls_mean(loss) : ls_sum(loss);
-}
-
-static ls_tensor *elementwise(const loss_case *c, const sample_batch *b) {
-    return reduced(c, c->function(narrow_output(b), b->target, c->reduction));
-}
-
-static ls_tensor *class_weights(ls_dtype dtype) {
-    static const double weights[WIDTH] = {0.3, 1.7, 0.6, 2.5, 1.1};
-    return ls_to(ls_from(LS_SHAPE(WIDTH), LS_F64, weights), dtype);
-}
-
-static ls_tensor *class_loss(const loss_case *c, const sample_batch *b) {
-    const int64_t n = ls_size(b->output, 0);
-    ls_tensor *logits = c->long_ ? ls_reshape(b->output, LS_SHAPE(n, WIDTH, LENGTH)) : narrow_output(b);
-    ls_tensor *target = c->long_ ? b->class_ : ls_select(b->class_, 1, 0);
-    const ls_class_loss_options options = {.reduction = c->reduction,
-                                           .weight = c->weighted ? class_weights(ls_dtype_of(b->output)) : NULL,
-                                           .label_smoothing = c->smoothing,
-                                           .ignore = c->ignore,
-                                           .ignore_index = IGNORED};
-    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target, &options)
-                             : ls_cross_entropy(logits, target, &options));
-}
-
-static ls_tensor *difference(const sample_batch *b) {
-    return ls_square(ls_sub(narrow_output(b), b->target));
-}
-
-static ls_tensor *mean_by_hand(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_mean(difference(b));
-}
-
-static ls_tensor *sum_by_hand(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_sum(difference(b));
-}
-
-static ls_tensor *mean_of_sums(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_mean(ls_sum_axes(difference(b), LS_AXES(1), false));
-}
-
-static ls_tensor *sum_of_means(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_sum(ls_mul(ls_mean_axes(difference(b), LS_AXES(0), false), 0.5));
-}
-
-static ls_tensor *mean_of_columns(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_mean(ls_add(ls_transpose(difference(b), 0, 1), 1));
-}
-
-static ls_tensor *with_decay(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    ls_tensor *decay = ls_add(ls_mean(ls_square(b->weight)), ls_norm(b->weight));
-    return ls_add(ls_mul(ls_mean(difference(b)), 2), ls_mul(decay, 0.25));
-}
-
-static ls_tensor *sum_with_decay(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_sub(ls_sum(difference(b)), ls_mul(ls_sum(ls_square(b->weight)), 0.25));
-}
-
-static ls_tensor *mean_and_sum(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    ls_tensor *some = ls_add(ls_mean(difference(b)), ls_mul(ls_sum(ls_abs(b->output)), 0.1));
-    return ls_add(some, ls_div(ls_mean(b->weight), 3));
-}
-
-static ls_tensor *two_class_losses(const loss_case *c, const sample_batch *b) {
-    ls_tensor *second = ls_mse_loss(narrow_output(b), b->target, LS_LOSS_MEAN);
-    return ls_add(class_loss(c, b), ls_mul(second, 0.3));
-}
-
-/* More than the ranks tell each other at once. */
-static ls_tensor *twenty_losses(const loss_case *c, const sample_batch *b) {
-    ls_tensor *loss = class_loss(c, b);
-    for (int i = 0; i < 20; i++) {
-        ls_tensor *column = ls_narrow(b->output, 1, i % WIDTH, 1 + i % LENGTH);
-        loss = ls_add(loss, ls_mul(i % 2 == 0 ? ls_mean(ls_square(column)) : ls_sum(ls_abs(column)), 0.1 * i));
-    }
-    return loss;
-}
-
-static ls_tensor *weighed_by_parameter(const loss_case *c, const sample_batch *b) {
-    ls_tensor *s = ls_mean(b->weight);
-    return ls_add(ls_mul(class_loss(c, b), ls_exp(ls_neg(s))), s);
-}
-
-static ls_tensor *in_half(const loss_case *c, const sample_batch *b) {
-    (void)c;
-    return ls_to(ls_mean(ls_to(difference(b), LS_F64)), LS_F32);
-}
-
-/* Another number beside the loss, which nobody trains by, may be anything. */
-static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
-    ls_tensor *loss = mean_by_hand(c, b);
-    (void)ls_sqrt(ls_mean(difference(b)));
-    (void)ls_max(b->output);
-    return loss;
-}
-
-static const loss_case own_cases[] = {
-    {.name = "mean", .make = mean_by_hand},
-    {.name = "sum", .make = sum_by_hand},
-    {.name = "mean of sums", .make = mean_of_sums},
-    {.name = "sum of means", .make = sum_of_means},
-    {.name = "mean of columns", .make = mean_of_columns},
-    {.name = "mean and decay", .make = with_decay},
-    {.name = "sum and decay", .make = sum_with_decay},
-    {.name = "mean and sum", .make = mean_and_sum},
-    {.name = "two losses", .make = two_class_losses, .ignore = true, .weighted = true},
-    {.name = "twenty losses", .make = twenty_losses, .ignore = true},
-    {.name = "weighed by a parameter", .make = weighed_by_parameter, .ignore = true},
-    {.name = "in another dtype", .make = in_half},
-    {.name = "beside a metric", .make = beside_a_metric},
-};
 
 /* ---- batches and models ------------------------------------------------------------------------------------------ */
 
@@ -224,8 +62,8 @@ static ls_tensor *random_classes(int64_t first, int64_t count, int stream, int64
     int64_t *number = ls_data(classes);
     for (int64_t i = 0; i < count * LENGTH; i++) {
         const bool ignored = first + i / LENGTH < ignored_before;
-        number[i] =
-            ignored ? IGNORED : (int64_t)ls_random_below(SEED, (uint64_t)stream, (uint64_t)(first * LENGTH + i), WIDTH);
+        number[i] = ignored ? LOSS_IGNORED
+                            : (int64_t)ls_random_below(SEED, (uint64_t)stream, (uint64_t)(first * LENGTH + i), WIDTH);
     }
     return classes;
 }
@@ -260,8 +98,8 @@ static ls_status compare_gradients(const ls_module *is, const ls_module *want, c
         const ls_tensor *b = ls_grad(ls_module_parameter(want, i));
         LS_CHECK((a != NULL) == (b != NULL));
         for (int64_t at = 0; b != NULL && at < ls_count(b); at++) {
-            const double difference = fabs(numbers_get(a, at) - numbers_get(b, at));
-            error = difference <= error ? error : difference; /* keeps NaN */
+            const double off = fabs(numbers_get(a, at) - numbers_get(b, at));
+            error = off <= error ? error : off; /* keeps NaN */
             largest = fmax(largest, fabs(numbers_get(b, at)));
         }
     }
@@ -416,22 +254,17 @@ static ls_status check_case(ls_comm *world, const loss_case *c) {
     return check_model(world, c, make_model, LS_F32);
 }
 
-/* Far from its minimum, where the gradient is not what is left of large numbers. */
-static ls_tensor *far_mse(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
-    return ls_mse_loss(x, ls_add(target, 2), reduction);
-}
-
 /* Models whose samples are not independent of each other. */
 static ls_status whole_batches(ls_comm *world) {
     static ls_module *(*const models[])(ls_dtype) = {make_normalised, make_dropping, make_both, make_own};
     static const loss_case cases[] = {
-        {.name = "mse", .make = elementwise, .function = far_mse},
-        {.name = "mse", .make = elementwise, .function = far_mse, .reduction = LS_LOSS_SUM},
-        {.name = "cross entropy", .make = class_loss},
-        {.name = "cross entropy", .make = class_loss, .ignore = true, .weighted = true},
-        {.name = "long cross entropy", .make = class_loss, .long_ = true, .ignore = true},
-        {.name = "mean and decay", .make = with_decay},
-        {.name = "two losses", .make = two_class_losses, .ignore = true}};
+        {.name = "mse", .make = loss_elementwise, .function = loss_far_mse},
+        {.name = "mse", .make = loss_elementwise, .function = loss_far_mse, .reduction = LS_LOSS_SUM},
+        {.name = "cross entropy", .make = loss_of_classes},
+        {.name = "cross entropy", .make = loss_of_classes, .ignore = true, .weighted = true},
+        {.name = "long cross entropy", .make = loss_of_classes, .long_ = true, .ignore = true},
+        {.name = "mean and decay", .make = loss_with_decay},
+        {.name = "two losses", .make = loss_two, .ignore = true}};
     for (int m = 0; m < 4; m++) {
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             LS_TRY(check_model(world, &cases[i], models[m], LS_F64));
@@ -442,16 +275,16 @@ static ls_status whole_batches(ls_comm *world) {
 }
 
 static ls_status elementwise_losses(ls_comm *world) {
-    static const loss_case functions[] = {{.name = "mse", .function = far_mse},
+    static const loss_case functions[] = {{.name = "mse", .function = loss_far_mse},
                                           {.name = "l1", .function = ls_l1_loss},
-                                          {.name = "huber", .function = huber},
-                                          {.name = "bce", .function = bce},
+                                          {.name = "huber", .function = loss_huber},
+                                          {.name = "bce", .function = loss_bce},
                                           {.name = "bce with logits", .function = ls_bce_with_logits_loss},
-                                          {.name = "kl", .function = kl}};
+                                          {.name = "kl", .function = loss_kl}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         for (int variant = 0; variant < 4; variant++) {
             loss_case c = functions[i];
-            c.make = elementwise;
+            c.make = loss_elementwise;
             c.reduction = variant < 3 ? (ls_loss_reduction)variant : LS_LOSS_NONE;
             c.then_mean = variant == 3;
             LS_TRY(check_case(world, &c));
@@ -466,7 +299,7 @@ static ls_status class_losses(ls_comm *world) {
         const loss_case c = {.name = options & 16   ? "nll"
                                      : options & 64 ? "smooth cross entropy"
                                                     : "cross entropy",
-                             .make = class_loss,
+                             .make = loss_of_classes,
                              .reduction = variant < 3 ? (ls_loss_reduction)variant : LS_LOSS_NONE,
                              .then_mean = variant == 3,
                              .weighted = (options & 4) != 0,
@@ -482,8 +315,8 @@ static ls_status class_losses(ls_comm *world) {
 }
 
 static ls_status own_losses(ls_comm *world) {
-    for (size_t i = 0; i < sizeof own_cases / sizeof *own_cases; i++) {
-        LS_TRY(check_case(world, &own_cases[i]));
+    for (size_t i = 0; i < loss_own_count; i++) {
+        LS_TRY(check_case(world, &loss_own_cases[i]));
     }
     return LS_OK;
 }
@@ -492,12 +325,12 @@ static ls_status own_losses(ls_comm *world) {
 
 static ls_tensor *root_of_mean(const loss_case *c, const sample_batch *b) {
     (void)c;
-    return ls_sqrt(ls_mean(difference(b)));
+    return ls_sqrt(ls_mean(loss_difference(b)));
 }
 
 static ls_tensor *worst(const loss_case *c, const sample_batch *b) {
     (void)c;
-    return ls_max(difference(b));
+    return ls_max(loss_difference(b));
 }
 
 static ls_tensor *contrast(const loss_case *c, const sample_batch *b) {
@@ -522,7 +355,7 @@ static ls_tensor *one_sample(const loss_case *c, const sample_batch *b) {
 
 static ls_tensor *product_of_means(const loss_case *c, const sample_batch *b) {
     (void)c;
-    return ls_mul(ls_mean(b->output), ls_mean(difference(b)));
+    return ls_mul(ls_mean(b->output), ls_mean(loss_difference(b)));
 }
 
 static ls_status refusals(ls_comm *world) {

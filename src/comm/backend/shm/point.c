@@ -1,13 +1,11 @@
 #include "comm/backend/shm/point.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "comm/backend/shm/shm.h"
 
 #define LOOKS_PER_CLOCK 64
-#define MORE_CAPACITY   224
 #define LOOK_NS         ((uint64_t)20000000) /* how often a rank looks whether the others live */
 
 /*
@@ -242,8 +240,7 @@ static ls_status take_packet(ls_shm *shm, int from, ls_shm_lane *lane, const ls_
     return take_part(shm, lane, packet, bytes);
 }
 
-/* Takes in all that `from` has sent. */
-static ls_status drain(ls_shm *shm, int from, bool *moved) {
+ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved) {
     ls_shm_lane *lane = &shm->point.lanes[from];
     for (;;) {
         const uint64_t number = lane->got + 1;
@@ -265,52 +262,17 @@ static ls_status drain(ls_shm *shm, int from, bool *moved) {
 ls_status ls_shm_point_poll(ls_shm *shm, bool *moved) {
     for (int rank = 0; rank < shm->size; rank++) {
         if (rank != shm->rank) {
-            LS_TRY(drain(shm, rank, moved));
+            LS_TRY(ls_shm_point_drain(shm, rank, moved));
             push(shm, rank, moved);
         }
     }
     return LS_OK;
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------------------
+/* ---- sends and receives --------------------------------------------------------------------------------------------
  */
 
-/* Tells others which message this rank waits for in vain; no call: none. */
-static void note_awaited(ls_shm *shm, const ls_call *call) {
-    const uint64_t awaited = call == NULL ? 0 : ((uint64_t)call->root + 1) << 32 | (uint32_t)call->tag;
-    atomic_store_explicit(&shm->people[shm->rank].awaited, awaited, memory_order_relaxed);
-}
-
-/* What else is to be said of a call that waits for its partner: which other messages wait. */
-static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
-    if (call->operation == LS_OP_RECV) {
-        return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
-    }
-    const uint64_t awaited = atomic_load_explicit(&shm->people[call->root].awaited, memory_order_relaxed);
-    text[0] = '\0';
-    if (awaited != 0) {
-        snprintf(text, MORE_CAPACITY, "; it waits for a message of rank %d with tag %d", (int)(awaited >> 32) - 1,
-                 (int)(uint32_t)awaited);
-    }
-    return text;
-}
-
-/* The timeout is over. */
-static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
-    const double seconds = (double)shm->timeout_ns * 1e-9;
-    if (call->operation == LS_OP_RECV) {
-        (void)ls_match_fail_silent(&shm->point.match, call, seconds);
-    } else {
-        char name[64];
-        char waiting[MORE_CAPACITY];
-        ls_call_describe(call->operation, call->sequence, name, sizeof name);
-        (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name,
-                      call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
-    }
-    return ls_shm_give_up(shm, LS_ERR_TIMEOUT);
-}
-
-static bool has_finished(const ls_shm *shm, const ls_shm_request *asked) {
+bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked) {
     if (!asked->sends) {
         return ls_match_arrived(asked->receipt);
     }
@@ -318,44 +280,15 @@ static bool has_finished(const ls_shm *shm, const ls_shm_request *asked) {
     return !sending->queued && (sending->kind != LS_SHM_REMOTE || answer_to(shm, sending) != LS_SHM_NO_ANSWER);
 }
 
-/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout. `asked` is the request
- * made for it, if there is one yet. */
-static ls_status look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now) {
-    char waiting[MORE_CAPACITY];
-    LS_TRY(ls_shm_sound(shm));
-    for (int rank = 0; rank < shm->size; rank++) {
-        const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
-        if (left && rank == call->root) {
-            bool moved = false; /* what it sent and took before it went counts */
-            LS_TRY(drain(shm, rank, &moved));
-            return moved || (asked != NULL && has_finished(shm, asked))
-                       ? LS_OK
-                       : ls_shm_fail_left(shm, call, rank, describe_waiting(shm, call, waiting));
-        }
-        if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && ls_shm_left(shm, rank) == LS_LEAVE_NONE) {
-            return ls_shm_fail_left(shm, call, rank, rank == call->root ? describe_waiting(shm, call, waiting) : "");
-        }
-    }
-    if (asked != NULL) {
-        ls_rank_list partner = {.count = 0};
-        ls_rank_list_add(&partner, call->root);
-        ls_shm_tell_waiting(shm, call, &partner, now - since, &asked->told_ns, describe_waiting(shm, call, waiting));
-    }
-    return now - since > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
-}
-
-/* The same for callers that only look now and then. */
+/* Looks now and then for reasons to give up `call`. */
 static ls_status check(ls_shm *shm, const ls_call *call) {
     const uint64_t now = ls_clock_ns();
     if (now < shm->point.check_ns) {
         return LS_OK;
     }
     shm->point.check_ns = now + LOOK_NS;
-    return look(shm, call, NULL, now, now);
+    return ls_shm_point_look(shm, call, NULL, now, now);
 }
-
-/* ---- sends and receives --------------------------------------------------------------------------------------------
- */
 
 static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **result) {
     ls_shm_point *point = &shm->point;
@@ -452,7 +385,7 @@ static ls_status post_receive(ls_shm *shm, const ls_call *call, void **result) {
     ls_match_receipt *receipt = NULL;
     bool moved = false;
     if (call->root != shm->rank) {
-        LS_TRY(drain(shm, call->root, &moved));
+        LS_TRY(ls_shm_point_drain(shm, call->root, &moved));
     }
     LS_TRY(ls_match_receive(&shm->point.match, call, &receipt));
     return receipt == NULL ? LS_OK : make_request(shm, &(ls_shm_request){.receipt = receipt}, result);
@@ -483,7 +416,7 @@ static const ls_call *call_of(const ls_shm_request *asked) {
 
 /* An ls_shm_condition: the request in `context` has finished. */
 static bool request_has_finished(ls_shm *shm, const void *context) {
-    return has_finished(shm, context);
+    return ls_shm_point_has_finished(shm, context);
 }
 
 /* This rank looks now at what it asked for. */
@@ -502,8 +435,8 @@ static ls_status take_turns(ls_shm *shm, const ls_shm_request *asked, bool *move
         ls_shm_tell_core(shm);
         const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_TURN_LOOKS : LS_SHM_TURN_LOOKS / 8;
         for (int i = 0; i < looks; i++) {
-            LS_TRY(drain(shm, other, moved));
-            *moved = *moved || has_finished(shm, asked);
+            LS_TRY(ls_shm_point_drain(shm, other, moved));
+            *moved = *moved || ls_shm_point_has_finished(shm, asked);
             if (*moved || ls_shm_core_of(shm, other) == shm->core) {
                 break;
             }
@@ -532,9 +465,9 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     for (uint64_t now = start; now - start <= shm->spin_ns; now = ls_clock_ns()) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (call->root != shm->rank) {
-                LS_TRY(drain(shm, call->root, &moved));
+                LS_TRY(ls_shm_point_drain(shm, call->root, &moved));
             }
-            if (moved || has_finished(shm, asked)) {
+            if (moved || ls_shm_point_has_finished(shm, asked)) {
                 return LS_OK;
             }
             ls_shm_pause();
@@ -543,25 +476,25 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     }
     const uint64_t end = ls_clock_ns();
     count_time(asked, end);
-    note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
-    LS_TRY(look(shm, call, asked, asked->since_ns, end));
-    return has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
+    ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
+    LS_TRY(ls_shm_point_look(shm, call, asked, asked->since_ns, end));
+    return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {
     bool moved = false;
     LS_TRY(ls_shm_point_poll(shm, &moved));
-    while (wait && !has_finished(shm, asked)) {
+    while (wait && !ls_shm_point_has_finished(shm, asked)) {
         LS_TRY(wait_some(shm, asked));
         LS_TRY(ls_shm_point_poll(shm, &moved));
     }
-    *finished = has_finished(shm, asked);
+    *finished = ls_shm_point_has_finished(shm, asked);
     if (!*finished) {
         const uint64_t now = ls_clock_ns();
         count_time(asked, now);
         if (now >= shm->point.check_ns) {
             shm->point.check_ns = now + LOOK_NS;
-            return look(shm, call_of(asked), asked, asked->since_ns, now);
+            return ls_shm_point_look(shm, call_of(asked), asked, asked->since_ns, now);
         }
         return LS_OK;
     }
@@ -574,7 +507,7 @@ ls_status ls_shm_test_message(void *state, void *asked, bool wait, bool *finishe
     const ls_status status = test(shm, asked, wait, finished);
     if (status != LS_OK || *finished) {
         if (((ls_shm_request *)asked)->since_ns != 0) { /* it waited, and may have noted for what */
-            note_awaited(shm, NULL);
+            ls_shm_point_note_awaited(shm, NULL);
         }
         end_request(shm, asked);
     }

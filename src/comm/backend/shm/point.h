@@ -100,7 +100,22 @@ void ls_shm_point_close(ls_shm *shm);
 /* Takes in what has arrived and sends what there is room for; `*moved` says whether there was anything. */
 ls_status ls_shm_point_poll(ls_shm *shm, bool *moved);
 
+/* Takes in all that rank `from` has sent. */
+ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved);
+
+bool ls_shm_point_has_finished(const ls_shm *shm, const ls_shm_request *asked);
+
 ls_status ls_shm_post_message(void *state, const ls_call *call, void **request);
 ls_status ls_shm_test_message(void *state, void *request, bool wait, bool *finished);
+
+/* ---- point_look.c --------------------------------------------------------------------------------------------------
+ */
+
+/* Looks for reasons to give up `call`: revoked, a rank that died, the partner gone, the timeout, which began at
+ * `since`. `asked` is the request made for it, if there is one yet. */
+ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now);
+
+/* Tells others which message this rank waits for in vain; no call: none. */
+void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call);
 
 #endif

@@ -1,0 +1,65 @@
+/* Whether a send or receive is given up, and what is said of one that waits. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "comm/backend/shm/shm.h"
+
+#define MORE_CAPACITY 224
+
+void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call) {
+    const uint64_t awaited = call == NULL ? 0 : ((uint64_t)call->root + 1) << 32 | (uint32_t)call->tag;
+    atomic_store_explicit(&shm->people[shm->rank].awaited, awaited, memory_order_relaxed);
+}
+
+/* What else is to be said of a call that waits for its partner: which other messages wait. */
+static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char text[MORE_CAPACITY]) {
+    if (call->operation == LS_OP_RECV) {
+        return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
+    }
+    const uint64_t awaited = atomic_load_explicit(&shm->people[call->root].awaited, memory_order_relaxed);
+    text[0] = '\0';
+    if (awaited != 0) {
+        snprintf(text, MORE_CAPACITY, "; it waits for a message of rank %d with tag %d", (int)(awaited >> 32) - 1,
+                 (int)(uint32_t)awaited);
+    }
+    return text;
+}
+
+/* The timeout is over. */
+static ls_status fail_silent(ls_shm *shm, const ls_call *call) {
+    const double seconds = (double)shm->timeout_ns * 1e-9;
+    if (call->operation == LS_OP_RECV) {
+        (void)ls_match_fail_silent(&shm->point.match, call, seconds);
+    } else {
+        char name[64];
+        char waiting[MORE_CAPACITY];
+        ls_call_describe(call->operation, call->sequence, name, sizeof name);
+        (void)ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s%s", name,
+                      call->root, call->tag, seconds, describe_waiting(shm, call, waiting));
+    }
+    return ls_shm_give_up(shm, LS_ERR_TIMEOUT);
+}
+
+ls_status ls_shm_point_look(ls_shm *shm, const ls_call *call, ls_shm_request *asked, uint64_t since, uint64_t now) {
+    char waiting[MORE_CAPACITY];
+    LS_TRY(ls_shm_sound(shm));
+    for (int rank = 0; rank < shm->size; rank++) {
+        const bool left = ls_shm_left(shm, rank) != LS_LEAVE_NONE;
+        if (left && rank == call->root) {
+            bool moved = false; /* what it sent and took before it went counts */
+            LS_TRY(ls_shm_point_drain(shm, rank, &moved));
+            return moved || (asked != NULL && ls_shm_point_has_finished(shm, asked))
+                       ? LS_OK
+                       : ls_shm_fail_left(shm, call, rank, describe_waiting(shm, call, waiting));
+        }
+        if (!left && rank != shm->rank && !ls_shm_alive(shm, rank) && ls_shm_left(shm, rank) == LS_LEAVE_NONE) {
+            return ls_shm_fail_left(shm, call, rank, rank == call->root ? describe_waiting(shm, call, waiting) : "");
+        }
+    }
+    if (asked != NULL) {
+        ls_rank_list partner = {.count = 0};
+        ls_rank_list_add(&partner, call->root);
+        ls_shm_tell_waiting(shm, call, &partner, now - since, &asked->told_ns, describe_waiting(shm, call, waiting));
+    }
+    return now - since > shm->timeout_ns ? fail_silent(shm, call) : LS_OK;
+}

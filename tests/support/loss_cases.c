@@ -1,0 +1,147 @@
+#include "tests/support/loss_cases.h"
+
+ls_tensor *loss_far_mse(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_mse_loss(x, ls_add(target, 2), reduction);
+}
+
+static ls_tensor *narrow_output(const sample_batch *b) {
+    return ls_narrow(b->output, 1, 0, LOSS_WIDTH);
+}
+
+ls_tensor *loss_huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_huber_loss(x, target, 0.7, reduction);
+}
+
+ls_tensor *loss_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_bce_loss(ls_sigmoid(x), target, reduction);
+}
+
+ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_kl_div_loss(ls_log_softmax(x, 1), target, reduction);
+}
+
+static ls_tensor *reduced(const loss_case *c, ls_tensor *loss) {
+    if (c->reduction != LS_LOSS_NONE) {
+        return loss;
+    }
+    return c->then_mean ? ls_mean(loss) : ls_sum(loss);
+}
+
+ls_tensor *loss_elementwise(const loss_case *c, const sample_batch *b) {
+    return reduced(c, c->function(narrow_output(b), b->target, c->reduction));
+}
+
+static ls_tensor *class_weights(ls_dtype dtype) {
+    static const double weights[LOSS_WIDTH] = {0.3, 1.7, 0.6, 2.5, 1.1};
+    return ls_to(ls_from(LS_SHAPE(LOSS_WIDTH), LS_F64, weights), dtype);
+}
+
+ls_tensor *loss_of_classes(const loss_case *c, const sample_batch *b) {
+    const int64_t n = ls_size(b->output, 0);
+    ls_tensor *logits = c->long_ ? ls_reshape(b->output, LS_SHAPE(n, LOSS_WIDTH, LOSS_LENGTH)) : narrow_output(b);
+    ls_tensor *target = c->long_ ? b->class_ : ls_select(b->class_, 1, 0);
+    const ls_class_loss_options options = {.reduction = c->reduction,
+                                           .weight = c->weighted ? class_weights(ls_dtype_of(b->output)) : NULL,
+                                           .label_smoothing = c->smoothing,
+                                           .ignore = c->ignore,
+                                           .ignore_index = LOSS_IGNORED};
+    return reduced(c, c->nll ? ls_nll_loss(ls_log_softmax(logits, 1), target, &options)
+                             : ls_cross_entropy(logits, target, &options));
+}
+
+ls_tensor *loss_difference(const sample_batch *b) {
+    return ls_square(ls_sub(narrow_output(b), b->target));
+}
+
+static ls_tensor *mean_by_hand(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(loss_difference(b));
+}
+
+static ls_tensor *sum_by_hand(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(loss_difference(b));
+}
+
+static ls_tensor *mean_of_sums(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_sum_axes(loss_difference(b), LS_AXES(1), false));
+}
+
+static ls_tensor *sum_of_means(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sum(ls_mul(ls_mean_axes(loss_difference(b), LS_AXES(0), false), 0.5));
+}
+
+static ls_tensor *mean_of_columns(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_add(ls_transpose(loss_difference(b), 0, 1), 1));
+}
+
+ls_tensor *loss_with_decay(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *decay = ls_add(ls_mean(ls_square(b->weight)), ls_norm(b->weight));
+    return ls_add(ls_mul(ls_mean(loss_difference(b)), 2), ls_mul(decay, 0.25));
+}
+
+static ls_tensor *sum_with_decay(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_sub(ls_sum(loss_difference(b)), ls_mul(ls_sum(ls_square(b->weight)), 0.25));
+}
+
+static ls_tensor *mean_and_sum(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    ls_tensor *some = ls_add(ls_mean(loss_difference(b)), ls_mul(ls_sum(ls_abs(b->output)), 0.1));
+    return ls_add(some, ls_div(ls_mean(b->weight), 3));
+}
+
+ls_tensor *loss_two(const loss_case *c, const sample_batch *b) {
+    ls_tensor *second = ls_mse_loss(narrow_output(b), b->target, LS_LOSS_MEAN);
+    return ls_add(loss_of_classes(c, b), ls_mul(second, 0.3));
+}
+
+/* More than the ranks tell each other at once. */
+static ls_tensor *twenty_losses(const loss_case *c, const sample_batch *b) {
+    ls_tensor *loss = loss_of_classes(c, b);
+    for (int i = 0; i < 20; i++) {
+        ls_tensor *column = ls_narrow(b->output, 1, i % LOSS_WIDTH, 1 + i % LOSS_LENGTH);
+        loss = ls_add(loss, ls_mul(i % 2 == 0 ? ls_mean(ls_square(column)) : ls_sum(ls_abs(column)), 0.1 * i));
+    }
+    return loss;
+}
+
+static ls_tensor *weighed_by_parameter(const loss_case *c, const sample_batch *b) {
+    ls_tensor *s = ls_mean(b->weight);
+    return ls_add(ls_mul(loss_of_classes(c, b), ls_exp(ls_neg(s))), s);
+}
+
+static ls_tensor *in_half(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_to(ls_mean(ls_to(loss_difference(b), LS_F64)), LS_F32);
+}
+
+/* Another number beside the loss, which nobody trains by, may be anything. */
+static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
+    ls_tensor *loss = mean_by_hand(c, b);
+    (void)ls_sqrt(ls_mean(loss_difference(b)));
+    (void)ls_max(b->output);
+    return loss;
+}
+
+const loss_case loss_own_cases[] = {
+    {.name = "mean", .make = mean_by_hand},
+    {.name = "sum", .make = sum_by_hand},
+    {.name = "mean of sums", .make = mean_of_sums},
+    {.name = "sum of means", .make = sum_of_means},
+    {.name = "mean of columns", .make = mean_of_columns},
+    {.name = "mean and decay", .make = loss_with_decay},
+    {.name = "sum and decay", .make = sum_with_decay},
+    {.name = "mean and sum", .make = mean_and_sum},
+    {.name = "two losses", .make = loss_two, .ignore = true, .weighted = true},
+    {.name = "twenty losses", .make = twenty_losses, .ignore = true},
+    {.name = "weighed by a parameter", .make = weighed_by_parameter, .ignore = true},
+    {.name = "in another dtype", .make = in_half},
+    {.name = "beside a metric", .make = beside_a_metric},
+};
+
+const size_t loss_own_count = sizeof loss_own_cases / sizeof *loss_own_cases;
