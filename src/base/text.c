@@ -26,7 +26,8 @@ size_t ls_text_character(const char *bytes, uint32_t *character) {
 
 static bool is_printable(uint32_t character) {
     return character >= 0x20 && !(character >= 0x7f && character <= 0x9f) &&
-           !(character >= 0x2028 && character <= 0x202e) && !(character >= 0x2066 && character <= 0x2069);
+           !(character >= 0x2028 && character <= 0x202e) && !(character >= 0x2066 && character <= 0x2069) &&
+           character != 0x061c && character != 0x200e && character != 0x200f;
 }
 
 void ls_text_make_printable(char *text) {

@@ -205,7 +205,7 @@ static ls_status keep_failure(ls_comm *comm, ls_status status) {
 
 ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
     (void)keep_failure(comm, status);
-    if (comm->backend->give_up != NULL) {
+    if (comm->backend->give_up != NULL && comm->state != NULL) {
         comm->backend->give_up(comm->state, status);
     }
     return ls_comm_check(comm);

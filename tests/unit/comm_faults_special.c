@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "comm/comm.h"
+#include "tests/support/files.h"
 #include "tests/support/forks.h"
 
 #define PATIENT 60.0 /* a timeout that no test waits for */
@@ -259,10 +260,21 @@ static void nobody_can_send_it(void **state) {
 /* ---- a job that is stopped as a whole goes on afterwards ------------------------------------------------------------
  */
 
+#define STOPPED         (RESUMED_TIMEOUT + 0.5)
+#define RESUMED_TIMEOUT 4.0
+
 typedef struct resumption {
+    char ready[2][32]; /* files by which the ranks say that they wait for each other, */
+    char resumed[32];  /* and are told that they go on */
     bool by_message;
     bool busy; /* work is open on another communicator */
 } resumption;
+
+static void await_file(const char *name) {
+    while (access(test_path(name), F_OK) != 0) {
+        usleep(1000);
+    }
+}
 
 static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
     const resumption *how = argument;
@@ -271,8 +283,10 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     LS_MUST(world != NULL && ls_comm_split(world, 0, rank, &other) == LS_OK);
     LS_MUST(!how->busy || ls_comm_recv(other, out, 1, LS_F32, 1 - rank, 0, &open) == LS_OK);
     LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
-    for (int i = 0; i < 6 && rank == 1; i++) {
-        usleep(50000); /* the other waits meanwhile, and both are stopped; afterwards it still has to wait */
+    LS_MUST(test_file(how->ready[rank], "", 0) != NULL);
+    if (rank == 1) {
+        await_file(how->resumed); /* the other waits meanwhile, and both are stopped */
+        usleep(100000);           /* afterwards it still has to wait */
     }
     LS_MUST(!how->by_message ? ls_comm_barrier(world, NULL) == LS_OK
             : rank == 1      ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
@@ -283,25 +297,37 @@ static const char *resumed_rank(ls_comm *world, int rank, const void *argument) 
     return NULL;
 }
 
-static void stop_and_resume(bool by_message, bool busy) {
-    const resumption how = {.by_message = by_message, .busy = busy};
-    ls_forks forks;
-    ls_forks_start(&forks, 2, 0, 1.2, resumed_rank, &how);
-    usleep(150000);
-    kill(forks.processes[1], SIGSTOP);
-    kill(forks.processes[0], SIGSTOP);
-    usleep(1500000);
-    kill(forks.processes[0], SIGCONT);
-    kill(forks.processes[1], SIGCONT);
-    assert_int_equal(ls_forks_wait(&forks, 0), 0);
-    assert_int_equal(ls_forks_wait(&forks, 1), 0);
-    ls_forks_end(&forks);
-}
-
+/* All of them at once: they wait more than they do. */
 static void a_stopped_job_goes_on(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        stop_and_resume(i % 2 != 0, i / 2 != 0);
+    enum { JOBS = 4 };
+    resumption how[JOBS];
+    ls_forks forks[JOBS];
+    (void)test_path(""); /* of all processes */
+    for (int i = 0; i < JOBS; i++) {
+        how[i] = (resumption){.by_message = i % 2 != 0, .busy = i / 2 != 0};
+        for (int rank = 0; rank < 2; rank++) {
+            snprintf(how[i].ready[rank], sizeof how[i].ready[rank], "ready.%d.%d", i, rank);
+        }
+        snprintf(how[i].resumed, sizeof how[i].resumed, "resumed.%d", i);
+        ls_forks_start(&forks[i], 2, 0, RESUMED_TIMEOUT, resumed_rank, &how[i]);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        await_file(how[i].ready[0]);
+        await_file(how[i].ready[1]);
+        kill(forks[i].processes[1], SIGSTOP);
+        kill(forks[i].processes[0], SIGSTOP);
+    }
+    usleep((useconds_t)(STOPPED * 1e6));
+    for (int i = 0; i < JOBS; i++) {
+        kill(forks[i].processes[0], SIGCONT);
+        kill(forks[i].processes[1], SIGCONT);
+        (void)test_file(how[i].resumed, "", 0);
+    }
+    for (int i = 0; i < JOBS; i++) {
+        assert_int_equal(ls_forks_wait(&forks[i], 0), 0);
+        assert_int_equal(ls_forks_wait(&forks[i], 1), 0);
+        ls_forks_end(&forks[i]);
     }
 }
 
@@ -443,7 +469,7 @@ static void a_rank_that_never_joins(void **state) {
         skip();
     }
     ls_forks forks;
-    ls_forks_start(&forks, 3, 1U << 2, 0.5, early_rank, NULL);
+    ls_forks_start(&forks, 3, 1U << 2, 3, early_rank, NULL); /* long enough for those that come */
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
@@ -577,5 +603,5 @@ int main(void) {
         cmocka_unit_test(work_fails_with_its_reason),
         cmocka_unit_test(killed_while_others_are_busy),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

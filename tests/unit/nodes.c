@@ -283,7 +283,7 @@ static void *say_anything(void *argument) {
 static void damage_from_node_0(uint64_t number, void *argument) {
     (void)number;
     (void)argument;
-    plan p = {.timeout = 1};
+    plan p = {.timeout = 10};
     const ls_address any = {.host = "127.0.0.1"};
     int listener;
     pthread_t thread;

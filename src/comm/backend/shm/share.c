@@ -221,9 +221,10 @@ static ls_status look_for_dead(const server *self) {
     }
     for (int rank = 1; rank < self->join->size; rank++) {
         const int there = self->ranks[rank];
-        if (!self->confirmed[rank] && (!ls_shm_alive(self->parent, there) || ls_shm_has_left(self->parent, there))) {
-            return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d (process %d) died while it joined", rank,
-                           (int)self->parent->people[there].process);
+        const bool left = ls_shm_left(self->parent, there) != LS_LEAVE_NONE;
+        if (!self->confirmed[rank] && (left || !ls_shm_alive(self->parent, there))) {
+            return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d (process %d) %s while it joined", rank,
+                           (int)self->parent->people[there].process, left ? "left" : "died");
         }
     }
     return LS_OK;
