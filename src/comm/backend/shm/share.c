@@ -374,7 +374,7 @@ static ls_status receive_file(const ls_join *join, int connection, int *file, si
 static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int connection) {
     struct sockaddr_un address;
     const socklen_t length = abstract_address(from->name, &address);
-    /* Strangers may have filled the queue of a rank 0 that is stopped. */
+    /* Other connections may have filled the queue of a rank 0 that is stopped. */
     const double seconds = join->timeout < 1e9 ? join->timeout : 1e9;
     const struct timeval patience = {.tv_sec = (time_t)seconds + 1};
     (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
