@@ -185,6 +185,18 @@ ls_status ls_file_create(const char *call, const char *path, ls_new_file *file) 
     return LS_OK;
 }
 
+bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes) {
+    int64_t most = 8, count = 1;
+    for (int i = 0; i < shape.ndim; i++) {
+        if (shape.size[i] < 0 || __builtin_mul_overflow(most, shape.size[i] != 0 ? shape.size[i] : 1, &most)) {
+            return false;
+        }
+        count *= shape.size[i];
+    }
+    *bytes = (size_t)count * width;
+    return true;
+}
+
 /* The rename is on disk only when its folder is. */
 static void sync_folder(const char *path) {
     char copy[PATH_MAX]; /* no file has a longer name */

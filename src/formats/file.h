@@ -30,6 +30,10 @@ size_t ls_source_most(const ls_source *source);
 
 void ls_source_close(ls_source *source);
 
+/* The bytes of a shape that a file names, of elements of `width` bytes, at most 8; false when no tensor can have it:
+ * there a size of 0 counts as 1. */
+bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes);
+
 /*
  * Writing aside: ls_file_create opens a new file beside `path`, of a name that nobody can foresee, and ls_file_commit
  * syncs it and renames it to `path`. When anything failed since, it is removed instead and `path` is as it was. Closes

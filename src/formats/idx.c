@@ -51,16 +51,13 @@ static ls_status fail_amount(const char *path, const idx_header *header, const c
 }
 
 static ls_status parse_sizes(const char *path, const unsigned char *bytes, idx_header *header) {
-    size_t size = header->type->width;
     for (int i = 0; i < header->shape.ndim; i++) {
         header->shape.size[i] = (int64_t)read_big_endian(bytes + 4 * (size_t)i, 4);
-        if (__builtin_mul_overflow(size, (size_t)header->shape.size[i], &size)) {
-            return ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s has an impossible header: its sizes multiply to too much",
-                           path);
-        }
     }
-    header->bytes = size;
-    return LS_OK;
+    return ls_shape_bytes(header->shape, header->type->width, &header->bytes)
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "ls_idx_read: %s has an impossible header: its sizes multiply to too much",
+                         path);
 }
 
 /* The header, which is believed as far as the file can be large enough for what it promises. */

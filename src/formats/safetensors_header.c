@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "formats/file.h"
 #include "tensor/tensor.h"
 
 const char *ls_safetensors_dtype_name(ls_dtype dtype) {
@@ -211,12 +212,8 @@ static ls_status read_dtype(parser *p, ls_safetensors_entry *entry) {
 }
 
 static ls_status check_entry(const parser *p, const ls_safetensors_entry *entry) {
-    size_t bytes = ls_dtype_size(entry->dtype);
-    bool good = true;
-    for (int i = 0; good && i < entry->shape.ndim; i++) {
-        good = !__builtin_mul_overflow(bytes, (size_t)entry->shape.size[i], &bytes);
-    }
-    return good && bytes == entry->end - entry->begin
+    size_t bytes = 0;
+    return ls_shape_bytes(entry->shape, ls_dtype_size(entry->dtype), &bytes) && bytes == entry->end - entry->begin
                ? LS_OK
                : fail_entry(p, entry, "its shape and its data_offsets do not fit together");
 }

@@ -68,8 +68,12 @@ static void test_idx_errors_name_file_and_reason(void **state) {
     wrong[2] = 0x55;
     expect_idx_error(test_file("type", wrong, sizeof wrong), LS_ERR_FORMAT, "type code 0x55");
     memcpy(wrong, small_idx, sizeof wrong);
-    memset(wrong + 4, 0xff, 8);
-    expect_idx_error(test_file("huge", wrong, sizeof wrong), LS_ERR_FORMAT, "promises more");
+    memset(wrong + 4, 0xff, 4);
+    expect_idx_error(test_file("large", wrong, sizeof wrong), LS_ERR_FORMAT, "promises more");
+    memset(wrong + 8, 0xff, 4);
+    expect_idx_error(test_file("huge", wrong, sizeof wrong), LS_ERR_FORMAT, "multiply to too much");
+    const unsigned char none[] = {0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255};
+    expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "multiply to too much");
 }
 
 static void test_idx_truncated_gzip(void **state) {
@@ -235,6 +239,8 @@ static void test_safetensors_refuses_bad_files(void **state) {
     expect_safetensors_error("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "F8_E4M3");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "shape");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "fit together");
+    expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", 4,
+                             "fit together");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "lie in the file");
     expect_safetensors_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 8,
                              "belong to no tensor");
