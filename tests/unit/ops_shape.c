@@ -82,6 +82,8 @@ static void test_values_of_views(void **state) {
                  VALUES(0, 3, 1, 4, 2, 5));
     check_values(ls_expand(ls_narrow(x, 1, 0, 1), LS_SHAPE(2, 2, 3)), LS_SHAPE(2, 2, 3), LS_I64,
                  VALUES(0, 0, 0, 3, 3, 3, 0, 0, 0, 3, 3, 3));
+    check_values(ls_expand(x, LS_SHAPE(1, 1, 1, 1, 1, 1, 2, 3)), LS_SHAPE(1, 1, 1, 1, 1, 1, 2, 3), LS_I64,
+                 VALUES(0, 1, 2, 3, 4, 5));
     check_values(ls_expand(x, LS_SHAPE(1, -1, -1)), LS_SHAPE(1, 2, 3), LS_I64, VALUES(0, 1, 2, 3, 4, 5));
     check_values(ls_narrow(x, -1, -2, 2), LS_SHAPE(2, 2), LS_I64, VALUES(1, 2, 4, 5));
     check_values(ls_select(x, 1, 2), LS_SHAPE(2), LS_I64, VALUES(2, 5));
