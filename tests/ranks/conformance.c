@@ -1,11 +1,11 @@
 /*
  * The conformance list of every backend: each call with all sizes around the places where the way of travelling
  * changes, dtypes, reductions, alignments, kinds of memory, in place and not, roots, communicators, waiting, as work
- * and interleaved; and each call with a large buffer (6 MiB, 64 with LOCKSTEP_TEST_LONG=1). The cases are chosen so that every pair of values of any two of these
- * meets in at least one; only sizes and kinds (dtype with reduction) meet by the dtype's width. LOCKSTEP_TEST_FULL=1
- * runs every size with every kind, memory, place and mode instead (for minutes); LOCKSTEP_TEST_CASES=N about so many of
- * the cases, evenly chosen, for transports that are slow; LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so
- * that a long list can be run in parts.
+ * and interleaved; and each call with a large buffer (6 MiB, 64 with LOCKSTEP_TEST_LONG=1). The cases are chosen so
+ * that every pair of values of any two of these meets in at least one; only sizes and kinds (dtype with reduction) meet
+ * by the dtype's width. LOCKSTEP_TEST_FULL=1 runs every size with every kind, memory, place and mode instead (for
+ * minutes); LOCKSTEP_TEST_CASES=N about so many of the cases, evenly chosen, for transports that are slow;
+ * LOCKSTEP_TEST_FROM=K begins with the K-th (0: the first), so that a long list can be run in parts.
  */
 #include "tests/support/ranks.h"
 
