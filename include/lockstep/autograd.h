@@ -72,6 +72,46 @@ typedef struct ls_gradcheck_options {
 LS_API ls_status ls_gradcheck(ls_function function, ls_tensor **inputs, int count, void *user,
                               const ls_gradcheck_options *options) LS_WARN_UNUSED;
 
+/* ---- operations of your own ------------------------------------------------------------------------------------ */
+
+/** What the functions of an operation of your own are given. All of it is lent. */
+typedef struct ls_custom_call {
+    ls_tensor *const *inputs; /**< those of the call; contiguous, so that ls_data gives their elements */
+    int input_count;
+    ls_tensor **outputs;                /**< `forward` makes them, in its innermost scope; `backward` reads them */
+    ls_tensor **saved;                  /**< what `forward` makes for `backward` */
+    ls_tensor *const *output_gradients; /**< in `backward`: of the outputs, contiguous; zeros where none came */
+    ls_tensor **input_gradients; /**< `backward` makes those that are wanted, of the inputs' shapes and dtypes; what it
+                                    leaves NULL is zero */
+    const bool *wanted;          /**< of each input: whether a gradient can flow to it */
+    void *user;                  /**< of ls_custom */
+} ls_custom_call;
+
+/** An operation of your own; zero fields mean what their comments say. It is copied, but for the name. */
+typedef struct ls_custom_op {
+    const char *name; /**< for messages and time lines; not copied */
+    /** Makes the outputs and saved tensors. Nothing is recorded in it; other operations may be used. */
+    ls_status (*forward)(ls_custom_call *call);
+    /** Makes the gradients of the inputs from those of the outputs; NULL: there are none. May run more than once
+     * (keep_tape), and not at all. */
+    ls_status (*backward)(ls_custom_call *call);
+    void (*release)(void *user); /**< NULL, or called with `user` when the call and its nodes are done with it */
+    int outputs;                 /**< how many; 0: 1 */
+    int saved;                   /**< how many tensors `forward` leaves in `saved` */
+    bool by_sample; /**< the first axes of inputs and outputs count samples, and one sample's result is made of that
+                       sample alone; else a data-parallel loss refuses the operation on samples */
+} ls_custom_op;
+
+/**
+ * Applies it: a result like that of any operation, in the innermost scope, which gradients flow through. Returns the
+ * first output; `outputs` has room for all of them, and may be NULL where there is one. Takes `user` over where the
+ * operation has `release`, on failure too. A failure of either function ends the call, or the backward pass, with its
+ * status and message. Elements of an output or a saved tensor must not be changed in place before the backward pass;
+ * where those of the first five inputs were, the pass refuses.
+ */
+LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
+                            ls_tensor **outputs);
+
 /* ---- of one tensor, element by element ------------------------------------------------------------------------- */
 
 /** -x. */

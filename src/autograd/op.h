@@ -68,8 +68,8 @@ struct ls_op {
     ls_status (*complete)(ls_node *node);   /* NULL, or called before a pass that will come to the node, to end what the
                                                program has left under way; it may record more nodes */
     ls_samples_rule over_samples;           /* NULL: each element is made of the elements at its place alone */
-    void (*hold)(ls_node *node, bool hold); /* NULL, or called when a node that communicates is recorded (true) and when
-                                               it is freed: for what the parameters refer to */
+    void (*hold)(ls_node *node, bool hold); /* NULL, or called when a node is recorded (true) and when it is freed: for
+                                               what the parameters refer to, or the row lies in */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output, which it reads */

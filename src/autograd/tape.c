@@ -172,9 +172,9 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     node->output->needs_grad = true;
     if (node->holds_output) {
         ls_tensor_hold(node->output);
-        if (node->op->hold != NULL) {
-            node->op->hold(node, true);
-        }
+    }
+    if (node->op->hold != NULL) {
+        node->op->hold(node, true);
     }
     return LS_OK;
 }
@@ -211,9 +211,9 @@ void ls_tape_discard(ls_node *node) {
     ls_tensor_drop(node->gradient);
     if (node->holds_output) {
         ls_tensor_drop(node->output);
-        if (node->op->hold != NULL) {
-            node->op->hold(node, false);
-        }
+    }
+    if (node->op->hold != NULL) { /* last: the row may go with it */
+        node->op->hold(node, false);
     }
     ls_record_release(node, sizeof *node);
 }

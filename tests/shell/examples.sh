@@ -61,7 +61,7 @@ check "results to a full disk: one sentence" is "$(cat err)" \
     "$examples/perceptron: cannot write to standard output: No space left on device"
 
 # ---- sends and receives ----
-for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat pipeline; do
+for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat own_operation pipeline; do
     alone "$examples/$name" --help
     check "$name --help succeeds" is "$status $(head -1 out)" "0 Usage: $examples/$name [OPTIONS]"
     alone "$examples/$name" --frobnicate
@@ -143,6 +143,17 @@ launch run -n 2 "$examples/heat" --points 20 --steps 30 --iterations 30 --quiet 
 check "heat --quiet: the last line only" is "$(cat out)" "$(tail -1 heat.1)"
 launch run -n 3 "$examples/heat" --points 2 </dev/null
 check "heat: more ranks than points" says err "2 points cannot be divided over 3 ranks"
+
+# ---- an operation of one's own ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/own_operation" --points 9 --samples 50 --batch-size 16 --epochs 30 --quiet </dev/null
+    check "own_operation on $ranks: its gradients are right" is "$status $(head -1 out)" "0 gradients: as differences say"
+    check "own_operation on $ranks: finds the conductivities" holds "$(sed -n 's/^conductivity: at most \(.*\) off$/\1/p' out) < 0.05"
+    tail -1 out >own.$ranks
+    check "own_operation on $ranks: as on one" cmp -s own.1 own.$ranks
+done
+alone "$examples/own_operation" --points 1
+check "own_operation of one point: refused" is "$status $(grep -c 'must be 2 at least' err)" "2 1"
 
 # ---- the two on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then

@@ -1,0 +1,359 @@
+/*
+ * Operations of a program's own (ls_custom). Each call has rows of its own, in a record that its nodes share: the node
+ * of the call, and, where it has several outputs, one for each of them. The latter keep the gradients that they get in
+ * the record, where the walk finds them when it comes to the node of the call.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/tape.h"
+
+typedef struct custom {
+    ls_op op;   /* first: a row is its record */
+    ls_op part; /* of one output among several */
+    int references;
+    ls_custom_op own;
+    ls_custom_call call;
+    int output_count;
+    ls_tensor **gradients; /* of the outputs, in the backward pass `pass`; owned */
+    uint64_t pass;
+    ls_tensor **input_gradients; /* what the rule gives; lent */
+    bool *wanted;
+    size_t bytes;
+    ls_tensor *tensors[]; /* what `call` and the two above point to */
+} custom;
+
+static custom *custom_of(const ls_op *op) {
+    union {
+        const ls_op *row;
+        custom *custom;
+    } same = {.row = op};
+    return same.custom;
+}
+
+static custom *custom_of_part(const ls_op *op) {
+    return custom_of(op - 1);
+}
+
+_Static_assert(offsetof(custom, part) == sizeof(ls_op), "the rows lie side by side");
+
+static void forget_gradients(custom *c) {
+    for (int i = 0; i < c->output_count; i++) {
+        ls_tensor_drop(c->gradients[i]);
+        c->gradients[i] = NULL;
+    }
+}
+
+static void drop_custom(custom *c) {
+    if (--c->references > 0) {
+        return;
+    }
+    forget_gradients(c);
+    for (int i = 0; i < c->call.input_count; i++) {
+        ls_tensor_drop(c->call.inputs[i]);
+    }
+    for (int i = 0; i < c->output_count; i++) {
+        ls_tensor_drop(c->call.outputs[i]);
+    }
+    for (int i = 0; i < c->own.saved; i++) {
+        ls_tensor_drop(c->call.saved[i]);
+    }
+    if (c->own.release != NULL) {
+        c->own.release(c->call.user);
+    }
+    ls_record_release(c, c->bytes);
+}
+
+static void hold(custom *c, bool hold) {
+    if (hold) {
+        c->references++;
+    } else {
+        drop_custom(c);
+    }
+}
+
+static void hold_custom(ls_node *node, bool held) {
+    hold(custom_of(node->op), held);
+}
+
+static void hold_part(ls_node *node, bool held) {
+    hold(custom_of_part(node->op), held);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+/* The status of a function of the program's, with a message. */
+static ls_status told(const custom *c, const char *function, ls_status status) {
+    return status == LS_OK || ls_error_status() == status
+               ? status
+               : ls_fail(status, "%s: its %s function failed with %s", c->op.name, function, ls_status_name(status));
+}
+
+/* Replaces a tensor that the forward function made by a reference of the record's to its elements. */
+static ls_status keep(const custom *c, const char *what, int i, ls_tensor **place) {
+    ls_tensor *made = *place;
+    *place = NULL;
+    if (made == NULL) {
+        return ls_fail(LS_ERR_STATE, "%s: its forward function made no %s %d", c->op.name, what, i);
+    }
+    if (ls_tensor_is_gone(made)) {
+        return ls_tensor_refuse_gone(c->op.name, 0, made);
+    }
+    *place = ls_tensor_view_owned(made, made->ndim, made->size, made->stride, 0);
+    return *place != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status keep_made(custom *c) {
+    ls_status status = LS_OK;
+    for (int i = 0; i < c->output_count; i++) {
+        const ls_status kept = status == LS_OK ? keep(c, "output", i, &c->call.outputs[i]) : status;
+        c->call.outputs[i] = kept == LS_OK ? c->call.outputs[i] : NULL;
+        status = kept;
+    }
+    for (int i = 0; i < c->own.saved; i++) {
+        const ls_status kept = status == LS_OK ? keep(c, "saved tensor", i, &c->call.saved[i]) : status;
+        c->call.saved[i] = kept == LS_OK ? c->call.saved[i] : NULL;
+        status = kept;
+    }
+    return status;
+}
+
+/* Calls the program's function in a scope of its own, in which nothing is recorded. */
+static ls_status run_forward(custom *c) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool no_grad = ls_no_grad(true);
+    ls_status status = told(c, "forward", c->own.forward(&c->call));
+    (void)ls_no_grad(no_grad);
+    if (status == LS_OK) {
+        status = keep_made(c);
+    } else {
+        memset(c->call.outputs, 0, (size_t)c->output_count * sizeof *c->call.outputs);
+        memset(c->call.saved, 0, (size_t)c->own.saved * sizeof *c->call.saved);
+    }
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    for (bool last = false; !last;) { /* it may have left some open */
+        ls_scope *innermost = ls_thread()->scope;
+        last = innermost == scope;
+        const ls_status ended = ls_scope_end(innermost); /* an operation in it failed */
+        if (status == LS_OK && ended != LS_OK) {
+            status = ended;
+            snprintf(message, sizeof message, "%s", ls_error_message());
+        }
+    }
+    if (status != LS_OK) {
+        ls_error_restore(status, message);
+    }
+    return status;
+}
+
+static ls_tensor *show(const ls_tensor *made) {
+    return ls_tensor_view(made, made->ndim, made->size, made->stride, 0);
+}
+
+/* The output; of several, what stands for all of them on the tape, which has no elements. */
+static ls_status custom_shape(ls_op_call *call) {
+    custom *c = custom_of(call->op);
+    for (int i = 0; i < call->input_count; i++) {
+        c->tensors[i] = ls_tensor_dense(c->op.name, call->inputs[i], (ls_dtype)call->inputs[i]->dtype);
+        if (c->tensors[i] == NULL) {
+            return ls_error_status();
+        }
+        c->wanted[i] = call->records && call->inputs[i]->needs_grad;
+    }
+    LS_TRY(run_forward(c));
+    call->output =
+        c->output_count == 1 ? show(c->call.outputs[0]) : ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32);
+    return call->output != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status part_shape(ls_op_call *call) {
+    call->output = show(call->inputs[1]);
+    return call->output != NULL ? LS_OK : ls_error_status();
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+/* Makes the gradient of output i a dense one of the record's; NULL: zeros. */
+static ls_status set_gradient(custom *c, int i, const ls_tensor *gradient) {
+    const ls_tensor *output = c->call.outputs[i];
+    if (gradient != NULL) {
+        c->gradients[i] = ls_tensor_dense(c->op.name, gradient, (ls_dtype)output->dtype);
+        return c->gradients[i] != NULL ? LS_OK : ls_error_status();
+    }
+    ls_tensor *zeros = ls_tensor_new_owned(c->op.name, output->ndim, output->size, (ls_dtype)output->dtype);
+    c->gradients[i] = zeros;
+    return zeros != NULL ? ls_kernels_of(zeros)->fill(ls_stream_of(zeros), zeros, 0) : ls_error_status();
+}
+
+static ls_status part_backward(ls_node *node, ls_tensor *gradient) {
+    custom *c = custom_of_part(node->op);
+    const uint64_t pass = ls_thread()->pass;
+    if (c->pass != pass) { /* what a pass left that failed */
+        forget_gradients(c);
+        c->pass = pass;
+    }
+    LS_TRY(set_gradient(c, (int)node->parameters.integer[0], gradient));
+    return ls_give(node, 0, ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32));
+}
+
+static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
+    const ls_tensor *input = node->inputs[i];
+    if (gradient == NULL) { /* zero */
+        return LS_OK;
+    }
+    if (ls_tensor_is_gone(gradient)) {
+        return ls_tensor_refuse_gone(node->op->name, 0, gradient);
+    }
+    if (gradient->dtype != input->dtype || !ls_tensor_same_shape(gradient, input)) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "%s: its backward function made the gradient of argument %d %s of %s, but that is %s of %s",
+                       node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
+                       LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
+    }
+    return ls_give(node, i, gradient);
+}
+
+static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
+    custom *c = custom_of(node->op);
+    if (c->output_count == 1 || c->pass != ls_thread()->pass) {
+        forget_gradients(c);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < c->output_count && status == LS_OK; i++) {
+        if (c->gradients[i] == NULL) {
+            status = set_gradient(c, i, c->output_count == 1 ? gradient : NULL);
+        }
+    }
+    for (int i = 0; i < node->input_count; i++) {
+        c->wanted[i] = ls_wants(node, i);
+        c->input_gradients[i] = NULL;
+    }
+    if (status == LS_OK) {
+        status = told(c, "backward", c->own.backward(&c->call));
+    }
+    for (int i = 0; i < node->input_count && status == LS_OK; i++) {
+        status = c->wanted[i] ? give_input(node, i, c->input_gradients[i]) : LS_OK;
+    }
+    forget_gradients(c);
+    return status;
+}
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
+
+/* The program says whether samples stay apart; more cannot be known. */
+static ls_samples_use keeps_samples(const ls_node *node, double *divisor) {
+    (void)node;
+    (void)divisor;
+    return LS_SAMPLES_KEPT;
+}
+
+static ls_samples_use mixes_samples(const ls_node *node, double *divisor) {
+    (void)node;
+    (void)divisor;
+    return LS_SAMPLES_MIXED;
+}
+
+static void fill_rows(custom *c) {
+    const int noted = c->call.input_count < LS_NODE_INPUTS ? c->call.input_count : LS_NODE_INPUTS;
+    c->op = (ls_op){.name = c->own.name,
+                    .shape = custom_shape,
+                    .backward = c->own.backward != NULL ? custom_backward : NULL,
+                    .over_samples = c->own.by_sample ? keeps_samples : mixes_samples,
+                    .hold = hold_custom};
+    memset(c->op.reads, (1 << noted) - 1, sizeof c->op.reads);
+    c->part = (ls_op){.name = c->own.name,
+                      .shape = part_shape,
+                      .backward = c->op.backward != NULL ? part_backward : NULL,
+                      .over_samples = keeps_samples,
+                      .hold = hold_part};
+}
+
+static custom *make_custom(const ls_custom_op *op, int input_count, void *user) {
+    const int outputs = op->outputs > 0 ? op->outputs : 1;
+    const size_t tensors = 2 * (size_t)input_count + 2 * (size_t)outputs + (size_t)op->saved;
+    const size_t bytes = sizeof(custom) + tensors * sizeof(ls_tensor *) + (size_t)input_count * sizeof(bool);
+    custom *c = ls_record_allocate(bytes);
+    if (c == NULL) {
+        (void)ls_fail_memory(op->name, bytes);
+        return NULL;
+    }
+    memset(c, 0, bytes);
+    c->references = 1;
+    c->bytes = bytes;
+    c->own = *op;
+    c->output_count = outputs;
+    ls_tensor **at = c->tensors;
+    c->call = (ls_custom_call){.inputs = at, .input_count = input_count, .user = user};
+    c->call.outputs = at += input_count;
+    c->call.saved = at += outputs;
+    c->gradients = at += op->saved;
+    c->input_gradients = at += outputs;
+    c->wanted = (bool *)(at + input_count);
+    c->call.output_gradients = c->gradients;
+    c->call.input_gradients = c->input_gradients;
+    c->call.wanted = c->wanted;
+    fill_rows(c);
+    return c;
+}
+
+static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int input_count) {
+    if (op == NULL || op->name == NULL || op->forward == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation needs a name and a forward function");
+    }
+    if (op->outputs < 0 || op->saved < 0 || input_count < 0 || (inputs == NULL && input_count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %d inputs, %d outputs, %d saved tensors", op->name, input_count,
+                       op->outputs, op->saved);
+    }
+    return LS_OK;
+}
+
+/* All outputs of a call that has several. */
+static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
+    bool good = true;
+    for (int i = 0; i < c->output_count && good; i++) {
+        const ls_op_parameters which = {.integer = {i}};
+        outputs[i] = ls_apply(&c->part, (ls_tensor *[]){all, c->call.outputs[i]}, 2, &which);
+        good = outputs[i] != NULL;
+    }
+    ls_release(all); /* the nodes hold it */
+    for (int i = 0; i < c->output_count && !good; i++) {
+        ls_release(outputs[i]);
+        outputs[i] = NULL;
+    }
+    return outputs[0];
+}
+
+ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
+                     ls_tensor **outputs) {
+    ls_tensor *only = NULL;
+    custom *c = NULL;
+    if (check_op(op, inputs, input_count) == LS_OK) {
+        if (op->outputs > 1 && outputs == NULL) {
+            (void)ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, and no place for them was given", op->name,
+                          op->outputs);
+        } else {
+            c = make_custom(op, input_count, user);
+        }
+    }
+    outputs = outputs != NULL ? outputs : &only;
+    for (int i = 0; op != NULL && i < (op->outputs > 0 ? op->outputs : 1); i++) {
+        outputs[i] = NULL;
+    }
+    if (c == NULL) {
+        if (op != NULL && op->release != NULL) {
+            op->release(user);
+        }
+        return ls_scope_failed();
+    }
+    ls_tensor *made = ls_apply(&c->op, inputs, input_count, NULL);
+    if (made != NULL && c->output_count > 1) {
+        made = show_parts(c, made, outputs);
+    }
+    outputs[0] = made;
+    drop_custom(c);
+    return made;
+}
