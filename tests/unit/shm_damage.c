@@ -7,6 +7,7 @@
 #include "tests/support/unit.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 
 #define PATIENT 60.0
 #define HURRIED 300000000 /* nanoseconds that a call waits for the other rank, once both are there */
+#define LONGEST 20.0      /* seconds that damage lasts */
 #define GUARD   0x5a
 
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
@@ -71,10 +73,15 @@ static void hit(damage *d, uint64_t *index) {
     memcpy(base + head, &number, below(d, (*index)++, 2) == 0 ? 4 : 8);
 }
 
+/* A rank that says that it sends without end, and goes on with the call, takes the other along: until it dies. */
 static void *do_damage(void *argument) {
     damage *d = argument;
     uint64_t index = 0;
+    const double start = ls_clock_seconds();
     while (!atomic_load(&d->over)) {
+        if (ls_clock_seconds() - start > LONGEST) {
+            raise(SIGKILL);
+        }
         usleep((useconds_t)below(d, index++, 2000));
         for (size_t times = below(d, index++, 30); times > 0; times--) {
             hit(d, &index);
@@ -158,7 +165,12 @@ static const char *damaged_rank(ls_comm *world, int rank, const void *argument) 
 static void damaged_round(uint64_t number, void *argument) {
     const uint64_t seed = number;
     (void)argument;
-    assert_true(ls_forks_run(2, PATIENT, damaged_rank, &seed));
+    ls_forks forks;
+    ls_forks_start(&forks, 2, 0, PATIENT, damaged_rank, &seed);
+    const int damaged = ls_forks_wait(&forks, 1);
+    assert_true(damaged == 0 || damaged == -SIGKILL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    ls_forks_end(&forks);
 }
 
 static void damaged_memory(void **state) {
