@@ -75,6 +75,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
                        .inputs = inputs,
                        .input_count = input_count,
                        .parameters = parameters,
+                       .of_gradient = of_gradient,
                        .records = wanted && !thread->no_grad && op->backward != NULL};
     ls_status status = op->shape(&call);
     if (status == LS_OK && op->forward != NULL) {

@@ -62,30 +62,26 @@ static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     return weighed;
 }
 
-/* A gradient among the inputs depends on leaves in ways that no tape knows. What the rule reads may make this pass's
- * gradients such ones. */
-static ls_status check_gradients(ls_pass *pass, const ls_node *node) {
-    pass->depends = pass->depends || node->op->saves_output || node->saved[0] != NULL;
-    for (int i = 0; i < node->input_count; i++) {
-        const ls_tensor *input = node->inputs[i];
-        if (input == NULL) {
-            continue;
-        }
-        pass->depends = pass->depends || (i < LS_NODE_INPUTS && (node->reads >> i & 1U) != 0 && input->needs_grad);
-        if (input->node == &ls_tape_gradient) {
-            return ls_fail(LS_ERR_UNSUPPORTED,
-                           "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, and "
-                           "there are no gradients of gradients: ls_detach makes a constant of it",
-                           i + 1, node->op->name, LS_SHAPE_TEXT(input));
-        }
+/* A gradient among the inputs depends on leaves in ways that no tape knows. */
+__attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *node) {
+    int i = 0;
+    while (i + 1 < node->input_count && (node->inputs[i] == NULL || node->inputs[i]->node != &ls_tape_gradient)) {
+        i++;
     }
-    return LS_OK;
+    return ls_fail(
+        LS_ERR_UNSUPPORTED,
+        "ls_backward: argument %d of %s, %s, is a gradient (ls_grad) or was computed from one, and there are "
+        "no gradients of gradients: ls_detach makes a constant of it",
+        i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
 /* Runs the rule of a node. */
 static ls_status walk_node(ls_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
-    LS_TRY(check_gradients(pass, node));
+    if (__builtin_expect(node->of_gradient, 0)) {
+        return refuse_gradient(node);
+    }
+    pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();
@@ -284,7 +280,8 @@ static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_s
 }
 
 /* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
-static ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool seeded, double *weight) {
+__attribute__((noinline)) static ls_status tell_watches(ls_scope *innermost, const ls_tensor *output, bool seeded,
+                                                        double *weight) {
     ls_batch_loss loss = {.weight = 1};
     bool traced = false;
     bool agreed = false;
@@ -309,6 +306,14 @@ static ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool s
     }
     *weight = loss.weight;
     return LS_OK;
+}
+
+static inline ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool seeded, double *weight) {
+    bool watched = false;
+    for (const ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
+        watched = watched || scope->callbacks != NULL;
+    }
+    return watched ? tell_watches(innermost, output, seeded, weight) : LS_OK;
 }
 
 static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {

@@ -44,6 +44,7 @@ typedef struct ls_op_call {
     ls_tensor *saved[LS_NODE_SAVED]; /* references for the node, from ls_tensor_new_owned and the like; dropped if
                                         nothing is recorded */
     bool records;                    /* whether a node will be made: whether saving pays */
+    bool of_gradient;                /* an input is a gradient, or made of one: see ls_tape_gradient */
 } ls_op_call;
 
 /*
@@ -93,8 +94,10 @@ struct ls_node {
     bool holds_output;
     bool begins_samples; /* the output is a data-parallel module's; what follows is of samples.h */
     uint8_t spread;
-    bool sums_samples : 1;
-    bool weighed : 1; /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
+    bool sums_samples;
+    bool of_gradient; /* of the call */
+    bool depends;     /* gradients of its inputs depend on values that depend on leaves */
+    bool weighed;     /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment; /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
                          segment only (a pipeline's micro-batches) */
     uint64_t wanted;  /* bit i: input i wants a gradient; see ls_wants */

@@ -160,7 +160,10 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
         ls_cache_release(&thread->cache, node, sizeof *node);
         return ls_fail_memory(call->op->name, array_bytes(call->input_count));
     }
-    note_versions(node, hold_inputs(node, call->inputs));
+    const unsigned reads = hold_inputs(node, call->inputs);
+    node->of_gradient = call->of_gradient;
+    node->depends = call->op->saves_output || call->saved[0] != NULL || (reads & *wanted_words(node)) != 0;
+    note_versions(node, reads);
     for (int i = 0; i < LS_NODE_SAVED; i++) {
         node->saved[i] = call->saved[i];
     }
