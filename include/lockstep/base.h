@@ -34,6 +34,12 @@ extern "C" {
 /** The version of the library that is running, for example "0.1.0". The string lives as long as the program. */
 LS_API const char *ls_version(void);
 
+/**
+ * Zero, in options of floating numbers where a field that is left zero means its default:
+ * `ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO})`. It is zero elsewhere, too.
+ */
+#define LS_ZERO (-0.0)
+
 /* ---- status and errors ---------------------------------------------------------------------------------------- */
 
 /** What became of a call. LS_OK is 0; everything else is a failure whose reason ls_error_message() tells. */

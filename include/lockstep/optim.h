@@ -1,6 +1,7 @@
 /**
  * @file optim.h
- * Optimizers: how gradients change parameters. Formulas, defaults and the order of operations are PyTorch's.
+ * Optimizers: how gradients change parameters. Formulas, defaults and the order of operations are PyTorch's. Where zero
+ * means a default, LS_ZERO means zero: beta1 of Adam, the learning rate of a group that is frozen.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -58,7 +59,7 @@ typedef struct ls_adagrad_options {
 /**
  * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
  * directions from the last `history_size` steps. All fields mean what PyTorch's LBFGS means by them; zero is its
- * default, and a tolerance as small as 1e-300 never ends a step. It steps by ls_optimizer_step_closure and takes
+ * default, and a tolerance of LS_ZERO ends a step only where nothing changes. It steps by ls_optimizer_step_closure and takes
  * parameters of one dtype in one group without weight decay.
  */
 typedef struct ls_lbfgs_options {

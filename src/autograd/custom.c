@@ -272,8 +272,12 @@ static void fill_rows(custom *c) {
                       .hold = hold_part};
 }
 
+static int outputs_of(const ls_custom_op *op) {
+    return op->outputs > 0 ? op->outputs : 1;
+}
+
 static custom *make_custom(const ls_custom_op *op, int input_count, void *user) {
-    const int outputs = op->outputs > 0 ? op->outputs : 1;
+    const int outputs = outputs_of(op);
     const size_t tensors = 2 * (size_t)input_count + 2 * (size_t)outputs + (size_t)op->saved;
     const size_t bytes = sizeof(custom) + tensors * sizeof(ls_tensor *) + (size_t)input_count * sizeof(bool);
     custom *c = ls_record_allocate(bytes);
@@ -300,13 +304,17 @@ static custom *make_custom(const ls_custom_op *op, int input_count, void *user) 
     return c;
 }
 
-static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int input_count) {
+static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, ls_tensor **outputs) {
     if (op == NULL || op->name == NULL || op->forward == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation needs a name and a forward function");
     }
     if (op->outputs < 0 || op->saved < 0 || input_count < 0 || (inputs == NULL && input_count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d inputs, %d outputs, %d saved tensors", op->name, input_count,
                        op->outputs, op->saved);
+    }
+    if (op->outputs > 1 && outputs == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, and no place for them was given", op->name,
+                       op->outputs);
     }
     return LS_OK;
 }
@@ -330,30 +338,21 @@ static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
 ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                      ls_tensor **outputs) {
     ls_tensor *only = NULL;
-    custom *c = NULL;
-    if (check_op(op, inputs, input_count) == LS_OK) {
-        if (op->outputs > 1 && outputs == NULL) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "%s: it has %d outputs, and no place for them was given", op->name,
-                          op->outputs);
-        } else {
-            c = make_custom(op, input_count, user);
-        }
-    }
-    outputs = outputs != NULL ? outputs : &only;
-    for (int i = 0; op != NULL && i < (op->outputs > 0 ? op->outputs : 1); i++) {
+    for (int i = 0; op != NULL && outputs != NULL && i < outputs_of(op); i++) {
         outputs[i] = NULL;
     }
+    custom *c = check_op(op, inputs, input_count, outputs) == LS_OK ? make_custom(op, input_count, user) : NULL;
     if (c == NULL) {
         if (op != NULL && op->release != NULL) {
             op->release(user);
         }
         return ls_scope_failed();
     }
-    ls_tensor *made = ls_apply(&c->op, inputs, input_count, NULL);
-    if (made != NULL && c->output_count > 1) {
-        made = show_parts(c, made, outputs);
+    outputs = outputs != NULL ? outputs : &only;
+    outputs[0] = ls_apply(&c->op, inputs, input_count, NULL);
+    if (outputs[0] != NULL && c->output_count > 1) {
+        outputs[0] = show_parts(c, outputs[0], outputs);
     }
-    outputs[0] = made;
     drop_custom(c);
-    return made;
+    return outputs[0];
 }

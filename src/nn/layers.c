@@ -1,6 +1,7 @@
 /* Layers. Their formulas are those of the operations in autograd.h; here is what they hold and how they start. */
 #include <math.h>
 
+#include "base/option.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -191,8 +192,8 @@ typedef struct norm_state {
 static norm_state *norm_begin(ls_module *module, ls_shape shape, const ls_layer_options *options) {
     norm_state *norm = module->state;
     norm->axes = shape.ndim;
-    norm->epsilon = options->epsilon > 0 ? options->epsilon : 1e-5;
-    norm->momentum = options->momentum > 0 ? options->momentum : 0.1;
+    norm->epsilon = ls_option(options->epsilon, 1e-5);
+    norm->momentum = ls_option(options->momentum, 0.1);
     if (!options->no_affine) {
         norm->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype)));
         if (!options->no_bias) {

@@ -32,7 +32,7 @@ ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
     static const ls_optimizer_type type = {
         .name = "ls_adagrad", .states = adagrad_states, .state_start = adagrad_state_start, .step = adagrad_step};
     ls_adagrad_options given = options != NULL ? *options : (ls_adagrad_options){0};
-    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-10;
+    given.epsilon = ls_option(given.epsilon, 1e-10);
     if (ls_option_within("ls_adagrad", "learning_rate_decay", given.learning_rate_decay, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_adagrad", "initial_sum", given.initial_sum, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_adagrad", "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
@@ -40,7 +40,7 @@ ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.adagrad = given,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-2,
+                                            .learning_rate = ls_option(given.learning_rate, 1e-2),
                                             .weight_decay = given.weight_decay},
                             model);
 }

@@ -34,12 +34,10 @@ static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kern
 static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, bool decoupled, ls_module *model,
                               const ls_adam_options *options) {
     ls_adam_options given = options != NULL ? *options : (ls_adam_options){0};
-    given.beta1 = given.beta1 != 0 ? given.beta1 : 0.9;
-    given.beta2 = given.beta2 != 0 ? given.beta2 : 0.999;
-    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-8;
-    if (decoupled && given.weight_decay == 0) {
-        given.weight_decay = 0.01;
-    }
+    given.beta1 = ls_option(given.beta1, 0.9);
+    given.beta2 = ls_option(given.beta2, 0.999);
+    given.epsilon = ls_option(given.epsilon, 1e-8);
+    given.weight_decay = ls_option(given.weight_decay, decoupled ? 0.01 : 0);
     const double below_one = nextafter(1, 0);
     if (ls_option_within(call, "beta1", given.beta1, 0, below_one) != LS_OK ||
         ls_option_within(call, "beta2", given.beta2, 0, below_one) != LS_OK ||
@@ -49,7 +47,7 @@ static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, b
     return ls_optimizer_new(&(ls_optimizer){.type = type,
                                             .options.adam = given,
                                             .decoupled = decoupled,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-3,
+                                            .learning_rate = ls_option(given.learning_rate, 1e-3),
                                             .weight_decay = given.no_weight_decay ? 0 : given.weight_decay},
                             model);
 }

@@ -99,6 +99,6 @@ ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradien
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.conjugate_gradient = given,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1},
+                                            .learning_rate = ls_option(given.learning_rate, 1)},
                             model);
 }

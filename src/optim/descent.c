@@ -109,8 +109,8 @@ ls_status ls_descent_limits(const char *call, double evaluations, int *max_itera
     LS_TRY(ls_option_within(call, "tolerance_change", *tolerance_change, 0, INFINITY));
     *max_iterations = *max_iterations != 0 ? *max_iterations : 20;
     *max_evaluations = *max_evaluations != 0 ? *max_evaluations : (int)fmin(*max_iterations * evaluations, INT32_MAX);
-    *tolerance_gradient = *tolerance_gradient != 0 ? *tolerance_gradient : 1e-7;
-    *tolerance_change = *tolerance_change != 0 ? *tolerance_change : 1e-9;
+    *tolerance_gradient = ls_option(*tolerance_gradient, 1e-7);
+    *tolerance_change = ls_option(*tolerance_change, 1e-9);
     return LS_OK;
 }
 

@@ -201,6 +201,6 @@ ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.lbfgs = given,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1},
+                                            .learning_rate = ls_option(given.learning_rate, 1)},
                             model);
 }

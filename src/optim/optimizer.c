@@ -133,10 +133,8 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
     LS_TRY(ls_option_within(optimizer->type->name, "weight_decay", options->weight_decay, 0, INFINITY));
     ls_group group = {
-        .learning_rate = options->learning_rate > 0 ? options->learning_rate : optimizer->learning_rate,
-        .weight_decay = options->no_weight_decay    ? 0
-                        : options->weight_decay > 0 ? options->weight_decay
-                                                    : optimizer->weight_decay,
+        .learning_rate = ls_option(options->learning_rate, optimizer->learning_rate),
+        .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, optimizer->weight_decay),
     };
     const size_t old_size = (size_t)optimizer->group_count * sizeof group;
     ls_status status = group_init(optimizer, &group, parameters, count);

@@ -9,6 +9,7 @@
 #include <lockstep/optim.h>
 
 #include "autograd/op.h"
+#include "base/option.h"
 #include "base/status.h"
 
 #define LS_OPTIMIZER_STATES 3

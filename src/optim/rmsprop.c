@@ -40,8 +40,8 @@ static ls_status rmsprop_step(const ls_optimizer *optimizer, const ls_kernels *k
 ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
     static const ls_optimizer_type type = {.name = "ls_rmsprop", .states = rmsprop_states, .step = rmsprop_step};
     ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
-    given.alpha = given.alpha != 0 ? given.alpha : 0.99;
-    given.epsilon = given.epsilon != 0 ? given.epsilon : 1e-8;
+    given.alpha = ls_option(given.alpha, 0.99);
+    given.epsilon = ls_option(given.epsilon, 1e-8);
     if (ls_option_within("ls_rmsprop", "alpha", given.alpha, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_rmsprop", "epsilon", given.epsilon, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_rmsprop", "momentum", given.momentum, 0, INFINITY) != LS_OK) {
@@ -49,7 +49,7 @@ ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.rmsprop = given,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-2,
+                                            .learning_rate = ls_option(given.learning_rate, 1e-2),
                                             .weight_decay = given.weight_decay},
                             model);
 }

@@ -39,7 +39,7 @@ ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options) {
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.sgd = given,
-                                            .learning_rate = given.learning_rate != 0 ? given.learning_rate : 1e-3,
+                                            .learning_rate = ls_option(given.learning_rate, 1e-3),
                                             .weight_decay = given.weight_decay},
                             model);
 }

@@ -119,8 +119,9 @@ static ls_status embedding(ls_comm *world) {
     return LS_OK;
 }
 
-/* Two by two: the model divided over pairs, each half of the batch on one pair. */
-static ls_status divided_model_on_divided_data(ls_comm *world) {
+/* Two by two: the model divided over pairs, and each pair has some of the samples, `first` the first one; `drops`: with
+ * dropout between the layers. */
+static ls_status divided_model_on_divided_data(ls_comm *world, int64_t first, bool drops) {
     if (ls_comm_size(world) != 4) {
         return LS_OK;
     }
@@ -130,17 +131,20 @@ static ls_status divided_model_on_divided_data(ls_comm *world) {
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &same_part));
     ls_scope *scope = ls_scope_begin();
     ls_seed(8);
-    ls_module *whole =
-        ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_relu(), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
+    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), drops ? ls_nn_dropout(0.4) : ls_nn_relu(),
+                                     ls_nn_linear_with(HIDDEN, OUT, &in_f64));
     ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
+    ls_seed(14);
     LS_TRY(backward(whole, x));
     ls_seed(8);
-    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64), ls_nn_relu(),
+    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
+                                                        drops ? ls_nn_parallel_dropout(pair, 0.4) : ls_nn_relu(),
                                                         ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
                                           same_part, NULL);
     LS_CHECK(divided != NULL);
-    const int64_t half = BATCH / 2;
-    LS_TRY(backward(divided, ls_narrow(x, 0, half * ls_comm_rank(same_part), half)));
+    ls_seed(14);
+    LS_TRY(backward(divided,
+                    ls_comm_rank(same_part) == 0 ? ls_narrow(x, 0, 0, first) : ls_narrow(x, 0, first, BATCH - first)));
     LS_TRY(compare(pair, divided, "0.weight", whole, "0.weight", 0));
     LS_TRY(compare(pair, divided, "2.weight", whole, "2.weight", 1));
     LS_TRY(compare(pair, divided, "2.bias", whole, "2.bias", -1));
@@ -214,41 +218,6 @@ static ls_status dropped_widths(ls_comm *world) {
     ls_module_free(whole);
     ls_module_free(divided);
     return ls_scope_end(scope);
-}
-
-/* Both: pairs of ranks have parts of the layers, and each pair some of the samples. */
-static ls_status dropped_samples_and_layers(ls_comm *world) {
-    if (ls_comm_size(world) != 4) {
-        return LS_OK;
-    }
-    ls_comm *pair = NULL;
-    ls_comm *same_part = NULL;
-    LS_TRY(ls_comm_split(world, ls_comm_rank(world) / 2, 0, &pair));
-    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &same_part));
-    ls_scope *scope = ls_scope_begin();
-    ls_seed(13);
-    ls_module *whole = ls_sequential(ls_nn_linear_with(IN, HIDDEN, &in_f64), ls_nn_dropout(0.4),
-                                     ls_nn_linear_with(HIDDEN, OUT, &in_f64));
-    ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
-    ls_seed(14);
-    LS_TRY(backward(whole, x));
-    ls_seed(13);
-    ls_module *divided = ls_data_parallel(ls_sequential(ls_nn_column_parallel(pair, IN, HIDDEN, &in_f64),
-                                                        ls_nn_parallel_dropout(pair, 0.4),
-                                                        ls_nn_row_parallel(pair, HIDDEN, OUT, &in_f64)),
-                                          same_part, NULL);
-    LS_CHECK(divided != NULL);
-    const int64_t first = ls_comm_rank(same_part) == 0 ? 0 : 4;
-    ls_seed(14);
-    LS_TRY(backward(divided, ls_narrow(x, 0, first, first == 0 ? 4 : BATCH - 4)));
-    LS_TRY(compare(pair, divided, "0.weight", whole, "0.weight", 0));
-    LS_TRY(compare(pair, divided, "2.weight", whole, "2.weight", 1));
-    ls_module_free(whole);
-    ls_module_free(divided);
-    LS_TRY(ls_scope_end(scope));
-    ls_comm_free(pair);
-    ls_comm_free(same_part);
-    return LS_OK;
 }
 
 /* ---- the norm of all gradients ----------------------------------------------------------------------------------- */
@@ -383,10 +352,10 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(columns_and_rows(world));
     LS_TRY(columns_put_together(world));
     LS_TRY(embedding(world));
-    LS_TRY(divided_model_on_divided_data(world));
+    LS_TRY(divided_model_on_divided_data(world, BATCH / 2, false));
     LS_TRY(dropped_layers(world));
     LS_TRY(dropped_widths(world));
-    LS_TRY(dropped_samples_and_layers(world));
+    LS_TRY(divided_model_on_divided_data(world, 4, true));
     LS_TRY(clipped_layers(world));
     LS_TRY(clipped_pipelines(world));
     LS_TRY(clipped_afterwards(world));

@@ -226,6 +226,14 @@ static void test_adam(void **state) {
     options.amsgrad = true;
     check_both_dtypes(&adam, &options);
     check_both_dtypes(&adamw, &options);
+    /* what LS_ZERO says is no default, and -0.0 computes as 0 in the formulas */
+    const ls_adam_options zero = {.learning_rate = 0.02, .beta1 = LS_ZERO, .beta2 = 0.95, .epsilon = LS_ZERO};
+    check_both_dtypes(&adam, &zero);
+    check_both_dtypes(&adamw, &(ls_adam_options){.learning_rate = 0.02,
+                                                 .beta1 = 0.8,
+                                                 .beta2 = 0.95,
+                                                 .epsilon = 1e-6,
+                                                 .weight_decay = LS_ZERO});
 }
 
 static void test_rmsprop(void **state) {
@@ -307,7 +315,8 @@ static void test_groups_differ(void **state) {
         LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, &p[3], 1, &(ls_group_options){.weight_decay = 2}), LS_OK);
     assert_int_equal(ls_optimizer_add_group(optimizer, NULL, 0, NULL), LS_OK);
-    assert_int_equal(ls_optimizer_group_count(optimizer), 4);
+    assert_int_equal(ls_optimizer_add_group(optimizer, &p[4], 1, &(ls_group_options){.learning_rate = LS_ZERO}), LS_OK);
+    assert_int_equal(ls_optimizer_group_count(optimizer), 5);
     double start[PARAMETERS];
     double g[PARAMETERS];
     for (int i = 0; i < PARAMETERS; i++) {
@@ -318,6 +327,7 @@ static void test_groups_differ(void **state) {
     numbers_expect("group 1", fall(optimizer, p[1], 1), 0.1 * g[1], 1e-14);
     numbers_expect("group 1", fall(optimizer, p[2], 2), 0.1 * g[2], 1e-14);
     numbers_expect("group 2", fall(optimizer, p[3], 3), 0.5 * (g[3] + 2 * start[3]), 1e-14);
+    assert_true(fall(optimizer, p[4], 4) == 0); /* frozen */
     assert_int_equal(ls_optimizer_set_learning_rate(optimizer, 1, 0.2), LS_OK);
     numbers_expect("group 1 at its new rate", fall(optimizer, p[1], 1), 0.2 * g[1], 1e-14);
     assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.5);
