@@ -59,8 +59,8 @@ typedef struct ls_adagrad_options {
 /**
  * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
  * directions from the last `history_size` steps. All fields mean what PyTorch's LBFGS means by them; zero is its
- * default, and a tolerance of LS_ZERO ends a step only where nothing changes. It steps by ls_optimizer_step_closure and takes
- * parameters of one dtype in one group without weight decay.
+ * default, and a tolerance of LS_ZERO ends a step only where nothing changes. It steps by ls_optimizer_step_closure and
+ * takes parameters of one dtype in one group without weight decay.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate;      /**< length of a fixed step, and what a search tries first; 0: 1 */
