@@ -98,16 +98,18 @@ typedef struct ls_custom_op {
     void (*release)(void *user); /**< NULL, or called with `user` when the call and its nodes are done with it */
     int outputs;                 /**< how many; 0: 1 */
     int saved;                   /**< how many tensors `forward` leaves in `saved` */
-    bool by_sample; /**< the first axes of inputs and outputs count samples, and one sample's result is made of that
-                       sample alone; else a data-parallel loss refuses the operation on samples */
+    bool by_sample; /**< the first axis of the outputs, and of each input that has samples, counts them, and one
+                       sample's result is made of that sample and of inputs without any; else a data-parallel loss
+                       refuses the operation on samples */
 } ls_custom_op;
 
 /**
  * Applies it: a result like that of any operation, in the innermost scope, which gradients flow through. Returns the
- * first output; `outputs` has room for all of them, and may be NULL where there is one. Takes `user` over where the
- * operation has `release`, on failure too. A failure of either function ends the call, or the backward pass, with its
- * status and message. Elements of an output or a saved tensor must not be changed in place before the backward pass;
- * where those of the first five inputs were, the pass refuses.
+ * first output; `outputs` has room for all of them, and may be NULL where there is one. Lends `op` and the inputs, and
+ * takes `user` over where the operation has `release`, on failure too. A failure of either function ends the call
+ * (NULL), or the backward pass, with its status and message. LS_ERR_STATE where `forward` leaves an output or a saved
+ * tensor NULL, LS_ERR_SHAPE where a gradient has another shape or dtype than its input, and LS_ERR_STATE from a
+ * backward pass that finds an input, an output or a saved tensor changed in place since.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                             ls_tensor **outputs);

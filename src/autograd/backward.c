@@ -21,6 +21,14 @@ static ls_tensor *zeros_like(const ls_tensor *tensor) {
     return zeros;
 }
 
+ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool result) {
+    return ls_fail(LS_ERR_STATE,
+                   "ls_backward: %s saved %s %s that was changed in place afterwards (by %s): change it after the "
+                   "backward pass, or %s a copy (ls_clone)",
+                   call, result ? "its result" : "a tensor", LS_SHAPE_TEXT(tensor), tensor->storage->changed_by,
+                   result ? "change" : "give that call");
+}
+
 /* Says which of the elements that a node saved are not what they were. */
 __attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *node, unsigned inputs) {
     const ls_tensor *tensor = node->output;
@@ -28,12 +36,7 @@ __attribute__((noinline, cold)) static ls_status refuse_changed(const ls_node *n
         const int k = __builtin_ctz(inputs);
         tensor = node->inputs[k]->storage->version != node->versions[k] ? node->inputs[k] : tensor;
     }
-    const bool own = tensor == node->output;
-    return ls_fail(LS_ERR_STATE,
-                   "ls_backward: %s saved %s %s that was changed in place afterwards (by %s): change it after the "
-                   "backward pass, or %s a copy (ls_clone)",
-                   node->op->name, own ? "its result" : "a tensor", LS_SHAPE_TEXT(tensor), tensor->storage->changed_by,
-                   own ? "change" : "give that call");
+    return ls_refuse_changed(node->op->name, tensor, tensor == node->output);
 }
 
 static inline ls_status check_unchanged(const ls_node *node, unsigned inputs, bool output) {

@@ -18,9 +18,10 @@ typedef struct custom {
     ls_tensor **gradients; /* of the outputs, in the backward pass `pass`; owned */
     uint64_t pass;
     ls_tensor **input_gradients; /* what the rule gives; lent */
+    uint32_t *versions;          /* of the storages of inputs, outputs and saved tensors after the forward function */
     bool *wanted;
     size_t bytes;
-    ls_tensor *tensors[]; /* what `call` and the two above point to */
+    ls_tensor *tensors[]; /* what `call` and the two lists above point to: inputs, outputs and saved tensors first */
 } custom;
 
 static custom *custom_of(const ls_op *op) {
@@ -82,11 +83,33 @@ static void hold_part(ls_node *node, bool held) {
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* The status of a function of the program's, with a message. */
-static ls_status told(const custom *c, const char *function, ls_status status) {
-    return status == LS_OK || ls_error_status() == status
+/* Calls a function of the program's, whose failure gets a message where it has none of its own. */
+static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
+    const uint32_t errors = ls_error_count;
+    const ls_status status = function(&c->call);
+    return status == LS_OK || ls_error_count != errors
                ? status
-               : ls_fail(status, "%s: its %s function failed with %s", c->op.name, function, ls_status_name(status));
+               : ls_fail(status, "%s: its %s function failed with %s", c->op.name, what, ls_status_name(status));
+}
+
+static int kept_count(const custom *c) {
+    return c->call.input_count + c->output_count + c->own.saved;
+}
+
+static void note_versions(custom *c) {
+    for (int i = 0; i < kept_count(c); i++) {
+        c->versions[i] = c->tensors[i]->storage->version;
+    }
+}
+
+static ls_status check_unchanged(const custom *c) {
+    for (int i = 0; i < kept_count(c); i++) {
+        if (c->tensors[i]->storage->version != c->versions[i]) {
+            const int output = i - c->call.input_count;
+            return ls_refuse_changed(c->op.name, c->tensors[i], output >= 0 && output < c->output_count);
+        }
+    }
+    return LS_OK;
 }
 
 /* Replaces a tensor that the forward function made by a reference of the record's to its elements. */
@@ -125,7 +148,7 @@ static ls_status run_forward(custom *c) {
         return ls_error_status();
     }
     const bool no_grad = ls_no_grad(true);
-    ls_status status = told(c, "forward", c->own.forward(&c->call));
+    ls_status status = run(c, "forward", c->own.forward);
     (void)ls_no_grad(no_grad);
     if (status == LS_OK) {
         status = keep_made(c);
@@ -165,6 +188,8 @@ static ls_status custom_shape(ls_op_call *call) {
         c->wanted[i] = call->records && call->inputs[i]->needs_grad;
     }
     LS_TRY(run_forward(c));
+    note_versions(c);
+    call->saved[0] = ls_tensor_hold(c->call.outputs[0]); /* so that it is not taken for linear */
     call->output =
         c->output_count == 1 ? show(c->call.outputs[0]) : ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32);
     return call->output != NULL ? LS_OK : ls_error_status();
@@ -219,6 +244,7 @@ static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
 
 static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
     custom *c = custom_of(node->op);
+    LS_TRY(check_unchanged(c));
     if (c->output_count == 1 || c->pass != ls_thread()->pass) {
         forget_gradients(c);
     }
@@ -233,7 +259,7 @@ static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
         c->input_gradients[i] = NULL;
     }
     if (status == LS_OK) {
-        status = told(c, "backward", c->own.backward(&c->call));
+        status = run(c, "backward", c->own.backward);
     }
     for (int i = 0; i < node->input_count && status == LS_OK; i++) {
         status = c->wanted[i] ? give_input(node, i, c->input_gradients[i]) : LS_OK;
@@ -258,13 +284,11 @@ static ls_samples_use mixes_samples(const ls_node *node, double *divisor) {
 }
 
 static void fill_rows(custom *c) {
-    const int noted = c->call.input_count < LS_NODE_INPUTS ? c->call.input_count : LS_NODE_INPUTS;
     c->op = (ls_op){.name = c->own.name,
                     .shape = custom_shape,
                     .backward = c->own.backward != NULL ? custom_backward : NULL,
                     .over_samples = c->own.by_sample ? keeps_samples : mixes_samples,
                     .hold = hold_custom};
-    memset(c->op.reads, (1 << noted) - 1, sizeof c->op.reads);
     c->part = (ls_op){.name = c->own.name,
                       .shape = part_shape,
                       .backward = c->op.backward != NULL ? part_backward : NULL,
@@ -279,7 +303,9 @@ static int outputs_of(const ls_custom_op *op) {
 static custom *make_custom(const ls_custom_op *op, int input_count, void *user) {
     const int outputs = outputs_of(op);
     const size_t tensors = 2 * (size_t)input_count + 2 * (size_t)outputs + (size_t)op->saved;
-    const size_t bytes = sizeof(custom) + tensors * sizeof(ls_tensor *) + (size_t)input_count * sizeof(bool);
+    const size_t versions = (size_t)input_count + (size_t)outputs + (size_t)op->saved;
+    const size_t bytes = sizeof(custom) + tensors * sizeof(ls_tensor *) + versions * sizeof(uint32_t) +
+                         (size_t)input_count * sizeof(bool);
     custom *c = ls_record_allocate(bytes);
     if (c == NULL) {
         (void)ls_fail_memory(op->name, bytes);
@@ -296,7 +322,8 @@ static custom *make_custom(const ls_custom_op *op, int input_count, void *user) 
     c->call.saved = at += outputs;
     c->gradients = at += op->saved;
     c->input_gradients = at += outputs;
-    c->wanted = (bool *)(at + input_count);
+    c->versions = (uint32_t *)(void *)(at + input_count);
+    c->wanted = (bool *)(c->versions + versions);
     c->call.output_gradients = c->gradients;
     c->call.input_gradients = c->input_gradients;
     c->call.wanted = c->wanted;

@@ -7,6 +7,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/tape.h"
 #include "base/memory.h"
+#include "base/option.h"
 #include "base/random.h"
 
 #define WEIGHT_SEED 0x6c6f636b73746570
@@ -300,8 +301,8 @@ ls_status ls_gradcheck_with(const char *call, const ls_gradcheck_ranks *ranks, l
                    .count = count,
                    .user = user,
                    .step = given->step > 0 ? given->step : 1e-6,
-                   .absolute = given->absolute > 0 ? given->absolute : 1e-5,
-                   .relative = given->relative > 0 ? given->relative : 1e-3,
+                   .absolute = ls_option(given->absolute, 1e-5),
+                   .relative = ls_option(given->relative, 1e-3),
                    .random = ls_random_get_state()};
     ls_status status = check_arguments(&state);
     if (status == LS_OK) {

@@ -16,6 +16,9 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call);
 /* Takes the node off its tape and frees it with all it holds. Its output, if it lives on, is marked as walked. */
 void ls_tape_discard(ls_node *node);
 
+/* LS_ERR_STATE: the call saved the tensor, its result or another, whose elements are not what they were. */
+ls_status ls_refuse_changed(const char *call, const ls_tensor *tensor, bool result);
+
 /* Whether there is communication on this thread's tapes: other ranks may need it walked although no loss here does. */
 bool ls_tape_communicates(void);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 
 /* Between saying why and having ended; a person does not notice it. */
@@ -31,14 +32,6 @@ static void pass(ls_speaker *speaker, const char *data, size_t size) {
     ls_outlet_put(outlet, data, size);
     speaker->passed_on = outlet->total;
     outlet->unfinished = data[size - 1] == '\n' ? NULL : speaker;
-}
-
-static uint64_t hash_of(const char *data, size_t size) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < size; i++) {
-        hash = (hash ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
-    }
-    return hash;
 }
 
 /* Whether another rank has said it as often as this one has, now included. */
@@ -132,7 +125,7 @@ static void release_first(ls_lines *lines) {
     lines->size -= line->size;
     bool show = true;
     if (speaker->error) {
-        const uint64_t hash = hash_of(line->data, line->size);
+        const uint64_t hash = ls_hash(LS_HASH_START, line->data, line->size);
         show = is_worth_showing(lines, line, hash);
         lines->passed[lines->passed_count++ % LS_LINES_REMEMBERED] =
             (ls_passed_line){.hash = hash, .rank = speaker->rank, .shown = show, .time = line->time};

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 /* "pid:[4026531836]" */
 static void read_space(const char *link, char space[24]) {
     const ssize_t got = readlink(link, space, 23);
@@ -51,11 +53,7 @@ static int find_elsewhere(const ls_roster *world, int rank) {
 
 /* A number for the machine: that of another comes out equal once in 2^64. */
 static uint64_t number_machine(const char *name) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *name != '\0'; name++) {
-        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    }
-    return hash;
+    return ls_hash(LS_HASH_START, name, strlen(name));
 }
 
 uint64_t ls_machine_number(void) {

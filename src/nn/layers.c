@@ -189,11 +189,13 @@ typedef struct norm_state {
 } norm_state;
 
 /* Weight of ones and bias of zeros, unless the options say otherwise. */
-static norm_state *norm_begin(ls_module *module, ls_shape shape, const ls_layer_options *options) {
+static norm_state *norm_begin(const char *call, ls_module *module, ls_shape shape, const ls_layer_options *options) {
     norm_state *norm = module->state;
     norm->axes = shape.ndim;
     norm->epsilon = ls_option(options->epsilon, 1e-5);
     norm->momentum = ls_option(options->momentum, 0.1);
+    module->failed |= ls_option_within(call, "epsilon", norm->epsilon, 0, INFINITY) != LS_OK ||
+                      ls_option_within(call, "momentum", norm->momentum, 0, 1) != LS_OK;
     if (!options->no_affine) {
         norm->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_ones(shape, options->dtype)));
         if (!options->no_bias) {
@@ -217,7 +219,7 @@ ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options) {
     }
     ls_module *module = ls_module_new(&type);
     if (module != NULL) {
-        norm_begin(module, shape, options != NULL ? options : &defaults);
+        norm_begin("ls_nn_layer_norm", module, shape, options != NULL ? options : &defaults);
     }
     return ls_module_finish(module);
 }
@@ -241,7 +243,7 @@ ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options
     if (module == NULL) {
         return NULL;
     }
-    norm_state *norm = norm_begin(module, LS_SHAPE(channels), options);
+    norm_state *norm = norm_begin("ls_nn_batch_norm_1d", module, LS_SHAPE(channels), options);
     const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* halves are computed by way of f32 */
     norm->running_mean =
         ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), statistics)));

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "tensor/scope.h"
 
@@ -471,14 +472,12 @@ void ls_module_zero_grad(ls_module *module) {
 
 uint64_t ls_module_hash(const ls_module *module) {
     const ls_named_list *list = listed(module, false);
-    uint64_t hash = 0xcbf29ce484222325U;
+    uint64_t hash = LS_HASH_START;
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
-        const unsigned char *bytes = ls_data(tensor);
+        const void *data = ls_data(tensor);
         const size_t size = (size_t)ls_count(tensor) * ls_dtype_size(ls_dtype_of(tensor));
-        for (size_t at = 0; bytes != NULL && at < size; at++) {
-            hash = (hash ^ bytes[at]) * 0x100000001b3U;
-        }
+        hash = data != NULL ? ls_hash(hash, data, size) : hash;
     }
     return hash;
 }

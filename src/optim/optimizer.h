@@ -118,7 +118,4 @@ const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *n
 /* Frees the list. */
 void ls_state_forget(ls_state_list *list);
 
-/* Checks that an option lies in [low, high]; the message names call and option. */
-ls_status ls_option_within(const char *call, const char *option, double value, double low, double high);
-
 #endif

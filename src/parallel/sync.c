@@ -1,6 +1,7 @@
 /* Making ranks equal: parameters from one rank, gradients averaged over all. */
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
@@ -19,7 +20,7 @@ static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
     return ls_comm_broadcast(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL);
 }
 
-/* What must be alike on all ranks: what there is, and a hash (FNV-1a) of names, dtypes and shapes in their order. */
+/* What must be alike on all ranks: what there is, and a hash of names, dtypes and shapes in their order. */
 typedef struct layout {
     int64_t parameters;
     int64_t buffers;
@@ -29,25 +30,18 @@ typedef struct layout {
 
 enum { LAYOUT_NUMBERS = sizeof(layout) / sizeof(int64_t) };
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size) {
-    for (size_t i = 0; i < size; i++) {
-        hash = (hash ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
-    }
-    return hash;
-}
-
 static uint64_t hash_tensor(uint64_t hash, const char *name, const ls_tensor *tensor) {
     const int64_t kind[2] = {tensor->dtype, tensor->ndim};
-    hash = hash_bytes(hash, name, strlen(name) + 1);
-    hash = hash_bytes(hash, kind, sizeof kind);
-    return hash_bytes(hash, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
+    hash = ls_hash(hash, name, strlen(name) + 1);
+    hash = ls_hash(hash, kind, sizeof kind);
+    return ls_hash(hash, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
 }
 
 static layout layout_of(const ls_module *model) {
     layout made = {.parameters = ls_module_parameter_count(model),
                    .buffers = ls_module_buffer_count(model),
                    .numbers = ls_module_size(model),
-                   .hash = UINT64_C(14695981039346656037)};
+                   .hash = LS_HASH_START};
     for (int i = 0; i < made.parameters; i++) {
         made.hash = hash_tensor(made.hash, ls_module_parameter_name(model, i), ls_module_parameter(model, i));
     }
