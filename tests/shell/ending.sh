@@ -1,4 +1,4 @@
-# Ranks that end, or send something else, while others wait for them: on shared memory and over Gloo. mpi.sh has MPI.
+# Ranks that end, or send something else, while others wait for them: on shared memory and over Gloo. mpi_endings.sh has MPI.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH

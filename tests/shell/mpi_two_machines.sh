@@ -17,7 +17,7 @@ END
 chmod +x agent
 unshare --uts true 2>err || skip "host names of their own are not permitted here: $(head -1 err)"
 
-# mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in mpi.sh. UCX, which this
+# mpi FLAVOUR RANKS PROGRAM...: on machine a and, for the second half of the ranks, on b; as in support/mpi.sh. UCX, which this
 # MPICH stands on, would see one kernel and use shared memory.
 mpi() {
     local flavour=$1 each=$(($2 / 2)) command

@@ -1,6 +1,7 @@
 /*
- * No call blocks forever: what the list of faults (comm_faults.c) does not meet. Messages whose partner is gone, jobs
- * that are stopped as a whole, children that outlive their rank, ranks that never join, work, and too little memory.
+ * No call blocks forever: what the list of faults (comm_faults.c) does not meet. Messages whose partner is gone,
+ * children that outlive their rank, ranks that never join, work, and too little memory. Jobs that are stopped:
+ * comm_stopped.c.
  */
 #include "tests/support/unit.h"
 
@@ -14,7 +15,6 @@
 
 #include "base/status.h"
 #include "comm/comm.h"
-#include "tests/support/files.h"
 #include "tests/support/forks.h"
 
 #define PATIENT 60.0 /* a timeout that no test waits for */
@@ -255,80 +255,6 @@ static void nobody_can_send_it(void **state) {
     assert_non_null(world);
     assert_int_equal(own_message(world, NULL), LS_ERR_STATE);
     assert_int_equal(ls_finalize(), LS_OK);
-}
-
-/* ---- a job that is stopped as a whole goes on afterwards ------------------------------------------------------------
- */
-
-#define STOPPED         (RESUMED_TIMEOUT + 0.5)
-#define RESUMED_TIMEOUT 4.0
-
-typedef struct resumption {
-    char ready[2][32]; /* files by which the ranks say that they wait for each other, */
-    char resumed[32];  /* and are told that they go on */
-    bool by_message;
-    bool busy; /* work is open on another communicator */
-} resumption;
-
-static void await_file(const char *name) {
-    while (access(test_path(name), F_OK) != 0) {
-        usleep(1000);
-    }
-}
-
-static const char *resumed_rank(ls_comm *world, int rank, const void *argument) {
-    const resumption *how = argument;
-    ls_comm *other = NULL;
-    ls_work *open = NULL;
-    LS_MUST(world != NULL && ls_comm_split(world, 0, rank, &other) == LS_OK);
-    LS_MUST(!how->busy || ls_comm_recv(other, out, 1, LS_F32, 1 - rank, 0, &open) == LS_OK);
-    LS_MUST(ls_comm_barrier(world, NULL) == LS_OK);
-    LS_MUST(test_file(how->ready[rank], "", 0) != NULL);
-    if (rank == 1) {
-        await_file(how->resumed); /* the other waits meanwhile, and both are stopped */
-        usleep(100000);           /* afterwards it still has to wait */
-    }
-    LS_MUST(!how->by_message ? ls_comm_barrier(world, NULL) == LS_OK
-            : rank == 1      ? ls_comm_send(world, out, 1, LS_F32, 0, 0, NULL) == LS_OK
-                             : ls_comm_recv(world, in, 1, LS_F32, 1, 0, NULL) == LS_OK);
-    LS_MUST(!how->busy || ls_comm_send(other, in, 1, LS_F32, 1 - rank, 0, NULL) == LS_OK);
-    LS_MUST(ls_work_wait(open) == LS_OK);
-    ls_comm_free(other);
-    return NULL;
-}
-
-/* All of them at once: they wait more than they do. */
-static void a_stopped_job_goes_on(void **state) {
-    (void)state;
-    enum { JOBS = 4 };
-    resumption how[JOBS];
-    ls_forks forks[JOBS];
-    (void)test_path(""); /* of all processes */
-    for (int i = 0; i < JOBS; i++) {
-        how[i] = (resumption){.by_message = i % 2 != 0, .busy = i / 2 != 0};
-        for (int rank = 0; rank < 2; rank++) {
-            snprintf(how[i].ready[rank], sizeof how[i].ready[rank], "ready.%d.%d", i, rank);
-        }
-        snprintf(how[i].resumed, sizeof how[i].resumed, "resumed.%d", i);
-        ls_forks_start(&forks[i], 2, 0, RESUMED_TIMEOUT, resumed_rank, &how[i]);
-    }
-    for (int i = 0; i < JOBS; i++) {
-        await_file(how[i].ready[0]);
-        await_file(how[i].ready[1]);
-        kill(forks[i].processes[1], SIGSTOP);
-        kill(forks[i].processes[0], SIGSTOP);
-    }
-    usleep((useconds_t)(STOPPED * 1e6));
-    for (int i = 0; i < JOBS; i++) {
-        kill(forks[i].processes[0], SIGCONT);
-        kill(forks[i].processes[1], SIGCONT);
-        (void)test_file(how[i].resumed, "", 0);
-    }
-    for (int i = 0; i < JOBS; i++) {
-        assert_int_equal(ls_forks_wait(&forks[i], 0), 0);
-        assert_int_equal(ls_forks_wait(&forks[i], 1), 0);
-        ls_forks_end(&forks[i]);
-    }
 }
 
 /* ---- children of a rank do not vouch for it -------------------------------------------------------------------------
@@ -593,7 +519,6 @@ int main(void) {
         cmocka_unit_test(partners_that_leave),
         cmocka_unit_test(a_lent_buffer_that_goes),
         cmocka_unit_test(nobody_can_send_it),
-        cmocka_unit_test(a_stopped_job_goes_on),
         cmocka_unit_test(a_child_is_not_the_rank),
         cmocka_unit_test(children_are_no_ranks),
         cmocka_unit_test(children_leave_open_work_alone),
@@ -603,5 +528,5 @@ int main(void) {
         cmocka_unit_test(work_fails_with_its_reason),
         cmocka_unit_test(killed_while_others_are_busy),
     };
-    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,186 @@
+# Backend mpi: the rank programs, the same model as on shared memory, programs with communicators of their own.
+. "$LS_SOURCE/tests/support/mpi.sh"
+
+hashes() {
+    sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
+}
+
+check_flavour() {
+    local flavour=$1 ranks name first
+    for ranks in 2 3; do
+        # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
+        export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
+        for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
+            messages threads freed_early model_parallel pipeline data_parallel trial_ends lifetime; do
+            # What lists of cases and programs leave out on this transport others have.
+            mpi "$flavour" $ranks env LOCKSTEP_TEST_CASES=600 LOCKSTEP_TEST_PROGRAMS=20 "$programs/ranks_$name"
+            check "$flavour, $ranks ranks: $name" is "$status" 0
+            check "$flavour, $ranks ranks: $name reports no failure" is "$(complaints err | grep -av '^seed')" ""
+        done
+    done
+    unset OMPI_MCA_btl_vader_eager_limit
+    for ranks in 2 3; do
+        mpi "$flavour" $ranks env LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_data_parallel_losses"
+        check "$flavour, $ranks ranks: data_parallel_losses" is "$status" 0
+    done
+    # UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
+    check "$flavour: a program that looks at messages after its work builds" mpi_builds "$flavour" straggler.c straggler
+    mpi "$flavour" 3 env UCX_TLS=tcp,self ./straggler
+    check "$flavour: a rank comes to its end after the others: ends well" is "$status" 0
+    check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
+    mpi "$flavour" 2 ./untaken
+    check "$flavour: large messages that nobody took: ends well" is "$status" 0
+    check "$flavour: large messages that nobody took: at most a warning about their buffers" \
+        is "$(complaints out err | grep -v 'MPI still uses buffers of a call that not all ranks made')" ""
+    mpi "$flavour" 2 ./parts
+    check "$flavour, many communicators: ends well" is "$status" 0
+    check "$flavour, many communicators: little is kept of each" is "$(complaints out err)" ""
+    for choice in "" shm mpi; do
+        mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
+        check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
+        check "$flavour, ${choice:-no} backend asked for: which it is" \
+            is "$(tr -d '\r\n' <out)" "${choice:-shm}${choice:-shm}" # launchers break lines as they like
+    done
+    if [ -d /usr/share/datasets/fashion-mnist ]; then
+        LOCKSTEP_BACKEND= launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
+        first=$(hashes)
+        mpi "$flavour" 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
+        check "$flavour: fashion_mnist ends well" is "$status" 0
+        check "$flavour: both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
+        check "$flavour: the bits of shared memory" is "$(hashes)" "$first"
+    fi
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere "$scratch/copy/bin/sync"
+    check "$flavour, no module: fails" test "$status" != 0
+    check "$flavour, no module: says what makes it" \
+        says err "no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
+
+    check "$flavour: a program with lockstep/mpi.h builds" \
+        mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program
+    for ranks in 1 2 3 4; do
+        mpi "$flavour" $ranks ./program
+        check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
+        check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
+    done
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" ./program
+    check "$flavour, a program's own communicator without a module: says what makes it" \
+        says out "ls_comm_from_mpi: there is no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
+}
+
+cat >alone.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    ls_init_options options = {.init = "mpi://", .backend = argc > 1 ? argv[1] : NULL};
+    if (ls_init(&options) == NULL) {
+        printf("%s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
+END
+cat >untaken.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+static float numbers[1000000];
+int main(void) { /* rank 0 begins messages and a call that rank 1 does not take part in */
+    ls_comm *world = ls_init(NULL), *part = NULL;
+    ls_work *work[3];
+    ls_status status = ls_comm_split(world, 0, 0, &part);
+    static int looks_like_leave_notices[600];
+    for (int i = 0; i < 600; i++) {
+        looks_like_leave_notices[i] = 18; /* LS_OP_COUNT */
+    }
+    for (int i = 0; i < 2 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
+        status = ls_comm_send(world, numbers, i == 0 ? 100 : 1000000, LS_F32, 1, 3, &work[i]);
+    }
+    for (int i = 0; i < 8 && status == LS_OK && ls_comm_rank(world) == 0; i++) {
+        status = ls_comm_send(part, looks_like_leave_notices, 600, LS_I32, 1, 3, &work[2]);
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0) {
+        status = ls_comm_allreduce(part, numbers, numbers, 1000000, LS_F32, LS_SUM, &work[2]);
+    }
+    status = status == LS_OK ? ls_comm_barrier(world, NULL) : status;
+    ls_comm_free(part);
+    status = status == LS_OK ? ls_finalize() : status;
+    return status == LS_OK ? 0 : (fprintf(stderr, "%s\n", ls_error_message()), 1);
+}
+END
+cat >parts.c <<'END'
+#include <lockstep/comm.h>
+#include <stdio.h>
+static char data[3000];
+static long kibibytes(void) {
+    long all = 0, here = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    const int found = fscanf(file, "%ld %ld", &all, &here);
+    fclose(file);
+    return found == 2 ? here * 4 : 0;
+}
+int main(void) { /* communicators that end right after messages that are alike: MPI keeps little of each */
+    ls_comm *world = ls_init(NULL);
+    const int rank = ls_comm_rank(world);
+    ls_status status = LS_OK;
+    long first = 0;
+    for (int i = 0; i < 1000 && status == LS_OK; i++) {
+        ls_comm *part = NULL;
+        first = i == 200 ? kibibytes() : first;
+        status = ls_comm_split(world, 0, 0, &part);
+        for (int k = 0; k < 2 && status == LS_OK; k++) {
+            status = rank == 0 ? ls_comm_send(part, data, sizeof data, LS_U8, 1, 0, NULL)
+                               : ls_comm_recv(part, data, sizeof data, LS_U8, 0, 0, NULL);
+        }
+        ls_comm_free(part);
+    }
+    const long grown = kibibytes() - first;
+    status = status == LS_OK ? ls_finalize() : status;
+    if (status != LS_OK || grown > 8192) {
+        fprintf(stderr, "800 communicators took %ld KiB; %s\n", grown, ls_error_message());
+    }
+    return status != LS_OK || grown > 8192;
+}
+END
+cat >straggler.c <<'END'
+#include <lockstep/comm.h>
+#include <mpi.h>
+#include <stdio.h>
+int main(void) { /* rank 0 has MPI move on for half a second before it comes to its end */
+    float number = 1;
+    ls_comm *world = ls_init(NULL);
+    const int rank = ls_comm_rank(world);
+    if (ls_comm_allreduce(world, &number, &number, 1, LS_F32, LS_SUM, NULL) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "%s\n", ls_error_message());
+        return 1;
+    }
+    for (const double start = MPI_Wtime(); rank == 0 && MPI_Wtime() < start + 0.5;) {
+        int there = 0;
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE);
+    }
+    printf("%d\n", rank);
+    return 0;
+}
+END
+cp "$LS_SOURCE/tests/shell/mpi_quitter.c" quitter.c
+build alone quitter untaken parts
+mkdir -p copy/bin copy/lib
+cp -P "$LS_BUILD"/lib/liblockstep.so* copy/lib
+cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
+each_flavour "$@"
+
+# ---- without a launcher ----
+./alone >out 2>err
+check "mpi:// without mpirun: an error" is "$?" 1
+check "mpi:// without mpirun: says so" says out "^ls_init: init is mpi://, but no MPI launcher started this process"
+PMI_RANK=0 PMI_SIZE=2 ./alone gloo >out 2>err
+check "mpi:// with a backend that it has not: refused" says out 'backend "mpi" or, on one machine, "shm", not "gloo"'
+PMI_RANK=2 PMI_SIZE=2 ./alone >out 2>err
+check "a rank outside its world: refused" says out "PMI_RANK=2 must be from 0 to 1"
+
+if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
+    launch run -n 2 "$LS_BUILD/examples/ring" </dev/null
+    check "backend mpi under another launcher: refused" is "$status" 1
+    said=$(grep -c 'ring: ls_init: .*MPI says that this process is alone, but the job has 2 ranks' err)
+    lines=$(grep -vc '^\[warn\] Epoll' err) # which libevent, under Open MPI, may say while a process ends
+    check "backend mpi under another launcher: says so, once" is "$said $lines" "1 1"
+fi
+
+finish_flavours

@@ -1,0 +1,57 @@
+# What the scripts of backend mpi share: jobs under the MPI libraries that the arguments of a script name (openmpi, mpich),
+# as far as they are installed.
+. "$LS_SOURCE/tests/support/checks.sh"
+export LOCKSTEP_TIMEOUT=60
+programs=$LS_BUILD/tests
+export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
+unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+
+# mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status.
+mpi() {
+    local flavour=$1 ranks=$2 options=()
+    shift 2
+    # Open MPI starts nothing as root, and no more ranks than cores, unless told; it keeps its own files in TMPDIR.
+    # When a rank fails it would give the others a second to end.
+    [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0)
+    TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@" \
+        >out 2>err </dev/null
+    status=$?
+}
+
+# build NAME...: programs NAME.c of this folder against the library of the build, without MPI.
+build() {
+    local name
+    for name in "$@"; do
+        cc -I"$LS_SOURCE/include" $name.c -o $name -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
+    done
+}
+
+# mpi_builds FLAVOUR SOURCE PROGRAM: the same with MPI.
+mpi_builds() {
+    "mpicc.$1" -Wall -Wextra -Werror "$2" -o "$3" -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep \
+        -Wl,-rpath,"$LS_BUILD/lib"
+}
+
+# each_flavour FLAVOUR...: calls check_flavour, which the script defines, for those that are here; the others in $missing.
+missing=()
+each_flavour() {
+    local flavour
+    for flavour in "$@"; do
+        if ! command -v "mpirun.$flavour" >/dev/null; then
+            missing+=("mpirun.$flavour is not installed")
+        elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then
+            missing+=("this build has no lockstep-mpi_$flavour.so")
+        else
+            check_flavour "$flavour"
+        fi
+    done
+}
+
+# Ends the script, as skipped where a flavour was missing.
+finish_flavours() {
+    [ ${#missing[@]} != 0 ] || finish
+    printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"
+    check "nothing is left running" nobody_soon
+    [ "$failed" = 0 ] && exit 77
+    exit 1
+}
