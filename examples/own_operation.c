@@ -31,7 +31,7 @@ enum { BELOW, DIAGONAL, ABOVE, RIGHT, INPUTS };
 /* One row by the Thomas algorithm (Golub and Van Loan, Matrix Computations, 4.3.6), which needs no pivots where A is
  * diagonally dominant. `turned`: of A transposed. */
 static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, double *x, double *ratio) {
-    const int64_t n = ls_count(inputs[DIAGONAL]);
+    const int64_t n = ls_numel(inputs[DIAGONAL]);
     const double *below = ls_data(inputs[BELOW]), *diagonal = ls_data(inputs[DIAGONAL]),
                  *above = ls_data(inputs[ABOVE]);
     double pivot = 0;
@@ -53,7 +53,7 @@ static bool solve_row(ls_tensor *const *inputs, bool turned, const double *b, do
 
 /* All rows of b. */
 static ls_tensor *solve_rows(ls_custom_call *call, bool turned, ls_tensor *b) {
-    const int64_t n = ls_count(call->inputs[DIAGONAL]), rows = ls_size(b, 0);
+    const int64_t n = ls_numel(call->inputs[DIAGONAL]), rows = ls_size(b, 0);
     ls_tensor *x = ls_empty(ls_shape_of(b), LS_F64), *ratios = ls_empty(LS_SHAPE(n), LS_F64);
     for (int64_t row = 0; x != NULL && ratios != NULL && row < rows; row++) {
         const double *from = (const double *)ls_data(b) + row * n;
@@ -66,9 +66,9 @@ static ls_tensor *solve_rows(ls_custom_call *call, bool turned, ls_tensor *b) {
 }
 
 static ls_status solve_forward(ls_custom_call *call) {
-    const int64_t n = ls_count(call->inputs[DIAGONAL]);
+    const int64_t n = ls_numel(call->inputs[DIAGONAL]);
     if (ls_ndim(call->inputs[RIGHT]) != 2 || ls_size(call->inputs[RIGHT], 1) != n ||
-        ls_count(call->inputs[BELOW]) != n || ls_count(call->inputs[ABOVE]) != n) {
+        ls_numel(call->inputs[BELOW]) != n || ls_numel(call->inputs[ABOVE]) != n) {
         return ls_error_set(LS_ERR_SHAPE, "tridiagonal_solve: it takes three diagonals [n] and a right side [rows, n]");
     }
     call->outputs[0] = solve_rows(call, false, call->inputs[RIGHT]);

@@ -16,7 +16,7 @@ static ls_status sync_parameters(ls_module *model, ls_comm *world) {
     for (int i = 0; i < ls_module_parameter_count(model) && status == LS_OK; i++) {
         ls_tensor *parameter = ls_module_parameter(model, i);
         void *numbers = ls_data(parameter);
-        const size_t count = (size_t)ls_count(parameter);
+        const size_t count = (size_t)ls_numel(parameter);
         if (ls_comm_rank(world) > 0) {
             status = ls_comm_recv(world, numbers, count, LS_F32, 0, i, NULL); /* the tag says which parameter it is */
             continue;

@@ -304,7 +304,7 @@ LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
 LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
 /** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. `index` is i64 or
  * i32. */
-LS_API ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index);
+LS_API ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index);
 /** The positions `index` (1-d, i64 or i32) along `axis`. */
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
 /** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */

@@ -28,7 +28,7 @@ typedef struct ls_dataset_type {
     size_t state_size; /**< bytes of ls_dataset_state, cleared when made */
     /** Copies the samples numbered indices[0 .. n-1] into the rows of `input` [n, ...] and `target` [n, ...]. */
     ls_status (*fetch)(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target);
-    void (*finish)(ls_dataset *self); /**< frees what the state owns; may be NULL */
+    void (*free_state)(ls_dataset *self); /**< frees what the state owns; may be NULL */
 } ls_dataset_type;
 
 /** What one sample looks like, without the batch axis. */
@@ -127,7 +127,7 @@ LS_API ls_dataset *ls_loader_dataset(const ls_loader *loader);
 /** Global batches per epoch. */
 LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
 /** Starts epoch `epoch` (from 0) with batch `batch`; loaders begin at epoch 0, batch 0. */
-LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch);
+LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) LS_WARN_UNUSED;
 /**
  * Fills `batch` with the next one. At the end of the epoch `*more` is false, `batch` is empty and the loader stands at
  * the start of the next epoch.

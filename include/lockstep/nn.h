@@ -27,7 +27,7 @@ typedef struct ls_module_type {
     const char *name;                                         /**< for messages and printing: "Linear" */
     size_t state_size;                                        /**< bytes of ls_module_state, cleared when made */
     ls_tensor *(*forward)(ls_module *self, ls_tensor *input); /**< lends `input`; the result belongs to the scope */
-    void (*finish)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
+    void (*free_state)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
     bool whole_batch; /**< in training mode its forward calls ls_batch_norm or ls_dropout itself: in ls_data_parallel
                            ranks without samples then take part */
 } ls_module_type;
@@ -166,28 +166,28 @@ LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
  */
 
 /** Every element is `value`. */
-LS_API ls_status ls_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_constant(ls_tensor *tensor, double value) LS_WARN_UNUSED;
 /** Uniform in [low, high). */
-LS_API ls_status ls_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) LS_WARN_UNUSED;
 /** Normal with the mean and deviation. */
-LS_API ls_status ls_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) LS_WARN_UNUSED;
 /** Normal, drawn again until within [low, high]. */
-LS_API ls_status ls_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
-                                          double high) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low,
+                                             double high) LS_WARN_UNUSED;
 /**
  * Uniform in +-sqrt(6 / ((1 + slope^2) fan_in)) (He et al., arXiv 1502.01852); fan_in is the product of all sizes but
  * the first, and `slope` that of the leaky ReLU that follows (0: ReLU).
  */
-LS_API ls_status ls_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
 /** Normal with deviation sqrt(2 / ((1 + slope^2) fan_in)). */
-LS_API ls_status ls_init_kaiming_normal(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) LS_WARN_UNUSED;
 /** Uniform in +-gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, AISTATS 2010). */
-LS_API ls_status ls_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 /** Normal with deviation gain sqrt(2 / (fan_in + fan_out)). */
-LS_API ls_status ls_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 /** Rows (or columns, whichever are fewer) orthogonal and of length `gain` (Saxe et al., arXiv 1312.6120); axes after
  * the first count as one. */
-LS_API ls_status ls_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
+LS_API ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_UNUSED;
 
 #ifdef __cplusplus
 }

@@ -124,7 +124,8 @@ LS_API int ls_optimizer_group_count(const ls_optimizer *optimizer);
 /** A group's learning rate; 0 out of range. */
 LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group);
 /** Sets the learning rate of a group, or of all with group -1. */
-LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate);
+LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group,
+                                                double learning_rate) LS_WARN_UNUSED;
 
 /**
  * Changes every parameter that has a gradient; the others are left alone. LS_ERR_STATE for the methods that must

@@ -158,7 +158,7 @@ LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_dat
  * is off averages all that was gathered, however each pass was shared out (for which the ranks exchange a few numbers
  * before every such pass). Every rank does the same.
  */
-LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on);
+LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 
 /**
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the

@@ -144,7 +144,7 @@ LS_API int64_t ls_stride(const ls_tensor *tensor, int axis);
 /** All sizes. */
 LS_API ls_shape ls_shape_of(const ls_tensor *tensor);
 /** The number of elements; 0 for NULL. */
-LS_API int64_t ls_count(const ls_tensor *tensor);
+LS_API int64_t ls_numel(const ls_tensor *tensor);
 /** The dtype; LS_F32 for NULL. */
 LS_API ls_dtype ls_dtype_of(const ls_tensor *tensor);
 /** Whether the elements are dense in row-major order. */

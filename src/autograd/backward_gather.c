@@ -25,7 +25,7 @@ static bool reduces_to(const ls_tensor *gradient, const ls_tensor *input) {
 
 /* y = sum of x over the axes that y lacks or has size 1 in. */
 static ls_status sum_to(ls_tensor *y, const ls_tensor *x) {
-    ls_tensor padded = *y; /* a look at y with x's dimensions */
+    ls_tensor padded = *y; /* a stack view of y with x's dimensions */
     const int more = x->ndim - y->ndim;
     padded.ndim = x->ndim;
     for (int i = 0; i < x->ndim; i++) {
@@ -166,7 +166,7 @@ ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tenso
     return node->gradient == NULL ? start_in_node(pass, node, gradient) : add_in_node(pass, node, gradient);
 }
 
-ls_status ls_give(ls_node *node, int i, ls_tensor *gradient) {
+ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient) {
     if (gradient == NULL) {
         return ls_error_status() != LS_OK ? ls_error_status()
                                           : ls_fail(LS_ERR_INTERNAL, "%s: its rule gave no gradient", node->op->name);
@@ -174,7 +174,7 @@ ls_status ls_give(ls_node *node, int i, ls_tensor *gradient) {
     return ls_wants(node, i) ? ls_gather_gradient(node->op->name, i, node->inputs[i], gradient) : LS_OK;
 }
 
-static ls_tensor *sink_of_node(ls_node *node, bool *accumulate) {
+static ls_tensor *place_of_node(ls_node *node, bool *accumulate) {
     ls_tensor *old = node->gradient;
     *accumulate = old != NULL;
     if (old != NULL && exclusive(old)) {
@@ -214,12 +214,12 @@ __attribute__((noinline, cold)) static ls_status change_lent(const ls_node *node
     return LS_OK;
 }
 
-ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate) {
+ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate) {
     ls_tensor *input = node->inputs[i];
     ls_leaf *leaf = input->leaf;
     if (leaf == NULL) {
         ls_node *gathering = gathering_node(node->op->name, input);
-        return gathering != NULL ? sink_of_node(gathering, accumulate) : ls_scope_failed();
+        return gathering != NULL ? place_of_node(gathering, accumulate) : ls_scope_failed();
     }
     ls_leaf_touch(ls_thread()->walking, leaf);
     if (ls_leaf_make_room(leaf) != LS_OK) {

@@ -222,7 +222,7 @@ static ls_status part_backward(ls_node *node, ls_tensor *gradient) {
         c->pass = pass;
     }
     LS_TRY(set_gradient(c, (int)node->parameters.integer[0], gradient));
-    return ls_give(node, 0, ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32));
+    return ls_accumulate(node, 0, ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32));
 }
 
 static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
@@ -239,7 +239,7 @@ static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
                        node->op->name, i + 1, LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype),
                        LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype));
     }
-    return ls_give(node, i, gradient);
+    return ls_accumulate(node, i, gradient);
 }
 
 static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {

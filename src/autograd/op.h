@@ -7,7 +7,8 @@
  *   2. forward:  computes it; may leave in call->saved what the gradient needs;
  *   3. if something that wants a gradient goes in and the thread records, a node with inputs, parameters and saved
  * tensors goes on the tape;
- *   4. backward: later, is given the gradient of the output and hands each input its share (ls_give or ls_sink).
+ *   4. backward: later, is given the gradient of the output and hands each input its share (ls_accumulate or
+ * ls_gradient_place).
  */
 #ifndef LS_AUTOGRAD_OP_H
 #define LS_AUTOGRAD_OP_H
@@ -140,13 +141,13 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output);
  * nobody else refers to it, and shared else: the rule may give the same tensor (its own `gradient` too, or a view) to
  * several inputs, but not write to what it has given, nor to the `gradient` that it was lent.
  */
-ls_status ls_give(ls_node *node, int i, ls_tensor *gradient);
+ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient);
 
 /*
  * Where a rule can write the gradient of input i, which wants one, itself: a dense tensor of the input's shape, lent.
  * With *accumulate it holds a gradient that must be added to, else its elements are not set. NULL: failed.
  */
-ls_tensor *ls_sink(ls_node *node, int i, bool *accumulate);
+ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate);
 
 /*
  * Who is told of the backward pass that next walks this thread's innermost tape with a node on it: how data-parallel

@@ -36,8 +36,8 @@ ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_
 }
 
 static void destroy(ls_dataset *dataset) {
-    if (dataset->type->finish != NULL) {
-        dataset->type->finish(dataset);
+    if (dataset->type->free_state != NULL) {
+        dataset->type->free_state(dataset);
     }
     ls_free(dataset->state);
     *dataset = (ls_dataset){.count = 0};

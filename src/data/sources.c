@@ -30,7 +30,7 @@ static ls_status tensor_fetch(ls_dataset *self, const int64_t *indices, int64_t 
     return LS_OK;
 }
 
-static void tensor_finish(ls_dataset *self) {
+static void tensor_free_state(ls_dataset *self) {
     const tensor_state *state = self->state;
     ls_tensor_disown(state->input);
     ls_tensor_disown(state->target);
@@ -60,7 +60,7 @@ static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
 /* Takes references of the caller's, also when it fails. */
 static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
     static const ls_dataset_type type = {
-        .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .finish = tensor_finish};
+        .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .free_state = tensor_free_state};
     ls_dataset *dataset = NULL;
     if (check_pair(input, target) == LS_OK) {
         dataset = ls_dataset_new(&type, input->size[0],
@@ -210,7 +210,7 @@ static ls_status subset_fetch(ls_dataset *self, const int64_t *indices, int64_t 
     return state->whole->type->fetch(state->whole, state->shifted, n, input, target);
 }
 
-static void subset_finish(ls_dataset *self) {
+static void subset_free_state(ls_dataset *self) {
     subset_state *state = self->state;
     ls_free(state->shifted);
     ls_dataset_drop(state->whole);
@@ -218,7 +218,7 @@ static void subset_finish(ls_dataset *self) {
 
 ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
     static const ls_dataset_type type = {
-        .name = "subset", .state_size = sizeof(subset_state), .fetch = subset_fetch, .finish = subset_finish};
+        .name = "subset", .state_size = sizeof(subset_state), .fetch = subset_fetch, .free_state = subset_free_state};
     dataset = ls_dataset_take(dataset);
     if (dataset == NULL) {
         return NULL;

@@ -96,7 +96,7 @@ static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
     const double *numbers = user;
     const int64_t classes = (int64_t)numbers[0];
     ls_tensor *targets = ls_to(batch, LS_I64);
-    if (ls_count(targets) > 0) {
+    if (ls_numel(targets) > 0) {
         const double least = ls_item(ls_min(targets)), largest = ls_item(ls_max(targets));
         if (least < 0 || largest >= (double)classes) {
             (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_one_hot: the target %g is not one of %lld classes",

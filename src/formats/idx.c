@@ -170,7 +170,7 @@ static size_t encode(const ls_tensor *tensor, const idx_type *type, unsigned cha
         }
     }
     const unsigned char *from = ls_data(tensor);
-    for (int64_t i = 0; i < ls_count(tensor); i++, from += type->width) {
+    for (int64_t i = 0; i < ls_numel(tensor); i++, from += type->width) {
         for (size_t byte = type->width; byte-- > 0;) {
             *at++ = from[byte]; /* little-endian memory, written from its high end */
         }
@@ -223,7 +223,7 @@ ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
                            path, LS_SHAPE_TEXT(tensor));
         }
     }
-    const size_t room = 4 + 4 * (size_t)ls_ndim(tensor) + (size_t)ls_count(tensor) * type->width;
+    const size_t room = 4 + 4 * (size_t)ls_ndim(tensor) + (size_t)ls_numel(tensor) * type->width;
     unsigned char *bytes = ls_allocate(room);
     if (bytes == NULL) {
         return ls_fail_memory("ls_idx_write", room);

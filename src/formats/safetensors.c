@@ -14,7 +14,7 @@
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
 
 static size_t byte_count(const ls_tensor *tensor) {
-    return (size_t)ls_count(tensor) * ls_dtype_size(ls_dtype_of(tensor));
+    return (size_t)ls_numel(tensor) * ls_dtype_size(ls_dtype_of(tensor));
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */

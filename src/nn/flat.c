@@ -53,7 +53,7 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
             return false;
         }
     }
-    return ls_tensor_rehome(leaf->gradient, storage, offset) == LS_OK;
+    return ls_tensor_move_storage(leaf->gradient, storage, offset) == LS_OK;
 }
 
 static bool lay_out(const ls_named_list *list, ls_flat *flat) {
@@ -72,7 +72,7 @@ static bool lay_out(const ls_named_list *list, ls_flat *flat) {
         ls_tensor *parameter = list->items[i].tensor;
         if (parameter->dtype == flat->dtype && parameter->leaf != NULL) {
             good = lay_gradient(parameter, flat->gradients, offset) &&
-                   ls_tensor_rehome(parameter, flat->parameters, offset) == LS_OK;
+                   ls_tensor_move_storage(parameter, flat->parameters, offset) == LS_OK;
             offset += padded(parameter->count, flat->dtype);
         }
     }
@@ -110,7 +110,7 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
     return used;
 }
 
-ls_status ls_module_rehome_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage) {
+ls_status ls_module_move_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage) {
     if (!ls_module_list(module)) {
         return ls_error_status();
     }

@@ -31,18 +31,18 @@ static ls_tensor *numbers_like(const char *call, const ls_tensor *tensor) {
     return ls_tensor_new_owned(call, tensor->ndim, tensor->size, LS_F64);
 }
 
-ls_status ls_init_constant(ls_tensor *tensor, double value) {
-    LS_TRY(check_target("ls_init_constant", tensor));
+ls_status ls_nn_init_constant(ls_tensor *tensor, double value) {
+    LS_TRY(check_target("ls_nn_init_constant", tensor));
     const bool before = ls_no_grad(true);
     const ls_status status = ls_fill(tensor, value);
     ls_no_grad(before);
     return status;
 }
 
-ls_status ls_init_uniform(ls_tensor *tensor, double low, double high) {
-    LS_TRY(check_target("ls_init_uniform", tensor));
+ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
+    LS_TRY(check_target("ls_nn_init_uniform", tensor));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_init_uniform", tensor);
+    ls_tensor *values = numbers_like("ls_nn_init_uniform", tensor);
     double *numbers = values != NULL ? values->data : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         numbers[i] = low + (high - low) * ls_random_uniform(state.seed, state.stream, (uint64_t)i);
@@ -50,10 +50,10 @@ ls_status ls_init_uniform(ls_tensor *tensor, double low, double high) {
     return put(tensor, values);
 }
 
-ls_status ls_init_normal(ls_tensor *tensor, double mean, double deviation) {
-    LS_TRY(check_target("ls_init_normal", tensor));
+ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
+    LS_TRY(check_target("ls_nn_init_normal", tensor));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_init_normal", tensor);
+    ls_tensor *values = numbers_like("ls_nn_init_normal", tensor);
     double *numbers = values != NULL ? values->data : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         numbers[i] = mean + deviation * ls_random_normal(state.seed, state.stream, (uint64_t)i);
@@ -74,14 +74,15 @@ static double normal_within(ls_random_state state, int64_t i, int64_t count, dou
     return number < low ? low : high; /* an interval far out in a tail: its nearer end */
 }
 
-ls_status ls_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
-    LS_TRY(check_target("ls_init_truncated_normal", tensor));
+ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double deviation, double low, double high) {
+    LS_TRY(check_target("ls_nn_init_truncated_normal", tensor));
     if (!(low < high) || !(deviation > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_init_truncated_normal: deviation %g within [%g, %g] leaves nothing to draw",
-                       deviation, low, high);
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_nn_init_truncated_normal: deviation %g within [%g, %g] leaves nothing to draw", deviation,
+                       low, high);
     }
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_init_truncated_normal", tensor);
+    ls_tensor *values = numbers_like("ls_nn_init_truncated_normal", tensor);
     double *numbers = values != NULL ? values->data : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         const double number =
@@ -103,34 +104,34 @@ static ls_status fans(const char *call, const ls_tensor *tensor, double *fan_in,
     return LS_OK;
 }
 
-ls_status ls_init_kaiming_uniform(ls_tensor *tensor, double slope) {
+ls_status ls_nn_init_kaiming_uniform(ls_tensor *tensor, double slope) {
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_init_kaiming_uniform", tensor, &fan_in, &fan_out));
+    LS_TRY(fans("ls_nn_init_kaiming_uniform", tensor, &fan_in, &fan_out));
     const double bound = sqrt(6.0 / ((1.0 + slope * slope) * fan_in));
-    return ls_init_uniform(tensor, -bound, bound);
+    return ls_nn_init_uniform(tensor, -bound, bound);
 }
 
-ls_status ls_init_kaiming_normal(ls_tensor *tensor, double slope) {
+ls_status ls_nn_init_kaiming_normal(ls_tensor *tensor, double slope) {
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_init_kaiming_normal", tensor, &fan_in, &fan_out));
-    return ls_init_normal(tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
+    LS_TRY(fans("ls_nn_init_kaiming_normal", tensor, &fan_in, &fan_out));
+    return ls_nn_init_normal(tensor, 0, sqrt(2.0 / ((1.0 + slope * slope) * fan_in)));
 }
 
-ls_status ls_init_xavier_uniform(ls_tensor *tensor, double gain) {
+ls_status ls_nn_init_xavier_uniform(ls_tensor *tensor, double gain) {
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_init_xavier_uniform", tensor, &fan_in, &fan_out));
+    LS_TRY(fans("ls_nn_init_xavier_uniform", tensor, &fan_in, &fan_out));
     const double bound = gain * sqrt(6.0 / (fan_in + fan_out));
-    return ls_init_uniform(tensor, -bound, bound);
+    return ls_nn_init_uniform(tensor, -bound, bound);
 }
 
-ls_status ls_init_xavier_normal(ls_tensor *tensor, double gain) {
+ls_status ls_nn_init_xavier_normal(ls_tensor *tensor, double gain) {
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_init_xavier_normal", tensor, &fan_in, &fan_out));
-    return ls_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
+    LS_TRY(fans("ls_nn_init_xavier_normal", tensor, &fan_in, &fan_out));
+    return ls_nn_init_normal(tensor, 0, gain * sqrt(2.0 / (fan_in + fan_out)));
 }
 
 /* Element j of vector i: vectors are the rows where they are no longer than the columns, else the columns. */
@@ -166,12 +167,12 @@ static void orthonormalise(const vectors *v) {
     }
 }
 
-ls_status ls_init_orthogonal(ls_tensor *tensor, double gain) {
+ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) {
     double fan_in = 0;
     double fan_out = 0;
-    LS_TRY(fans("ls_init_orthogonal", tensor, &fan_in, &fan_out));
+    LS_TRY(fans("ls_nn_init_orthogonal", tensor, &fan_in, &fan_out));
     const ls_random_state state = ls_random_next_stream();
-    ls_tensor *values = numbers_like("ls_init_orthogonal", tensor);
+    ls_tensor *values = numbers_like("ls_nn_init_orthogonal", tensor);
     if (values == NULL) {
         return ls_error_status();
     }

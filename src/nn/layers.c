@@ -30,11 +30,11 @@ ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *op
     const double bound = 1.0 / sqrt((double)in);
     linear->weight =
         ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(out, in), options->dtype)));
-    module->failed |= linear->weight == NULL || ls_init_uniform(linear->weight, -bound, bound) != LS_OK;
+    module->failed |= linear->weight == NULL || ls_nn_init_uniform(linear->weight, -bound, bound) != LS_OK;
     if (!options->no_bias) {
         linear->bias =
             ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype)));
-        module->failed |= linear->bias == NULL || ls_init_uniform(linear->bias, -bound, bound) != LS_OK;
+        module->failed |= linear->bias == NULL || ls_nn_init_uniform(linear->bias, -bound, bound) != LS_OK;
     }
     return ls_module_finish(module);
 }
@@ -172,7 +172,7 @@ ls_module *ls_nn_embedding(int64_t count, int64_t width) {
     embedding_state *embedding = module->state;
     embedding->weight =
         ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), LS_F32)));
-    module->failed |= embedding->weight == NULL || ls_init_normal(embedding->weight, 0, 1) != LS_OK;
+    module->failed |= embedding->weight == NULL || ls_nn_init_normal(embedding->weight, 0, 1) != LS_OK;
     return ls_module_finish(module);
 }
 

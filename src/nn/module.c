@@ -64,8 +64,8 @@ ls_module *ls_module_new(const ls_module_type *type) {
 }
 
 static void destroy(ls_module *module) {
-    if (module->type->finish != NULL) {
-        module->type->finish(module);
+    if (module->type->free_state != NULL) {
+        module->type->free_state(module);
     }
     forget_lists(module);
     named_list_clear(&module->own_parameters, true);
@@ -458,7 +458,7 @@ int64_t ls_module_size(const ls_module *module) {
     const ls_named_list *list = listed(module, false);
     int64_t size = 0;
     for (int i = 0; i < list->count; i++) {
-        size += ls_count(list->items[i].tensor);
+        size += ls_numel(list->items[i].tensor);
     }
     return size;
 }
@@ -476,7 +476,7 @@ uint64_t ls_module_hash(const ls_module *module) {
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
         const void *data = ls_data(tensor);
-        const size_t size = (size_t)ls_count(tensor) * ls_dtype_size(ls_dtype_of(tensor));
+        const size_t size = (size_t)ls_numel(tensor) * ls_dtype_size(ls_dtype_of(tensor));
         hash = data != NULL ? ls_hash(hash, data, size) : hash;
     }
     return hash;

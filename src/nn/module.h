@@ -100,7 +100,7 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]);
  * Moves those gradients of the dtype that lie elsewhere into `storage` (lent: each gradient there holds a reference),
  * each to its place in the flat buffer, for which there must be room.
  */
-ls_status ls_module_rehome_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage);
+ls_status ls_module_move_gradients(ls_module *module, ls_dtype dtype, ls_storage *storage);
 
 /* The offset of a parameter in its flat buffer, in elements. */
 int64_t ls_flat_offset(const ls_flat *flat, const ls_tensor *parameter);

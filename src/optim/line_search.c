@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { MAX_LOOKS = 25 }; /* after the first */
+enum { MAX_EVALUATIONS = 25 }; /* after the first */
 
 #define DECREASE 1e-4 /* c1 of (3.7a) */
 
@@ -23,7 +23,7 @@ typedef struct line_search {
     ls_descent *descent;
     point start;
     double curvature;
-    int looks;
+    int evaluations;
 } line_search;
 
 static void swap_points(point *a, point *b) {
@@ -33,7 +33,7 @@ static void swap_points(point *a, point *b) {
 }
 
 /* Evaluates at `step`, into the point's gradient. */
-static ls_status look(line_search *search, double step, point *at) {
+static ls_status evaluate(line_search *search, double step, point *at) {
     ls_descent *descent = search->descent;
     at->step = step;
     LS_TRY(ls_descent_place(descent, step));
@@ -74,9 +74,9 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
     ls_descent *descent = search->descent;
     point previous = search->start;
     point at = {.gradient = spare};
-    LS_TRY(look(search, step, &at));
-    for (; search->looks < MAX_LOOKS; search->looks++) {
-        const bool rises = is_high(search, &at) || (search->looks > 1 && at.loss >= previous.loss);
+    LS_TRY(evaluate(search, step, &at));
+    for (; search->evaluations < MAX_EVALUATIONS; search->evaluations++) {
+        const bool rises = is_high(search, &at) || (search->evaluations > 1 && at.loss >= previous.loss);
         *found = !rises && is_flat(search, &at);
         if (rises || *found || at.slope >= 0) {
             ends[0] = *found ? at : previous;
@@ -85,7 +85,7 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
         }
         const double next = interpolate(&previous, &at, at.step + 0.01 * (at.step - previous.step), 10 * at.step);
         swap_points(&previous, &at);
-        LS_TRY(look(search, next, &at));
+        LS_TRY(evaluate(search, next, &at));
     }
     /* Downhill all the way. The start's own gradient may be gone; the descent has a copy. */
     ls_vector_copy(descent, previous.gradient, descent->previous_gradient);
@@ -121,9 +121,10 @@ static ls_status zoom(line_search *search, const ls_descent_options *options, vo
                                                &largest));
     point at = {.gradient = spare};
     bool stuck = false;
-    while (search->looks < MAX_LOOKS && !(fabs(ends[1].step - ends[0].step) * largest < options->tolerance_change)) {
-        LS_TRY(look(search, next_step(ends, &stuck), &at));
-        search->looks++;
+    while (search->evaluations < MAX_EVALUATIONS &&
+           !(fabs(ends[1].step - ends[0].step) * largest < options->tolerance_change)) {
+        LS_TRY(evaluate(search, next_step(ends, &stuck), &at));
+        search->evaluations++;
         point *low = &ends[*lowest], *high = &ends[1 - *lowest];
         if (is_high(search, &at) || at.loss >= low->loss) {
             swap_points(high, &at);

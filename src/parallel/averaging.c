@@ -123,7 +123,7 @@ static bool gradients_are_home(const ls_data_parallel_state *state) {
 /* A model that was laid out anew, as part of a larger one or in parts, has its gradients brought back. */
 static ls_status reclaim_gradients(ls_data_parallel_state *state) {
     for (int i = 0; i < state->flat_count; i++) {
-        LS_TRY(ls_module_rehome_gradients(state->model, state->flats[i].dtype, state->shared[i]));
+        LS_TRY(ls_module_move_gradients(state->model, state->flats[i].dtype, state->shared[i]));
     }
     return LS_OK;
 }

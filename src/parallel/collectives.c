@@ -49,9 +49,9 @@ static ls_tensor *new_like_input(const ls_node *node) {
 }
 
 /* Carries out the move that brings this rank's gradient back and gives it. */
-static ls_status give_moved(ls_node *node, const ls_move *move) {
+static ls_status accumulate_moved(ls_node *node, const ls_move *move) {
     LS_TRY(ls_move_carry_out(move));
-    return move->to != NULL ? ls_give(node, 0, move->to) : LS_OK;
+    return move->to != NULL ? ls_accumulate(node, 0, move->to) : LS_OK;
 }
 
 static ls_status new_plan(ls_op_call *call) {
@@ -103,7 +103,7 @@ static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(ls_made(share));
     ls_move move = backward_move(node, LS_MOVE_SCATTER, is_root ? gradient : NULL, share);
     move.scattered = move.gathered;
-    return give_moved(node, &move);
+    return accumulate_moved(node, &move);
 }
 
 ls_status ls_allgather_shape(ls_op_call *call) {
@@ -123,7 +123,7 @@ static ls_status allgather_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(ls_made(share));
     ls_move move = backward_move(node, LS_MOVE_REDUCE, gradient, share);
     move.scattered = move.gathered;
-    return give_moved(node, &move);
+    return accumulate_moved(node, &move);
 }
 
 static const ls_collective gather = {.op = {.name = "ls_gather",
@@ -188,7 +188,7 @@ static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
                                 ls_node_root(node), NULL);
     }
     ls_tensor_drop(dense);
-    return status == LS_OK && is_root ? ls_give(node, 0, total) : status;
+    return status == LS_OK && is_root ? ls_accumulate(node, 0, total) : status;
 }
 
 static ls_status scatter_shape(ls_op_call *call) {
@@ -222,7 +222,7 @@ static ls_status scatter_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(is_root ? ls_made(share) : LS_OK);
     ls_move move = backward_move(node, LS_MOVE_GATHER, gradient, share);
     move.gathered = move.scattered;
-    return give_moved(node, &move);
+    return accumulate_moved(node, &move);
 }
 
 static const ls_collective broadcast = {.op = {.name = "ls_broadcast",
@@ -296,7 +296,7 @@ static ls_status alltoall_backward(ls_node *node, ls_tensor *gradient) {
     move.to_axis = ls_node_axis(node, 1);
     move.gathered = move.scattered;
     move.scattered = gathered;
-    return give_moved(node, &move);
+    return accumulate_moved(node, &move);
 }
 
 static const ls_collective alltoall = {.op = {.name = "ls_alltoall",

@@ -148,7 +148,7 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
     }
     owner->comm = ls_comm_hold(state->comm);
     flat->gradients = state->shared[index] = storage;
-    return ls_module_rehome_gradients(state->model, flat->dtype, storage);
+    return ls_module_move_gradients(state->model, flat->dtype, storage);
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
@@ -174,7 +174,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     return LS_OK;
 }
 
-static void finish(ls_module *self) {
+static void free_state(ls_module *self) {
     const data_parallel_state *state = self->state;
     ls_free(state->shares);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
@@ -188,7 +188,7 @@ static void finish(ls_module *self) {
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
                                                   .state_size = sizeof(data_parallel_state),
                                                   .forward = data_parallel_forward,
-                                                  .finish = finish};
+                                                  .free_state = free_state};
 
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {
     ls_module *module = ls_module_new(&data_parallel_type);

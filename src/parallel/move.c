@@ -159,10 +159,10 @@ static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int ax
         if (s->counts[rank] == 0) {
             continue;
         }
-        ls_tensor in_tensor = ls_look_slice(tensor, axis, part.start, part.length, 1);
+        ls_tensor in_tensor = ls_stack_view_slice(tensor, axis, part.start, part.length, 1);
         ls_tensor in_packed = *s->packed;
         in_packed.data = (char *)s->packed->data + s->places[rank] * ls_dtype_size((ls_dtype)tensor->dtype);
-        in_packed = ls_look_dense(&in_packed, in_tensor.ndim, in_tensor.size);
+        in_packed = ls_stack_view_dense(&in_packed, in_tensor.ndim, in_tensor.size);
         LS_TRY(ls_kernels_of(tensor)->copy(ls_stream_of(tensor), sends ? &in_packed : &in_tensor,
                                            sends ? &in_tensor : &in_packed));
     }

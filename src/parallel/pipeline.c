@@ -33,11 +33,11 @@ typedef struct announcement {
 } announcement;
 
 /* A tensor on its way to another stage. */
-typedef struct parcel {
+typedef struct message {
     announcement head;
     ls_tensor *content; /* dense, held; NULL: a sentence, whose memory is the step's */
     ls_work *work[2];
-} parcel;
+} message;
 
 /* Why a step cannot be finished. */
 typedef struct failure {
@@ -46,7 +46,7 @@ typedef struct failure {
     char text[LS_ERROR_CAPACITY];
 } failure;
 
-static ls_status post(ls_comm *comm, parcel *p, const ls_tensor *tensor, int to, int tag) {
+static ls_status post(ls_comm *comm, message *p, const ls_tensor *tensor, int to, int tag) {
     p->head = (announcement){.dtype = tensor->dtype, .ndim = tensor->ndim};
     memcpy(p->head.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
     p->content = ls_tensor_dense("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
@@ -57,18 +57,18 @@ static ls_status post(ls_comm *comm, parcel *p, const ls_tensor *tensor, int to,
     return ls_comm_send(comm, p->content->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag, &p->work[1]);
 }
 
-static ls_status post_failure(ls_comm *comm, parcel *p, const failure *why, int to, int tag) {
+static ls_status post_failure(ls_comm *comm, message *p, const failure *why, int to, int tag) {
     const size_t length = strlen(why->text);
     p->head = (announcement){.failed = why->stage + 1, .dtype = LS_U8, .ndim = 1, .size = {(int64_t)length}};
     LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
     return ls_comm_send(comm, why->text, length, LS_U8, to, tag, &p->work[1]);
 }
 
-static ls_status settle(parcel *p) {
+static ls_status settle(message *p) {
     const ls_status head = ls_work_wait(p->work[0]);
     const ls_status content = ls_work_wait(p->work[1]);
     ls_tensor_drop(p->content);
-    *p = (parcel){0};
+    *p = (message){0};
     return head != LS_OK ? head : content;
 }
 
@@ -127,13 +127,13 @@ enum { FORWARDS = 0, BACKWARDS, WAYS };
 static const int tags[WAYS] = {FORWARD_TAG, BACKWARD_TAG};
 
 /* A micro-batch between its way out and its way back. */
-typedef struct journey {
+typedef struct microbatch {
     ls_tensor *input;  /* a leaf, where a stage is before this one */
     ls_tensor *output; /* the last stage's is its loss, weighted by its samples */
-    parcel sent[WAYS];
-} journey;
+    message sent[WAYS];
+} microbatch;
 
-typedef struct trip {
+typedef struct step {
     ls_pipeline_state *state;
     ls_comm *comm;
     int stage;
@@ -143,52 +143,52 @@ typedef struct trip {
     ls_tensor *input;
     ls_tensor *target;
     ls_pipeline_criterion criterion;
-    journey *journeys;
+    microbatch *microbatches;
     double loss;
     double per_sample; /* how many numbers of each sample the criterion is the mean of; 0: not known yet */
     int sent[WAYS];    /* micro-batches, to the neighbour on that way */
     int got[WAYS];     /* from the one on the other side */
     failure failure;
-    parcel notices[WAYS];
-} trip;
+    message notices[WAYS];
+} step;
 
-static bool is_last(const trip *t) {
+static bool is_last(const step *t) {
     return t->stage == t->stages - 1;
 }
 
 /* The stage that this one sends to on its way, and the one that it receives from; -1: none. */
-static int stage_behind(const trip *t, int way) {
+static int stage_behind(const step *t, int way) {
     const int stage = way == FORWARDS ? t->stage + 1 : t->stage - 1;
     return stage < t->stages ? stage : -1;
 }
 
-static int stage_before(const trip *t, int way) {
+static int stage_before(const step *t, int way) {
     return stage_behind(t, way == FORWARDS ? BACKWARDS : FORWARDS);
 }
 
-static ls_status send_on(trip *t, int number, int way, const ls_tensor *tensor) {
-    LS_TRY(post(t->comm, &t->journeys[number].sent[way], tensor, stage_behind(t, way), tags[way]));
+static ls_status send_on(step *t, int number, int way, const ls_tensor *tensor) {
+    LS_TRY(post(t->comm, &t->microbatches[number].sent[way], tensor, stage_behind(t, way), tags[way]));
     t->sent[way]++;
     return LS_OK;
 }
 
-static ls_tensor *take_in(trip *t, int way) {
+static ls_tensor *take_in(step *t, int way) {
     ls_tensor *tensor = fetch(t->comm, stage_before(t, way), tags[way], &t->failure);
     t->got[way] = tensor != NULL || !t->failure.happened || t->failure.stage == t->stage ? t->got[way] + 1 : t->count;
     return tensor;
 }
 
-static int64_t first_row(const trip *t, int number) {
+static int64_t first_row(const step *t, int number) {
     return t->rows / t->count * number + (number < t->rows % t->count ? number : t->rows % t->count);
 }
 
-static ls_tensor *rows_of(const trip *t, ls_tensor *all, int number) {
+static ls_tensor *rows_of(const step *t, ls_tensor *all, int number) {
     const int64_t start = first_row(t, number);
     return ls_narrow(all, 0, start, first_row(t, number + 1) - start);
 }
 
 /* What the stage works on: a part of the batch, or what the stage before sends, as a leaf. */
-static ls_tensor *stage_input(trip *t, int number) {
+static ls_tensor *stage_input(step *t, int number) {
     if (t->stage == 0) {
         return rows_of(t, t->input, number);
     }
@@ -203,7 +203,7 @@ static ls_tensor *stage_input(trip *t, int number) {
  * The micro-batches are weighed by their samples before all are there: so the criterion must be a mean over as many
  * numbers of every sample, not a sum, nor a mean over some of them or by weights.
  */
-static ls_status check_criterion(trip *t, const ls_tensor *loss, int64_t rows) {
+static ls_status check_criterion(step *t, const ls_tensor *loss, int64_t rows) {
     ls_batch_loss made;
     ls_samples_trace(&made, ls_thread()->scope, loss, false);
     bool good = made.refused == NULL;
@@ -222,7 +222,7 @@ static ls_status check_criterion(trip *t, const ls_tensor *loss, int64_t rows) {
                           "alike: no sum, no weights of targets, none that are ignored");
 }
 
-static ls_tensor *weighted_loss(trip *t, ls_tensor *output, int number) {
+static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
     ls_tensor *target = rows_of(t, t->target, number);
     if (output->needs_grad) {
         ls_samples_begin(output);
@@ -237,8 +237,8 @@ static ls_tensor *weighted_loss(trip *t, ls_tensor *output, int number) {
     return loss;
 }
 
-static ls_status go_forward_in_scope(trip *t, int number) {
-    journey *j = &t->journeys[number];
+static ls_status go_forward_in_scope(step *t, int number) {
+    microbatch *j = &t->microbatches[number];
     ls_tensor *input = stage_input(t, number);
     const uint64_t began = ls_trace_now();
     ls_tensor *output = ls_forward(t->state->stage, input);
@@ -256,7 +256,7 @@ static ls_status go_forward_in_scope(trip *t, int number) {
     return is_last(t) ? LS_OK : send_on(t, number, FORWARDS, output);
 }
 
-static ls_status go_forward(trip *t, int number) {
+static ls_status go_forward(step *t, int number) {
     ls_thread_state *thread = ls_thread();
     ls_scope *scope = ls_scope_begin();
     thread->segment = (uint32_t)number + 1;
@@ -266,8 +266,8 @@ static ls_status go_forward(trip *t, int number) {
     return status != LS_OK ? status : ended;
 }
 
-static ls_status go_backward_in_scope(trip *t, int number) {
-    journey *j = &t->journeys[number];
+static ls_status go_backward_in_scope(step *t, int number) {
+    microbatch *j = &t->microbatches[number];
     ls_backward_options options = {0};
     if (!is_last(t)) {
         options.gradient = take_in(t, BACKWARDS);
@@ -290,9 +290,9 @@ static ls_status go_backward_in_scope(trip *t, int number) {
     return gradient != NULL ? send_on(t, number, BACKWARDS, gradient) : ls_error_status();
 }
 
-static ls_status go_backward(trip *t, int number) {
+static ls_status go_backward(step *t, int number) {
     ls_thread_state *thread = ls_thread();
-    journey *j = &t->journeys[number];
+    microbatch *j = &t->microbatches[number];
     ls_scope *scope = ls_scope_begin();
     thread->segment = (uint32_t)number + 1;
     const ls_status status = go_backward_in_scope(t, number);
@@ -306,7 +306,7 @@ static ls_status go_backward(trip *t, int number) {
 }
 
 /* How many micro-batches go out before the first comes back. */
-static int lead_of(const trip *t) {
+static int lead_of(const step *t) {
     if (t->state->schedule == LS_PIPELINE_GPIPE) {
         return t->count;
     }
@@ -314,7 +314,7 @@ static int lead_of(const trip *t) {
     return lead < t->count ? lead : t->count;
 }
 
-static ls_status run_schedule(trip *t) {
+static ls_status run_schedule(step *t) {
     const int lead = lead_of(t);
     for (int number = 0; number < lead; number++) {
         LS_TRY(go_forward(t, number));
@@ -329,7 +329,7 @@ static ls_status run_schedule(trip *t) {
 }
 
 /* Takes in, unread, what the neighbour on this way still sends: all of it, or up to its own failure. */
-static ls_status clear(trip *t, int way) {
+static ls_status clear(step *t, int way) {
     const int from = stage_before(t, way);
     while (from >= 0 && t->got[way] < t->count) {
         announcement head;
@@ -344,7 +344,7 @@ static ls_status clear(trip *t, int way) {
  * This stage cannot go on. The neighbours that wait for it are told so, and tell theirs; and all take in what is under
  * way to them, so that nobody waits for a message to be received.
  */
-static void give_up(trip *t) {
+static void give_up(step *t) {
     note_failure(&t->failure, t->stage);
     t->state->broken = true;
     for (int way = 0; way < WAYS; way++) {
@@ -359,10 +359,10 @@ static void give_up(trip *t) {
 }
 
 /* Waits for what was sent; what a failed step has left goes. */
-static ls_status unpack(trip *t) {
+static ls_status unpack(step *t) {
     ls_status status = LS_OK;
-    for (int number = 0; t->journeys != NULL && number < t->count; number++) {
-        journey *j = &t->journeys[number];
+    for (int number = 0; t->microbatches != NULL && number < t->count; number++) {
+        microbatch *j = &t->microbatches[number];
         for (int way = 0; way < WAYS; way++) {
             const ls_status settled = settle(&j->sent[way]);
             status = status == LS_OK ? settled : status;
@@ -392,7 +392,7 @@ typedef struct result {
 } result;
 
 /* By messages: the last stage, which is done first, need not wait for the others, as it would in a broadcast. */
-static ls_status share_result(trip *t, bool failed) {
+static ls_status share_result(step *t, bool failed) {
     result own = {.loss = t->loss, .failed = failed};
     if (!is_last(t)) {
         LS_TRY(ls_comm_recv(t->comm, &own, sizeof own, LS_U8, t->stages - 1, RESULT_TAG, NULL));
@@ -409,7 +409,7 @@ static ls_status share_result(trip *t, bool failed) {
     return LS_OK;
 }
 
-static ls_status check_step(const trip *t) {
+static ls_status check_step(const step *t) {
     static const char call[] = "ls_pipeline_backward";
     if (t->state->broken) {
         return ls_fail(LS_ERR_STATE, "%s: a step of this pipeline failed on stage %d (rank %d) before: make it anew",
@@ -436,7 +436,7 @@ static ls_status check_step(const trip *t) {
  * The first stage has the input, the last the target: all learn how many rows there are, or that they differ, or which
  * stage cannot take part.
  */
-static ls_status agree_on_rows(trip *t) {
+static ls_status agree_on_rows(step *t) {
     const ls_status own = check_step(t);
     char text[LS_ERROR_CAPACITY];
     memcpy(text, ls_error_message(), sizeof text);
@@ -473,7 +473,7 @@ static ls_status agree_on_rows(trip *t) {
 }
 
 /* Notes the samples of a step; those before are forgotten with the gradients. */
-static void note_samples(const trip *t) {
+static void note_samples(const step *t) {
     ls_gathered_steps *steps = &t->state->steps;
     bool gathered = false;
     for (int i = 0; i < ls_module_parameter_count(t->state->stage) && !gathered; i++) {
@@ -492,20 +492,20 @@ static void note_samples(const trip *t) {
     steps->several = steps->count > 1;
 }
 
-static ls_status run(trip *t, double *loss) {
+static ls_status run(step *t, double *loss) {
     LS_TRY(agree_on_rows(t));
     note_samples(t);
-    t->journeys = ls_allocate_zeroed((size_t)t->count, sizeof *t->journeys);
-    ls_status status = t->journeys != NULL
+    t->microbatches = ls_allocate_zeroed((size_t)t->count, sizeof *t->microbatches);
+    ls_status status = t->microbatches != NULL
                            ? run_schedule(t)
-                           : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->journeys);
+                           : ls_fail_memory("ls_pipeline_backward", (size_t)t->count * sizeof *t->microbatches);
     char text[LS_ERROR_CAPACITY];
     memcpy(text, ls_error_message(), sizeof text);
     if (status != LS_OK) {
         give_up(t);
     }
     const ls_status unpacked = unpack(t);
-    ls_free(t->journeys);
+    ls_free(t->microbatches);
     const ls_status shared = share_result(t, status != LS_OK);
     if (status != LS_OK) {
         ls_error_restore(status, text);
@@ -537,7 +537,7 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
     if (ls_comm_check_open(call, state->comm) != LS_OK) {
         return ls_scope_failed_status();
     }
-    trip t = {.state = state,
+    step t = {.state = state,
               .comm = state->comm,
               .stage = ls_comm_rank(state->comm),
               .stages = ls_comm_size(state->comm),
@@ -563,7 +563,7 @@ static ls_tensor *pass_on(const ls_pipeline_state *state, ls_tensor *input) {
     ls_tensor *x = stage == 0 ? input : fetch(state->comm, stage - 1, FORWARD_TAG, &why);
     ls_tensor *y = ls_forward(state->stage, x);
     if (stage < stages - 1) {
-        parcel sent = {0};
+        message sent = {0};
         if (y == NULL) {
             note_failure(&why, stage);
         }

@@ -176,7 +176,7 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(settle(m));
     ls_tensor *received = ls_tensor_give(m->gradient);
     m->gradient = NULL;
-    return ls_give(node, 0, received);
+    return ls_accumulate(node, 0, received);
 }
 
 static ls_status isend_complete(ls_node *node) {
@@ -199,7 +199,7 @@ static ls_status sent_shape(ls_op_call *call) {
 
 static ls_status sent_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(begin_gradient_in(node, message_of(node->inputs[1]), node->inputs[0]));
-    return ls_give(node, 0, gradient);
+    return ls_accumulate(node, 0, gradient);
 }
 
 static const ls_op sent_op = {.name = "ls_wait", .shape = sent_shape, .backward = sent_backward, .communicates = true};
@@ -416,7 +416,7 @@ ls_tensor *ls_recv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, in
 /* ---- join -------------------------------------------------------------------------------------------------------- */
 
 static ls_status join_backward(ls_node *node, ls_tensor *gradient) {
-    return ls_give(node, 0, gradient);
+    return ls_accumulate(node, 0, gradient);
 }
 
 static ls_status join_shape(ls_op_call *call) {

@@ -177,7 +177,7 @@ ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor_drop(dense);
     LS_TRY(status);
     ls_tensor *share = share_of(node, total, node->output);
-    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
 /* Zeros on all ranks but the root, so that what they compute from it is defined. */
@@ -221,7 +221,7 @@ static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *total = averaged(node, from_root(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? from_root(node, node->output) : node->output;
     ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
-    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
 /* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ static ls_status reduce_scatter_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *total = averaged(node, together(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? together(node, node->output) : node->output;
     ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
-    return share != NULL ? ls_give(node, 0, share) : ls_error_status();
+    return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */

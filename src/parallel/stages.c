@@ -18,14 +18,16 @@ static void mark_parts(const ls_module *stage, ls_division division) {
 }
 
 /* Layers that live on are parts of nothing any more. */
-static void finish(ls_module *self) {
+static void free_state(ls_module *self) {
     const ls_pipeline_state *state = self->state;
     mark_parts(state->stage, (ls_division){0});
     ls_comm_drop(state->comm);
 }
 
-const ls_module_type ls_pipeline_type = {
-    .name = "Pipeline", .state_size = sizeof(ls_pipeline_state), .forward = ls_pipeline_forward, .finish = finish};
+const ls_module_type ls_pipeline_type = {.name = "Pipeline",
+                                         .state_size = sizeof(ls_pipeline_state),
+                                         .forward = ls_pipeline_forward,
+                                         .free_state = free_state};
 
 static const char call[] = "ls_pipeline";
 

@@ -31,7 +31,7 @@ static const ls_collective sharing = {
 
 /* What the parts made is added up. */
 static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
-    return ls_give(node, 0, gradient);
+    return ls_accumulate(node, 0, gradient);
 }
 
 static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
@@ -47,7 +47,7 @@ static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
     const int axis = ls_node_axis(node, 0);
     const ls_parts parts = ls_plan_gathered_parts(node->saved[0]);
     const int rank = ls_node_rank(node);
-    return ls_give(node, 0, ls_narrow(gradient, axis, parts.start[rank], parts.length[rank]));
+    return ls_accumulate(node, 0, ls_narrow(gradient, axis, parts.start[rank], parts.length[rank]));
 }
 
 static const ls_collective joining = {.op = {.name = "ls_nn_gather_parallel",
@@ -94,8 +94,8 @@ typedef struct part {
 static ls_tensor *add_part(ls_module *module, ls_comm *comm, const part *p) {
     ls_tensor *whole = ls_empty(p->shape, p->dtype);
     const ls_status status = whole == NULL  ? ls_error_status()
-                             : p->bound > 0 ? ls_init_uniform(whole, -p->bound, p->bound)
-                                            : ls_init_normal(whole, 0, 1);
+                             : p->bound > 0 ? ls_nn_init_uniform(whole, -p->bound, p->bound)
+                                            : ls_nn_init_normal(whole, 0, 1);
     ls_tensor *own = status == LS_OK && p->axis >= 0 ? part_of(whole, comm, p->axis) : whole;
     if (own != whole || status != LS_OK) {
         ls_release(whole);
@@ -126,7 +126,7 @@ static ls_module *begin(const char *call, const ls_module_type *type, ls_comm *c
 }
 
 /* Parameters that live on elsewhere are parts of nothing any more. */
-static void finish(ls_module *self) {
+static void free_state(ls_module *self) {
     for (int i = 0; i < self->own_parameters.count; i++) {
         ls_leaf *leaf = self->own_parameters.items[i].tensor->leaf;
         if (leaf != NULL) {
@@ -166,7 +166,7 @@ ls_module *ls_nn_column_parallel(ls_comm *comm, int64_t in, int64_t out, const l
     static const ls_module_type type = {.name = "ColumnParallelLinear",
                                         .state_size = sizeof(parallel_state),
                                         .forward = column_forward,
-                                        .finish = finish};
+                                        .free_state = free_state};
     return linear(sharing.op.name, &type, comm, in, out, options, 0);
 }
 
@@ -181,8 +181,10 @@ static ls_tensor *row_forward(ls_module *self, ls_tensor *input) {
 }
 
 ls_module *ls_nn_row_parallel(ls_comm *comm, int64_t in, int64_t out, const ls_layer_options *options) {
-    static const ls_module_type type = {
-        .name = "RowParallelLinear", .state_size = sizeof(parallel_state), .forward = row_forward, .finish = finish};
+    static const ls_module_type type = {.name = "RowParallelLinear",
+                                        .state_size = sizeof(parallel_state),
+                                        .forward = row_forward,
+                                        .free_state = free_state};
     return linear(adding.op.name, &type, comm, in, out, options, 1);
 }
 
@@ -192,8 +194,10 @@ static ls_tensor *gather_forward(ls_module *self, ls_tensor *input) {
 }
 
 ls_module *ls_nn_gather_parallel(ls_comm *comm) {
-    static const ls_module_type type = {
-        .name = "GatherParallel", .state_size = sizeof(parallel_state), .forward = gather_forward, .finish = finish};
+    static const ls_module_type type = {.name = "GatherParallel",
+                                        .state_size = sizeof(parallel_state),
+                                        .forward = gather_forward,
+                                        .free_state = free_state};
     return begin(joining.op.name, &type, comm, 1, 1);
 }
 
@@ -232,7 +236,7 @@ static ls_tensor *parallel_dropout_forward(ls_module *self, ls_tensor *input) {
     return ls_dropout_part(input, state->p, start, whole);
 }
 
-static void finish_dropout(ls_module *self) {
+static void free_dropout_state(ls_module *self) {
     ls_comm_drop(((dropout_state *)self->state)->comm);
 }
 
@@ -240,7 +244,7 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
     static const ls_module_type type = {.name = "ParallelDropout",
                                         .state_size = sizeof(dropout_state),
                                         .forward = parallel_dropout_forward,
-                                        .finish = finish_dropout,
+                                        .free_state = free_dropout_state,
                                         .whole_batch = true};
     if (comm == NULL || !(p >= 0 && p <= 1)) {
         return comm == NULL
@@ -287,7 +291,7 @@ ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width)
     static const ls_module_type type = {.name = "ParallelEmbedding",
                                         .state_size = sizeof(parallel_state),
                                         .forward = embedding_forward,
-                                        .finish = finish};
+                                        .free_state = free_state};
     static const char call[] = "ls_nn_parallel_embedding";
     if (comm != NULL && count < ls_comm_size(comm)) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld rows cannot be divided over %d ranks", call, (long long)count,

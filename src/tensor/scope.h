@@ -74,14 +74,14 @@ extern ls_scope ls_nowhere;
  */
 typedef struct ls_thread_state {
     ls_scope *scope;         /* the innermost; never NULL */
-    ls_tensor *dying;        /* tensors to be freed one after the other, so that a long chain takes no deep stack */
+    ls_tensor *free_queue;   /* tensors to be freed one after the other, so that a long chain takes no deep stack */
     struct ls_pass *walking; /* autograd's: the backward pass that runs, or NULL */
     uint64_t pass;           /* counts this thread's backward passes */
     uint32_t segment;        /* what is recorded is of this part of the program; see ls_node */
     struct ls_batch_part
         *batch;       /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
     bool no_grad;     /* record nothing */
-    bool burying;     /* the dying are being freed */
+    bool freeing;     /* the free queue is being emptied */
     ls_scope *ended;  /* the last that a user ended: its record is used again when another has ended */
     ls_tensor **gone; /* the list for records of tensors that are freed; NULL: they can be used again at once */
     ls_tensor *released[LS_RELEASED_RECORDS];

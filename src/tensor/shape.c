@@ -43,8 +43,8 @@ ls_shape ls_shape_of(const ls_tensor *tensor) {
     return is_there("ls_shape_of", tensor) ? ls_shape_make((size_t)tensor->ndim, tensor->size) : (ls_shape){0};
 }
 
-int64_t ls_count(const ls_tensor *tensor) {
-    return is_there("ls_count", tensor) ? tensor->count : 0;
+int64_t ls_numel(const ls_tensor *tensor) {
+    return is_there("ls_numel", tensor) ? tensor->count : 0;
 }
 
 ls_dtype ls_dtype_of(const ls_tensor *tensor) {

@@ -174,19 +174,19 @@ static void free_with_history(ls_tensor *tensor) {
 }
 
 /* Freeing what the tape knows of may free more tensors: they queue up, so that the stack stays shallow. */
-static void bury(ls_thread_state *thread, ls_tensor *tensor) {
-    tensor->scope_older = thread->dying;
-    thread->dying = tensor;
-    if (thread->burying) {
+static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
+    tensor->scope_older = thread->free_queue;
+    thread->free_queue = tensor;
+    if (thread->freeing) {
         return;
     }
-    thread->burying = true;
-    while (thread->dying != NULL) {
-        ls_tensor *next = thread->dying;
-        thread->dying = next->scope_older;
+    thread->freeing = true;
+    while (thread->free_queue != NULL) {
+        ls_tensor *next = thread->free_queue;
+        thread->free_queue = next->scope_older;
         free_with_history(next);
     }
-    thread->burying = false;
+    thread->freeing = false;
 }
 
 void ls_tensor_drop(ls_tensor *tensor) {
@@ -199,7 +199,7 @@ void ls_tensor_drop(ls_tensor *tensor) {
     }
     ls_thread_state *thread = ls_thread();
     if (thread != NULL) {
-        bury(thread, tensor);
+        queue_free(thread, tensor);
     } else {
         free_with_history(tensor);
     }
@@ -224,7 +224,7 @@ static ls_storage *part_for(const ls_tensor *tensor, ls_storage *whole, int64_t 
     return part;
 }
 
-ls_status ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset) {
+ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset) {
     ls_storage *part = part_for(tensor, storage, offset);
     if (part == NULL) {
         return ls_fail_memory("laying out parameters", sizeof *part);

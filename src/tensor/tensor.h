@@ -134,7 +134,7 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor);
  * Moves the elements of a leaf into `storage` at `offset` elements, which must have room, as a part of it: handles to
  * the tensor stay good. Used to lay parameters and gradients into flat buffers. The tensor must be contiguous.
  */
-ls_status ls_tensor_rehome(ls_tensor *tensor, ls_storage *storage, int64_t offset);
+ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset);
 
 /* Storages. A new one has one reference; NULL with no message when there is no memory. */
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);

@@ -7,9 +7,9 @@
 
 static ls_status measure_loss(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
-    if (ls_count(state->loss) != 1) {
+    if (ls_numel(state->loss) != 1) {
         return ls_fail(LS_ERR_SHAPE, "ls_trial: the criterion's loss must be one number, not %lld",
-                       (long long)ls_count(state->loss));
+                       (long long)ls_numel(state->loss));
     }
     *sum = ls_item(state->loss) * (double)state->count;
     *weight = (double)state->count;
@@ -32,7 +32,7 @@ static bool is_column(const ls_tensor *tensor) {
 static ls_tensor *judge_numbers(const ls_trial_state *state, const char *metric, double threshold) {
     ls_tensor *output = state->output;
     ls_tensor *target = state->target;
-    const bool columns = is_column(output) && is_column(target) && ls_count(output) == ls_count(target);
+    const bool columns = is_column(output) && is_column(target) && ls_numel(output) == ls_numel(target);
     if (!columns && !has_shape(output, ls_shape_of(target))) {
         return ls_fail_null(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have one shape",
                             metric, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
@@ -104,7 +104,7 @@ static ls_status measure_share(const ls_trial_state *state, ls_tensor *(*judged)
     ls_status status = ls_error_status();
     if (count != NULL) {
         *sum = ls_item(count);
-        *weight = (double)ls_count(right);
+        *weight = (double)ls_numel(right);
         status = LS_OK;
     }
     const ls_status ended = ls_scope_close(scope);

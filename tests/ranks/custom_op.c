@@ -49,7 +49,7 @@ static const ls_module_type type = {.name = "Running", .forward = apart_forward}
 
 static ls_tensor *numbers(ls_shape shape, int salt, int64_t from) {
     ls_tensor *x = ls_empty(shape, LS_F64);
-    for (int64_t i = 0; i < ls_count(x); i++) {
+    for (int64_t i = 0; i < ls_numel(x); i++) {
         ((double *)ls_data(x))[i] = sin(1.1 * salt + 0.37 * (double)(i + from));
     }
     return x;
@@ -75,7 +75,7 @@ static ls_status same_gradients(const ls_module *model, const ls_module *whole) 
     for (int i = 0; i < ls_module_parameter_count(whole); i++) {
         ls_tensor *a = ls_grad(ls_module_parameter(model, i)), *b = ls_grad(ls_module_parameter(whole, i));
         LS_CHECK(a != NULL && b != NULL);
-        for (int64_t k = 0; k < ls_count(a); k++) {
+        for (int64_t k = 0; k < ls_numel(a); k++) {
             const double left = ((double *)ls_data(a))[k], right = ((double *)ls_data(b))[k];
             LS_CHECK(fabs(left - right) <= 1e-12 * (1 + fabs(right)));
         }

@@ -68,7 +68,7 @@ static ls_module *make_mixed(ls_dtype dtype) {
  * rows come first. */
 static ls_tensor *rows_of(int number, int64_t first, int64_t last, int64_t width, ls_dtype dtype, int64_t positive) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, width), dtype);
-    for (int64_t i = 0; rows != NULL && i < ls_count(rows); i++) {
+    for (int64_t i = 0; rows != NULL && i < ls_numel(rows); i++) {
         const double value = ls_random_normal(SEED, (uint64_t)(number * 100 + width), (uint64_t)(first * width + i));
         const bool leads = i % width == 0 && positive >= 0;
         numbers_set(rows, i, !leads ? value : first + i / width < positive ? fabs(value) : -fabs(value));
@@ -152,7 +152,7 @@ static ls_status same_on_all_ranks(ls_comm *world, uint64_t bits) {
 static ls_status same_buffers(ls_comm *world, const ls_module *model) {
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         const ls_tensor *buffer = ls_module_buffer(model, i);
-        for (int64_t at = 0; at < ls_count(buffer); at++) {
+        for (int64_t at = 0; at < ls_numel(buffer); at++) {
             const double value = numbers_get(buffer, at);
             uint64_t bits;
             memcpy(&bits, &value, sizeof bits);
@@ -163,7 +163,7 @@ static ls_status same_buffers(ls_comm *world, const ls_module *model) {
 }
 
 static ls_status close(const ls_tensor *is, const ls_tensor *want, double tolerance) {
-    for (int64_t at = 0; at < ls_count(want); at++) {
+    for (int64_t at = 0; at < ls_numel(want); at++) {
         const double difference = numbers_get(is, at) - numbers_get(want, at);
         if (!(fabs(difference) <= tolerance * (1 + fabs(numbers_get(want, at))))) {
             return ls_fail(LS_ERR_INTERNAL, "number %lld is %.17g, one process has %.17g", (long long)at,
@@ -339,8 +339,8 @@ static ls_status laid_out_anew(ls_comm *world) {
     ls_module *parallel =
         ls_data_parallel(ls_sequential(linear(INPUTS, 5, LS_F64), ls_nn_tanh(), end_of_model), world, NULL);
     ls_module *front = linear(INPUTS, INPUTS, LS_F64);
-    LS_CHECK(ls_init_constant(ls_module_parameter(front, 0), 0.25) == LS_OK);
-    LS_CHECK(ls_init_constant(ls_module_parameter(front, 1), 0) == LS_OK);
+    LS_CHECK(ls_nn_init_constant(ls_module_parameter(front, 0), 0.25) == LS_OK);
+    LS_CHECK(ls_nn_init_constant(ls_module_parameter(front, 1), 0) == LS_OK);
     LS_CHECK(ls_set_requires_grad(ls_module_parameter(front, 0), false) == LS_OK);
     LS_CHECK(ls_set_requires_grad(ls_module_parameter(front, 1), false) == LS_OK);
     LS_TRY(begin(&all, ls_sequential(front, parallel), parallel));

@@ -48,7 +48,7 @@ typedef struct trainee {
 
 static ls_tensor *random_rows(ls_dtype dtype, int64_t first, int64_t count, int64_t width, int stream, bool unit) {
     ls_tensor *rows = ls_empty(LS_SHAPE(count, width), dtype);
-    for (int64_t i = 0; rows != NULL && i < ls_count(rows); i++) {
+    for (int64_t i = 0; rows != NULL && i < ls_numel(rows); i++) {
         const uint64_t at = (uint64_t)(first * width + i);
         numbers_set(rows, i,
                     unit ? 0.05 + 0.9 * ls_random_uniform(SEED, (uint64_t)stream, at)
@@ -97,7 +97,7 @@ static ls_status compare_gradients(const ls_module *is, const ls_module *want, c
         const ls_tensor *a = ls_grad(ls_module_parameter(is, i));
         const ls_tensor *b = ls_grad(ls_module_parameter(want, i));
         LS_CHECK((a != NULL) == (b != NULL));
-        for (int64_t at = 0; b != NULL && at < ls_count(b); at++) {
+        for (int64_t at = 0; b != NULL && at < ls_numel(b); at++) {
             const double off = fabs(numbers_get(a, at) - numbers_get(b, at));
             error = off <= error ? error : off; /* keeps NaN */
             largest = fmax(largest, fabs(numbers_get(b, at)));
@@ -186,7 +186,7 @@ static ls_status compare_buffers(const ls_module *is, const ls_module *want, con
     for (int i = 0; i < ls_module_buffer_count(want); i++) {
         const ls_tensor *a = ls_module_buffer(is, i);
         const ls_tensor *b = ls_module_buffer(want, i);
-        for (int64_t at = 0; at < ls_count(b); at++) {
+        for (int64_t at = 0; at < ls_numel(b); at++) {
             if (!(fabs(numbers_get(a, at) - numbers_get(b, at)) <= 1e-6 * (1 + fabs(numbers_get(b, at))))) {
                 return ls_fail(LS_ERR_INTERNAL, "%s: %s is %.9g, not %.9g", what, ls_module_buffer_name(want, i),
                                numbers_get(a, at), numbers_get(b, at));

@@ -36,7 +36,7 @@ static bool has(unsigned set, const ls_comm *comm) {
 static ls_tensor *numbers(const ls_comm *comm, ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
     double *at = ls_data(x);
-    for (int64_t i = 0; i < ls_count(x); i++) {
+    for (int64_t i = 0; i < ls_numel(x); i++) {
         at[i] = 2 * sin(1.7 * salt + 2.3 * ls_comm_rank(comm) + 0.9 * (double)i);
     }
     return x;

@@ -217,7 +217,7 @@ static ls_status end(const model *m) {
     ls_optimizer_free(m->optimizer);
     ls_module_free(m->module);
     float sum = 0;
-    for (int64_t i = 0; i < ls_count(m->view); i++) {
+    for (int64_t i = 0; i < ls_numel(m->view); i++) {
         sum += ((float *)ls_data(m->view))[i];
     }
     LS_CHECK(sum == sum);

@@ -35,7 +35,7 @@ static ls_module *project(ls_tensor *weight, bool back) {
 
 static ls_tensor *drawn(void) {
     ls_tensor *weight = ls_empty(LS_SHAPE(WIDTH, HIDDEN), LS_F64);
-    return ls_init_xavier_uniform(weight, 1) == LS_OK ? weight : NULL;
+    return ls_nn_init_xavier_uniform(weight, 1) == LS_OK ? weight : NULL;
 }
 
 /* An autoencoder with one weight for both ways, "0.weight" and "5.weight", and a layer that is used twice. */
@@ -49,7 +49,7 @@ static ls_module *tied_model(void) {
 
 static ls_tensor *rows_of(int step, int64_t first, int64_t last) {
     ls_tensor *rows = ls_empty(LS_SHAPE(last - first, WIDTH), LS_F64);
-    for (int64_t i = 0; rows != NULL && i < ls_count(rows); i++) {
+    for (int64_t i = 0; rows != NULL && i < ls_numel(rows); i++) {
         numbers_set(rows, i, ls_random_normal(SEED, (uint64_t)step, (uint64_t)(first * WIDTH + i)));
     }
     return rows;

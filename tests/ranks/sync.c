@@ -57,7 +57,7 @@ static ls_status give(ls_module *model, const char *name, double value) {
 
 static ls_status all_elements_are(const ls_tensor *gradient, double value) {
     LS_CHECK(gradient != NULL);
-    for (int64_t at = 0; at < ls_count(gradient); at++) {
+    for (int64_t at = 0; at < ls_numel(gradient); at++) {
         LS_CHECK(fabs(numbers_get(gradient, at) - value) <= 2 * numbers_tolerance(ls_dtype_of(gradient)) * (1 + value));
     }
     return LS_OK;

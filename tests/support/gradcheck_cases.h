@@ -132,7 +132,8 @@ static ls_tensor *index_below(ls_shape shape, int64_t bound) {
 FUNCTION(f_index_select, ls_index_select(x[0], 1, index_below(LS_SHAPE(5), ls_size(x[0], 1))))
 FUNCTION(f_embedding, ls_embedding(x[0], index_below(LS_SHAPE(2, 3), ls_size(x[0], 0))))
 FUNCTION(f_take_along,
-         ls_take_along(x[0], 1, index_below(LS_SHAPE(ls_size(x[0], 0), 5, ls_size(x[0], 2) - 1), ls_size(x[0], 1))))
+         ls_take_along_axis(x[0], 1,
+                            index_below(LS_SHAPE(ls_size(x[0], 0), 5, ls_size(x[0], 2) - 1), ls_size(x[0], 1))))
 
 static ls_tensor *f_split(ls_tensor **x, int count, void *user) {
     ls_tensor *parts[4] = {NULL};
@@ -425,7 +426,7 @@ static ls_tensor *drawn_leaf(ls_shape shape, const gradcheck_case *row) {
     ls_tensor *leaf = ls_empty(shape, LS_F64);
     assert_non_null(leaf);
     double *value = ls_data(leaf);
-    for (int64_t i = 0; i < ls_count(leaf); i++) {
+    for (int64_t i = 0; i < ls_numel(leaf); i++) {
         value[i] = low + (high - low) * drawn();
     }
     assert_int_equal(ls_set_requires_grad(leaf, true), LS_OK);

@@ -74,7 +74,7 @@ ls_tensor *wave_between(ls_shape shape, int salt, double low, double high) {
     ls_tensor *tensor = ls_empty(shape, LS_F64);
     assert_non_null(tensor);
     double *values = ls_data(tensor);
-    for (int64_t i = 0; i < ls_count(tensor); i++) {
+    for (int64_t i = 0; i < ls_numel(tensor); i++) {
         values[i] = low + (high - low) * (0.5 + 0.5 * sin(1.37 * salt + 0.73 * (double)i));
     }
     return tensor;
@@ -92,7 +92,7 @@ static int check_part(const fixture *expected, int at, const char *what, const l
         fail_msg("%s: no %s: %s", expected->name, what, ls_error_message());
     }
     const double *values = ls_data(part);
-    for (int64_t i = 0; i < ls_count(part); i++, at++) {
+    for (int64_t i = 0; i < ls_numel(part); i++, at++) {
         if (at >= expected->count) {
             fail_msg("%s: more values than PyTorch has, at %s[%d]", expected->name, what, (int)i);
         }

@@ -50,8 +50,8 @@ static inline ls_status toy_add_forward(ls_op_call *call) {
                                    : kernels->copy(ls_stream_of(call->output), call->output, call->inputs[0]);
 }
 static inline ls_status toy_add_backward(ls_node *node, ls_tensor *gradient) {
-    LS_TRY(ls_give(node, 0, gradient));
-    return node->inputs[1] != NULL ? ls_give(node, 1, gradient) : LS_OK;
+    LS_TRY(ls_accumulate(node, 0, gradient));
+    return node->inputs[1] != NULL ? ls_accumulate(node, 1, gradient) : LS_OK;
 }
 static const ls_op toy_add_op = {.name = "toy_add",
                                  .shape = toy_shape_of_all,
@@ -66,7 +66,7 @@ static inline ls_status toy_mul_forward(ls_op_call *call) {
 static inline ls_status toy_mul_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < 2; i++) {
         if (ls_wants(node, i)) {
-            LS_TRY(ls_give(node, i, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[1 - i])));
+            LS_TRY(ls_accumulate(node, i, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[1 - i])));
         }
     }
     return LS_OK;
@@ -80,7 +80,7 @@ static inline ls_status toy_square_forward(ls_op_call *call) {
 }
 static inline ls_status toy_square_backward(ls_node *node, ls_tensor *gradient) {
     bool accumulate;
-    ls_tensor *sink = ls_sink(node, 0, &accumulate);
+    ls_tensor *sink = ls_gradient_place(node, 0, &accumulate);
     ls_tensor *half = sink != NULL ? toy_new_map(ls_kernels_of(sink)->mul, gradient, node->inputs[0]) : NULL;
     ls_tensor *whole = half != NULL ? toy_new_map(ls_kernels_of(sink)->add, half, half) : NULL;
     if (whole == NULL) {
@@ -108,7 +108,8 @@ static inline ls_status toy_sum_forward(ls_op_call *call) {
 }
 static inline ls_status toy_sum_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *input = node->inputs[0];
-    return ls_give(node, 0, ls_tensor_view(gradient, input->ndim, input->size, (const int64_t[LS_MAX_DIMS]){0}, 0));
+    return ls_accumulate(node, 0,
+                         ls_tensor_view(gradient, input->ndim, input->size, (const int64_t[LS_MAX_DIMS]){0}, 0));
 }
 static const ls_op toy_sum_op = {
     .name = "toy_sum", .shape = toy_sum_shape, .forward = toy_sum_forward, .backward = toy_sum_backward};
@@ -123,7 +124,7 @@ static inline ls_status toy_turn_shape(ls_op_call *call) {
     return toy_status(call->output);
 }
 static inline ls_status toy_turn_backward(ls_node *node, ls_tensor *gradient) {
-    return ls_give(node, 0, toy_turned(gradient));
+    return ls_accumulate(node, 0, toy_turned(gradient));
 }
 static const ls_op toy_turn_op = {.name = "toy_turn", .shape = toy_turn_shape, .backward = toy_turn_backward};
 
@@ -142,7 +143,7 @@ static inline ls_status toy_exp_backward(ls_node *node, ls_tensor *gradient) {
     if (!ls_equal(node->saved[0], node->saved[1])) {
         return ls_fail(LS_ERR_INTERNAL, "toy_exp: the output is not what it was");
     }
-    return ls_give(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->saved[0]));
+    return ls_accumulate(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->saved[0]));
 }
 static const ls_op toy_exp_op = {.name = "toy_exp",
                                  .shape = toy_shape_of_all,
@@ -161,7 +162,7 @@ static inline ls_status toy_join_forward(ls_op_call *call) {
 }
 static inline ls_status toy_join_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < node->input_count; i++) {
-        LS_TRY(ls_give(node, i, gradient));
+        LS_TRY(ls_accumulate(node, i, gradient));
     }
     return LS_OK;
 }
@@ -181,7 +182,7 @@ static inline ls_status toy_send_backward(ls_node *node, ls_tensor *gradient) {
     }
     toy_note("c%g", node->parameters.number[0]);
     toy_note(":%g ", sum);
-    return ls_give(node, 0, gradient);
+    return ls_accumulate(node, 0, gradient);
 }
 static const ls_op toy_send_op = {.name = "toy_send",
                                   .shape = toy_shape_of_all,
@@ -193,7 +194,7 @@ static const ls_op toy_send_op = {.name = "toy_send",
 static bool toy_fails;
 static inline ls_status toy_fail_backward(ls_node *node, ls_tensor *gradient) {
     toy_note("f%g ", node->parameters.number[0]);
-    LS_TRY(ls_give(node, 0, gradient));
+    LS_TRY(ls_accumulate(node, 0, gradient));
     return toy_fails ? ls_fail(LS_ERR_UNSUPPORTED, "toy_fail: as asked") : LS_OK;
 }
 static const ls_op toy_fail_op = {
@@ -201,7 +202,7 @@ static const ls_op toy_fail_op = {
 
 /* Its gradient is wrong by half. */
 static inline ls_status toy_wrong_backward(ls_node *node, ls_tensor *gradient) {
-    return ls_give(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[0]));
+    return ls_accumulate(node, 0, toy_new_map(ls_kernels_of(gradient)->mul, gradient, node->inputs[0]));
 }
 static const ls_op toy_wrong_op = {
     .name = "toy_wrong", .shape = toy_shape_of_all, .forward = toy_square_forward, .backward = toy_wrong_backward};

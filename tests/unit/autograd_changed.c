@@ -64,7 +64,7 @@ static ls_status by_hand(ls_tensor *w) {
 }
 
 static ls_status by_initialiser(ls_tensor *w) {
-    return ls_init_uniform(w, 0, 1);
+    return ls_nn_init_uniform(w, 0, 1);
 }
 
 typedef struct change {

@@ -17,7 +17,7 @@ static void count_release(void *user) {
 
 static ls_tensor *leaf(ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
-    for (int64_t i = 0; i < ls_count(x); i++) {
+    for (int64_t i = 0; i < ls_numel(x); i++) {
         ((double *)ls_data(x))[i] = sin(1.3 * salt + 0.7 * (double)i) + 1.5;
     }
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
@@ -29,7 +29,7 @@ static ls_tensor *leaf(ls_shape shape, int salt) {
 static ls_status multiply(ls_custom_call *call) {
     ls_tensor *y = ls_empty(ls_shape_of(call->inputs[0]), LS_F64);
     const double *a = ls_data(call->inputs[0]), *b = ls_data(call->inputs[1]);
-    for (int64_t i = 0; i < ls_count(y); i++) {
+    for (int64_t i = 0; i < ls_numel(y); i++) {
         ((double *)ls_data(y))[i] = a[i] * b[i];
     }
     call->outputs[0] = y;

@@ -152,7 +152,7 @@ static void refused(tally *counts) {
 /* Reads every element, so that a sanitizer sees what is not there. */
 static void touch(const ls_tensor *tensor) {
     const volatile char *bytes = ls_data((ls_tensor *)tensor);
-    for (int64_t i = 0; i < ls_count(tensor) * (int64_t)ls_dtype_size(ls_dtype_of(tensor)); i++) {
+    for (int64_t i = 0; i < ls_numel(tensor) * (int64_t)ls_dtype_size(ls_dtype_of(tensor)); i++) {
         (void)bytes[i];
     }
 }
@@ -411,7 +411,7 @@ static uint64_t hash_of(ls_optimizer *optimizer) {
     assert_int_equal(ls_optimizer_state(optimizer, &tensors, &count), LS_OK);
     for (int i = 0; i < count; i++) {
         const uint8_t *bytes = ls_data(tensors[i].tensor);
-        const size_t size = (size_t)ls_count(tensors[i].tensor) * ls_dtype_size(ls_dtype_of(tensors[i].tensor));
+        const size_t size = (size_t)ls_numel(tensors[i].tensor) * ls_dtype_size(ls_dtype_of(tensors[i].tensor));
         for (size_t byte = 0; byte < size; byte++) {
             hash = (hash ^ bytes[byte]) * 1099511628211U;
         }

@@ -171,36 +171,36 @@ static void test_save_and_load(void **state) {
 
 static double mean_of(const ls_tensor *tensor, double power, double around) {
     double sum = 0;
-    for (int64_t i = 0; i < ls_count(tensor); i++) {
+    for (int64_t i = 0; i < ls_numel(tensor); i++) {
         sum += pow(((const double *)ls_data(tensor))[i] - around, power);
     }
-    return sum / (double)ls_count(tensor);
+    return sum / (double)ls_numel(tensor);
 }
 
 static void test_initialisers(void **state) {
     (void)state;
     ls_seed(11);
     ls_tensor *t = ls_empty(LS_SHAPE(200, 100), LS_F64);
-    assert_int_equal(ls_init_constant(t, 2), LS_OK);
+    assert_int_equal(ls_nn_init_constant(t, 2), LS_OK);
     assert_true(mean_of(t, 2, 2) == 0);
-    assert_int_equal(ls_init_uniform(t, -1, 3), LS_OK);
+    assert_int_equal(ls_nn_init_uniform(t, -1, 3), LS_OK);
     assert_true(fabs(mean_of(t, 1, 1)) < 0.05 && fabs(mean_of(t, 2, 1) - 16.0 / 12) < 0.05);
-    assert_int_equal(ls_init_normal(t, 5, 2), LS_OK);
+    assert_int_equal(ls_nn_init_normal(t, 5, 2), LS_OK);
     assert_true(fabs(mean_of(t, 1, 5)) < 0.06 && fabs(mean_of(t, 2, 5) - 4) < 0.2);
-    assert_int_equal(ls_init_kaiming_uniform(t, 0), LS_OK);
+    assert_int_equal(ls_nn_init_kaiming_uniform(t, 0), LS_OK);
     assert_true(fabs(mean_of(t, 2, 0) / (2.0 / 100) - 1) < 0.05);
-    assert_int_equal(ls_init_kaiming_normal(t, 1), LS_OK);
+    assert_int_equal(ls_nn_init_kaiming_normal(t, 1), LS_OK);
     assert_true(fabs(mean_of(t, 2, 0) / (1.0 / 100) - 1) < 0.05);
-    assert_int_equal(ls_init_xavier_uniform(t, 2), LS_OK);
+    assert_int_equal(ls_nn_init_xavier_uniform(t, 2), LS_OK);
     assert_true(fabs(mean_of(t, 2, 0) / (4 * 2.0 / 300) - 1) < 0.05);
-    assert_int_equal(ls_init_xavier_normal(t, 1), LS_OK);
+    assert_int_equal(ls_nn_init_xavier_normal(t, 1), LS_OK);
     assert_true(fabs(mean_of(t, 2, 0) / (2.0 / 300) - 1) < 0.05);
-    assert_int_equal(ls_init_truncated_normal(t, 1, 2, 0, 2), LS_OK);
-    for (int64_t i = 0; i < ls_count(t); i++) {
+    assert_int_equal(ls_nn_init_truncated_normal(t, 1, 2, 0, 2), LS_OK);
+    for (int64_t i = 0; i < ls_numel(t); i++) {
         const double number = ((const double *)ls_data(t))[i];
         assert_true(number >= 0 && number <= 2);
     }
-    assert_int_equal(ls_init_orthogonal(t, 3), LS_OK);
+    assert_int_equal(ls_nn_init_orthogonal(t, 3), LS_OK);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *gram = ls_matmul(ls_transpose(t, 0, 1), t);
     ls_tensor *wanted =
@@ -209,7 +209,7 @@ static void test_initialisers(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_release(t);
     ls_tensor *flat = ls_empty(LS_SHAPE(3), LS_F32);
-    assert_int_equal(ls_init_xavier_normal(flat, 1), LS_ERR_SHAPE);
+    assert_int_equal(ls_nn_init_xavier_normal(flat, 1), LS_ERR_SHAPE);
     ls_release(flat);
 }
 

@@ -24,11 +24,11 @@ static void test_values(void **state) {
                      VALUES(8, 0, 8, 9, 1, 9, 10, 2, 10, 11, 3, 11));
         check_values(ls_embedding(x, indices(LS_SHAPE(1, 2), index_dtype, VALUES(1, 0))), LS_SHAPE(1, 2, 4), dtypes[i],
                      VALUES(4, 5, 6, 7, 0, 1, 2, 3));
-        check_values(ls_take_along(x, 1, indices(LS_SHAPE(3, 2), index_dtype, VALUES(0, 3, 1, 1, 2, 0))),
+        check_values(ls_take_along_axis(x, 1, indices(LS_SHAPE(3, 2), index_dtype, VALUES(0, 3, 1, 1, 2, 0))),
                      LS_SHAPE(3, 2), dtypes[i], VALUES(0, 3, 5, 5, 10, 8));
-        check_values(ls_take_along(x, 0, indices(LS_SHAPE(1, 4), index_dtype, VALUES(2, 0, 1, 2))), LS_SHAPE(1, 4),
+        check_values(ls_take_along_axis(x, 0, indices(LS_SHAPE(1, 4), index_dtype, VALUES(2, 0, 1, 2))), LS_SHAPE(1, 4),
                      dtypes[i], VALUES(8, 1, 6, 11));
-        check_values(ls_take_along(x, 0, indices(LS_SHAPE(4, 2), index_dtype, VALUES(2, 0, 1, 2, 0, 0, 1, 1))),
+        check_values(ls_take_along_axis(x, 0, indices(LS_SHAPE(4, 2), index_dtype, VALUES(2, 0, 1, 2, 0, 0, 1, 1))),
                      LS_SHAPE(4, 2), dtypes[i], VALUES(8, 1, 4, 9, 0, 1, 4, 5));
         assert_int_equal(ls_scope_end(scope), LS_OK);
     }
@@ -77,8 +77,9 @@ static void test_refusals(void **state) {
     check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(1), LS_I64, VALUES(-1))),
                   LS_ERR_ARGUMENT, "ls_index_select: index -1");
     scope = ls_scope_begin();
-    check_refused(scope, ls_take_along(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(3), LS_I64, VALUES(0, 7, 1))),
-                  LS_ERR_ARGUMENT, "ls_take_along: index 7");
+    check_refused(scope,
+                  ls_take_along_axis(ls_ones(LS_SHAPE(4), LS_F32), 0, indices(LS_SHAPE(3), LS_I64, VALUES(0, 7, 1))),
+                  LS_ERR_ARGUMENT, "ls_take_along_axis: index 7");
     scope = ls_scope_begin();
     check_refused(scope, ls_index_select(ls_ones(LS_SHAPE(4), LS_F32), 0, ls_zeros(LS_SHAPE(1), LS_F32)), LS_ERR_SHAPE,
                   "ls_index_select: the index is a tensor of f32");
@@ -92,8 +93,8 @@ static void test_refusals(void **state) {
     check_refused(scope, ls_embedding(ls_ones(LS_SHAPE(4), LS_F32), ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_SHAPE,
                   "ls_embedding: rows of [4]");
     scope = ls_scope_begin();
-    check_refused(scope, ls_take_along(ls_ones(LS_SHAPE(2, 3), LS_F32), 1, ls_zeros(LS_SHAPE(3, 1), LS_I64)),
-                  LS_ERR_SHAPE, "ls_take_along: an index of [3, 1] does not fit [2, 3]");
+    check_refused(scope, ls_take_along_axis(ls_ones(LS_SHAPE(2, 3), LS_F32), 1, ls_zeros(LS_SHAPE(3, 1), LS_I64)),
+                  LS_ERR_SHAPE, "ls_take_along_axis: an index of [3, 1] does not fit [2, 3]");
 }
 
 int main(void) {

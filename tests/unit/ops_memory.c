@@ -105,7 +105,8 @@ static ls_tensor *indices(ls_dtype dtype) {
     ls_tensor *index = ls_to(ls_reshape(ls_slice(ls_arange(LS_SHAPE(6), LS_I32), 0, 0, 6, 2), LS_SHAPE(3)), LS_I32);
     ls_tensor *near = ls_minimum(index, 2);
     ls_tensor *rows = ls_embedding(x, near), *columns = ls_index_select(ls_transpose(x, 0, 1), 1, near);
-    ls_tensor *taken = ls_take_along(ls_to(x, LS_BF16), 0, ls_expand(ls_reshape(near, LS_SHAPE(3, 1)), LS_SHAPE(3, 2)));
+    ls_tensor *taken =
+        ls_take_along_axis(ls_to(x, LS_BF16), 0, ls_expand(ls_reshape(near, LS_SHAPE(3, 1)), LS_SHAPE(3, 2)));
     return ls_sum(ls_add(ls_add(ls_sum(rows), ls_sum(columns)), ls_sum(taken)));
 }
 

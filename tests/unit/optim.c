@@ -45,7 +45,7 @@ static double gradient_at(ls_dtype dtype, int step, int index, int64_t at) {
 static void give_gradient(ls_tensor *parameter, int step, int index) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *gradient = ls_empty(ls_shape_of(parameter), ls_dtype_of(parameter));
-    for (int64_t at = 0; at < ls_count(parameter); at++) {
+    for (int64_t at = 0; at < ls_numel(parameter); at++) {
         numbers_set(gradient, at, gradient_at(ls_dtype_of(parameter), step, index, at));
     }
     assert_int_equal(ls_backward(ls_sum(ls_mul(parameter, gradient))), LS_OK);
@@ -229,11 +229,9 @@ static void test_adam(void **state) {
     /* what LS_ZERO says is no default, and -0.0 computes as 0 in the formulas */
     const ls_adam_options zero = {.learning_rate = 0.02, .beta1 = LS_ZERO, .beta2 = 0.95, .epsilon = LS_ZERO};
     check_both_dtypes(&adam, &zero);
-    check_both_dtypes(&adamw, &(ls_adam_options){.learning_rate = 0.02,
-                                                 .beta1 = 0.8,
-                                                 .beta2 = 0.95,
-                                                 .epsilon = 1e-6,
-                                                 .weight_decay = LS_ZERO});
+    check_both_dtypes(
+        &adamw, &(ls_adam_options){
+                    .learning_rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-6, .weight_decay = LS_ZERO});
 }
 
 static void test_rmsprop(void **state) {
@@ -387,7 +385,7 @@ static double norm_of_gradients(const ls_module *model) {
     double squares = 0;
     for (int i = 0; i < PARAMETERS; i++) {
         const ls_tensor *gradient = ls_grad(ls_module_parameter(model, i));
-        for (int64_t at = 0; gradient != NULL && at < ls_count(gradient); at++) {
+        for (int64_t at = 0; gradient != NULL && at < ls_numel(gradient); at++) {
             squares += numbers_get(gradient, at) * numbers_get(gradient, at);
         }
     }

@@ -265,7 +265,7 @@ static void expect_refused_number(ls_optimizer *optimizer, int index, const void
     for (int i = 0; i < count; i++) {
         given[i] = ls_safetensors_at(wrong, i);
     }
-    const size_t last = (size_t)ls_count(given[index].tensor) - 1;
+    const size_t last = (size_t)ls_numel(given[index].tensor) - 1;
     memcpy((char *)ls_data(given[index].tensor) + last * size, number, size);
     if (ls_optimizer_set_state(optimizer, given, count) != LS_ERR_FORMAT ||
         strstr(ls_error_message(), given[index].name) == NULL) {

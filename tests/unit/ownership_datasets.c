@@ -26,7 +26,7 @@ static void dataset_ends(ls_dataset *self) {
 
 /* Sample i is (i, -i). */
 static ls_dataset *counting_set(int64_t count) {
-    static const ls_dataset_type type = {.name = "counting", .fetch = counting_fetch, .finish = dataset_ends};
+    static const ls_dataset_type type = {.name = "counting", .fetch = counting_fetch, .free_state = dataset_ends};
     const ls_sample_layout layout = {.input_dtype = LS_F32, .target_dtype = LS_F32};
     ended = 0;
     return ls_dataset_new(&type, count, &layout);
@@ -209,7 +209,7 @@ static void test_tensors_that_a_data_set_fails_to_take(void **state) {
     ls_dataset_free(ls_tensor_dataset(x, x));
     assert_null(ls_tensor_dataset(x, y)); /* y goes, too */
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
-    assert_int_equal(ls_count(y), 0);
+    assert_int_equal(ls_numel(y), 0);
 }
 
 static ls_tensor *plus_ten(ls_tensor *batch, void *user) {

@@ -33,7 +33,7 @@ static void module_ends(ls_module *self) {
 /* x weight, or x weight^T: the two ways that an encoder and a decoder use one weight [3, 2]. */
 static ls_module *table_new(ls_tensor *weight, bool transposed) {
     static const ls_module_type type = {
-        .name = "Table", .state_size = sizeof(table_state), .forward = table_forward, .finish = module_ends};
+        .name = "Table", .state_size = sizeof(table_state), .forward = table_forward, .free_state = module_ends};
     ls_module *module = ls_module_new(&type);
     table_state *table = ls_module_state(module);
     table->weight = ls_module_add_parameter(module, "weight", weight);
@@ -331,13 +331,13 @@ static void test_a_buffer_that_is_a_parameter_elsewhere(void **state) {
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void fill(ls_module *model, const char *name, double value) {
-    assert_int_equal(ls_init_constant(ls_module_find(model, name), value), LS_OK);
+    assert_int_equal(ls_nn_init_constant(ls_module_find(model, name), value), LS_OK);
 }
 
 static bool is_filled(const ls_module *model, const char *name, double value) {
     const ls_tensor *tensor = ls_module_find(model, name);
     bool same = tensor != NULL;
-    for (int64_t i = 0; same && i < ls_count(tensor); i++) {
+    for (int64_t i = 0; same && i < ls_numel(tensor); i++) {
         same = ((const float *)ls_data(tensor))[i] == (float)value;
     }
     return same;

@@ -115,7 +115,7 @@ static void test_permutations(void **state) {
     assert_true(moved > 80);
     ls_seed(3);
     assert_true(ls_equal(ls_randperm(100), order));
-    assert_int_equal(ls_count(ls_randperm(0)), 0);
+    assert_int_equal(ls_numel(ls_randperm(0)), 0);
     assert_null(ls_randperm(-1));
 }
 

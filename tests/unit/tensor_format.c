@@ -22,7 +22,7 @@ static void expect(ls_tensor *tensor, const char *text) {
 static ls_tensor *ramp(ls_shape shape, double first, double step) {
     ls_tensor *tensor = ls_empty(shape, LS_F64);
     double *numbers = ls_data(tensor);
-    for (int64_t i = 0; i < ls_count(tensor); i++) {
+    for (int64_t i = 0; i < ls_numel(tensor); i++) {
         numbers[i] = first + step * (double)i;
     }
     return tensor;

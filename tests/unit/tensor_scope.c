@@ -56,10 +56,10 @@ static void test_keep_lifts_one_scope_at_a_time(void **state) {
     assert_non_null(make_watched());
     assert_int_equal(ls_scope_end(inner), LS_OK);
     assert_int_equal(released, 1);
-    assert_int_equal(ls_count(once), 6);
+    assert_int_equal(ls_numel(once), 6);
     assert_int_equal(ls_scope_end(outer), LS_OK);
     assert_int_equal(released, 2);
-    assert_int_equal(ls_count(twice), 6);
+    assert_int_equal(ls_numel(twice), 6);
     ls_release(twice);
     assert_int_equal(released, 3);
 }
@@ -125,7 +125,7 @@ static void test_empty_tensors(void **state) {
     (void)state;
     ls_tensor *tensor = ls_zeros(LS_SHAPE(3, 0, 2), LS_F64);
     assert_non_null(tensor);
-    assert_int_equal(ls_count(tensor), 0);
+    assert_int_equal(ls_numel(tensor), 0);
     assert_int_equal(ls_ndim(tensor), 3);
     assert_true(ls_is_contiguous(tensor));
     ls_release(tensor);
@@ -162,7 +162,7 @@ static void test_looking(void **state) {
     assert_int_equal(shape.size[1], 3);
     assert_int_equal(ls_dtype_of(tensor), LS_I32);
     assert_string_equal(LS_SHAPE_TEXT(tensor), "[2, 3, 4]");
-    assert_int_equal(ls_ndim(NULL) + (int)ls_count(NULL) + (int)ls_size(NULL, 0), 0);
+    assert_int_equal(ls_ndim(NULL) + (int)ls_numel(NULL) + (int)ls_size(NULL, 0), 0);
     assert_null(ls_data(NULL));
     ls_release(tensor);
 }
@@ -186,7 +186,7 @@ static void test_rehome_keeps_handles_good(void **state) {
     (void)state;
     ls_tensor *flat = ls_zeros(LS_SHAPE(10), LS_F32);
     ls_tensor *tensor = ls_full(LS_SHAPE(2, 2), LS_F32, 7);
-    assert_int_equal(ls_tensor_rehome(tensor, flat->storage, 3), LS_OK);
+    assert_int_equal(ls_tensor_move_storage(tensor, flat->storage, 3), LS_OK);
     const float *numbers = ls_data(flat);
     assert_true(numbers[2] == 0 && numbers[3] == 7 && numbers[6] == 7 && numbers[7] == 0);
     ls_release(flat);

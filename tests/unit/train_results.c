@@ -37,7 +37,7 @@ static void expect_near(double is, double want) {
 static ls_status measure_inputs(const ls_trial_state *state, void *user, double *sum, double *weight) {
     *(int *)user += 1;
     *sum = ls_item(ls_sum(state->input));
-    *weight = (double)ls_count(state->input);
+    *weight = (double)ls_numel(state->input);
     return LS_OK;
 }
 

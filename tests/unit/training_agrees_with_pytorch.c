@@ -21,7 +21,7 @@ static int load(void **state) {
 /* Element i is (2 u - 1) bound for number i of the stream. */
 static void set_uniform(ls_tensor *tensor, uint64_t seed, uint64_t stream, double bound) {
     float *values = ls_data(tensor);
-    for (int64_t i = 0; i < ls_count(tensor); i++) {
+    for (int64_t i = 0; i < ls_numel(tensor); i++) {
         values[i] = (float)((2.0 * ls_random_uniform(seed, stream, (uint64_t)i) - 1.0) * bound);
     }
 }

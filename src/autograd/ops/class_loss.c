@@ -51,8 +51,8 @@ static ls_status reduce_rows(ls_op_call *call, const ls_tensor *log_probability,
     const ls_class_loss loss = loss_of(call->inputs, call->parameters);
     const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
     const int64_t rows = log_probability->size[0];
-    ls_tensor row_weight = ls_look_select(room, 0, 1);
-    ls_tensor element = reduction == LS_LOSS_NONE ? *call->output : ls_look_select(room, 0, 0);
+    ls_tensor row_weight = ls_stack_view_select(room, 0, 1);
+    ls_tensor element = reduction == LS_LOSS_NONE ? *call->output : ls_stack_view_select(room, 0, 0);
     const ls_kernels *kernels = ls_kernels_of(room);
     const ls_status status = kernels->nll(ls_stream_of(room), &element, &row_weight, log_probability, &loss);
     if (status != LS_OK) {
@@ -124,7 +124,7 @@ static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, const ls_ten
         d == NULL ? ls_error_status() : kernel(ls_stream_of(d), d, g, scale, log_probability, &loss);
     ls_tensor_drop(g);
     LS_TRY(status);
-    return ls_give(node, X, d);
+    return ls_accumulate(node, X, d);
 }
 
 static ls_status nll_backward(ls_node *node, ls_tensor *gradient) {

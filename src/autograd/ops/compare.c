@@ -98,12 +98,12 @@ static ls_status where_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *condition = node->inputs[WHERE_CONDITION];
     ls_status status = LS_OK;
     if (ls_wants(node, WHERE_A)) {
-        status =
-            ls_give_map(node, WHERE_A, gradient, LS_KERNEL(where), (const ls_tensor *[]){condition, gradient, zero});
+        status = ls_accumulate_map(node, WHERE_A, gradient, LS_KERNEL(where),
+                                   (const ls_tensor *[]){condition, gradient, zero});
     }
     if (status == LS_OK && ls_wants(node, WHERE_B)) {
-        status =
-            ls_give_map(node, WHERE_B, gradient, LS_KERNEL(where), (const ls_tensor *[]){condition, zero, gradient});
+        status = ls_accumulate_map(node, WHERE_B, gradient, LS_KERNEL(where),
+                                   (const ls_tensor *[]){condition, zero, gradient});
     }
     ls_tensor_drop(zero);
     return status;

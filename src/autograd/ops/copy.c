@@ -41,7 +41,7 @@ static ls_status to_backward(ls_node *node, ls_tensor *gradient) {
         return ls_error_status();
     }
     LS_TRY(ls_kernels_of(x)->cast(ls_stream_of(x), share, gradient));
-    return ls_give(node, 0, share);
+    return ls_accumulate(node, 0, share);
 }
 
 static const ls_op to_op = {.name = "ls_to", .shape = to_shape, .forward = to_forward, .backward = to_backward};

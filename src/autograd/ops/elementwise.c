@@ -7,16 +7,18 @@
 /* ---- rules ---------------------------------------------------------------------------------------------------- */
 
 static ls_status backward_from_input(ls_node *node, ls_tensor *gradient) {
-    return ls_give_map(node, 0, gradient, node->op->kernel_backward, (const ls_tensor *[]){gradient, node->inputs[0]});
+    return ls_accumulate_map(node, 0, gradient, node->op->kernel_backward,
+                             (const ls_tensor *[]){gradient, node->inputs[0]});
 }
 
 static ls_status backward_from_output(ls_node *node, ls_tensor *gradient) {
-    return ls_give_map(node, 0, gradient, node->op->kernel_backward, (const ls_tensor *[]){gradient, node->saved[0]});
+    return ls_accumulate_map(node, 0, gradient, node->op->kernel_backward,
+                             (const ls_tensor *[]){gradient, node->saved[0]});
 }
 
 /* A linear function is its own derivative. */
 static ls_status backward_linear(ls_node *node, ls_tensor *gradient) {
-    return ls_give_map(node, 0, gradient, node->op->kernel, (const ls_tensor *[]){gradient});
+    return ls_accumulate_map(node, 0, gradient, node->op->kernel, (const ls_tensor *[]){gradient});
 }
 
 static ls_status shape_binary(ls_op_call *call) {
@@ -25,23 +27,24 @@ static ls_status shape_binary(ls_op_call *call) {
 
 static ls_status add_backward(ls_node *node, ls_tensor *gradient) {
     if (ls_wants(node, 0)) {
-        LS_TRY(ls_give(node, 0, gradient));
+        LS_TRY(ls_accumulate(node, 0, gradient));
     }
-    return ls_wants(node, 1) ? ls_give(node, 1, gradient) : LS_OK;
+    return ls_wants(node, 1) ? ls_accumulate(node, 1, gradient) : LS_OK;
 }
 
 static ls_status sub_backward(ls_node *node, ls_tensor *gradient) {
     if (ls_wants(node, 0)) {
-        LS_TRY(ls_give(node, 0, gradient));
+        LS_TRY(ls_accumulate(node, 0, gradient));
     }
-    return ls_wants(node, 1) ? ls_give_map(node, 1, gradient, LS_KERNEL(neg), (const ls_tensor *[]){gradient}) : LS_OK;
+    return ls_wants(node, 1) ? ls_accumulate_map(node, 1, gradient, LS_KERNEL(neg), (const ls_tensor *[]){gradient})
+                             : LS_OK;
 }
 
 static ls_status mul_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < 2; i++) {
         if (ls_wants(node, i)) {
             const ls_tensor *other = node->inputs[1 - i];
-            LS_TRY(ls_give_map(node, i, gradient, LS_KERNEL(mul), (const ls_tensor *[]){gradient, other}));
+            LS_TRY(ls_accumulate_map(node, i, gradient, LS_KERNEL(mul), (const ls_tensor *[]){gradient, other}));
         }
     }
     return LS_OK;
@@ -50,27 +53,27 @@ static ls_status mul_backward(ls_node *node, ls_tensor *gradient) {
 static ls_status div_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *a = node->inputs[0], *b = node->inputs[1];
     if (ls_wants(node, 0)) {
-        LS_TRY(ls_give_map(node, 0, gradient, LS_KERNEL(div), (const ls_tensor *[]){gradient, b}));
+        LS_TRY(ls_accumulate_map(node, 0, gradient, LS_KERNEL(div), (const ls_tensor *[]){gradient, b}));
     }
-    return ls_wants(node, 1)
-               ? ls_give_map(node, 1, gradient, LS_KERNEL(div_backward_divisor), (const ls_tensor *[]){gradient, a, b})
-               : LS_OK;
+    return ls_wants(node, 1) ? ls_accumulate_map(node, 1, gradient, LS_KERNEL(div_backward_divisor),
+                                                 (const ls_tensor *[]){gradient, a, b})
+                             : LS_OK;
 }
 
 static ls_status pow_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *const operands[] = {gradient, node->inputs[0], node->inputs[1]};
     if (ls_wants(node, 0)) {
-        LS_TRY(ls_give_map(node, 0, gradient, LS_KERNEL(pow_backward_base), operands));
+        LS_TRY(ls_accumulate_map(node, 0, gradient, LS_KERNEL(pow_backward_base), operands));
     }
-    return ls_wants(node, 1) ? ls_give_map(node, 1, gradient, LS_KERNEL(pow_backward_exponent), operands) : LS_OK;
+    return ls_wants(node, 1) ? ls_accumulate_map(node, 1, gradient, LS_KERNEL(pow_backward_exponent), operands) : LS_OK;
 }
 
 /* The kernel gives the share of its second operand. */
 static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < 2; i++) {
         if (ls_wants(node, i)) {
-            LS_TRY(ls_give_map(node, i, gradient, node->op->kernel_backward,
-                               (const ls_tensor *[]){gradient, node->inputs[i], node->inputs[1 - i]}));
+            LS_TRY(ls_accumulate_map(node, i, gradient, node->op->kernel_backward,
+                                     (const ls_tensor *[]){gradient, node->inputs[i], node->inputs[1 - i]}));
         }
     }
     return LS_OK;

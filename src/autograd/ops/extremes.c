@@ -18,7 +18,7 @@ static ls_tensor groups_last(const ls_tensor *x, const ls_op_parameters *paramet
             }
         }
     }
-    return ls_look(x, x->ndim, size, stride, 0);
+    return ls_stack_view(x, x->ndim, size, stride, 0);
 }
 
 /* A dense tensor in that order of axes, seen in x's order: a view with a reference of the caller's. */
@@ -56,8 +56,8 @@ ls_tensor *ls_spread_to_extreme(const char *call, const ls_tensor *x, const ls_t
     ls_tensor *spread = ls_tensor_new_owned(call, 2, (const int64_t[]){outer, group}, x->dtype);
     ls_tensor *result = NULL;
     if (dense_x != NULL && dense_g != NULL && index != NULL && spread != NULL) {
-        const ls_tensor rows = ls_look_dense(dense_x, 2, spread->size);
-        const ls_tensor g_rows = ls_look_dense(dense_g, 2, index->size);
+        const ls_tensor rows = ls_stack_view_dense(dense_x, 2, spread->size);
+        const ls_tensor g_rows = ls_stack_view_dense(dense_g, 2, index->size);
         if (spread_rows(spread, index, &rows, &g_rows, kernel) == LS_OK) {
             result = groups_back(spread, x, parameters);
         }
@@ -89,9 +89,9 @@ static ls_status extreme_forward(ls_op_call *call) {
 
 static ls_status extreme_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_tensor *spread = ls_spread_to_extreme(node->op->name, x, &g, node->op->kernel_backward, &node->parameters);
-    return spread == NULL ? ls_error_status() : ls_give(node, 0, ls_tensor_give(spread));
+    return spread == NULL ? ls_error_status() : ls_accumulate(node, 0, ls_tensor_give(spread));
 }
 
 static const ls_op max_op = {.name = "ls_max",
@@ -152,10 +152,10 @@ static ls_status argument_shape(ls_op_call *call) {
 
 static ls_status argument_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    ls_tensor look = ls_reduce_look(call->output, x, call->parameters);
+    ls_tensor view = ls_reduce_view(call->output, x, call->parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
     const argument_kernel kernel = *LS_KERNEL_AT(argument_kernel, kernels, call->op->kernel);
-    return kernel(ls_stream_of(x), &look, x, single_axis(call->parameters));
+    return kernel(ls_stream_of(x), &view, x, single_axis(call->parameters));
 }
 
 static const ls_op argmax_op = {

@@ -38,12 +38,12 @@ static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *ind
 /* Adds the gradient, seen as `ndim` sizes, to the elements of x's that were picked. */
 static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const int64_t *size, const ls_tensor *index) {
     ls_tensor *g = ls_dense(node->op->name, gradient);
-    ls_tensor *sink = g == NULL ? NULL : ls_sink_zeroed(node, X);
-    ls_status status = sink == NULL ? ls_error_status() : LS_OK;
+    ls_tensor *place = g == NULL ? NULL : ls_gradient_place_zeroed(node, X);
+    ls_status status = place == NULL ? ls_error_status() : LS_OK;
     if (status == LS_OK) {
-        const ls_tensor look = ls_look_dense(g, ndim, size);
+        const ls_tensor view = ls_stack_view_dense(g, ndim, size);
         const ls_kernels *kernels = ls_kernels_of(g);
-        status = (*LS_KERNEL_AT(index_kernel, kernels, node->op->kernel_backward))(ls_stream_of(g), sink, &look,
+        status = (*LS_KERNEL_AT(index_kernel, kernels, node->op->kernel_backward))(ls_stream_of(g), place, &view,
                                                                                    axis_of(&node->parameters), index);
     }
     ls_tensor_drop(g);
@@ -143,14 +143,14 @@ static ls_status embedding_shape(ls_op_call *call) {
 
 static ls_status embedding_forward(ls_op_call *call) {
     const ls_tensor *index = call->inputs[INDEX];
-    ls_tensor rows = ls_look_dense(call->output, 2, (const int64_t[]){index->count, call->inputs[X]->size[1]});
-    const ls_tensor flat = ls_look_dense(index, 1, &index->count);
+    ls_tensor rows = ls_stack_view_dense(call->output, 2, (const int64_t[]){index->count, call->inputs[X]->size[1]});
+    const ls_tensor flat = ls_stack_view_dense(index, 1, &index->count);
     return pick(call, &rows, &flat);
 }
 
 static ls_status embedding_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *index = node->inputs[INDEX];
-    const ls_tensor flat = ls_look_dense(index, 1, &index->count);
+    const ls_tensor flat = ls_stack_view_dense(index, 1, &index->count);
     return put_back(node, gradient, 2, (const int64_t[]){index->count, node->inputs[X]->size[1]}, &flat);
 }
 
@@ -177,14 +177,14 @@ static ls_status take_along_shape(ls_op_call *call) {
     }
     if (!fits) {
         return ls_fail(LS_ERR_SHAPE,
-                       "ls_take_along: an index of %s does not fit %s: only along axis %d may it be larger",
+                       "ls_take_along_axis: an index of %s does not fit %s: only along axis %d may it be larger",
                        LS_SHAPE_TEXT(index), LS_SHAPE_TEXT(x), axis_of(call->parameters));
     }
     call->output = ls_tensor_new(call->op->name, index->ndim, index->size, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
-static const ls_op take_along_op = {.name = "ls_take_along",
+static const ls_op take_along_op = {.name = "ls_take_along_axis",
                                     .shape = take_along_shape,
                                     .forward = pick_forward,
                                     .backward = pick_backward,
@@ -193,11 +193,11 @@ static const ls_op take_along_op = {.name = "ls_take_along",
                                     .kernel = LS_KERNEL(take_along),
                                     .kernel_backward = LS_KERNEL(scatter_add)};
 
-ls_tensor *ls_take_along(ls_tensor *x, int axis, ls_tensor *index) {
+ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index) {
     if (x == NULL || index == NULL) {
         return apply_to_null(&take_along_op, x, index);
     }
-    const int along = ls_op_axis("ls_take_along", x, axis);
+    const int along = ls_op_axis("ls_take_along_axis", x, axis);
     return along < 0 ? NULL : apply_indexed(&take_along_op, x, along, index);
 }
 

@@ -9,7 +9,7 @@
 static ls_tensor concat_part(const ls_tensor *y, const ls_op_parameters *parameters, const ls_tensor *input,
                              int64_t start) {
     const int axis = (int)parameters->integer[0];
-    return ls_look_slice(y, axis, start, input->size[axis], 1);
+    return ls_stack_view_slice(y, axis, start, input->size[axis], 1);
 }
 
 static ls_status concat_shape(ls_op_call *call) {
@@ -49,11 +49,11 @@ static ls_status concat_forward(ls_op_call *call) {
     return LS_OK;
 }
 
-/* Gives input i the part of the gradient that a look shows. */
-static ls_status give_part(ls_node *node, int i, const ls_tensor *gradient, const ls_tensor *look) {
-    const int64_t bytes = (const char *)look->data - (const char *)gradient->data;
+/* Accumulates the part of the gradient that a stack view shows for input i. */
+static ls_status accumulate_part(ls_node *node, int i, const ls_tensor *gradient, const ls_tensor *view) {
+    const int64_t bytes = (const char *)view->data - (const char *)gradient->data;
     const int64_t offset = bytes / (int64_t)ls_dtype_size(gradient->dtype);
-    return ls_give(node, i, ls_tensor_view(gradient, look->ndim, look->size, look->stride, offset));
+    return ls_accumulate(node, i, ls_tensor_view(gradient, view->ndim, view->size, view->stride, offset));
 }
 
 static ls_status concat_backward(ls_node *node, ls_tensor *gradient) {
@@ -62,7 +62,7 @@ static ls_status concat_backward(ls_node *node, ls_tensor *gradient) {
         const ls_tensor *x = node->inputs[i];
         if (ls_wants(node, i)) {
             const ls_tensor part = concat_part(gradient, &node->parameters, x, start);
-            LS_TRY(give_part(node, i, gradient, &part));
+            LS_TRY(accumulate_part(node, i, gradient, &part));
         }
         start += x->size[node->parameters.integer[0]];
     }
@@ -89,7 +89,7 @@ static ls_status stack_shape(ls_op_call *call) {
 static ls_status stack_forward(ls_op_call *call) {
     for (int i = 0; i < call->input_count; i++) {
         const ls_tensor *x = call->inputs[i];
-        ls_tensor part = ls_look_select(call->output, (int)call->parameters->integer[0], i);
+        ls_tensor part = ls_stack_view_select(call->output, (int)call->parameters->integer[0], i);
         LS_TRY(ls_kernels_of(x)->copy(ls_stream_of(x), &part, x));
     }
     return LS_OK;
@@ -98,8 +98,8 @@ static ls_status stack_forward(ls_op_call *call) {
 static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     for (int i = 0; i < node->input_count; i++) {
         if (ls_wants(node, i)) {
-            const ls_tensor part = ls_look_select(gradient, (int)node->parameters.integer[0], i);
-            LS_TRY(give_part(node, i, gradient, &part));
+            const ls_tensor part = ls_stack_view_select(gradient, (int)node->parameters.integer[0], i);
+            LS_TRY(accumulate_part(node, i, gradient, &part));
         }
     }
     return LS_OK;
@@ -189,7 +189,7 @@ enum { PAD_AXIS, PAD_BEFORE, PAD_AFTER };
 /* The part of y that x fills. */
 static ls_tensor pad_middle(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *p) {
     const int axis = (int)p->integer[PAD_AXIS];
-    return ls_look_slice(y, axis, p->integer[PAD_BEFORE], x->size[axis], 1);
+    return ls_stack_view_slice(y, axis, p->integer[PAD_BEFORE], x->size[axis], 1);
 }
 
 static ls_status pad_shape(ls_op_call *call) {
@@ -210,9 +210,9 @@ static ls_status pad_forward(ls_op_call *call) {
     const int64_t before = p->integer[PAD_BEFORE];
     const ls_kernels *kernels = ls_kernels_of(x);
     ls_stream *stream = ls_stream_of(x);
-    ls_tensor head = ls_look_slice(call->output, axis, 0, before, 1);
+    ls_tensor head = ls_stack_view_slice(call->output, axis, 0, before, 1);
     ls_tensor middle = pad_middle(call->output, x, p);
-    ls_tensor tail = ls_look_slice(call->output, axis, before + x->size[axis], p->integer[PAD_AFTER], 1);
+    ls_tensor tail = ls_stack_view_slice(call->output, axis, before + x->size[axis], p->integer[PAD_AFTER], 1);
     LS_TRY(kernels->fill(stream, &head, p->number[0]));
     LS_TRY(kernels->copy(stream, &middle, x));
     return kernels->fill(stream, &tail, p->number[0]);
@@ -220,7 +220,7 @@ static ls_status pad_forward(ls_op_call *call) {
 
 static ls_status pad_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor middle = pad_middle(gradient, node->inputs[0], &node->parameters);
-    return give_part(node, 0, gradient, &middle);
+    return accumulate_part(node, 0, gradient, &middle);
 }
 
 static const ls_op pad_op = {.name = "ls_pad",

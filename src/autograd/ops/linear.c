@@ -101,7 +101,7 @@ static ls_status linear_forward(ls_op_call *call) {
 
 static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
     bool accumulate;
-    ls_tensor *dx = ls_sink(node, 0, &accumulate);
+    ls_tensor *dx = ls_gradient_place(node, 0, &accumulate);
     if (dx == NULL || dx->count == 0) {
         return ls_made(dx);
     }
@@ -122,7 +122,7 @@ static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
 
 static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *map) {
     bool accumulate;
-    ls_tensor *dw = ls_sink(node, 1, &accumulate);
+    ls_tensor *dw = ls_gradient_place(node, 1, &accumulate);
     if (dw == NULL || dw->count == 0) {
         return ls_made(dw);
     }
@@ -145,22 +145,22 @@ static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *m
 /* The column sums of dz; of one row it is the row. */
 static ls_status give_bias(ls_node *node, const ls_tensor *dz, const affine *map) {
     bool accumulate;
-    ls_tensor *db = ls_sink(node, 2, &accumulate);
+    ls_tensor *db = ls_gradient_place(node, 2, &accumulate);
     if (db == NULL || db->count == 0) {
         return ls_made(db);
     }
     const ls_kernels *kernels = ls_kernels_of(dz);
     ls_stream *stream = ls_stream_of(dz);
     if (map->rows == 1) {
-        const ls_tensor row = ls_look_dense(dz, 1, &map->out);
+        const ls_tensor row = ls_stack_view_dense(dz, 1, &map->out);
         return accumulate ? kernels->axpy(stream, (ls_dtype)dz->dtype, map->out, 1.0, dz->data, db->data)
                           : kernels->copy(stream, db, &row);
     }
-    const ls_tensor matrix = ls_look_dense(dz, 2, (const int64_t[]){map->rows, map->out});
+    const ls_tensor matrix = ls_stack_view_dense(dz, 2, (const int64_t[]){map->rows, map->out});
     if (accumulate) {
         return kernels->add_sum(stream, db, &matrix);
     }
-    ls_tensor sums = ls_look_dense(db, 2, (const int64_t[]){1, map->out});
+    ls_tensor sums = ls_stack_view_dense(db, 2, (const int64_t[]){1, map->out});
     return kernels->sum(stream, &sums, &matrix);
 }
 

@@ -19,8 +19,8 @@ ls_status ls_loss_check_reduction(const char *call, ls_loss_reduction reduction)
 ls_status ls_loss_sum(ls_tensor *total, const ls_tensor *elements, double factor) {
     const ls_kernels *kernels = ls_kernels_of(total);
     ls_stream *stream = ls_stream_of(total);
-    const ls_tensor all = ls_look_dense(elements, 1, &elements->count);
-    ls_tensor sum = ls_look_dense(total, 1, (const int64_t[]){1});
+    const ls_tensor all = ls_stack_view_dense(elements, 1, &elements->count);
+    ls_tensor sum = ls_stack_view_dense(total, 1, (const int64_t[]){1});
     LS_TRY(kernels->sum(stream, &sum, &all));
     return factor == 1.0 ? LS_OK : kernels->scale(stream, (ls_dtype)total->dtype, 1, factor, total->data);
 }
@@ -47,7 +47,7 @@ static ls_status loss_forward(ls_op_call *call) {
     }
     const ls_tensor *const *operands = (const ls_tensor *const *)call->inputs;
     if (x->count == 1) { /* its own mean and sum */
-        ls_tensor element = ls_look_dense(call->output, x->ndim, x->size);
+        ls_tensor element = ls_stack_view_dense(call->output, x->ndim, x->size);
         return ls_map(call->op->kernel, &element, operands, call->parameters->number);
     }
     ls_tensor *elements = ls_tensor_new_owned(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
@@ -65,32 +65,32 @@ static ls_status loss_forward(ls_op_call *call) {
 /* Computes in d the gradient of one input from the gradient of the elements (of x's shape, or one number for all). */
 typedef ls_status (*gradient_rule)(const ls_node *node, ls_tensor *d, const ls_tensor *g);
 
-static ls_status give_by_rule(ls_node *node, int i, const ls_tensor *g, gradient_rule rule) {
+static ls_status accumulate_by_rule(ls_node *node, int i, const ls_tensor *g, gradient_rule rule) {
     const ls_tensor *x = node->inputs[0];
     ls_tensor *d = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
     LS_TRY(ls_made(d));
     LS_TRY(rule(node, d, g));
-    return ls_give(node, i, d);
+    return ls_accumulate(node, i, d);
 }
 
-static ls_status give_both(ls_node *node, const ls_tensor *g, gradient_rule of_x, gradient_rule of_target) {
+static ls_status accumulate_both(ls_node *node, const ls_tensor *g, gradient_rule of_x, gradient_rule of_target) {
     if (ls_wants(node, 0)) {
-        LS_TRY(give_by_rule(node, 0, g, of_x));
+        LS_TRY(accumulate_by_rule(node, 0, g, of_x));
     }
-    return ls_wants(node, 1) ? give_by_rule(node, 1, g, of_target) : LS_OK;
+    return ls_wants(node, 1) ? accumulate_by_rule(node, 1, g, of_target) : LS_OK;
 }
 
 static ls_status loss_backward(ls_node *node, const ls_tensor *gradient, gradient_rule of_x, gradient_rule of_target) {
     const int64_t count = node->inputs[0]->count;
     if (node->parameters.integer[REDUCTION] != LS_LOSS_MEAN || count == 1) {
-        return give_both(node, gradient, of_x, of_target);
+        return accumulate_both(node, gradient, of_x, of_target);
     }
     ls_tensor *share = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
     LS_TRY(ls_made(share));
     const double factor = 1.0 / (double)count;
     ls_status status = ls_kernels_of(share)->mul_number(ls_stream_of(share), share, &gradient, &factor);
     if (status == LS_OK) {
-        status = give_both(node, share, of_x, of_target);
+        status = accumulate_both(node, share, of_x, of_target);
     }
     ls_tensor_drop(share);
     return status;

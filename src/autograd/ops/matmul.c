@@ -234,13 +234,13 @@ static ls_status matmul_forward(ls_op_call *call) {
 static ls_status matmul_gradients(ls_node *node, const ls_tensor *gradient) {
     bool accumulate;
     if (ls_wants(node, 0)) {
-        const ls_tensor *da = ls_sink(node, 0, &accumulate);
+        const ls_tensor *da = ls_gradient_place(node, 0, &accumulate);
         LS_TRY(ls_made(da));
         const product p = product_of(da, node->inputs[1], gradient);
         LS_TRY(multiply(&p, &p.c, false, &p.b, true, &p.a, accumulate));
     }
     if (ls_wants(node, 1)) {
-        const ls_tensor *db = ls_sink(node, 1, &accumulate);
+        const ls_tensor *db = ls_gradient_place(node, 1, &accumulate);
         LS_TRY(ls_made(db));
         const product p = product_of(node->inputs[0], db, gradient);
         LS_TRY(multiply(&p, &p.a, true, &p.c, false, &p.b, accumulate));

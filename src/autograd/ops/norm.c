@@ -23,11 +23,11 @@ static ls_status open_gradients(ls_node *node, norm_gradients *d) {
     const ls_tensor *x = node->inputs[X];
     *d = (norm_gradients){0};
     if (ls_wants(node, WEIGHT)) {
-        d->weight = ls_sink_zeroed(node, WEIGHT);
+        d->weight = ls_gradient_place_zeroed(node, WEIGHT);
         LS_TRY(ls_made(d->weight));
     }
     if (ls_wants(node, BIAS)) {
-        d->bias = ls_sink_zeroed(node, BIAS);
+        d->bias = ls_gradient_place_zeroed(node, BIAS);
         LS_TRY(ls_made(d->bias));
     }
     if (ls_wants(node, X)) {
@@ -47,7 +47,7 @@ static ls_status norm_backward(ls_node *node, ls_tensor *gradient, norm_rule rul
     const ls_status status = rule(node, g, &d);
     ls_tensor_drop(g);
     LS_TRY(status);
-    return d.dx != NULL ? ls_give(node, X, d.dx) : LS_OK;
+    return d.dx != NULL ? ls_accumulate(node, X, d.dx) : LS_OK;
 }
 
 /* ---- layer_norm -------------------------------------------------------------------------------------------------- */
@@ -142,28 +142,28 @@ enum { TRAINING, PART };   /* integer[] of its parameters; PART: the ls_batch_pa
 enum { VALUES_A_CHANNEL }; /* number[], of all ranks */
 
 /* x [n, channels, ...] as the kernels take it: [n, channels, inner]. */
-static ls_tensor look_by_channels(const ls_tensor *x) {
+static ls_tensor view_by_channels(const ls_tensor *x) {
     int64_t inner = 1;
     for (int i = 2; i < x->ndim; i++) {
         inner *= x->size[i];
     }
-    return ls_look_dense(x, 3, (const int64_t[]){x->size[0], x->size[1], inner});
+    return ls_stack_view_dense(x, 3, (const int64_t[]){x->size[0], x->size[1], inner});
 }
 
 static ls_status batch_norm_forward(ls_op_call *call) {
     ls_tensor *const *inputs = call->inputs;
-    const ls_tensor x = look_by_channels(inputs[X]);
-    ls_tensor y = look_by_channels(call->output);
+    const ls_tensor x = view_by_channels(inputs[X]);
+    ls_tensor y = view_by_channels(call->output);
     return ls_kernels_of(&x)->batch_norm(ls_stream_of(&x), &y, &x, inputs[MEAN], inputs[RSTD], inputs[WEIGHT],
                                          inputs[BIAS]);
 }
 
 static ls_status batch_norm_rule(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d) {
-    const ls_tensor x = look_by_channels(node->inputs[X]);
-    const ls_tensor g = look_by_channels(gradient);
+    const ls_tensor x = view_by_channels(node->inputs[X]);
+    const ls_tensor g = view_by_channels(gradient);
     ls_tensor dx;
     if (d->dx != NULL) {
-        dx = look_by_channels(d->dx);
+        dx = view_by_channels(d->dx);
     }
     return ls_kernels_of(&g)->batch_norm_backward(ls_stream_of(&g), d->dx != NULL ? &dx : NULL, d->weight, d->bias, &g,
                                                   &x, node->inputs[MEAN], node->inputs[RSTD], node->inputs[WEIGHT],
@@ -225,9 +225,9 @@ static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient
     const ls_kernels *kernels = ls_kernels_of(room);
     ls_stream *stream = ls_stream_of(room);
     ls_tensor *const *inputs = node->inputs;
-    const ls_tensor x = look_by_channels(inputs[X]);
-    const ls_tensor g = look_by_channels(gradient);
-    ls_tensor of_g = ls_look_select(room, 0, 0), of_product = ls_look_select(room, 0, 1);
+    const ls_tensor x = view_by_channels(inputs[X]);
+    const ls_tensor g = view_by_channels(gradient);
+    ls_tensor of_g = ls_stack_view_select(room, 0, 0), of_product = ls_stack_view_select(room, 0, 1);
     LS_TRY(kernels->batch_norm_sums(stream, &of_g, NULL, &g, NULL));
     LS_TRY(kernels->batch_norm_sums(stream, &of_product, &g, &x, inputs[MEAN]));
     LS_TRY(d->weight != NULL ? add_sums(d->weight, &of_product, inputs[RSTD]) : LS_OK);
@@ -237,7 +237,7 @@ static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient
         return LS_OK;
     }
     LS_TRY(kernels->scale(stream, LS_F64, room->count, 1 / node->parameters.number[VALUES_A_CHANNEL], room->data));
-    ls_tensor dx = look_by_channels(d->dx);
+    ls_tensor dx = view_by_channels(d->dx);
     return kernels->batch_norm_dx(stream, &dx, &g, &x, inputs[MEAN], inputs[RSTD], inputs[WEIGHT], &of_g, &of_product);
 }
 
@@ -279,7 +279,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     const ls_kernels *kernels = ls_kernels_of(x);
     ls_stream *stream = ls_stream_of(x);
     const int64_t channels = mean->count;
-    ls_tensor sums = ls_look_slice(room, 0, 0, channels, 1), last = ls_look_slice(room, 0, channels, 1, 1);
+    ls_tensor sums = ls_stack_view_slice(room, 0, 0, channels, 1), last = ls_stack_view_slice(room, 0, channels, 1, 1);
     LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, NULL));
     LS_TRY(kernels->fill(stream, &last, *values));
     LS_TRY(part->add(part, room->data, channels + 1));
@@ -384,7 +384,7 @@ static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double ep
 
 static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd,
                                   double *samples) {
-    const ls_tensor x = look_by_channels(dense);
+    const ls_tensor x = view_by_channels(dense);
     *samples = (double)x.size[0] * (double)x.size[2];
     if (norm->part != NULL) {
         LS_TRY(shared_statistics(norm->part, &x, mean, rstd, samples));

@@ -80,7 +80,7 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x) {
     return dense;
 }
 
-/* ---- looks ---------------------------------------------------------------------------------------------------- */
+/* ---- stack views ---------------------------------------------------------------------------------------------- */
 
 void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
     int64_t step = 1;
@@ -90,56 +90,56 @@ void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride) {
     }
 }
 
-/* Only what kernels read is set: looks are made many times in a small training step. */
-static inline void begin_look(ls_tensor *look, const ls_tensor *base, int ndim) {
-    look->data = base->data;
-    look->storage = base->storage;
-    look->references = 1;
-    look->dtype = base->dtype;
-    look->ndim = (int8_t)ndim;
-    look->needs_grad = false;
-    look->node = NULL;
-    look->leaf = NULL;
-    look->scope = NULL;
+/* Only what kernels read is set: stack views are made many times in a small training step. */
+static inline void begin_view(ls_tensor *view, const ls_tensor *base, int ndim) {
+    view->data = base->data;
+    view->storage = base->storage;
+    view->references = 1;
+    view->dtype = base->dtype;
+    view->ndim = (int8_t)ndim;
+    view->needs_grad = false;
+    view->node = NULL;
+    view->leaf = NULL;
+    view->scope = NULL;
 }
 
-ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
-    ls_tensor look;
-    begin_look(&look, base, ndim);
-    look.data = (char *)base->data + offset * (int64_t)ls_dtype_size(base->dtype);
-    look.count = 1;
+ls_tensor ls_stack_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset) {
+    ls_tensor view;
+    begin_view(&view, base, ndim);
+    view.data = (char *)base->data + offset * (int64_t)ls_dtype_size(base->dtype);
+    view.count = 1;
     for (int i = 0; i < ndim; i++) {
-        look.size[i] = size[i];
-        look.stride[i] = stride[i];
-        look.count *= size[i];
+        view.size[i] = size[i];
+        view.stride[i] = stride[i];
+        view.count *= size[i];
     }
-    look.contiguous = ls_strides_are_dense(ndim, size, stride);
-    return look;
+    view.contiguous = ls_strides_are_dense(ndim, size, stride);
+    return view;
 }
 
-ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size) {
-    ls_tensor look;
-    begin_look(&look, base, ndim);
-    ls_dense_strides(ndim, size, look.stride);
-    look.contiguous = true;
-    look.count = 1;
+ls_tensor ls_stack_view_dense(const ls_tensor *base, int ndim, const int64_t *size) {
+    ls_tensor view;
+    begin_view(&view, base, ndim);
+    ls_dense_strides(ndim, size, view.stride);
+    view.contiguous = true;
+    view.count = 1;
     for (int i = 0; i < ndim; i++) {
-        look.size[i] = size[i];
-        look.count *= size[i];
+        view.size[i] = size[i];
+        view.count *= size[i];
     }
-    return look;
+    return view;
 }
 
-ls_tensor ls_look_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step) {
+ls_tensor ls_stack_view_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step) {
     int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
     for (int i = 0; i < base->ndim; i++) {
         size[i] = i == axis ? length : base->size[i];
         stride[i] = i == axis ? step * base->stride[i] : base->stride[i];
     }
-    return ls_look(base, base->ndim, size, stride, length > 0 ? start * base->stride[axis] : 0);
+    return ls_stack_view(base, base->ndim, size, stride, length > 0 ? start * base->stride[axis] : 0);
 }
 
-ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index) {
+ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index) {
     int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
     for (int i = 0, kept = 0; i < base->ndim; i++) {
         if (i != axis) {
@@ -147,7 +147,7 @@ ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index) {
             stride[kept++] = base->stride[i];
         }
     }
-    return ls_look(base, base->ndim - 1, size, stride, index * base->stride[axis]);
+    return ls_stack_view(base, base->ndim - 1, size, stride, index * base->stride[axis]);
 }
 
 /* ---- rules ---------------------------------------------------------------------------------------------------- */
@@ -164,36 +164,36 @@ ls_status ls_forward_map(ls_op_call *call) {
 }
 
 ls_status ls_backward_same(ls_node *node, ls_tensor *gradient) {
-    return ls_give(node, 0, gradient);
+    return ls_accumulate(node, 0, gradient);
 }
 
-ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
-                      const ls_tensor *const *operands) {
+ls_status ls_accumulate_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
+                            const ls_tensor *const *operands) {
     ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
     LS_TRY(ls_map(kernel, share, operands, node->parameters.number));
-    return ls_give(node, i, share);
+    return ls_accumulate(node, i, share);
 }
 
-ls_tensor *ls_sink_zeroed(ls_node *node, int i) {
+ls_tensor *ls_gradient_place_zeroed(ls_node *node, int i) {
     bool accumulate = false;
-    ls_tensor *sink = ls_sink(node, i, &accumulate);
-    if (sink == NULL || accumulate) {
-        return sink;
+    ls_tensor *place = ls_gradient_place(node, i, &accumulate);
+    if (place == NULL || accumulate) {
+        return place;
     }
-    return ls_kernels_of(sink)->fill(ls_stream_of(sink), sink, 0) == LS_OK ? sink : NULL;
+    return ls_kernels_of(place)->fill(ls_stream_of(place), place, 0) == LS_OK ? place : NULL;
 }
 
-ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient) {
+ls_status ls_accumulate_repeated(ls_node *node, int i, const ls_tensor *gradient) {
     const ls_tensor *input = node->inputs[i];
     const int added = input->ndim - gradient->ndim;
     int64_t stride[LS_MAX_DIMS];
     for (int k = 0; k < input->ndim; k++) {
         stride[k] = k < added || gradient->size[k - added] != input->size[k] ? 0 : gradient->stride[k - added];
     }
-    return ls_give(node, i, ls_tensor_view(gradient, input->ndim, input->size, stride, 0));
+    return ls_accumulate(node, i, ls_tensor_view(gradient, input->ndim, input->size, stride, 0));
 }
 
 ls_samples_use ls_mixes_along_axis(const ls_node *node, double *divisor) {

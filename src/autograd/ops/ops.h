@@ -59,13 +59,13 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x);
  * Looks: records on the stack that show (part of) a tensor in another shape, for kernels, which keep nothing. They hold
  * no reference and are in no scope.
  */
-ls_tensor ls_look(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
+ls_tensor ls_stack_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
 /* The same elements of a contiguous tensor in another shape. */
-ls_tensor ls_look_dense(const ls_tensor *base, int ndim, const int64_t *size);
+ls_tensor ls_stack_view_dense(const ls_tensor *base, int ndim, const int64_t *size);
 /* `length` positions along `axis` from `start`, every `step`-th. */
-ls_tensor ls_look_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step);
+ls_tensor ls_stack_view_slice(const ls_tensor *base, int axis, int64_t start, int64_t length, int64_t step);
 /* Position `index` along `axis`, which goes away. */
-ls_tensor ls_look_select(const ls_tensor *base, int axis, int64_t index);
+ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index);
 
 /* Runs the map kernel at `kernel` on the device of y. */
 static inline ls_status ls_map(size_t kernel, ls_tensor *y, const ls_tensor *const *operands,
@@ -84,12 +84,14 @@ ls_samples_use ls_mixes_along_axis(const ls_node *node, double *divisor);
 ls_status ls_backward_same(ls_node *node, ls_tensor *gradient);
 
 /* Gives input i the map of the operands, computed in the shape of `gradient` (the node's). */
-ls_status ls_give_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel, const ls_tensor *const *operands);
+ls_status ls_accumulate_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
+                            const ls_tensor *const *operands);
 
-/* ls_sink, zeroed unless it holds a gradient: for rules that only add. */
-ls_tensor *ls_sink_zeroed(ls_node *node, int i);
+/* ls_gradient_place, zeroed unless it holds a gradient: for rules that only add. */
+ls_tensor *ls_gradient_place_zeroed(ls_node *node, int i);
 
-/* Gives input i the gradient (a look will do) repeated along its missing and size-1 axes: a view, not a copy. */
-ls_status ls_give_repeated(ls_node *node, int i, const ls_tensor *gradient);
+/* Accumulates the gradient (a stack view will do) for input i, repeated along its missing and size-1 axes: a view, not
+ * a copy. */
+ls_status ls_accumulate_repeated(ls_node *node, int i, const ls_tensor *gradient);
 
 #endif

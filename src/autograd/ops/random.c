@@ -22,10 +22,10 @@ static ls_status dropout(ls_tensor *y, const ls_tensor *x, const ls_op_parameter
         return kernels->dropout(ls_stream_of(x), y, x, parameters->random, first, p);
     }
     const int64_t size[] = {x->count / width, width};
-    const ls_tensor from = ls_look_dense(x, 2, size), to = ls_look_dense(y, 2, size);
+    const ls_tensor from = ls_stack_view_dense(x, 2, size), to = ls_stack_view_dense(y, 2, size);
     for (int64_t i = 0; i < size[0]; i++) {
-        const ls_tensor x_row = ls_look_select(&from, 0, i);
-        ls_tensor y_row = ls_look_select(&to, 0, i);
+        const ls_tensor x_row = ls_stack_view_select(&from, 0, i);
+        ls_tensor y_row = ls_stack_view_select(&to, 0, i);
         LS_TRY(kernels->dropout(ls_stream_of(x), &y_row, &x_row, parameters->random, first + (uint64_t)(i * whole), p));
     }
     return LS_OK;
@@ -43,7 +43,7 @@ static ls_status dropout_backward(ls_node *node, ls_tensor *gradient) {
     const ls_status status = dx == NULL ? ls_error_status() : dropout(dx, dense, &node->parameters);
     ls_tensor_drop(dense);
     LS_TRY(status);
-    return ls_give(node, 0, dx);
+    return ls_accumulate(node, 0, dx);
 }
 
 static const ls_op dropout_op = {

@@ -71,7 +71,7 @@ ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor) {
     return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
 }
 
-ls_tensor ls_reduce_look(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
+ls_tensor ls_reduce_view(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
     const bool keepdim = parameters->integer[LS_REDUCE_KEEPDIM];
     int64_t size[LS_MAX_DIMS], stride[LS_MAX_DIMS];
     for (int i = 0, of_y = 0; i < x->ndim; i++) {
@@ -84,13 +84,13 @@ ls_tensor ls_reduce_look(const ls_tensor *y, const ls_tensor *x, const ls_op_par
             stride[i] = y->stride[of_y++];
         }
     }
-    return ls_look(y, x->ndim, size, stride, 0);
+    return ls_stack_view(y, x->ndim, size, stride, 0);
 }
 
 ls_status ls_reduce_into(size_t kernel, ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
-    ls_tensor look = ls_reduce_look(y, x, parameters);
+    ls_tensor view = ls_reduce_view(y, x, parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
-    return (*LS_KERNEL_AT(ls_reduce_kernel, kernels, kernel))(ls_stream_of(x), &look, x);
+    return (*LS_KERNEL_AT(ls_reduce_kernel, kernels, kernel))(ls_stream_of(x), &view, x);
 }
 
 ls_tensor *ls_reduce_apply(const ls_op *op, ls_tensor *x, ls_axes axes, bool keepdim, double number, ls_dtype compute,
@@ -112,8 +112,8 @@ static ls_status reduce_forward(ls_op_call *call) {
 /* ---- sum, mean, prod ------------------------------------------------------------------------------------------ */
 
 static ls_status sum_backward(ls_node *node, ls_tensor *gradient) {
-    const ls_tensor look = ls_reduce_look(gradient, node->inputs[0], &node->parameters);
-    return ls_give_repeated(node, 0, &look);
+    const ls_tensor view = ls_reduce_view(gradient, node->inputs[0], &node->parameters);
+    return ls_accumulate_repeated(node, 0, &view);
 }
 
 static ls_status mean_forward(ls_op_call *call) {
@@ -163,7 +163,7 @@ static ls_status prod_backward(ls_node *node, ls_tensor *gradient) {
     const char *name = node->op->name;
     const ls_tensor *x = node->inputs[0];
     const ls_dtype dtype = x->dtype;
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_op_parameters keeping = node->parameters;
     keeping.integer[LS_REDUCE_KEEPDIM] = true;
     ls_tensor *temporaries[] = {
@@ -187,7 +187,7 @@ static ls_status prod_backward(ls_node *node, ls_tensor *gradient) {
     if (status == LS_OK) {
         status = ls_map(LS_KERNEL(mul), share, (const ls_tensor *[]){share, &g}, NULL);
     }
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
 static const ls_op sum_op = {.name = "ls_sum",
@@ -271,7 +271,7 @@ static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
     }
     const int axis = (int)node->parameters.integer[0];
     LS_TRY(ls_kernels_of(share)->cumsum(ls_stream_of(share), share, gradient, axis, true));
-    return ls_give(node, 0, share);
+    return ls_accumulate(node, 0, share);
 }
 
 static const ls_op cumsum_op = {.name = "ls_cumsum",

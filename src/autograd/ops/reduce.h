@@ -1,6 +1,6 @@
 /*
  * What reductions share (reduce.c, extremes.c, statistics.c). Their integer parameters say which axes go; their kernels
- * want the output with those axes kept at size 1, which a look (ops.h) shows of an output that lacks them.
+ * want the output with those axes kept at size 1, which a stack view (ops.h) shows of an output that lacks them.
  */
 #ifndef LS_AUTOGRAD_OPS_REDUCE_H
 #define LS_AUTOGRAD_OPS_REDUCE_H
@@ -31,7 +31,7 @@ ls_status ls_reduce_shape(ls_op_call *call);
 ls_status ls_reduce_shape_as(ls_op_call *call, ls_dtype dtype);
 
 /* y, a reduction of x, with x's dimensions. */
-ls_tensor ls_reduce_look(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters);
+ls_tensor ls_reduce_view(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters);
 
 /* y = the reduction of x by the kernel at `kernel`. */
 ls_status ls_reduce_into(size_t kernel, ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters);

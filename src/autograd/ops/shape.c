@@ -73,15 +73,15 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
     int64_t stride[LS_MAX_DIMS];
     if (view_strides(gradient, x->ndim, x->size, stride)) {
-        return ls_give(node, 0, ls_tensor_view(gradient, x->ndim, x->size, stride, 0));
+        return ls_accumulate(node, 0, ls_tensor_view(gradient, x->ndim, x->size, stride, 0));
     }
     ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
-    ls_tensor look = ls_look_dense(share, gradient->ndim, gradient->size);
-    LS_TRY(ls_kernels_of(share)->copy(ls_stream_of(share), &look, gradient));
-    return ls_give(node, 0, share);
+    ls_tensor view = ls_stack_view_dense(share, gradient->ndim, gradient->size);
+    LS_TRY(ls_kernels_of(share)->copy(ls_stream_of(share), &view, gradient));
+    return ls_accumulate(node, 0, share);
 }
 
 /* Samples stay in front, unless an axis of size 1 comes before them. */
@@ -238,7 +238,7 @@ static ls_status permute_backward(ls_node *node, ls_tensor *gradient) {
         size[node->parameters.integer[i]] = gradient->size[i];
         stride[node->parameters.integer[i]] = gradient->stride[i];
     }
-    return ls_give(node, 0, ls_tensor_view(gradient, gradient->ndim, size, stride, 0));
+    return ls_accumulate(node, 0, ls_tensor_view(gradient, gradient->ndim, size, stride, 0));
 }
 
 static ls_samples_use permute_samples(const ls_node *node, double *divisor) {
@@ -348,32 +348,32 @@ enum { SLICE_AXIS, SLICE_START, SLICE_LENGTH, SLICE_STEP, SLICE_DROPS_AXIS };
 
 static ls_tensor sliced(const ls_tensor *x, const ls_op_parameters *p) {
     const int axis = (int)p->integer[SLICE_AXIS];
-    return p->integer[SLICE_DROPS_AXIS]
-               ? ls_look_select(x, axis, p->integer[SLICE_START])
-               : ls_look_slice(x, axis, p->integer[SLICE_START], p->integer[SLICE_LENGTH], p->integer[SLICE_STEP]);
+    return p->integer[SLICE_DROPS_AXIS] ? ls_stack_view_select(x, axis, p->integer[SLICE_START])
+                                        : ls_stack_view_slice(x, axis, p->integer[SLICE_START],
+                                                              p->integer[SLICE_LENGTH], p->integer[SLICE_STEP]);
 }
 
 static ls_status slice_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    const ls_tensor look = sliced(x, call->parameters);
-    const int64_t bytes = (const char *)look.data - (const char *)x->data;
-    return made_view(call, look.ndim, look.size, look.stride, bytes / (int64_t)ls_dtype_size(x->dtype));
+    const ls_tensor view = sliced(x, call->parameters);
+    const int64_t bytes = (const char *)view.data - (const char *)x->data;
+    return made_view(call, view.ndim, view.size, view.stride, bytes / (int64_t)ls_dtype_size(x->dtype));
 }
 
 /* The share is 0 but for the slice; it is added in place, so many slices of one tensor make one pass each. */
 static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
     bool accumulate = false;
-    ls_tensor *sink = ls_sink(node, 0, &accumulate);
-    if (sink == NULL) {
+    ls_tensor *place = ls_gradient_place(node, 0, &accumulate);
+    if (place == NULL) {
         return ls_error_status();
     }
-    ls_tensor part = sliced(sink, &node->parameters);
+    ls_tensor part = sliced(place, &node->parameters);
     if (accumulate) {
         return ls_add_into(&part, gradient);
     }
-    const ls_kernels *kernels = ls_kernels_of(sink);
-    LS_TRY(kernels->fill(ls_stream_of(sink), sink, 0));
-    return kernels->copy(ls_stream_of(sink), &part, gradient);
+    const ls_kernels *kernels = ls_kernels_of(place);
+    LS_TRY(kernels->fill(ls_stream_of(place), place, 0));
+    return kernels->copy(ls_stream_of(place), &part, gradient);
 }
 
 /* One sample of this rank is not one of the batch. */

@@ -37,7 +37,7 @@ static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, backward_ker
     }
     ls_tensor_drop(dense);
     LS_TRY(status);
-    return ls_give(node, 0, dx);
+    return ls_accumulate(node, 0, dx);
 }
 
 static ls_status softmax_backward(ls_node *node, ls_tensor *gradient) {
@@ -151,7 +151,7 @@ static ls_status logsumexp_backward(ls_node *node, ls_tensor *gradient) {
     const ls_status status = finite == NULL ? ls_error_status() : compute_logsumexp_gradient(dx, &g, x, &y, finite);
     ls_tensor_drop(finite);
     LS_TRY(status);
-    return ls_give(node, 0, dx);
+    return ls_accumulate(node, 0, dx);
 }
 
 static const ls_op logsumexp_op = {.name = "ls_logsumexp",

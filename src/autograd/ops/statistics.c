@@ -31,8 +31,8 @@ static ls_status var_into(ls_op_call *call, ls_tensor *mean, ls_tensor *deviatio
 }
 
 static ls_status var_forward(ls_op_call *call) {
-    const ls_tensor look = ls_reduce_look(call->output, call->inputs[0], call->parameters);
-    ls_tensor *mean = scratch_like(call->op->name, &look);
+    const ls_tensor view = ls_reduce_view(call->output, call->inputs[0], call->parameters);
+    ls_tensor *mean = scratch_like(call->op->name, &view);
     ls_tensor *deviation = scratch_like(call->op->name, call->inputs[0]);
     const ls_status status = mean == NULL || deviation == NULL ? ls_error_status() : var_into(call, mean, deviation);
     ls_tensor_drop(deviation);
@@ -50,12 +50,12 @@ static ls_status var_share(ls_tensor *share, ls_tensor *factor, const ls_node *n
 
 static ls_status var_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_tensor *factor = scratch_like(node->op->name, &g);
     ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
     const ls_status status = factor == NULL || share == NULL ? ls_error_status() : var_share(share, factor, node, &g);
     ls_tensor_drop(factor);
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
 static const ls_op var_op = {.name = "ls_var",
@@ -120,13 +120,13 @@ static ls_status norm_inf_forward(ls_op_call *call) {
 
 static ls_status norm_1_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
     LS_TRY(ls_map(LS_KERNEL(abs_backward), share, (const ls_tensor *[]){&g, x}, NULL));
-    return ls_give(node, 0, share);
+    return ls_accumulate(node, 0, share);
 }
 
 /* factor = g y^(1 - p), and 0 where the norm is 0: there its gradient is taken as 0. */
@@ -140,8 +140,8 @@ static ls_status norm_factor(ls_tensor *factor, const ls_tensor *g, const ls_ten
 /* The factor above in x's dimensions, with a reference of the caller's. */
 static ls_tensor *new_norm_factor(ls_node *node, const ls_tensor *gradient, double p) {
     const ls_tensor *x = node->inputs[0];
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
-    const ls_tensor y = ls_reduce_look(node->saved[0], x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
+    const ls_tensor y = ls_reduce_view(node->saved[0], x, &node->parameters);
     ls_tensor *factor = scratch_like(node->op->name, &g);
     if (factor != NULL && norm_factor(factor, &g, &y, p) != LS_OK) {
         ls_tensor_drop(factor);
@@ -160,7 +160,7 @@ static ls_status norm_2_backward(ls_node *node, ls_tensor *gradient) {
     const ls_status status =
         share == NULL ? ls_error_status() : ls_map(LS_KERNEL(mul), share, (const ls_tensor *[]){x, factor}, NULL);
     ls_tensor_drop(factor);
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
 /* |x|^(p - 1) factor, with x's sign, and 0 where x is 0, also for p < 1. */
@@ -185,13 +185,13 @@ static ls_status norm_p_backward(ls_node *node, ls_tensor *gradient) {
                                  : norm_p_share(share, magnitude, x, factor, p);
     ls_tensor_drop(factor);
     ls_tensor_drop(magnitude);
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
 static ls_status norm_inf_backward(ls_node *node, ls_tensor *gradient) {
     const char *name = node->op->name;
     const ls_tensor *x = node->inputs[0];
-    const ls_tensor g = ls_reduce_look(gradient, x, &node->parameters);
+    const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_tensor *magnitude = scratch_like(name, x);
     ls_tensor *spread = NULL;
     if (magnitude != NULL && ls_map(LS_KERNEL(abs), magnitude, &x, NULL) == LS_OK) {
@@ -203,7 +203,7 @@ static ls_status norm_inf_backward(ls_node *node, ls_tensor *gradient) {
                                  : ls_map(LS_KERNEL(abs_backward), share, (const ls_tensor *[]){spread, x}, NULL);
     ls_tensor_drop(magnitude);
     ls_tensor_drop(spread);
-    return status == LS_OK ? ls_give(node, 0, share) : status;
+    return status == LS_OK ? ls_accumulate(node, 0, share) : status;
 }
 
 static const ls_op norm_1_op = {.name = "ls_norm",

@@ -108,7 +108,7 @@ ls_status ls_gloo_add(ls_gloo *gloo) {
 }
 
 /* Sends a rank its part, if that did not go with the call, and queues the sum of this rank's own. */
-static ls_status give_part(ls_gloo *gloo, int peer, bool carried) {
+static ls_status accumulate_part(ls_gloo *gloo, int peer, bool carried) {
     const ls_piece theirs = part_of(gloo, peer);
     const ls_piece own = part_of(gloo, gloo->rank);
     if (!carried && theirs.count != 0) {
@@ -143,7 +143,7 @@ static ls_status add_parts(ls_gloo *gloo, bool *finished) {
     LS_TRY(ls_gloo_agree(gloo));
     LS_TRY(check_counts(gloo, own.count));
     for (int i = 1; i < gloo->size; i++) {
-        LS_TRY(give_part(gloo, (gloo->rank + i) % gloo->size, carried));
+        LS_TRY(accumulate_part(gloo, (gloo->rank + i) % gloo->size, carried));
     }
     if (carried) {
         add_carried(gloo, &own);

@@ -1,8 +1,8 @@
 /*
  * Large matrix products: oneDNN for f32, OpenBLAS for f64. oneDNN is best where it reads both operands as they lie; it
  * copies what is transposed, and the weights of a layer (B transposed) are the larger part of what it copies. So where
- * something smaller can be turned instead, we turn that. Where rows are a large power of two apart, few sets of the
- * first cache hold them all: what we lay out ourselves has its rows an odd number of cache lines apart.
+ * something smaller can be transposed instead, we transpose that. Where rows are a large power of two apart, few sets
+ * of the first cache hold them all: what we lay out ourselves has its rows an odd number of cache lines apart.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 /* Four numbers of a row, wherever they lie. */
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 
-static inline void turn_four(const float *from, int64_t from_step, float *to, int64_t to_step) {
+static inline void transpose_four(const float *from, int64_t from_step, float *to, int64_t to_step) {
     const four a = *(const four *)from;
     const four b = *(const four *)(from + from_step);
     const four c = *(const four *)(from + 2 * from_step);
@@ -34,7 +34,7 @@ static inline void turn_four(const float *from, int64_t from_step, float *to, in
  * read whole, and the sixteen rows of `to` that are written stay in the first cache. Where those rows are multiples of
  * a page apart, only eight find room there.
  */
-static void turn(int64_t rows, int64_t columns, const float *from, int64_t from_step, float *to, int64_t to_step) {
+static void transpose(int64_t rows, int64_t columns, const float *from, int64_t from_step, float *to, int64_t to_step) {
     const int64_t even_rows = rows - rows % 4;
     const int64_t even_columns = columns - columns % 4;
     const int64_t width = to_step % 1024 == 0 ? 8 : 16;
@@ -42,7 +42,7 @@ static void turn(int64_t rows, int64_t columns, const float *from, int64_t from_
         const int64_t end = block + width < even_columns ? block + width : even_columns;
         for (int64_t i = 0; i < even_rows; i += 4) {
             for (int64_t j = block; j < end; j += 4) {
-                turn_four(from + i * from_step + j, from_step, to + j * to_step + i, to_step);
+                transpose_four(from + i * from_step + j, from_step, to + j * to_step + i, to_step);
             }
         }
     }
@@ -92,31 +92,31 @@ static ls_status turned_result(const ls_gemm *gemm) {
         return ls_fail_memory("matrix product", bytes);
     }
     float *result = operand + gemm->k * step;
-    turn(gemm->m, gemm->k, gemm->a, gemm->lda, operand, step);
-    const ls_gemm turned = {.m = gemm->n,
-                            .n = gemm->m,
-                            .k = gemm->k,
-                            .a = gemm->b,
-                            .lda = gemm->ldb,
-                            .b = operand,
-                            .ldb = step,
-                            .c = result,
-                            .ldc = step};
-    const ls_status status = onednn_product(&turned);
+    transpose(gemm->m, gemm->k, gemm->a, gemm->lda, operand, step);
+    const ls_gemm transposed = {.m = gemm->n,
+                                .n = gemm->m,
+                                .k = gemm->k,
+                                .a = gemm->b,
+                                .lda = gemm->ldb,
+                                .b = operand,
+                                .ldb = step,
+                                .c = result,
+                                .ldc = step};
+    const ls_status status = onednn_product(&transposed);
     for (int64_t i = 0; status == LS_OK && i < gemm->m; i += FINISHED_AT_ONCE) {
         ls_gemm rows = *gemm;
         rows.m = gemm->m - i < FINISHED_AT_ONCE ? gemm->m - i : FINISHED_AT_ONCE;
         rows.c = (float *)gemm->c + i * gemm->ldc;
-        turn(gemm->n, rows.m, result + i, step, rows.c, gemm->ldc);
+        transpose(gemm->n, rows.m, result + i, step, rows.c, gemm->ldc);
         ls_gemm_finish(&rows);
     }
     ls_cpu.release(operand, bytes);
     return status;
 }
 
-/* A turned, B with its rows further apart, or both, before oneDNN reads them. */
-static ls_status moved_operands(const ls_gemm *gemm, bool turn_a, bool spread_b) {
-    const int64_t a_step = turn_a ? step_of(gemm->k) : 0;
+/* A transposed, B with its rows further apart, or both, before oneDNN reads them. */
+static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spread_b) {
+    const int64_t a_step = transpose_a ? step_of(gemm->k) : 0;
     const int64_t b_step = spread_b ? step_of(gemm->n) : 0;
     const size_t bytes = (size_t)(gemm->m * a_step + gemm->k * b_step) * sizeof(float);
     float *scratch = ls_cpu.allocate(bytes);
@@ -124,8 +124,8 @@ static ls_status moved_operands(const ls_gemm *gemm, bool turn_a, bool spread_b)
         return ls_fail_memory("matrix product", bytes);
     }
     ls_gemm moved = *gemm;
-    if (turn_a) {
-        turn(gemm->k, gemm->m, gemm->a, gemm->lda, scratch, a_step);
+    if (transpose_a) {
+        transpose(gemm->k, gemm->m, gemm->a, gemm->lda, scratch, a_step);
         moved.a = scratch;
         moved.lda = a_step;
         moved.transpose_a = false;
@@ -144,15 +144,15 @@ static ls_status moved_operands(const ls_gemm *gemm, bool turn_a, bool spread_b)
 }
 
 /*
- * When turning pays: if what oneDNN would copy is more than what we turn, B against A and C in the first case, and if A
- * is not too small a share of the work in the second. Measured with 16 to 256 rows and layers of 10 to 1024.
+ * When transposing pays: if what oneDNN would copy is more than what we transpose, B against A and C in the first case,
+ * and if A is not too small a share of the work in the second. Measured with 16 to 256 rows and layers of 10 to 1024.
  */
-static bool is_result_worth_turning(const ls_gemm *gemm) {
+static bool is_result_worth_transposing(const ls_gemm *gemm) {
     return !gemm->transpose_a && gemm->transpose_b && !gemm->accumulate && gemm->m >= 16 &&
            (double)gemm->n * (double)gemm->k >= (double)gemm->m * (double)(gemm->n + gemm->k);
 }
 
-static bool is_operand_worth_turning(const ls_gemm *gemm) {
+static bool is_operand_worth_transposing(const ls_gemm *gemm) {
     return gemm->transpose_a && !gemm->transpose_b && gemm->k >= 16 && gemm->m >= 32 && gemm->n >= 128;
 }
 
@@ -182,15 +182,15 @@ static ls_status openblas_product(const ls_gemm *gemm) {
 }
 
 ls_status ls_gemm_library(const ls_gemm *gemm) {
-    if (gemm->dtype == LS_F32 && is_result_worth_turning(gemm)) {
+    if (gemm->dtype == LS_F32 && is_result_worth_transposing(gemm)) {
         return turned_result(gemm);
     }
-    const bool turn_a = is_operand_worth_turning(gemm);
+    const bool transpose_a = is_operand_worth_transposing(gemm);
     const bool spread_b = is_operand_worth_spreading(gemm);
     if (gemm->dtype == LS_F64) {
         LS_TRY(openblas_product(gemm));
-    } else if (turn_a || spread_b) {
-        LS_TRY(moved_operands(gemm, turn_a, spread_b));
+    } else if (transpose_a || spread_b) {
+        LS_TRY(moved_operands(gemm, transpose_a, spread_b));
     } else {
         LS_TRY(onednn_product(gemm));
     }
