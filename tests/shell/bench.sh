@@ -131,6 +131,7 @@ if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
 fi
 refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
+refuses "a letter that is no option, which half of --op is" "unknown option -o (see lockstep bench --help)" allreduce -o sum
 refuses "an option far off" "unknown option --frobnicate (see lockstep bench --help)" allreduce --frobnicate
 
 # ---- how it travels ----

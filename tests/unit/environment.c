@@ -224,10 +224,37 @@ static void test_first_host(void **state) {
             fail_msg("\"%s\": %s, \"%s\"", lists[i][0], ls_status_name(status), host);
         }
     }
-    char list[2 * LS_HOST_CAPACITY], host[LS_HOST_CAPACITY];
-    memset(list, 'x', sizeof list);
-    list[sizeof list - 1] = '\0';
-    assert_int_equal(ls_slurm_first_host(list, host), LS_ERR_ARGUMENT);
+}
+
+/* The longest name that there is room for, and one byte more, of `open`HOST`close`. */
+static void check_longest_host(const char *open, const char *close, bool slurm) {
+    for (size_t length = LS_HOST_CAPACITY - 1; length <= LS_HOST_CAPACITY; length++) {
+        char name[LS_HOST_CAPACITY + 1] = "", text[LS_HOST_CAPACITY + 32];
+        struct {
+            ls_address address;
+            char behind[8];
+        } result = {.behind = "behind"};
+        memset(name, 'x', length);
+        snprintf(text, sizeof text, "%s%s%s", open, name, close);
+        const ls_status status =
+            slurm ? ls_slurm_first_host(text, result.address.host) : ls_address_parse(text, &result.address);
+        assert_string_equal(result.behind, "behind");
+        if (length == LS_HOST_CAPACITY) {
+            assert_int_equal(status, LS_ERR_ARGUMENT);
+            assert_true(slurm || strstr(ls_error_message(), ":7\" is not of the form tcp://HOST:PORT") != NULL);
+        } else {
+            assert_int_equal(status, LS_OK);
+            assert_string_equal(result.address.host, name);
+        }
+    }
+}
+
+static void test_longest_host(void **state) {
+    (void)state;
+    check_longest_host("tcp://", ":7", false);
+    check_longest_host("tcp://[", "]:7", false);
+    check_longest_host("", "", true);
+    check_longest_host("", ",y", true);
 }
 
 static void test_key_and_timeout(void **state) {
@@ -318,9 +345,13 @@ static void test_open_to_others_needs_a_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_host),       cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_key_and_timeout),  cmocka_unit_test(test_timeout_has_a_point_in_every_locale),
-        cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_open_to_others_needs_a_key),
+        cmocka_unit_test(test_first_host),
+        cmocka_unit_test(test_longest_host),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_key_and_timeout),
+        cmocka_unit_test(test_timeout_has_a_point_in_every_locale),
+        cmocka_unit_test(test_inherited_socket),
+        cmocka_unit_test(test_open_to_others_needs_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
