@@ -163,6 +163,9 @@ check "--output-dir: one file per rank" is "$(cat logs/rank-0.log logs/rank-1.lo
 check "--output-dir: nothing on standard output" is "$(wc -c <out)" 0
 launch run -n 2 --output-dir logs bash -c '[ $RANK = 0 ]' </dev/null
 check "--output-dir: a failure names the file" says err "rank 1 .* its output is in logs/rank-1.log"
+launch run -n 2 --output-dir $'lo\033[2Jgs' bash -c '[ $RANK = 0 ]' </dev/null
+check "--output-dir: bytes of its name that move a terminal's cursor are not passed on" says err \
+    "its output is in lo?\[2Jgs/rank-1.log"
 launch run -n 1 --output-dir logs /bin/echo again </dev/null
 check "--output-dir: the next job starts the files anew" is "$(cat logs/rank-0.log)" again
 
@@ -187,6 +190,10 @@ ln victim planted/rank-0.log
 refused "another name of a file"
 mkfifo planted/rank-0.log
 refused "a pipe"
+mkfifo planted/rank-0.log
+exec 9<>planted/rank-0.log
+refused "a pipe that somebody reads"
+exec 9>&-
 if [ "$(id -u)" = 0 ]; then
     as_other touch planted/rank-0.log
     refused "a file of another user"

@@ -8,13 +8,30 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
 #include "tests/support/files.h"
 #include "tests/support/processes.h"
+
+/* ---- random names ------------------------------------------------------------------------------------------------ */
+
+static bool foreseen;       /* whether the names are those that somebody has guessed: */
+static uint64_t next_guess; /* the number of the next, and of those after it */
+
+/* In place of the C library's. */
+ssize_t getrandom(void *buffer, size_t length, unsigned flags) {
+    if (foreseen && length == sizeof next_guess) {
+        memcpy(buffer, &next_guess, length);
+        next_guess++;
+        return (ssize_t)length;
+    }
+    return syscall(SYS_getrandom, buffer, length, flags);
+}
 
 /* ---- every writer ------------------------------------------------------------------------------------------------ */
 
@@ -112,6 +129,32 @@ static void test_links_are_not_followed(void **state) {
     assert_int_equal(test_files_count(), 1 + WRITERS); /* nothing else is left */
 }
 
+/* Where the name that was drawn is there already, whoever put it there, another one is drawn, and not for ever. */
+static void test_guessed_names_are_left_alone(void **state) {
+    (void)state;
+    enum { GUESSES = 100 };
+    char path[320], beside[GUESSES][360];
+    snprintf(path, sizeof path, "%s", test_path("guessed"));
+    for (int i = 0; i < GUESSES; i++) {
+        snprintf(beside[i], sizeof beside[i], "%s.new-%016x", path, i + 1);
+        assert_int_equal(symlink(victim, beside[i]), 0);
+    }
+    foreseen = true;
+    next_guess = 1;
+    assert_int_equal(write_safetensors(path), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_message(), "File exists"));
+    assert_int_equal(access(path, F_OK), -1);
+    next_guess = GUESSES - 1;
+    assert_int_equal(write_safetensors(path), LS_OK); /* the third is free */
+    foreseen = false;
+    assert_int_equal(next_guess, GUESSES + 2);
+    expect_content(victim, "mine");
+    for (int i = 0; i < GUESSES; i++) {
+        assert_int_equal(unlink(beside[i]), 0);
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
 /* Renaming would put a file where programs open a device or a pipe. */
 static void test_only_files_are_replaced(void **state) {
     (void)state;
@@ -188,9 +231,8 @@ static void test_open_files_are_not_inherited(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_links_are_not_followed),
-        cmocka_unit_test(test_only_files_are_replaced),
-        cmocka_unit_test(test_names_are_not_foreseen),
+        cmocka_unit_test(test_links_are_not_followed),       cmocka_unit_test(test_guessed_names_are_left_alone),
+        cmocka_unit_test(test_only_files_are_replaced),      cmocka_unit_test(test_names_are_not_foreseen),
         cmocka_unit_test(test_open_files_are_not_inherited),
     };
     return cmocka_run_group_tests(tests, make_folder, test_files_teardown);
