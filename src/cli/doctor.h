@@ -39,9 +39,6 @@ ls_status ls_report_end(ls_report *report, bool *problems);
 /* Any bytes as a JSON string: what is not UTF-8 or not printable becomes '?'. */
 json_t *ls_report_text(const char *text);
 
-/* Puts '?' for what is not printable ASCII. */
-void ls_report_make_plain(char *text);
-
 /* Writes bytes as people read them: "64 MiB". Returns `text`. */
 const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity);
 

@@ -3,33 +3,16 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "cli/doctor.h"
 
 enum { LINE_CAPACITY = 2048 };
 
-/* Makes text safe for a terminal; with `plain` for what takes ASCII alone. */
-static void make_printable(char *text, bool plain) {
-    for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
-        if (*at < ' ' || *at == 0x7f || (plain && *at > 0x7f)) {
-            *at = '?';
-        }
-    }
-}
-
 json_t *ls_report_text(const char *text) {
     char copy[LINE_CAPACITY];
     snprintf(copy, sizeof copy, "%s", text);
-    make_printable(copy, false);
-    json_t *string = json_string(copy);
-    if (string == NULL) {
-        make_printable(copy, true);
-        string = json_string(copy);
-    }
-    return string;
-}
-
-void ls_report_make_plain(char *text) {
-    make_printable(text, true);
+    ls_text_make_printable(copy);
+    return json_string(copy);
 }
 
 const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity) {
@@ -116,7 +99,7 @@ void ls_report_fact(ls_report *report, const char *key, json_t *value, const cha
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    make_printable(line, false);
+    ls_text_make_printable(line);
     printf("  %-22s %s\n", label, line);
     fflush(stdout);
 }
@@ -124,7 +107,7 @@ void ls_report_fact(ls_report *report, const char *key, json_t *value, const cha
 static void add_sentence(ls_report *report, json_t *list, const char *kind, const char *format, va_list arguments) {
     char line[LINE_CAPACITY];
     vsnprintf(line, sizeof line, format, arguments);
-    make_printable(line, false);
+    ls_text_make_printable(line);
     report->out_of_memory = json_array_append_new(list, ls_report_text(line)) != 0 || report->out_of_memory;
     if (!report->as_json) {
         printf("  %-22s %s\n", kind, line);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "cli/doctor.h"
 #include "comm/rendezvous.h"
 #include "tensor/device/cpu/libraries.h"
@@ -100,7 +101,7 @@ void ls_doctor_environment(ls_report *report) {
             continue;
         }
         snprintf(name, sizeof name, "%.*s", (int)length, *at);
-        ls_report_make_plain(name);
+        ls_text_make_printable(name);
         const char *value = (*at)[length] == '=' ? *at + length + 1 : "";
         const char *shown = strstr(name, "KEY") != NULL ? (value[0] != '\0' ? "(set, not shown)" : "") : value;
         ls_report_fact(report, name, ls_report_text(shown), "%s", shown);

@@ -19,7 +19,7 @@
 
 /* A job's key; size 0 is a job without one. */
 typedef struct ls_key {
-    bool given; /* by a person or a launcher, not found by itself (user_key.h) */
+    bool given; /* by the user or a launcher, not found by itself (user_key.h) */
     size_t size;
     unsigned char bytes[LS_KEY_CAPACITY];
 } ls_key;

@@ -211,7 +211,7 @@ ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
     return ls_comm_check(comm);
 }
 
-/* A backend counts ranks as its communicator does; a person, and the launcher, count them as the world does. */
+/* A backend counts ranks as its communicator does; users, and the launcher, count them as the world does. */
 static void tell_origins(const ls_comm *comm, ls_status status) {
     char text[LS_ERROR_CAPACITY], message[LS_ERROR_CAPACITY];
     size_t length = (size_t)snprintf(text, sizeof text, " (this communicator's ranks 0 to %d are %s ", comm->size - 1,

@@ -11,8 +11,8 @@
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
 typedef struct ls_card {
     char machine[112]; /* equal for processes that can share memory: see rendezvous.c */
-    char host[64];     /* for people */
-    char process[16];  /* process id, for people */
+    char host[64];     /* for messages */
+    char process[16];  /* process id, for messages */
     char backend[32];  /* that it asks for; empty: whatever fits */
 } ls_card;
 

@@ -85,6 +85,10 @@ env "LOCKSTEP_LOG=$(printf '\377\033[31m')" "$lockstep" doctor --json >out 2>err
 check "bytes that are no text: still JSON" is_json
 env "LOCKSTEP_LOG=$(printf '\033[31m')" "$lockstep" doctor >out 2>err </dev/null
 check "bytes that move a terminal's cursor are not passed on" is "$(tr -dc '\033' <out | wc -c)" 0
+env "LOCKSTEP_LOG=$(printf '\302\23331m')" "$lockstep" doctor >out 2>err </dev/null
+check "nor are those of the second set of controls" is "$(tr -dc '\233' <out | wc -c)" 0
+env "LOCKSTEP_LOG=$(printf '\302\23331m')" "$lockstep" doctor --json >out 2>err </dev/null
+check "nor with --json" is "$(tr -dc '\233' <out | wc -c)" 0
 
 # ---- what is broken ----
 limited() {

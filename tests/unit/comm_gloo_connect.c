@@ -17,10 +17,10 @@ static ls_status wait_for_rank_1(int watched, double timeout, ls_gloo_card *card
     const ls_join join = {.rank = 0, .size = 2, .address = "127.0.0.1", .timeout = timeout};
     int sockets[2], listener = -1;
     assert_int_equal(ls_gloo_listen(&join, &card[0], &listener), LS_OK);
-    ls_gloo_party party = {
+    ls_gloo_mesh mesh = {
         .join = &join, .cards = card, .watched = (const int[]){-1, watched}, .listener = listener, .sockets = sockets};
-    const ls_status status = ls_gloo_meet(&party);
-    assert_int_equal(party.culprit, 1);
+    const ls_status status = ls_gloo_meet(&mesh);
+    assert_int_equal(mesh.culprit, 1);
     close(listener);
     return status;
 }

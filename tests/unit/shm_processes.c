@@ -130,7 +130,7 @@ static const char *rank_of_reused_number(ls_comm *world, int rank, const void *a
     while (ls_shm_alive(shm, 1)) {
         usleep(1000);
     }
-    shm->people[1].process = (int32_t)getppid();
+    shm->ranks[1].process = (int32_t)getppid();
     LS_MUST(ls_comm_recv(world, in, LARGE, LS_F32, 1, 0, NULL) == LS_ERR_PEER);
     LS_MUST(failed_with(LS_ERR_PEER, "ls_comm_recv #1: rank 1 (process ") && failed_with(LS_ERR_PEER, ") died"));
     return NULL;

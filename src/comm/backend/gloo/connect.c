@@ -63,8 +63,8 @@ ls_status ls_gloo_listen(const ls_join *join, ls_gloo_card *card, int *listener)
 /* ---- who is alive --------------------------------------------------------------------------------------------------
  */
 
-static ls_status blame(ls_gloo_party *party, int rank, ls_status status) {
-    party->culprit = rank;
+static ls_status blame(ls_gloo_mesh *mesh, int rank, ls_status status) {
+    mesh->culprit = rank;
     return status;
 }
 
@@ -75,30 +75,30 @@ static bool is_closed(int socket) {
 }
 
 /* Fails where `rank`, which is waited for, is known to be gone, or as far as the store says, any other. */
-static ls_status check_alive(ls_gloo_party *party, int rank) {
-    if (party->watched != NULL) {
-        return !is_closed(party->watched[rank])
+static ls_status check_alive(ls_gloo_mesh *mesh, int rank) {
+    if (mesh->watched != NULL) {
+        return !is_closed(mesh->watched[rank])
                    ? LS_OK
-                   : blame(party, rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone", rank));
+                   : blame(mesh, rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone", rank));
     }
-    const ls_status status = ls_store_check(party->join->store);
-    return status == LS_OK ? LS_OK : blame(party, rank, ls_fail(status, "ls_comm_open: %s", ls_error_message()));
+    const ls_status status = ls_store_check(mesh->join->store);
+    return status == LS_OK ? LS_OK : blame(mesh, rank, ls_fail(status, "ls_comm_open: %s", ls_error_message()));
 }
 
-static ls_status fail_waiting(ls_gloo_party *party, int rank) {
+static ls_status fail_waiting(ls_gloo_mesh *mesh, int rank) {
     return blame(
-        party, rank,
-        ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not connect within %g s", rank, party->join->timeout));
+        mesh, rank,
+        ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not connect within %g s", rank, mesh->join->timeout));
 }
 
 /* ---- proofs --------------------------------------------------------------------------------------------------------
  */
 
 /* The key of the connection from `high` to `low`. */
-static void derive_key(const ls_gloo_party *party, int low, int high, ls_key *key) {
+static void derive_key(const ls_gloo_mesh *mesh, int low, int high, ls_key *key) {
     char purpose[320];
-    snprintf(purpose, sizeof purpose, "gloo %s %d %d", party->join->prefix, low, high);
-    ls_store_derive_key(party->join->store, purpose, party->cards[low].secret, party->cards[high].secret, key);
+    snprintf(purpose, sizeof purpose, "gloo %s %d %d", mesh->join->prefix, low, high);
+    ls_store_derive_key(mesh->join->store, purpose, mesh->cards[low].secret, mesh->cards[high].secret, key);
 }
 
 static void set_up(int socket) {
@@ -110,106 +110,106 @@ static void set_up(int socket) {
  */
 
 /* A connection to a lower rank while it is made. */
-typedef struct call {
+typedef struct attempt {
     int rank;
     int socket;
     ls_deadline deadline;
     bool again; /* it ended, which may be for want of room there: if the rank is alive it still listens */
-} call;
+} attempt;
 
 /* Waits until something can be read or written. */
-static ls_status wait_ready(ls_gloo_party *party, const call *c, short events) {
+static ls_status wait_ready(ls_gloo_mesh *mesh, const attempt *c, short events) {
     for (;;) {
         struct pollfd item = {.fd = c->socket, .events = events};
         if (poll(&item, 1, LOOK_MS) > 0) {
             return LS_OK;
         }
         if (ls_deadline_passed(c->deadline)) {
-            return fail_waiting(party, c->rank);
+            return fail_waiting(mesh, c->rank);
         }
-        LS_TRY(check_alive(party, c->rank));
+        LS_TRY(check_alive(mesh, c->rank));
     }
 }
 
-static ls_status fail_call(ls_gloo_party *party, const call *c, const char *why) {
-    return blame(party, c->rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", c->rank, why));
+static ls_status fail_attempt(ls_gloo_mesh *mesh, const attempt *c, const char *why) {
+    return blame(mesh, c->rank, ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", c->rank, why));
 }
 
-static ls_status reach(ls_gloo_party *party, call *c) {
-    const ls_gloo_card *card = &party->cards[c->rank];
+static ls_status reach(ls_gloo_mesh *mesh, attempt *c) {
+    const ls_gloo_card *card = &mesh->cards[c->rank];
     int error = 0;
     socklen_t length = sizeof error;
     c->socket = socket(card->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->socket < 0) {
-        return blame(party, party->join->rank, ls_fail(LS_ERR_IO, "ls_comm_open: no socket: %s", strerror(errno)));
+        return blame(mesh, mesh->join->rank, ls_fail(LS_ERR_IO, "ls_comm_open: no socket: %s", strerror(errno)));
     }
     set_up(c->socket);
     if (connect(c->socket, (const struct sockaddr *)&card->address, card->length) != 0) {
         error = errno;
     }
     if (error == EINPROGRESS || error == EINTR) {
-        LS_TRY(wait_ready(party, c, POLLOUT));
+        LS_TRY(wait_ready(mesh, c, POLLOUT));
         error = getsockopt(c->socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
     }
     if (error == ECONNREFUSED) { /* it listened before it said so, and does until all have come */
-        return fail_call(party, c, "it does not listen any more");
+        return fail_attempt(mesh, c, "it does not listen any more");
     }
     return error == 0
                ? LS_OK
-               : blame(party, c->rank,
+               : blame(mesh, c->rank,
                        ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot be reached: %s", c->rank, strerror(error)));
 }
 
-static ls_status hear(ls_gloo_party *party, call *c, void *bytes, size_t size) {
+static ls_status receive(ls_gloo_mesh *mesh, attempt *c, void *bytes, size_t size) {
     for (size_t got = 0; got < size;) {
         const ssize_t step = recv(c->socket, (char *)bytes + got, size - got, 0);
         if (step > 0) {
             got += (size_t)step;
         } else if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-            LS_TRY(wait_ready(party, c, POLLIN));
+            LS_TRY(wait_ready(mesh, c, POLLIN));
         } else {
             c->again = true;
-            return fail_call(party, c, step == 0 ? "it closed the connection" : strerror(errno));
+            return fail_attempt(mesh, c, step == 0 ? "it closed the connection" : strerror(errno));
         }
     }
     return LS_OK;
 }
 
 /* Both sides' proofs, from who connects. */
-static ls_status prove(ls_gloo_party *party, call *c, const ls_key *key) {
+static ls_status prove(ls_gloo_mesh *mesh, attempt *c, const ls_key *key) {
     ls_gloo_challenge challenge;
-    ls_gloo_answer answer = {.greeting = LS_GLOO_GREETING, .rank = party->join->rank, .size = party->join->size};
+    ls_gloo_answer answer = {.greeting = LS_GLOO_GREETING, .rank = mesh->join->rank, .size = mesh->join->size};
     uint8_t proof[LS_PROOF_SIZE];
-    LS_TRY(hear(party, c, &challenge, sizeof challenge));
+    LS_TRY(receive(mesh, c, &challenge, sizeof challenge));
     LS_TRY(ls_auth_nonce(answer.nonce));
     ls_auth_prove(key, "connects", answer.nonce, challenge.nonce, answer.proof);
     if (send(c->socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer) {
         c->again = true;
-        return fail_call(party, c, strerror(errno));
+        return fail_attempt(mesh, c, strerror(errno));
     }
-    LS_TRY(hear(party, c, proof, sizeof proof));
+    LS_TRY(receive(mesh, c, proof, sizeof proof));
     if (memcmp(challenge.greeting, LS_GLOO_GREETING, sizeof challenge.greeting) != 0 ||
         !ls_auth_check(key, "listens", challenge.nonce, answer.nonce, proof)) {
-        return blame(party, c->rank,
+        return blame(mesh, c->rank,
                      ls_fail(LS_ERR_DENIED, "ls_comm_open: somebody who is not of this job listens in place of rank %d",
                              c->rank));
     }
     return LS_OK;
 }
 
-static ls_status connect_to(ls_gloo_party *party, int rank, ls_deadline deadline) {
+static ls_status connect_to(ls_gloo_mesh *mesh, int rank, ls_deadline deadline) {
     ls_key key;
-    call c = {.rank = rank, .socket = -1, .deadline = deadline};
+    attempt c = {.rank = rank, .socket = -1, .deadline = deadline};
     ls_status status = LS_OK;
-    derive_key(party, rank, party->join->rank, &key);
+    derive_key(mesh, rank, mesh->join->rank, &key);
     do {
         if (c.again) {
             nanosleep(&(struct timespec){.tv_nsec = AGAIN_NS}, NULL);
         }
         c.again = false;
-        status = reach(party, &c);
+        status = reach(mesh, &c);
         if (status == LS_OK) {
-            status = prove(party, &c, &key);
+            status = prove(mesh, &c, &key);
         }
         if (status != LS_OK && c.socket >= 0) {
             close(c.socket);
@@ -217,7 +217,7 @@ static ls_status connect_to(ls_gloo_party *party, int rank, ls_deadline deadline
         }
     } while (status != LS_OK && c.again && !ls_deadline_passed(deadline));
     ls_key_forget(&key);
-    party->sockets[rank] = c.socket;
+    mesh->sockets[rank] = c.socket;
     return status;
 }
 
@@ -234,7 +234,7 @@ typedef struct unproven {
 } unproven;
 
 typedef struct acceptor {
-    ls_gloo_party *party;
+    ls_gloo_mesh *mesh;
     unproven *connections; /* the one that came first is the first */
     int count;
     int room;
@@ -285,16 +285,16 @@ static void add_connection(acceptor *a, int socket) {
 /* Why the answer lets nobody in; NULL: it does. */
 static const char *refusal(const acceptor *a, const unproven *who, uint8_t proof[LS_PROOF_SIZE]) {
     const ls_gloo_answer *answer = &who->answer;
-    const ls_gloo_party *party = a->party;
+    const ls_gloo_mesh *mesh = a->mesh;
     if (memcmp(answer->greeting, LS_GLOO_GREETING, sizeof answer->greeting) != 0) {
         return "it does not speak as a rank does";
     }
-    if (answer->size != party->join->size || answer->rank <= party->join->rank || answer->rank >= party->join->size ||
-        party->sockets[answer->rank] >= 0) {
+    if (answer->size != mesh->join->size || answer->rank <= mesh->join->rank || answer->rank >= mesh->join->size ||
+        mesh->sockets[answer->rank] >= 0) {
         return "no such rank is waited for";
     }
     ls_key key;
-    derive_key(party, party->join->rank, answer->rank, &key);
+    derive_key(mesh, mesh->join->rank, answer->rank, &key);
     const bool good = ls_auth_check(&key, "connects", answer->nonce, who->nonce, answer->proof);
     ls_auth_prove(&key, "listens", who->nonce, answer->nonce, proof);
     ls_key_forget(&key);
@@ -322,14 +322,14 @@ static void listen_to(acceptor *a, int index) {
         refuse(a, index, why);
         return;
     }
-    a->party->sockets[who->answer.rank] = who->socket;
+    a->mesh->sockets[who->answer.rank] = who->socket;
     a->missing--;
     forget(a, index);
 }
 
 static void accept_all(acceptor *a) {
     for (;;) {
-        const int fd = accept4(a->party->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const int fd = accept4(a->mesh->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             add_connection(a, fd);
         } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -340,7 +340,7 @@ static void accept_all(acceptor *a) {
 
 /* One look at all who are here, or wait for some to come. Whether any did anything. */
 static bool attend(acceptor *a) {
-    a->polls[0] = (struct pollfd){.fd = a->party->listener, .events = POLLIN};
+    a->polls[0] = (struct pollfd){.fd = a->mesh->listener, .events = POLLIN};
     for (int i = 0; i < a->count; i++) {
         a->polls[i + 1] = (struct pollfd){.fd = a->connections[i].socket, .events = POLLIN};
     }
@@ -359,18 +359,18 @@ static bool attend(acceptor *a) {
 }
 
 static ls_status check_missing(acceptor *a, ls_deadline deadline) {
-    ls_gloo_party *party = a->party;
+    ls_gloo_mesh *mesh = a->mesh;
     while (a->count > 0 && ls_deadline_passed(a->connections[0].deadline)) {
         refuse(a, 0, "it said nothing");
     }
     bool asked = false; /* the store, which knows of all */
-    for (int rank = party->join->rank + 1; rank < party->join->size; rank++) {
-        if (party->sockets[rank] < 0 && !asked) {
-            LS_TRY(check_alive(party, rank));
-            asked = party->watched == NULL;
+    for (int rank = mesh->join->rank + 1; rank < mesh->join->size; rank++) {
+        if (mesh->sockets[rank] < 0 && !asked) {
+            LS_TRY(check_alive(mesh, rank));
+            asked = mesh->watched == NULL;
         }
-        if (party->sockets[rank] < 0 && ls_deadline_passed(deadline)) {
-            return fail_waiting(party, rank);
+        if (mesh->sockets[rank] < 0 && ls_deadline_passed(deadline)) {
+            return fail_waiting(mesh, rank);
         }
     }
     return LS_OK;
@@ -388,8 +388,8 @@ static ls_status accept_missing(acceptor *a, ls_deadline deadline) {
     return LS_OK;
 }
 
-static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) {
-    acceptor a = {.party = party, .missing = party->join->size - 1 - party->join->rank};
+static ls_status accept_from_higher(ls_gloo_mesh *mesh, ls_deadline deadline) {
+    acceptor a = {.mesh = mesh, .missing = mesh->join->size - 1 - mesh->join->rank};
     if (a.missing == 0) {
         return LS_OK;
     }
@@ -399,7 +399,7 @@ static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) 
     a.polls = ls_allocate((size_t)(a.room + 1) * sizeof *a.polls);
     ls_status status = a.connections != NULL && a.polls != NULL
                            ? accept_missing(&a, deadline)
-                           : blame(party, party->join->rank, ls_fail_memory("ls_comm_open", bytes));
+                           : blame(mesh, mesh->join->rank, ls_fail_memory("ls_comm_open", bytes));
     for (int i = 0; i < a.count; i++) {
         close(a.connections[i].socket);
     }
@@ -411,13 +411,13 @@ static ls_status accept_from_higher(ls_gloo_party *party, ls_deadline deadline) 
     return status;
 }
 
-ls_status ls_gloo_meet(ls_gloo_party *party) {
-    const ls_deadline deadline = ls_deadline_after(party->join->timeout);
-    for (int rank = 0; rank < party->join->size; rank++) {
-        party->sockets[rank] = -1;
+ls_status ls_gloo_meet(ls_gloo_mesh *mesh) {
+    const ls_deadline deadline = ls_deadline_after(mesh->join->timeout);
+    for (int rank = 0; rank < mesh->join->size; rank++) {
+        mesh->sockets[rank] = -1;
     }
-    for (int rank = 0; rank < party->join->rank; rank++) {
-        LS_TRY(connect_to(party, rank, deadline));
+    for (int rank = 0; rank < mesh->join->rank; rank++) {
+        LS_TRY(connect_to(mesh, rank, deadline));
     }
-    return accept_from_higher(party, deadline);
+    return accept_from_higher(mesh, deadline);
 }

@@ -45,15 +45,15 @@ typedef struct ls_gloo_answer {
 
 #define LS_GLOO_GREETING "lsgloo-2"
 
-/* The ranks that are to be connected. All is lent. */
-typedef struct ls_gloo_party {
+/* The connections that are to be made, one for every two ranks. All is lent. */
+typedef struct ls_gloo_mesh {
     const ls_join *join;
     const ls_gloo_card *cards; /* of each rank */
     const int *watched;        /* sockets of connections that end when a rank dies; NULL: the store knows */
     int listener;
     int *sockets; /* result: to each rank, -1 for the own one and those that were not reached; the caller's */
     int culprit;  /* result of a failure: which rank is to blame */
-} ls_gloo_party;
+} ls_gloo_mesh;
 
 /* This machine's address for data. */
 const char *ls_gloo_host(const ls_join *join);
@@ -65,6 +65,6 @@ ls_status ls_gloo_listen(const ls_join *join, ls_gloo_card *card, int *listener)
  * Connects this rank with all others, at most within the join's timeout. LS_ERR_PEER: one is gone. LS_ERR_TIMEOUT: one
  * does not come.
  */
-ls_status ls_gloo_meet(ls_gloo_party *party);
+ls_status ls_gloo_meet(ls_gloo_mesh *mesh);
 
 #endif

@@ -83,18 +83,18 @@ static ls_status meet(ls_gloo *gloo, const ls_join *join, const int *watched, in
     if (sockets == NULL) {
         return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *sockets);
     }
-    ls_gloo_party party = {
+    ls_gloo_mesh mesh = {
         .join = join, .cards = gloo->cards, .watched = watched, .listener = listener, .sockets = sockets};
     for (int peer = 0; peer < gloo->size; peer++) {
         gloo->peers[peer].closed = peer != gloo->rank; /* until it is connected */
     }
-    const ls_status met = ls_gloo_meet(&party);
+    const ls_status met = ls_gloo_meet(&mesh);
     snprintf(message, sizeof message, "%s", ls_error_message());
     const ls_status adopted = adopt_all(gloo, join, sockets);
     ls_free(sockets);
     if (met != LS_OK) {
         ls_error_restore(met, message);
-        return gloo->wire != NULL ? ls_gloo_give_up(gloo, met, party.culprit) : met;
+        return gloo->wire != NULL ? ls_gloo_give_up(gloo, met, mesh.culprit) : met;
     }
     gloo->spin_ns = has_core_for_each(join, gloo->cards) ? SPIN_NS : 0;
     return adopted;

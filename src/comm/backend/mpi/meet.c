@@ -189,64 +189,64 @@ static struct {
     bool there;
     int (*task)(void);
     int code;
-} servant = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} worker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *serve(void *argument) {
+static void *run_tasks(void *argument) {
     sigset_t all;
-    pthread_mutex_lock(&servant.lock);
+    pthread_mutex_lock(&worker.lock);
     for (;;) {
-        while (servant.task == NULL) {
-            pthread_cond_wait(&servant.changed, &servant.lock);
+        while (worker.task == NULL) {
+            pthread_cond_wait(&worker.changed, &worker.lock);
         }
-        pthread_mutex_unlock(&servant.lock);
-        const int code = servant.task();
+        pthread_mutex_unlock(&worker.lock);
+        const int code = worker.task();
         sigfillset(&all); /* signals are the program's; threads of MPI's own were made by now, as MPI wants them */
         (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
-        pthread_mutex_lock(&servant.lock);
-        servant.code = code;
-        servant.task = NULL;
-        pthread_cond_broadcast(&servant.changed);
+        pthread_mutex_lock(&worker.lock);
+        worker.code = code;
+        worker.task = NULL;
+        pthread_cond_broadcast(&worker.changed);
     }
     return argument;
 }
 
-static ls_status hire(void) {
+static ls_status start_worker(void) {
     pthread_t thread;
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&servant.changed, &attributes);
+    pthread_cond_init(&worker.changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(&thread, NULL, serve, NULL) != 0) {
+    if (pthread_create(&thread, NULL, run_tasks, NULL) != 0) {
         return ls_fail_memory("ls_comm_open", sizeof thread);
     }
-    servant.there = true;
+    worker.there = true;
     pthread_detach(thread);
     return LS_OK;
 }
 
 /* Waits, with the lock, until the task has ended or so many seconds are over; whether it has ended. */
-static bool await_servant(double seconds) {
+static bool await_worker(double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const long nanoseconds = until.tv_nsec + (long)((seconds - (double)(long)seconds) * 1e9);
     until.tv_sec += (time_t)seconds + nanoseconds / 1000000000;
     until.tv_nsec = nanoseconds % 1000000000;
-    while (servant.task != NULL && pthread_cond_timedwait(&servant.changed, &servant.lock, &until) != ETIMEDOUT) {
+    while (worker.task != NULL && pthread_cond_timedwait(&worker.changed, &worker.lock, &until) != ETIMEDOUT) {
     }
-    return servant.task == NULL;
+    return worker.task == NULL;
 }
 
 ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout) {
     const double longest = timeout > LEAST_SECONDS ? timeout : LEAST_SECONDS;
     double waited = 0;
     bool ended = false;
-    if (!servant.there) {
-        LS_TRY(hire());
+    if (!worker.there) {
+        LS_TRY(start_worker());
     }
-    pthread_mutex_lock(&servant.lock);
-    servant.task = task;
-    pthread_cond_broadcast(&servant.changed);
+    pthread_mutex_lock(&worker.lock);
+    worker.task = task;
+    pthread_cond_broadcast(&worker.changed);
     while (!ended && waited < longest) {
         if (waited > 0) {
             ls_log_write(LS_LOG_WARNING,
@@ -256,11 +256,11 @@ ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout) {
         }
         /* By steps, of which time while this process was stopped lengthens none but one. */
         const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
-        ended = await_servant(step);
+        ended = await_worker(step);
         waited += step;
     }
-    const int code = servant.code;
-    pthread_mutex_unlock(&servant.lock);
+    const int code = worker.code;
+    pthread_mutex_unlock(&worker.lock);
     if (!ended) {
         return ls_fail(LS_ERR_TIMEOUT,
                        "%s did not end within %g s: some rank of this job has not come to it, and MPI does not say "

@@ -1,8 +1,8 @@
 /*
  * Calls so small that what a rank brings fits into its cell, all operations alike: in one step each rank publishes what
  * it calls and what it brings, compares what the others call, and takes what it wants from their cells. A cache line or
- * two per rank is all that such a call touches, so what it costs is the trip of these lines and the instructions on
- * the way; ls_shm_quick keeps the latter few.
+ * two per rank is all that such a call touches, so what it costs is the transfer of these lines and the instructions on
+ * its path; ls_shm_quick keeps the latter few.
  */
 #include <string.h>
 

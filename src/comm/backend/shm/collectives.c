@@ -10,7 +10,7 @@
  *  - beyond, an all-reduce lets each rank reduce its share: straight between the buffers when all send from one
  *    ls_comm_alloc and receive into one, that or another (two steps), else through the slots in chunks, copying,
  *    reducing and collecting at once (a step per chunk and two more);
- *  - between two cores that are far from each other each of these trips costs more than adding up, so that ordinary
+ *  - between two cores that are far from each other each of these transfers costs more than adding up, so that ordinary
  *    memory of any size goes whole, and past the caches into the slots.
  */
 

@@ -92,12 +92,12 @@ static bool take_ticket(ls_shm *shm, unsigned *ticket) {
     }
     *ticket = (unsigned)__builtin_ctzll(~shm->point.tickets);
     shm->point.tickets |= UINT64_C(1) << *ticket;
-    atomic_store(&shm->people[shm->rank].answers[*ticket], LS_SHM_NO_ANSWER);
+    atomic_store(&shm->ranks[shm->rank].answers[*ticket], LS_SHM_NO_ANSWER);
     return true;
 }
 
 static uint32_t answer_to(const ls_shm *shm, const ls_shm_sending *sending) {
-    return atomic_load(&shm->people[shm->rank].answers[sending->ticket]);
+    return atomic_load(&shm->ranks[shm->rank].answers[sending->ticket]);
 }
 
 static ls_shm_sending *make_sending(ls_shm *shm, const ls_call *call) {
@@ -177,7 +177,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
     if (!refused) {
         LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
     }
-    atomic_store(&shm->people[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
+    atomic_store(&shm->ranks[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
     ls_shm_stir(shm, header->from);
     return LS_OK;
 }

@@ -8,7 +8,7 @@
 
 void ls_shm_point_note_awaited(ls_shm *shm, const ls_call *call) {
     const uint64_t awaited = call == NULL ? 0 : ((uint64_t)call->root + 1) << 32 | (uint32_t)call->tag;
-    atomic_store_explicit(&shm->people[shm->rank].awaited, awaited, memory_order_relaxed);
+    atomic_store_explicit(&shm->ranks[shm->rank].awaited, awaited, memory_order_relaxed);
 }
 
 /* What else is to be said of a call that waits for its partner: which other messages wait. */
@@ -16,7 +16,7 @@ static const char *describe_waiting(const ls_shm *shm, const ls_call *call, char
     if (call->operation == LS_OP_RECV) {
         return ls_match_describe_waiting(&shm->point.match, call->root, call->tag, text, MORE_CAPACITY);
     }
-    const uint64_t awaited = atomic_load_explicit(&shm->people[call->root].awaited, memory_order_relaxed);
+    const uint64_t awaited = atomic_load_explicit(&shm->ranks[call->root].awaited, memory_order_relaxed);
     text[0] = '\0';
     if (awaited != 0) {
         snprintf(text, MORE_CAPACITY, "; it waits for a message of rank %d with tag %d", (int)(awaited >> 32) - 1,

@@ -15,7 +15,7 @@
 static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
     const struct iovec here = {.iov_base = into, .iov_len = bytes};
     const struct iovec there = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
-    return process_vm_readv(shm->people[rank].process, &here, 1, &there, 1, 0);
+    return process_vm_readv(shm->ranks[rank].process, &here, 1, &there, 1, 0);
 }
 
 bool ls_shm_pull_probe(ls_shm *shm) {
@@ -27,21 +27,21 @@ bool ls_shm_pull_probe(ls_shm *shm) {
     }
     const int next = (shm->rank + 1) % shm->size;
     uint64_t found = 0;
-    return shm->people[next].process_space == shm->people[shm->rank].process_space &&
-           read_memory(shm, next, &found, shm->people[next].magic, sizeof found) == (ssize_t)sizeof found &&
+    return shm->ranks[next].process_space == shm->ranks[shm->rank].process_space &&
+           read_memory(shm, next, &found, shm->ranks[next].magic, sizeof found) == (ssize_t)sizeof found &&
            found == MAGIC + (uint64_t)next;
 }
 
 void ls_shm_pull_offer(ls_shm *shm) {
     shm->magic = MAGIC + (uint64_t)shm->rank;
-    shm->people[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
+    shm->ranks[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
 }
 
 /* `what` befell the rank; NULL: nothing, but its memory cannot be read. */
 static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const char *what) {
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
-    const int process = (int)shm->people[rank].process;
+    const int process = (int)shm->ranks[rank].process;
     if (what == NULL) {
         return ls_shm_give_up(shm, ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name,
                                            rank, process, strerror(errno)));
@@ -64,7 +64,7 @@ static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
  * all is well; whoever fails says that first and then waits for the readers (ls_shm_pull_settle).
  */
 static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
-    _Atomic uint32_t *reading = &shm->people[shm->rank].reading;
+    _Atomic uint32_t *reading = &shm->ranks[shm->rank].reading;
     atomic_store(reading, 1);
     const bool well = !ls_shm_is_revoked(shm) && !ls_shm_has_left(shm, rank);
     if (well) {
@@ -76,7 +76,7 @@ static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t add
 
 void ls_shm_pull_settle(const ls_shm *shm) {
     for (int rank = 0; shm->file < 0 && rank < shm->size; rank++) {
-        while (rank != shm->rank && atomic_load(&shm->people[rank].reading) != 0) {
+        while (rank != shm->rank && atomic_load(&shm->ranks[rank].reading) != 0) {
             ls_shm_pause();
         }
     }

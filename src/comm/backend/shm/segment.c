@@ -50,13 +50,13 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     while (slot < SLOT_PER_RANK * size) {
         slot *= 2;
     }
-    const size_t people = sizeof(ls_shm_control);
-    const size_t cells = people + size * sizeof(ls_shm_person);
+    const size_t ranks = sizeof(ls_shm_control);
+    const size_t cells = ranks + size * sizeof(ls_shm_rank);
     const size_t pipes = cells + LS_SHM_CELLS * size * sizeof(ls_shm_cell);
     const size_t slots = pages(pipes + ls_shm_point_layout(&shm->point, shm->size));
     if (base != NULL) {
         shm->control = (ls_shm_control *)base;
-        shm->people = (ls_shm_person *)(base + people);
+        shm->ranks = (ls_shm_rank *)(base + ranks);
         shm->cells = (ls_shm_cell *)(base + cells);
         shm->point.pipes = base + pipes;
         shm->slots = base + slots;

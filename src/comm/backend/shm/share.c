@@ -224,7 +224,7 @@ static ls_status look_for_dead(const server *self) {
         const bool left = ls_shm_left(self->parent, there) != LS_LEAVE_NONE;
         if (!self->confirmed[rank] && (left || !ls_shm_alive(self->parent, there))) {
             return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d (process %d) %s while it joined", rank,
-                           (int)self->parent->people[there].process, left ? "left" : "died");
+                           (int)self->parent->ranks[there].process, left ? "left" : "died");
         }
     }
     return LS_OK;

@@ -89,7 +89,7 @@ void ls_shm_forget(ls_shm *shm) {
 
 static ls_status check_algorithm(const ls_shm *shm) {
     for (int rank = 1; rank < shm->size; rank++) {
-        if (memcmp(&shm->people[rank].algorithm, &shm->people[0].algorithm, sizeof shm->algorithm) != 0) {
+        if (memcmp(&shm->ranks[rank].algorithm, &shm->ranks[0].algorithm, sizeof shm->algorithm) != 0) {
             return ls_fail(LS_ERR_MISMATCH,
                            "ls_comm_open: ranks 0 and %d have different " LS_SHM_ALGORITHM_VARIABLE
                            " in their environment: set it alike for all ranks, or for none",
@@ -100,8 +100,8 @@ static ls_status check_algorithm(const ls_shm *shm) {
 }
 
 ls_status ls_shm_settle_in(ls_shm *shm) {
-    shm->people[shm->rank].pulls = ls_shm_pull_probe(shm);
-    shm->people[shm->rank].algorithm = shm->algorithm;
+    shm->ranks[shm->rank].pulls = ls_shm_pull_probe(shm);
+    shm->ranks[shm->rank].algorithm = shm->algorithm;
     shm->call.operation = LS_OP_BARRIER;
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));

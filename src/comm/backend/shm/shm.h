@@ -47,7 +47,7 @@ typedef struct ls_shm_cell {
 } ls_shm_cell;
 
 /* What others need to know of a rank. */
-typedef struct ls_shm_person {
+typedef struct ls_shm_rank {
     _Alignas(128) _Atomic uint32_t left; /* an ls_leave_reason: it makes no more calls */
     int32_t process;
     _Atomic int32_t core;    /* that it ran on when it waited last */
@@ -63,7 +63,7 @@ typedef struct ls_shm_person {
     ls_shm_algorithm algorithm;
     cpu_set_t cores;
     _Alignas(64) _Atomic uint32_t answers[LS_SHM_ANNOUNCED]; /* to the messages it has announced, see point.h */
-} ls_shm_person;
+} ls_shm_rank;
 
 enum { LS_SHM_SOUND = 0, LS_SHM_BEING_REVOKED, LS_SHM_REVOKED };
 
@@ -104,7 +104,7 @@ struct ls_shm {
     int size;
     bool part; /* it was split from another */
     ls_shm_control *control;
-    ls_shm_person *people;
+    ls_shm_rank *ranks;
     ls_shm_cell *cells;   /* LS_SHM_CELLS per rank */
     unsigned char *slots; /* two per rank, of `slot` bytes */
     size_t slot;
@@ -139,7 +139,7 @@ struct ls_shm {
 
     bool pulls; /* all ranks can read straight from each other's memory */
     ls_shm_distance distance;
-    uint64_t magic;        /* see ls_shm_person */
+    uint64_t magic;        /* see ls_shm_rank */
     ls_shm_control *world; /* between threads: of the world this is a part of */
     ls_shm_point point;
 };
@@ -262,7 +262,7 @@ typedef bool ls_shm_condition(ls_shm *shm, const void *context);
 void ls_shm_tell_core(ls_shm *shm);
 
 static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
-    return atomic_load_explicit(&shm->people[rank].core, memory_order_relaxed);
+    return atomic_load_explicit(&shm->ranks[rank].core, memory_order_relaxed);
 }
 
 /* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or `met` says so. */
@@ -286,18 +286,18 @@ bool ls_shm_alive(const ls_shm *shm, int rank);
 
 /* Whether it may have given its buffers back: who waits in ls_finalize has not. */
 static inline bool ls_shm_has_left(const ls_shm *shm, int rank) {
-    const uint32_t left = atomic_load(&shm->people[rank].left);
+    const uint32_t left = atomic_load(&shm->ranks[rank].left);
     return left != LS_LEAVE_NONE && left != LS_LEAVE_FINALIZED;
 }
 
 /* Why it makes no more calls, if it does not. */
 static inline ls_leave_reason ls_shm_left(const ls_shm *shm, int rank) {
-    return (ls_leave_reason)atomic_load(&shm->people[rank].left);
+    return (ls_leave_reason)atomic_load(&shm->ranks[rank].left);
 }
 
 /* Notes which call this rank begins, for others that wait for it long. */
 static inline void ls_shm_note_call(ls_shm *shm, const ls_call *call) {
-    atomic_store_explicit(&shm->people[shm->rank].latest, call->sequence << 8 | (uint64_t)call->operation,
+    atomic_store_explicit(&shm->ranks[shm->rank].latest, call->sequence << 8 | (uint64_t)call->operation,
                           memory_order_relaxed);
 }
 

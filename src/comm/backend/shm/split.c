@@ -88,7 +88,7 @@ static ls_status finish(ls_shm *parent, ls_shm *shm, const ls_join *join, const 
         ls_shm_let_go((void *)(uintptr_t)own->address, shm->size);
     }
     if (shm != NULL && status != LS_OK) {
-        if (shm->people != NULL) {
+        if (shm->ranks != NULL) {
             ls_shm_leave(shm, LS_LEAVE_FREED);
         }
         ls_shm_forget(shm);

@@ -19,7 +19,7 @@
 #define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
 #define LOOK_BREATHS    4   /* between them */
 
-/* Before the first: a look before the others' time takes their cells from them, which costs twice a trip; to come a
+/* Before the first: a look before the others' time takes their cells from them, which costs two transfers; to come a
  * little late costs no more than that. */
 #define FIRST_BREATHS 3
 
@@ -38,7 +38,7 @@ static void futex_wake(ls_shm *shm, uint32_t bits) {
 }
 
 void ls_shm_stir(ls_shm *shm, int rank) {
-    if (atomic_load(&shm->control->sleepers) != 0 && atomic_load(&shm->people[rank].asleep) != 0) {
+    if (atomic_load(&shm->control->sleepers) != 0 && atomic_load(&shm->ranks[rank].asleep) != 0) {
         futex_wake(shm, bit_of(rank));
     }
 }
@@ -122,7 +122,7 @@ void ls_shm_resign(void *state, ls_status status) {
     const char *reason = strstr(message, ": ");
     const int call = reason != NULL ? (int)(reason - message) : 0;
     (void)ls_fail(LS_ERR_PEER, "%.*s%srank %d (process %d) gave up: %s", call, message, call != 0 ? ": " : "",
-                  shm->rank, (int)shm->people[shm->rank].process, call != 0 ? reason + 2 : message);
+                  shm->rank, (int)shm->ranks[shm->rank].process, call != 0 ? reason + 2 : message);
     (void)ls_shm_give_up(shm, LS_ERR_PEER);
     ls_error_restore(status, message);
 }
@@ -135,7 +135,7 @@ ls_status ls_shm_vouch(ls_shm *shm) {
     return LS_OK;
 }
 
-static bool same_process(const ls_shm_person *a, const ls_shm_person *b) {
+static bool same_process(const ls_shm_rank *a, const ls_shm_rank *b) {
     return a->process == b->process && a->process_space == b->process_space;
 }
 
@@ -144,15 +144,15 @@ static bool same_process(const ls_shm_person *a, const ls_shm_person *b) {
  * process: the last of them closes the descriptors of all.
  */
 void ls_shm_close_file(ls_shm *shm) {
-    ls_shm_person *self = &shm->people[shm->rank];
+    ls_shm_rank *self = &shm->ranks[shm->rank];
     atomic_store(&self->file, -(shm->file + 1));
     for (int rank = 0; rank < shm->size; rank++) {
-        if (same_process(&shm->people[rank], self) && atomic_load(&shm->people[rank].file) > 0) {
+        if (same_process(&shm->ranks[rank], self) && atomic_load(&shm->ranks[rank].file) > 0) {
             return;
         }
     }
     for (int rank = 0; rank < shm->size; rank++) {
-        const int ended = same_process(&shm->people[rank], self) ? atomic_exchange(&shm->people[rank].file, 0) : 0;
+        const int ended = same_process(&shm->ranks[rank], self) ? atomic_exchange(&shm->ranks[rank].file, 0) : 0;
         if (ended != 0) {
             close(-ended - 1);
         }
@@ -165,7 +165,7 @@ void ls_shm_close_file(ls_shm *shm) {
  * container; unlike a socket, it is not kept open by children of the rank.
  */
 bool ls_shm_alive(const ls_shm *shm, int rank) {
-    if (shm->file < 0 || same_process(&shm->people[rank], &shm->people[shm->rank])) {
+    if (shm->file < 0 || same_process(&shm->ranks[rank], &shm->ranks[shm->rank])) {
         return true;
     }
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
@@ -179,7 +179,7 @@ ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const cha
     if (reason == LS_LEAVE_FINALIZED) {
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name, rank, ls_leave_describe(reason), more);
     } else {
-        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s%s", name, rank, (int)shm->people[rank].process,
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s%s", name, rank, (int)shm->ranks[rank].process,
                       reason == LS_LEAVE_NONE ? "died" : ls_leave_describe(reason), more);
     }
     return ls_shm_give_up(shm, LS_ERR_PEER);
@@ -205,7 +205,7 @@ static ls_status fail_late(ls_shm *shm, const ls_rank_list *late) {
 
 void ls_shm_tell_waiting(ls_shm *shm, const ls_call *call, const ls_rank_list *awaited, uint64_t waited_ns,
                          uint64_t *told_ns, const char *more) {
-    const uint64_t latest = atomic_load_explicit(&shm->people[awaited->first].latest, memory_order_relaxed);
+    const uint64_t latest = atomic_load_explicit(&shm->ranks[awaited->first].latest, memory_order_relaxed);
     ls_comm_tell_waiting(&(ls_waiting){.call = call,
                                        .awaited = awaited,
                                        .waited_ns = waited_ns,
@@ -250,7 +250,7 @@ ls_status ls_shm_check(ls_shm *shm) {
 }
 
 void ls_shm_leave(ls_shm *shm, ls_leave_reason reason) {
-    atomic_store(&shm->people[shm->rank].left, (uint32_t)reason);
+    atomic_store(&shm->ranks[shm->rank].left, (uint32_t)reason);
     futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -261,7 +261,7 @@ void ls_shm_tell_core(ls_shm *shm) {
     const int core = sched_getcpu();
     if (core != shm->core) {
         shm->core = core;
-        atomic_store_explicit(&shm->people[shm->rank].core, core, memory_order_relaxed);
+        atomic_store_explicit(&shm->ranks[shm->rank].core, core, memory_order_relaxed);
     }
 }
 
@@ -326,7 +326,7 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
 ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
     ls_shm_control *control = shm->control;
     const uint32_t wake = atomic_load(&control->wake);
-    atomic_store(&shm->people[shm->rank].asleep, 1);
+    atomic_store(&shm->ranks[shm->rank].asleep, 1);
     atomic_fetch_add(&control->sleepers, 1);
     bool moved = false;
     const ls_status status = ls_shm_point_poll(shm, &moved);
@@ -340,7 +340,7 @@ ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
         syscall(SYS_futex, &control->wake, operation, wake, &until, NULL, bit_of(shm->rank));
     }
     atomic_fetch_sub(&control->sleepers, 1);
-    atomic_store(&shm->people[shm->rank].asleep, 0);
+    atomic_store(&shm->ranks[shm->rank].asleep, 0);
     return status;
 }
 
@@ -408,7 +408,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
  */
 
 void ls_shm_introduce(ls_shm *shm) {
-    ls_shm_person *self = &shm->people[shm->rank];
+    ls_shm_rank *self = &shm->ranks[shm->rank];
     struct stat space;
     self->process = (int32_t)getpid();
     atomic_store(&self->file, shm->file + 1);
@@ -424,8 +424,8 @@ void ls_shm_choose_patience(ls_shm *shm) {
     CPU_ZERO(&all);
     shm->pulls = true;
     for (int rank = 0; rank < shm->size; rank++) {
-        shm->pulls = shm->pulls && shm->people[rank].pulls != 0;
-        CPU_OR(&all, &all, &shm->people[rank].cores);
+        shm->pulls = shm->pulls && shm->ranks[rank].pulls != 0;
+        CPU_OR(&all, &all, &shm->ranks[rank].cores);
     }
     shm->spin_ns = CPU_COUNT(&all) >= shm->size ? SPIN_NS : 0;
 }
