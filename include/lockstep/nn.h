@@ -22,11 +22,19 @@ extern "C" {
 /** A layer or a whole model: parameters, buffers, children and a forward function. Opaque. */
 typedef struct ls_module ls_module;
 
-/** What a kind of module does. Keep one static const of it per kind. */
+/** What a kind of module does. Keep one static const of it per kind. It has `forward` or `forward_many`. */
 typedef struct ls_module_type {
-    const char *name;                                         /**< for messages and printing: "Linear" */
-    size_t state_size;                                        /**< bytes of ls_module_state, cleared when made */
-    ls_tensor *(*forward)(ls_module *self, ls_tensor *input); /**< lends `input`; the result belongs to the scope */
+    const char *name;  /**< for messages and printing: "Linear" */
+    size_t state_size; /**< bytes of ls_module_state, cleared when made */
+    /** One input, one output, as most layers have. Lends `input`; the result belongs to the scope. NULL: it failed. */
+    ls_tensor *(*forward)(ls_module *self, ls_tensor *input);
+    /** Several inputs or outputs: masks, hidden states. Lends the inputs, of which those of `optional` may be NULL, and
+     * puts a tensor of the scope, or one of the inputs, into each of `outputs`. */
+    ls_status (*forward_many)(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                              int output_count);
+    int inputs;                          /**< of forward_many: how many it takes; 0: any number */
+    int outputs;                         /**< and how many it gives; 0: any number */
+    uint64_t optional;                   /**< bit i: input i of forward_many may be NULL */
     void (*free_state)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
     bool whole_batch; /**< in training mode its forward calls ls_batch_norm or ls_dropout itself: in ls_data_parallel
                            ranks without samples then take part */
@@ -57,8 +65,19 @@ LS_API bool ls_module_is_training(const ls_module *module);
 
 /* ---- using modules --------------------------------------------------------------------------------------------- */
 
-/** Applies the module. NULL when something failed. */
+/**
+ * Applies a module of one input and one output, whose shapes its constructor says. NULL when something failed. It is
+ * ls_forward_many with one and one: all calls of modules, also those that modules make of their children, go this way,
+ * so that hooks see each.
+ */
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
+/**
+ * Applies a module to `input_count` tensors (lent) and stores `output_count` results, which belong to the innermost
+ * scope, in `outputs`, an array of its own. LS_ERR_ARGUMENT names the module where it takes or gives another number, or
+ * where an input is NULL that is not optional (ls_module_type). On failure all outputs are NULL.
+ */
+LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                 int output_count);
 /** Puts the module and all below it in training mode, or out of it. */
 LS_API void ls_module_train(ls_module *module, bool training);
 /** Gives back its maker's reference, or one of ls_module_retain; with the last the module is freed, and what only it
@@ -68,6 +87,18 @@ LS_API void ls_module_free(ls_module *module);
 /** One more reference for the caller, which no constructor takes over: give it back with ls_module_free. Returns the
  * module. NULL is allowed. */
 LS_API ls_module *ls_module_retain(ls_module *module);
+
+/** What kind of module it is: the name of its type, lent; NULL for NULL. */
+LS_API const char *ls_module_type_name(const ls_module *module);
+/** The number of its children, not of those below them; 0 for NULL. */
+LS_API int ls_module_child_count(const ls_module *module);
+/** Child `index`, in the order they were added; lent. NULL out of range. */
+LS_API ls_module *ls_module_child(const ls_module *module, int index);
+/** The name that child was added by, lent; NULL out of range. */
+LS_API const char *ls_module_child_name(const ls_module *module, int index);
+/** The module below it, or itself, of that full name, lent: "2.attention" is child "attention" of child "2", "" the
+ * module itself. NULL when there is none. */
+LS_API ls_module *ls_module_find_child(const ls_module *module, const char *name);
 
 /** The number of parameters in the module and all below it, shared ones once. */
 LS_API int ls_module_parameter_count(const ls_module *module);
@@ -105,6 +136,46 @@ LS_API ls_status ls_module_save(const ls_module *module, const char *path, const
  * several, they must be equal.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
+
+/* ---- hooks ----------------------------------------------------------------------------------------------------- */
+
+/** What the hooks of a module are given. All of it is lent. */
+typedef struct ls_module_call {
+    ls_module *module;
+    ls_tensor **inputs; /**< NULL in `backward`; one is NULL where an optional input is absent */
+    int input_count;
+    ls_tensor **outputs; /**< there in `forward` */
+    int output_count;
+    /** There in `backward`, as are those of the outputs: the gradients of the inputs, contiguous; NULL for one that
+     * wants none or that none has reached. */
+    ls_tensor *const *input_gradients;
+    ls_tensor *const *output_gradients;
+} ls_module_call;
+
+/** A hook. A status other than LS_OK ends the call of the module (NULL), or the backward pass, with it and with the
+ * sentence of ls_error_set. */
+typedef ls_status (*ls_module_hook)(ls_module_call *call, void *user);
+
+/** Hooks of a module, all optional. */
+typedef struct ls_module_hooks {
+    void *user;                 /**< given to each of them */
+    ls_module_hook forward_pre; /**< before the module runs: may put other tensors in place of inputs */
+    ls_module_hook forward;     /**< after it has run: may put other tensors in place of outputs */
+    /** When ls_backward has come back through the call as far as it will: sees gradients, and changes none of them.
+     * Not called for a call whose outputs nothing flowed back to, nor under ls_no_grad. */
+    ls_module_hook backward;
+    void (*release)(void *user); /**< NULL, or called with `user` when the hooks are done with it */
+} ls_module_hooks;
+
+/**
+ * Has the hooks called in each call of this module, behind those that it has. Returns their number, from 1 up, for
+ * ls_module_remove_hooks; 0 with an error on failure, after `release`. They are copied. A module with hooks is called
+ * as it stands: an ls_sequential then does not fuse it with its neighbour.
+ */
+LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
+/** Removes the hooks of that number, also while they run; backward passes call them no more. LS_ERR_ARGUMENT when the
+ * module has none of it. */
+LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
@@ -151,8 +222,11 @@ LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
 LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options);
 /** Normalises each of `channels` over the batch: x [n, channels] or [n, channels, length]. */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
-/** A layer without parameters from a function, for example ls_nn_function("Square", ls_square). */
-LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x));
+/**
+ * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
+ * copied: both must outlive the module. What the function returns belongs to the scope; NULL when it failed.
+ */
+LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user);
 
 /** The modules one after the other; their names are "0", "1", ... */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);

@@ -150,6 +150,12 @@ typedef struct ls_data_parallel_options {
  * that says whole_batch) every forward pass in training mode is a collective call. Other random numbers are each rank's
  * own. Parameters that no sample used on some or all ranks are fine. Buffers become the mean over samples, so that all
  * ranks keep the same model. `options` may be NULL. A collective call.
+ *
+ * Of several inputs (ls_forward_many) the first that is not NULL counts the samples. The others are handed on as each
+ * rank gives them: those of samples with this rank's share, what is the same for all samples (a mask of positions)
+ * whole, an absent mask or hidden state as NULL. The first axis of each output counts samples, or it is one number, a
+ * mean over them. In a recurrent program that calls the module several times before the pass, with outputs of one call
+ * as inputs of the next, each call has the same samples.
  */
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
@@ -163,9 +169,10 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
 /**
  * Takes part without any samples: what a rank calls, in place of the forward and backward pass, when its share of the
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
- * batch normalisation or dropout it runs on no samples: a tensor like the others' input, whose first axis is 0. A loss
- * of several data-parallel modules' outputs that is not one mean cannot be skipped (LS_ERR_MISMATCH): every rank then
- * needs samples.
+ * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
+ * it counts the samples, and zeros where it does not. What cannot be skipped (LS_ERR_MISMATCH), so that every rank
+ * needs samples: a loss of several data-parallel modules' outputs that is not one mean, and several calls of such a
+ * model before one backward pass.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
@@ -210,7 +217,8 @@ typedef struct ls_pipeline_options {
 } ls_pipeline_options;
 
 /**
- * Cuts `model` (an ls_sequential; taken over) into one stage per rank of `comm` (lent; it must outlive the module).
+ * Cuts `model` (an ls_sequential of layers of one input and one output; taken over) into one stage per rank of `comm`
+ * (lent; it must outlive the module). Hooks of the layers stay, those of the ls_sequential itself go with it.
  * Layers that share a parameter must lie in one stage. Every rank gives the same model and gets a module of its own
  * stage's layers, under their names in the model, which an optimizer of its own trains. ls_forward of it gives the
  * whole model's output on every rank, without gradient, from rank 0's input (the others give any tensor). To combine

@@ -51,7 +51,6 @@ typedef struct function_state {
     ls_tensor *(*function_of_axis)(ls_tensor *, int);
     double number;
     int axis;
-    ls_module_type type; /* ls_nn_function: the type with the user's name */
 } function_state;
 
 static ls_tensor *function_forward(ls_module *self, ls_tensor *input) {
@@ -132,15 +131,29 @@ ls_module *ls_nn_dropout(double p) {
     return function_layer(&type, (function_state){.number = p});
 }
 
-ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x)) {
-    static const ls_module_type type = FUNCTION_TYPE("Function", function_forward);
+/* ---- a function of the user's ------------------------------------------------------------------------------------ */
+
+typedef struct own_function_state {
+    ls_tensor *(*function)(ls_tensor *, void *);
+    void *user;
+    ls_module_type type; /* with the user's name */
+} own_function_state;
+
+static ls_tensor *own_function_forward(ls_module *self, ls_tensor *input) {
+    const own_function_state *state = self->state;
+    return state->function(input, state->user);
+}
+
+ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user) {
+    static const ls_module_type type = {
+        .name = "Function", .state_size = sizeof(own_function_state), .forward = own_function_forward};
     if (name == NULL || function == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_function: the name or the function is NULL");
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_function: the %s is NULL", name == NULL ? "name" : "function");
     }
-    ls_module *module = function_layer(&type, (function_state){.function = function});
+    ls_module *module = ls_module_new(&type);
     if (module != NULL) {
-        function_state *state = module->state;
-        state->type = type;
+        own_function_state *state = module->state;
+        *state = (own_function_state){.function = function, .user = user, .type = type};
         state->type.name = name;
         module->type = &state->type;
     }

@@ -45,8 +45,17 @@ static void forget_lists(ls_module *module) {
 }
 
 ls_module *ls_module_new(const ls_module_type *type) {
-    if (type == NULL || type->forward == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_module_new: the type has no forward function");
+    if (type == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_module_new: the type is NULL");
+    }
+    if ((type->forward == NULL) == (type->forward_many == NULL)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_module_new: the type %s has %s", type->name,
+                            type->forward == NULL ? "no forward function"
+                                                  : "both forward and forward_many: it must have one of them");
+    }
+    if (type->inputs < 0 || type->outputs < 0 || (type->forward != NULL && (type->inputs > 1 || type->outputs > 1))) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_module_new: the type %s has %d inputs and %d outputs%s", type->name,
+                            type->inputs, type->outputs, type->forward != NULL ? ", which forward_many is for" : "");
     }
     ls_module *module = ls_allocate_zeroed(1, sizeof *module);
     void *state = ls_allocate_zeroed(1, type->state_size);
@@ -67,6 +76,7 @@ static void destroy(ls_module *module) {
     if (module->type->free_state != NULL) {
         module->type->free_state(module);
     }
+    ls_module_forget_hooks(module);
     forget_lists(module);
     named_list_clear(&module->own_parameters, true);
     named_list_clear(&module->own_buffers, true);
@@ -305,17 +315,6 @@ bool ls_module_is_training(const ls_module *module) {
     return module != NULL && module->training;
 }
 
-ls_tensor *ls_forward(ls_module *module, ls_tensor *input) {
-    if (module == NULL) {
-        (void)ls_fail_missing("ls_forward: the module");
-        return ls_scope_failed();
-    }
-    if (!ls_module_is_here(module)) {
-        return ls_scope_failed();
-    }
-    return input != NULL ? module->type->forward(module, input) : NULL;
-}
-
 void ls_module_train(ls_module *module, bool training) {
     if (module == NULL) {
         return;
@@ -330,6 +329,49 @@ const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever) {
     const ls_module *found = module->type->whole_batch && (ever || module->training) ? module : NULL;
     for (int i = 0; i < module->child_count && found == NULL; i++) {
         found = ls_module_of_whole_batch(module->children[i].module, ever);
+    }
+    return found;
+}
+
+/* ---- children ---------------------------------------------------------------------------------------------------- */
+
+const char *ls_module_type_name(const ls_module *module) {
+    return ls_module_is_here(module) ? module->type->name : NULL;
+}
+
+int ls_module_child_count(const ls_module *module) {
+    return module != NULL ? module->child_count : 0;
+}
+
+ls_module *ls_module_child(const ls_module *module, int index) {
+    return index >= 0 && index < ls_module_child_count(module) ? module->children[index].module : NULL;
+}
+
+const char *ls_module_child_name(const ls_module *module, int index) {
+    return index >= 0 && index < ls_module_child_count(module) ? module->children[index].name : NULL;
+}
+
+/* What of `name` follows the child's; NULL when that does not begin so. A child without a name is passed through. */
+static const char *behind_child(const char *child, const char *name) {
+    const size_t length = strlen(child);
+    if (length == 0) {
+        return name;
+    }
+    const bool begins = strncmp(name, child, length) == 0 && (name[length] == '.' || name[length] == '\0');
+    return begins ? name + length + (name[length] == '.') : NULL;
+}
+
+ls_module *ls_module_find_child(const ls_module *module, const char *name) {
+    if (!ls_module_is_here(module) || name == NULL) {
+        return NULL;
+    }
+    if (*name == '\0') {
+        return (ls_module *)module;
+    }
+    ls_module *found = NULL;
+    for (int i = 0; i < module->child_count && found == NULL; i++) {
+        const char *rest = behind_child(module->children[i].name, name);
+        found = rest != NULL ? ls_module_find_child(module->children[i].module, rest) : NULL;
     }
     return found;
 }

@@ -10,12 +10,13 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     for (int i = 0; i < self->child_count && x != NULL; i++) {
         ls_module *child = self->children[i].module;
         const ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
-        if (child->type == &ls_linear_type && next != NULL && next->type == &ls_relu_type) {
+        if (child->type == &ls_linear_type && next != NULL && next->type == &ls_relu_type && child->hooks == NULL &&
+            next->hooks == NULL) {
             const ls_linear_state *linear = child->state;
             x = ls_linear_activation(x, linear->weight, linear->bias, LS_ACTIVATION_RELU);
             i++;
         } else {
-            x = child->type->forward(child, x);
+            x = ls_forward(child, x);
         }
     }
     return x;

@@ -13,6 +13,41 @@ typedef ls_data_parallel_state data_parallel_state;
 
 /* ---- the whole batch --------------------------------------------------------------------------------------------- */
 
+static ls_input_kind kind_of(const data_parallel_state *state, int i) {
+    const ls_tensor *input = i < state->input_count ? state->inputs[i] : NULL;
+    if (input == NULL) {
+        return (ls_input_kind){0};
+    }
+    ls_input_kind kind = {.there = 1, .dtype = input->dtype, .ndim = input->ndim};
+    memcpy(kind.size, input->size, (size_t)input->ndim * sizeof *kind.size);
+    return kind;
+}
+
+/* What the ranks need to know of each other's further inputs, where a rank has some. */
+static ls_status exchange_more(data_parallel_state *state) {
+    const size_t ranks = (size_t)ls_comm_size(state->comm);
+    int64_t most = 1;
+    for (size_t i = 0; i < ranks; i++) {
+        most = state->shares[i].inputs > most ? state->shares[i].inputs : most;
+    }
+    const size_t count = state->more_inputs = (size_t)most - 1;
+    if (count > state->more_room) {
+        ls_free(state->more);
+        state->more = ls_allocate_zeroed((ranks + 1) * count, sizeof *state->more);
+        state->more_room = state->more != NULL ? count : 0;
+    }
+    if (count > state->more_room) {
+        return ls_fail_memory("ls_data_parallel", (ranks + 1) * count * sizeof *state->more);
+    }
+    ls_input_kind *own = state->more + ranks * count;
+    for (size_t i = 0; i < count; i++) {
+        own[i] = kind_of(state, (int)i + 1);
+    }
+    return count == 0
+               ? LS_OK
+               : ls_comm_allgather(state->comm, own, state->more, count * sizeof *own / sizeof(int64_t), LS_I64, NULL);
+}
+
 /* The ranks tell each other how many samples they have, and of which kind. */
 static ls_status exchange_shares(data_parallel_state *state) {
     const size_t ranks = (size_t)ls_comm_size(state->comm);
@@ -22,13 +57,12 @@ static ls_status exchange_shares(data_parallel_state *state) {
             return ls_fail_memory("ls_data_parallel", ranks * sizeof *state->shares);
         }
     }
-    ls_share own = {.samples = state->part.samples};
-    if (state->input != NULL) {
-        own.dtype = state->input->dtype;
-        own.ndim = state->input->ndim;
-        memcpy(own.size, state->input->size, (size_t)own.ndim * sizeof *own.size);
-    }
-    return ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL);
+    const ls_share own = {.samples = state->part.samples,
+                          .inputs = state->input_count,
+                          .outputs = state->output_count,
+                          .first = kind_of(state, 0)};
+    LS_TRY(ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL));
+    return exchange_more(state);
 }
 
 /* Finds this rank's samples in the batch: the ranks have them one after the other. */
@@ -63,59 +97,129 @@ static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }
 
-/* Begins a forward pass with this rank's part of the batch, NULL without samples. */
-static ls_status begin_forward(data_parallel_state *state, const ls_tensor *input) {
-    state->samples = input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
+/* The first axis of the first input that is there counts the samples. */
+static int64_t count_samples(ls_tensor *const *inputs, int count) {
+    int i = 0;
+    while (i < count && inputs[i] == NULL) {
+        i++;
+    }
+    return i == count ? 0 : inputs[i]->ndim > 0 ? inputs[i]->size[0] : 1;
+}
+
+/* Begins a forward pass with this rank's part of the batch; without inputs: without samples. */
+static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
+                               int output_count) {
+    state->samples = count_samples(inputs, input_count);
     state->part.samples = state->samples;
-    state->input = input;
+    state->inputs = inputs;
+    state->input_count = input_count;
+    state->output_count = output_count;
     state->located = false;
     return state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL ? locate(&state->part) : LS_OK;
 }
 
-static ls_tensor *run_model(data_parallel_state *state, ls_tensor *input) {
+static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                           int output_count) {
     ls_thread_state *thread = ls_thread();
     ls_batch_part *before = thread->batch;
     thread->batch = &state->part;
-    ls_tensor *output = state->model->type->forward(state->model, input);
+    const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     thread->batch = before;
-    return output;
+    return status;
 }
 
-static ls_tensor *data_parallel_forward(ls_module *self, ls_tensor *input) {
+static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                       int output_count) {
     data_parallel_state *state = self->state;
     if (ls_comm_size(state->comm) == 1) {
-        return state->model->type->forward(state->model, input);
+        return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
-    ls_tensor *output = begin_forward(state, input) == LS_OK ? run_model(state, input) : ls_scope_failed();
-    if (output == NULL || !output->needs_grad) {
-        return output;
-    }
-    ls_samples_begin(output);
-    return ls_watch_pass(&ls_data_parallel_watch, state) == LS_OK ? output : NULL;
-}
-
-/* A batch like that of the others, without samples; NULL when no rank has any. */
-static const ls_share *find_share(const data_parallel_state *state) {
-    for (int i = 0; i < ls_comm_size(state->comm); i++) {
-        if (state->shares[i].samples > 0) {
-            return &state->shares[i];
+    LS_TRY(ls_module_check_call(state->model, inputs, input_count, output_count)); /* before others are met */
+    LS_TRY(begin_forward(state, inputs, input_count, output_count));
+    LS_TRY(run_model(state, inputs, input_count, outputs, output_count));
+    bool wanted = false;
+    for (int i = 0; i < output_count; i++) {
+        if (outputs[i]->needs_grad) {
+            ls_samples_begin(outputs[i]);
+            wanted = true;
         }
     }
-    return NULL;
+    return wanted ? ls_watch_pass(&ls_data_parallel_watch, state) : LS_OK;
+}
+
+/* ---- a rank without samples -------------------------------------------------------------------------------------- */
+
+static const ls_input_kind *kind_on(const data_parallel_state *state, int rank, int i) {
+    return i == 0 ? &state->shares[rank].first : &state->more[(size_t)rank * state->more_inputs + (size_t)i - 1];
+}
+
+/* Whether the first axis of input i counts the samples, on all ranks that have some. */
+static bool counts_samples(const data_parallel_state *state, int i) {
+    bool counts = true;
+    for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
+        const ls_share *share = &state->shares[rank];
+        if (share->samples > 0 && i < share->inputs && kind_on(state, rank, i)->there) {
+            const ls_input_kind *kind = kind_on(state, rank, i);
+            counts = kind->ndim > 0 && kind->size[0] == share->samples;
+        }
+    }
+    return counts;
+}
+
+/* Inputs like those of `rank`, which has samples, without any: what is not of samples is zeros. */
+static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
+    for (int i = 0; i < (int)state->shares[rank].inputs; i++) {
+        const ls_input_kind *kind = kind_on(state, rank, i);
+        if (!kind->there) {
+            continue;
+        }
+        ls_shape shape = {.ndim = (int)kind->ndim};
+        memcpy(shape.size, kind->size, (size_t)kind->ndim * sizeof *shape.size);
+        if (counts_samples(state, i)) {
+            shape.size[0] = 0;
+        }
+        inputs[i] = ls_zeros(shape, (ls_dtype)kind->dtype);
+        if (inputs[i] == NULL) {
+            return ls_error_status();
+        }
+    }
+    return LS_OK;
+}
+
+/* What is walked backwards: any output that gradients may flow from. */
+static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
+    int i = 0;
+    while (i < count && !ls_dtype_is_floating((ls_dtype)outputs[i]->dtype)) {
+        i++;
+    }
+    return i < count ? outputs[i] : NULL;
+}
+
+static ls_status run_like(data_parallel_state *state, int rank) {
+    const ls_share *share = &state->shares[rank];
+    const size_t count = (size_t)(share->inputs + share->outputs);
+    ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
+    if (tensors == NULL) {
+        return ls_fail_memory("ls_data_parallel_skip", count * sizeof *tensors);
+    }
+    const int inputs = (int)share->inputs;
+    const int outputs = (int)share->outputs;
+    ls_status status = make_inputs(state, rank, tensors);
+    status = status == LS_OK ? run_model(state, tensors, inputs, tensors + inputs, outputs) : status;
+    ls_tensor *output = status == LS_OK ? floating_one(tensors + inputs, outputs) : NULL;
+    ls_free(tensors);
+    return status == LS_OK ? ls_data_parallel_pass_without_samples(state, output) : status;
 }
 
 /* The model runs on no samples, for what it does with the others and for its random numbers to stay in step. */
 static ls_status run_without_samples(data_parallel_state *state) {
-    LS_TRY(begin_forward(state, NULL));
-    const ls_share *share = state->located ? find_share(state) : NULL;
-    if (share == NULL) {
-        return ls_data_parallel_pass_without_samples(state, NULL);
+    LS_TRY(begin_forward(state, NULL, 0, 0));
+    int rank = 0; /* the first that has samples */
+    while (state->located && rank < ls_comm_size(state->comm) && state->shares[rank].samples == 0) {
+        rank++;
     }
-    int64_t size[LS_MAX_DIMS] = {0};
-    memcpy(size + 1, share->size + 1, (size_t)(share->ndim > 0 ? share->ndim - 1 : 0) * sizeof *size);
-    ls_tensor *input = ls_tensor_new("ls_data_parallel_skip", (int)share->ndim, size, (ls_dtype)share->dtype);
-    ls_tensor *output = input != NULL ? run_model(state, input) : NULL;
-    return output != NULL ? ls_data_parallel_pass_without_samples(state, output) : ls_error_status();
+    return state->located && rank < ls_comm_size(state->comm) ? run_like(state, rank)
+                                                              : ls_data_parallel_pass_without_samples(state, NULL);
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -177,6 +281,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
 static void free_state(ls_module *self) {
     const data_parallel_state *state = self->state;
     ls_free(state->shares);
+    ls_free(state->more);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         if (state->shared[i] != NULL) {
             ls_storage_drop(state->shared[i]);
@@ -187,7 +292,7 @@ static void free_state(ls_module *self) {
 
 static const ls_module_type data_parallel_type = {.name = "DataParallel",
                                                   .state_size = sizeof(data_parallel_state),
-                                                  .forward = data_parallel_forward,
+                                                  .forward_many = data_parallel_forward,
                                                   .free_state = free_state};
 
 ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options) {

@@ -7,12 +7,20 @@
 #include "nn/module.h"
 #include "parallel/parallel.h"
 
-/* What a rank tells the others of its input. */
-typedef struct ls_share {
-    int64_t samples;
+/* What a rank tells the others of an input. */
+typedef struct ls_input_kind {
+    int64_t there; /* 0: it is NULL */
     int64_t dtype;
     int64_t ndim;
     int64_t size[LS_MAX_DIMS];
+} ls_input_kind;
+
+/* And of a call. */
+typedef struct ls_share {
+    int64_t samples;
+    int64_t inputs;
+    int64_t outputs;
+    ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_share;
 
 typedef struct ls_data_parallel_state {
@@ -24,11 +32,16 @@ typedef struct ls_data_parallel_state {
     int flat_count;
     ls_storage *shared[LS_FLAT_LIMIT]; /* where the gradients lie: this module's own references */
     int parameter_count;
-    bool whole_batch;       /* something in the model works on the whole batch, when it trains */
-    bool located;           /* the shares of the present forward pass are exchanged */
-    const ls_tensor *input; /* of that pass; lent; NULL on a rank without samples */
-    ls_share *shares;       /* of all ranks; NULL until they are first exchanged */
-    int64_t samples;        /* of the last forward pass */
+    bool whole_batch;         /* something in the model works on the whole batch, when it trains */
+    bool located;             /* the shares of the present forward pass are exchanged */
+    ls_tensor *const *inputs; /* of that pass; lent */
+    int input_count;          /* 0 on a rank without samples */
+    int output_count;
+    ls_share *shares;    /* of all ranks; NULL until they are first exchanged */
+    ls_input_kind *more; /* their further inputs, `more_inputs` for each rank; then room for this rank's */
+    size_t more_inputs;  /* that all ranks told each other of in the present pass */
+    size_t more_room;    /* for how many there is */
+    int64_t samples;     /* of the last forward pass */
     bool no_sync;
     bool gathering;     /* since the last averaging there were passes under no_sync */
     bool agrees;        /* ranks agree on weights before every pass: one was irregular */

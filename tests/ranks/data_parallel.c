@@ -53,13 +53,15 @@ static ls_module *make_branches(ls_dtype dtype) {
 }
 
 /* Parameters of two dtypes: a single-precision layer whose result a double-precision one goes on with. */
-static ls_tensor *to_double(ls_tensor *x) {
+static ls_tensor *to_double(ls_tensor *x, void *user) {
+    (void)user;
     return ls_to(x, LS_F64);
 }
 
 static ls_module *make_mixed(ls_dtype dtype) {
     (void)dtype;
-    return ls_sequential(linear(INPUTS, 5, LS_F32), ls_nn_function("Double", to_double), linear(5, OUTPUTS, LS_F64));
+    return ls_sequential(linear(INPUTS, 5, LS_F32), ls_nn_function("Double", to_double, NULL),
+                         linear(5, OUTPUTS, LS_F64));
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */

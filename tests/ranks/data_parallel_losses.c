@@ -118,13 +118,15 @@ static ls_module *make_model(ls_dtype dtype) {
     return ls_sequential(linear(dtype, INPUTS, 7), ls_nn_tanh(), linear(dtype, 7, WIDTH * LENGTH));
 }
 
-static ls_tensor *fold(ls_tensor *x) {
+static ls_tensor *fold(ls_tensor *x, void *user) {
+    (void)user;
     return ls_reshape(x, LS_SHAPE(-1, 3, 4));
 }
 
 static ls_module *make_normalised(ls_dtype dtype) {
     const ls_layer_options plain = {.dtype = dtype, .no_affine = true};
-    return ls_sequential(ls_nn_batch_norm_1d(INPUTS, &plain), linear(dtype, INPUTS, 12), ls_nn_function("Fold", fold),
+    return ls_sequential(ls_nn_batch_norm_1d(INPUTS, &plain), linear(dtype, INPUTS, 12),
+                         ls_nn_function("Fold", fold, NULL),
                          ls_nn_batch_norm_1d(3, &(ls_layer_options){.dtype = dtype}), ls_nn_flatten(), ls_nn_tanh(),
                          linear(dtype, 12, WIDTH * LENGTH));
 }
@@ -135,7 +137,7 @@ static ls_module *make_dropping(ls_dtype dtype) {
 }
 
 static ls_module *make_both(ls_dtype dtype) {
-    return ls_sequential(linear(dtype, INPUTS, 12), ls_nn_function("Fold", fold), ls_nn_dropout(0.3),
+    return ls_sequential(linear(dtype, INPUTS, 12), ls_nn_function("Fold", fold, NULL), ls_nn_dropout(0.3),
                          ls_nn_batch_norm_1d(3, &(ls_layer_options){.dtype = dtype}), ls_nn_flatten(),
                          ls_nn_dropout(0.2), linear(dtype, 12, WIDTH * LENGTH));
 }

@@ -391,7 +391,7 @@ static void test_steps_that_fail(void **state) {
     options = options_of(&s);
     options.callbacks = &(ls_callback){.on_sample = take_input_away};
     options.callback_count = 1;
-    expect_failure(&options, LS_ERR_ARGUMENT, "the model returned NULL without an error");
+    expect_failure(&options, LS_ERR_ARGUMENT, "Linear: input 0 is NULL");
     free_setting(&s);
 }
 

@@ -1,7 +1,8 @@
 /* What "acc" and its kin count as right, for every shape of outputs and targets that there is. */
 #include "tests/support/trials.h"
 
-static ls_tensor *same(ls_tensor *x) {
+static ls_tensor *same(ls_tensor *x, void *user) {
+    (void)user;
     return x;
 }
 
@@ -9,7 +10,7 @@ static ls_tensor *same(ls_tensor *x) {
 static double measured(const char *metric, ls_criterion criterion, ls_tensor *output, ls_tensor *target) {
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(output, target), &(ls_loader_options){.batch_size = 2});
     assert_non_null(loader);
-    ls_module *model = ls_nn_function("Same", same);
+    ls_module *model = ls_nn_function("Same", same, NULL);
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .criterion = criterion,
                                                        .train = loader,

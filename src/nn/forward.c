@@ -1,0 +1,175 @@
+/* The one way into a module: what its calls are checked for. Where it has hooks, hooks.c runs it between them. */
+#include <stdio.h>
+
+#include "nn/module.h"
+#include "tensor/scope.h"
+
+/* How many a type takes or gives, in words: "2 inputs". */
+static void count_in_words(char *text, size_t capacity, int count, const char *what) {
+    if (count == 0) {
+        snprintf(text, capacity, "any number of %ss", what);
+    } else {
+        snprintf(text, capacity, "%d %s%s", count, what, count > 1 ? "s" : "");
+    }
+}
+
+__attribute__((noinline, cold)) static ls_status refuse_counts(const ls_module *module, int inputs, int outputs) {
+    const ls_module_type *type = module->type;
+    char taken[32], given[32];
+    count_in_words(taken, sizeof taken, type->forward != NULL ? 1 : type->inputs, "input");
+    count_in_words(given, sizeof given, type->forward != NULL ? 1 : type->outputs, "output");
+    return ls_fail(LS_ERR_ARGUMENT, "%s: it takes %s and gives %s; it was given %d and asked for %d (%s)", type->name,
+                   taken, given, inputs, outputs,
+                   inputs == 1 && outputs == 1 ? "ls_forward_many calls it with more" : "ls_forward_many");
+}
+
+/* An input is NULL because what should have made it failed, and has noted that; or because the caller erred. */
+__attribute__((noinline, cold)) static ls_status refuse_missing(const ls_module *module, int i) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    if (thread->scope->status != LS_OK) {
+        ls_error_restore(thread->scope->status, thread->scope->message);
+    } else if (!ls_scope_explains_null(thread)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: input %d is NULL", module->type->name, i);
+    }
+    return ls_error_status();
+}
+
+/* What a call without hooks takes is inlined into both entries: it is made for every layer of every step. */
+#define INLINE __attribute__((always_inline)) static inline
+
+INLINE ls_status check_inputs(const ls_module *module, ls_tensor *const *inputs, int count) {
+    for (int i = 0; i < count; i++) {
+        if (__builtin_expect(inputs[i] == NULL, 0)) {
+            /* A module of any number of inputs knows itself which it needs. */
+            const bool known = module->type->forward != NULL || module->type->inputs > 0;
+            const bool optional = !known || (i < 64 && (module->type->optional >> i & 1U) != 0);
+            LS_TRY(optional ? LS_OK : refuse_missing(module, i));
+        } else if (ls_tensor_is_gone(inputs[i])) {
+            return ls_tensor_refuse_gone(module->type->name, i + 1, inputs[i]);
+        }
+    }
+    return LS_OK;
+}
+
+INLINE ls_status check_call(const ls_module *module, ls_tensor *const *inputs, int input_count, int output_count) {
+    if (__builtin_expect(module == NULL, 0)) {
+        return ls_fail_missing("ls_forward: the module");
+    }
+    if (__builtin_expect(ls_owners_are_gone(&module->owners), 0)) {
+        return ls_module_is_here(module) ? LS_OK : ls_error_status();
+    }
+    const ls_module_type *type = module->type;
+    const bool counts = type->forward != NULL ? input_count == 1 && output_count == 1
+                                              : (type->inputs == 0 || input_count == type->inputs) &&
+                                                    (type->outputs == 0 || output_count == type->outputs);
+    if (__builtin_expect(!counts || input_count < 0 || output_count < 1, 0)) {
+        return refuse_counts(module, input_count, output_count);
+    }
+    return check_inputs(module, inputs, input_count);
+}
+
+__attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *module, const ls_tensor *output,
+                                                               int i) {
+    return output != NULL ? ls_tensor_refuse_gone(module->type->name, 0, output)
+                          : ls_fail(LS_ERR_STATE, "%s: its forward function%s made no output %d", module->type->name,
+                                    module->hooks != NULL ? " or a hook" : "", i);
+}
+
+INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count) {
+    for (int i = 0; i < count; i++) {
+        if (__builtin_expect(outputs[i] == NULL || ls_tensor_is_gone(outputs[i]), 0)) {
+            return refuse_output(module, outputs[i], i);
+        }
+    }
+    return LS_OK;
+}
+
+/*
+ * The status of a forward function that failed. Why is an error since there were so many, or what failed before and it
+ * was given; else it has not said so.
+ */
+__attribute__((noinline, cold)) static ls_status failed(const ls_module *module, ls_status status, uint32_t errors) {
+    const ls_thread_state *thread = ls_thread();
+    if (ls_error_status() != LS_OK &&
+        (ls_error_count != errors || (thread != NULL && ls_scope_explains_null(thread)))) {
+        return status != LS_OK ? status : ls_error_status();
+    }
+    return status == LS_OK
+               ? refuse_output(module, NULL, 0)
+               : ls_fail(status, "%s: its forward function failed with %s", module->type->name, ls_status_name(status));
+}
+
+INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                     int output_count) {
+    const uint32_t errors = ls_error_count;
+    ls_status status = LS_OK;
+    bool good = true;
+    if (module->type->forward != NULL) {
+        outputs[0] = module->type->forward(module, inputs[0]);
+        good = outputs[0] != NULL;
+    } else {
+        status = module->type->forward_many(module, inputs, input_count, outputs, output_count);
+        good = status == LS_OK;
+    }
+    return __builtin_expect(good, 1) ? check_outputs(module, outputs, output_count) : failed(module, status, errors);
+}
+
+INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                         int output_count) {
+    ls_status status = check_call(module, inputs, input_count, output_count);
+    for (int i = 0; i < output_count; i++) {
+        outputs[i] = NULL;
+    }
+    if (status == LS_OK) {
+        status = __builtin_expect(module->hooks == NULL, 1)
+                     ? run(module, inputs, input_count, outputs, output_count)
+                     : ls_module_run_hooked(module, inputs, input_count, outputs, output_count);
+    }
+    if (__builtin_expect(status != LS_OK, 0)) {
+        for (int i = 0; i < output_count; i++) {
+            outputs[i] = NULL;
+        }
+        (void)ls_scope_failed();
+    }
+    return status;
+}
+
+ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs, int input_count, int output_count) {
+    return check_call(module, inputs, input_count, output_count);
+}
+
+ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count) {
+    return check_outputs(module, outputs, count);
+}
+
+ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                        int output_count) {
+    return run(module, inputs, input_count, outputs, output_count);
+}
+
+static ls_status check_arrays(ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int output_count) {
+    if ((inputs == NULL && input_count > 0) || outputs == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: the %s are at NULL", outputs == NULL ? "outputs" : "inputs");
+    }
+    const uintptr_t first_input = (uintptr_t)inputs, first_output = (uintptr_t)outputs;
+    if (first_output < (uintptr_t)(inputs + (input_count > 0 ? input_count : 0)) &&
+        first_input < (uintptr_t)(outputs + (output_count > 0 ? output_count : 0))) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_forward_many: inputs and outputs lie in one array: give each its own");
+    }
+    return LS_OK;
+}
+
+ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                          int output_count) {
+    return check_arrays(inputs, input_count, outputs, output_count) == LS_OK
+               ? forward(module, inputs, input_count, outputs, output_count)
+               : ls_scope_failed_status();
+}
+
+ls_tensor *ls_forward(ls_module *module, ls_tensor *input) {
+    ls_tensor *output = NULL;
+    return forward(module, &input, 1, &output, 1) == LS_OK ? output : NULL;
+}

@@ -1,0 +1,328 @@
+/*
+ * Hooks of modules: their lists, and a call of a module between them. For backward hooks the call's inputs and outputs
+ * go through operations that do nothing but keep the gradients that flow back through them, for a node that was
+ * recorded before the module ran and so is walked after all it has recorded: that one calls the hooks.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "nn/module.h"
+#include "tensor/scope.h"
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+static void free_hook(ls_hook *hook) {
+    if (hook->own.release != NULL) {
+        hook->own.release(hook->own.user);
+    }
+    ls_free(hook);
+}
+
+int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) {
+    ls_hook *hook =
+        module != NULL && hooks != NULL && ls_module_is_here(module) ? ls_allocate_zeroed(1, sizeof *hook) : NULL;
+    if (hook == NULL) {
+        if (module == NULL || hooks == NULL) {
+            (void)ls_fail_missing("ls_module_add_hooks: the %s", module == NULL ? "module" : "hooks");
+        } else if (ls_module_is_here(module)) {
+            (void)ls_fail_memory("ls_module_add_hooks", sizeof *hook);
+        }
+        if (hooks != NULL && hooks->release != NULL) {
+            hooks->release(hooks->user);
+        }
+        return 0;
+    }
+    *hook = (ls_hook){.own = *hooks, .number = ++module->last_hook};
+    ls_hook **place = &module->hooks;
+    while (*place != NULL) {
+        place = &(*place)->next;
+    }
+    *place = hook;
+    return hook->number;
+}
+
+/* Frees what was removed, once nobody goes through the list. */
+static void sweep(ls_module *module) {
+    if (module->hooks_run > 0) {
+        return;
+    }
+    ls_hook *removed = NULL;
+    for (ls_hook **place = &module->hooks; *place != NULL;) {
+        ls_hook *hook = *place;
+        if (hook->removed) {
+            *place = hook->next;
+            hook->next = removed;
+            removed = hook;
+        } else {
+            place = &hook->next;
+        }
+    }
+    while (removed != NULL) { /* the list is in order: `release` may come back to it */
+        ls_hook *hook = removed;
+        removed = hook->next;
+        free_hook(hook);
+    }
+}
+
+ls_status ls_module_remove_hooks(ls_module *module, int number) {
+    if (module == NULL) {
+        return ls_fail_missing("ls_module_remove_hooks: the module");
+    }
+    if (!ls_module_is_here(module)) {
+        return ls_error_status();
+    }
+    for (ls_hook *hook = module->hooks; hook != NULL; hook = hook->next) {
+        if (hook->number == number && !hook->removed) {
+            hook->removed = true;
+            sweep(module);
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_ERR_ARGUMENT, "ls_module_remove_hooks: %s has no hooks of number %d", module->type->name, number);
+}
+
+void ls_module_forget_hooks(ls_module *module) {
+    while (module->hooks != NULL) {
+        ls_hook *hook = module->hooks;
+        module->hooks = hook->next;
+        free_hook(hook);
+    }
+}
+
+/* ---- calling them ------------------------------------------------------------------------------------------------ */
+
+typedef enum hook_kind { FORWARD_PRE, FORWARD, BACKWARD } hook_kind;
+
+static ls_module_hook function_of(const ls_hook *hook, hook_kind kind) {
+    return kind == FORWARD_PRE ? hook->own.forward_pre : kind == FORWARD ? hook->own.forward : hook->own.backward;
+}
+
+/* Whether one of the hooks up to number `last` is of the kind. */
+static bool has_hook(const ls_module *module, hook_kind kind, int last) {
+    bool has = false;
+    for (const ls_hook *hook = module->hooks; hook != NULL && !has; hook = hook->next) {
+        has = !hook->removed && hook->number <= last && function_of(hook, kind) != NULL;
+    }
+    return has;
+}
+
+/* What a hook has left of the call is as good as what it was given. */
+static ls_status check(const ls_module_call *call, hook_kind kind) {
+    return kind == FORWARD_PRE ? ls_module_check_call(call->module, call->inputs, call->input_count, call->output_count)
+           : kind == FORWARD   ? ls_module_check_outputs(call->module, call->outputs, call->output_count)
+                               : LS_OK;
+}
+
+/* Calls the hooks of the kind, up to number `last`; the first that fails is the last. */
+static ls_status call_hooks(ls_module_call *call, hook_kind kind, int last) {
+    static const char *const names[] = {"forward_pre", "forward", "backward"};
+    ls_module *module = call->module;
+    ls_status status = LS_OK;
+    module->hooks_run++;
+    for (const ls_hook *hook = module->hooks; hook != NULL && hook->number <= last && status == LS_OK;
+         hook = hook->next) {
+        const ls_module_hook function = function_of(hook, kind);
+        if (hook->removed || function == NULL) {
+            continue;
+        }
+        const uint32_t errors = ls_error_count;
+        status = function(call, hook->own.user);
+        if (status != LS_OK && ls_error_count == errors) {
+            (void)ls_fail(status, "%s: its %s hook failed with %s", module->type->name, names[kind],
+                          ls_status_name(status));
+        }
+        status = status == LS_OK ? check(call, kind) : status;
+    }
+    module->hooks_run--;
+    sweep(module);
+    return status;
+}
+
+/* ---- backward hooks ---------------------------------------------------------------------------------------------- */
+
+/* What the nodes of one call share. */
+typedef struct passage {
+    int references;
+    ls_module *module;
+    int last; /* the number of the module's latest hooks, then */
+    int input_count;
+    int output_count;
+    uint64_t pass; /* the backward pass that the gradients are of */
+    size_t bytes;
+    ls_tensor *gradients[]; /* of the inputs, then of the outputs; owned */
+} passage;
+
+static passage *passage_of(const ls_node *node) {
+    return (passage *)(intptr_t)node->parameters.integer[0]; // NOLINT(performance-no-int-to-ptr)
+}
+
+static void forget_gradients(passage *p) {
+    for (int i = 0; i < p->input_count + p->output_count; i++) {
+        ls_tensor_drop(p->gradients[i]);
+        p->gradients[i] = NULL;
+    }
+}
+
+static void drop_passage(passage *p) {
+    if (--p->references == 0) {
+        forget_gradients(p);
+        ls_module_drop(p->module);
+        ls_record_release(p, p->bytes);
+    }
+}
+
+static void hold_passage(ls_node *node, bool hold) {
+    if (hold) {
+        passage_of(node)->references++;
+    } else {
+        drop_passage(passage_of(node));
+    }
+}
+
+/* What stands for the call on the tape; without elements. */
+static ls_status token_shape(ls_op_call *call) {
+    call->output = ls_tensor_new(call->op->name, 1, &(int64_t){0}, LS_F32);
+    return call->output != NULL ? LS_OK : ls_error_status();
+}
+
+/* Whatever the module has recorded is walked. */
+static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
+    (void)gradient;
+    passage *p = passage_of(node);
+    ls_module_call call = {.module = p->module,
+                           .input_count = p->input_count,
+                           .output_count = p->output_count,
+                           .input_gradients = p->gradients,
+                           .output_gradients = p->gradients + p->input_count};
+    const ls_status status = call_hooks(&call, BACKWARD, p->last);
+    forget_gradients(p);
+    return status;
+}
+
+/* The tensor itself, as one that the tape knows. */
+static ls_status gate_shape(ls_op_call *call) {
+    ls_tensor *x = call->inputs[0];
+    call->output = ls_tensor_view(x, x->ndim, x->size, x->stride, 0);
+    return call->output != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
+    passage *p = passage_of(node);
+    const uint64_t pass = ls_thread()->pass;
+    if (p->pass != pass) { /* what a pass left that failed */
+        forget_gradients(p);
+        p->pass = pass;
+    }
+    ls_tensor **place = &p->gradients[node->parameters.integer[1]];
+    ls_tensor_drop(*place);
+    *place = ls_tensor_dense(node->op->name, gradient, (ls_dtype)gradient->dtype);
+    if (*place == NULL) {
+        return ls_error_status();
+    }
+    if (node->input_count > 1) { /* an output: the node of the call is to be walked */
+        LS_TRY(ls_accumulate(node, 1, ls_tensor_new(node->op->name, 1, &(int64_t){0}, LS_F32)));
+    }
+    return ls_accumulate(node, 0, gradient);
+}
+
+static const ls_op token_op = {
+    .name = "ls_forward", .shape = token_shape, .backward = token_backward, .hold = hold_passage};
+static const ls_op gate_op = {
+    .name = "ls_forward", .shape = gate_shape, .backward = gate_backward, .hold = hold_passage};
+
+static passage *make_passage(const ls_module_call *call, int last) {
+    const size_t gradients = (size_t)call->input_count + (size_t)call->output_count;
+    const size_t bytes = sizeof(passage) + gradients * sizeof(ls_tensor *);
+    passage *p = ls_record_allocate(bytes);
+    if (p == NULL) {
+        (void)ls_fail_memory("ls_forward", bytes);
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    ls_module_hold(call->module);
+    p->references = 1;
+    p->module = call->module;
+    p->last = last;
+    p->input_count = call->input_count;
+    p->output_count = call->output_count;
+    p->bytes = bytes;
+    return p;
+}
+
+/* The tensor behind gate `number` of the call; `token` is NULL for an input. */
+static ls_tensor *through_gate(const passage *p, int number, ls_tensor *tensor, ls_tensor *token) {
+    const ls_op_parameters parameters = {.integer = {(int64_t)(intptr_t)p, number}};
+    return ls_apply(&gate_op, (ls_tensor *[]){tensor, token}, token != NULL ? 2 : 1, &parameters);
+}
+
+/* Records the node of the call, from a leaf that nobody else knows: the call's inputs may want no gradients. */
+static ls_tensor *make_token(const passage *p) {
+    ls_tensor *leaf = ls_zeros(LS_SHAPE(0), LS_F32);
+    const ls_op_parameters parameters = {.integer = {(int64_t)(intptr_t)p}};
+    ls_tensor *token =
+        leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? ls_apply(&token_op, &leaf, 1, &parameters) : NULL;
+    ls_release(leaf); /* the node holds it */
+    return token;
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
+
+static ls_status run_watched(ls_module_call *call, passage *p) {
+    ls_tensor *token = make_token(p);
+    if (token == NULL) {
+        return ls_error_status();
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < call->input_count && status == LS_OK; i++) {
+        if (call->inputs[i] != NULL && call->inputs[i]->needs_grad) {
+            call->inputs[i] = through_gate(p, i, call->inputs[i], NULL);
+            status = call->inputs[i] != NULL ? LS_OK : ls_error_status();
+        }
+    }
+    status = status == LS_OK
+                 ? ls_module_run(call->module, call->inputs, call->input_count, call->outputs, call->output_count)
+                 : status;
+    status = status == LS_OK ? call_hooks(call, FORWARD, p->last) : status;
+    for (int i = 0; i < call->output_count && status == LS_OK; i++) {
+        if (call->outputs[i]->needs_grad) {
+            call->outputs[i] = through_gate(p, call->input_count + i, call->outputs[i], token);
+            status = call->outputs[i] != NULL ? LS_OK : ls_error_status();
+        }
+    }
+    ls_release(token); /* the gates of the outputs hold it */
+    return status;
+}
+
+static ls_status run_between(ls_module_call *call) {
+    ls_module *module = call->module;
+    const int last = module->last_hook;
+    LS_TRY(call_hooks(call, FORWARD_PRE, last));
+    const ls_thread_state *thread = ls_thread();
+    if (thread != NULL && !thread->no_grad && has_hook(module, BACKWARD, last)) {
+        passage *p = make_passage(call, last);
+        const ls_status status = p != NULL ? run_watched(call, p) : ls_error_status();
+        if (p != NULL) {
+            drop_passage(p);
+        }
+        return status;
+    }
+    LS_TRY(ls_module_run(module, call->inputs, call->input_count, call->outputs, call->output_count));
+    return call_hooks(call, FORWARD, last);
+}
+
+ls_status ls_module_run_hooked(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                               int output_count) {
+    const size_t bytes = ((size_t)input_count + 1) * sizeof(ls_tensor *);
+    ls_tensor **own = ls_record_allocate(bytes); /* the caller's stay as they are */
+    if (own == NULL) {
+        return ls_fail_memory("ls_forward", bytes);
+    }
+    memcpy(own, inputs, (size_t)input_count * sizeof *own);
+    ls_module_hold(module); /* a hook may free it */
+    ls_module_call call = {
+        .module = module, .inputs = own, .input_count = input_count, .outputs = outputs, .output_count = output_count};
+    const ls_status status = run_between(&call);
+    ls_module_drop(module);
+    ls_record_release(own, bytes);
+    return status;
+}
