@@ -130,12 +130,27 @@ LS_API size_t ls_module_format(const ls_module *module, char *text, size_t capac
  */
 LS_API ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) LS_WARN_UNUSED;
 /**
- * Reads them back. The file must hold exactly the module's names, each with its shape (dtypes are converted); otherwise
- * nothing is changed and the error names the first difference. Numbers are taken as they are, NaN too, as in PyTorch.
- * Names that the metadata maps to another count as there. A shared tensor needs one of its names; if the file has
- * several, they must be equal.
+ * Reads them back. The file must hold exactly the module's names (LS_ERR_FORMAT), each with its shape (LS_ERR_SHAPE;
+ * dtypes are converted); otherwise nothing is changed and the error names the first difference. Numbers are taken as
+ * they are, NaN too, as in PyTorch. Names that the metadata maps to another count as there. A shared tensor needs one
+ * of its names; if the file has several, they must be equal. PyTorch's counters of batches ("num_batches_tracked"
+ * beside the "running_mean" of a BatchNorm) are passed over.
  */
 LS_API ls_status ls_module_load(ls_module *module, const char *path) LS_WARN_UNUSED;
+
+/** What ls_module_load_with allows and tells; zero fields mean what ls_module_load does. */
+typedef struct ls_module_load_options {
+    bool allow_missing; /**< what the model has and the file has not keeps its values */
+    bool allow_extra;   /**< what the file has and the model has not is passed over */
+    /** NULL, or called with each such name (lent for the call), also where it is not allowed, in the model's order. */
+    void (*on_missing)(const char *name, void *user);
+    void (*on_extra)(const char *name, void *user); /**< likewise, in the file's order */
+    void *user;
+} ls_module_load_options;
+
+/** ls_module_load with options (may be NULL): part of a model's weights, or those of a larger one. */
+LS_API ls_status ls_module_load_with(ls_module *module, const char *path,
+                                     const ls_module_load_options *options) LS_WARN_UNUSED;
 
 /* ---- hooks ----------------------------------------------------------------------------------------------------- */
 
@@ -179,20 +194,30 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 
 /* ---- layers ---------------------------------------------------------------------------------------------------- */
 
+/*
+ * Layers of one input and one output. Names, formulas, defaults and starting values are those of PyTorch's layer of the
+ * name. A constructor is NULL with LS_ERR_ARGUMENT where a size is not positive or an option out of range; what
+ * ls_forward is given must fit the operation that the layer applies, whose errors it has (autograd.h).
+ */
+
 /** Options of layers with parameters. */
 typedef struct ls_layer_options {
     ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
     bool no_bias;
     bool no_affine;  /**< normalisation layers: no weight and bias */
-    double epsilon;  /**< normalisation layers; 0: 1e-5 */
-    double momentum; /**< BatchNorm; 0: 0.1 */
+    double epsilon;  /**< normalisation layers, not negative; 0: 1e-5, LS_ZERO: none */
+    double momentum; /**< BatchNorm, 0 to 1; 0: 0.1, LS_ZERO: the running statistics stay */
 } ls_layer_options;
 
-/** y = x weight^T + bias; weight [out, in] and bias [out] start uniform in +-1/sqrt(in), as PyTorch's. */
+/**
+ * y = x weight^T + bias: x [..., in], y [..., out]; weight [out, in] and bias [out] start uniform in +-1/sqrt(in)
+ * (PyTorch's Linear; ls_linear).
+ */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
 /** The same with options (`dtype`, `no_bias`), which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options);
-/** The activations apply the operation of their name to every element: ls_relu and so on. */
+/** The activations apply the operation of their name to every element of x, of any shape, which y has too: ls_relu and
+ * so on say the formulas. */
 LS_API ls_module *ls_nn_relu(void);
 /** See ls_leaky_relu. */
 LS_API ls_module *ls_nn_leaky_relu(double slope);
@@ -208,19 +233,34 @@ LS_API ls_module *ls_nn_softplus(void);
 LS_API ls_module *ls_nn_sigmoid(void);
 /** See ls_tanh. */
 LS_API ls_module *ls_nn_tanh(void);
-/** See ls_softmax. */
+/** Along `axis`, which x must have; y has x's shape. See ls_softmax. */
 LS_API ls_module *ls_nn_softmax(int axis);
-/** See ls_log_softmax. */
+/** Likewise. See ls_log_softmax. */
 LS_API ls_module *ls_nn_log_softmax(int axis);
-/** Zeroes elements with probability p while training, nothing otherwise. */
+/** Zeroes elements of x, of any shape, with probability p, 0 to 1, while training and divides the others by (1 - p);
+ * gives x itself otherwise (PyTorch's Dropout; ls_dropout). */
 LS_API ls_module *ls_nn_dropout(double p);
-/** [n, a, b, ...] to [n, a * b * ...]. */
+/** [n, a, b, ...] to [n, a * b * ...] (PyTorch's Flatten). LS_ERR_ARGUMENT, from ls_forward, for x without a second
+ * axis. */
 LS_API ls_module *ls_nn_flatten(void);
-/** Rows of a table [count, width], from a normal distribution, by index. */
+/** Rows of a table, weight [count, width] of f32, which starts standard normal, by index: x [...] of i64 or i32, y
+ * [..., width] (PyTorch's Embedding; ls_embedding). LS_ERR_ARGUMENT, from ls_forward, for an index that is not below
+ * count. */
 LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
-/** Normalises over the last axes, whose sizes are `shape`. */
+/**
+ * (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, whose sizes are `shape` (one axis or more): x
+ * and y
+ * [..., shape], weight and bias of `shape`, which start as ones and zeros (Ba et al., arXiv 1607.06450; PyTorch's
+ * LayerNorm; ls_layer_norm). `options` may be NULL.
+ */
 LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options);
-/** Normalises each of `channels` over the batch: x [n, channels] or [n, channels, length]. */
+/**
+ * (x - mean) / sqrt(var + epsilon) * weight + bias for each of `channels` over all other axes: x and y [n, channels] or
+ * [n, channels, length]. While training with the batch's mean and variance, towards which the buffers running_mean and
+ * running_var move by `momentum`; otherwise with those. Weight, bias and buffers are [channels] and start as ones,
+ * zeros, zeros and ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm1d; ls_batch_norm). `options` may be
+ * NULL. LS_ERR_SHAPE, from ls_forward, for training with one value a channel.
+ */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
 /**
  * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
@@ -228,7 +268,8 @@ LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *
  */
 LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user);
 
-/** The modules one after the other; their names are "0", "1", ... */
+/** The modules, each of one input and one output, one after the other; their names are "0", "1", ... Of none, what it
+ * is given. */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 #ifndef __cplusplus
 #define ls_sequential(...)                                                                                             \

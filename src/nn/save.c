@@ -108,28 +108,88 @@ static ls_status check_aliases(const ls_module *module, const ls_safetensors *fi
     return LS_OK;
 }
 
-static ls_status check_fits(const ls_module *module, const ls_safetensors *file, const char *path) {
+/* A counter that PyTorch keeps beside the statistics of a BatchNorm, which nothing is computed from by default. */
+static bool is_counter(const ls_module *module, ls_named saved) {
+    static const char counter[] = "num_batches_tracked";
+    static const char statistic[] = "running_mean";
+    const size_t length = strlen(saved.name);
+    const size_t prefix = length - (sizeof counter - 1);
+    if (length < sizeof counter - 1 || strcmp(saved.name + prefix, counter) != 0 || ls_ndim(saved.tensor) != 0 ||
+        ls_dtype_of(saved.tensor) != LS_I64) {
+        return false;
+    }
+    for (int i = 0; i < ls_module_buffer_count(module); i++) {
+        const char *name = ls_module_buffer_name(module, i);
+        if (strncmp(name, saved.name, prefix) == 0 && strcmp(name + prefix, statistic) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the model has no place for it. */
+static bool is_extra(const ls_module *module, ls_named saved) {
+    return ls_module_find(module, saved.name) == NULL && !is_counter(module, saved);
+}
+
+/* Tells the caller what either side has not. */
+static void report(const ls_module *module, const ls_safetensors *file, const ls_module_load_options *options) {
+    for (int i = 0; options->on_missing != NULL && i < item_count(module); i++) {
+        if (find_any(module, file, item(module, i)) == NULL) {
+            options->on_missing(item(module, i)->name, options->user);
+        }
+    }
+    for (int i = 0; options->on_extra != NULL && i < ls_safetensors_count(file); i++) {
+        if (is_extra(module, ls_safetensors_at(file, i))) {
+            options->on_extra(ls_safetensors_at(file, i).name, options->user);
+        }
+    }
+}
+
+/* Fails with the first name on either side that may not be so. */
+static ls_status check_names(const ls_module *module, const ls_safetensors *file, const char *path,
+                             const ls_module_load_options *options) {
+    const char *missing = NULL, *extra = NULL;
+    for (int i = item_count(module) - 1; i >= 0; i--) {
+        missing = find_any(module, file, item(module, i)) == NULL ? item(module, i)->name : missing;
+    }
+    for (int i = ls_safetensors_count(file) - 1; i >= 0; i--) {
+        extra = is_extra(module, ls_safetensors_at(file, i)) ? ls_safetensors_at(file, i).name : extra;
+    }
+    if (missing != NULL && !options->allow_missing) {
+        return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has no tensor %s", path, missing);
+    }
+    return extra == NULL || options->allow_extra
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has a tensor %s that the model has not", path, extra);
+}
+
+static ls_status check_shapes(const ls_module *module, const ls_safetensors *file, const char *path) {
     for (int i = 0; i < item_count(module); i++) {
         const ls_named_tensor *own = item(module, i);
         const ls_tensor *saved = find_any(module, file, own);
-        if (saved == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has no tensor %s", path, own->name);
-        }
-        if (!ls_tensor_same_shape(saved, own->tensor)) {
+        if (saved != NULL && !ls_tensor_same_shape(saved, own->tensor)) {
             return ls_fail(LS_ERR_SHAPE, "ls_module_load: %s: %s is %s there and %s in the model", path, own->name,
                            LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
         }
     }
-    for (int i = 0; i < ls_safetensors_count(file); i++) {
-        const char *name = ls_safetensors_at(file, i).name;
-        if (ls_module_find(module, name) == NULL) {
-            return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has a tensor %s that the model has not", path, name);
-        }
-    }
-    return check_aliases(module, file, path);
+    return LS_OK;
 }
 
-ls_status ls_module_load(ls_module *module, const char *path) {
+static ls_status copy_all(const ls_module *module, const ls_safetensors *file) {
+    ls_status status = LS_OK;
+    const bool before = ls_no_grad(true);
+    for (int i = 0; status == LS_OK && i < item_count(module); i++) {
+        const ls_tensor *saved = find_any(module, file, item(module, i));
+        status = saved != NULL ? ls_copy_into(item(module, i)->tensor, saved) : LS_OK;
+    }
+    ls_no_grad(before);
+    return status;
+}
+
+ls_status ls_module_load_with(ls_module *module, const char *path, const ls_module_load_options *options) {
+    static const ls_module_load_options defaults;
+    options = options != NULL ? options : &defaults;
     if (module == NULL) {
         return ls_fail_missing("ls_module_load: the module");
     }
@@ -140,13 +200,15 @@ ls_status ls_module_load(ls_module *module, const char *path) {
     if (file == NULL) {
         return ls_error_status();
     }
-    ls_status status = check_fits(module, file, path);
-    const bool before = ls_no_grad(true);
-    for (int i = 0; status == LS_OK && i < item_count(module); i++) {
-        const ls_named_tensor *own = item(module, i);
-        status = ls_copy_into(own->tensor, find_any(module, file, own));
-    }
-    ls_no_grad(before);
+    report(module, file, options);
+    ls_status status = check_names(module, file, path, options);
+    status = status == LS_OK ? check_shapes(module, file, path) : status;
+    status = status == LS_OK ? check_aliases(module, file, path) : status;
+    status = status == LS_OK ? copy_all(module, file) : status;
     ls_safetensors_free(file);
     return status;
+}
+
+ls_status ls_module_load(ls_module *module, const char *path) {
+    return ls_module_load_with(module, path, NULL);
 }
