@@ -3,6 +3,10 @@
  * Operations on tensors and their gradients. Every operation takes NULL and returns NULL, so an expression is written
  * without checks and checked once, at ls_scope_end or by its result. Shapes broadcast as in NumPy; results of mixed
  * dtypes follow PyTorch (a number never changes a floating tensor's dtype). Axes may be negative.
+ *
+ * Errors: LS_ERR_SHAPE where shapes or dtypes do not fit the operation or each other, LS_ERR_ARGUMENT for an axis that
+ * is not there, a NULL that no earlier failure explains and another value that cannot be, LS_ERR_STATE for a tensor
+ * that is gone, LS_ERR_MEMORY. What is said of an operation below is beside that.
  */
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
@@ -15,7 +19,8 @@ extern "C" {
 
 /* ---- gradients ------------------------------------------------------------------------------------------------ */
 
-/** Marks a leaf (a floating tensor that no operation made) as wanting a gradient, or no longer. */
+/** Marks a leaf (a floating tensor that no operation made) as wanting a gradient, or no longer. LS_ERR_ARGUMENT for one
+ * that is not floating, LS_ERR_STATE for the result of an operation on what wants one. */
 LS_API ls_status ls_set_requires_grad(ls_tensor *tensor, bool requires_grad);
 /** Whether a gradient can flow to the tensor. */
 LS_API bool ls_requires_grad(const ls_tensor *tensor);
@@ -31,7 +36,9 @@ LS_API void ls_zero_grad(ls_tensor *tensor);
 
 /**
  * Adds the gradient of `loss` (one floating number) to the gradient of every leaf it depends on, walking the tape
- * backwards once; the part of the tape that was walked is then used up.
+ * backwards once; the part of the tape that was walked is then used up. LS_ERR_SHAPE for a loss of more elements,
+ * LS_ERR_STATE for one that depends on no leaf, whose tape is used up, or whose operations saved what was changed in
+ * place since.
  */
 LS_API ls_status ls_backward(ls_tensor *loss);
 
@@ -42,7 +49,8 @@ typedef struct ls_backward_options {
     bool keep_tape; /**< leave the tape as it is, so that it can be walked again */
 } ls_backward_options;
 
-/** ls_backward with options. */
+/** ls_backward with options (may be NULL), of an output of any shape. LS_ERR_SHAPE where the gradient has another shape
+ * or dtype. */
 LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options);
 
 /** While on, operations of this thread record nothing. Returns what it was before, to be put back. */
@@ -51,7 +59,8 @@ LS_API bool ls_no_grad(bool on);
 /** Called with a leaf whose gradient of the present backward pass is complete; it may change ls_grad(leaf) in place. */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 
-/** Calls `hook` in every backward pass that reaches the leaf; a failure ends the pass with its status. */
+/** Calls `hook` in every backward pass that reaches the leaf; a failure ends the pass with its status. LS_ERR_ARGUMENT
+ * for a tensor that is no leaf which wants a gradient. */
 LS_API ls_status ls_add_grad_hook(ls_tensor *leaf, ls_grad_hook hook, void *user) LS_WARN_UNUSED;
 
 /** A function of tensors to be checked; its result may have any shape. */
@@ -116,6 +125,11 @@ LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, in
 
 /* ---- of one tensor, element by element ------------------------------------------------------------------------- */
 
+/*
+ * Results have x's shape and dtype; of integers and bool they are f32, but for ls_neg, ls_abs, ls_square, ls_relu and
+ * ls_clamp (with whole numbers), which integers keep; of those all but ls_relu are LS_ERR_SHAPE for bool.
+ */
+
 /** -x. */
 LS_API ls_tensor *ls_neg(ls_tensor *x);
 /** |x|; the gradient at 0 is 0. */
@@ -142,13 +156,14 @@ LS_API ls_tensor *ls_erf(ls_tensor *x);
 LS_API ls_tensor *ls_sigmoid(ls_tensor *x);
 /** max(x, 0); the gradient at 0 is 0. */
 LS_API ls_tensor *ls_relu(ls_tensor *x);
-/** x where x > 0, else slope * x. */
+/** x where x > 0, else slope * x (Maas et al., ICML 2013 workshop). */
 LS_API ls_tensor *ls_leaky_relu(ls_tensor *x, double slope);
-/** x where x > 0, else alpha * (exp(x) - 1). */
+/** x where x > 0, else alpha * (exp(x) - 1) (Clevert et al., arXiv 1511.07289). */
 LS_API ls_tensor *ls_elu(ls_tensor *x, double alpha);
-/** x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415). */
+/** x * Phi(x), with the exact normal distribution function (Hendrycks and Gimpel, arXiv 1606.08415; PyTorch's GELU with
+ * approximate="none"). */
 LS_API ls_tensor *ls_gelu(ls_tensor *x);
-/** x * sigmoid(x). */
+/** x * sigmoid(x) (Elfwing et al., arXiv 1702.03118). */
 LS_API ls_tensor *ls_silu(ls_tensor *x);
 /** log(1 + exp(x)). */
 LS_API ls_tensor *ls_softplus(ls_tensor *x);
@@ -158,6 +173,9 @@ LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 /* ---- of two tensors, or a tensor and a number ------------------------------------------------------------------ */
 
 /*
+ * Shapes broadcast: axes are matched from the last on, and where sizes differ one of them is 1 or missing. ls_sub of
+ * two bool tensors is LS_ERR_SHAPE.
+ *
  * The dtype of a result with a number on the right goes by the number's type, as in PyTorch:
  *   - floating tensors keep theirs;
  *   - an integer keeps that of an integer tensor, exactly, and makes i64 of bool. One that the dtype does not hold is
@@ -220,14 +238,20 @@ LS_DECLARE_BINARY(ge)
 #define ls_ge(a, b) LS_BINARY(ge, a, b)
 #endif
 
-/** a where condition (bool or u8) is not zero, else b. */
+/** a where condition (bool or u8) is not zero, else b. The three broadcast to one shape. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /* ---- reductions: of everything, or over axes ------------------------------------------------------------------- */
 
-/** The sum of all elements, a tensor of no dimensions. */
+/*
+ * Without axes the result has no dimensions; over axes (LS_ALL_AXES: all) those go away, or keep size 1 with `keepdim`.
+ * LS_ERR_ARGUMENT for an axis that is named twice. Sums and products of integers and bool are i64; means, variances and
+ * norms of them are LS_ERR_SHAPE.
+ */
+
+/** The sum of all elements. */
 LS_API ls_tensor *ls_sum(ls_tensor *x);
-/** Sums over `axes`, which go away, or keep size 1 with `keepdim`; likewise below. */
+/** Sums over axes. */
 LS_API ls_tensor *ls_sum_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 /** The mean of all elements. */
 LS_API ls_tensor *ls_mean(ls_tensor *x);
@@ -237,7 +261,7 @@ LS_API ls_tensor *ls_mean_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 LS_API ls_tensor *ls_prod(ls_tensor *x);
 /** Products over axes. */
 LS_API ls_tensor *ls_prod_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The largest element; its gradient goes to the first of equals. */
+/** The largest element; its gradient goes to the first of equals. LS_ERR_SHAPE of none, also below. */
 LS_API ls_tensor *ls_max(ls_tensor *x);
 /** The largest over axes. */
 LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
@@ -245,67 +269,74 @@ LS_API ls_tensor *ls_max_axes(ls_tensor *x, ls_axes axes, bool keepdim);
 LS_API ls_tensor *ls_min(ls_tensor *x);
 /** The smallest over axes. */
 LS_API ls_tensor *ls_min_axes(ls_tensor *x, ls_axes axes, bool keepdim);
-/** The variance: the sum of squared deviations over (n - 1). */
+/** The variance: the sum of squared deviations over (n - 1), as PyTorch's var. */
 LS_API ls_tensor *ls_var(ls_tensor *x);
 /** The same over axes, divided by (n - correction). */
 LS_API ls_tensor *ls_var_axes(ls_tensor *x, ls_axes axes, int correction, bool keepdim);
 /** The Euclidean norm. */
 LS_API ls_tensor *ls_norm(ls_tensor *x);
-/** The p-norm over axes: (sum |x|^p)^(1/p), for p > 0; INFINITY is the largest |x|. */
+/** The p-norm over axes: (sum |x|^p)^(1/p), for p > 0 (else LS_ERR_ARGUMENT); INFINITY is the largest |x|. */
 LS_API ls_tensor *ls_norm_axes(ls_tensor *x, double p, ls_axes axes, bool keepdim);
 /** The index (i64) of the largest element along `axis`, the first of equals. */
 LS_API ls_tensor *ls_argmax(ls_tensor *x, int axis, bool keepdim);
 /** The index (i64) of the smallest element along `axis`, the first of equals. */
 LS_API ls_tensor *ls_argmin(ls_tensor *x, int axis, bool keepdim);
-/** Running sums along `axis`. */
+/** Running sums along `axis`: x's shape; i64 of integers and bool. */
 LS_API ls_tensor *ls_cumsum(ls_tensor *x, int axis);
-/** log(sum(exp(x))) along `axis`, without overflow. */
+/** log(sum(exp(x))) along `axis`, which goes away unless `keepdim`, without overflow. */
 LS_API ls_tensor *ls_logsumexp(ls_tensor *x, int axis, bool keepdim);
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
-/** Matrix product as NumPy's matmul: 1-d operands are vectors, leading dimensions are batches and broadcast; transposed
- * views are used without a copy. */
+/** Matrix product as NumPy's matmul: [..., n, k] times [..., k, m] is [..., n, m]; 1-d operands are vectors, whose axis
+ * goes away; leading dimensions are batches and broadcast; transposed views are used without a copy. Both are of one
+ * floating dtype. */
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
-/** x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. */
+/** x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. All of one floating
+ * dtype. */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 
 /* ---- shape: views where they can be ---------------------------------------------------------------------------- */
 
-/** The same elements in another shape; one size may be -1. A view when the strides allow, else a copy. */
+/** The same elements in another shape of as many; one size may be -1, what is left. A view when the strides allow, else
+ * a copy. */
 LS_API ls_tensor *ls_reshape(ls_tensor *x, ls_shape shape);
 /** Axes `a` and `b` swapped; a view. */
 LS_API ls_tensor *ls_transpose(ls_tensor *x, int a, int b);
-/** Axis i of the result is axis axes.axis[i] of x; a view. */
+/** Axis i of the result is axis axes.axis[i] of x; each is named once; a view. */
 LS_API ls_tensor *ls_permute(ls_tensor *x, ls_axes axes);
-/** Repeats axes of size 1 (and new ones in front) to `shape`, where -1 leaves a size as it is; a view. */
+/** Repeats axes of size 1 (and new ones in front) to `shape`, where -1 leaves a size as it is; a view. LS_ERR_SHAPE
+ * where another size would change. */
 LS_API ls_tensor *ls_expand(ls_tensor *x, ls_shape shape);
-/** `length` positions along `axis` from `start`; a view. */
+/** `length` positions along `axis` from `start` (negative: from its end), all of them there (else LS_ERR_ARGUMENT); a
+ * view. */
 LS_API ls_tensor *ls_narrow(ls_tensor *x, int axis, int64_t start, int64_t length);
 /** Positions start, start + step, ... below stop along `axis`, with Python's meaning of negative and overlong ends;
  * step > 0; a view. */
 LS_API ls_tensor *ls_slice(ls_tensor *x, int axis, int64_t start, int64_t stop, int64_t step);
-/** Position `index` along `axis`, which goes away; a view. */
+/** Position `index` (negative: from the end) along `axis`, which goes away; a view. LS_ERR_ARGUMENT when it is not
+ * there. */
 LS_API ls_tensor *ls_select(ls_tensor *x, int axis, int64_t index);
-/** Axes first to last made one; a view where it can be. */
+/** Axes first to last made one, of as many positions; of no axes, [1]; a view where it can be. */
 LS_API ls_tensor *ls_flatten(ls_tensor *x, int first, int last);
 /** Removes `axis`, which must have size 1; a view. */
 LS_API ls_tensor *ls_squeeze(ls_tensor *x, int axis);
-/** A new axis of size 1 before `axis`; a view. */
+/** A new axis of size 1 before `axis` (-1: behind the last); a view. LS_ERR_SHAPE when x has LS_MAX_DIMS already. */
 LS_API ls_tensor *ls_unsqueeze(ls_tensor *x, int axis);
-/** Adds `before` and `after` positions of `value` along `axis`. */
+/** Adds `before` and `after` positions (not negative) of `value` along `axis`. */
 LS_API ls_tensor *ls_pad(ls_tensor *x, int axis, int64_t before, int64_t after, double value);
-/** The tensors one after the other along `axis`. */
+/** The tensors one after the other along `axis`; their other sizes are equal, and there is one or more. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int axis);
-/** The tensors along a new axis before `axis`. */
+/** The tensors, one or more of one shape, along a new axis before `axis`. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int axis);
 /** Cuts x along `axis` into parts of `size` (the last may be smaller) and stores them, views, in `parts`, which has
- * room for `capacity`. Returns how many there are, -1 on failure. */
+ * room for `capacity` (else LS_ERR_ARGUMENT). Returns how many there are, -1 on failure. */
 LS_API int ls_split(ls_tensor *x, int axis, int64_t size, ls_tensor **parts, int capacity);
-/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. `index` is i64 or
- * i32. */
+/** result[i][j] = x[index[i][j]][j] for axis 0, and so on: PyTorch's gather, NumPy's take_along_axis. The result has
+ * the shape of `index` (i64 or i32), which has as many axes as x and is no larger but along `axis`. LS_ERR_ARGUMENT for
+ * an index that is not there, here and below. */
 LS_API ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index);
-/** The positions `index` (1-d, i64 or i32) along `axis`. */
+/** The positions `index` (1-d, i64 or i32) along `axis`, which gets its size. */
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
 /** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
@@ -316,59 +347,72 @@ LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 LS_API ls_tensor *ls_contiguous(ls_tensor *x);
 /** A dense copy. */
 LS_API ls_tensor *ls_clone(ls_tensor *x);
-/** The same memory cut off from the tape. */
+/** The same memory cut off from the tape: no gradient flows through it. */
 LS_API ls_tensor *ls_detach(ls_tensor *x);
-/** Converted to another dtype; the gradient is converted back. A view of all of x when it has the dtype. */
+/** Converted to another dtype; the gradient is converted back, and none comes from integers. A view of all of x when it
+ * has the dtype. LS_ERR_ARGUMENT for what is no dtype. */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 
 /* ---- softmax and friends --------------------------------------------------------------------------------------- */
 
-/** exp(x) / sum(exp(x)) along `axis`, without overflow. */
+/** exp(x) / sum(exp(x)) along `axis`, without overflow: x's shape. x is floating, here and below. */
 LS_API ls_tensor *ls_softmax(ls_tensor *x, int axis);
-/** x - log(sum(exp(x))) along `axis`, without overflow. */
+/** x - log(sum(exp(x))) along `axis`, without overflow: x's shape. */
 LS_API ls_tensor *ls_log_softmax(ls_tensor *x, int axis);
-/** Zeroes each element with probability p and divides the others by (1 - p); takes the next stream of ls_seed's
- * generator. */
+/** Zeroes each element with probability p (0 to 1) and divides the others by (1 - p) (Srivastava et al., JMLR 15,
+ * 2014); takes the next stream of ls_seed's generator. In ls_data_parallel x's first axis counts samples
+ * (LS_ERR_UNSUPPORTED where it does not), so that each has the numbers of its place in the whole batch. */
 LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
-/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last axes, as many as weight has; weight and bias may be
- * NULL when `axes` says how many. */
+/** (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes (Ba et al., arXiv 1607.06450): x's shape.
+ * Weight and bias have the sizes of those, and x's dtype; either may be NULL. `epsilon` is not negative. */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
  * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and
  * running_mean and running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with
- * the running ones. For x of bf16 or f16 the running ones are f32, weight and bias either f32 or of x's dtype.
+ * the running ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm). The result has x's shape; all others are
+ * [channels]; weight and bias may be NULL. For x of bf16 or f16 the running ones are f32, weight and bias either f32 or
+ * of x's dtype. LS_ERR_SHAPE for training with one value a channel, LS_ERR_ARGUMENT without running ones when not
+ * training, or with one of the two. `epsilon` is not negative.
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
 
 /* ---- losses ---------------------------------------------------------------------------------------------------- */
 
+/*
+ * One number, a mean over all elements or their sum; with LS_LOSS_NONE x's shape, or that of class numbers. x and
+ * target have one shape but for class numbers (LS_ERR_SHAPE; they do not broadcast), and gradients flow to both.
+ */
+
 /** What a loss does with the values of its elements. */
 typedef enum ls_loss_reduction { LS_LOSS_MEAN = 0, LS_LOSS_SUM, LS_LOSS_NONE } ls_loss_reduction;
 
-/** (x - target)^2. Shapes must be equal. */
+/** (x - target)^2. */
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 /** |x - target|. */
 LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
-/** d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), for d = x - target. */
+/** d^2 / 2 where |d| <= delta, else delta * (|d| - delta / 2), for d = x - target (Huber, Ann. Math. Stat. 35, 1964).
+ * delta is positive. */
 LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *target, double delta, ls_loss_reduction reduction);
 
 /** Options of ls_cross_entropy and ls_nll_loss. */
 typedef struct ls_class_loss_options {
     ls_loss_reduction reduction;
-    ls_tensor *weight;      /**< [classes], or NULL; the mean then divides by the sum of the targets' weights */
-    double label_smoothing; /**< cross entropy only: this much of the target is spread over all classes */
+    ls_tensor *weight;      /**< [classes], or NULL; the mean then divides by the sum of the targets' weights; wants
+                                 no gradient (LS_ERR_UNSUPPORTED) */
+    double label_smoothing; /**< cross entropy only: this much of the target, 0 to 1, is spread over all classes
+                                 (Szegedy et al., arXiv 1512.00567) */
     bool ignore;            /**< leave out targets equal to ignore_index */
     int64_t ignore_index;
 } ls_class_loss_options;
 
 /** -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or
- * u8. `options` may be NULL. A target out of range is an error that names it. */
+ * u8. `options` may be NULL. A target out of range is LS_ERR_ARGUMENT and named. As PyTorch's. */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 /** -log_probabilities[target], as above. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);
-/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is an
- * error. */
+/** -(target * log p + (1 - target) * log(1 - p)), each log held above -100 as in PyTorch. A p outside of 0 to 1 is
+ * LS_ERR_ARGUMENT. */
 LS_API ls_tensor *ls_bce_loss(ls_tensor *probability, ls_tensor *target, ls_loss_reduction reduction);
 /** The same of sigmoid(logits), without overflow. */
 LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, ls_loss_reduction reduction);

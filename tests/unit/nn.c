@@ -261,6 +261,56 @@ static void test_layers(void **state) {
     ls_module_free(embedding);
 }
 
+static void test_norm_options_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        ls_layer_options options;
+        const char *text; /* behind the call */
+    } cases[] = {
+        {{.epsilon = -1e-5}, ": epsilon is -1e-05, must lie between 0 and inf"},
+        {{.epsilon = NAN}, ": epsilon is "},
+        {{.momentum = -0.1}, ": momentum is -0.1, must lie between 0 and 1"},
+        {{.momentum = 1.5}, ": momentum is 1.5, must lie between 0 and 1"},
+        {{.momentum = NAN}, ": momentum is "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const calls[] = {"ls_nn_batch_norm_1d", "ls_nn_layer_norm"};
+        for (int k = 0; k < 2; k++) {
+            assert_null(k == 0 ? ls_nn_batch_norm_1d(3, &cases[i].options)
+                               : ls_nn_layer_norm(LS_SHAPE(3), &cases[i].options));
+            assert_int_equal(ls_error_status(), LS_ERR_ARGUMENT);
+            assert_int_equal(strncmp(ls_error_message(), calls[k], strlen(calls[k])), 0);
+            assert_int_equal(strncmp(ls_error_message() + strlen(calls[k]), cases[i].text, strlen(cases[i].text)), 0);
+        }
+    }
+    ls_module *edge = ls_nn_batch_norm_1d(3, &(ls_layer_options){.momentum = 1});
+    assert_non_null(edge);
+    ls_module_free(edge);
+}
+
+/* Zero means the default, LS_ZERO zero. */
+static void test_norm_options_may_be_zero(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_from(LS_SHAPE(2, 1), LS_F64, (const double[]){1, 1 + 2e-3}); /* a variance of 1e-6 */
+    ls_tensor *row = ls_reshape(x, LS_SHAPE(1, 2));
+    for (int zero = 0; zero < 2; zero++) {
+        const ls_layer_options options = {
+            .dtype = LS_F64, .epsilon = zero ? LS_ZERO : 0, .momentum = zero ? LS_ZERO : 0};
+        const double epsilon = zero ? 0 : 1e-5;
+        const double want = 1e-3 / sqrt(1e-6 + epsilon);
+        ls_module *batch = ls_nn_batch_norm_1d(1, &options);
+        ls_module *layer = ls_nn_layer_norm(LS_SHAPE(2), &options);
+        assert_true(fabs(((const double *)ls_data(ls_forward(batch, x)))[1] - want) < 1e-9);
+        assert_true(fabs(((const double *)ls_data(ls_forward(layer, row)))[1] - want) < 1e-9);
+        const double moved = zero ? 0 : 0.1 * (1 + 1e-3);
+        assert_true(fabs(ls_item(ls_module_find(batch, "running_mean")) - moved) < 1e-12);
+        ls_module_free(batch);
+        ls_module_free(layer);
+    }
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 /* The fused Linear and ReLU of Sequential is the two one after the other, forwards and backwards. */
 static void test_sequential_fuses_without_changing_results(void **state) {
     (void)state;
@@ -293,6 +343,8 @@ int main(void) {
         cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_initialisers),
         cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_norm_options_are_checked),
+        cmocka_unit_test(test_norm_options_may_be_zero),
         cmocka_unit_test(test_sequential_fuses_without_changing_results),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
