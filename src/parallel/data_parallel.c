@@ -99,11 +99,12 @@ static void hold_part(ls_batch_part *part, bool hold) {
 
 /* The first axis of the first input that is there counts the samples. */
 static int64_t count_samples(ls_tensor *const *inputs, int count) {
-    int i = 0;
-    while (i < count && inputs[i] == NULL) {
-        i++;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] != NULL) {
+            return inputs[i]->ndim > 0 ? inputs[i]->size[0] : 1;
+        }
     }
-    return i == count ? 0 : inputs[i]->ndim > 0 ? inputs[i]->size[0] : 1;
+    return 0;
 }
 
 /* Begins a forward pass with this rank's part of the batch; without inputs: without samples. */
@@ -134,7 +135,6 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     if (ls_comm_size(state->comm) == 1) {
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
-    LS_TRY(ls_module_check_call(state->model, inputs, input_count, output_count)); /* before others are met */
     LS_TRY(begin_forward(state, inputs, input_count, output_count));
     LS_TRY(run_model(state, inputs, input_count, outputs, output_count));
     bool wanted = false;

@@ -133,7 +133,7 @@ static ls_tensor *attention_loss_of(ls_module *attention, int64_t first, int64_t
         return NULL;
     }
     ls_tensor *loss = ls_mse_loss(outputs[0], ls_select(x, 1, 0), LS_LOSS_MEAN);
-    return ls_add(loss, ls_mean(ls_square(outputs[1])));
+    return ls_add(loss, ls_mul(ls_sum(ls_square(outputs[1])), 0.1)); /* over all samples, not a mean of ranks */
 }
 
 static ls_tensor *masked_loss(ls_module *attention, int64_t first, int64_t last) {
@@ -249,6 +249,8 @@ static ls_status see_forward(ls_module_call *call, void *user) {
 static ls_status see_backward(ls_module_call *call, void *user) {
     seen *s = user;
     s->backward++;
+    ls_release(s->inputs);
+    ls_release(s->outputs);
     if (call->input_gradients[0] != NULL) {
         s->inputs = ls_keep(ls_keep(ls_clone(call->input_gradients[0])));
     }
@@ -305,6 +307,35 @@ static ls_status hooks_see_every_call(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_tensor *mean_square(ls_tensor *output, ls_tensor *target) {
+    return ls_mse_loss(output, target, LS_LOSS_MEAN);
+}
+
+/* Of a layer of each stage: once for every micro-batch. */
+static ls_status hooks_see_micro_batches(ls_comm *world) {
+    enum { MICRO_BATCHES = 3 };
+    ls_module *layers[8];
+    const int stages = ls_comm_size(world);
+    LS_CHECK(stages <= 8);
+    seen s = {0};
+    for (int i = 0; i < stages; i++) {
+        layers[i] = linear(WIDTH, WIDTH);
+    }
+    LS_TRY(watch(layers[ls_comm_rank(world)], &s));
+    ls_module *pipeline =
+        ls_pipeline(ls_sequential_of(layers, stages), world, &(ls_pipeline_options){.micro_batches = MICRO_BATCHES});
+    LS_CHECK(pipeline != NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_select(normal(1, 0, ROWS, 1, WIDTH), 1, 0);
+    LS_TRY(ls_pipeline_backward(pipeline, x, x, mean_square, NULL));
+    LS_TRY(ls_scope_end(scope));
+    LS_CHECK(s.forward == MICRO_BATCHES && s.backward == MICRO_BATCHES);
+    LS_CHECK((s.inputs != NULL) == (ls_comm_rank(world) > 0)); /* nobody wants the gradient of the data */
+    ls_module_free(pipeline);
+    forget(&s);
+    return LS_OK;
+}
+
 static ls_status fail_hook(ls_module_call *call, void *user) {
     (void)call, (void)user;
     return ls_error_set(LS_ERR_UNSUPPORTED, "this hook fails");
@@ -328,11 +359,40 @@ static ls_status a_failing_hook_ends_the_call(ls_comm *world) {
     return LS_OK;
 }
 
+/* Attention that is called twice: the second time with what comes of the first. */
+static ls_tensor *twice_loss(ls_module *attention, int64_t first, int64_t last) {
+    ls_tensor *x = normal(1, first, last, TIMES, WIDTH);
+    ls_tensor *outputs[2];
+    if (ls_forward_many(attention, (ls_tensor *[]){x, NULL, NULL}, 3, outputs, 2) != LS_OK ||
+        ls_forward_many(attention, (ls_tensor *[]){ls_add(x, ls_unsqueeze(outputs[0], 1)), NULL, NULL}, 3, outputs,
+                        2) != LS_OK) {
+        return NULL;
+    }
+    return ls_mean(ls_square(outputs[0]));
+}
+
+/* Every rank of `world` is told where one skips what the others call several times. */
+static ls_status who_skips_several_calls_is_told(ls_comm *world) {
+    const int last = ls_comm_size(world) - 1;
+    ls_comm *own = NULL; /* that fails */
+    LS_TRY(ls_comm_split(world, 0, ls_comm_rank(world), &own));
+    const program p = {attention_new, twice_loss, 4};
+    ls_module *model = ls_data_parallel(attention_new(), own, NULL);
+    LS_CHECK(model != NULL);
+    const ls_status status = ls_comm_rank(world) < last ? pass(&p, model, 0, 2) : ls_data_parallel_skip(model);
+    LS_CHECK(status == LS_ERR_MISMATCH);
+    ls_module_free(model);
+    ls_comm_free(own);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(trains_like_one_process(world, &(program){cell_new, cell_loss, 6}));
     LS_TRY(trains_like_one_process(world, &(program){attention_new, masked_loss, 4}));
     LS_TRY(trains_like_one_process(world, &(program){attention_new, unmasked_loss, 4}));
     LS_TRY(trains_like_one_process(world, &(program){tied_new, tied_loss, 3}));
+    LS_TRY(ls_comm_size(world) > 1 ? who_skips_several_calls_is_told(world) : LS_OK);
     LS_TRY(hooks_see_every_call(world));
+    LS_TRY(hooks_see_micro_batches(world));
     return a_failing_hook_ends_the_call(world);
 }

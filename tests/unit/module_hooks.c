@@ -101,7 +101,9 @@ static void test_hooks_change_no_bits(void **state) {
     ls_zero_grad(x);
     (void)add_noting(model, "m");
     (void)add_noting(ls_module_child(model, 1), "b");
+    events[0] = '\0';
     ls_tensor *hooked = ls_forward(model, x);
+    assert_string_equal(events, "mbBM");
     assert_true(ls_equal(y, hooked));
     assert_int_equal(ls_backward(ls_sum(ls_square(hooked))), LS_OK);
     assert_true(ls_equal(gradient, ls_grad(x)));
@@ -234,6 +236,34 @@ static void test_gradients_are_seen(void **state) {
         assert_int_equal(ls_scope_end(scope), LS_OK);
         ls_module_free(module);
     }
+}
+
+static ls_status fail_once(ls_tensor *x, void *user) {
+    (void)x;
+    bool *fails = user;
+    const bool now = *fails;
+    *fails = false;
+    return now ? ls_error_set(LS_ERR_IO, "the first pass fails") : LS_OK;
+}
+
+/* A pass that fails between the outputs and the hook leaves nothing of it to the next. */
+static void test_gradients_of_a_failed_pass_are_forgotten(void **state) {
+    (void)state;
+    seen s = {0};
+    ls_module *module = pair_new(&s);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = leaf(3, true);
+    bool fails = true;
+    assert_int_equal(ls_add_grad_hook(a, fail_once, &fails), LS_OK);
+    ls_tensor *outputs[SEEN];
+    assert_int_equal(ls_forward_many(module, (ls_tensor *[]){a, leaf(5, true)}, SEEN, outputs, SEEN), LS_OK);
+    assert_int_equal(ls_backward_with(ls_sum(outputs[0]), &(ls_backward_options){.keep_tape = true}), LS_ERR_IO);
+    assert_int_equal(s.calls, 0);
+    assert_int_equal(ls_backward(ls_sum(outputs[1])), LS_OK);
+    assert_int_equal(s.calls, 1);
+    assert_true(s.outputs[0] == -1 && s.outputs[1] == 2 && s.inputs[0] == 2 * 6 && s.inputs[1] == -1);
+    assert_int_equal(ls_scope_end(scope), LS_ERR_IO);
+    ls_module_free(module);
 }
 
 /* Data wants no gradient, the layer's parameters do: the hook is called all the same, once for each call. */
@@ -390,6 +420,7 @@ int main(void) {
         cmocka_unit_test(test_hooks_change_no_bits),
         cmocka_unit_test(test_inputs_and_outputs_are_replaced),
         cmocka_unit_test(test_gradients_are_seen),
+        cmocka_unit_test(test_gradients_of_a_failed_pass_are_forgotten),
         cmocka_unit_test(test_backward_hooks_need_no_input_gradients),
         cmocka_unit_test(test_hooks_go_before_the_backward_pass),
         cmocka_unit_test(test_hooks_remove_themselves),
