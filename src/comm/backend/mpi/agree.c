@@ -327,7 +327,7 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *o
     mpi->limit = ls_mpi_room_of(mpi, mpi->number);
     mpi->opening = opening;
     mpi->agreed = agreed;
-    ls_mpi_stir(mpi);
+    ls_mpi_reset_idle(mpi);
     start_turn(mpi);
     LS_TRY(mpi->number >= 0 ? expect_data(mpi) : LS_OK);
     LS_TRY(tell_at_first(mpi, &more));
@@ -461,7 +461,7 @@ static ls_status move(ls_mpi *mpi, bool wait, bool *finished) {
         LS_TRY(poll(mpi, &moved));
         if (moved) {
             mpi->waited_ns = 0;
-            ls_mpi_stir(mpi);
+            ls_mpi_reset_idle(mpi);
         }
         if (is_quiet(mpi)) {
             LS_TRY(mpi->stage(mpi, finished));
@@ -529,7 +529,7 @@ static ls_status list_staying(ls_mpi *mpi, ls_rank_list *staying) {
 static ls_status await_leaving(ls_mpi *mpi) {
     uint64_t waited_ns = 0;
     uint64_t told_ns = 0;
-    ls_mpi_stir(mpi);
+    ls_mpi_reset_idle(mpi);
     for (;;) {
         bool moved = false;
         ls_rank_list staying;

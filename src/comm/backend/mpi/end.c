@@ -133,7 +133,7 @@ static bool drop_all(ls_mpi *mpi) {
 static void settle(ls_mpi *mpi, uint64_t longest_ns) {
     uint64_t waited_ns = 0;
     uint64_t left_ns = 0; /* of that, since all have left */
-    ls_mpi_stir(mpi);
+    ls_mpi_reset_idle(mpi);
     for (;;) {
         bool moved = false;
         const bool left = all_left(mpi);
@@ -144,7 +144,7 @@ static void settle(ls_mpi *mpi, uint64_t longest_ns) {
             return;
         }
         if (moved || dropped) {
-            ls_mpi_stir(mpi);
+            ls_mpi_reset_idle(mpi);
         }
         ls_mpi_pause(mpi, &waited_ns);
         left_ns += left ? waited_ns - before_ns : 0;

@@ -239,7 +239,7 @@ ls_status ls_mpi_post(void *state, const ls_call *call, void **request) {
     if (asked == NULL) {
         return ls_mpi_give_up(mpi, ls_fail_memory("ls_comm_send", sizeof *asked));
     }
-    ls_mpi_stir(mpi);
+    ls_mpi_reset_idle(mpi);
     ls_status status =
         call->operation == LS_OP_SEND ? begin_send(mpi, asked) : ls_match_receive(&mpi->match, call, &asked->receipt);
     if (status == LS_OK && asked->receipt != NULL && !asked->receipt->claimed) {
@@ -326,7 +326,7 @@ static ls_status wait_for(ls_mpi *mpi, ls_mpi_request *asked, bool wait) {
             return LS_OK;
         }
         if (moved) {
-            ls_mpi_stir(mpi);
+            ls_mpi_reset_idle(mpi);
         } else {
             ls_mpi_pause(mpi, &asked->waited_ns);
             LS_TRY(look(mpi, asked));

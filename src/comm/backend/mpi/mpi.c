@@ -10,8 +10,8 @@
 #include "comm/module.h"
 
 /* Looks in vain before a rank yields, with a core for every rank of the machine and without. */
-#define PATIENCE        4000
-#define LITTLE_PATIENCE 16
+#define LOOKS_BEFORE_YIELD   4000
+#define LOOKS_OVERSUBSCRIBED 16
 
 /* ---- states --------------------------------------------------------------------------------------------------------
  */
@@ -45,8 +45,8 @@ static ls_mpi *make(const ls_join *join) {
     }
     mpi->rank = join->rank;
     mpi->size = join->size;
-    mpi->crowded = join->local_size > sysconf(_SC_NPROCESSORS_ONLN);
-    mpi->patience = mpi->crowded ? LITTLE_PATIENCE : PATIENCE;
+    mpi->oversubscribed = join->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    mpi->most_idle = mpi->oversubscribed ? LOOKS_OVERSUBSCRIBED : LOOKS_BEFORE_YIELD;
     mpi->timeout_ns = join->timeout < 1e9 ? (uint64_t)(join->timeout * 1e9) : UINT64_MAX;
     mpi->ranks = ls_allocate(size * sizeof *mpi->ranks);
     mpi->boxes = ls_allocate_zeroed(size, sizeof *mpi->boxes);
@@ -92,7 +92,7 @@ static ls_status enter(ls_mpi *mpi, ls_mpi_wire *wire, int64_t context) {
 }
 
 /* Which ranks share this one's machine. */
-static void find_neighbours(const ls_mpi_greeting *all, ls_join *join) {
+static void find_local_ranks(const ls_mpi_greeting *all, ls_join *join) {
     for (int rank = 0; rank < join->size; rank++) {
         const bool local = all[rank].machine == join->machine;
         join->local_size += local;
@@ -120,7 +120,7 @@ static ls_status open_on(ls_mpi_wire *wire, ls_join *join, ls_mpi **state) {
     const int64_t context = all[0].context;
     read_greetings(all, join->size, wire);
     if (join->local_size == 0) {
-        find_neighbours(all, join);
+        find_local_ranks(all, join);
     }
     ls_free(all);
     ls_mpi *mpi = make(join);

@@ -143,10 +143,10 @@ struct ls_mpi {
     ls_mpi_transfer *transfers;
     size_t transfer_count;
     size_t transfer_capacity;
-    unsigned idle;      /* looks in vain since something moved */
-    bool crowded;       /* there are more ranks than cores on this machine */
-    unsigned patience;  /* so many of them, and then the core is offered to others */
-    uint64_t looked_ns; /* when the last of these was */
+    unsigned idle;       /* looks in vain since something moved */
+    bool oversubscribed; /* there are more ranks than cores on this machine */
+    unsigned most_idle;  /* so many of them, and then it yields */
+    uint64_t looked_ns;  /* when the last of these was */
 
     ls_operation before; /* the collective before this one, and its number; 0: there was none */
     uint64_t before_sequence;
@@ -287,7 +287,7 @@ ls_status ls_mpi_withdraw(ls_mpi *mpi, size_t *open);
 ls_status ls_mpi_poll(ls_mpi *mpi, bool *moved);
 
 /* Begins to count looks in vain anew. */
-void ls_mpi_stir(ls_mpi *mpi);
+void ls_mpi_reset_idle(ls_mpi *mpi);
 
 /* A pause after a look in vain: none at first, longer later. Adds the time since the last one to `*waited_ns`, but not
  * time in which this process itself was stopped. */

@@ -80,7 +80,7 @@ ls_status ls_mpi_give(ls_mpi *mpi, int peer, int kind, const void *data, size_t 
         int code = MPI_Isend((const unsigned char *)data + done, (int)chunk, MPI_BYTE, mpi->ranks[peer],
                              mpi->tags + kind, mpi->comm, &next->request);
         /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
-        if (code == MPI_SUCCESS && chunk <= (mpi->crowded ? AT_ONCE : mpi->wire->unasked)) {
+        if (code == MPI_SUCCESS && chunk <= (mpi->oversubscribed ? AT_ONCE : mpi->wire->unasked)) {
             code = MPI_Test(&next->request, &ended, MPI_STATUS_IGNORE);
         }
         if (code != MPI_SUCCESS) {
@@ -234,13 +234,13 @@ void ls_mpi_box_close(ls_mpi_mailbox *box) {
 /* ---- waiting -------------------------------------------------------------------------------------------------------
  */
 
-void ls_mpi_stir(ls_mpi *mpi) {
+void ls_mpi_reset_idle(ls_mpi *mpi) {
     mpi->idle = 0;
     mpi->looked_ns = 0;
 }
 
 void ls_mpi_pause(ls_mpi *mpi, uint64_t *waited_ns) {
-    if (++mpi->idle <= mpi->patience) {
+    if (++mpi->idle <= mpi->most_idle) {
         return;
     }
     const uint64_t now = ls_clock_ns();

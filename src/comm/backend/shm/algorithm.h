@@ -1,5 +1,5 @@
 /*
- * Where backend shm changes its way of travelling: by default what sizes.h says for the number of ranks, where wanted
+ * Where backend shm changes its algorithm: by default what sizes.h says for the number of ranks, where wanted
  * what LOCKSTEP_SHM_ALGORITHM says, a list like "cells=0,whole=4K,read=never".
  */
 #ifndef LS_COMM_BACKEND_SHM_ALGORITHM_H

@@ -44,7 +44,7 @@ static ls_shm_packet *next_free(const ls_shm *shm, int to) {
 static void publish(ls_shm *shm, int to, ls_shm_packet *packet) {
     const uint64_t number = ++shm->point.lanes[to].sent;
     atomic_store(&packet->turn, written(number));
-    ls_shm_stir(shm, to);
+    ls_shm_wake(shm, to);
 }
 
 /* Small messages are worth a copy without a call. */
@@ -178,7 +178,7 @@ static ls_status fetch(void *context, const ls_match_header *header, const ls_ca
         LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
     }
     atomic_store(&shm->ranks[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
-    ls_shm_stir(shm, header->from);
+    ls_shm_wake(shm, header->from);
     return LS_OK;
 }
 
@@ -252,7 +252,7 @@ ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved) {
         lane->got = number;
         const ls_status status = take_packet(shm, from, lane, packet);
         atomic_store(&packet->turn, 2 * (number + shm->point.depth) - 1);
-        ls_shm_stir(shm, from);
+        ls_shm_wake(shm, from);
         if (status != LS_OK) {
             return ls_shm_give_up(shm, status); /* the message is lost */
         }
@@ -428,12 +428,12 @@ static void count_time(ls_shm_request *asked, uint64_t now) {
     ls_shm_skip_stop(&asked->looked_ns, now, &asked->since_ns);
 }
 
-/* Ranks that share cores; see LS_SHM_TURNS. Whether something `*moved`, or the request has finished. */
-static ls_status take_turns(ls_shm *shm, const ls_shm_request *asked, bool *moved) {
+/* Ranks that share cores; see LS_SHM_YIELDS. Whether something `*moved`, or the request has finished. */
+static ls_status yield_and_look(ls_shm *shm, const ls_shm_request *asked, bool *moved) {
     const int other = call_of(asked)->root;
-    for (int turn = 0; turn < LS_SHM_TURNS && other != shm->rank; turn++) {
+    for (int turn = 0; turn < LS_SHM_YIELDS && other != shm->rank; turn++) {
         ls_shm_tell_core(shm);
-        const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_TURN_LOOKS : LS_SHM_TURN_LOOKS / 8;
+        const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_YIELD_LOOKS : LS_SHM_YIELD_LOOKS / 8;
         for (int i = 0; i < looks; i++) {
             LS_TRY(ls_shm_point_drain(shm, other, moved));
             *moved = *moved || ls_shm_point_has_finished(shm, asked);
@@ -456,7 +456,7 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     const ls_call *call = call_of(asked);
     bool moved = false;
     if (shm->spin_ns == 0) {
-        LS_TRY(take_turns(shm, asked, &moved));
+        LS_TRY(yield_and_look(shm, asked, &moved));
         if (moved) {
             return LS_OK;
         }

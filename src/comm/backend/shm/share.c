@@ -376,8 +376,8 @@ static ls_status greet(const ls_join *join, const ls_shm_ticket *from, int conne
     const socklen_t length = abstract_address(from->name, &address);
     /* Other connections may have filled the queue of a rank 0 that is stopped. */
     const double seconds = join->timeout < 1e9 ? join->timeout : 1e9;
-    const struct timeval patience = {.tv_sec = (time_t)seconds + 1};
-    (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    const struct timeval timeout = {.tv_sec = (time_t)seconds + 1};
+    (void)setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     if (connect(connection, (struct sockaddr *)&address, length) != 0) {
         return ls_fail(LS_ERR_PEER,
                        "ls_comm_open: rank 0 cannot be reached (%s): it died, or is on another machine or in a "

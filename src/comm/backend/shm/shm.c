@@ -106,7 +106,7 @@ ls_status ls_shm_settle_in(ls_shm *shm) {
     ls_shm_post(shm);
     LS_TRY(ls_shm_wait(shm));
     LS_TRY(check_algorithm(shm));
-    ls_shm_choose_patience(shm);
+    ls_shm_choose_spin(shm);
     shm->file_end = shm->mapped;
     return LS_OK;
 }

@@ -113,9 +113,10 @@ struct ls_shm {
     uint64_t timeout_ns;
     uint64_t spin_ns;
     ls_shm_algorithm algorithm;
-    const char *way;  /* how the latest call travelled, see ls_backend */
-    int core;         /* that this rank has told the others it runs on */
-    unsigned crowded; /* 0, or how often this rank has waited since it found that it shares a core with another */
+    const char *way; /* how the latest call travelled, see ls_backend */
+    int core;        /* that this rank has told the others it runs on */
+    unsigned
+        oversubscribed; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
     uint64_t step;      /* the latest this rank has published */
     int seen;           /* ranks before this one are known to have published it too */
@@ -245,18 +246,18 @@ bool ls_shm_meet(ls_shm *shm);
 ls_status ls_shm_wait(ls_shm *shm);
 
 /* Wakes `rank`, if it sleeps: there is something for it. */
-void ls_shm_stir(ls_shm *shm, int rank);
+void ls_shm_wake(ls_shm *shm, int rank);
 
 /* What a rank waits for. */
 typedef bool ls_shm_condition(ls_shm *shm, const void *context);
 
 /*
- * Where ranks share cores, who waits for one that was last seen on its own core gives way at once: it cannot come
- * before. Others run now, or another gives way to them; to wait for them first, so many looks, costs less than to
- * change places with somebody who waits as well, and back. Either way so often before it sleeps.
+ * Where ranks share cores, who waits for one that was last seen on its own core yields at once: it cannot come before.
+ * Others run now, or another rank yields to them; to wait for them first, so many looks, costs less than a switch to a
+ * process that waits as well, and back. Either way so often before it sleeps.
  */
-#define LS_SHM_TURNS      16
-#define LS_SHM_TURN_LOOKS 64
+#define LS_SHM_YIELDS      16
+#define LS_SHM_YIELD_LOOKS 64
 
 /* Tells the others which core this rank runs on, when that has changed; and where `rank` was seen last. */
 void ls_shm_tell_core(ls_shm *shm);
@@ -265,7 +266,7 @@ static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
     return atomic_load_explicit(&shm->ranks[rank].core, memory_order_relaxed);
 }
 
-/* Sleeps until somebody stirs, for a short while at most; not at all when a message can move or `met` says so. */
+/* Sleeps until it is woken, for a short while at most; not at all when a message can move or `met` says so. */
 ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context);
 
 /* For who waits and looks again and again, `*last` at last: a look that comes so late was one of a process that was
@@ -315,11 +316,11 @@ static inline void ls_shm_pause(void) {
 
 /*
  * Between two looks at a cache line that another core is about to write: a look takes the line from the writer, and
- * looks that pile up in flight are thrown away together when it changes. A breath is some five nanoseconds on every
+ * looks that pile up in flight are thrown away together when it changes. A backoff is some five nanoseconds on every
  * processor, which the pause instruction is not.
  */
-static inline void ls_shm_breathe(int breaths) {
-    for (int i = 0; i < breaths; i++) {
+static inline void ls_shm_back_off(int times) {
+    for (int i = 0; i < times; i++) {
 #if defined(__x86_64__)
         __builtin_ia32_lfence();
         __builtin_ia32_lfence();
@@ -376,7 +377,7 @@ static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const v
 /* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
  */
 
-/* Shows where to look for this rank's number; says whether this rank finds that of its neighbour. */
+/* Shows where to look for this rank's number; says whether this rank finds that of the next rank. */
 void ls_shm_pull_offer(ls_shm *shm);
 bool ls_shm_pull_probe(ls_shm *shm);
 
@@ -411,7 +412,7 @@ void ls_shm_close_file(ls_shm *shm);
 
 /* Notes who this rank is and, once all have, decides whether to spin. */
 void ls_shm_introduce(ls_shm *shm);
-void ls_shm_choose_patience(ls_shm *shm);
+void ls_shm_choose_spin(ls_shm *shm);
 
 /* ---- agree.c: what ranks must agree on -------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /*
- * The sizes at which the way of travelling changes, all in one place: the algorithms choose by them, and the
+ * The sizes at which the algorithm changes, all in one place: calls choose by them, and the
  * conformance list looks around each. Bytes of the whole call, or of one rank's part, as each says.
  */
 #ifndef LS_COMM_BACKEND_SHM_SIZES_H

@@ -17,11 +17,11 @@
 #define LONG_SPIN_EVERY 64
 #define PAUSES_PER_LOOK 64  /* between looks at the clock */
 #define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
-#define LOOK_BREATHS    4   /* between them */
+#define LOOK_BACKOFFS   4   /* between them */
 
 /* Before the first: a look before the others' time takes their cells from them, which costs two transfers; to come a
  * little late costs no more than that. */
-#define FIRST_BREATHS 3
+#define FIRST_BACKOFFS 3
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
@@ -37,7 +37,7 @@ static void futex_wake(ls_shm *shm, uint32_t bits) {
     syscall(SYS_futex, &shm->control->wake, operation, INT_MAX, NULL, NULL, bits);
 }
 
-void ls_shm_stir(ls_shm *shm, int rank) {
+void ls_shm_wake(ls_shm *shm, int rank) {
     if (atomic_load(&shm->control->sleepers) != 0 && atomic_load(&shm->ranks[rank].asleep) != 0) {
         futex_wake(shm, bit_of(rank));
     }
@@ -105,9 +105,9 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
         return status;
     }
     /* The other is about to write its reason; should it die right there, this rank's own will do. */
-    const uint64_t patience = ls_clock_ns() + NAP_NS;
+    const uint64_t deadline = ls_clock_ns() + NAP_NS;
     while (!ls_shm_is_revoked(shm)) {
-        if (ls_clock_ns() > patience) {
+        if (ls_clock_ns() > deadline) {
             return status;
         }
         ls_shm_pause();
@@ -265,7 +265,7 @@ void ls_shm_tell_core(ls_shm *shm) {
     }
 }
 
-/* Whether a rank that has not come can only come when this one gives way. */
+/* Whether a rank that has not come can only come when this one yields. */
 static bool holds_up(const ls_shm *shm) {
     for (int rank = shm->seen; rank < shm->size; rank++) {
         if (ls_shm_core_of(shm, rank) == shm->core && !came(shm, rank)) {
@@ -275,11 +275,11 @@ static bool holds_up(const ls_shm *shm) {
     return false;
 }
 
-/* Ranks that share cores; see LS_SHM_TURNS. */
-static bool take_turns(ls_shm *shm) {
-    for (int turn = 0; turn < LS_SHM_TURNS; turn++) {
+/* Ranks that share cores; see LS_SHM_YIELDS. */
+static bool yield_and_look(ls_shm *shm) {
+    for (int turn = 0; turn < LS_SHM_YIELDS; turn++) {
         ls_shm_tell_core(shm);
-        for (int i = 0; i < LS_SHM_TURN_LOOKS; i++) {
+        for (int i = 0; i < LS_SHM_YIELD_LOOKS; i++) {
             if (ls_shm_ready(shm)) {
                 return true;
             }
@@ -299,7 +299,7 @@ static bool take_turns(ls_shm *shm) {
  */
 static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_all) {
     *came_all = true;
-    if (budget == 0 && take_turns(shm)) {
+    if (budget == 0 && yield_and_look(shm)) {
         return LS_OK;
     }
     uint64_t last = 0;
@@ -350,23 +350,23 @@ ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
  * spins briefly, but for a long spin now and then, until one is not in vain.
  */
 static uint64_t spin_budget(ls_shm *shm) {
-    if (shm->crowded != 0) {
-        shm->crowded++;
-        return shm->crowded % LONG_SPIN_EVERY == 0 ? shm->spin_ns : 0;
+    if (shm->oversubscribed != 0) {
+        shm->oversubscribed++;
+        return shm->oversubscribed % LONG_SPIN_EVERY == 0 ? shm->spin_ns : 0;
     }
     return shm->spin_ns;
 }
 
 bool ls_shm_meet(ls_shm *shm) {
-    if (shm->spin_ns == 0 || shm->crowded != 0) {
+    if (shm->spin_ns == 0 || shm->oversubscribed != 0) {
         return ls_shm_ready(shm);
     }
-    ls_shm_breathe(FIRST_BREATHS);
+    ls_shm_back_off(FIRST_BACKOFFS);
     for (int i = 0; i < EAGER_LOOKS; i++) {
         if (ls_shm_ready(shm)) {
             return true;
         }
-        ls_shm_breathe(LOOK_BREATHS);
+        ls_shm_back_off(LOOK_BACKOFFS);
     }
     return false;
 }
@@ -385,7 +385,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
     bool came_all = false;
     LS_TRY(spin(shm, budget, &asleep, &came_all));
     if (came_all) {
-        shm->crowded = 0;
+        shm->oversubscribed = 0;
         return LS_OK;
     }
     if (shm->since_ns == 0) {
@@ -398,8 +398,8 @@ ls_status ls_shm_wait(ls_shm *shm) {
         LS_TRY(look(shm, now));
         LS_TRY(ls_shm_nap(shm, step_is_ready, NULL));
     }
-    if (budget != 0 && shm->crowded == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
-        shm->crowded = 1;
+    if (budget != 0 && shm->oversubscribed == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
+        shm->oversubscribed = 1;
     }
     return LS_OK;
 }
@@ -419,7 +419,7 @@ void ls_shm_introduce(ls_shm *shm) {
     }
 }
 
-void ls_shm_choose_patience(ls_shm *shm) {
+void ls_shm_choose_spin(ls_shm *shm) {
     cpu_set_t all;
     CPU_ZERO(&all);
     shm->pulls = true;
