@@ -40,10 +40,6 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
-    return ls_cross_entropy(output, target, NULL);
-}
-
 /* The same batches on every rank: the first stage takes the pictures, the last the labels. */
 static ls_loader *open_data(bool train) {
     ls_dataset *set =
@@ -74,7 +70,7 @@ typedef struct progress {
 
 static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss) {
     ls_optimizer_zero_grad(optimizer);
-    const ls_status status = ls_pipeline_backward(model, batch->input, batch->target, criterion, loss);
+    const ls_status status = ls_pipeline_backward(model, batch->input, batch->target, ls_criterion_cross_entropy, NULL, loss);
     return status == LS_OK ? ls_optimizer_step(optimizer) : status;
 }
 

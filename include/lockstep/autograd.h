@@ -419,6 +419,19 @@ LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, 
 /** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
+/** What a trial and a pipeline train by: the loss of a batch from the model's output and its target, one number, a mean
+ * over the samples. `user` is the pointer that was given with it. */
+typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *user);
+
+/** ls_cross_entropy; `user` is NULL or points to ls_class_loss_options, whose reduction is a mean. */
+LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target, void *user);
+/** The mean of ls_mse_loss. This and the next two do not use `user`. */
+LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target, void *user);
+/** The mean of ls_bce_loss: outputs are probabilities. */
+LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target, void *user);
+/** The mean of ls_bce_with_logits_loss: outputs are logits. */
+LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target, void *user);
+
 #ifdef __cplusplus
 }
 

@@ -94,22 +94,8 @@ LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t
 
 /* ---- loaders --------------------------------------------------------------------------------------------------- */
 
-/** Gives the batches of a data set, epoch after epoch. Opaque. */
+/** Gives batches, epoch after epoch: those of a data set (ls_loader_new), or of a kind of your own. Opaque. */
 typedef struct ls_loader ls_loader;
-
-/**
- * How to load. The order of samples in an epoch depends on seed and epoch only. It is cut into global batches, and each
- * rank takes its share of every global batch (shares differ by at most one sample), so the global batches are the same
- * at every world size.
- */
-typedef struct ls_loader_options {
-    int64_t batch_size;        /**< samples per rank and step: the global batch is this times the ranks; 0: 1 */
-    int64_t global_batch_size; /**< instead of batch_size: samples per step over all ranks */
-    ls_comm *comm;             /**< whose ranks divide the batches (lent); NULL: this process takes all */
-    uint64_t seed;
-    bool no_shuffle; /**< samples in their own order */
-    bool drop_last;  /**< leave out a last global batch that is not full */
-} ls_loader_options;
 
 /** One rank's share of a global batch. */
 typedef struct ls_batch {
@@ -120,17 +106,80 @@ typedef struct ls_batch {
     int64_t number;       /**< of this batch in the epoch, from 0 */
 } ls_batch;
 
+/**
+ * An order of your own: fills order[0 .. count-1] with the numbers of the samples of epoch `epoch`, some of them
+ * several times or not at all as you like. Every rank must fill in the same, and the same again when it goes back to an
+ * epoch: random numbers are those of ls_random_u32 and its kin by epoch and index, not of a generator that moves on.
+ */
+typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, void *user);
+
+/**
+ * How to load. The order of samples in an epoch depends on seed and epoch only (Fisher and Yates's shuffle: Knuth, The
+ * Art of Computer Programming, vol. 2, algorithm 3.4.2P). It is cut into global batches, and each rank takes its share
+ * of every global batch (shares differ by at most one sample), so the global batches are the same at every world size.
+ * At most one of `no_shuffle`, `weights` and `sampler` is given. A fixed order is that of ls_dataset_select, with
+ * no_shuffle.
+ */
+typedef struct ls_loader_options {
+    int64_t batch_size;        /**< samples per rank and step: the global batch is this times the ranks; 0: 1 */
+    int64_t global_batch_size; /**< instead of batch_size: samples per step over all ranks */
+    ls_comm *comm;             /**< whose ranks divide the batches (lent); NULL: this process takes all */
+    uint64_t seed;
+    bool no_shuffle; /**< samples in their own order */
+    bool drop_last;  /**< leave out a last global batch that is not full */
+    /** A number of 0 or more for every sample (copied): samples are drawn with replacement, each with its weight's
+     * share of all. Draw i of an epoch is by inversion (Devroye, Non-Uniform Random Variate Generation, 1986, section
+     * III.2) of ls_random_uniform(seed, epoch, i): the first sample at which the sum of the weights so far exceeds that
+     * number times the sum of all. */
+    const double *weights;
+    int64_t weight_count;  /**< how many they are: as many as samples */
+    ls_sampler sampler;    /**< an order of your own */
+    void *sampler_user;    /**< given to it (lent) */
+    int64_t epoch_samples; /**< in an epoch, the first of its order; 0: as many as the data set has. More than those
+                                only with weights or a sampler */
+} ls_loader_options;
+
 /** A loader over `dataset` (taken over). `options` may be NULL. */
 LS_API ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options);
-/** The data set, lent. */
+/** The data set, lent; NULL of a loader of your own kind. */
 LS_API ls_dataset *ls_loader_dataset(const ls_loader *loader);
-/** Global batches per epoch. */
+
+/** What a kind of loader does: one that generates samples, say, or reads a stream. Keep one static const of it per
+ * kind. */
+typedef struct ls_loader_type {
+    const char *name;  /**< for messages */
+    size_t state_size; /**< bytes of ls_loader_state, cleared when made */
+    /**
+     * Fills in `batch`, this rank's share of batch `number` of epoch `epoch`, or sets `*more`, which is true, to false:
+     * the epoch ends before that batch, and the next call is for batch 0 of the next. It runs in a scope of its own,
+     * without recording; the loader keeps what the batch needs. `target` may stay NULL; where `count` stays 0 it is the
+     * first size of `input`, where `global_count` does it is `count` (on several ranks give it). On several ranks each
+     * gives as many batches as the others.
+     */
+    ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
+    /** Called by an ls_loader_seek to another place than where the loader stands, before next is called for that; may
+     * refuse. NULL: next needs nothing but its arguments. */
+    ls_status (*seek)(ls_loader *self, int64_t epoch, int64_t batch);
+    void (*free_state)(ls_loader *self); /**< frees what the state owns; may be NULL */
+} ls_loader_type;
+
+/** A loader of your own kind with `batches` batches in every epoch, after which it is not asked for more; -1: next says
+ * where an epoch ends, if it ever does. */
+LS_API ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches);
+/** The state of type->state_size bytes; NULL for NULL. */
+LS_API void *ls_loader_state(const ls_loader *loader);
+
+/** Global batches per epoch; -1 where that is not known. */
 LS_API int64_t ls_loader_batch_count(const ls_loader *loader);
-/** Starts epoch `epoch` (from 0) with batch `batch`; loaders begin at epoch 0, batch 0. */
+/** Where the loader stands: which batch of which epoch ls_loader_next gives (batch ls_loader_batch_count: the end of
+ * the epoch). Either may be NULL. Loaders begin at epoch 0, batch 0. */
+LS_API void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch);
+/** Puts the loader before batch `batch` of epoch `epoch` (from 0): what it gives from there on is what it would have
+ * given then. */
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) LS_WARN_UNUSED;
 /**
  * Fills `batch` with the next one. At the end of the epoch `*more` is false, `batch` is empty and the loader stands at
- * the start of the next epoch.
+ * the start of the next epoch. After a failure it stands where it stood.
  */
 LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
 /** Frees the loader and gives up its data set. NULL is allowed. */

@@ -227,20 +227,17 @@ typedef struct ls_pipeline_options {
  */
 LS_API ls_module *ls_pipeline(ls_module *model, ls_comm *comm, const ls_pipeline_options *options);
 
-/** What the last stage makes of its output and its target: one number, a mean over samples that count alike (a sum, a
- * mean by weights of targets or without ignored ones is LS_ERR_UNSUPPORTED). */
-typedef ls_tensor *(*ls_pipeline_criterion)(ls_tensor *output, ls_tensor *target);
-
 /**
  * One batch through the pipeline and back: adds the gradients of the mean of the criterion over all samples to those of
- * each stage's parameters. Rank 0 gives `input`, the last rank `target` and `criterion`; what the others give does not
- * matter. The first axes count the samples, which the micro-batches share out. `*loss` (may be NULL) becomes that mean
- * on every rank. A stage that fails in mid-step tells the others, which fail with LS_ERR_MISMATCH and its sentence; one
- * that was done before learns of it in its next step. The pipeline takes no more steps then (LS_ERR_STATE where it
- * failed); the communicator is as it was. A collective call.
+ * each stage's parameters. Rank 0 gives `input`, the last rank `target`, `criterion` and its `user`; what the others
+ * give does not matter. The criterion must be a mean over samples that count alike (a sum, a mean by weights of targets
+ * or without ignored ones is LS_ERR_UNSUPPORTED). The first axes count the samples, which the micro-batches share out.
+ * `*loss` (may be NULL) becomes that mean on every rank. A stage that fails in mid-step tells the others, which fail
+ * with LS_ERR_MISMATCH and its sentence; one that was done before learns of it in its next step. The pipeline takes no
+ * more steps then (LS_ERR_STATE where it failed); the communicator is as it was. A collective call.
  */
-LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target,
-                                      ls_pipeline_criterion criterion, double *loss) LS_WARN_UNUSED;
+LS_API ls_status ls_pipeline_backward(ls_module *pipeline, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
+                                      void *user, double *loss) LS_WARN_UNUSED;
 
 #ifdef __cplusplus
 }

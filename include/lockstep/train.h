@@ -23,10 +23,10 @@ typedef struct ls_trial_state {
     ls_module *model;
     ls_optimizer *optimizer;
     ls_comm *comm;        /**< NULL without one */
-    int64_t epoch;        /**< from 0 */
+    int64_t epoch;        /**< of the trial, from 0 */
     int64_t epochs;       /**< to be run in all */
     int64_t batch;        /**< in the epoch, from 0 */
-    int64_t batches;      /**< in the epoch */
+    int64_t batches;      /**< in the epoch; -1 where the loader does not know */
     int64_t step;         /**< training steps taken since the trial was made */
     int64_t count;        /**< this rank's samples in the batch */
     int64_t global_count; /**< all ranks' */
@@ -34,7 +34,7 @@ typedef struct ls_trial_state {
     ls_tensor *target;    /**< likewise */
     ls_tensor *output;    /**< of the model */
     ls_tensor *loss;      /**< of the criterion */
-    bool stop;            /**< set by a callback, on one rank or several: training ends on all after this step */
+    bool stop;            /**< set by a hook or a step, on one rank or several: training ends on all after this step */
 } ls_trial_state;
 
 /**
@@ -45,7 +45,9 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
 
 /**
  * The hooks of a trial, all optional, in the order in which they are called. A rank whose share of a batch is empty is
- * not called from on_sample to on_criterion; every other hook is called on every rank.
+ * not called from on_sample to on_criterion; every other hook is called on every rank. Where a trial has a step of its
+ * own, on_forward, on_criterion and on_backward are not called: what lies between on_sample and on_step_training is the
+ * step's.
  */
 typedef struct ls_callback {
     void *user;                    /**< given to every hook */
@@ -77,18 +79,6 @@ typedef struct ls_metric {
     void *user;
 } ls_metric;
 
-/** The loss of a batch: one number, a mean over its samples. */
-typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target);
-
-/** ls_cross_entropy with its defaults. */
-LS_API ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target);
-/** The mean of ls_mse_loss. */
-LS_API ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target);
-/** The mean of ls_bce_loss: outputs are probabilities. */
-LS_API ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target);
-/** The mean of ls_bce_with_logits_loss: outputs are logits. */
-LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target);
-
 /**
  * Metrics by name:
  *   - "loss": the criterion's, a mean over samples;
@@ -109,8 +99,19 @@ LS_API ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *tar
 /** What a trial consists of. Everything is lent and must outlive it. */
 typedef struct ls_trial_options {
     ls_module *model;
-    ls_optimizer *optimizer; /**< NULL: the trial can only evaluate */
-    ls_criterion criterion;
+    ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */
+    ls_criterion criterion;  /**< NULL: only with a step of its own, and without validation */
+    void *criterion_user;    /**< given to it */
+    /**
+     * A training step of your own: forward passes, backward passes and optimizer steps, as many as it takes, with the
+     * batch in `state`. NULL: one of each, by the criterion. It leaves what the metrics need in state->loss and
+     * state->output, which must be there when it returns (`state->loss = ls_scalar(loss, LS_F64)` where the loss is a
+     * number by then). It is called in a scope of its own, with gradients as the step before left them, on every rank:
+     * a rank whose share is empty (state->count 0) does what the others need of it (ls_data_parallel_skip). A status
+     * other than LS_OK ends the run on all ranks, as a hook's does.
+     */
+    ls_callback_function step;
+    void *step_user; /**< given to it */
     ls_loader *train;
     ls_loader *validate;        /**< NULL: no validation */
     ls_comm *comm;              /**< over which metrics are reduced; NULL: the model's, if ls_data_parallel made it */
@@ -127,16 +128,18 @@ typedef struct ls_trial_options {
 LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
 /**
- * Runs epochs until `epochs` have been run since the trial was made. Collective where the trial has a communicator. A
- * rank that fails, in a hook or in its own step, ends the run on all ranks with its status and a message that names it
+ * Runs epochs until `epochs` have been run since the trial was made. The training loader goes on from where it stands
+ * (ls_loader_seek): what is left of its epoch counts as one. Validation begins at epoch 0, batch 0 of its loader each
+ * time. Collective where the trial has a communicator. A rank that fails, in a hook or in its own step, ends the run on
+ * all ranks with its status and a message that names it
  * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
- * Measures the model on the loader's batches, in evaluation mode, without callbacks and without an entry in the
- * history. `label` is shown with the progress. The model is then in the mode it was in; a hook may evaluate too, on a
- * loader that no run is using.
+ * Measures the model on the batches of epoch 0 of the loader, in evaluation mode, without callbacks and without an
+ * entry in the history. `label` is shown with the progress. The model is then in the mode it was in; a hook may
+ * evaluate too, on a loader that no run is using.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 

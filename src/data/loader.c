@@ -1,121 +1,161 @@
-/* Loaders: the order of an epoch, cut into global batches, of which each rank takes its share. */
+/* Loaders of any kind: where they stand, and whose batches are. */
+#include "data/loader.h"
+
 #include <string.h>
 
+#include "autograd/op.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "base/trace.h"
-#include "data/dataset.h"
+#include "tensor/scope.h"
 
-struct ls_loader {
-    ls_dataset *dataset;
-    ls_loader_options options;
-    int rank;
-    int world_size;
-    int64_t global_batch;
-    int64_t epoch;
-    int64_t batch;    /* the next one */
-    bool ordered;     /* `order` is that of `epoch` */
-    int64_t *order;   /* all samples, in the epoch's order */
-    ls_tensor *input; /* of the batch lent last */
-    ls_tensor *target;
-};
-
-/* Fisher and Yates's shuffle; number i of stream `epoch` under the seed decides step i. */
-static void shuffle(int64_t *order, int64_t count, uint64_t seed, int64_t epoch) {
-    for (int64_t i = count - 1; i > 0; i--) {
-        const int64_t j = (int64_t)ls_random_below(seed, (uint64_t)epoch, (uint64_t)i, (uint64_t)i + 1);
-        const int64_t kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-}
-
-static void order_epoch(ls_loader *loader) {
-    const int64_t count = loader->dataset->count;
-    for (int64_t i = 0; i < count; i++) {
-        loader->order[i] = i;
-    }
-    if (!loader->options.no_shuffle) {
-        shuffle(loader->order, count, loader->options.seed, loader->epoch);
-    }
-    loader->ordered = true;
-}
-
-static ls_status check_options(const ls_loader_options *options) {
-    if (options->batch_size < 0 || options->global_batch_size < 0 ||
-        (options->batch_size > 0 && options->global_batch_size > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: batch size %lld and global batch size %lld: give one of them, positive",
-                       (long long)options->batch_size, (long long)options->global_batch_size);
-    }
-    if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is larger than any number",
-                       (long long)options->batch_size, ls_comm_size(options->comm));
-    }
-    return LS_OK;
-}
-
-ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) {
-    static const ls_loader_options defaults;
-    options = options != NULL ? options : &defaults;
-    dataset = ls_dataset_take(dataset);
-    if (dataset == NULL || check_options(options) != LS_OK) {
-        ls_dataset_drop(dataset);
-        return NULL;
+ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
+    if (type == NULL || type->next == NULL || type->name == NULL || batches < -1) {
+        return ls_fail_null(
+            LS_ERR_ARGUMENT,
+            "ls_loader_custom: a type with a name and next, and a number of batches are needed (-1: not "
+            "known; is %lld)",
+            (long long)batches);
     }
     ls_loader *loader = ls_allocate_zeroed(1, sizeof *loader);
-    int64_t *order = ls_allocate_zeroed((size_t)dataset->count, sizeof *order);
-    if (loader == NULL || order == NULL) {
+    void *state = ls_allocate_zeroed(1, type->state_size);
+    if (loader == NULL || state == NULL) {
         ls_free(loader);
-        ls_free(order);
-        (void)ls_fail_memory("ls_loader_new", (size_t)dataset->count * sizeof *order);
-        ls_dataset_drop(dataset);
+        ls_free(state);
+        (void)ls_fail_memory("ls_loader_custom", sizeof *loader + type->state_size);
         return NULL;
     }
-    loader->dataset = dataset;
-    loader->options = *options;
-    loader->order = order;
-    loader->rank = options->comm != NULL ? ls_comm_rank(options->comm) : 0;
-    loader->world_size = options->comm != NULL ? ls_comm_size(options->comm) : 1;
-    loader->global_batch = options->global_batch_size > 0
-                               ? options->global_batch_size
-                               : (options->batch_size > 0 ? options->batch_size : 1) * loader->world_size;
+    loader->type = type;
+    loader->state = state;
+    loader->batches = batches;
     return loader;
+}
+
+static void drop_batch(ls_loader *loader) {
+    ls_tensor_drop(loader->input);
+    ls_tensor_drop(loader->target);
+    loader->input = loader->target = NULL;
 }
 
 void ls_loader_free(ls_loader *loader) {
     if (loader == NULL) {
         return;
     }
-    ls_tensor_drop(loader->input);
-    ls_tensor_drop(loader->target);
-    ls_dataset_drop(loader->dataset);
-    ls_free(loader->order);
+    drop_batch(loader);
+    if (loader->type->free_state != NULL) {
+        loader->type->free_state(loader);
+    }
+    ls_free(loader->state);
     ls_free(loader);
 }
 
-ls_dataset *ls_loader_dataset(const ls_loader *loader) {
-    return loader != NULL ? loader->dataset : NULL;
+void *ls_loader_state(const ls_loader *loader) {
+    return loader != NULL ? loader->state : NULL;
 }
 
+/* ---- position ---------------------------------------------------------------------------------------------------- */
+
 int64_t ls_loader_batch_count(const ls_loader *loader) {
-    if (loader == NULL) {
-        return 0;
+    return loader != NULL ? loader->batches : 0;
+}
+
+void ls_loader_position(const ls_loader *loader, int64_t *epoch, int64_t *batch) {
+    if (epoch != NULL) {
+        *epoch = loader != NULL ? loader->epoch : 0;
     }
-    const int64_t count = loader->dataset->count;
-    const bool part = count % loader->global_batch != 0 && !loader->options.drop_last;
-    return count / loader->global_batch + part;
+    if (batch != NULL) {
+        *batch = loader != NULL ? loader->batch : 0;
+    }
+}
+
+/* What a kind's function fails with, in a sentence even where it gave none. */
+static ls_status explain(const ls_loader *loader, const char *what, ls_status status, uint32_t errors) {
+    return status == LS_OK || ls_error_count != errors ? status
+                                                       : ls_fail(status, "ls_loader_%s: the loader %s failed with %s",
+                                                                 what, loader->type->name, ls_status_name(status));
 }
 
 ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {
-    if (loader == NULL || epoch < 0 || batch < 0 || batch > ls_loader_batch_count(loader)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
-                       (long long)epoch, (long long)batch, (long long)ls_loader_batch_count(loader));
+    if (loader == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_seek: the loader is NULL");
     }
-    loader->ordered = loader->ordered && loader->epoch == epoch;
+    if (epoch < 0 || batch < 0 || (loader->batches >= 0 && batch > loader->batches)) {
+        return loader->batches >= 0
+                   ? ls_fail(LS_ERR_ARGUMENT, "ls_loader_seek: epoch %lld, batch %lld: an epoch has %lld batches",
+                             (long long)epoch, (long long)batch, (long long)loader->batches)
+                   : ls_fail(LS_ERR_ARGUMENT, "ls_loader_seek: epoch %lld, batch %lld: both must be 0 or more",
+                             (long long)epoch, (long long)batch);
+    }
+    const bool moves = epoch != loader->epoch || batch != loader->batch;
+    if (moves && loader->type->seek != NULL) {
+        const uint32_t errors = ls_error_count;
+        LS_TRY(explain(loader, "seek", loader->type->seek(loader, epoch, batch), errors));
+    }
     loader->epoch = epoch;
     loader->batch = batch;
     return LS_OK;
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+/* A reference to what a kind put into a batch: it made it in `scope`, or has it elsewhere. */
+static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
+    return tensor != NULL && tensor->scope != scope ? ls_tensor_hold(tensor) : ls_tensor_take(tensor);
+}
+
+/* Checks what the kind made, and fills in what it left to the loader. */
+static ls_status complete(const ls_loader *loader, ls_batch *batch) {
+    if (batch->input == NULL || ls_ndim(batch->input) < 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: the loader %s gave batch %lld of epoch %lld an input %s",
+                       loader->type->name, (long long)loader->batch, (long long)loader->epoch,
+                       batch->input == NULL ? "that is NULL" : "without axes");
+    }
+    if (batch->count == 0) {
+        batch->count = ls_size(batch->input, 0);
+    }
+    if (batch->global_count == 0) {
+        batch->global_count = batch->count;
+    }
+    if (batch->count < 0 || batch->global_count < batch->count) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_next: the loader %s gave batch %lld of epoch %lld %lld samples of %lld of all ranks",
+                       loader->type->name, (long long)loader->batch, (long long)loader->epoch, (long long)batch->count,
+                       (long long)batch->global_count);
+    }
+    return LS_OK;
+}
+
+static ls_status make_in_scope(ls_loader *loader, const ls_scope *scope, ls_batch *batch, bool *more) {
+    const uint32_t errors = ls_error_count;
+    LS_TRY(explain(loader, "next", loader->type->next(loader, loader->epoch, batch->number, batch, more), errors));
+    if (!*more) {
+        return LS_OK;
+    }
+    if (!ls_inputs_are_here("ls_loader_next", (ls_tensor *[]){batch->input, batch->target}, 2)) {
+        return ls_error_status();
+    }
+    LS_TRY(scope->status == LS_OK ? complete(loader, batch) : LS_OK);
+    loader->input = hold(batch->input, scope);
+    loader->target = hold(batch->target, scope);
+    return LS_OK;
+}
+
+/* The next batch, made in a scope of its own, without recording: what it is made from goes with the scope. */
+static ls_status make(ls_loader *loader, ls_batch *batch, bool *more) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool before = ls_no_grad(true);
+    const ls_status status = make_in_scope(loader, scope, batch, more);
+    ls_no_grad(before);
+    if (status == LS_OK) {
+        return ls_scope_close(scope);
+    }
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)ls_scope_close(scope);
+    ls_error_restore(status, message);
+    return status;
 }
 
 ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
@@ -123,25 +163,22 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_next: an argument is NULL");
     }
     *batch = (ls_batch){0};
-    *more = loader->batch < ls_loader_batch_count(loader);
-    if (!*more) {
-        return ls_loader_seek(loader, loader->epoch + 1, 0);
+    *more = false;
+    drop_batch(loader);
+    ls_batch made = {.number = loader->batch};
+    bool is_more = loader->batches < 0 || loader->batch < loader->batches;
+    if (is_more) {
+        const uint64_t began = ls_trace_now();
+        LS_TRY(make(loader, &made, &is_more));
+        ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
     }
-    if (!loader->ordered) {
-        order_epoch(loader);
+    if (!is_more) {
+        loader->epoch++;
+        loader->batch = 0;
+        return LS_OK;
     }
-    const int64_t begin = loader->batch * loader->global_batch;
-    const int64_t left = loader->dataset->count - begin;
-    const int64_t all = left < loader->global_batch ? left : loader->global_batch;
-    const int64_t mine = begin + all * loader->rank / loader->world_size;
-    const int64_t next = begin + all * (loader->rank + 1) / loader->world_size;
-    const uint64_t began = ls_trace_now();
-    LS_TRY(ls_dataset_batch(loader->dataset, loader->order + mine, next - mine, &loader->input, &loader->target));
-    ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
-    *batch = (ls_batch){.input = loader->input,
-                        .target = loader->target,
-                        .count = next - mine,
-                        .global_count = all,
-                        .number = loader->batch++};
+    made.number = loader->batch++;
+    *batch = made;
+    *more = true;
     return LS_OK;
 }

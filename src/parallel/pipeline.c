@@ -142,7 +142,8 @@ typedef struct step {
     int64_t rows;
     ls_tensor *input;
     ls_tensor *target;
-    ls_pipeline_criterion criterion;
+    ls_criterion criterion;
+    void *user; /* given to it */
     microbatch *microbatches;
     double loss;
     double per_sample; /* how many numbers of each sample the criterion is the mean of; 0: not known yet */
@@ -227,7 +228,7 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
     if (output->needs_grad) {
         ls_samples_begin(output);
     }
-    ls_tensor *loss = t->criterion(output, target);
+    ls_tensor *loss = t->criterion(output, target, t->user);
     if (loss != NULL && target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
     }
@@ -527,8 +528,8 @@ static ls_pipeline_state *state_of(const char *call, const ls_module *module) {
     return module->state;
 }
 
-ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *target, ls_pipeline_criterion criterion,
-                               double *loss) {
+ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *target, ls_criterion criterion,
+                               void *user, double *loss) {
     static const char call[] = "ls_pipeline_backward";
     ls_pipeline_state *state = state_of(call, module);
     if (state == NULL) {
@@ -543,7 +544,8 @@ ls_status ls_pipeline_backward(ls_module *module, ls_tensor *input, ls_tensor *t
               .stages = ls_comm_size(state->comm),
               .input = input,
               .target = target,
-              .criterion = criterion};
+              .criterion = criterion,
+              .user = user};
     const ls_status status = run(&t, loss);
     if (status != LS_OK) {
         (void)ls_scope_failed();

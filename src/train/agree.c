@@ -3,8 +3,9 @@
  * the others would wait for it in their next collective. So a rank that fails calls for an agreement, one all-reduce,
  * before it returns. The others are in a collective of the step then, which is another call: all ranks learn that by
  * LS_ERR_MISMATCH, which fails the others' step, and so they come to the agreement too. There all take the status and
- * the sentence of the rank that failed by itself. Where any rank has callbacks, all also agree at the end of every
- * batch and epoch, so that a run is stopped on all ranks after the same batch; where a run ends they always do.
+ * the sentence of the rank that failed by itself. Where any rank has callbacks or a step of its own, all also agree at
+ * the end of every batch and epoch, so that a run is stopped on all ranks after the same batch; where a run ends they
+ * always do.
  */
 #include <stdio.h>
 #include <string.h>
@@ -126,7 +127,7 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 }
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
-    int64_t most = trial->options.callback_count;
+    int64_t most = trial->options.callback_count + (trial->options.step != NULL);
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';

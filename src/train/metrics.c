@@ -7,6 +7,9 @@
 
 static ls_status measure_loss(const ls_trial_state *state, void *user, double *sum, double *weight) {
     (void)user;
+    if (state->loss == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"loss\": the step has set no loss");
+    }
     if (ls_numel(state->loss) != 1) {
         return ls_fail(LS_ERR_SHAPE, "ls_trial: the criterion's loss must be one number, not %lld",
                        (long long)ls_numel(state->loss));
@@ -93,6 +96,10 @@ static ls_tensor *judge_logits(const ls_trial_state *state) {
 /* The share of answers that `judged` (bool) says are right. */
 static ls_status measure_share(const ls_trial_state *state, ls_tensor *(*judged)(const ls_trial_state *state),
                                double *sum, double *weight) {
+    if (state->output == NULL || state->target == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial: an accuracy is measured, but the %s",
+                       state->output == NULL ? "step has set no output" : "loader gives no target");
+    }
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         return ls_error_status();

@@ -53,7 +53,7 @@ static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const c
     const ls_trial_state *state = &trial->state;
     const double elapsed = (double)(ls_clock_ns() - trial->progress.began) * 1e-9;
     const double share = state->batches > 0 ? (double)state->batch / (double)state->batches : 1;
-    const double rate = elapsed > 0 ? (double)state->batch / elapsed : 0;
+    const double rate = elapsed > 0 ? (double)(state->batch - trial->progress.first) / elapsed : 0;
     char bar[BAR_WIDTH + 1];
     for (int i = 0; i < BAR_WIDTH; i++) {
         bar[i] = share * BAR_WIDTH >= i + 1 ? '#' : ' ';
@@ -63,8 +63,13 @@ static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const c
     char left[16];
     format_time(elapsed, past);
     format_time(rate > 0 ? (double)(state->batches - state->batch) / rate : 0, left);
-    snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", trial->progress.label, share * 100, bar,
-             (long long)state->batch, (long long)state->batches, past, left, rate);
+    if (state->batches >= 0) {
+        snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", trial->progress.label, share * 100,
+                 bar, (long long)state->batch, (long long)state->batches, past, left, rate);
+    } else { /* nobody knows how many */
+        snprintf(line, LINE_CAPACITY, "%s: %lldit [%s, %.2fit/s", trial->progress.label, (long long)state->batch, past,
+                 rate);
+    }
     append_metrics(trial, line, prefix);
     append(line, "]");
 }
@@ -74,6 +79,7 @@ void ls_progress_begin(ls_trial *trial, const char *label) {
     progress->shown = !trial->options.quiet && (trial->state.comm == NULL || ls_comm_rank(trial->state.comm) == 0);
     progress->terminal = progress->shown && isatty(STDOUT_FILENO) == 1;
     progress->began = ls_clock_ns();
+    progress->first = trial->state.batch;
     progress->drawn = 0;
     snprintf(progress->label, sizeof progress->label, "%s", label);
 }

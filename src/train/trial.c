@@ -6,30 +6,14 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "tensor/tensor.h"
 
-ls_tensor *ls_criterion_cross_entropy(ls_tensor *output, ls_tensor *target) {
-    return ls_cross_entropy(output, target, NULL);
-}
-
-ls_tensor *ls_criterion_bce(ls_tensor *output, ls_tensor *target) {
-    return ls_bce_loss(output, target, LS_LOSS_MEAN);
-}
-
-ls_tensor *ls_criterion_bce_with_logits(ls_tensor *output, ls_tensor *target) {
-    return ls_bce_with_logits_loss(output, target, LS_LOSS_MEAN);
-}
-
-ls_tensor *ls_criterion_mse(ls_tensor *output, ls_tensor *target) {
-    return ls_mse_loss(output, target, LS_LOSS_MEAN);
-}
-
-/* A hook that says nothing must not be heard with the words of an older error. */
-static ls_status fail_hook(ls_trial *trial, ls_status status, const char *name, int callback, bool says_why) {
+/* What was the user's, a hook, say, and says nothing, must not be heard with the words of an older error. */
+static ls_status fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what) {
     if (!says_why) {
-        return ls_fail(status, "ls_trial: the hook %s of callback %d failed with %s", name, callback,
-                       ls_status_name(status));
+        return ls_fail(status, "ls_trial: %s failed with %s", what, ls_status_name(status));
     }
-    snprintf(trial->failed_in, sizeof trial->failed_in, "the hook %s of callback %d: ", name, callback);
+    snprintf(trial->failed_in, sizeof trial->failed_in, "%s: ", what);
     return status;
 }
 
@@ -45,7 +29,9 @@ static ls_status call_hooks(ls_trial *trial, size_t hook, const char *name) {
         const uint32_t errors = ls_error_count;
         const ls_status status = function(&trial->state, callback->user);
         if (status != LS_OK) {
-            return fail_hook(trial, status, name, i, ls_error_count != errors);
+            char what[LS_FAILED_IN_LIMIT - 2];
+            snprintf(what, sizeof what, "the hook %s of callback %d", name, i);
+            return fail_in(trial, status, ls_error_count != errors, what);
         }
     }
     return LS_OK;
@@ -85,8 +71,13 @@ static ls_status prepare(ls_trial *trial) {
 }
 
 ls_trial *ls_trial_new(const ls_trial_options *options) {
-    if (options == NULL || options->model == NULL || options->criterion == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: a trial needs a model and a criterion");
+    if (options == NULL || options->model == NULL || (options->criterion == NULL && options->step == NULL)) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "ls_trial_new: a trial needs a model and a criterion, or a step of its own instead");
+    }
+    if (options->criterion == NULL && options->validate != NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial_new: validation needs a criterion, also beside a step of one's "
+                                             "own");
     }
     if ((options->callbacks == NULL && options->callback_count > 0) ||
         (options->custom_metrics == NULL && options->custom_metric_count > 0)) {
@@ -148,7 +139,7 @@ static ls_status compute_loss(ls_trial *trial, bool training) {
         return nothing_made("the model", errors);
     }
     LS_TRY(training ? CALL(trial, on_forward) : CALL(trial, on_forward_validation));
-    state->loss = trial->options.criterion(state->output, state->target);
+    state->loss = trial->options.criterion(state->output, state->target, trial->options.criterion_user);
     if (state->loss == NULL) {
         return nothing_made("the criterion", errors);
     }
@@ -166,11 +157,33 @@ static ls_status backward(ls_trial *trial) {
     return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
 }
 
-static ls_status training_step(ls_trial *trial) {
-    ls_trial_state *state = &trial->state;
+static ls_status ready_made_step(ls_trial *trial) {
     LS_TRY(backward(trial));
     LS_TRY(CALL(trial, on_backward));
-    LS_TRY(ls_optimizer_step(state->optimizer));
+    return ls_optimizer_step(trial->state.optimizer);
+}
+
+/* What a step leaves for the metrics must not have gone with a scope of its own. */
+static ls_status is_left(const char *what, const ls_tensor *tensor) {
+    return tensor == NULL || ls_tensor_is_here(what, tensor) ? LS_OK : ls_error_status();
+}
+
+/* Of a rank whose share is empty, too: only the step knows what the others do together. */
+static ls_status own_step(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(state->count > 0 ? CALL(trial, on_sample) : LS_OK);
+    const uint32_t errors = ls_error_count;
+    const ls_status status = trial->options.step(state, trial->options.step_user);
+    if (status != LS_OK) {
+        return fail_in(trial, status, ls_error_count != errors, "the step");
+    }
+    LS_TRY(is_left("ls_trial: the step's output", state->output));
+    return is_left("ls_trial: the step's loss", state->loss);
+}
+
+static ls_status training_step(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(trial->options.step != NULL ? own_step(trial) : ready_made_step(trial));
     state->step++;
     if (state->count > 0) {
         LS_TRY(ls_metrics_add(trial));
@@ -222,8 +235,7 @@ static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples)
 
 static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) {
     ls_trial_state *state = &trial->state;
-    state->batches = ls_loader_batch_count(loader);
-    for (state->batch = 0; !(training && reached_limit(trial));) {
+    while (!(training && reached_limit(trial))) {
         ls_batch batch;
         bool more;
         const uint64_t began = ls_clock_ns();
@@ -249,6 +261,8 @@ static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const c
     ls_module_train(trial->state.model, training);
     const bool before = ls_no_grad(!training);
     ls_metrics_begin(trial);
+    trial->state.batches = ls_loader_batch_count(loader);
+    ls_loader_position(loader, NULL, &trial->state.batch);
     ls_progress_begin(trial, label);
     ls_status status = run_batches(trial, loader, training);
     ls_no_grad(before);
@@ -261,13 +275,25 @@ static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const c
     return status;
 }
 
+/* A run that was stopped behind the last batch of an epoch has left the loader there. */
+static ls_status leave_end(ls_loader *loader) {
+    int64_t at;
+    ls_loader_position(loader, NULL, &at);
+    if (at == 0 || at != ls_loader_batch_count(loader)) {
+        return LS_OK;
+    }
+    ls_batch none;
+    bool more;
+    return ls_loader_next(loader, &none, &more);
+}
+
 static ls_status run_epoch(ls_trial *trial) {
     char label[48];
     ls_history_entry entry = {.count = 0};
     LS_TRY(CALL(trial, on_start_epoch));
     LS_TRY(CALL(trial, on_start_training));
     LS_TRY(ls_trial_agree(trial, LS_OK));
-    LS_TRY(ls_loader_seek(trial->options.train, trial->state.epoch, 0));
+    LS_TRY(leave_end(trial->options.train));
     snprintf(label, sizeof label, "%lld/%lld(t)", (long long)trial->state.epoch, (long long)trial->state.epochs);
     LS_TRY(pass(trial, trial->options.train, true, label, "", &entry));
     LS_TRY(CALL(trial, on_end_training));
@@ -297,8 +323,11 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
 }
 
 ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
-    if (trial == NULL || trial->options.train == NULL || trial->options.optimizer == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: a loader of training data and an optimizer are needed");
+    if (trial == NULL || trial->options.train == NULL ||
+        (trial->options.optimizer == NULL && trial->options.step == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_run: a loader of training data and an optimizer are needed, or a step "
+                       "of one's own instead of that");
     }
     trial->state.epochs = epochs;
     trial->state.stop = false;
@@ -332,6 +361,9 @@ static ls_status evaluate(ls_trial *trial, ls_loader *loader, const char *label,
 ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) {
     if (trial == NULL || loader == NULL || label == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
+    }
+    if (trial->options.criterion == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial was made without a criterion");
     }
     char prefix[LS_METRIC_NAME_LIMIT];
     if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {

@@ -10,6 +10,7 @@
 
 #define LS_METRIC_LIMIT      16
 #define LS_METRIC_NAME_LIMIT 48
+#define LS_FAILED_IN_LIMIT   64
 #define LS_RESULT_LIMIT      (4 * LS_METRIC_LIMIT) /* training, validation and two more labels with every metric */
 
 /* Sums of a metric over the batches of an epoch. */
@@ -36,6 +37,7 @@ typedef struct ls_progress {
     bool terminal; /* redrawn in place, else one line at the end */
     char label[64];
     uint64_t began;
+    int64_t first; /* batch that was to be done then */
     uint64_t drawn;
 } ls_progress;
 
@@ -51,10 +53,10 @@ struct ls_trial {
     ls_history_entry *history;
     int64_t history_count;
     int64_t epochs_run;
-    bool running;       /* in ls_trial_run */
-    bool agrees;        /* some rank has callbacks, so that all agree on going on */
-    bool agreed;        /* on a failure */
-    char failed_in[64]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
+    bool running; /* in ls_trial_run */
+    bool agrees;  /* some rank has callbacks or a step of its own, so that all agree on going on */
+    bool agreed;  /* on a failure */
+    char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
     ls_progress progress;
     /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS; of all while there are no
      * more. */
@@ -64,7 +66,7 @@ struct ls_trial {
 
 #define LS_WARM_UP_STEPS 10
 
-/* agree.c: learns whether any rank has callbacks. Collective, as the next. */
+/* agree.c: learns whether any rank has callbacks or a step of its own. Collective, as the next. */
 ls_status ls_trial_begin_agreeing(ls_trial *trial);
 /* Brings what became of this rank, `status`, to the others: all go on or stop alike, or fail with the status and the
  * message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */

@@ -21,8 +21,11 @@ static ls_module *make_model(void) {
                          ls_nn_linear_with(HIDDEN, HIDDEN, &in_f64), ls_nn_linear_with(HIDDEN, OUT, &in_f64));
 }
 
-static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
-    return ls_mse_loss(output, target, LS_LOSS_MEAN);
+static double factor = 0.75;
+
+/* `user` is the factor. */
+static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    return ls_mul(ls_mse_loss(output, target, LS_LOSS_MEAN), *(const double *)user);
 }
 
 /* Every parameter of the stage, and its gradient, is that of the same name in the whole model; the stages have all. */
@@ -41,7 +44,7 @@ static ls_status compare(ls_comm *stages, const ls_module *stage, const ls_modul
 }
 
 static ls_status step_whole(ls_module *whole, ls_tensor *x, ls_tensor *y, double *loss) {
-    ls_tensor *value = criterion(ls_forward(whole, x), y);
+    ls_tensor *value = criterion(ls_forward(whole, x), y, &factor);
     LS_TRY(ls_backward(value));
     *loss = ls_item(value);
     return LS_OK;
@@ -67,7 +70,7 @@ static ls_status train(ls_comm *stages, ls_comm *data, const ls_pipeline_options
         ls_optimizer_zero_grad(optimizers[1]);
         LS_TRY(step_whole(whole, x, y, &right));
         LS_TRY(ls_pipeline_backward(pipeline, ls_narrow(x, 0, start, rows), ls_narrow(y, 0, start, rows), criterion,
-                                    &loss));
+                                    ls_comm_rank(stages) == ls_comm_size(stages) - 1 ? &factor : NULL, &loss));
         if (data != NULL) {
             LS_TRY(ls_sync_gradients(pipeline, data));
             LS_TRY(ls_comm_allreduce(data, &loss, &loss, 1, LS_F64, LS_AVG, NULL));
@@ -142,7 +145,7 @@ static ls_status uneven_steps(ls_comm *stages, ls_comm *data, const int64_t *row
         LS_TRY(step_whole(whole, x, y, &right));
         if (!skips || mine > 0) {
             LS_TRY(ls_pipeline_backward(pipeline, ls_narrow(x, 0, start, mine), ls_narrow(y, 0, start, mine), criterion,
-                                        NULL));
+                                        &factor, NULL));
         }
     }
     LS_TRY(ls_sync_gradients(pipeline, data));
@@ -159,7 +162,7 @@ static ls_status steps_that_differ(ls_comm *stages, ls_comm *data) {
     for (int step = 0; step < 2; step++) {
         const int64_t rows = ls_comm_rank(data) == step ? 6 : 2;
         LS_TRY(ls_pipeline_backward(pipeline, ls_randn(LS_SHAPE(rows, IN), LS_F64),
-                                    ls_randn(LS_SHAPE(rows, OUT), LS_F64), criterion, NULL));
+                                    ls_randn(LS_SHAPE(rows, OUT), LS_F64), criterion, &factor, NULL));
     }
     LS_CHECK(ls_sync_gradients(pipeline, data) == LS_ERR_STATE);
     LS_CHECK(strstr(ls_error_message(), "call it behind each of them") != NULL);
@@ -188,33 +191,37 @@ static ls_status with_uneven_data(ls_comm *world) {
     return LS_OK;
 }
 
-static ls_tensor *sum_criterion(ls_tensor *output, ls_tensor *target) {
+static ls_tensor *sum_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
     return ls_mse_loss(output, target, LS_LOSS_SUM);
 }
 
-static ls_tensor *root_criterion(ls_tensor *output, ls_tensor *target) {
+static ls_tensor *root_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
     return ls_sqrt(ls_mse_loss(output, target, LS_LOSS_MEAN));
 }
 
-static ls_tensor *ignoring_criterion(ls_tensor *output, ls_tensor *target) {
+static ls_tensor *ignoring_criterion(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
     const ls_class_loss_options options = {.ignore = true, .ignore_index = 1};
     return ls_cross_entropy(output, ls_argmax(target, 1, false), &options);
 }
 
-static ls_tensor *sum_of_means(ls_tensor *output, ls_tensor *target) {
+static ls_tensor *sum_of_means(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
     return ls_add(ls_mean(ls_sum_axes(ls_square(ls_sub(output, target)), LS_AXES(1), false)), ls_mean(output));
 }
 
 /* A criterion that micro-batches would not make as one batch does is refused, on all stages. */
 static ls_status criteria(ls_comm *world) {
-    static const ls_pipeline_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
+    static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
     for (int i = 0; i < 4; i++) {
         ls_scope *scope = ls_scope_begin();
         ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
         ls_seed(4);
         ls_tensor *x = ls_randn(LS_SHAPE(BATCH, IN), LS_F64);
         ls_tensor *y = ls_randn(LS_SHAPE(BATCH, OUT), LS_F64);
-        const ls_status status = ls_pipeline_backward(pipeline, x, y, i < 3 ? wrong[i] : sum_of_means, NULL);
+        const ls_status status = ls_pipeline_backward(pipeline, x, y, i < 3 ? wrong[i] : sum_of_means, NULL, NULL);
         LS_CHECK((status == LS_OK) == (i == 3));
         LS_CHECK(i == 3 || strstr(ls_error_message(), "must be a mean over the samples") != NULL);
         ls_module_free(pipeline);
@@ -250,7 +257,7 @@ static ls_status with_divided_layers(ls_comm *world) {
         double loss = 0;
         double right = 0;
         LS_TRY(step_whole(whole, x, y, &right));
-        LS_TRY(ls_pipeline_backward(pipeline, x, y, criterion, &loss));
+        LS_TRY(ls_pipeline_backward(pipeline, x, y, criterion, &factor, &loss));
         LS_CHECK(fabs(loss - right) < 1e-12);
         const char *name = ls_comm_rank(stages) == 0 ? "1.bias" : "3.bias";
         LS_CHECK(ls_allclose(ls_grad(ls_module_find(pipeline, name)), ls_grad(ls_module_find(whole, name)), 1e-11, 0));
@@ -270,7 +277,7 @@ static ls_status wrong_input(ls_comm *world) {
     if (ls_comm_size(world) > 1) {
         LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.cut = (int[]){9, 9, 9, 9}}) == NULL);
     }
-    LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_pipeline_backward(NULL, NULL, NULL, criterion, &factor, NULL) == LS_ERR_ARGUMENT);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *narrow = ls_ones(LS_SHAPE(4, IN + 1), LS_F64); /* the layers do not take it: all ranks are told */
     LS_CHECK(ls_pipeline(make_model(), world, &(ls_pipeline_options){.sample = narrow}) == NULL);
@@ -278,7 +285,7 @@ static ls_status wrong_input(ls_comm *world) {
     ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
     ls_tensor *x = ls_ones(LS_SHAPE(4, IN), LS_F64);
     ls_tensor *y = ls_ones(LS_SHAPE(3, OUT), LS_F64);
-    LS_CHECK(ls_pipeline_backward(pipeline, x, y, criterion, NULL) == LS_ERR_SHAPE);
+    LS_CHECK(ls_pipeline_backward(pipeline, x, y, criterion, &factor, NULL) == LS_ERR_SHAPE);
     LS_CHECK(strstr(ls_error_message(), "between 3 and 4 samples") != NULL);
     ls_module_free(pipeline);
     (void)ls_scope_end(scope);
@@ -333,10 +340,10 @@ static ls_status fail_once(ls_comm *world, ls_pipeline_schedule schedule, int fa
     passes = rank == failing ? number : -1;
     ls_tensor *x = ls_ones(LS_SHAPE(8, IN), LS_F64);
     double loss = 0;
-    ls_status status = ls_pipeline_backward(pipeline, x, x, criterion, &loss);
+    ls_status status = ls_pipeline_backward(pipeline, x, x, criterion, &factor, &loss);
     LS_CHECK(status == LS_OK ? backwards && rank > failing : rank == failing || status == LS_ERR_MISMATCH);
     LS_CHECK(status == LS_OK || strstr(ls_error_message(), rank == failing ? "trap" : name) != NULL);
-    status = ls_pipeline_backward(pipeline, x, x, criterion, &loss);
+    status = ls_pipeline_backward(pipeline, x, x, criterion, &factor, &loss);
     LS_CHECK(status == LS_ERR_STATE || (status == LS_ERR_MISMATCH && rank > failing));
     LS_CHECK(rank == failing || strstr(ls_error_message(), "before: make it anew") != NULL ||
              strstr(ls_error_message(), "cannot take part") != NULL);

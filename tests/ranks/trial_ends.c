@@ -67,11 +67,11 @@ static ls_dataset *make_dataset(int64_t count) {
 /* One of this thread's ranks fails in its own step. */
 static _Thread_local int64_t criterion_calls_left;
 
-static ls_tensor *criterion(ls_tensor *output, ls_tensor *target) {
+static ls_tensor *criterion(ls_tensor *output, ls_tensor *target, void *user) {
     if (--criterion_calls_left == 0) {
         return ls_matmul(output, output);
     }
-    return ls_criterion_mse(output, target);
+    return ls_criterion_mse(output, target, user);
 }
 
 typedef struct run {
@@ -84,7 +84,9 @@ typedef struct run {
     char message[1024];
 } run;
 
-static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_callback *callback, int callbacks) {
+/* `step`: a step of the trial's own, or NULL. */
+static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_callback *callback, int callbacks,
+                       ls_callback_function step, void *user) {
     const ls_loader_options loading = {.global_batch_size = global_batch, .comm = world, .seed = SEED};
     const ls_layer_options layer = {.dtype = LS_F64};
     ls_seed(SEED);
@@ -99,20 +101,26 @@ static ls_status begin(run *r, ls_comm *world, int64_t global_batch, const ls_ca
                                                 .validate = r->validate,
                                                 .callbacks = callback,
                                                 .callback_count = callbacks,
+                                                .step = step,
+                                                .step_user = user,
                                                 .metrics = LS_METRICS("loss"),
                                                 .quiet = true});
     LS_CHECK(r->trial != NULL);
     return LS_OK;
 }
 
-static ls_status carry_out(run *r) {
-    r->status = ls_trial_run(r->trial, EPOCHS);
-    snprintf(r->message, sizeof r->message, "%s", ls_error_message());
+static void free_run(run *r) {
     ls_trial_free(r->trial);
     ls_optimizer_free(r->optimizer);
     ls_loader_free(r->train);
     ls_loader_free(r->validate);
     ls_module_free(r->model);
+}
+
+static ls_status carry_out(run *r) {
+    r->status = ls_trial_run(r->trial, EPOCHS);
+    snprintf(r->message, sizeof r->message, "%s", ls_error_message());
+    free_run(r);
     return LS_OK;
 }
 
@@ -133,7 +141,7 @@ static ls_status end_in_hook(ls_comm *world, ending how, size_t hook, bool every
     how.acts = ls_comm_rank(world) == last;
     ls_callback callback = {.user = &how};
     memcpy((char *)&callback + hooks[hook].place, &(ls_callback_function){act}, sizeof(ls_callback_function));
-    LS_TRY(begin(&r, world, global_batch, &callback, everywhere || how.acts ? 1 : 0));
+    LS_TRY(begin(&r, world, global_batch, &callback, everywhere || how.acts ? 1 : 0, NULL, NULL));
     LS_TRY(carry_out(&r));
     if (how.stops) {
         LS_CHECK(r.status == LS_OK);
@@ -176,7 +184,7 @@ static ls_status own_step_fails(ls_comm *world) {
     char expected[100];
     for (int64_t call = 1; call <= 8; call += 3) { /* in training, and in validation */
         run r = {0};
-        LS_TRY(begin(&r, world, 8, NULL, 0));
+        LS_TRY(begin(&r, world, 8, NULL, 0, NULL, NULL));
         criterion_calls_left = ls_comm_rank(world) == last ? call : 0;
         LS_TRY(carry_out(&r));
         snprintf(expected, sizeof expected, "ls_trial: rank %d failed: ls_matmul: ", last);
@@ -187,11 +195,49 @@ static ls_status own_step_fails(ls_comm *world) {
     return LS_OK;
 }
 
+/* Acts as a hook does, and else trains. */
+static ls_status act_and_train(ls_trial_state *state, void *user) {
+    LS_TRY(act(state, user));
+    ls_optimizer_zero_grad(state->optimizer);
+    if (state->count > 0) {
+        state->loss = ls_criterion_mse(ls_forward(state->model, state->input), state->target, NULL);
+        LS_TRY(ls_backward(state->loss));
+    } else {
+        LS_TRY(ls_data_parallel_skip(state->model));
+    }
+    return ls_optimizer_step(state->optimizer);
+}
+
+/* A step of one's own, without callbacks; with global batches of 2 some shares are empty. */
+static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64_t global_batch) {
+    const int last = ls_comm_size(world) - 1;
+    ending how = {.world = world, .stops = stops, .step = 3, .acts = ls_comm_rank(world) == last, .silent = silent};
+    run r = {0};
+    LS_TRY(begin(&r, world, global_batch, NULL, 0, act_and_train, &how));
+    const ls_status status = ls_trial_run(r.trial, EPOCHS);
+    LS_CHECK(status == (stops ? LS_OK : LS_ERR_IO));
+    char expected[100];
+    snprintf(expected, sizeof expected, "rank %d failed: the step%s", last,
+             silent ? " failed with LS_ERR_IO" : ": the disk is full");
+    LS_CHECK(stops || strstr(ls_error_message(), expected) != NULL);
+    LS_CHECK(ls_trial_history_count(r.trial) == (stops ? 1 : 0));
+    int64_t at;
+    ls_loader_position(r.train, NULL, &at);
+    LS_CHECK(at == 4); /* steps 0 to 3, of which the last failed, or was the last */
+    free_run(&r);
+    return sum_ranks(world);
+}
+
 ls_status rank_test(ls_comm *world) {
     if (ls_comm_size(world) > 1) {
         LS_TRY(every_hook_fails(world));
         LS_TRY(every_hook_stops(world));
         LS_TRY(own_step_fails(world));
+        for (int64_t global_batch = 2; global_batch <= 8; global_batch += 6) {
+            LS_TRY(step_of_ones_own(world, true, false, global_batch));
+            LS_TRY(step_of_ones_own(world, false, false, global_batch));
+            LS_TRY(step_of_ones_own(world, false, true, global_batch));
+        }
     }
     return LS_OK;
 }

@@ -242,6 +242,36 @@ static void test_progress(void **state) {
     free_setting(&s);
 }
 
+static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)self;
+    (void)epoch;
+    *more = number < 2;
+    batch->input = ls_ones(LS_SHAPE(BATCH, 2), LS_F64);
+    batch->target = ls_zeros(LS_SHAPE(BATCH), LS_I64);
+    return LS_OK;
+}
+
+/* Nobody knows how many batches there will be. */
+static void test_progress_without_an_end(void **state) {
+    (void)state;
+    static const ls_loader_type type = {.name = "ones", .next = give_ones};
+    setting s = make_setting();
+    ls_loader *endless = ls_loader_custom(&type, -1);
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.train = endless;
+    options.validate = NULL;
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096];
+    captured(trial, s.validate, text, sizeof text);
+    static const char begin[] = "0/2(t): 2it [00:00, ";
+    assert_memory_equal(text, begin, sizeof begin - 1);
+    assert_non_null(strstr(text, "it/s, loss="));
+    ls_trial_free(trial);
+    ls_loader_free(endless);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_are_means_over_samples),
@@ -249,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_progress_without_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
