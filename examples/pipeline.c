@@ -70,7 +70,8 @@ typedef struct progress {
 
 static ls_status step(ls_module *model, ls_optimizer *optimizer, const ls_batch *batch, double *loss) {
     ls_optimizer_zero_grad(optimizer);
-    const ls_status status = ls_pipeline_backward(model, batch->input, batch->target, ls_criterion_cross_entropy, NULL, loss);
+    const ls_status status =
+        ls_pipeline_backward(model, batch->input, batch->target, ls_criterion_cross_entropy, NULL, loss);
     return status == LS_OK ? ls_optimizer_step(optimizer) : status;
 }
 

@@ -237,10 +237,6 @@ static ls_status data_parallel(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-static ls_tensor *mean_square(ls_tensor *output, ls_tensor *target) {
-    return ls_mse_loss(output, target, LS_LOSS_MEAN);
-}
-
 static ls_status model_parallel(ls_comm *world) {
     ls_comm *part = NULL;
     const int size = ls_comm_size(world);
@@ -258,7 +254,8 @@ static ls_status model_parallel(ls_comm *world) {
     ls_tensor *x = ls_ones(LS_SHAPE(4, 3), LS_F32);
     LS_CHECK(refused(made(ls_forward(columns, x)), "ls_nn_column_parallel: ", freed));
     LS_CHECK(refused(made(ls_forward(pipeline, x)), "ls_pipeline: ", freed));
-    LS_CHECK(refused(ls_pipeline_backward(pipeline, x, x, mean_square, NULL), "ls_pipeline_backward: ", freed));
+    LS_CHECK(
+        refused(ls_pipeline_backward(pipeline, x, x, ls_criterion_mse, NULL, NULL), "ls_pipeline_backward: ", freed));
     LS_CHECK(ls_scope_end(scope) == LS_ERR_STATE);
     ls_module_free(columns);
     ls_module_free(pipeline);

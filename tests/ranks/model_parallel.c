@@ -260,10 +260,6 @@ static ls_status clipped_layers(ls_comm *world) {
     return ls_scope_end(scope);
 }
 
-static ls_tensor *squares(ls_tensor *output, ls_tensor *target) {
-    return ls_mse_loss(output, target, LS_LOSS_MEAN);
-}
-
 /* A pipeline of `stages`, of layers that are divided over `pair`, which may be NULL. */
 static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
     ls_scope *scope = ls_scope_begin();
@@ -286,8 +282,8 @@ static ls_status clip_pipeline(ls_comm *world, ls_comm *stages, ls_comm *pair) {
     LS_CHECK(divided != NULL);
     ls_tensor *x = ls_randn(LS_SHAPE(BATCH, width), LS_F64);
     ls_tensor *y = ls_randn(LS_SHAPE(BATCH, width), LS_F64);
-    LS_TRY(ls_backward(squares(ls_forward(whole, x), y)));
-    LS_TRY(ls_pipeline_backward(divided, x, y, squares, NULL));
+    LS_TRY(ls_backward(ls_mse_loss(ls_forward(whole, x), y, LS_LOSS_MEAN)));
+    LS_TRY(ls_pipeline_backward(divided, x, y, ls_criterion_mse, NULL, NULL));
     LS_TRY(clip_both(world, divided, whole));
     ls_module_free(whole);
     ls_module_free(divided);

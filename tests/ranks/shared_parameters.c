@@ -175,10 +175,6 @@ static ls_status the_model_outlives_its_wrapper(ls_comm *world) {
 
 /* ---- pipelines --------------------------------------------------------------------------------------------------- */
 
-static ls_tensor *mean_square(ls_tensor *output, ls_tensor *target) {
-    return ls_mse_loss(output, target, LS_LOSS_MEAN);
-}
-
 static ls_module *straight(void) {
     return ls_nn_linear_with(WIDTH, WIDTH, &(ls_layer_options){.dtype = LS_F64});
 }
@@ -208,8 +204,8 @@ static ls_status pipelines(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = rows_of(0, 0, ROWS);
     double loss = 0;
-    LS_TRY(ls_pipeline_backward(pipeline, x, x, mean_square, &loss));
-    LS_TRY(ls_backward(mean_square(ls_forward(alone, x), x)));
+    LS_TRY(ls_pipeline_backward(pipeline, x, x, ls_criterion_mse, NULL, &loss));
+    LS_TRY(ls_backward(ls_mse_loss(ls_forward(alone, x), x, LS_LOSS_MEAN)));
     for (int i = 0; i < ls_module_parameter_count(pipeline); i++) {
         const ls_tensor *want = ls_module_find(alone, ls_module_parameter_name(pipeline, i));
         LS_CHECK(ls_allclose(ls_grad(ls_module_parameter(pipeline, i)), ls_grad(want), 1e-11, 1e-12));
