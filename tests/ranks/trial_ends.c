@@ -208,12 +208,18 @@ static ls_status act_and_train(ls_trial_state *state, void *user) {
     return ls_optimizer_step(state->optimizer);
 }
 
-/* A step of one's own, without callbacks; with global batches of 2 some shares are empty. */
+static ls_status has_samples(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->count > 0 ? LS_OK : ls_error_set(LS_ERR_INTERNAL, "on_sample without any");
+}
+
+/* A step of one's own; with global batches of 2 some shares are empty, and else nobody has callbacks. */
 static ls_status step_of_ones_own(ls_comm *world, bool stops, bool silent, int64_t global_batch) {
     const int last = ls_comm_size(world) - 1;
     ending how = {.world = world, .stops = stops, .step = 3, .acts = ls_comm_rank(world) == last, .silent = silent};
     run r = {0};
-    LS_TRY(begin(&r, world, global_batch, NULL, 0, act_and_train, &how));
+    const ls_callback callback = {.on_sample = has_samples};
+    LS_TRY(begin(&r, world, global_batch, &callback, global_batch == 2, act_and_train, &how));
     const ls_status status = ls_trial_run(r.trial, EPOCHS);
     LS_CHECK(status == (stops ? LS_OK : LS_ERR_IO));
     char expected[100];
