@@ -1,0 +1,101 @@
+/*
+ * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), the ranks' shares of a
+ * global batch, one after the other, are the batch of a loader in one process.
+ */
+#include "tests/support/ranks.h"
+
+#include <string.h>
+
+#include <lockstep/data.h>
+
+enum { SAMPLES = 23, EPOCHS = 2, SEED = 9, MOST_RANKS = 64 };
+
+static ls_dataset *numbers(void) {
+    ls_tensor *x = ls_arange(LS_SHAPE(SAMPLES, 1), LS_F64);
+    return ls_tensor_dataset(x, x);
+}
+
+/* Each sample is as likely to stand at each place. */
+static ls_status draw_evenly(int64_t epoch, int64_t *order, int64_t count, void *user) {
+    const uint64_t *seed = user;
+    for (int64_t i = 0; i < count; i++) {
+        order[i] = ls_random_u32(*seed, (uint64_t)epoch, (uint64_t)i) % SAMPLES;
+    }
+    return LS_OK;
+}
+
+/* This rank's rows are those of the whole batch behind the rows of the ranks before it. */
+static ls_status share_is_right(ls_comm *world, const ls_batch *mine, const ls_batch *whole) {
+    int64_t counts[MOST_RANKS];
+    LS_TRY(ls_comm_allgather(world, &mine->count, counts, 1, LS_I64, NULL));
+    int64_t before = 0;
+    int64_t all = 0;
+    for (int rank = 0; rank < ls_comm_size(world); rank++) {
+        before += rank < ls_comm_rank(world) ? counts[rank] : 0;
+        all += counts[rank];
+        LS_CHECK(counts[rank] - counts[0] <= 1 && counts[0] - counts[rank] <= 1);
+    }
+    LS_CHECK(all == whole->count && mine->global_count == all && mine->number == whole->number);
+    LS_CHECK(ls_size(mine->input, 0) == mine->count && ls_size(mine->target, 0) == mine->count);
+    if (mine->count > 0) {
+        const double *rows = (const double *)ls_data(whole->input) + before;
+        LS_CHECK(memcmp(ls_data(mine->input), rows, (size_t)mine->count * sizeof *rows) == 0);
+    }
+    return LS_OK;
+}
+
+static ls_status compare(ls_comm *world, ls_loader_options options) {
+    ls_loader *alone = ls_loader_new(numbers(), &options);
+    options.comm = world;
+    ls_loader *all = ls_loader_new(numbers(), &options);
+    LS_CHECK(alone != NULL && all != NULL);
+    LS_CHECK(ls_loader_batch_count(all) == ls_loader_batch_count(alone));
+    /* The ranks come to the same place on different ways. */
+    if (ls_comm_rank(world) == 1) {
+        LS_TRY(ls_loader_seek(all, 1, 1));
+        ls_batch batch;
+        bool more;
+        LS_TRY(ls_loader_next(all, &batch, &more));
+        LS_TRY(ls_loader_seek(all, 0, 0));
+    }
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        for (bool more = true; more;) {
+            ls_batch whole;
+            ls_batch mine;
+            LS_TRY(ls_loader_next(alone, &whole, &more));
+            LS_TRY(ls_loader_next(all, &mine, &more));
+            LS_TRY(more ? share_is_right(world, &mine, &whole) : LS_OK);
+        }
+    }
+    ls_loader_free(alone);
+    ls_loader_free(all);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    double weights[SAMPLES];
+    uint64_t seed = SEED + 1;
+    for (int i = 0; i < SAMPLES; i++) {
+        weights[i] = i % 4 * 0.3;
+    }
+    LS_CHECK(ls_comm_size(world) <= MOST_RANKS);
+    for (int64_t batch = 2; batch <= 10; batch += 4) { /* of 2: some ranks have none */
+        const ls_loader_options options = {.global_batch_size = batch, .seed = SEED};
+        ls_loader_options other = options;
+        LS_TRY(compare(world, options));
+        other.no_shuffle = true;
+        LS_TRY(compare(world, other));
+        other = options;
+        other.weights = weights;
+        other.weight_count = SAMPLES;
+        other.epoch_samples = 41;
+        LS_TRY(compare(world, other));
+        other = options;
+        other.sampler = draw_evenly;
+        other.sampler_user = &seed;
+        other.epoch_samples = 33;
+        other.drop_last = true;
+        LS_TRY(compare(world, other));
+    }
+    return LS_OK;
+}
