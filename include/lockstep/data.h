@@ -89,8 +89,31 @@ LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
 /** All samples, transformed once and kept in memory, as a data set of their own. Takes `dataset` over. */
 LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
+
+/* ---- data sets of others, whose samples they share -------------------------------------------------------------- */
+
 /** The samples numbered first to first + count - 1 only. Takes `dataset` over. */
 LS_API ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count);
+/** The samples numbered indices[0 .. count-1] (copied) in this order; one may be there several times. Takes `dataset`
+ * over. */
+LS_API ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64_t count);
+/**
+ * Divides the samples at random into `count` parts: parts[i] becomes a data set of fractions[i] of them. The fractions
+ * are from 0 to 1 and add up to 1. Sizes are those of PyTorch's random_split: each fraction rounded down, then one more
+ * sample for the first parts while there are some left. Which samples they are depends on the seed alone (the shuffle
+ * of ls_loader_options), so every rank gets the same parts. Takes `dataset` over, and gives the parts; all of them are
+ * NULL on failure.
+ */
+LS_API ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int count, uint64_t seed,
+                                  ls_dataset **parts) LS_WARN_UNUSED;
+/** The samples of all of them (taken over), one data set after the other. Behind their transforms their layouts must be
+ * equal: LS_ERR_SHAPE says which differ, and in what. */
+LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
+#ifndef __cplusplus
+#define ls_dataset_concat(...)                                                                                         \
+    ls_dataset_concat_of((ls_dataset *const[]){__VA_ARGS__},                                                           \
+                         (int)(sizeof((ls_dataset *[]){__VA_ARGS__}) / sizeof(ls_dataset *)))
+#endif
 
 /* ---- loaders --------------------------------------------------------------------------------------------------- */
 
@@ -186,6 +209,11 @@ LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) 
 LS_API void ls_loader_free(ls_loader *loader);
 
 #ifdef __cplusplus
+}
+
+#define ls_dataset_concat(...) ls_dataset_concat_of_list({__VA_ARGS__})
+static inline ls_dataset *ls_dataset_concat_of_list(std::initializer_list<ls_dataset *> datasets) {
+    return ls_dataset_concat_of(datasets.begin(), static_cast<int>(datasets.size()));
 }
 #endif
 

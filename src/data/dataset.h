@@ -48,6 +48,15 @@ static inline void ls_dataset_consume(ls_dataset *dataset) {
     ls_dataset_drop(ls_dataset_take(dataset));
 }
 
+/* The shape of one sample of a batch. */
+static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
+    ls_shape shape = {.ndim = batch->ndim - 1};
+    for (int i = 0; i < shape.ndim; i++) {
+        shape.size[i] = batch->size[i + 1];
+    }
+    return shape;
+}
+
 /*
  * Samples indices[0 .. n-1], transformed. *input and *target come in as NULL or as the tensors of an earlier call
  * (references of the caller's), which are used again when they fit and nobody else refers to them; they go out as

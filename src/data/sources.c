@@ -1,4 +1,4 @@
-/* Data sets: tensors, IDX files, MNIST folders, CSV files, subsets, and any of them kept in memory. */
+/* Data sets: tensors, IDX files, MNIST folders, CSV files, and any of them kept in memory. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,12 +36,6 @@ static void tensor_free_state(ls_dataset *self) {
     ls_tensor_disown(state->target);
 }
 
-static ls_shape without_first(const ls_tensor *tensor) {
-    ls_shape shape = {.ndim = tensor->ndim - 1};
-    memcpy(shape.size, tensor->size + 1, (size_t)shape.ndim * sizeof *shape.size);
-    return shape;
-}
-
 static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
     if (input == NULL || target == NULL) {
         return ls_error_status() != LS_OK ? ls_error_status()
@@ -64,9 +58,9 @@ static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
     ls_dataset *dataset = NULL;
     if (check_pair(input, target) == LS_OK) {
         dataset = ls_dataset_new(&type, input->size[0],
-                                 &(ls_sample_layout){.input_shape = without_first(input),
+                                 &(ls_sample_layout){.input_shape = ls_sample_shape(input),
                                                      .input_dtype = (ls_dtype)input->dtype,
-                                                     .target_shape = without_first(target),
+                                                     .target_shape = ls_sample_shape(target),
                                                      .target_dtype = (ls_dtype)target->dtype});
     }
     if (dataset == NULL) {
@@ -183,63 +177,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
     return dataset_of(ls_tensor_take(input), ls_tensor_take(target));
 }
 
-/* ---- of other data sets --------------------------------------------------------------------------------------------
- */
-
-typedef struct subset_state {
-    ls_dataset *whole;
-    int64_t first;
-    int64_t *shifted; /* scratch: the indices in the whole */
-    int64_t capacity;
-} subset_state;
-
-static ls_status subset_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                              ls_tensor *target) {
-    subset_state *state = self->state;
-    if (n > state->capacity) {
-        ls_free(state->shifted);
-        state->shifted = ls_allocate((size_t)n * sizeof *state->shifted);
-        state->capacity = state->shifted != NULL ? n : 0;
-        if (state->shifted == NULL) {
-            return ls_fail_memory("ls_dataset_subset", (size_t)n * sizeof *state->shifted);
-        }
-    }
-    for (int64_t i = 0; i < n; i++) {
-        state->shifted[i] = state->first + indices[i];
-    }
-    return state->whole->type->fetch(state->whole, state->shifted, n, input, target);
-}
-
-static void subset_free_state(ls_dataset *self) {
-    subset_state *state = self->state;
-    ls_free(state->shifted);
-    ls_dataset_drop(state->whole);
-}
-
-ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
-    static const ls_dataset_type type = {
-        .name = "subset", .state_size = sizeof(subset_state), .fetch = subset_fetch, .free_state = subset_free_state};
-    dataset = ls_dataset_take(dataset);
-    if (dataset == NULL) {
-        return NULL;
-    }
-    ls_dataset *subset = NULL;
-    if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
-                      (long long)first, (long long)dataset->count);
-    } else {
-        subset = ls_dataset_new(&type, count, &dataset->raw);
-    }
-    if (subset == NULL) {
-        ls_dataset_drop(dataset);
-        return NULL;
-    }
-    subset->layout = dataset->layout;
-    subset->input = dataset->input;
-    subset->target = dataset->target;
-    *(subset_state *)subset->state = (subset_state){.whole = dataset, .first = first};
-    return subset;
-}
+/* ---- in memory --------------------------------------------------------------------------------------------------- */
 
 static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {count};

@@ -2,14 +2,6 @@
 #include "data/dataset.h"
 #include "tensor/scope.h"
 
-static void sample_of(const ls_tensor *batch, ls_shape *shape, ls_dtype *dtype) {
-    shape->ndim = batch->ndim - 1;
-    for (int i = 0; i < shape->ndim; i++) {
-        shape->size[i] = batch->size[i + 1];
-    }
-    *dtype = (ls_dtype)batch->dtype;
-}
-
 /* Sends one sample through, to see what the chain makes of it. */
 static ls_status find_layout(ls_dataset *dataset) {
     if (dataset->count == 0) {
@@ -19,8 +11,10 @@ static ls_status find_layout(ls_dataset *dataset) {
     ls_tensor *input = NULL;
     ls_tensor *target = NULL;
     LS_TRY(ls_dataset_batch(dataset, &first, 1, &input, &target));
-    sample_of(input, &dataset->layout.input_shape, &dataset->layout.input_dtype);
-    sample_of(target, &dataset->layout.target_shape, &dataset->layout.target_dtype);
+    dataset->layout = (ls_sample_layout){.input_shape = ls_sample_shape(input),
+                                         .input_dtype = (ls_dtype)input->dtype,
+                                         .target_shape = ls_sample_shape(target),
+                                         .target_dtype = (ls_dtype)target->dtype};
     ls_tensor_drop(input);
     ls_tensor_drop(target);
     return LS_OK;

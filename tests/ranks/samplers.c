@@ -72,6 +72,26 @@ static ls_status compare(ls_comm *world, ls_loader_options options) {
     return LS_OK;
 }
 
+/* Each rank splits by itself, whatever random numbers it has drawn before. */
+static ls_status same_split(ls_comm *world) {
+    ls_dataset *parts[2];
+    ls_seed((uint64_t)ls_comm_rank(world));
+    LS_TRY(ls_dataset_split(numbers(), (const double[]){0.4, 0.6}, 2, SEED, parts));
+    ls_dataset_free(parts[1]);
+    ls_loader *loader = ls_loader_new(parts[0], &(ls_loader_options){.batch_size = SAMPLES, .no_shuffle = true});
+    ls_batch batch;
+    bool more;
+    LS_TRY(ls_loader_next(loader, &batch, &more));
+    for (int64_t i = 0; i < batch.count; i++) {
+        double sides[2] = {((const double *)ls_data(batch.input))[i], -((const double *)ls_data(batch.input))[i]};
+        LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_F64, LS_MAX, NULL));
+        LS_CHECK(sides[0] == -sides[1]);
+    }
+    LS_CHECK(batch.count == 10);
+    ls_loader_free(loader);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     double weights[SAMPLES];
     uint64_t seed = SEED + 1;
@@ -97,5 +117,5 @@ ls_status rank_test(ls_comm *world) {
         other.drop_last = true;
         LS_TRY(compare(world, other));
     }
-    return LS_OK;
+    return same_split(world);
 }

@@ -1,0 +1,353 @@
+/* Data sets made of other data sets, whose samples they share: parts of one, and several one after the other. */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/dataset.h"
+#include "data/order.h"
+#include "tensor/scope.h"
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+typedef struct part_state {
+    ls_dataset *whole;
+    int64_t first;
+    int64_t *numbers; /* in the whole, of each sample; NULL: they are first, first + 1, ... */
+    int64_t *wanted;  /* scratch: those of a batch */
+    int64_t capacity;
+} part_state;
+
+static ls_status part_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target) {
+    part_state *state = self->state;
+    if (n > state->capacity) {
+        ls_free(state->wanted);
+        state->wanted = ls_allocate((size_t)n * sizeof *state->wanted);
+        state->capacity = state->wanted != NULL ? n : 0;
+        if (state->wanted == NULL) {
+            return ls_fail_memory("ls_loader_next", (size_t)n * sizeof *state->wanted);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        state->wanted[i] = state->numbers != NULL ? state->numbers[indices[i]] : state->first + indices[i];
+    }
+    return state->whole->type->fetch(state->whole, state->wanted, n, input, target);
+}
+
+static void part_free_state(ls_dataset *self) {
+    part_state *state = self->state;
+    ls_free(state->numbers);
+    ls_free(state->wanted);
+    ls_dataset_drop(state->whole);
+}
+
+/* `count` samples of the whole, with its transforms. Takes the caller's reference to the whole and the memory of
+ * `numbers`, also when it fails. */
+static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, int64_t count) {
+    static const ls_dataset_type type = {
+        .name = "part", .state_size = sizeof(part_state), .fetch = part_fetch, .free_state = part_free_state};
+    ls_dataset *part = ls_dataset_new(&type, count, &whole->raw);
+    if (part == NULL) {
+        ls_free(numbers);
+        ls_dataset_drop(whole);
+        return NULL;
+    }
+    part->layout = whole->layout;
+    part->input = whole->input;
+    part->target = whole->target;
+    *(part_state *)part->state = (part_state){.whole = whole, .first = first, .numbers = numbers};
+    return part;
+}
+
+ls_dataset *ls_dataset_subset(ls_dataset *dataset, int64_t first, int64_t count) {
+    dataset = ls_dataset_take(dataset);
+    if (dataset == NULL) {
+        return NULL;
+    }
+    if (first < 0 || count < 0 || first > dataset->count || count > dataset->count - first) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_dataset_subset: %lld samples from %lld on: there are %lld", (long long)count,
+                      (long long)first, (long long)dataset->count);
+        ls_dataset_drop(dataset);
+        return NULL;
+    }
+    return part_of(dataset, first, NULL, count);
+}
+
+/* A copy of the numbers of samples, all of which are there; NULL with the error set. */
+static int64_t *copy_numbers(const ls_dataset *dataset, const int64_t *indices, int64_t count) {
+    if (count < 0 || (indices == NULL && count > 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_select: %lld indices%s", (long long)count,
+                            indices == NULL ? " at NULL" : "");
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (indices[i] < 0 || indices[i] >= dataset->count) {
+            return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_select: index %lld is %lld: the data set has %lld samples",
+                                (long long)i, (long long)indices[i], (long long)dataset->count);
+        }
+    }
+    const size_t size = (size_t)count * sizeof *indices;
+    int64_t *numbers = ls_allocate(size);
+    if (numbers == NULL) {
+        (void)ls_fail_memory("ls_dataset_select", size);
+        return NULL;
+    }
+    if (size > 0) {
+        memcpy(numbers, indices, size);
+    }
+    return numbers;
+}
+
+ls_dataset *ls_dataset_select(ls_dataset *dataset, const int64_t *indices, int64_t count) {
+    dataset = ls_dataset_take(dataset);
+    int64_t *numbers = dataset != NULL ? copy_numbers(dataset, indices, count) : NULL;
+    if (numbers == NULL) {
+        ls_dataset_drop(dataset);
+        return NULL;
+    }
+    return part_of(dataset, 0, numbers, count);
+}
+
+/* ---- parts at random --------------------------------------------------------------------------------------------- */
+
+#define SPLIT_STREAM UINT64_MAX /* of random numbers: no epoch of a loader has it */
+
+static ls_status check_fractions(const double *fractions, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) {
+        if (!(fractions[i] >= 0 && fractions[i] <= 1)) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: fraction %d is %g: it must be between 0 and 1", i,
+                           fractions[i]);
+        }
+        sum += fractions[i];
+    }
+    return sum >= 1 - 1e-9 && sum <= 1 + 1e-12 /* or the parts might have more samples than there are */
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: the fractions add up to %.13g, must be 1", sum);
+}
+
+/* How many samples the part has: its fraction, rounded down, and one of those that are left over for each of the first
+ * parts in turn. */
+static int64_t part_size(int64_t samples, const double *fractions, int count, int part) {
+    int64_t left = samples;
+    for (int i = 0; i < count; i++) {
+        left -= (int64_t)floor((double)samples * fractions[i]);
+    }
+    const int64_t extra = left / count + (part < left % count);
+    return (int64_t)floor((double)samples * fractions[part]) + extra;
+}
+
+static ls_status split(ls_dataset *dataset, const double *fractions, int count, const int64_t *order,
+                       ls_dataset **parts) {
+    int64_t first = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t size = part_size(dataset->count, fractions, count, i);
+        parts[i] = ls_dataset_select(dataset, order + first, size);
+        if (parts[i] == NULL) {
+            return ls_error_status();
+        }
+        first += size;
+    }
+    return LS_OK;
+}
+
+/* With a reference to the data set. */
+static ls_status split_at_random(ls_dataset *dataset, const double *fractions, int count, uint64_t seed,
+                                 ls_dataset **parts) {
+    LS_TRY(check_fractions(fractions, count));
+    const size_t size = (size_t)dataset->count * sizeof(int64_t);
+    int64_t *order = ls_allocate(size);
+    if (order == NULL) {
+        return ls_fail_memory("ls_dataset_split", size);
+    }
+    ls_order_identity(order, dataset->count);
+    ls_order_shuffle(order, dataset->count, seed, SPLIT_STREAM);
+    const ls_status status = split(dataset, fractions, count, order, parts);
+    ls_free(order);
+    for (int i = 0; status != LS_OK && i < count; i++) {
+        ls_dataset_free(parts[i]);
+        parts[i] = NULL;
+    }
+    return status;
+}
+
+ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int count, uint64_t seed, ls_dataset **parts) {
+    for (int i = 0; parts != NULL && i < count; i++) {
+        parts[i] = NULL;
+    }
+    dataset = ls_dataset_take(dataset);
+    if (dataset == NULL) {
+        return ls_fail_missing("ls_dataset_split: the data set");
+    }
+    const ls_status status =
+        fractions != NULL && count > 0 && parts != NULL
+            ? split_at_random(dataset, fractions, count, seed, parts)
+            : ls_fail(LS_ERR_ARGUMENT, "ls_dataset_split: %d parts: their fractions and room for them are needed",
+                      count);
+    ls_dataset_drop(dataset);
+    return status;
+}
+
+/* ---- one after the other ----------------------------------------------------------------------------------------- */
+
+typedef struct concat_state {
+    ls_dataset **parts;
+    int count;
+    int64_t *places; /* scratch: where in a batch the samples of a part stand, and behind that their numbers in it */
+    int64_t capacity;
+} concat_state;
+
+/* Samples of these shapes and dtypes are alike. */
+static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dtype) {
+    return a_dtype == b_dtype && a.ndim == b.ndim && memcmp(a.size, b.size, (size_t)a.ndim * sizeof *a.size) == 0;
+}
+
+/* Copies row i of `from` to row places[i] of `to`. */
+static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *places, const char *which) {
+    if (!same_sample(ls_sample_shape(from), (ls_dtype)from->dtype, ls_sample_shape(to), (ls_dtype)to->dtype)) {
+        return ls_fail(LS_ERR_SHAPE,
+                       "ls_dataset_concat: a batch of %ss became %s of %s, where %s of %s of one sample did before: a "
+                       "transform must make the same of all",
+                       which, LS_SHAPE_TEXT(from), ls_dtype_name((ls_dtype)from->dtype), LS_SHAPE_TEXT(to),
+                       ls_dtype_name((ls_dtype)to->dtype));
+    }
+    ls_tensor *dense = ls_tensor_dense("ls_dataset_concat", from, (ls_dtype)from->dtype);
+    if (dense == NULL) {
+        return ls_error_status();
+    }
+    const size_t row = (size_t)(dense->count / dense->size[0]) * ls_dtype_size((ls_dtype)dense->dtype);
+    for (int64_t i = 0; i < dense->size[0]; i++) {
+        memcpy((char *)to->data + (size_t)places[i] * row, (const char *)dense->data + (size_t)i * row, row);
+    }
+    ls_tensor_drop(dense);
+    return LS_OK;
+}
+
+/* The samples of a batch that are in one part, whose first is number `first` of all. */
+static ls_status fetch_part(const concat_state *state, ls_dataset *part, int64_t first, const int64_t *indices,
+                            int64_t n, ls_tensor *input, ls_tensor *target) {
+    int64_t *places = state->places;
+    int64_t *numbers = places + state->capacity;
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (indices[i] >= first && indices[i] - first < part->count) {
+            places[found] = i;
+            numbers[found++] = indices[i] - first;
+        }
+    }
+    if (found == 0) {
+        return LS_OK;
+    }
+    ls_tensor *batch_input = NULL;
+    ls_tensor *batch_target = NULL;
+    LS_TRY(ls_dataset_batch(part, numbers, found, &batch_input, &batch_target));
+    ls_status status = put_rows(input, batch_input, places, "input");
+    if (status == LS_OK) {
+        status = put_rows(target, batch_target, places, "target");
+    }
+    ls_tensor_drop(batch_input);
+    ls_tensor_drop(batch_target);
+    return status;
+}
+
+static ls_status concat_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                              ls_tensor *target) {
+    concat_state *state = self->state;
+    if (n > state->capacity) {
+        const size_t size = 2 * (size_t)n * sizeof *state->places;
+        ls_free(state->places);
+        state->places = ls_allocate(size);
+        state->capacity = state->places != NULL ? n : 0;
+        if (state->places == NULL) {
+            return ls_fail_memory("ls_loader_next", size);
+        }
+    }
+    int64_t first = 0;
+    for (int i = 0; i < state->count; i++) {
+        LS_TRY(fetch_part(state, state->parts[i], first, indices, n, input, target));
+        first += state->parts[i]->count;
+    }
+    return LS_OK;
+}
+
+static void concat_free_state(ls_dataset *self) {
+    concat_state *state = self->state;
+    for (int i = 0; i < state->count; i++) {
+        ls_dataset_drop(state->parts[i]);
+    }
+    ls_free(state->parts);
+    ls_free(state->places);
+}
+
+static ls_status compare_samples(int part, int other, const char *which, ls_shape a, ls_dtype a_dtype, ls_shape b,
+                                 ls_dtype b_dtype) {
+    if (same_sample(a, a_dtype, b, b_dtype)) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_SHAPE,
+                   "ls_dataset_concat: the %ss of data set %d are %s of %s, those of data set %d are %s of %s", which,
+                   other, ls_shape_describe(b.ndim, b.size).text, ls_dtype_name(b_dtype), part,
+                   ls_shape_describe(a.ndim, a.size).text, ls_dtype_name(a_dtype));
+}
+
+/* What a sample of all of them looks like. One without samples fits to any. */
+static ls_status find_layout(ls_dataset *const *parts, int count, ls_sample_layout *layout) {
+    int like = -1;
+    *layout = parts[0]->layout;
+    for (int i = 0; i < count; i++) {
+        const ls_sample_layout *own = &parts[i]->layout;
+        if (parts[i]->count == 0) {
+            continue;
+        }
+        if (like < 0) {
+            like = i;
+            *layout = *own;
+        }
+        LS_TRY(compare_samples(i, like, "input", own->input_shape, own->input_dtype, layout->input_shape,
+                               layout->input_dtype));
+        LS_TRY(compare_samples(i, like, "target", own->target_shape, own->target_dtype, layout->target_shape,
+                               layout->target_dtype));
+    }
+    return LS_OK;
+}
+
+/* With references to the parts, which the data set takes when it is made. */
+static ls_dataset *concat(ls_dataset *const *parts, int count) {
+    static const ls_dataset_type type = {.name = "concatenation",
+                                         .state_size = sizeof(concat_state),
+                                         .fetch = concat_fetch,
+                                         .free_state = concat_free_state};
+    ls_sample_layout layout;
+    int64_t samples = 0;
+    for (int i = 0; i < count; i++) {
+        samples += parts[i]->count;
+    }
+    ls_dataset **kept = find_layout(parts, count, &layout) == LS_OK ? ls_allocate((size_t)count * sizeof *kept) : NULL;
+    ls_dataset *dataset = kept != NULL ? ls_dataset_new(&type, samples, &layout) : NULL;
+    if (dataset == NULL) {
+        ls_free(kept);
+        return NULL;
+    }
+    memcpy(kept, parts, (size_t)count * sizeof *kept);
+    *(concat_state *)dataset->state = (concat_state){.parts = kept, .count = count};
+    return dataset;
+}
+
+ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count) {
+    if (datasets == NULL || count < 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_concat: %d data sets%s", count,
+                            datasets == NULL ? " at NULL" : "");
+    }
+    int missing = -1;
+    for (int i = 0; i < count; i++) {
+        missing = ls_dataset_take(datasets[i]) == NULL && missing < 0 ? i : missing;
+    }
+    ls_dataset *dataset = NULL;
+    if (missing < 0) {
+        dataset = concat(datasets, count);
+    } else {
+        (void)ls_fail_missing("ls_dataset_concat: data set %d", missing);
+    }
+    for (int i = 0; dataset == NULL && i < count; i++) {
+        ls_dataset_drop(datasets[i]);
+    }
+    return dataset;
+}
