@@ -185,7 +185,9 @@ typedef struct ls_module_hooks {
 /**
  * Has the hooks called in each call of this module, behind those that it has. Returns their number, from 1 up, for
  * ls_module_remove_hooks; 0 with an error on failure, after `release`. They are copied. A module with hooks is called
- * as it stands: an ls_sequential then does not fuse it with its neighbour.
+ * as it stands: an ls_sequential then does not fuse it with its neighbour. Calls are those of this rank: in
+ * ls_data_parallel of its samples (of none where it skips), whose gradients are not averaged yet; in ls_pipeline of
+ * each micro-batch, and those that time the layers.
  */
 LS_API int ls_module_add_hooks(ls_module *module, const ls_module_hooks *hooks) LS_WARN_UNUSED;
 /** Removes the hooks of that number, also while they run; backward passes call them no more. LS_ERR_ARGUMENT when the
