@@ -120,7 +120,7 @@ typedef struct ls_trial_options {
     int custom_metric_count;
     const ls_callback *callbacks; /**< called in this order */
     int callback_count;
-    int64_t max_steps; /**< stop after so many training steps; 0: no limit */
+    int64_t max_steps; /**< stop after so many training steps, also in the midst of an epoch; 0: no limit */
     bool quiet;        /**< no progress on standard output (only rank 0 shows any) */
 } ls_trial_options;
 

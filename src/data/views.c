@@ -320,13 +320,18 @@ static ls_dataset *concat(ls_dataset *const *parts, int count) {
     for (int i = 0; i < count; i++) {
         samples += parts[i]->count;
     }
-    ls_dataset **kept = find_layout(parts, count, &layout) == LS_OK ? ls_allocate((size_t)count * sizeof *kept) : NULL;
+    if (find_layout(parts, count, &layout) != LS_OK) {
+        return NULL;
+    }
+    const size_t size = (size_t)count * sizeof *parts;
+    ls_dataset **kept = ls_allocate(size);
     ls_dataset *dataset = kept != NULL ? ls_dataset_new(&type, samples, &layout) : NULL;
     if (dataset == NULL) {
+        (void)(kept == NULL ? ls_fail_memory("ls_dataset_concat", size) : LS_OK);
         ls_free(kept);
         return NULL;
     }
-    memcpy(kept, parts, (size_t)count * sizeof *kept);
+    memcpy(kept, parts, size);
     *(concat_state *)dataset->state = (concat_state){.parts = kept, .count = count};
     return dataset;
 }

@@ -229,6 +229,10 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         ls_samples_begin(output);
     }
     ls_tensor *loss = t->criterion(output, target, t->user);
+    if (loss == NULL && !ls_scope_explains_null(ls_thread())) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_pipeline_backward: the criterion returned NULL without an error");
+        return ls_scope_failed();
+    }
     if (loss != NULL && target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
     }

@@ -212,6 +212,31 @@ static ls_tensor *sum_of_means(ls_tensor *output, ls_tensor *target, void *user)
     return ls_add(ls_mean(ls_sum_axes(ls_square(ls_sub(output, target)), LS_AXES(1), false)), ls_mean(output));
 }
 
+static ls_tensor *no_loss(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)output;
+    (void)target;
+    (void)user;
+    return NULL;
+}
+
+/* A criterion that gives nothing, and no reason: the other stages hear one. */
+static ls_status silent_criterion(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_module *pipeline = ls_pipeline(make_model(), world, NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(BATCH, IN), LS_F64);
+    ls_tensor *y = ls_ones(LS_SHAPE(BATCH, OUT), LS_F64);
+    (void)ls_error_set(LS_OK, "%s", "");
+    const ls_status status = ls_pipeline_backward(pipeline, x, y, no_loss, NULL, NULL);
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    LS_CHECK(status == (last ? LS_ERR_ARGUMENT : LS_ERR_MISMATCH));
+    LS_CHECK(strstr(ls_error_message(), "the criterion returned NULL without an error") != NULL ||
+             strstr(ls_error_message(), "its own message says why") != NULL);
+    LS_CHECK(!last || strstr(ls_error_message(), "the criterion returned NULL") != NULL);
+    ls_module_free(pipeline);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
 /* A criterion that micro-batches would not make as one batch does is refused, on all stages. */
 static ls_status criteria(ls_comm *world) {
     static const ls_criterion wrong[] = {sum_criterion, root_criterion, ignoring_criterion};
@@ -383,6 +408,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(with_divided_data(world));
     LS_TRY(with_uneven_data(world));
     LS_TRY(criteria(world));
+    LS_TRY(silent_criterion(world));
     LS_TRY(with_divided_layers(world));
     LS_TRY(wrong_input(world));
     LS_TRY(failures(world));

@@ -203,9 +203,20 @@ static int write_files(void **state) {
 }
 
 static ls_loader *open_files(ls_comm *world) {
+    static const double fractions[] = {0.5, 0.5};
+    static const int64_t chosen[] = {2, 0, 1, 3};
+    static const double shares[] = {1, 0.5, 2, 1};
+    ls_dataset *parts[2];
     ls_dataset *set = ls_dataset_subset(ls_idx_dataset(images, labels), 1, FILE_SAMPLES - 2);
-    set = ls_dataset_preload(ls_dataset_flatten(ls_dataset_normalize(set, 0.3, 0.4)));
-    return ls_loader_new(set, &(ls_loader_options){.global_batch_size = 2, .comm = world, .seed = 3});
+    if (ls_dataset_split(ls_dataset_normalize(set, 0.3, 0.4), fractions, 2, 3, parts) != LS_OK) {
+        return NULL;
+    }
+    set = ls_dataset_concat(ls_dataset_flatten(parts[0]), ls_dataset_flatten(parts[1]));
+    set = ls_dataset_preload(ls_dataset_select(set, chosen, 4));
+    return ls_loader_new(
+        set,
+        &(ls_loader_options){
+            .global_batch_size = 2, .comm = world, .seed = 3, .weights = shares, .weight_count = FILE_SAMPLES - 2});
 }
 
 static ls_status train_and_save(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {

@@ -273,6 +273,40 @@ static void test_a_stopped_run_goes_on(void **state) {
     }
 }
 
+static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    (void)self;
+    (void)epoch;
+    (void)number;
+    (void)more;
+    batch->input = ls_ones(LS_SHAPE(BATCH, 2), LS_F64);
+    batch->target = ls_zeros(LS_SHAPE(BATCH), LS_I64);
+    return LS_OK;
+}
+
+/* Its epoch never ends: a limit of steps does it. */
+static void test_an_endless_loader(void **state) {
+    (void)state;
+    static const ls_loader_type type = {.name = "ones", .next = give_ones};
+    setting s = make_setting();
+    ls_loader *endless = ls_loader_custom(&type, -1);
+    char log[256] = "";
+    const ls_callback callback = {.user = log, .on_sample = log_batch};
+    ls_trial_options options = options_of(&s);
+    options.train = endless;
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    options.max_steps = 5;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 3), LS_OK);
+    assert_string_equal(log, "0.0 0.1 0.2 0.3 0.4 ");
+    assert_int_equal(ls_trial_history_count(trial), 1);
+    assert_true(ls_trial_metric(trial, "loss") > 0);
+    stands_at(endless, 0, 5);
+    ls_trial_free(trial);
+    ls_loader_free(endless);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hooks_around_a_step),
@@ -281,6 +315,7 @@ int main(void) {
         cmocka_unit_test(test_what_a_step_replaces),
         cmocka_unit_test(test_a_trial_goes_on_where_its_loader_stands),
         cmocka_unit_test(test_a_stopped_run_goes_on),
+        cmocka_unit_test(test_an_endless_loader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
