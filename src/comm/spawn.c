@@ -137,6 +137,10 @@ static void bury(spawn *self, int rank, int how) {
         snprintf(what.message, sizeof what.message, "process %ld exited with status %d before its function returned",
                  (long)dead->process, WEXITSTATUS(how));
     }
+    if (dead->pipe >= 0) {
+        close(dead->pipe);
+        dead->pipe = -1;
+    }
     dead->process = 0;
     self->running--;
     if (what.status != LS_OK) {
@@ -285,11 +289,6 @@ ls_status ls_spawn(int ranks, ls_rank_function function, void *argument) {
         close(self.listener); /* rank 0 has it: when that dies, nobody accepts for it */
         self.listener = -1;
         wait_for_all(&self);
-    }
-    for (int rank = 0; self.children != NULL && rank < ranks; rank++) {
-        if (self.children[rank].pipe >= 0) {
-            close(self.children[rank].pipe);
-        }
     }
     if (self.listener >= 0) {
         close(self.listener);

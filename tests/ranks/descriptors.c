@@ -1,11 +1,13 @@
 /*
  * What a rank executes inherits no descriptor of the library's: no socket, no memory, and nothing that the libraries
- * below it open.
+ * below it open. A communicator that is freed leaves none open, also where descriptor 0 was one of them.
  */
+#include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { MOST = 1024 };
 
@@ -23,8 +25,39 @@ static __attribute__((constructor)) void look_around(void) {
     }
 }
 
+/* Opens, uses and frees a communicator; the ranks the other way round, so that each one's part is another one's. */
+static ls_status use_a_part(ls_comm *world, int turn) {
+    const int rank = ls_comm_rank(world), size = ls_comm_size(world);
+    int32_t one = 1, sum = 0;
+    ls_comm *part = NULL;
+    LS_TRY(ls_comm_split(world, 0, turn % 2 == 0 ? rank : size - rank, &part));
+    void *memory = ls_comm_alloc(part, 100000);
+    LS_CHECK(memory != NULL);
+    ls_comm_release(part, memory);
+    LS_TRY(ls_comm_allreduce(part, &one, &sum, 1, LS_I32, LS_SUM, NULL));
+    LS_CHECK(sum == size);
+    ls_comm_free(part);
+    return LS_OK;
+}
+
+static ls_status check_closing(ls_comm *world) {
+    LS_TRY(use_a_part(world, 0)); /* what is made once, for all */
+    close(STDIN_FILENO);          /* as in `program <&-`: what is opened first is 0 */
+    LS_TRY(ls_comm_barrier(world, NULL));
+    const int before = test_descriptors_count();
+    for (int turn = 0; turn < 2; turn++) {
+        LS_TRY(use_a_part(world, turn));
+        const int now = test_descriptors_count();
+        if (now != before) {
+            return ls_fail(LS_ERR_INTERNAL, "%d descriptors are open after turn %d, %d were before", now, turn, before);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     int32_t one = 1, sum = 0;
+    LS_TRY(check_closing(world));
     LS_TRY(ls_comm_allreduce(world, &one, &sum, 1, LS_I32, LS_SUM, NULL));
     for (int fd = 0; fd < MOST; fd++) {
         if (inheritable(fd) && !was_there[fd]) {

@@ -1,6 +1,7 @@
 #include "tests/support/files.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -76,4 +77,12 @@ int test_files_teardown(void **state) {
 
 int test_folder_count(const char *path) {
     return count_entries(path, false);
+}
+
+int test_descriptors_count(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        count += fcntl(fd, F_GETFD) >= 0;
+    }
+    return count;
 }

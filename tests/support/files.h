@@ -22,4 +22,7 @@ int test_files_count(void);
 /* The number of files in any folder; 0 when there is no such folder. Names that begin with a dot do not count. */
 int test_folder_count(const char *path);
 
+/* The number of descriptors that are open in this process. */
+int test_descriptors_count(void);
+
 #endif

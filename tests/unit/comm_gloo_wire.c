@@ -32,14 +32,15 @@ const char *__asan_default_options(void) {
 /* ---- one wrong operation -------------------------------------------------------------------------------------------
  */
 
-/* A rank that waits for a message of COUNT floats and gets something else; `argument` is what is said of it. */
+/* A rank that waits for a message of COUNT floats and gets something else; `argument` is what is said of rank 1. */
 static const char *receiving_rank(ls_comm *world, int rank, const void *argument) {
     unsigned char memory[GUARDED];
+    char said[LS_ERROR_CAPACITY];
     (void)rank;
+    snprintf(said, sizeof said, "ls_comm_recv #1: rank 1 %s", (const char *)argument);
     memset(memory, GUARD, sizeof memory);
     LS_MUST(world != NULL && ls_comm_recv(world, memory, COUNT, LS_F32, 1, 0, NULL) == LS_ERR_PEER);
-    LS_MUST(failed_with(LS_ERR_PEER, "ls_comm_recv #1: rank 1 is gone: "));
-    LS_MUST(failed_with(LS_ERR_PEER, argument));
+    LS_MUST(failed_with(LS_ERR_PEER, said));
     for (size_t i = COUNT * sizeof(float); i < sizeof memory; i++) {
         LS_MUST(memory[i] == GUARD);
     }
@@ -134,24 +135,65 @@ static bool announced_too_much(gloo_operation *o, int number) {
     return number < 2;
 }
 
+/* Gives up after a failure of `culprit`. */
+static void fill_left(gloo_operation *o, int culprit, const char *reason) {
+    fill(o, LS_GLOO_LEFT, strlen(reason));
+    o->packet.slot = LS_LEAVE_FAILED;
+    o->packet.status = LS_ERR_FORMAT;
+    o->packet.culprit = culprit;
+    memcpy(o->packet.data, reason, strlen(reason));
+}
+
+static bool blames_a_rank_below_all(gloo_operation *o, int number) {
+    fill_left(o, -1, "no reason");
+    return number == 0;
+}
+
+static bool blames_a_rank_above_all(gloo_operation *o, int number) {
+    fill_left(o, 2, "no reason");
+    return number == 0;
+}
+
+static bool leaves_in_no_known_way(gloo_operation *o, int number) {
+    fill(o, LS_GLOO_LEFT, 0);
+    o->packet.slot = LS_LEAVE_FAILED + 1;
+    return number == 0;
+}
+
+/* As much as a packet has room for: more than is kept. */
+static bool has_a_long_reason(gloo_operation *o, int number) {
+    char reason[LS_GLOO_ROOM + 1] = "";
+    memset(reason, 'x', LS_GLOO_ROOM);
+    fill_left(o, 1, reason);
+    return number == 0;
+}
+
 static void headers_are_not_believed(void **state) {
     (void)state;
-    run(more_bytes, "it sent a header that is not one: 4096 bytes for 16 elements of f32");
-    run(wrapping_bytes, "it sent a header that is not one: 64 bytes for 4611686018427387920 elements of f32");
-    run(no_dtype, "it sent a header that is not one: there is no dtype 99");
-    run(no_data, "it sent what was not expected");
+    run(more_bytes, "is gone: it sent a header that is not one: 4096 bytes for 16 elements of f32");
+    run(wrapping_bytes, "is gone: it sent a header that is not one: 64 bytes for 4611686018427387920 elements of f32");
+    run(no_dtype, "is gone: it sent a header that is not one: there is no dtype 99");
+    run(no_data, "is gone: it sent what was not expected");
 }
 
 static void operations_go_where_they_belong(void **state) {
     (void)state;
-    run(before_its_aim, "it sent an operation that is none, or not the one that was expected");
-    run(another_operation, "it sent an operation that is none, or not the one that was expected");
-    run(announced_too_much, "it sent an operation that is none, or not the one that was expected");
+    run(before_its_aim, "is gone: it sent an operation that is none, or not the one that was expected");
+    run(another_operation, "is gone: it sent an operation that is none, or not the one that was expected");
+    run(announced_too_much, "is gone: it sent an operation that is none, or not the one that was expected");
 }
 
 static void a_message_comes_whole(void **state) {
     (void)state;
-    run(message_in_message, "it sent a message before the content of the one before it");
+    run(message_in_message, "is gone: it sent a message before the content of the one before it");
+}
+
+static void who_leaves_is_believed_as_far_as_it_can_be(void **state) {
+    (void)state;
+    run(blames_a_rank_below_all, "gave up: no reason");
+    run(blames_a_rank_above_all, "gave up: no reason");
+    run(leaves_in_no_known_way, "left without making this call");
+    run(has_a_long_reason, "gave up: xxxx");
 }
 
 /* ---- data that nobody asked for ------------------------------------------------------------------------------------
@@ -371,8 +413,11 @@ int main(void) {
     unsetenv("LOCKSTEP_KEY");
     setenv("LOCKSTEP_TEST_BACKEND", "gloo", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(headers_are_not_believed), cmocka_unit_test(operations_go_where_they_belong),
-        cmocka_unit_test(a_message_comes_whole),    cmocka_unit_test(data_that_nobody_asked_for),
+        cmocka_unit_test(headers_are_not_believed),
+        cmocka_unit_test(operations_go_where_they_belong),
+        cmocka_unit_test(a_message_comes_whole),
+        cmocka_unit_test(data_that_nobody_asked_for),
+        cmocka_unit_test(who_leaves_is_believed_as_far_as_it_can_be),
         cmocka_unit_test(damaged_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* IDX, CSV and safetensors: round trips, files made elsewhere, wrong files, and random damage. */
 #include "tests/support/unit.h"
 
+#include <lockstep/autograd.h>
 #include <lockstep/formats.h>
 
 #include <locale.h>
@@ -270,15 +271,30 @@ static void test_safetensors_of_empty_tensors(void **state) {
     ls_safetensors_free(file);
 }
 
+/* The whole sentence. */
+static void expect_unsaved(const char *path, const ls_named *tensors, int count, const char *why) {
+    assert_int_equal(ls_safetensors_save(path, tensors, count, NULL), LS_ERR_ARGUMENT);
+    assert_string_equal(strstr(ls_error_message(), ": ") + 2, why);
+}
+
 static void test_safetensors_refuses_bad_arguments(void **state) {
     (void)state;
     const char *path = test_file("arguments.safetensors", "", 0);
-    assert_int_equal(ls_safetensors_save(path, NULL, 3, NULL), LS_ERR_ARGUMENT);
-    assert_int_equal(ls_safetensors_save(path, NULL, -1, NULL), LS_ERR_ARGUMENT);
-    const ls_named kept = {"__metadata__", ls_ones(LS_SHAPE(1), LS_F32)};
-    assert_int_equal(ls_safetensors_save(path, &kept, 1, NULL), LS_ERR_ARGUMENT);
-    assert_non_null(strstr(ls_error_message(), "__metadata__"));
-    ls_release(kept.tensor);
+    ls_tensor *one = ls_ones(LS_SHAPE(1), LS_F32), *matrix = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    ls_tensor *turned = ls_transpose(matrix, 0, 1);
+    const ls_named good = {"a", one};
+    expect_unsaved(path, NULL, 3, "3 tensors at NULL");
+    expect_unsaved(path, NULL, -1, "-1 tensors at NULL");
+    expect_unsaved(path, &good, -1, "-1 tensors");
+    expect_unsaved(path, &(ls_named){"__metadata__", one}, 1,
+                   "no tensor can be named __metadata__: the format keeps that name");
+    expect_unsaved(path, &(ls_named){"a", NULL}, 1, "tensor 0 (a) is NULL");
+    expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 (without a name) is not contiguous or has no name");
+    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous or has no name");
+    expect_unsaved(path, (ls_named[]){good, {"b", one}, good}, 3, "two tensors are named a");
+    ls_release(one);
+    ls_release(turned);
+    ls_release(matrix);
 }
 
 static void test_safetensors_leaves_the_old_file_when_it_fails(void **state) {

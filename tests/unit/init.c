@@ -49,7 +49,16 @@ static const char *init_by_options(int rank, const void *what) {
     const plan *p = what;
     ls_init_options options = p->options;
     options.rank = rank;
-    return work(ls_init(&options), rank, options.world_size);
+    const int descriptors = test_descriptors_count();
+    const char *failure = work(ls_init(&options), rank, options.world_size);
+    LS_MUST(failure != NULL || test_descriptors_count() == descriptors);
+    return failure;
+}
+
+/* As `program <&-` starts it: the first descriptor that is opened is 0. */
+static const char *init_without_input(int rank, const void *what) {
+    close(STDIN_FILENO);
+    return init_by_options(rank, what);
 }
 
 static void set_number(const char *name, int number) {
@@ -113,6 +122,7 @@ static void test_tcp(void **state) {
         close(listener);
         const plan p = {.options = {.init = url, .world_size = size, .timeout = 30}};
         processes_run(size, init_by_options, &p, 0);
+        processes_run(size, init_without_input, &p, 0);
     }
 }
 
@@ -123,6 +133,7 @@ static void test_meeting_in_a_folder(void **state) {
         snprintf(url, sizeof url, "file://%s/meet", folder);
         const plan p = {.options = {.init = url, .world_size = size, .timeout = 30, .key = "key"}};
         processes_run(size, init_by_options, &p, 0);
+        processes_run(size, init_without_input, &p, 0);
         assert_int_equal(test_folder_count(folder), 0);
     }
 }
@@ -320,9 +331,10 @@ static ls_status obey(ls_comm *world, void *argument) {
 static const char *spawn(int number, const void *what) {
     (void)number;
     order o = *(const order *)what;
+    const int descriptors = test_descriptors_count();
     const ls_status status = ls_spawn(o.ranks, obey, &o);
     LS_MUST(waitpid(-1, NULL, WNOHANG) < 0); /* no child is left */
-    LS_MUST(open("/dev/null", O_RDONLY) < 16);
+    LS_MUST(test_descriptors_count() == descriptors);
     if (strcmp(o.deed, "well") == 0) {
         LS_MUST(status == LS_OK);
     } else if (strcmp(o.deed, "fail") == 0) {
@@ -339,6 +351,11 @@ static const char *spawn(int number, const void *what) {
     return NULL;
 }
 
+static const char *spawn_without_input(int number, const void *what) {
+    close(STDIN_FILENO);
+    return spawn(number, what);
+}
+
 static void test_spawn(void **state) {
     (void)state;
     SKIP_WITH_THREADS();
@@ -346,6 +363,7 @@ static void test_spawn(void **state) {
                                    {3, "kill"}, {3, "silent"}, {3, "exit"}};
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
         processes_run(1, spawn, &orders[i], 0);
+        processes_run(1, spawn_without_input, &orders[i], 0);
     }
 }
 

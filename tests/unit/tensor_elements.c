@@ -139,6 +139,11 @@ static void test_from_memory(void **state) {
     assert_null(ls_from_memory(LS_SHAPE(1, -1), LS_F64, numbers, count_release, &released));
     assert_null(ls_from_memory(LS_SHAPE(INT64_MAX, 4), LS_F64, numbers, count_release, &released));
     assert_int_equal(released, 3); /* what fails gives the memory back */
+    ls_tensor *none = ls_from_memory(LS_SHAPE(0, 3), LS_F64, numbers, count_release, &released);
+    assert_int_equal(ls_size(none, 1), 3);
+    ls_release(none);
+    assert_int_equal(released, 4);
+    assert_int_equal(ls_numel(ls_from_memory(LS_SHAPE(0), LS_F64, NULL, NULL, NULL)), 0);
     ls_release(lent);
 }
 

@@ -252,7 +252,7 @@ static void take_leave_notice(ls_gloo *gloo, int peer) {
     const ls_gloo_packet *packet = other->packet;
     const size_t bytes = least(packet->bytes, sizeof other->reason - 1);
     other->left = true;
-    other->leaving = packet->slot <= LS_LEAVE_FAILED ? (ls_leave_reason)packet->slot : LS_LEAVE_FREED;
+    other->leaving = (ls_leave_reason)packet->slot; /* one that is none is described as LS_LEAVE_FREED is */
     other->status = (ls_status)packet->status;
     other->last = packet->at;
     other->culprit = packet->culprit >= 0 && packet->culprit < gloo->size ? packet->culprit : peer;
