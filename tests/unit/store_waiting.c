@@ -15,6 +15,8 @@
 #include "base/log.h"
 #include "comm/store_deadline.h"
 
+#define PATIENCE (LS_REPORT_SECONDS + 3) /* a report comes well before its end, on a busy machine too */
+
 /* What those say who wait for rank 0. */
 typedef struct said {
     int vanished, nowhere, otherwise;
@@ -33,7 +35,7 @@ static void note_waiting(ls_log_level level, int rank, const char *line, void *u
 }
 
 static void *find_no_folder(void *status) {
-    const ls_store *store = ls_store_open("file:///no/folder", &(ls_store_options){.timeout = LS_REPORT_SECONDS + 0.2});
+    const ls_store *store = ls_store_open("file:///no/folder", &(ls_store_options){.timeout = PATIENCE});
     *(ls_status *)status = store == NULL ? ls_error_status() : LS_OK;
     return NULL;
 }
@@ -59,11 +61,11 @@ static void test_waiting_for_rank_0_is_told(void **state) {
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
     ls_log_set_sink(note_waiting, &heard);
     assert_int_equal(pthread_create(&thread, NULL, find_no_folder, &other), 0);
-    assert_null(ls_store_open(url, &(ls_store_options){.timeout = LS_REPORT_SECONDS + 0.2}));
+    assert_null(ls_store_open(url, &(ls_store_options){.timeout = PATIENCE}));
     assert_int_equal(pthread_join(thread, NULL), 0);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(ls_error_status(), LS_ERR_TIMEOUT);
-    assert_non_null(strstr(ls_error_message(), "within 5.2 s (cannot connect to 127.0.0.1"));
+    assert_non_null(strstr(ls_error_message(), "within 8 s (cannot connect to 127.0.0.1"));
     assert_int_equal(other, LS_ERR_TIMEOUT);
     assert_true(heard.vanished == 1 && heard.nowhere == 1 && heard.otherwise == 0);
     for (int i = 0; i < 4; i++) {
@@ -156,7 +158,10 @@ static void test_no_descriptor_is_told_once(void **state) {
     assert_int_equal(
         setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = (rlim_t)lowest, .rlim_max = before.rlim_max}), 0);
     assert_int_equal(write(ends[1], &port, sizeof port), sizeof port);
-    usleep(600000);
+    for (int looks = 0; told == 0 && looks < 6000; looks++) {
+        usleep(10000);
+    }
+    usleep(600000); /* many tries */
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(waitpid(client, &how, 0), client);
     ls_store_close(store);
