@@ -86,7 +86,7 @@ static char *put_character(char *to, uint32_t c) {
         return to;
     }
     const int tail = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    *to++ = (char)((0xf00U >> tail & 0xffU) | c >> (6 * tail));
+    *to++ = (char)((0xff00U >> (tail + 1) & 0xffU) | c >> (6 * tail));
     for (int i = tail - 1; i >= 0; i--) {
         *to++ = (char)(0x80U | (c >> (6 * i) & 0x3fU));
     }

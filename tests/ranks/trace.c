@@ -2,11 +2,13 @@
 #include "tests/support/ranks.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
 
+#include "base/trace.h"
 #include "tests/support/files.h"
 
 enum { NUMBERS = 1000 };
@@ -56,7 +58,8 @@ static ls_status check_rank(json_t *events, int rank, int size) {
     LS_CHECK(find(events, "ls_exp backward", rank, &back_begin, &back_end) != NULL);
     json_t *reduce = find(events, "allreduce", rank, &reduce_begin, &reduce_end);
     LS_CHECK(reduce != NULL && json_integer_value(json_object_get(json_object_get(reduce, "args"), "bytes")) == 8);
-    LS_CHECK(find(events, "a name of the user's: ", rank, &user_begin, &user_end) != NULL);
+    json_t *user = find(events, "a name of the user's: ", rank, &user_begin, &user_end);
+    LS_CHECK(user != NULL && json_object_get(user, "args") == NULL);
     LS_CHECK(0 <= user_begin && user_begin <= exp_begin && exp_begin < exp_end && exp_end <= back_begin);
     LS_CHECK(back_begin < back_end && back_end <= reduce_begin && reduce_begin < reduce_end);
     LS_CHECK(reduce_end <= user_end);
@@ -67,16 +70,61 @@ static ls_status check_rank(json_t *events, int rank, int size) {
     return LS_OK;
 }
 
+/* The earliest span of all is at 0. */
+static ls_status check_beginning(json_t *events) {
+    double first = INFINITY;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        json_t *began = json_object_get(json_array_get(events, i), "ts");
+        first = began != NULL ? fmin(first, json_number_value(began)) : first;
+    }
+    LS_CHECK(first == 0);
+    return LS_OK;
+}
+
 static ls_status check_file(const char *path, int size) {
     json_error_t error;
     json_t *root = json_load_file(path, 0, &error);
     LS_CHECK(root != NULL);
-    ls_status status = LS_OK;
+    ls_status status = check_beginning(json_object_get(root, "traceEvents"));
     for (int rank = 0; rank < size && status == LS_OK; rank++) {
         status = check_rank(json_object_get(root, "traceEvents"), rank, size);
     }
     json_decref(root);
     return status;
+}
+
+/* A trace that is full keeps what it has, which can be written, and counts what it has lost. */
+static ls_status check_full(ls_comm *world) {
+    if (ls_comm_size(world) > 1) { /* it is much memory */
+        return LS_OK;
+    }
+    LS_TRY(ls_trace_start());
+    for (int i = 0; i < LS_TRACE_SPANS + 3; i++) {
+        ls_trace_span("x", 1);
+    }
+    LS_CHECK(ls_trace_present->count == LS_TRACE_SPANS && ls_trace_present->lost == 3);
+    LS_CHECK(ls_trace_stop(world, "/nowhere/trace.json") == LS_ERR_IO); /* up to here all is well */
+    return LS_OK;
+}
+
+/* How many spans a rank has lost stands behind its name. */
+static ls_status check_lost(ls_comm *world) {
+    const int rank = ls_comm_rank(world);
+    const char *path = rank == 0 ? test_path("lost.json") : NULL;
+    LS_TRY(ls_trace_start());
+    ls_trace_present->lost = (uint64_t)rank;
+    LS_TRY(ls_trace_stop(world, path));
+    json_t *root = rank == 0 ? json_load_file(path, 0, NULL) : NULL;
+    for (int other = 0; rank == 0 && other < ls_comm_size(world); other++) {
+        char said[64];
+        double begin, end;
+        json_t *name = find(json_object_get(root, "traceEvents"), "process_name", other, &begin, &end);
+        const char *text = json_string_value(json_object_get(json_object_get(name, "args"), "name"));
+        snprintf(said, sizeof said, " (%d spans lost)", other);
+        LS_CHECK(text != NULL && (other == 0 ? strstr(text, "lost") == NULL : strstr(text, said) != NULL));
+    }
+    json_decref(root);
+    return LS_OK;
 }
 
 /* A rank that says that it has more spans than there can be, with texts that have no end. */
@@ -113,6 +161,8 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(check_file(test_path("trace.json"), ls_comm_size(world)));
     }
     LS_TRY(check_what_others_say(world));
+    LS_TRY(check_full(world));
+    LS_TRY(check_lost(world));
     LS_TRY(ls_trace_start());
     LS_CHECK(ls_trace_stop(world, "/nowhere/trace.json") == LS_ERR_IO); /* on every rank */
     LS_TRY(ls_trace_start());                                           /* nobody stops it: it goes with the thread */

@@ -77,6 +77,28 @@ static void test_idx_errors_name_file_and_reason(void **state) {
     expect_idx_error(test_file("none", none, sizeof none), LS_ERR_FORMAT, "multiply to too much");
 }
 
+/* As many axes as a tensor can have are read, and no more. */
+static void test_idx_of_many_axes(void **state) {
+    (void)state;
+    for (int axes = LS_MAX_DIMS; axes <= LS_MAX_DIMS + 1; axes++) {
+        unsigned char bytes[4 + 4 * (LS_MAX_DIMS + 1) + 1] = {0, 0, 8, (unsigned char)axes};
+        const size_t size = 4 + 4 * (size_t)axes;
+        for (size_t at = 7; at < size; at += 4) {
+            bytes[at] = 1;
+        }
+        bytes[size] = 42;
+        const char *path = test_file("axes", bytes, size + 1);
+        if (axes > LS_MAX_DIMS) {
+            expect_idx_error(path, LS_ERR_FORMAT, "type code 0x08 with 9 axes");
+            continue;
+        }
+        ls_tensor *tensor = ls_idx_read(path);
+        assert_int_equal(ls_ndim(tensor), LS_MAX_DIMS);
+        assert_true(ls_item(tensor) == 42);
+        ls_release(tensor);
+    }
+}
+
 static void test_idx_truncated_gzip(void **state) {
     (void)state;
     ls_tensor *tensor = ls_randint(LS_SHAPE(100, 10), LS_U8, 0, 255);
@@ -163,7 +185,13 @@ static void expect_csv_error(const char *text, const ls_csv_options *options, co
 
 static void test_csv_errors_name_line_and_column(void **state) {
     (void)state;
-    expect_csv_error("a,b\n1,2\n3,x\n", NULL, "line 3, column 2: \"x\" is not a number");
+    static const char *const no_numbers[] = {"x", "", "12abc", "1 2", "1.2.3", "0x", "--1"};
+    for (size_t i = 0; i < sizeof no_numbers / sizeof *no_numbers; i++) {
+        char text[64], said[64];
+        snprintf(text, sizeof text, "a,b\n1,2\n3,%s\n", no_numbers[i]);
+        snprintf(said, sizeof said, "line 3, column 2: \"%s\" is not a number", no_numbers[i]);
+        expect_csv_error(text, NULL, said);
+    }
     expect_csv_error("a,b\n1,2\n3\n", NULL, "line 3: 1 fields where the first line has 2");
     expect_csv_error("a,b\n1,2,3\n", NULL, "line 2: 3 fields");
     expect_csv_error("", NULL, "is empty");
@@ -199,7 +227,13 @@ static void test_safetensors_round_trip(void **state) {
         ls_release(tensors[dtype].tensor);
     }
     assert_null(ls_safetensors_find(file, "nothing"));
-    assert_null(ls_safetensors_at(file, 99).tensor);
+    for (int past = LS_DTYPE_COUNT; past <= LS_DTYPE_COUNT + 1; past++) {
+        assert_true(ls_safetensors_at(file, past).name == NULL && ls_safetensors_at(file, past).tensor == NULL);
+    }
+    assert_null(ls_safetensors_at(file, -1).name);
+    assert_true(ls_safetensors_find(file, NULL) == NULL && ls_safetensors_find(NULL, "f32") == NULL);
+    assert_true(ls_safetensors_metadata(file, NULL) == NULL && ls_safetensors_metadata(NULL, "format") == NULL);
+    assert_true(ls_safetensors_count(NULL) == 0 && ls_safetensors_at(NULL, 0).name == NULL);
     ls_safetensors_free(file);
 }
 
@@ -253,6 +287,48 @@ static void test_safetensors_refuses_bad_files(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_FORMAT);
 }
 
+/* The first and the last character of each length in UTF-8, and of what surrogate pairs make; halves of pairs are none.
+ */
+static void test_safetensors_escapes(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"\\u0001", "\x01"},
+        {"\\u007f", "\x7f"},
+        {"\\u0080", "\xc2\x80"},
+        {"\\u07ff", "\xdf\xbf"},
+        {"\\u0800", "\xe0\xa0\x80"},
+        {"\\ud7ff", "\xed\x9f\xbf"},
+        {"\\ue000", "\xee\x80\x80"},
+        {"\\uFFFF", "\xef\xbf\xbf"},
+        {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+        {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+        {"\\\\\\/\\b\\f\\n\\r\\t\\\"", "\\/\b\f\n\r\t\""},
+        {"\\u0000", NULL},
+        {"\\ud800", NULL},
+        {"\\udbff", NULL},
+        {"\\udc00", NULL},
+        {"\\udfff", NULL},
+        {"\\ud800\\udbff", NULL},
+        {"\\ud800\\ue000", NULL},
+        {"\\ud800 \\udc00", NULL},
+        {"\\u00g0", NULL},
+        {"\\u00`0", NULL},
+        {"\\x", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char header[128];
+        snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", rows[i][0]);
+        if (rows[i][1] == NULL) {
+            expect_safetensors_error(header, 1, "an escape that JSON knows");
+            continue;
+        }
+        ls_safetensors *file = ls_safetensors_load(safetensors_with(header, 1));
+        assert_non_null(file);
+        assert_string_equal(ls_safetensors_at(file, 0).name, rows[i][1]);
+        ls_safetensors_free(file);
+    }
+}
+
 /* In any order of the header; a tensor without elements overlaps nothing. */
 static void test_safetensors_of_empty_tensors(void **state) {
     (void)state;
@@ -292,6 +368,11 @@ static void test_safetensors_refuses_bad_arguments(void **state) {
     expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 (without a name) is not contiguous or has no name");
     expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous or has no name");
     expect_unsaved(path, (ls_named[]){good, {"b", one}, good}, 3, "two tensors are named a");
+    const char *const texts[] = {"key", "\xff", NULL}, *const keys[] = {"\xff", "text", NULL};
+    assert_int_equal(ls_safetensors_save(path, &good, 1, texts), LS_ERR_MEMORY);
+    assert_non_null(strstr(ls_error_message(), "a name or text is not UTF-8"));
+    assert_int_equal(ls_safetensors_save(path, &good, 1, keys), LS_ERR_MEMORY);
+    assert_int_equal(ls_safetensors_save(path, &(ls_named){"\xff", one}, 1, NULL), LS_ERR_MEMORY);
     ls_release(one);
     ls_release(turned);
     ls_release(matrix);
@@ -395,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_idx_reads_a_file_by_hand),
         cmocka_unit_test(test_idx_round_trips),
         cmocka_unit_test(test_idx_errors_name_file_and_reason),
+        cmocka_unit_test(test_idx_of_many_axes),
         cmocka_unit_test(test_idx_truncated_gzip),
         cmocka_unit_test(test_csv_reads_columns),
         cmocka_unit_test(test_numbers_have_points_in_every_locale),
@@ -402,6 +484,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_round_trip),
         cmocka_unit_test(test_safetensors_reads_python_file),
         cmocka_unit_test(test_safetensors_refuses_bad_files),
+        cmocka_unit_test(test_safetensors_escapes),
         cmocka_unit_test(test_safetensors_of_empty_tensors),
         cmocka_unit_test(test_safetensors_refuses_bad_arguments),
         cmocka_unit_test(test_safetensors_leaves_the_old_file_when_it_fails),
