@@ -114,6 +114,17 @@ LS_API ls_tensor *ls_module_buffer(const ls_module *module, int index);
 LS_API const char *ls_module_buffer_name(const ls_module *module, int index);
 /** The parameter or buffer of that full name, or one of them if it is shared; lent. NULL when there is none. */
 LS_API ls_tensor *ls_module_find(const ls_module *module, const char *name);
+/**
+ * Moves all parameters, their gradients, and buffers to the device of that name (see ls_use_device), in place: before
+ * an optimizer or ls_data_parallel takes the model. Returns the module; NULL with the error set, and what was moved so
+ * far left there, on failure.
+ */
+LS_API ls_module *ls_module_to_device(ls_module *module, const char *device);
+#ifndef __cplusplus
+/** ls_tensor_to_device or ls_module_to_device. */
+#define ls_to_device(object, device)                                                                                   \
+    _Generic((object), ls_module * : ls_module_to_device, ls_tensor * : ls_tensor_to_device)(object, device)
+#endif
 /** All numbers in all parameters. */
 LS_API int64_t ls_module_size(const ls_module *module);
 /** Forgets the gradients of all parameters. */
@@ -310,6 +321,12 @@ LS_API ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) LS_WARN_U
 }
 
 #define ls_sequential(...) ls_sequential_of_list({__VA_ARGS__})
+static inline ls_module *ls_to_device(ls_module *module, const char *device) {
+    return ls_module_to_device(module, device);
+}
+static inline ls_tensor *ls_to_device(ls_tensor *tensor, const char *device) {
+    return ls_tensor_to_device(tensor, device);
+}
 static inline ls_module *ls_sequential_of_list(std::initializer_list<ls_module *> modules) {
     return ls_sequential_of(modules.begin(), static_cast<int>(modules.size()));
 }

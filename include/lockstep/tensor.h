@@ -133,6 +133,28 @@ LS_API ls_tensor *ls_from_memory(ls_shape shape, ls_dtype dtype, void *data, voi
 /** The number as a tensor of no dimensions. */
 LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 
+/* ---- devices ---------------------------------------------------------------------------------------------------
+ *
+ * A device holds tensors and computes with them: "cpu", and what modules add ("cuda:0"). The tensors of an operation
+ * are on one device, where its result is, too; ls_to_device moves them. A device other than "cpu" works while the
+ * program goes on: what fails there is told by the next call that needs a result on the host (ls_item, ls_print,
+ * ls_device_wait, ...).
+ */
+
+/** The name of the device that the tensor is on, lent; NULL for NULL. */
+LS_API const char *ls_device_of(const ls_tensor *tensor);
+/**
+ * Tensors that this thread makes from now on of nothing but a shape (ls_zeros, ls_from, parameters of layers, batches
+ * of loaders) are on that device. At first it is what LOCKSTEP_DEVICE says, else "cpu". LS_ERR_ARGUMENT, which says
+ * what devices there are, for others.
+ */
+LS_API ls_status ls_use_device(const char *name) LS_WARN_UNUSED;
+/** The name of that device, lent; NULL and an error when LOCKSTEP_DEVICE names none. */
+LS_API const char *ls_default_device(void);
+/** Waits until the device has done all that this thread asked of it, and returns the first failure since the last
+ * wait. */
+LS_API ls_status ls_device_wait(const char *name) LS_WARN_UNUSED;
+
 /* ---- looking -------------------------------------------------------------------------------------------------- */
 
 /** The number of dimensions; 0 for NULL. */

@@ -13,7 +13,7 @@ static ls_status pass_by(ls_pass *pass, ls_node *node) {
 }
 
 static ls_tensor *zeros_like(const ls_tensor *tensor) {
-    ls_tensor *zeros = ls_tensor_new_owned("ls_backward", tensor->ndim, tensor->size, (ls_dtype)tensor->dtype);
+    ls_tensor *zeros = ls_tensor_like_owned("ls_backward", tensor, (ls_dtype)tensor->dtype);
     if (zeros != NULL && ls_kernels_of(zeros)->fill(ls_stream_of(zeros), zeros, 0) != LS_OK) {
         ls_tensor_drop(zeros);
         return ls_scope_failed();
@@ -54,7 +54,7 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
 
 /* The gradient, used up, times the weight of the node's sum over samples. */
 static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
-    ls_tensor *weighed = ls_tensor_new_owned("ls_backward", gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
     const double weight = node->parameters.number[LS_NODE_WEIGHT];
     if (weighed != NULL && ls_kernels_of(weighed)->mul_number(ls_stream_of(weighed), weighed,
                                                               (const ls_tensor *[]){gradient}, &weight) != LS_OK) {
@@ -204,7 +204,7 @@ static void settle_nodes(ls_scope *innermost) {
 /* The gradient to begin with, times `weight`. */
 static ls_status seed(ls_tensor *output, ls_tensor *gradient, double weight) {
     if (gradient == NULL) {
-        gradient = ls_tensor_new("ls_backward", output->ndim, output->size, (ls_dtype)output->dtype);
+        gradient = ls_tensor_like("ls_backward", output, (ls_dtype)output->dtype);
         if (gradient == NULL) {
             return ls_error_status();
         }

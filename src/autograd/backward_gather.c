@@ -51,7 +51,7 @@ static bool is_half(const ls_tensor *tensor) {
 
 /* A copy in f32, in the scope of the pass. */
 static ls_tensor *widen(const ls_tensor *x) {
-    ls_tensor *wide = ls_tensor_new("ls_backward", x->ndim, x->size, LS_F32);
+    ls_tensor *wide = ls_tensor_like("ls_backward", x, LS_F32);
     return wide != NULL && ls_kernels_of(x)->cast(ls_stream_of(x), wide, x) == LS_OK ? wide : NULL;
 }
 
@@ -70,7 +70,7 @@ static ls_status combine_any(ls_tensor *y, const ls_tensor *x, bool add) {
 }
 
 static ls_tensor *new_like(const ls_tensor *input) {
-    return ls_tensor_new_owned("ls_backward", input->ndim, input->size, (ls_dtype)input->dtype);
+    return ls_tensor_like_owned("ls_backward", input, (ls_dtype)input->dtype);
 }
 
 static ls_status gather_in_leaf(ls_pass *pass, ls_leaf *leaf, ls_tensor *gradient) {

@@ -190,8 +190,9 @@ static ls_status custom_shape(ls_op_call *call) {
     LS_TRY(run_forward(c));
     note_versions(c);
     call->saved[0] = ls_tensor_hold(c->call.outputs[0]); /* so that it is not taken for linear */
-    call->output =
-        c->output_count == 1 ? show(c->call.outputs[0]) : ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32);
+    call->output = c->output_count == 1
+                       ? show(c->call.outputs[0])
+                       : ls_tensor_new(c->op.name, ls_tensor_device(c->call.outputs[0]), 1, &(int64_t){0}, LS_F32);
     return call->output != NULL ? LS_OK : ls_error_status();
 }
 
@@ -209,7 +210,7 @@ static ls_status set_gradient(custom *c, int i, const ls_tensor *gradient) {
         c->gradients[i] = ls_tensor_dense(c->op.name, gradient, (ls_dtype)output->dtype);
         return c->gradients[i] != NULL ? LS_OK : ls_error_status();
     }
-    ls_tensor *zeros = ls_tensor_new_owned(c->op.name, output->ndim, output->size, (ls_dtype)output->dtype);
+    ls_tensor *zeros = ls_tensor_like_owned(c->op.name, output, (ls_dtype)output->dtype);
     c->gradients[i] = zeros;
     return zeros != NULL ? ls_kernels_of(zeros)->fill(ls_stream_of(zeros), zeros, 0) : ls_error_status();
 }
@@ -222,7 +223,8 @@ static ls_status part_backward(ls_node *node, ls_tensor *gradient) {
         c->pass = pass;
     }
     LS_TRY(set_gradient(c, (int)node->parameters.integer[0], gradient));
-    return ls_accumulate(node, 0, ls_tensor_new(c->op.name, 1, &(int64_t){0}, LS_F32));
+    return ls_accumulate(node, 0,
+                         ls_tensor_new(c->op.name, ls_tensor_device(c->call.outputs[0]), 1, &(int64_t){0}, LS_F32));
 }
 
 static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {

@@ -28,16 +28,18 @@ typedef struct check {
 
 /* sum(weight * result) */
 static ls_status weigh(const check *c, const ls_tensor *result, double *sum) {
-    ls_tensor *dense = ls_tensor_dense(c->call, result, LS_F64);
-    if (dense == NULL) {
-        return ls_error_status();
-    }
+    ls_tensor *dense = ls_tensor_dense_on_host(c->call, result, LS_F64);
+    ls_tensor *weight = dense != NULL ? ls_tensor_dense_on_host(c->call, c->weight, LS_F64) : NULL;
+    const double *factors = weight != NULL ? ls_host_data(weight) : NULL;
+    const double *numbers = weight != NULL ? ls_host_data(dense) : NULL;
     *sum = 0;
-    for (int64_t i = 0; i < dense->count; i++) {
-        *sum += ((const double *)c->weight->data)[i] * ((const double *)dense->data)[i];
+    for (int64_t i = 0; weight != NULL && i < dense->count; i++) {
+        *sum += factors[i] * numbers[i];
     }
+    const ls_status status = weight != NULL ? LS_OK : ls_error_status();
+    ls_tensor_drop(weight);
     ls_tensor_drop(dense);
-    return LS_OK;
+    return status;
 }
 
 /* The sum over all ranks. */
@@ -95,7 +97,7 @@ static ls_status differentiate(check *c) {
     ls_status status = result != NULL ? LS_OK : ls_error_status();
     if (status == LS_OK) {
         const ls_random_state stream = {.seed = WEIGHT_SEED, .stream = c->ranks != NULL ? (uint64_t)c->ranks->rank : 0};
-        c->weight = ls_tensor_new_owned(c->call, result->ndim, result->size, LS_F64);
+        c->weight = ls_tensor_like_owned(c->call, result, LS_F64);
         status = c->weight != NULL ? ls_kernels_of(result)->random_normal(ls_stream_of(result), c->weight, stream, 0, 1)
                                    : LS_ERR_MEMORY;
     }
@@ -125,9 +127,7 @@ static int64_t locate(const ls_tensor *tensor, int64_t i, ls_shape_text *text) {
 }
 
 static ls_status put_element(ls_tensor *tensor, int64_t offset, double value) {
-    const ls_device *device = tensor->storage->device;
-    LS_TRY(device->copy_from_host(device->default_stream(), (double *)tensor->data + offset, &value, sizeof value));
-    return device->stream_wait(device->default_stream());
+    return ls_device_store(ls_tensor_device(tensor), (double *)tensor->data + offset, &value, sizeof value);
 }
 
 /* The derivative of the sum by one element. */

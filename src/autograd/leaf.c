@@ -97,7 +97,7 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
         return LS_OK;
     }
     const ls_tensor *tensor = leaf->tensor;
-    leaf->gradient = ls_tensor_new_owned("ls_backward", tensor->ndim, tensor->size, (ls_dtype)tensor->dtype);
+    leaf->gradient = ls_tensor_like_owned("ls_backward", tensor, (ls_dtype)tensor->dtype);
     return leaf->gradient != NULL ? LS_OK : LS_ERR_MEMORY;
 }
 

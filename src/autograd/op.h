@@ -83,8 +83,9 @@ struct ls_op {
                                       refuses to go on from elements that were changed since */
 };
 
-#define LS_KERNEL(name)            offsetof(ls_kernels, name)
-#define LS_MAP_KERNEL(kernels, at) (*(const ls_map_kernel *)(const void *)((const char *)(kernels) + (at)))
+#define LS_KERNEL(name) offsetof(ls_kernels, name)
+/* The kernel of a type (kernels.h) at an offset that a row names. */
+#define LS_KERNEL_AT(type, kernels, at) (*(ls_##type##_kernel *const *)(const void *)((const char *)(kernels) + (at)))
 
 struct ls_node {
     ls_tape_link link; /* first: a link is its node */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/device.h"
 #include "tensor/scope.h"
 
 static bool layout_is_good(const ls_sample_layout *layout) {
@@ -99,7 +100,7 @@ ls_sample_layout ls_dataset_layout(const ls_dataset *dataset) {
 static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {n};
     memcpy(size + 1, sample.size, (size_t)sample.ndim * sizeof *size);
-    return ls_tensor_new_owned("ls_loader_next", sample.ndim + 1, size, dtype);
+    return ls_tensor_new_owned("ls_loader_next", &ls_cpu, sample.ndim + 1, size, dtype);
 }
 
 /* The tensor of the batch before, when it can hold this one. */

@@ -6,6 +6,7 @@
 #include "autograd/op.h"
 #include "base/memory.h"
 #include "data/dataset.h"
+#include "tensor/device.h"
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
@@ -18,7 +19,8 @@ static void copy_rows(const ls_tensor *from, const int64_t *indices, int64_t n, 
     const size_t row =
         from->size[0] > 0 ? (size_t)(from->count / from->size[0]) * ls_dtype_size((ls_dtype)from->dtype) : 0;
     for (int64_t i = 0; i < n; i++) {
-        memcpy((char *)to->data + (size_t)i * row, (const char *)from->data + (size_t)indices[i] * row, row);
+        memcpy((char *)ls_host_data(to) + (size_t)i * row, (const char *)ls_host_data(from) + (size_t)indices[i] * row,
+               row);
     }
 }
 
@@ -182,7 +184,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
 static ls_tensor *whole_tensor(int64_t count, ls_shape sample, ls_dtype dtype) {
     int64_t size[LS_MAX_DIMS] = {count};
     memcpy(size + 1, sample.size, (size_t)sample.ndim * sizeof *size);
-    return ls_tensor_new_owned("ls_dataset_preload", sample.ndim + 1, size, dtype);
+    return ls_tensor_new_owned("ls_dataset_preload", &ls_cpu, sample.ndim + 1, size, dtype);
 }
 
 /* Copies a batch into the rows from `first` on. */

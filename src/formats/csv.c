@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "formats/file.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -216,7 +217,7 @@ static ls_status reserve_block(csv_table *table) {
 static ls_status finish_block(csv_table *table) {
     LS_TRY(reserve_block(table));
     const ls_shape shape = LS_SHAPE(table->pending, table->taken);
-    ls_tensor *block = ls_tensor_new_owned("ls_csv_read", shape.ndim, shape.size, table->dtype);
+    ls_tensor *block = ls_tensor_new_owned("ls_csv_read", &ls_cpu, shape.ndim, shape.size, table->dtype);
     if (block == NULL) {
         return ls_error_status();
     }
@@ -375,7 +376,8 @@ static ls_status read_table(csv_reader *reader, const ls_csv_options *options, c
 
 /* The blocks, one behind the other, which are given up on the way. */
 static ls_tensor *to_tensor(csv_table *table) {
-    ls_tensor *tensor = ls_empty(LS_SHAPE(table->rows, table->taken), table->dtype);
+    const int64_t size[] = {table->rows, table->taken};
+    ls_tensor *tensor = ls_tensor_new("ls_csv_read", &ls_cpu, 2, size, table->dtype);
     int64_t row = 0;
     for (size_t i = 0; tensor != NULL && i < table->count; i++) {
         ls_tensor *block = table->blocks[i];

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "formats/file.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum { PART = 1 << 15 }; /* bytes read at a time: a multiple of every width */
@@ -137,7 +138,7 @@ ls_tensor *ls_idx_read(const char *path) {
         status = read_header(&source, &header);
     }
     if (status == LS_OK) {
-        tensor = ls_empty(header.shape, header.type->dtype);
+        tensor = ls_tensor_new("ls_idx_read", &ls_cpu, header.shape.ndim, header.shape.size, header.type->dtype);
     }
     if (tensor != NULL && read_elements(&source, &header, ls_data(tensor)) != LS_OK) {
         ls_release(tensor);
@@ -169,7 +170,7 @@ static size_t encode(const ls_tensor *tensor, const idx_type *type, unsigned cha
             *at++ = (unsigned char)(ls_size(tensor, i) >> shift);
         }
     }
-    const unsigned char *from = ls_data(tensor);
+    const unsigned char *from = ls_host_data(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++, from += type->width) {
         for (size_t byte = type->width; byte-- > 0;) {
             *at++ = from[byte]; /* little-endian memory, written from its high end */
@@ -228,8 +229,9 @@ ls_status ls_idx_write(const char *path, const ls_tensor *tensor) {
     if (bytes == NULL) {
         return ls_fail_memory("ls_idx_write", room);
     }
-    const size_t size = encode(tensor, type, bytes);
-    const ls_status status = write_file(path, bytes, size);
+    ls_tensor *here = ls_tensor_on_device("ls_idx_write", tensor, &ls_cpu);
+    const ls_status status = here != NULL ? write_file(path, bytes, encode(here, type, bytes)) : ls_error_status();
+    ls_tensor_drop(here);
     ls_free(bytes);
     return status;
 }

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "formats/file.h"
 #include "formats/safetensors_header.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
@@ -67,6 +68,12 @@ static ls_status write_bytes(ls_new_file *file, const void *bytes, size_t size) 
     return LS_OK;
 }
 
+static ls_status write_elements(ls_new_file *file, const ls_tensor *tensor) {
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+    return ls_host_view_end(&view, write_bytes(file, view.memory, byte_count(tensor)));
+}
+
 static ls_status write_all(ls_new_file *file, const char *header, size_t header_size, const ls_named *tensors,
                            int count) {
     unsigned char length[LENGTH_SIZE];
@@ -76,7 +83,7 @@ static ls_status write_all(ls_new_file *file, const char *header, size_t header_
     LS_TRY(write_bytes(file, length, sizeof length));
     LS_TRY(write_bytes(file, header, header_size));
     for (int i = 0; i < count; i++) {
-        LS_TRY(write_bytes(file, ls_data(tensors[i].tensor), byte_count(tensors[i].tensor)));
+        LS_TRY(write_elements(file, tensors[i].tensor));
     }
     return LS_OK;
 }
@@ -184,13 +191,14 @@ static ls_status read_tensors(ls_source *source, const ls_safetensors_header *he
     }
     for (size_t i = 0; i < header->count; i++) {
         const ls_safetensors_entry *entry = &header->entries[i];
-        ls_tensor *tensor = ls_tensor_new_owned(source->call, entry->shape.ndim, entry->shape.size, entry->dtype);
+        ls_tensor *tensor =
+            ls_tensor_new_owned(source->call, &ls_cpu, entry->shape.ndim, entry->shape.size, entry->dtype);
         if (tensor == NULL) {
             return ls_error_status();
         }
         file->tensors[file->count++] = (ls_named){.name = entry->name, .tensor = tensor};
         size_t got;
-        LS_TRY(ls_source_read(source, tensor->data, entry->end - entry->begin, &got));
+        LS_TRY(ls_source_read(source, ls_host_data(tensor), entry->end - entry->begin, &got));
         if (got < entry->end - entry->begin) {
             return fail_short(source);
         }

@@ -1,5 +1,3 @@
-#include <string.h>
-
 #include "nn/module.h"
 
 static int64_t padded(int64_t count, ls_dtype dtype) {
@@ -47,8 +45,7 @@ static bool already_flat(const ls_named_list *list, ls_flat *flat) {
 static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offset) {
     ls_leaf *leaf = parameter->leaf;
     if (leaf->gradient == NULL) {
-        leaf->gradient =
-            ls_tensor_new_owned("ls_module_flatten", parameter->ndim, parameter->size, (ls_dtype)parameter->dtype);
+        leaf->gradient = ls_tensor_like_owned("ls_module_flatten", parameter, (ls_dtype)parameter->dtype);
         if (leaf->gradient == NULL) {
             return false;
         }
@@ -56,17 +53,16 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
     return ls_tensor_move_storage(leaf->gradient, storage, offset) == LS_OK;
 }
 
-static bool lay_out(const ls_named_list *list, ls_flat *flat) {
+static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat *flat) {
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
-    flat->parameters = ls_storage_new(&ls_cpu, bytes);
-    flat->gradients = ls_storage_new(&ls_cpu, bytes);
+    flat->parameters = ls_storage_new(device, bytes);
+    flat->gradients = ls_storage_new(device, bytes);
     bool good = flat->parameters != NULL && flat->gradients != NULL;
-    if (good) {
-        memset(flat->parameters->memory, 0, bytes);
-        memset(flat->gradients->memory, 0, bytes);
-    } else {
+    if (!good) {
         (void)ls_fail_memory("ls_module_flatten", 2 * bytes);
     }
+    good = good && device->clear(ls_device_stream(device), flat->parameters->memory, bytes) == LS_OK &&
+           device->clear(ls_device_stream(device), flat->gradients->memory, bytes) == LS_OK;
     int64_t offset = 0;
     for (int i = 0; good && i < list->count; i++) {
         ls_tensor *parameter = list->items[i].tensor;
@@ -86,8 +82,28 @@ static bool lay_out(const ls_named_list *list, ls_flat *flat) {
     return good;
 }
 
-int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
+ls_status ls_module_device(ls_module *module, const char *call, const ls_device **device) {
+    *device = &ls_cpu;
     if (!ls_module_list(module)) {
+        return ls_error_status();
+    }
+    const ls_named_list *list = &module->parameters;
+    for (int i = 0; i < list->count; i++) {
+        const ls_device *own = ls_tensor_device(list->items[i].tensor);
+        if (i > 0 && own != *device) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: the parameter %s is on %s, those before it on %s: a model must be "
+                           "on one device (ls_to_device)",
+                           call, list->items[i].name, own->name, (*device)->name);
+        }
+        *device = own;
+    }
+    return LS_OK;
+}
+
+int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
+    const ls_device *device = NULL;
+    if (ls_module_device(module, "ls_module_flatten", &device) != LS_OK) {
         return -1;
     }
     int used = 0;
@@ -102,7 +118,7 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
         if (flat.count == 0) {
             continue;
         }
-        if (!already_flat(&module->parameters, &flat) && !lay_out(&module->parameters, &flat)) {
+        if (!already_flat(&module->parameters, &flat) && !lay_out(&module->parameters, device, &flat)) {
             return -1;
         }
         flats[used++] = flat;

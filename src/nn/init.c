@@ -27,8 +27,9 @@ static ls_status put(ls_tensor *tensor, ls_tensor *values) {
     return status;
 }
 
+/* On the host. */
 static ls_tensor *numbers_like(const char *call, const ls_tensor *tensor) {
-    return ls_tensor_new_owned(call, tensor->ndim, tensor->size, LS_F64);
+    return ls_tensor_new_owned(call, &ls_cpu, tensor->ndim, tensor->size, LS_F64);
 }
 
 ls_status ls_nn_init_constant(ls_tensor *tensor, double value) {
@@ -43,7 +44,7 @@ ls_status ls_nn_init_uniform(ls_tensor *tensor, double low, double high) {
     LS_TRY(check_target("ls_nn_init_uniform", tensor));
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_nn_init_uniform", tensor);
-    double *numbers = values != NULL ? values->data : NULL;
+    double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         numbers[i] = low + (high - low) * ls_random_uniform(state.seed, state.stream, (uint64_t)i);
     }
@@ -54,7 +55,7 @@ ls_status ls_nn_init_normal(ls_tensor *tensor, double mean, double deviation) {
     LS_TRY(check_target("ls_nn_init_normal", tensor));
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_nn_init_normal", tensor);
-    double *numbers = values != NULL ? values->data : NULL;
+    double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         numbers[i] = mean + deviation * ls_random_normal(state.seed, state.stream, (uint64_t)i);
     }
@@ -83,7 +84,7 @@ ls_status ls_nn_init_truncated_normal(ls_tensor *tensor, double mean, double dev
     }
     const ls_random_state state = ls_random_next_stream();
     ls_tensor *values = numbers_like("ls_nn_init_truncated_normal", tensor);
-    double *numbers = values != NULL ? values->data : NULL;
+    double *numbers = values != NULL ? ls_host_data(values) : NULL;
     for (int64_t i = 0; values != NULL && i < values->count; i++) {
         const double number =
             normal_within(state, i, values->count, (low - mean) / deviation, (high - mean) / deviation);
@@ -176,7 +177,7 @@ ls_status ls_nn_init_orthogonal(ls_tensor *tensor, double gain) {
     if (values == NULL) {
         return ls_error_status();
     }
-    double *numbers = values->data;
+    double *numbers = ls_host_data(values);
     for (int64_t i = 0; i < values->count; i++) {
         numbers[i] = ls_random_normal(state.seed, state.stream, (uint64_t)i);
     }

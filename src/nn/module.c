@@ -517,9 +517,11 @@ uint64_t ls_module_hash(const ls_module *module) {
     uint64_t hash = LS_HASH_START;
     for (int i = 0; i < list->count; i++) {
         const ls_tensor *tensor = list->items[i].tensor;
-        const void *data = ls_data(tensor);
-        const size_t size = (size_t)ls_numel(tensor) * ls_dtype_size(ls_dtype_of(tensor));
-        hash = data != NULL ? ls_hash(hash, data, size) : hash;
+        ls_tensor *dense = ls_tensor_dense_on_host("ls_module_hash", tensor, ls_dtype_of(tensor));
+        if (dense != NULL) {
+            hash = ls_hash(hash, ls_host_data(dense), (size_t)dense->count * ls_dtype_size(ls_dtype_of(dense)));
+        }
+        ls_tensor_drop(dense);
     }
     return hash;
 }

@@ -114,6 +114,9 @@ bool ls_module_list(ls_module *module);
 /* A module in it, or itself, that works on the whole batch (ls_module_type): in training mode, or ever. NULL: none. */
 const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever);
 
+/* The device of all its parameters, the CPU where it has none; LS_ERR_UNSUPPORTED where they are on several. */
+ls_status ls_module_device(ls_module *module, const char *call, const ls_device **device);
+
 /* The most dtypes that parameters can have: the floating ones. */
 #define LS_FLAT_LIMIT 4
 

@@ -1,6 +1,7 @@
 /* Gradient clipping, as PyTorch's clip_grad_norm_ and clip_grad_value_. */
 #include <math.h>
 
+#include "nn/module.h"
 #include "optim/optimizer.h"
 
 /* The next gradient of the model from parameter *index on, NULL at the end. */
@@ -43,7 +44,39 @@ static square_sum *find_sum(square_sum *sums, int *count, const ls_division *div
     return sum;
 }
 
-static ls_status sum_squares(const ls_module *model, square_sum *sums, int *count) {
+/* The squares of each parameter's gradient, on the device, 0 where there is none. */
+static ls_status measure_squares(const ls_module *model, double *squares) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
+        if (leaf != NULL && leaf->has_gradient) {
+            const ls_tensor *gradient = leaf->gradient;
+            LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
+                                                gradient->data, gradient->data, squares + i));
+        }
+    }
+    return LS_OK;
+}
+
+/* The same on the host: they are waited for once. */
+static ls_tensor *fetch_squares(ls_module *model) {
+    const char *const call = "ls_clip_grad_norm";
+    const ls_device *device = NULL;
+    if (ls_module_device(model, call, &device) != LS_OK) {
+        return NULL;
+    }
+    const int64_t count = ls_module_parameter_count(model);
+    ls_tensor *squares = ls_tensor_new_owned(call, device, 1, &count, LS_F64);
+    if (squares == NULL || ls_kernels_of(squares)->fill(ls_stream_of(squares), squares, 0) != LS_OK ||
+        measure_squares(model, squares->data) != LS_OK) {
+        ls_tensor_drop(squares);
+        return NULL;
+    }
+    ls_tensor *fetched = ls_tensor_on_device(call, squares, &ls_cpu);
+    ls_tensor_drop(squares);
+    return fetched;
+}
+
+static ls_status add_squares(const ls_module *model, const double *squares, square_sum *sums, int *count) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf == NULL) {
@@ -54,15 +87,19 @@ static ls_status sum_squares(const ls_module *model, square_sum *sums, int *coun
             return ls_fail(LS_ERR_UNSUPPORTED,
                            "ls_clip_grad_norm: the model is divided over more than %d groups of ranks", MOST_SUMS);
         }
-        const ls_tensor *gradient = leaf->gradient;
-        double part = 0;
-        if (leaf->has_gradient) {
-            LS_TRY(ls_kernels_of(gradient)->dot(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
-                                                gradient->data, gradient->data, &part));
-        }
-        sum->squares += part;
+        sum->squares += squares[i];
     }
     return LS_OK;
+}
+
+static ls_status sum_squares(ls_module *model, square_sum *sums, int *count) {
+    ls_tensor *squares = fetch_squares(model);
+    if (squares == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = add_squares(model, ls_host_data(squares), sums, count);
+    ls_tensor_drop(squares);
+    return status;
 }
 
 /*

@@ -1,7 +1,6 @@
 #include "optim/descent.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "nn/module.h"
@@ -10,41 +9,60 @@
 
 void *ls_vector_new(const ls_descent *descent) {
     const size_t bytes = descent->group->bytes;
-    void *vector = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
+    const ls_device *device = descent->group->device;
+    void *vector = device->allocate(device, descent->stream, bytes);
     if (vector == NULL) {
         (void)ls_fail_memory(descent->optimizer->type->name, bytes);
-        return NULL;
+    } else if (device->clear(descent->stream, vector, bytes) != LS_OK) {
+        ls_vector_free(descent, vector);
+        vector = NULL;
     }
-    memset(vector, 0, bytes);
     return vector;
 }
 
-void ls_vector_copy(const ls_descent *descent, void *to, const void *from) {
-    memcpy(to, from, descent->group->bytes);
+void ls_vector_free(const ls_descent *descent, void *vector) {
+    const ls_device *device = descent->group->device;
+    if (vector != NULL) {
+        device->release(device, ls_device_stream(device), vector, descent->group->bytes);
+    }
+}
+
+ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from) {
+    return descent->group->device->copy(descent->stream, to, from, descent->group->bytes);
+}
+
+static ls_status fetch_number(const ls_descent *descent, double *number) {
+    return ls_device_fetch(descent->group->device, number, descent->number, sizeof *number);
+}
+
+ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum) {
+    LS_TRY(descent->kernels->dot(descent->stream, descent->dtype, descent->count, x, y, descent->number));
+    return fetch_number(descent, sum);
 }
 
 static size_t slot_bytes(const ls_slot *slot) {
     return (size_t)slot->parameter->count * ls_dtype_size((ls_dtype)slot->parameter->dtype);
 }
 
-static void gather_parameters(const ls_descent *descent, char *vector) {
+static ls_status gather_parameters(const ls_descent *descent, char *vector) {
     for (int i = 0; i < descent->group->count; i++) {
         const ls_slot *slot = &descent->group->slots[i];
-        memcpy(vector + slot->offset, slot->parameter->data, slot_bytes(slot));
+        LS_TRY(descent->group->device->copy(descent->stream, vector + slot->offset, slot->parameter->data,
+                                            slot_bytes(slot)));
     }
+    return LS_OK;
 }
 
 /* A parameter without a gradient has one of zeros. */
-static void gather_gradient(const ls_descent *descent, char *vector) {
+static ls_status gather_gradient(const ls_descent *descent, char *vector) {
+    const ls_device *device = descent->group->device;
     for (int i = 0; i < descent->group->count; i++) {
         const ls_slot *slot = &descent->group->slots[i];
         const ls_tensor *gradient = ls_grad(slot->parameter);
-        if (gradient != NULL) {
-            memcpy(vector + slot->offset, gradient->data, slot_bytes(slot));
-        } else {
-            memset(vector + slot->offset, 0, slot_bytes(slot));
-        }
+        LS_TRY(gradient != NULL ? device->copy(descent->stream, vector + slot->offset, gradient->data, slot_bytes(slot))
+                                : device->clear(descent->stream, vector + slot->offset, slot_bytes(slot)));
     }
+    return LS_OK;
 }
 
 static ls_status move_parameters(const ls_descent *descent, double step) {
@@ -60,22 +78,26 @@ static ls_status move_parameters(const ls_descent *descent, double step) {
 ls_status ls_descent_place(ls_descent *descent, double step) {
     for (int i = 0; i < descent->group->count; i++) {
         const ls_slot *slot = &descent->group->slots[i];
-        memcpy(slot->parameter->data, (const char *)descent->start + slot->offset, slot_bytes(slot));
+        LS_TRY(descent->group->device->copy(descent->stream, slot->parameter->data,
+                                            (const char *)descent->start + slot->offset, slot_bytes(slot)));
         ls_tensor_changed(slot->parameter, descent->optimizer->type->name);
     }
     return step != 0 ? move_parameters(descent, step) : LS_OK;
 }
 
 static ls_status largest_magnitude(const ls_descent *descent, const void *vector, double *largest) {
-    return descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, largest);
+    LS_TRY(
+        descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, descent->number));
+    return fetch_number(descent, largest);
 }
 
 ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
     double sum = 0;
-    ls_vector_copy(descent, descent->direction, descent->gradient[0]);
+    LS_TRY(ls_vector_copy(descent, descent->direction, descent->gradient[0]));
     LS_TRY(ls_vector_scale(descent, -1, descent->direction));
-    LS_TRY(
-        descent->kernels->sum_of_magnitudes(descent->stream, descent->dtype, descent->count, descent->direction, &sum));
+    LS_TRY(descent->kernels->sum_of_magnitudes(descent->stream, descent->dtype, descent->count, descent->direction,
+                                               descent->number));
+    LS_TRY(fetch_number(descent, &sum));
     descent->step = fmin(1, 1 / sum) * learning_rate;
     return LS_OK;
 }
@@ -119,11 +141,15 @@ void ls_descent_free(ls_descent *descent) {
         return;
     }
     for (int i = 0; i < LS_DESCENT_GRADIENTS; i++) {
-        ls_free(descent->gradient[i]);
+        ls_vector_free(descent, descent->gradient[i]);
     }
-    ls_free(descent->previous_gradient);
-    ls_free(descent->direction);
-    ls_free(descent->start);
+    ls_vector_free(descent, descent->previous_gradient);
+    ls_vector_free(descent, descent->direction);
+    ls_vector_free(descent, descent->start);
+    if (descent->number != NULL) {
+        const ls_device *device = descent->group->device;
+        device->release(device, ls_device_stream(device), descent->number, sizeof *descent->number);
+    }
     ls_free(descent);
 }
 
@@ -131,6 +157,11 @@ static ls_status allocate_vectors(ls_descent *descent, bool searches) {
     void **const vectors[] = {&descent->direction,   &descent->previous_gradient, &descent->gradient[0],
                               &descent->gradient[1], &descent->gradient[2],       &descent->start};
     const int count = searches ? 6 : 4;
+    const ls_device *device = descent->group->device;
+    descent->number = device->allocate(device, descent->stream, sizeof *descent->number);
+    if (descent->number == NULL) {
+        return ls_fail_memory(descent->optimizer->type->name, sizeof *descent->number);
+    }
     for (int i = 0; i < count; i++) {
         *vectors[i] = ls_vector_new(descent);
         if (*vectors[i] == NULL) {
@@ -179,15 +210,16 @@ ls_status ls_descent_list(ls_optimizer *optimizer, ls_state_list *list) {
         return LS_OK;
     }
     const ls_shape vector = ls_vector_shape(descent);
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"n_iter", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64,
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"n_iter", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu,
                         &descent->iterations));
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"restarted", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64,
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"restarted", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu,
                         &descent->restarted));
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"t", LS_STATE_ANY}, LS_SCALAR, LS_F64, &descent->step));
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"slope", LS_STATE_ANY}, LS_SCALAR, LS_F64, &descent->slope));
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"d", LS_STATE_ANY}, vector, descent->dtype, descent->direction));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"t", LS_STATE_ANY}, LS_SCALAR, LS_F64, &ls_cpu, &descent->step));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"slope", LS_STATE_ANY}, LS_SCALAR, LS_F64, &ls_cpu, &descent->slope));
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"d", LS_STATE_ANY}, vector, descent->dtype, descent->group->device,
+                        descent->direction));
     return ls_state_add(list, "", (ls_state_word){"prev_flat_grad", LS_STATE_ANY}, vector, descent->dtype,
-                        descent->previous_gradient);
+                        descent->group->device, descent->previous_gradient);
 }
 
 ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_named *given, int count) {
@@ -205,8 +237,7 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
     descent->evaluations++;
     LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
-    gather_gradient(descent, gradient);
-    return LS_OK;
+    return gather_gradient(descent, gradient);
 }
 
 /* Evaluates where the parameters are, which must be a place to go on from. */
@@ -224,7 +255,7 @@ static ls_status arrive(ls_descent *descent) {
 /* Goes along the direction. The last move of fixed steps is not evaluated: the next step begins with that. */
 static ls_status move(ls_descent *descent, const ls_descent_options *options, bool last) {
     if (options->searches) {
-        gather_parameters(descent, descent->start);
+        LS_TRY(gather_parameters(descent, descent->start));
         return ls_line_search(descent, options);
     }
     LS_TRY(move_parameters(descent, descent->step));
@@ -248,7 +279,7 @@ static ls_status descend(ls_descent *descent, const ls_descent_options *options,
         descent->iterations++;
         LS_TRY(direct(descent->optimizer, descent));
         LS_TRY(ls_vector_dot(descent, descent->gradient[0], descent->direction, &descent->slope));
-        ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]);
+        LS_TRY(ls_vector_copy(descent, descent->previous_gradient, descent->gradient[0]));
         if (!isfinite(descent->slope)) {
             return ls_fail(LS_ERR_STATE, "%s: the gradient of evaluation %d is not finite",
                            descent->optimizer->type->name, descent->evaluations);

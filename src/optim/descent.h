@@ -44,6 +44,7 @@ struct ls_descent {
     double loss;                          /* at the parameters */
     int64_t iterations;                   /* directions chosen, over all steps */
     int64_t restarted;                    /* conjugate gradients: the last of them along steepest descent */
+    double *number;                       /* on the device: what a kernel measured last */
     void *memory;                         /* the method's own */
 
     /* Of the present step. */
@@ -85,13 +86,11 @@ ls_status ls_descent_place(ls_descent *descent, double step);
 /* Evaluates the loss at the parameters, and stores its gradient. */
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss);
 
-/* A vector of zeros; NULL with the error set. Given back with ls_free. */
+/* A vector of zeros on the parameters' device; NULL with the error set. */
 void *ls_vector_new(const ls_descent *descent);
-void ls_vector_copy(const ls_descent *descent, void *to, const void *from);
-
-static inline ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum) {
-    return descent->kernels->dot(descent->stream, descent->dtype, descent->count, x, y, sum);
-}
+void ls_vector_free(const ls_descent *descent, void *vector); /* NULL is allowed */
+ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from);
+ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum);
 
 /* y += a x */
 static inline ls_status ls_vector_add(const ls_descent *descent, double a, const void *x, void *y) {

@@ -46,7 +46,7 @@ static history *history_new(const char *call, int capacity) {
 static ls_status remember(ls_descent *descent, history *past) {
     void *change = descent->gradient[1];
     double product = 0, square = 0;
-    ls_vector_copy(descent, change, descent->gradient[0]);
+    LS_TRY(ls_vector_copy(descent, change, descent->gradient[0]));
     LS_TRY(ls_vector_add(descent, -1, descent->previous_gradient, change));
     LS_TRY(ls_vector_dot(descent, change, descent->direction, &product));
     product *= descent->step;
@@ -79,7 +79,7 @@ static ls_status remember(ls_descent *descent, history *past) {
 static ls_status two_loops(ls_descent *descent, history *past) {
     void *direction = descent->direction;
     double product = 0;
-    ls_vector_copy(descent, direction, descent->gradient[0]);
+    LS_TRY(ls_vector_copy(descent, direction, descent->gradient[0]));
     LS_TRY(ls_vector_scale(descent, -1, direction));
     for (int k = past->used - 1; k >= 0; k--) {
         pair *each = pair_at(past, k);
@@ -132,14 +132,18 @@ static ls_status lbfgs_list(ls_optimizer *optimizer, ls_state_list *list) {
     }
     const ls_shape vector = ls_vector_shape(optimizer->descent);
     const ls_dtype dtype = optimizer->descent->dtype;
-    LS_TRY(ls_state_add(list, "", (ls_state_word){"H_diag", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &past->scale));
+    const ls_device *device = optimizer->descent->group->device;
+    LS_TRY(ls_state_add(list, "", (ls_state_word){"H_diag", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
+                        &past->scale));
     for (int k = 0; k < past->used; k++) {
         pair *each = pair_at(past, k);
         char number[16];
         snprintf(number, sizeof number, "%d", k);
-        LS_TRY(ls_state_add(list, "old_stps", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, each->move));
-        LS_TRY(ls_state_add(list, "old_dirs", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, each->change));
-        LS_TRY(ls_state_add(list, "ro", (ls_state_word){number, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
+        LS_TRY(
+            ls_state_add(list, "old_stps", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, device, each->move));
+        LS_TRY(
+            ls_state_add(list, "old_dirs", (ls_state_word){number, LS_STATE_ANY}, vector, dtype, device, each->change));
+        LS_TRY(ls_state_add(list, "ro", (ls_state_word){number, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
                             &each->inverse));
     }
     return LS_OK;
@@ -178,8 +182,8 @@ static ls_status lbfgs_make_room(const char *call, ls_optimizer *optimizer, cons
 static void lbfgs_forget(ls_optimizer *optimizer) {
     history *past = optimizer->descent != NULL ? optimizer->descent->memory : NULL;
     for (int i = 0; past != NULL && i < past->capacity; i++) {
-        ls_free(past->pairs[i].move);
-        ls_free(past->pairs[i].change);
+        ls_vector_free(optimizer->descent, past->pairs[i].move);
+        ls_vector_free(optimizer->descent, past->pairs[i].change);
     }
     ls_free(past);
     ls_descent_free(optimizer->descent);
@@ -199,8 +203,7 @@ ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
                           &given.tolerance_change) != LS_OK) {
         return NULL;
     }
-    return ls_optimizer_new(&(ls_optimizer){.type = &type,
-                                            .options.lbfgs = given,
-                                            .learning_rate = ls_option(given.learning_rate, 1)},
-                            model);
+    return ls_optimizer_new(
+        &(ls_optimizer){.type = &type, .options.lbfgs = given, .learning_rate = ls_option(given.learning_rate, 1)},
+        model);
 }

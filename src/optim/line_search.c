@@ -88,7 +88,7 @@ static ls_status bracket(line_search *search, double step, void *spare, point en
         LS_TRY(evaluate(search, next, &at));
     }
     /* Downhill all the way. The start's own gradient may be gone; the descent has a copy. */
-    ls_vector_copy(descent, previous.gradient, descent->previous_gradient);
+    LS_TRY(ls_vector_copy(descent, previous.gradient, descent->previous_gradient));
     ends[0] = search->start;
     ends[0].gradient = previous.gradient;
     ends[1] = at;

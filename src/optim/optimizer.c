@@ -1,7 +1,6 @@
 #include "optim/optimizer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
@@ -11,7 +10,9 @@
 
 static void group_free(ls_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
-        ls_free(group->state[k]);
+        if (group->state[k] != NULL) {
+            group->device->release(group->device, ls_device_stream(group->device), group->state[k], group->bytes);
+        }
     }
     ls_free(group->slots);
 }
@@ -30,14 +31,11 @@ static void place_slots(ls_group *group) {
     }
 }
 
-static void fill_state(void *state, ls_dtype dtype, int64_t count, double value) {
-    for (int64_t i = 0; i < count; i++) {
-        if (dtype == LS_F64) {
-            ((double *)state)[i] = value;
-        } else {
-            ((float *)state)[i] = (float)value;
-        }
-    }
+/* Sets the numbers of a state that belong to the parameter. */
+static ls_status fill_state(char *state, const ls_tensor *parameter, double value) {
+    ls_tensor numbers = *parameter;
+    numbers.data = state;
+    return ls_kernels_of(parameter)->fill(ls_stream_of(parameter), &numbers, value);
 }
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
@@ -46,14 +44,15 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group)
     const int states = optimizer->type->states != NULL ? optimizer->type->states(optimizer, words) : 0;
     const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
     for (int k = 0; k < states; k++) {
-        group->state[k] = ls_allocate_aligned(bytes, LS_FLAT_ALIGNMENT);
+        ls_stream *stream = ls_device_stream(group->device);
+        group->state[k] = group->device->allocate(group->device, stream, bytes);
         if (group->state[k] == NULL) {
             return ls_fail_memory(optimizer->type->name, bytes);
         }
-        memset(group->state[k], 0, bytes);
+        LS_TRY(group->device->clear(stream, group->state[k], bytes));
         for (int i = 0; start != 0 && i < group->count; i++) {
             const ls_slot *slot = &group->slots[i];
-            fill_state(group->state[k] + slot->offset, (ls_dtype)slot->parameter->dtype, slot->parameter->count, start);
+            LS_TRY(fill_state(group->state[k] + slot->offset, slot->parameter, start));
         }
     }
     return LS_OK;
@@ -94,6 +93,11 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *
     if (!parameter->contiguous) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is not contiguous: ls_contiguous first", call, index);
     }
+    if (ls_tensor_device(parameter) != made->device) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "%s: parameter %d is on %s, those before it on %s: a group must be on one device", call, index,
+                       ls_tensor_device(parameter)->name, made->device->name);
+    }
     if (is_grouped(optimizer, made, parameter)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
     }
@@ -105,6 +109,9 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_t
     if (group->slots == NULL) {
         return ls_fail_memory(optimizer->type->name, (size_t)count * sizeof *group->slots);
     }
+    group->device = count > 0 && parameters[0] != NULL && !ls_tensor_is_gone(parameters[0])
+                        ? ls_tensor_device(parameters[0])
+                        : &ls_cpu;
     for (int i = 0; i < count; i++) {
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
         group->slots[group->count++].parameter = parameters[i];
@@ -241,6 +248,10 @@ static bool adjoins(const ls_slot *slot, const ls_slot *next) {
 
 static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
     const ls_tensor *parameter = first->parameter;
+    if (ls_tensor_device(parameter) != group->device) {
+        return ls_fail(LS_ERR_STATE, "%s: a parameter is on %s, its state on %s: make the optimizer after ls_to_device",
+                       optimizer->type->name, ls_tensor_device(parameter)->name, group->device->name);
+    }
     const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
     ls_run run = {
         .dtype = (ls_dtype)parameter->dtype,

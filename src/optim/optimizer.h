@@ -78,6 +78,7 @@ struct ls_group {
     double weight_decay;
     ls_slot *slots;
     int count;
+    const ls_device *device;          /* of all parameters, and of the states */
     size_t bytes;                     /* of a block that has a place for every slot, gaps included */
     char *state[LS_OPTIMIZER_STATES]; /* one such block each */
 };
@@ -110,9 +111,9 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 /* Evaluates the loss as ls_closure says. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
 
-/* Adds the memory as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
+/* Adds the memory, which is the device's, as a tensor "OWNER.WORD", or "WORD" when the owner is "". */
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
-                       void *memory);
+                       const ls_device *device, void *memory);
 /* The tensor of that name; NULL when there is none. */
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
 /* Frees the list. */

@@ -45,7 +45,7 @@ static ls_status make_room(ls_state_list *list) {
 }
 
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
-                       void *memory) {
+                       const ls_device *device, void *memory) {
     LS_TRY(make_room(list));
     const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
     char *name = ls_allocate(length);
@@ -53,10 +53,10 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
         return ls_fail_memory("ls_optimizer_state", length);
     }
     snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
-    ls_tensor *tensor = ls_tensor_take(ls_from_memory(shape, dtype, memory, NULL, NULL));
+    ls_tensor *tensor = ls_tensor_over(device, &shape, dtype, memory);
     if (tensor == NULL) {
         ls_free(name);
-        return ls_error_status();
+        return ls_fail_memory("ls_optimizer_state", sizeof *tensor);
     }
     list->names[list->count] = name;
     list->ranges[list->count] = word.range;
@@ -87,10 +87,11 @@ static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group,
     char room[16];
     const char *name = parameter_name(optimizer, parameter, number, room);
     for (int k = 0; k < states; k++) {
-        LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype,
+        LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype, group->device,
                             group->state[k] + slot->offset));
     }
-    return ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &slot->t);
+    return ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu,
+                        &slot->t);
 }
 
 static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
@@ -99,7 +100,7 @@ static ls_status list_all(ls_optimizer *optimizer, ls_state_list *list) {
         ls_group *group = &optimizer->groups[g];
         char owner[32];
         snprintf(owner, sizeof owner, "param_groups.%d", g);
-        LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
+        LS_TRY(ls_state_add(list, owner, (ls_state_word){"lr", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64, &ls_cpu,
                             &group->learning_rate));
         for (int i = 0; optimizer->type->states != NULL && i < group->count; i++) {
             LS_TRY(list_slot(optimizer, group, &group->slots[i], number++, list));

@@ -44,24 +44,30 @@ static ls_leaf *leaf_of(const ls_data_parallel_state *state, int index) {
     return state->model->parameters.items[index].tensor->leaf;
 }
 
-static void write_number(const ls_flat *flat, int64_t index, double value) {
+/* Number `index` of the tail, on the host. */
+static void write_number(const ls_data_parallel_state *state, int64_t index, double value) {
+    const ls_flat *flat = &state->flats[tail_flat(state)];
+    void *memory = state->common[tail_flat(state)]->memory;
     if (flat->dtype == LS_F64) {
-        ((double *)flat->gradients->memory)[index] = value;
+        ((double *)memory)[flat->count + index] = value;
     } else {
-        ((float *)flat->gradients->memory)[index] = (float)value;
+        ((float *)memory)[flat->count + index] = (float)value;
     }
 }
 
-static double read_number(const ls_flat *flat, int64_t index) {
-    return flat->dtype == LS_F64 ? ((const double *)flat->gradients->memory)[index]
-                                 : (double)((const float *)flat->gradients->memory)[index];
+static double read_number(const ls_data_parallel_state *state, int64_t index) {
+    const ls_flat *flat = &state->flats[tail_flat(state)];
+    const void *memory = state->common[tail_flat(state)]->memory;
+    return flat->dtype == LS_F64 ? ((const double *)memory)[flat->count + index]
+                                 : (double)((const float *)memory)[flat->count + index];
 }
 
 static ls_status scale_gradients(const ls_data_parallel_state *state, double factor) {
     for (int i = 0; i < state->flat_count; i++) {
         const ls_flat *flat = &state->flats[i];
-        LS_TRY(
-            ls_cpu.kernels->scale(ls_cpu.default_stream(), flat->dtype, flat->count, factor, flat->gradients->memory));
+        const ls_device *device = flat->gradients->device;
+        LS_TRY(device->kernels->scale(ls_device_stream(device), flat->dtype, flat->count, factor,
+                                      flat->gradients->memory));
     }
     return LS_OK;
 }
@@ -73,36 +79,56 @@ typedef struct tail {
     double agree; /* positive: the ranks go on to agree on weights, and come back */
 } tail;
 
-/* Writes the tail and the marks, and zeroes what a parameter without a gradient would contribute. */
-static ls_status write_tail(const ls_data_parallel_state *state, const tail *own) {
-    const ls_flat *flat = &state->flats[tail_flat(state)];
-    write_number(flat, flat->count + WEIGHT, own->weight);
-    write_number(flat, flat->count + SAMPLES, own->samples);
-    write_number(flat, flat->count + AGREE, own->agree);
+/* Zeroes what a parameter without a gradient would contribute. */
+static ls_status zero_missing(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
-        ls_leaf *leaf = leaf_of(state, i);
-        const bool present = leaf != NULL && leaf->has_gradient;
-        if (leaf != NULL && !present) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        if (leaf != NULL && !leaf->has_gradient) {
             LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
         }
-        write_number(flat, flat->count + MARKS + i, present ? 1 : 0);
     }
     return LS_OK;
 }
 
+static void write_tail(const ls_data_parallel_state *state, const tail *own) {
+    write_number(state, WEIGHT, own->weight);
+    write_number(state, SAMPLES, own->samples);
+    write_number(state, AGREE, own->agree);
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        write_number(state, MARKS + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
+    }
+}
+
 /* Learns which parameters have a gradient on any rank. */
 static tail read_tail(const ls_data_parallel_state *state) {
-    const ls_flat *flat = &state->flats[tail_flat(state)];
     for (int i = 0; i < state->parameter_count; i++) {
         ls_leaf *leaf = leaf_of(state, i);
         if (leaf != NULL) {
-            leaf->has_gradient = read_number(flat, flat->count + MARKS + i) > 0;
+            leaf->has_gradient = read_number(state, MARKS + i) > 0;
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
     }
-    return (tail){.weight = read_number(flat, flat->count + WEIGHT),
-                  .samples = read_number(flat, flat->count + SAMPLES),
-                  .agree = read_number(flat, flat->count + AGREE)};
+    return (tail){.weight = read_number(state, WEIGHT),
+                  .samples = read_number(state, SAMPLES),
+                  .agree = read_number(state, AGREE)};
+}
+
+/* Between a device and the host; nothing where they are one. */
+static ls_status fetch_gradients(const ls_data_parallel_state *state, int i) {
+    const ls_flat *flat = &state->flats[i];
+    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
+    return state->common[i] == flat->gradients
+               ? LS_OK
+               : ls_device_fetch(flat->gradients->device, state->common[i]->memory, flat->gradients->memory, bytes);
+}
+
+static ls_status store_gradients(const ls_data_parallel_state *state, int i) {
+    const ls_flat *flat = &state->flats[i];
+    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
+    return state->common[i] == flat->gradients
+               ? LS_OK
+               : ls_device_store(flat->gradients->device, flat->gradients->memory, state->common[i]->memory, bytes);
 }
 
 /* Whether the gradient of every parameter lies where it is averaged. */
@@ -136,17 +162,16 @@ static ls_status average_buffers(const ls_data_parallel_state *state, double sha
     for (int i = 0; i < ls_module_buffer_count(state->model); i++) {
         const ls_tensor *buffer = ls_module_buffer(state->model, i);
         const ls_dtype dtype = (ls_dtype)buffer->dtype;
-        const size_t count = (size_t)buffer->count;
         ls_tensor_changed(buffer, "ls_data_parallel");
         if (dtype != LS_F32 && dtype != LS_F64) {
-            LS_TRY(ls_comm_broadcast(state->comm, buffer->data, count, dtype, 0, NULL));
+            LS_TRY(ls_broadcast_in_place(state->comm, buffer, 0));
             continue;
         }
         const ls_kernels *kernels = ls_kernels_of(buffer);
         if (share != 1) {
             LS_TRY(kernels->scale(ls_stream_of(buffer), dtype, buffer->count, share, buffer->data));
         }
-        LS_TRY(ls_comm_allreduce(state->comm, buffer->data, buffer->data, count, dtype, LS_AVG, NULL));
+        LS_TRY(ls_allreduce_in_place(state->comm, buffer, LS_AVG));
     }
     return LS_OK;
 }
@@ -162,12 +187,15 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     if (own->weight != 1) {
         LS_TRY(scale_gradients(state, own->weight));
     }
-    LS_TRY(write_tail(state, own));
+    LS_TRY(zero_missing(state));
+    write_tail(state, own);
     for (int i = 0; i < state->flat_count; i++) {
         const ls_flat *flat = &state->flats[i];
-        void *memory = flat->gradients->memory;
+        void *memory = state->common[i]->memory;
+        LS_TRY(fetch_gradients(state, i));
         LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)(flat->count + ls_data_parallel_tail(state, i)),
                                  flat->dtype, LS_AVG, NULL));
+        LS_TRY(store_gradients(state, i));
     }
     *mean = read_tail(state);
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;

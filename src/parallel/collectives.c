@@ -45,7 +45,7 @@ static ls_move backward_move(const ls_node *node, ls_move_kind kind, const ls_te
 
 static ls_tensor *new_like_input(const ls_node *node) {
     const ls_tensor *x = node->inputs[0];
-    return ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    return ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
 }
 
 /* Carries out the move that brings this rank's gradient back and gives it. */
@@ -67,7 +67,11 @@ static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, i
     if (axis >= 0) {
         size[axis] = length;
     }
-    call->output = ls_tensor_new(call->op->name, offer->ndim, size, (ls_dtype)offer->dtype);
+    const ls_device *device = ls_call_device(call);
+    if (device == NULL) {
+        return ls_error_status();
+    }
+    call->output = ls_tensor_new(call->op->name, device, offer->ndim, size, (ls_dtype)offer->dtype);
     return ls_made(call->output);
 }
 
@@ -166,12 +170,17 @@ static ls_status broadcast_forward(ls_op_call *call) {
     const ls_tensor *y = call->output;
     const int root = meeting->root;
     const bool carried = meeting->carried;
-    const void *elements = meeting->rank == root ? meeting->dense->data : ls_offer_elements(&meeting->offers[root]);
+    const void *elements =
+        meeting->rank == root ? ls_host_data(meeting->dense) : ls_offer_elements(&meeting->offers[root]);
+    ls_host_view result;
+    LS_TRY(ls_host_view_begin(&result, y, LS_HOST_WRITE));
     if ((carried || meeting->rank == root) && y->count != 0) {
-        memcpy(y->data, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
+        memcpy(result.memory, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
     }
-    return carried ? LS_OK
-                   : ls_comm_broadcast(meeting->comm, y->data, (size_t)y->count, (ls_dtype)y->dtype, root, NULL);
+    const ls_status status =
+        carried ? LS_OK
+                : ls_comm_broadcast(meeting->comm, result.memory, (size_t)y->count, (ls_dtype)y->dtype, root, NULL);
+    return ls_host_view_end(&result, status);
 }
 
 /* Every rank used the root's tensor: the gradients of all are added up there. */
@@ -180,12 +189,15 @@ static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const bool is_root = ls_comm_rank(comm) == ls_node_root(node);
     ls_tensor *total = is_root ? new_like_input(node) : NULL;
-    ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
+    ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
     ls_status status = ls_made(dense);
     status = status == LS_OK && is_root ? ls_made(total) : status;
+    ls_host_view result = {0};
+    status = status == LS_OK && is_root ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
     if (status == LS_OK) {
-        status = ls_comm_reduce(comm, dense->data, is_root ? total->data : NULL, (size_t)dense->count, dtype, LS_SUM,
+        status = ls_comm_reduce(comm, ls_host_data(dense), result.memory, (size_t)dense->count, dtype, LS_SUM,
                                 ls_node_root(node), NULL);
+        status = ls_host_view_end(&result, status);
     }
     ls_tensor_drop(dense);
     return status == LS_OK && is_root ? ls_accumulate(node, 0, total) : status;

@@ -251,6 +251,13 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
         return ls_fail_memory("ls_data_parallel", bytes);
     }
     owner->comm = ls_comm_hold(state->comm);
+    state->common[index] = storage;
+    if (!flat->gradients->device->is_host) {
+        atomic_fetch_add_explicit(&flat->gradients->references, 1, memory_order_relaxed);
+        state->shared[index] = flat->gradients;
+        return LS_OK;
+    }
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
     flat->gradients = state->shared[index] = storage;
     return ls_module_move_gradients(state->model, flat->dtype, storage);
 }
@@ -285,6 +292,9 @@ static void free_state(ls_module *self) {
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         if (state->shared[i] != NULL) {
             ls_storage_drop(state->shared[i]);
+        }
+        if (state->common[i] != NULL) {
+            ls_storage_drop(state->common[i]);
         }
     }
     ls_comm_drop(state->comm);

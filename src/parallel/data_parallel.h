@@ -31,6 +31,8 @@ typedef struct ls_data_parallel_state {
     ls_flat flats[LS_FLAT_LIMIT];
     int flat_count;
     ls_storage *shared[LS_FLAT_LIMIT]; /* where the gradients lie: this module's own references */
+    ls_storage *common[LS_FLAT_LIMIT]; /* where they are averaged, with the tail behind them, in memory of the
+                                          communicator: `shared` itself on the CPU, else a copy on the host */
     int parameter_count;
     bool whole_batch;         /* something in the model works on the whole batch, when it trains */
     bool located;             /* the shares of the present forward pass are exchanged */

@@ -69,7 +69,7 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
 static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     ls_tensor *tensor = proposal->tensor;
     ls_offer *own = &meeting->own;
-    meeting->dense = ls_tensor_dense(meeting->what->op.name, tensor, (ls_dtype)tensor->dtype);
+    meeting->dense = ls_tensor_dense_on_host(meeting->what->op.name, tensor, (ls_dtype)tensor->dtype);
     if (meeting->dense == NULL) {
         return ls_error_status();
     }
@@ -85,7 +85,7 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     if (bytes <= LS_OFFER_ROOM - place && meeting->size <= LS_FEW_RANKS) {
         own->state |= LS_OFFER_CARRIES;
         if (bytes != 0) {
-            memcpy(own->room + place, meeting->dense->data, bytes);
+            memcpy(own->room + place, ls_host_data(meeting->dense), bytes);
         }
     }
     if (tensor->needs_grad && !ls_thread()->no_grad && has_gradient(meeting->what, proposal->reduction)) {

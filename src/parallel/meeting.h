@@ -85,7 +85,7 @@ typedef struct ls_meeting {
     int rank;
     int size;
     int root;
-    ls_tensor *dense; /* the tensor's elements, contiguous; NULL where this rank brings none */
+    ls_tensor *dense; /* the tensor's elements, contiguous, on the host; NULL where this rank brings none */
     bool wanted;      /* somebody wants a gradient: all ranks record the call */
     bool carried;     /* all elements are in the offers, of at most LS_FEW_RANKS ranks */
     ls_offer own;
@@ -109,6 +109,12 @@ static inline int ls_offer_axis(const ls_offer *offer, int i) {
 /* The elements that an offer carries. */
 static inline const void *ls_offer_elements(const ls_offer *offer) {
     return offer->room + (size_t)offer->ndim * sizeof(int64_t);
+}
+
+/* The device of the result: the input's, the thread's where this rank brings none. NULL: failed. */
+static inline const ls_device *ls_call_device(const ls_op_call *call) {
+    const ls_tensor *input = call->input_count > 0 ? call->inputs[0] : NULL;
+    return input != NULL ? ls_tensor_device(input) : ls_device_default();
 }
 
 /* What is left of the arguments in a node. */

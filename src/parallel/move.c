@@ -8,11 +8,11 @@
 enum { GATHERED_START, GATHERED_LENGTH, SCATTERED_START, SCATTERED_LENGTH, PLAN_ROWS };
 
 static int64_t *row(const ls_tensor *plan, int index) {
-    return (int64_t *)plan->data + index * plan->size[1];
+    return (int64_t *)ls_host_data(plan) + index * plan->size[1];
 }
 
 ls_tensor *ls_plan_new(const char *call, int ranks) {
-    ls_tensor *plan = ls_tensor_new_owned(call, 2, (const int64_t[]){PLAN_ROWS, ranks}, LS_I64);
+    ls_tensor *plan = ls_tensor_new_owned(call, &ls_cpu, 2, (const int64_t[]){PLAN_ROWS, ranks}, LS_I64);
     for (int64_t i = 0; plan != NULL && i < plan->count; i++) {
         row(plan, 0)[i] = 0;
     }
@@ -126,8 +126,8 @@ static interval got_from(const ls_move *move, int rank) {
 
 /* Where the elements lie that the communicator moves: in the tensor, or packed, one part after the other. */
 typedef struct side {
-    void *memory;
-    ls_tensor *packed; /* NULL: they lie in the tensor */
+    ls_host_view view;
+    ls_tensor *packed; /* on the tensor's device; NULL: they lie in the tensor */
     size_t *counts;    /* elements for or from each rank */
     size_t *places;
     size_t bytes; /* of counts and places */
@@ -169,21 +169,21 @@ static ls_status copy_parts(const ls_move *move, const ls_tensor *tensor, int ax
     return LS_OK;
 }
 
-static void close_side(side *s) {
+static void free_side(side *s) {
     ls_tensor_drop(s->packed);
     if (s->counts != NULL) {
         ls_record_release(s->counts, s->bytes);
     }
 }
 
-/* Makes memory for `total` elements and, of what is sent, packs it. */
+/* Makes room for `total` elements and, of what is sent, packs it. */
 static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bool sends, int64_t total, side *s) {
-    s->packed = is_whole(move, sends) ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
-                                      : ls_tensor_new_owned(move->name, 1, &total, (ls_dtype)tensor->dtype);
+    s->packed = is_whole(move, sends)
+                    ? ls_tensor_dense(move->name, tensor, (ls_dtype)tensor->dtype)
+                    : ls_tensor_new_owned(move->name, ls_tensor_device(tensor), 1, &total, (ls_dtype)tensor->dtype);
     if (s->packed == NULL) {
         return ls_error_status();
     }
-    s->memory = s->packed->data;
     return sends && !is_whole(move, sends) ? copy_parts(move, tensor, axis, true, s) : LS_OK;
 }
 
@@ -209,14 +209,24 @@ static ls_status open_side(const ls_move *move, bool sends, side *s) {
         s->places[rank] = whole ? 0 : (size_t)(well ? part.start * others : total);
         total += part.length * others;
     }
-    if (well) {
-        s->memory = tensor != NULL ? tensor->data : NULL;
-        return LS_OK;
+    ls_status status = well ? LS_OK : pack(move, tensor, axis, sends, total, s);
+    if (status == LS_OK && tensor != NULL) {
+        status =
+            ls_host_view_begin(&s->view, s->packed != NULL ? s->packed : tensor, sends ? LS_HOST_READ : LS_HOST_WRITE);
     }
-    const ls_status status = pack(move, tensor, axis, sends, total, s);
     if (status != LS_OK) {
-        close_side(s);
+        free_side(s);
     }
+    return status;
+}
+
+/* What was received goes where it belongs when `status`, which is returned else, is good. */
+static ls_status close_side(const ls_move *move, bool sends, side *s, ls_status status) {
+    status = ls_host_view_end(&s->view, status);
+    if (!sends && status == LS_OK && s->packed != NULL) {
+        status = copy_parts(move, move->to, move->to_axis, false, s);
+    }
+    free_side(s);
     return status;
 }
 
@@ -244,27 +254,28 @@ static ls_status carry(const ls_move *move, const side *from, const side *to) {
     const ls_dtype dtype = dtype_of(move);
     switch (move->kind) {
     case LS_MOVE_GATHER:
-        return equal_gathered
-                   ? ls_comm_gather(comm, from->memory, to->memory, from->counts[move->root], dtype, move->root, NULL)
-                   : ls_comm_gatherv(comm, from->memory, from->counts[move->root], to->memory, to->counts, to->places,
-                                     dtype, move->root, NULL);
+        return equal_gathered ? ls_comm_gather(comm, from->view.memory, to->view.memory, from->counts[move->root],
+                                               dtype, move->root, NULL)
+                              : ls_comm_gatherv(comm, from->view.memory, from->counts[move->root], to->view.memory,
+                                                to->counts, to->places, dtype, move->root, NULL);
     case LS_MOVE_SCATTER:
-        return equal_scattered
-                   ? ls_comm_scatter(comm, from->memory, to->memory, to->counts[move->root], dtype, move->root, NULL)
-                   : ls_comm_scatterv(comm, from->memory, from->counts, from->places, to->memory,
-                                      to->counts[move->root], dtype, move->root, NULL);
+        return equal_scattered ? ls_comm_scatter(comm, from->view.memory, to->view.memory, to->counts[move->root],
+                                                 dtype, move->root, NULL)
+                               : ls_comm_scatterv(comm, from->view.memory, from->counts, from->places, to->view.memory,
+                                                  to->counts[move->root], dtype, move->root, NULL);
     case LS_MOVE_ALLGATHER:
-        return equal_gathered ? ls_comm_allgather(comm, from->memory, to->memory, from->counts[own], dtype, NULL)
-                              : ls_comm_allgatherv(comm, from->memory, to->memory, to->counts, to->places, dtype, NULL);
+        return equal_gathered
+                   ? ls_comm_allgather(comm, from->view.memory, to->view.memory, from->counts[own], dtype, NULL)
+                   : ls_comm_allgatherv(comm, from->view.memory, to->view.memory, to->counts, to->places, dtype, NULL);
     case LS_MOVE_REDUCE:
-        return equal_scattered ? ls_comm_reduce_scatter(comm, from->memory, to->memory, from->counts[own], dtype,
-                                                        move->reduction, NULL)
-                               : ls_comm_reduce_scatterv(comm, from->memory, to->memory, from->counts, dtype,
+        return equal_scattered ? ls_comm_reduce_scatter(comm, from->view.memory, to->view.memory, from->counts[own],
+                                                        dtype, move->reduction, NULL)
+                               : ls_comm_reduce_scatterv(comm, from->view.memory, to->view.memory, from->counts, dtype,
                                                          move->reduction, NULL);
     default:
         return move->from_axis != move->to_axis && equal_gathered && equal_scattered
-                   ? ls_comm_alltoall(comm, from->memory, to->memory, from->counts[own], dtype, NULL)
-                   : ls_comm_alltoallv(comm, from->memory, from->counts, from->places, to->memory, to->counts,
+                   ? ls_comm_alltoall(comm, from->view.memory, to->view.memory, from->counts[own], dtype, NULL)
+                   : ls_comm_alltoallv(comm, from->view.memory, from->counts, from->places, to->view.memory, to->counts,
                                        to->places, dtype, NULL);
     }
 }
@@ -272,18 +283,11 @@ static ls_status carry(const ls_move *move, const side *from, const side *to) {
 static ls_status carry_and_unpack(const ls_move *move, const side *from) {
     side to;
     LS_TRY(open_side(move, false, &to));
-    ls_status status = carry(move, from, &to);
-    if (status == LS_OK && to.packed != NULL) {
-        status = copy_parts(move, move->to, move->to_axis, false, &to);
-    }
-    close_side(&to);
-    return status;
+    return close_side(move, false, &to, carry(move, from, &to));
 }
 
 ls_status ls_move_carry_out(const ls_move *move) {
     side from;
     LS_TRY(open_side(move, true, &from));
-    const ls_status status = carry_and_unpack(move, &from);
-    close_side(&from);
-    return status;
+    return close_side(move, true, &from, carry_and_unpack(move, &from));
 }

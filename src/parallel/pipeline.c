@@ -35,7 +35,7 @@ typedef struct announcement {
 /* A tensor on its way to another stage. */
 typedef struct message {
     announcement head;
-    ls_tensor *content; /* dense, held; NULL: a sentence, whose memory is the step's */
+    ls_tensor *content; /* dense, on the host, held; NULL: a sentence, whose memory is the step's */
     ls_work *work[2];
 } message;
 
@@ -49,12 +49,13 @@ typedef struct failure {
 static ls_status post(ls_comm *comm, message *p, const ls_tensor *tensor, int to, int tag) {
     p->head = (announcement){.dtype = tensor->dtype, .ndim = tensor->ndim};
     memcpy(p->head.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
-    p->content = ls_tensor_dense("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
+    p->content = ls_tensor_dense_on_host("ls_pipeline", tensor, (ls_dtype)tensor->dtype);
     if (p->content == NULL) {
         return ls_error_status();
     }
     LS_TRY(ls_comm_send(comm, &p->head, sizeof p->head, LS_U8, to, tag, &p->work[0]));
-    return ls_comm_send(comm, p->content->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag, &p->work[1]);
+    return ls_comm_send(comm, ls_host_data(p->content), (size_t)tensor->count, (ls_dtype)tensor->dtype, to, tag,
+                        &p->work[1]);
 }
 
 static ls_status post_failure(ls_comm *comm, message *p, const failure *why, int to, int tag) {
@@ -109,15 +110,21 @@ static ls_tensor *fetch(ls_comm *comm, int from, int tag, failure *why) {
     if (head.failed != 0) {
         return hear_failure(comm, &head, from, tag, why);
     }
-    ls_tensor *tensor = ls_tensor_new("ls_pipeline", (int)head.ndim, head.size, (ls_dtype)head.dtype);
+    const ls_device *device = ls_device_default();
+    ls_tensor *tensor =
+        device != NULL ? ls_tensor_new("ls_pipeline", device, (int)head.ndim, head.size, (ls_dtype)head.dtype) : NULL;
+    ls_host_view view = {0};
+    if (tensor != NULL && ls_host_view_begin(&view, tensor, LS_HOST_WRITE) != LS_OK) {
+        tensor = NULL;
+    }
     if (tensor == NULL) {
         note_failure(why, ls_comm_rank(comm));
         (void)refuse(comm, from, tag);
         return NULL;
     }
-    return ls_comm_recv(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag, NULL) == LS_OK
-               ? tensor
-               : ls_scope_failed();
+    const ls_status status =
+        ls_comm_recv(comm, view.memory, (size_t)tensor->count, (ls_dtype)tensor->dtype, from, tag, NULL);
+    return ls_host_view_end(&view, status) == LS_OK ? tensor : ls_scope_failed();
 }
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */

@@ -41,8 +41,9 @@ typedef struct message {
     notice notice;
     ls_work *notice_work;
     ls_work *work;
-    ls_tensor *tensor;   /* what is sent, as it was given; until ls_wait */
-    ls_tensor *content;  /* its elements, dense, or where they are received; while the message is under way */
+    ls_tensor *tensor; /* what is sent, as it was given; until ls_wait */
+    ls_tensor
+        *content; /* its elements, dense, or where they are received, on the host; while the message is under way */
     ls_tensor *gradient; /* what comes or goes back, while it is under way */
     ls_tensor *early;    /* what ls_wait will give: a pass had to have it before */
 } message;
@@ -97,16 +98,15 @@ static void forget(void *memory, void *user) {
     ls_record_release(m, sizeof *m);
 }
 
-/* A token over the message, which it takes over. */
-static ls_tensor *token_new(const char *call, const message *made) {
-    message *m = ls_record_allocate(sizeof *m);
-    ls_storage *storage = m != NULL ? ls_storage_wrap(&ls_cpu, m, sizeof *m, forget, NULL) : NULL;
+/* A token over a copy of the message. It has no elements; its device is where what comes of the message will be. */
+static ls_tensor *token_new(const char *call, const ls_device *device, const message *made) {
+    message *m = device != NULL ? ls_record_allocate(sizeof *m) : NULL;
+    ls_storage *storage = m != NULL ? ls_storage_wrap(device, m, sizeof *m, forget, NULL) : NULL;
     if (storage == NULL) {
         if (m != NULL) {
             ls_record_release(m, sizeof *m);
         }
-        (void)ls_fail_memory(call, sizeof *m);
-        return NULL;
+        return device != NULL ? ls_fail_null(LS_ERR_MEMORY, "%s: out of memory", call) : NULL;
     }
     *m = *made;
     (void)ls_comm_hold(m->comm);
@@ -134,9 +134,9 @@ static ls_status check_arguments(const char *call, const ls_comm *comm, const ch
 static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_tensor *like) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
-    m->gradient = ls_tensor_new_owned(node->op->name, like->ndim, like->size, (ls_dtype)like->dtype);
+    m->gradient = ls_tensor_new_owned(node->op->name, &ls_cpu, like->ndim, like->size, (ls_dtype)like->dtype);
     return m->gradient == NULL ? ls_error_status()
-                               : ls_comm_recv(m->comm, m->gradient->data, (size_t)m->gradient->count,
+                               : ls_comm_recv(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
 }
 
@@ -144,9 +144,9 @@ static ls_status begin_gradient_in(const ls_node *node, message *m, const ls_ten
 static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_tensor *gradient) {
     LS_TRY(settle(m));
     ls_tensor_drop(m->gradient);
-    m->gradient = ls_tensor_dense(node->op->name, gradient, (ls_dtype)gradient->dtype);
+    m->gradient = ls_tensor_dense_on_host(node->op->name, gradient, (ls_dtype)gradient->dtype);
     return m->gradient == NULL ? ls_error_status()
-                               : ls_comm_send(m->comm, m->gradient->data, (size_t)m->gradient->count,
+                               : ls_comm_send(m->comm, ls_host_data(m->gradient), (size_t)m->gradient->count,
                                               (ls_dtype)m->gradient->dtype, m->peer, gradient_tag(m), &m->work);
 }
 
@@ -174,9 +174,10 @@ static ls_status isend_backward(ls_node *node, ls_tensor *gradient) {
         LS_TRY(begin_gradient_in(node, m, node->inputs[0]));
     }
     LS_TRY(settle(m));
-    ls_tensor *received = ls_tensor_give(m->gradient);
+    ls_tensor *received = ls_tensor_on_device(node->op->name, m->gradient, ls_tensor_device(node->inputs[0]));
+    ls_tensor_drop(m->gradient);
     m->gradient = NULL;
-    return ls_accumulate(node, 0, received);
+    return ls_accumulate(node, 0, ls_tensor_give(received));
 }
 
 static ls_status isend_complete(ls_node *node) {
@@ -206,7 +207,7 @@ static const ls_op sent_op = {.name = "ls_wait", .shape = sent_shape, .backward 
 
 static ls_status post_send(message *m) {
     const ls_tensor *content = m->content;
-    const void *data = content != NULL ? content->data : NULL;
+    const void *data = content != NULL ? ls_host_data(content) : NULL;
     const size_t count = content != NULL ? (size_t)content->count : 0;
     LS_TRY(ls_comm_send(m->comm, &m->notice, sizeof m->notice, LS_U8, m->peer, m->tag, &m->notice_work));
     return ls_comm_send(m->comm, data, count, (ls_dtype)m->notice.dtype, m->peer, m->tag, &m->work);
@@ -244,13 +245,13 @@ ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
     made.wanted = tensor->needs_grad && !thread->no_grad;
     made.notice = (notice){.dtype = tensor->dtype, .ndim = tensor->ndim, .wants = made.wanted, .number = next_number()};
     memcpy(made.notice.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
-    beginning begun = {.token = token_new(call, &made)};
+    beginning begun = {.token = token_new(call, ls_tensor_device(tensor), &made)};
     if (begun.token == NULL) {
         return ls_scope_failed();
     }
     message *m = message_of(begun.token);
     m->tensor = ls_tensor_hold(tensor);
-    m->content = ls_tensor_dense(call, tensor, (ls_dtype)tensor->dtype);
+    m->content = ls_tensor_dense_on_host(call, tensor, (ls_dtype)tensor->dtype);
     if (m->content == NULL || post_send(m) != LS_OK) {
         ls_release(begun.token);
         return ls_scope_failed();
@@ -311,10 +312,12 @@ static const ls_op irecv_op = {.name = "ls_irecv",
 
 static ls_status received_shape(ls_op_call *call) {
     message *m = message_of(call->inputs[0]);
-    call->output = ls_tensor_give(m->content);
-    call->records = m->wanted;
+    ls_tensor *received = ls_tensor_on_device(call->op->name, m->content, ls_tensor_device(call->inputs[0]));
+    ls_tensor_drop(m->content);
     m->content = NULL;
-    return LS_OK;
+    call->output = ls_tensor_give(received);
+    call->records = m->wanted;
+    return ls_made(call->output);
 }
 
 static ls_status received_backward(ls_node *node, ls_tensor *gradient) {
@@ -330,15 +333,16 @@ ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, i
         return ls_scope_failed();
     }
     const message made = {.comm = comm, .peer = source, .tag = tag};
-    beginning begun = {.token = token_new(call, &made)};
+    beginning begun = {.token = token_new(call, ls_device_default(), &made)};
     if (begun.token == NULL) {
         return ls_scope_failed();
     }
     message *m = message_of(begun.token);
-    m->content = ls_tensor_new_owned(call, shape.ndim, shape.size, dtype);
+    m->content = ls_tensor_new_owned(call, &ls_cpu, shape.ndim, shape.size, dtype);
     if (m->content == NULL ||
         ls_comm_recv(comm, &m->notice, sizeof m->notice, LS_U8, source, tag, &m->notice_work) != LS_OK ||
-        ls_comm_recv(comm, m->content->data, (size_t)m->content->count, dtype, source, tag, &m->work) != LS_OK) {
+        ls_comm_recv(comm, ls_host_data(m->content), (size_t)m->content->count, dtype, source, tag, &m->work) !=
+            LS_OK) {
         ls_release(begun.token);
         return ls_scope_failed();
     }

@@ -9,18 +9,19 @@
 #include "autograd/ops/ops.h"
 #include "comm/reduce.h"
 #include "parallel/move.h"
+#include "parallel/parallel.h"
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
 ls_status ls_allreduce_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = ls_meeting_of(call)->wanted;
-    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_like(call->op->name, x, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 
 /* The elements of all ranks are here: the same reduction as ls_comm_allreduce's, with the same bits. */
-static void reduce_carried(const ls_meeting *meeting, ls_tensor *y) {
+static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *result) {
     const void *sources[LS_FEW_RANKS];
     for (int rank = 0; rank < meeting->size; rank++) {
         sources[rank] = ls_offer_elements(&meeting->offers[rank]);
@@ -30,19 +31,23 @@ static void reduce_carried(const ls_meeting *meeting, ls_tensor *y) {
                                         .ranks = meeting->size,
                                         .sources = sources,
                                         .copies = 1,
-                                        .destinations = (void *[]){y->data},
+                                        .destinations = (void *[]){result},
                                         .count = (size_t)y->count});
 }
 
 ls_status ls_allreduce_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
-    ls_tensor *y = call->output;
+    const ls_tensor *y = call->output;
+    ls_host_view result;
+    LS_TRY(ls_host_view_begin(&result, y, LS_HOST_WRITE));
+    ls_status status = LS_OK;
     if (meeting->carried) {
-        reduce_carried(meeting, y);
-        return LS_OK;
+        reduce_carried(meeting, y, result.memory);
+    } else {
+        status = ls_comm_allreduce(meeting->comm, ls_host_data(meeting->dense), result.memory, (size_t)y->count,
+                                   (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, NULL);
     }
-    return ls_comm_allreduce(meeting->comm, meeting->dense->data, y->data, (size_t)y->count, (ls_dtype)y->dtype,
-                             (ls_reduction)meeting->own.reduction, NULL);
+    return ls_host_view_end(&result, status);
 }
 
 /* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
@@ -51,34 +56,49 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
 #define PRODUCT_PIECE 16384
 
 static ls_tensor *new_like(const ls_node *node, const ls_tensor *x, ls_dtype dtype) {
-    return ls_tensor_new(node->op->name, x->ndim, x->size, dtype);
+    return ls_tensor_like(node->op->name, x, dtype);
 }
 
-static const char *at_element(const ls_tensor *x, int64_t index) {
-    return (const char *)x->data + index * (int64_t)ls_dtype_size((ls_dtype)x->dtype);
-}
-
-/* others[done ...] = the product of the `count` elements from `done` on over all ranks but this. */
-static ls_status multiply_others(ls_comm *comm, const ls_tensor *x, ls_tensor *others, int64_t done, int64_t count,
-                                 char *pieces, const void **sources) {
-    const ls_dtype dtype = (ls_dtype)x->dtype;
+/* others = the product of the `count` elements at x over all ranks but this. */
+static ls_status multiply_piece(ls_comm *comm, ls_dtype dtype, int64_t count, const char *x, char *others, char *pieces,
+                                const void **sources) {
     const size_t bytes = (size_t)count * ls_dtype_size(dtype);
-    LS_TRY(ls_comm_allgather(comm, at_element(x, done), pieces, (size_t)count, dtype, NULL));
+    LS_TRY(ls_comm_allgather(comm, x, pieces, (size_t)count, dtype, NULL));
     int used = 0;
     for (int rank = 0; rank < ls_comm_size(comm); rank++) {
         if (rank != ls_comm_rank(comm)) {
             sources[used++] = pieces + (size_t)rank * bytes;
         }
     }
-    ls_reduce_buffers(&(ls_reduce_task){
-        .dtype = dtype,
-        .reduction = LS_PROD,
-        .ranks = used,
-        .sources = sources,
-        .copies = 1,
-        .destinations = (void *[]){(char *)others->data + (at_element(x, done) - (const char *)x->data)},
-        .count = (size_t)count});
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = dtype,
+                                        .reduction = LS_PROD,
+                                        .ranks = used,
+                                        .sources = sources,
+                                        .copies = 1,
+                                        .destinations = (void *[]){others},
+                                        .count = (size_t)count});
     return LS_OK;
+}
+
+/* The same of the `count` elements at x, all on the host. */
+static ls_status multiply_others(ls_comm *comm, ls_dtype dtype, int64_t count, const char *x, char *others) {
+    const size_t ranks = (size_t)ls_comm_size(comm);
+    const int64_t piece = count < PRODUCT_PIECE ? count : PRODUCT_PIECE;
+    const size_t width = ls_dtype_size(dtype);
+    const size_t bytes = ranks * ((size_t)piece * width + sizeof(void *)) + sizeof(void *);
+    char *room = ls_record_allocate(bytes);
+    if (room == NULL) {
+        return ls_fail_memory("ls_allreduce: the gradient of a product", bytes);
+    }
+    const void **sources = (const void **)(void *)room;
+    ls_status status = LS_OK;
+    for (int64_t done = 0; done < count && status == LS_OK; done += piece) {
+        const int64_t left = count - done;
+        status = multiply_piece(comm, dtype, left < piece ? left : piece, x + (size_t)done * width,
+                                others + (size_t)done * width, (char *)(sources + ranks), sources);
+    }
+    ls_record_release(room, bytes);
+    return status;
 }
 
 /* The product of x over all ranks but this, element by element. A collective call. */
@@ -88,44 +108,32 @@ static ls_tensor *product_of_others(const ls_node *node, ls_comm *comm, const ls
     if (others == NULL || size == 1) {
         return others == NULL || ls_kernels_of(x)->fill(ls_stream_of(x), others, 1) == LS_OK ? others : NULL;
     }
-    const int64_t piece = x->count < PRODUCT_PIECE ? x->count : PRODUCT_PIECE;
-    ls_tensor *pieces = ls_tensor_new(node->op->name, 2, (const int64_t[]){size, piece}, (ls_dtype)x->dtype);
-    ls_tensor *sources = ls_tensor_new(node->op->name, 1, &size, LS_I64); /* room for a pointer per rank */
-    if (pieces == NULL || sources == NULL) {
+    ls_host_view from, to;
+    if (ls_host_view_begin(&from, x, LS_HOST_READ) != LS_OK) {
         return NULL;
     }
-    for (int64_t done = 0; done < x->count; done += piece) {
-        const int64_t left = x->count - done;
-        if (multiply_others(comm, x, others, done, left < piece ? left : piece, pieces->data, sources->data) != LS_OK) {
-            return NULL;
-        }
+    ls_status status = ls_host_view_begin(&to, others, LS_HOST_WRITE);
+    if (status == LS_OK) {
+        status = ls_host_view_end(&to, multiply_others(comm, (ls_dtype)x->dtype, x->count, from.memory, to.memory));
     }
-    return others;
+    return ls_host_view_end(&from, status) == LS_OK ? others : NULL;
 }
 
 /* Where this rank is the lowest that holds the extreme y: a tensor of bool. A collective call. NaN is its own equal. */
 static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, ls_tensor *y) {
-    const int32_t rank = ls_comm_rank(comm);
-    const int32_t size = ls_comm_size(comm);
-    ls_tensor *equal = ls_eq_tensor(x, y);
-    const ls_tensor *undefined = ls_ne_tensor(x, x);
-    const ls_tensor *holder = new_like(node, x, LS_I32);
-    if (equal == NULL || undefined == NULL || holder == NULL) {
+    ls_tensor *own = new_like(node, x, LS_I32), *none = new_like(node, x, LS_I32);
+    if (own == NULL || none == NULL || ls_kernels_of(x)->fill(ls_stream_of(x), own, ls_comm_rank(comm)) != LS_OK ||
+        ls_kernels_of(x)->fill(ls_stream_of(x), none, ls_comm_size(comm)) != LS_OK) {
         return NULL;
     }
-    bool *held = equal->data;
-    const bool *is_nan = undefined->data;
-    int32_t *lowest = holder->data;
-    for (int64_t i = 0; i < x->count; i++) {
-        lowest[i] = held[i] || is_nan[i] ? rank : size;
-    }
-    if (ls_comm_allreduce(comm, lowest, lowest, (size_t)x->count, LS_I32, LS_MIN, NULL) != LS_OK) {
+    ls_tensor *holder = ls_where(ls_maximum_tensor(ls_eq_tensor(x, y), ls_ne_tensor(x, x)), own, none);
+    ls_host_view lowest;
+    if (holder == NULL || ls_host_view_begin(&lowest, holder, LS_HOST_READ | LS_HOST_WRITE) != LS_OK) {
         return NULL;
     }
-    for (int64_t i = 0; i < x->count; i++) {
-        held[i] = lowest[i] == rank;
-    }
-    return equal;
+    const ls_status status =
+        ls_comm_allreduce(comm, lowest.memory, lowest.memory, (size_t)holder->count, LS_I32, LS_MIN, NULL);
+    return ls_host_view_end(&lowest, status) == LS_OK ? ls_eq_tensor(holder, own) : NULL;
 }
 
 /*
@@ -167,12 +175,14 @@ ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, true));
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const ls_reduction reduction = ls_node_reduction(node) == LS_AVG ? LS_AVG : LS_SUM;
-    ls_tensor *dense = ls_tensor_dense(node->op->name, gradient, dtype);
+    ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
     ls_tensor *total = dense != NULL ? new_like(node, gradient, dtype) : NULL;
+    ls_host_view result;
     ls_status status = ls_made(total);
+    status = status == LS_OK ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
     if (status == LS_OK) {
-        status = ls_comm_allreduce(ls_node_comm(node), dense->data, total->data, (size_t)total->count, dtype, reduction,
-                                   NULL);
+        status = ls_host_view_end(&result, ls_comm_allreduce(ls_node_comm(node), ls_host_data(dense), result.memory,
+                                                             (size_t)total->count, dtype, reduction, NULL));
     }
     ls_tensor_drop(dense);
     LS_TRY(status);
@@ -189,26 +199,29 @@ static ls_status reduce_forward(ls_op_call *call) {
     if (!is_root) {
         LS_TRY(ls_kernels_of(y)->fill(ls_stream_of(y), y, 0));
     }
-    if (!meeting->carried) {
-        return ls_comm_reduce(meeting->comm, meeting->dense->data, is_root ? y->data : NULL, (size_t)y->count,
-                              (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, root, NULL);
+    if (meeting->carried && !is_root) {
+        return LS_OK;
     }
-    if (is_root) {
-        reduce_carried(meeting, y);
+    ls_host_view result;
+    LS_TRY(ls_host_view_begin(&result, y, is_root ? LS_HOST_WRITE : 0));
+    ls_status status = LS_OK;
+    if (meeting->carried) {
+        reduce_carried(meeting, y, result.memory);
+    } else {
+        status = ls_comm_reduce(meeting->comm, ls_host_data(meeting->dense), is_root ? result.memory : NULL,
+                                (size_t)y->count, (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, root, NULL);
     }
-    return LS_OK;
+    return ls_host_view_end(&result, status);
 }
 
 /* The root's tensor on every rank. */
 static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
     ls_comm *comm = ls_node_comm(node);
     ls_tensor *all = new_like(node, tensor, (ls_dtype)tensor->dtype);
-    if (all == NULL || ls_kernels_of(all)->copy(ls_stream_of(all), all, tensor) != LS_OK ||
-        ls_comm_broadcast(comm, all->data, (size_t)all->count, (ls_dtype)all->dtype, ls_node_root(node), NULL) !=
-            LS_OK) {
+    if (all == NULL || ls_kernels_of(all)->copy(ls_stream_of(all), all, tensor) != LS_OK) {
         return NULL;
     }
-    return all;
+    return ls_broadcast_in_place(comm, all, ls_node_root(node)) == LS_OK ? all : NULL;
 }
 
 static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
@@ -242,7 +255,7 @@ static ls_status reduce_scatter_shape(ls_op_call *call) {
     for (int i = 0; i < x->ndim; i++) {
         size[i] = i == axis ? lengths[meeting->rank] : x->size[i];
     }
-    call->output = ls_tensor_new(call->op->name, x->ndim, size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), x->ndim, size, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 

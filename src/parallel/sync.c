@@ -1,6 +1,7 @@
 /* Making ranks equal: parameters from one rank, gradients averaged over all. */
 #include <string.h>
 
+#include "autograd/ops/ops.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
@@ -15,9 +16,28 @@ static ls_status check(const char *call, const ls_module *model, const ls_comm *
     return LS_OK;
 }
 
+ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root) {
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE));
+    return ls_host_view_end(
+        &view, ls_comm_broadcast(comm, view.memory, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL));
+}
+
+ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction) {
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE));
+    return ls_host_view_end(&view, ls_comm_allreduce(comm, view.memory, view.memory, (size_t)tensor->count,
+                                                     (ls_dtype)tensor->dtype, reduction, NULL));
+}
+
+ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count) {
+    const ls_tensor whole = {.data = storage->memory, .storage = storage, .dtype = (uint8_t)dtype};
+    return ls_stack_view_dense(&whole, 1, &count);
+}
+
 static ls_status broadcast_tensor(ls_tensor *tensor, ls_comm *comm, int root) {
     ls_tensor_changed(tensor, "ls_sync_parameters");
-    return ls_comm_broadcast(comm, tensor->data, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL);
+    return ls_broadcast_in_place(comm, tensor, root);
 }
 
 /* What must be alike on all ranks: what there is, and a hash of names, dtypes and shapes in their order. */
@@ -91,8 +111,8 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     }
     LS_TRY(agree_on_layout(model, comm));
     for (int i = 0; i < used; i++) {
-        LS_TRY(
-            ls_comm_broadcast(comm, flats[i].parameters->memory, (size_t)flats[i].count, flats[i].dtype, root, NULL));
+        const ls_tensor flat = ls_flat_view(flats[i].parameters, flats[i].dtype, flats[i].count);
+        LS_TRY(ls_broadcast_in_place(comm, &flat, root));
     }
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         ls_tensor *parameter = ls_module_parameter(model, i);
@@ -171,11 +191,11 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     LS_TRY(clear_missing_gradients(model));
     LS_TRY(agree_on_gradients(model, comm));
     for (int i = 0; i < used; i++) {
-        void *memory = flats[i].gradients->memory;
+        const ls_tensor flat = ls_flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
         if (weight != 1) {
-            LS_TRY(ls_cpu.kernels->scale(ls_cpu.default_stream(), flats[i].dtype, flats[i].count, weight, memory));
+            LS_TRY(ls_kernels_of(&flat)->scale(ls_stream_of(&flat), flats[i].dtype, flat.count, weight, flat.data));
         }
-        LS_TRY(ls_comm_allreduce(comm, memory, memory, (size_t)flats[i].count, flats[i].dtype, LS_AVG, NULL));
+        LS_TRY(ls_allreduce_in_place(comm, &flat, LS_AVG));
     }
     return LS_OK;
 }

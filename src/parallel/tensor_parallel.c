@@ -258,32 +258,44 @@ ls_module *ls_nn_parallel_dropout(ls_comm *comm, double p) {
     return module;
 }
 
-/* Which rows are here: `index` counted from the first of them, 0 where the row is elsewhere, and 1 or 0 for that. */
-static ls_status split_index(const parallel_state *state, const ls_tensor *index, ls_tensor *local, ls_tensor *here) {
+/* Which rows are here: `index` counted from the first of them, 0 where the row is elsewhere, and 1 or 0 for that. All
+ * on the host. */
+static ls_status split_index(const parallel_state *state, const ls_tensor *index, int64_t *local, bool *here) {
     const int64_t rows = ls_size(state->weight, 0);
+    const int64_t *all = ls_host_data(index);
     for (int64_t i = 0; i < index->count; i++) {
-        const int64_t row = ((const int64_t *)index->data)[i];
-        if (row < 0 || row >= state->whole) {
+        if (all[i] < 0 || all[i] >= state->whole) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_nn_parallel_embedding: index %lld is not one of %lld rows",
-                           (long long)row, (long long)state->whole);
+                           (long long)all[i], (long long)state->whole);
         }
-        const bool is_here = row >= state->start && row < state->start + rows;
-        ((int64_t *)local->data)[i] = is_here ? row - state->start : 0;
-        ((bool *)here->data)[i] = is_here;
+        here[i] = all[i] >= state->start && all[i] < state->start + rows;
+        local[i] = here[i] ? all[i] - state->start : 0;
     }
     return LS_OK;
 }
 
+/* The rows that are here, zeros for the others. `index` is dense and on the host. */
+static ls_tensor *own_rows(const parallel_state *state, const ls_tensor *index) {
+    static const char call[] = "ls_nn_parallel_embedding";
+    const ls_device *device = ls_tensor_device(state->weight);
+    ls_tensor *local = ls_tensor_give(ls_tensor_like_owned(call, index, LS_I64));
+    ls_tensor *here = ls_tensor_give(ls_tensor_like_owned(call, index, LS_BOOL));
+    if (local == NULL || here == NULL || split_index(state, index, ls_host_data(local), ls_host_data(here)) != LS_OK) {
+        return NULL;
+    }
+    ls_tensor *rows = ls_embedding(state->weight, ls_tensor_give(ls_tensor_on_device(call, local, device)));
+    ls_tensor *zero = ls_tensor_give(ls_tensor_new_owned(call, device, 0, NULL, ls_dtype_of(state->weight)));
+    if (rows == NULL || zero == NULL || ls_kernels_of(zero)->fill(ls_stream_of(zero), zero, 0) != LS_OK) {
+        return NULL;
+    }
+    return ls_where(ls_unsqueeze(ls_tensor_give(ls_tensor_on_device(call, here, device)), -1), rows, zero);
+}
+
 static ls_tensor *embedding_forward(ls_module *self, ls_tensor *input) {
     const parallel_state *state = self->state;
-    ls_tensor *index = ls_contiguous(ls_to(input, LS_I64));
-    ls_tensor *local = index != NULL ? ls_empty(ls_shape_of(index), LS_I64) : NULL;
-    ls_tensor *here = index != NULL ? ls_empty(ls_shape_of(index), LS_BOOL) : NULL;
-    ls_tensor *rows = NULL;
-    if (local != NULL && here != NULL && split_index(state, index, local, here) == LS_OK) {
-        rows = ls_embedding(state->weight, local);
-        rows = ls_where(ls_unsqueeze(here, -1), rows, ls_zeros(LS_SCALAR, ls_dtype_of(state->weight)));
-    }
+    ls_tensor *index = input != NULL ? ls_tensor_dense_on_host("ls_nn_parallel_embedding", input, LS_I64) : NULL;
+    ls_tensor *rows = index != NULL ? own_rows(state, index) : NULL;
+    ls_tensor_drop(index);
     return add_up(state, rows); /* the other ranks are told where it is NULL */
 }
 

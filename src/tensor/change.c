@@ -60,6 +60,7 @@ static bool overlap(const ls_tensor *a, const ls_tensor *b) {
     return first_a < end_b && first_b < end_a;
 }
 
+/* On one device. */
 static ls_status move_elements(ls_tensor *destination, const ls_tensor *source) {
     const ls_kernels *kernels = ls_kernels_of(destination);
     return destination->dtype == source->dtype ? kernels->copy(ls_stream_of(destination), destination, source)
@@ -67,7 +68,7 @@ static ls_status move_elements(ls_tensor *destination, const ls_tensor *source) 
 }
 
 static ls_tensor *dense_copy(const char *call, const ls_tensor *x, ls_dtype dtype) {
-    ls_tensor *copy = ls_tensor_new_owned(call, x->ndim, x->size, dtype);
+    ls_tensor *copy = ls_tensor_like_owned(call, x, dtype);
     if (copy != NULL && move_elements(copy, x) != LS_OK) {
         ls_tensor_drop(copy);
         return ls_scope_failed();
@@ -75,15 +76,63 @@ static ls_tensor *dense_copy(const char *call, const ls_tensor *x, ls_dtype dtyp
     return copy;
 }
 
+/* A reference more changes nothing that the lender of x can see. */
+static ls_tensor *hold(const ls_tensor *x) {
+    union {
+        const ls_tensor *lent;
+        ls_tensor *held;
+    } same = {.lent = x};
+    return ls_tensor_hold(same.held);
+}
+
 ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype) {
     if (x->contiguous && x->dtype == dtype) {
-        union {
-            const ls_tensor *lent;
-            ls_tensor *held;
-        } same = {.lent = x}; /* a reference more changes nothing that its lender can see */
-        return ls_tensor_hold(same.held);
+        return hold(x);
     }
     return dense_copy(call, x, dtype);
+}
+
+/* The bytes of one dense tensor to one of its size on another device. */
+static ls_status transfer(ls_tensor *to, const ls_tensor *from) {
+    const size_t bytes = (size_t)from->count * ls_dtype_size((ls_dtype)from->dtype);
+    const ls_device *target = ls_tensor_device(to), *source = ls_tensor_device(from);
+    if (source->is_host) {
+        return ls_device_store(target, to->data, from->data, bytes);
+    }
+    if (target->is_host) {
+        return ls_device_fetch(source, to->data, from->data, bytes);
+    }
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, from, LS_HOST_READ));
+    return ls_host_view_end(&view, ls_device_store(target, to->data, view.memory, bytes));
+}
+
+ls_tensor *ls_tensor_on_device(const char *call, const ls_tensor *x, const ls_device *device) {
+    if (ls_tensor_device(x) == device) {
+        return hold(x);
+    }
+    ls_tensor *dense = ls_tensor_dense(call, x, (ls_dtype)x->dtype);
+    ls_tensor *there = dense != NULL ? ls_tensor_new_owned(call, device, x->ndim, x->size, (ls_dtype)x->dtype) : NULL;
+    const ls_status status = there != NULL ? transfer(there, dense) : LS_OK;
+    ls_tensor_drop(dense);
+    if (status != LS_OK) {
+        ls_tensor_drop(there);
+        return ls_scope_failed();
+    }
+    return there;
+}
+
+static ls_status copy_on_device(ls_tensor *destination, const ls_tensor *source) {
+    if (!overlap(destination, source)) {
+        return move_elements(destination, source);
+    }
+    ls_tensor *aside = dense_copy("ls_copy_into", source, (ls_dtype)source->dtype);
+    if (aside == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = move_elements(destination, aside);
+    ls_tensor_drop(aside);
+    return status;
 }
 
 static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
@@ -101,15 +150,12 @@ static ls_status copy_into(ls_tensor *destination, const ls_tensor *source) {
                        LS_SHAPE_TEXT(destination));
     }
     ls_tensor_changed(destination, call);
-    if (!overlap(destination, source)) {
-        return move_elements(destination, source);
-    }
-    ls_tensor *aside = dense_copy(call, source, (ls_dtype)source->dtype);
-    if (aside == NULL) {
+    ls_tensor *there = ls_tensor_on_device(call, source, ls_tensor_device(destination));
+    if (there == NULL) {
         return ls_error_status();
     }
-    const ls_status status = move_elements(destination, aside);
-    ls_tensor_drop(aside);
+    const ls_status status = copy_on_device(destination, there);
+    ls_tensor_drop(there);
     return status;
 }
 

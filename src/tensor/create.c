@@ -9,7 +9,8 @@ static void *fail_noted_memory(const char *call, size_t bytes) {
 }
 
 static ls_tensor *make(const char *call, const ls_shape *shape, ls_dtype dtype) {
-    return ls_tensor_new(call, shape->ndim, shape->size, dtype);
+    const ls_device *device = ls_device_default();
+    return device != NULL ? ls_tensor_new(call, device, shape->ndim, shape->size, dtype) : NULL;
 }
 
 /* The tensor when what filled it went well; else it goes again. */
@@ -68,7 +69,7 @@ static ls_tensor *make_filled(const filler *how, const ls_shape *shape, ls_dtype
     if (dtype != LS_BF16 && dtype != LS_F16) {
         return finish(tensor, how->run(how, kernels, stream, tensor));
     }
-    ls_tensor *wide = ls_tensor_new_owned(how->call, shape->ndim, shape->size, how->by_way_of);
+    ls_tensor *wide = ls_tensor_like_owned(how->call, tensor, how->by_way_of);
     if (wide == NULL) {
         return finish(tensor, LS_ERR_MEMORY);
     }
@@ -169,7 +170,7 @@ static void shuffle(int64_t *numbers, int64_t n) {
 }
 
 ls_tensor *ls_randperm(int64_t n) {
-    ls_tensor *tensor = ls_tensor_new("ls_randperm", 1, &n, LS_I64);
+    ls_tensor *tensor = ls_empty(LS_SHAPE(n), LS_I64);
     if (tensor == NULL) {
         return NULL;
     }
@@ -180,9 +181,7 @@ ls_tensor *ls_randperm(int64_t n) {
         return fail_noted_memory("ls_randperm", bytes);
     }
     shuffle(numbers, n);
-    const ls_device *device = tensor->storage->device;
-    ls_status status = device->copy_from_host(device->default_stream(), tensor->data, numbers, bytes);
-    status = status == LS_OK ? device->stream_wait(device->default_stream()) : status;
+    const ls_status status = ls_device_store(ls_tensor_device(tensor), tensor->data, numbers, bytes);
     ls_record_release(numbers, bytes);
     return finish(tensor, status);
 }
@@ -198,17 +197,23 @@ ls_tensor *ls_from(ls_shape shape, ls_dtype dtype, const void *data) {
     if (tensor->count == 0) {
         return tensor;
     }
-    const ls_device *device = tensor->storage->device;
-    ls_status status = device->copy_from_host(device->default_stream(), tensor->data, data,
-                                              (size_t)tensor->count * ls_dtype_size(dtype));
-    status = status == LS_OK ? device->stream_wait(device->default_stream()) : status;
-    return finish(tensor, status);
+    return finish(tensor, ls_device_store(ls_tensor_device(tensor), tensor->data, data,
+                                          (size_t)tensor->count * ls_dtype_size(dtype)));
 }
 
 /* For memory that its owner wants no word of. */
 static void release_nothing(void *data, void *user) {
     (void)data;
     (void)user;
+}
+
+ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dtype dtype, void *memory) {
+    size_t bytes = ls_dtype_size(dtype);
+    for (int i = 0; i < shape->ndim; i++) {
+        bytes *= (size_t)shape->size[i];
+    }
+    ls_storage *storage = ls_storage_wrap(device, memory, bytes, release_nothing, NULL);
+    return storage != NULL ? ls_tensor_of_storage(storage, shape->ndim, shape->size, dtype) : NULL;
 }
 
 /* The number of elements, or -1 with the error set. */

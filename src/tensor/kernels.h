@@ -16,16 +16,6 @@
 
 typedef struct ls_stream ls_stream;
 
-/*
- * Element by element: y = f(operands...; parameters), operands of one dtype, which is also y's except for comparisons
- * (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
- */
-typedef ls_status (*ls_map_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands,
-                                   const double *parameters);
-
-/* y has x's dimensions with size 1 along reduced axes. */
-typedef ls_status (*ls_reduce_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *x);
-
 /* What happens to a matrix product on its way out. */
 typedef enum ls_activation { LS_ACTIVATION_NONE = 0, LS_ACTIVATION_RELU } ls_activation;
 
@@ -47,6 +37,10 @@ typedef struct ls_gemm {
     bool accumulate;          /* C += instead of C = ; then no bias and no activation */
     const void *bias;         /* [n], added to every row; may be NULL */
     ls_activation activation; /* applied last */
+    int64_t batch;            /* so many products, 0: one, each `step` elements behind the one before; no two write to
+                                 the same place */
+    int64_t step_a, step_b, step_c;
+    ls_dtype compute; /* sums are made in the wider of this and `dtype` */
 } ls_gemm;
 
 /* One optimizer step over `count` numbers that lie together, f32 or f64; the meaning of the fields is that of optim.h.
@@ -104,127 +98,187 @@ typedef struct ls_class_loss {
     int64_t ignore_index;
 } ls_class_loss;
 
+/*
+ * ---- the types of kernels ----------------------------------------------------------------------------------------
+ */
+
+/*
+ * map: element by element: y = f(operands...; parameters), operands of one dtype, which is also y's except for
+ * comparisons (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
+ */
+#define LS_PARAMETERS_map                                                                                              \
+    ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
+/* pair: y made of x. */
+#define LS_PARAMETERS_pair     ls_stream *stream, ls_tensor *y, const ls_tensor *x
+#define LS_PARAMETERS_fill     ls_stream *stream, ls_tensor *y, double value
+#define LS_PARAMETERS_count_up ls_stream *stream, ls_tensor *y
+/* random: element i is number i of the stream. */
+#define LS_PARAMETERS_random         ls_stream *stream, ls_tensor *y, ls_random_state state, double a, double b
+#define LS_PARAMETERS_random_integer ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high
+#define LS_PARAMETERS_dropout                                                                                          \
+    ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first, double p
+#define LS_PARAMETERS_along               ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis
+#define LS_PARAMETERS_along_backward      ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis
+#define LS_PARAMETERS_cumsum              ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
+#define LS_PARAMETERS_index               ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
+#define LS_PARAMETERS_gemm                ls_stream *stream, const ls_gemm *gemm
+#define LS_PARAMETERS_nll                                                                                              \
+    ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,                    \
+        const ls_class_loss *loss
+#define LS_PARAMETERS_class_loss_backward                                                                              \
+    ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale, const ls_tensor *log_probability,               \
+        const ls_class_loss *loss
+#define LS_PARAMETERS_layer_norm                                                                                       \
+    ls_stream *stream, ls_tensor *y, ls_tensor *mean, ls_tensor *rstd, const ls_tensor *x, int64_t width,              \
+        const ls_tensor *weight, const ls_tensor *bias, double epsilon
+#define LS_PARAMETERS_layer_norm_backward                                                                              \
+    ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias, const ls_tensor *g, const ls_tensor *x,  \
+        int64_t width, const ls_tensor *weight, const ls_tensor *mean, const ls_tensor *rstd
+#define LS_PARAMETERS_batch_norm_statistics                                                                            \
+    ls_stream *stream, ls_tensor *mean, ls_tensor *variance, const ls_tensor *x
+#define LS_PARAMETERS_batch_norm                                                                                       \
+    ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *mean, const ls_tensor *rstd,                 \
+        const ls_tensor *weight, const ls_tensor *bias
+#define LS_PARAMETERS_batch_norm_backward                                                                              \
+    ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias, const ls_tensor *g, const ls_tensor *x,  \
+        const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight, bool training
+#define LS_PARAMETERS_batch_norm_sums                                                                                  \
+    ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean
+#define LS_PARAMETERS_batch_norm_dx                                                                                    \
+    ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,                   \
+        const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *of_g, const ls_tensor *of_product
+/* Flat runs of numbers; results are numbers of f64 on the device. */
+#define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
+#define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
+#define LS_PARAMETERS_dot     ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
+#define LS_PARAMETERS_measure ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
+#define LS_PARAMETERS_sgd     ls_stream *stream, const ls_sgd_step *step
+#define LS_PARAMETERS_adam    ls_stream *stream, const ls_adam_step *step
+#define LS_PARAMETERS_rmsprop ls_stream *stream, const ls_rmsprop_step *step
+#define LS_PARAMETERS_adagrad ls_stream *stream, const ls_adagrad_step *step
+
+typedef ls_status ls_map_kernel(LS_PARAMETERS_map);
+typedef ls_status ls_pair_kernel(LS_PARAMETERS_pair);
+typedef ls_status ls_fill_kernel(LS_PARAMETERS_fill);
+typedef ls_status ls_count_up_kernel(LS_PARAMETERS_count_up);
+typedef ls_status ls_random_kernel(LS_PARAMETERS_random);
+typedef ls_status ls_random_integer_kernel(LS_PARAMETERS_random_integer);
+typedef ls_status ls_dropout_kernel(LS_PARAMETERS_dropout);
+typedef ls_status ls_along_kernel(LS_PARAMETERS_along);
+typedef ls_status ls_along_backward_kernel(LS_PARAMETERS_along_backward);
+typedef ls_status ls_cumsum_kernel(LS_PARAMETERS_cumsum);
+typedef ls_status ls_index_kernel(LS_PARAMETERS_index);
+typedef ls_status ls_gemm_kernel(LS_PARAMETERS_gemm);
+typedef ls_status ls_nll_kernel(LS_PARAMETERS_nll);
+typedef ls_status ls_class_loss_backward_kernel(LS_PARAMETERS_class_loss_backward);
+typedef ls_status ls_layer_norm_kernel(LS_PARAMETERS_layer_norm);
+typedef ls_status ls_layer_norm_backward_kernel(LS_PARAMETERS_layer_norm_backward);
+typedef ls_status ls_batch_norm_statistics_kernel(LS_PARAMETERS_batch_norm_statistics);
+typedef ls_status ls_batch_norm_kernel(LS_PARAMETERS_batch_norm);
+typedef ls_status ls_batch_norm_backward_kernel(LS_PARAMETERS_batch_norm_backward);
+typedef ls_status ls_batch_norm_sums_kernel(LS_PARAMETERS_batch_norm_sums);
+typedef ls_status ls_batch_norm_dx_kernel(LS_PARAMETERS_batch_norm_dx);
+typedef ls_status ls_axpy_kernel(LS_PARAMETERS_axpy);
+typedef ls_status ls_scale_kernel(LS_PARAMETERS_scale);
+typedef ls_status ls_dot_kernel(LS_PARAMETERS_dot);
+typedef ls_status ls_measure_kernel(LS_PARAMETERS_measure);
+typedef ls_status ls_sgd_kernel(LS_PARAMETERS_sgd);
+typedef ls_status ls_adam_kernel(LS_PARAMETERS_adam);
+typedef ls_status ls_rmsprop_kernel(LS_PARAMETERS_rmsprop);
+typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
+
+/*
+ * ---- the list ----------------------------------------------------------------------------------------------------
+ *
+ * All kernels: MAP(name, operands, parameters) and KERNEL(name, type). The table, the CPU's row of it, and whatever else
+ * goes over all kernels are made of this list.
+ */
+
+/* clang-format off */
+#define LS_MAPS(MAP)                                                                                                   \
+    /* of one operand; neg, abs, square and clamp (low, high) of any */                                                \
+    MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2)                                                   \
+    MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
+    MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
+    MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
+    /* their gradients: operands (g, x) ... */                                                                         \
+    MAP(abs_backward, 2, 0) MAP(square_backward, 2, 0) MAP(log1p_backward, 2, 0) MAP(sin_backward, 2, 0)               \
+    MAP(cos_backward, 2, 0) MAP(erf_backward, 2, 0) MAP(gelu_backward, 2, 0) MAP(silu_backward, 2, 0)                  \
+    MAP(softplus_backward, 2, 0) MAP(leaky_relu_backward, 2, 1) MAP(elu_backward, 2, 1) MAP(clamp_backward, 2, 2)      \
+    /* ... or (g, y), where the output is what is kept */                                                              \
+    MAP(sqrt_backward, 2, 0) MAP(tanh_backward, 2, 0) MAP(sigmoid_backward, 2, 0) MAP(relu_backward, 2, 0)             \
+    /* of two operands, any; integer division and powers are the caller's to convert */                                \
+    MAP(add, 2, 0) MAP(sub, 2, 0) MAP(mul, 2, 0) MAP(div, 2, 0) MAP(pow, 2, 0) MAP(maximum, 2, 0) MAP(minimum, 2, 0)   \
+    MAP(eq, 2, 0) MAP(ne, 2, 0) MAP(lt, 2, 0) MAP(le, 2, 0) MAP(gt, 2, 0) MAP(ge, 2, 0)                                \
+    /* of one operand and a number */                                                                                  \
+    MAP(add_number, 1, 1) MAP(sub_number, 1, 1) MAP(mul_number, 1, 1) MAP(div_number, 1, 1) MAP(pow_number, 1, 1)      \
+    MAP(maximum_number, 1, 1) MAP(minimum_number, 1, 1) MAP(eq_number, 1, 1) MAP(ne_number, 1, 1)                      \
+    MAP(lt_number, 1, 1) MAP(le_number, 1, 1) MAP(gt_number, 1, 1) MAP(ge_number, 1, 1)                                \
+    MAP(where, 3, 0) /* (condition, a, b) */                                                                           \
+    /* gradients of those; ties of maximum and minimum are halved */                                                   \
+    MAP(div_backward_divisor, 3, 0)  /* (g, a, b): -g a / b^2 */                                                       \
+    MAP(pow_backward_base, 3, 0)     /* (g, a, b) */                                                                   \
+    MAP(pow_backward_exponent, 3, 0) /* (g, a, b): 0 where a is 0 and b >= 0 */                                        \
+    MAP(pow_number_backward, 2, 1)   /* (g, a; b) */                                                                   \
+    MAP(maximum_backward, 3, 0)      /* (g, a, b): for a; swap them for b */                                           \
+    MAP(minimum_backward, 3, 0)                                                                                        \
+    MAP(maximum_number_backward, 2, 1) MAP(minimum_number_backward, 2, 1) /* (g, a; b) */                              \
+    /* losses element by element (x, target), and gradients (g, x, target) for x */                                    \
+    MAP(mse, 2, 0) MAP(mse_backward, 3, 0) MAP(l1, 2, 0) MAP(l1_backward, 3, 0) MAP(bce, 2, 0)                         \
+    MAP(bce_backward, 3, 0) MAP(bce_with_logits, 2, 0) MAP(bce_with_logits_backward, 3, 0)                             \
+    MAP(huber, 2, 1) MAP(huber_backward, 3, 1) /* delta */                                                             \
+    MAP(kl_div, 2, 0) /* (log_probability, target) */
+
+#define LS_OTHER_KERNELS(KERNEL)                                                                                       \
+    /* moving and filling; any dtype. copy: of one dtype. cast: any dtype to any other. count_up: 0, 1, 2, ...;        \
+     * contiguous */                                                                                                   \
+    KERNEL(copy, pair) KERNEL(cast, pair) KERNEL(fill, fill) KERNEL(count_up, count_up)                                \
+    /* random numbers; contiguous: in [a, b), or of mean a and deviation b */                                          \
+    KERNEL(random_uniform, random) KERNEL(random_normal, random) KERNEL(random_integer, random_integer)                \
+    /* y = x / (1 - p) with probability 1 - p, else 0, element i by number first + i; the same state gives the same    \
+     * choice again (the gradient is the same call on g) */                                                            \
+    KERNEL(dropout, dropout)                                                                                           \
+    /* reductions of any: y has x's dimensions with size 1 along reduced axes; sums of f32 are pairwise or in lanes,   \
+     * never one long chain. add_sum: y += the sum of x over the axes y lacks */                                       \
+    KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
+    KERNEL(argmax, along) KERNEL(argmin, along) /* y i64, size 1 along the axis */                                     \
+    KERNEL(cumsum, cumsum)                                                                                             \
+    KERNEL(gemm, gemm)                                                                                                 \
+    /* along an axis of contiguous tensors */                                                                          \
+    KERNEL(softmax, along) KERNEL(softmax_backward, along_backward)                                                    \
+    KERNEL(log_softmax, along) KERNEL(log_softmax_backward, along_backward)                                            \
+    /* Class losses. nll: element[n] = the loss of each row, row_weight[n] = the weight it has in the mean (0 when     \
+     * ignored); a target that is no class is LS_ERR_ARGUMENT and named. nll_backward: d = -scale * g[row] *           \
+     * (smoothed, weighted target). cross_entropy_backward goes on to the logits: it takes log_probability =           \
+     * log_softmax(logits) and gives the gradient of logits in one pass. g is [n], or one number for all rows. */      \
+    KERNEL(nll, nll) KERNEL(nll_backward, class_loss_backward) KERNEL(cross_entropy_backward, class_loss_backward)     \
+    /* x as [rows, width]; mean and rstd [rows] are kept for the gradient; weight, bias and their gradients may be     \
+     * NULL; weight gradients accumulate */                                                                            \
+    KERNEL(layer_norm, layer_norm) KERNEL(layer_norm_backward, layer_norm_backward)                                    \
+    /* x [n, channels, inner]; mean and rstd [channels]: computed when training (variance [channels] too, biased),     \
+     * else given */                                                                                                   \
+    KERNEL(batch_norm_statistics, batch_norm_statistics) KERNEL(batch_norm, batch_norm)                                \
+    KERNEL(batch_norm_backward, batch_norm_backward)                                                                   \
+    /* The same in parts, for a batch that is more than x. sums [channels] of f64 over the batch: of x; with a mean of \
+     * (x - mean) g, or of (x - mean)^2 where g is NULL. And dx in training with the means of g and of (x - mean) g. */ \
+    KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
+    /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
+     * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
+    KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \
+    /* y += a x; y *= a; in double precision the sum of products, and the sum and the largest of magnitudes (NaN is    \
+     * the largest) */                                                                                                 \
+    KERNEL(axpy, axpy) KERNEL(scale, scale) KERNEL(dot, dot)                                                           \
+    KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure)                                              \
+    KERNEL(sgd, sgd) KERNEL(adam, adam) KERNEL(rmsprop, rmsprop) KERNEL(adagrad, adagrad)
+/* clang-format on */
+
 typedef struct ls_kernels {
-    /* maps of one operand; parameters where noted */
-    ls_map_kernel neg, abs, square; /* any */
-    ls_map_kernel sqrt, exp, log, log1p, sin, cos, tanh, erf, sigmoid, relu, gelu, silu, softplus;
-    ls_map_kernel leaky_relu; /* slope */
-    ls_map_kernel elu;        /* alpha */
-    ls_map_kernel clamp;      /* low, high; any */
-
-    /* their gradients: operands (g, x), or (g, y) where the output is what is kept */
-    ls_map_kernel abs_backward, square_backward, log1p_backward, sin_backward, cos_backward, erf_backward;
-    ls_map_kernel gelu_backward, silu_backward, softplus_backward, leaky_relu_backward, elu_backward, clamp_backward;
-    ls_map_kernel sqrt_backward, tanh_backward, sigmoid_backward, relu_backward; /* (g, y) */
-
-    /* maps of two operands; _number: of one operand and parameters[0]; any */
-    ls_map_kernel add, sub, mul, div, pow, maximum,
-        minimum; /* integer division and powers are the caller's to convert */
-    ls_map_kernel eq, ne, lt, le, gt, ge;
-    ls_map_kernel add_number, sub_number, mul_number, div_number, pow_number, maximum_number, minimum_number;
-    ls_map_kernel eq_number, ne_number, lt_number, le_number, gt_number, ge_number;
-    ls_map_kernel where; /* (condition, a, b) */
-
-    /* gradients of those; ties of maximum and minimum are halved */
-    ls_map_kernel div_backward_divisor;                             /* (g, a, b): -g a / b^2 */
-    ls_map_kernel pow_backward_base;                                /* (g, a, b) */
-    ls_map_kernel pow_backward_exponent;                            /* (g, a, b): 0 where a is 0 and b >= 0 */
-    ls_map_kernel pow_number_backward;                              /* (g, a; b) */
-    ls_map_kernel maximum_backward;                                 /* (g, a, b): for a; swap them for b */
-    ls_map_kernel minimum_backward;                                 /* (g, a, b) */
-    ls_map_kernel maximum_number_backward, minimum_number_backward; /* (g, a; b) */
-
-    /* losses element by element (x, target), and gradients (g, x, target) for x */
-    ls_map_kernel mse, mse_backward, l1, l1_backward, bce, bce_backward, bce_with_logits, bce_with_logits_backward;
-    ls_map_kernel huber, huber_backward; /* delta */
-    ls_map_kernel kl_div;                /* (log_probability, target) */
-
-    /* moving and filling; any dtype */
-    ls_status (*copy)(ls_stream *stream, ls_tensor *y, const ls_tensor *x); /* same dtype */
-    ls_status (*cast)(ls_stream *stream, ls_tensor *y, const ls_tensor *x); /* any dtype to any other */
-    ls_status (*fill)(ls_stream *stream, ls_tensor *y, double value);
-    ls_status (*count_up)(ls_stream *stream, ls_tensor *y); /* 0, 1, 2, ...; contiguous */
-
-    /* random numbers: element i is number i of the stream; contiguous */
-    ls_status (*random_uniform)(ls_stream *stream, ls_tensor *y, ls_random_state state, double low, double high);
-    ls_status (*random_normal)(ls_stream *stream, ls_tensor *y, ls_random_state state, double mean, double deviation);
-    ls_status (*random_integer)(ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high);
-    /* y = x / (1 - p) with probability 1 - p, else 0; the same state gives the same choice again (the gradient is the
-     * same call on g) */
-    ls_status (*dropout)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first,
-                         double p); /* element i by number first + i */
-
-    /* reductions; sum, prod, min and max of any; sums of f32 are pairwise or in lanes, never one long chain */
-    ls_reduce_kernel sum, prod, min, max;
-    ls_status (*add_sum)(ls_stream *stream, ls_tensor *y, const ls_tensor *x); /* y += sum of x over the axes y lacks */
-    ls_status (*argmax)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis); /* y i64, size 1 along axis */
-    ls_status (*argmin)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis);
-    ls_status (*cumsum)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse);
-
-    /* products */
-    ls_status (*gemm)(ls_stream *stream, const ls_gemm *gemm);
-
-    /* along an axis of contiguous tensors */
-    ls_status (*softmax)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis);
-    ls_status (*softmax_backward)(ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis);
-    ls_status (*log_softmax)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis);
-    ls_status (*log_softmax_backward)(ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y,
-                                      int axis);
-
-    /*
-     * Class losses. nll: element[n] = the loss of each row, row_weight[n] = the weight it has in the mean (0 when
-     * ignored); a target that is no class is LS_ERR_ARGUMENT and named. nll_backward: d_log_probability = -scale *
-     * g[row] * (smoothed, weighted target). cross_entropy_backward goes on to the logits: it takes log_probability =
-     * log_softmax(logits) and gives the gradient of logits in one pass. g is [n], or one number for all rows.
-     */
-    ls_status (*nll)(ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,
-                     const ls_class_loss *loss);
-    ls_status (*nll_backward)(ls_stream *stream, ls_tensor *d_log_probability, const ls_tensor *g, double scale,
-                              const ls_tensor *log_probability, const ls_class_loss *loss);
-    ls_status (*cross_entropy_backward)(ls_stream *stream, ls_tensor *d_logits, const ls_tensor *g, double scale,
-                                        const ls_tensor *log_probability, const ls_class_loss *loss);
-
-    /* x as [rows, width]; mean and rstd [rows] are kept for the gradient; weight, bias and their gradients may be NULL;
-     * weight gradients accumulate */
-    ls_status (*layer_norm)(ls_stream *stream, ls_tensor *y, ls_tensor *mean, ls_tensor *rstd, const ls_tensor *x,
-                            int64_t width, const ls_tensor *weight, const ls_tensor *bias, double epsilon);
-    ls_status (*layer_norm_backward)(ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias,
-                                     const ls_tensor *g, const ls_tensor *x, int64_t width, const ls_tensor *weight,
-                                     const ls_tensor *mean, const ls_tensor *rstd);
-    /* x [n, channels, inner]; mean and rstd [channels]: computed when training (variance [channels] too, biased), else
-     * given */
-    ls_status (*batch_norm_statistics)(ls_stream *stream, ls_tensor *mean, ls_tensor *variance, const ls_tensor *x);
-    ls_status (*batch_norm)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *mean,
-                            const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *bias);
-    ls_status (*batch_norm_backward)(ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias,
-                                     const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,
-                                     const ls_tensor *rstd, const ls_tensor *weight, bool training);
-    /* The same in parts, for a batch that is more than x. sums [channels] of f64 over the batch: of x; with a mean of
-     * (x - mean) g, or of (x - mean)^2 where g is NULL. And dx in training with the means of g and of (x - mean) g. */
-    ls_status (*batch_norm_sums)(ls_stream *stream, ls_tensor *sums, const ls_tensor *g, const ls_tensor *x,
-                                 const ls_tensor *mean);
-    ls_status (*batch_norm_dx)(ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x,
-                               const ls_tensor *mean, const ls_tensor *rstd, const ls_tensor *weight,
-                               const ls_tensor *of_g, const ls_tensor *of_product);
-
-    /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and
-     * scatter_add's index may be smaller than x (or y) along the other axes. */
-    ls_status (*index_select)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
-    ls_status (*index_add)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
-    ls_status (*take_along)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
-    ls_status (*scatter_add)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index);
-
-    /* flat runs of numbers: y += a x; y *= a; in double precision the sum of products, and the sum and the largest of
-     * magnitudes (NaN is the largest) */
-    ls_status (*axpy)(ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y);
-    ls_status (*scale)(ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y);
-    ls_status (*dot)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum);
-    ls_status (*sum_of_magnitudes)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *sum);
-    ls_status (*largest_magnitude)(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *largest);
-    ls_status (*sgd)(ls_stream *stream, const ls_sgd_step *step);
-    ls_status (*adam)(ls_stream *stream, const ls_adam_step *step);
-    ls_status (*rmsprop)(ls_stream *stream, const ls_rmsprop_step *step);
-    ls_status (*adagrad)(ls_stream *stream, const ls_adagrad_step *step);
+#define MEMBER_OF_MAP(name, operands, parameters) ls_map_kernel *name;
+#define MEMBER(name, type)                        ls_##type##_kernel *name;
+    LS_MAPS(MEMBER_OF_MAP)
+    LS_OTHER_KERNELS(MEMBER)
+#undef MEMBER_OF_MAP
+#undef MEMBER
 } ls_kernels;
 
 #endif

@@ -36,11 +36,9 @@ double ls_element_number(ls_dtype dtype, const void *element) {
 }
 
 ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element) {
-    const ls_device *device = tensor->storage->device;
     const size_t width = ls_dtype_size((ls_dtype)tensor->dtype);
     const char *memory = (const char *)tensor->data + offset * (int64_t)width;
-    LS_TRY(device->copy_to_host(device->default_stream(), element, memory, width));
-    return device->stream_wait(device->default_stream());
+    return ls_device_fetch(ls_tensor_device(tensor), element, memory, width);
 }
 
 static double read_element(const ls_tensor *tensor, int64_t offset) {
@@ -88,15 +86,22 @@ double ls_at(const ls_tensor *tensor, const int64_t *index) {
     return read_element(tensor, offset);
 }
 
-/* Two tensors as dense memory of one dtype, or nothing. */
+/* Two tensors as dense memory of one dtype on the host, or nothing. */
 typedef struct pair {
     ls_tensor *a;
     ls_tensor *b;
 } pair;
 
+ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype) {
+    ls_tensor *dense = ls_tensor_dense(call, x, dtype);
+    ls_tensor *here = dense != NULL ? ls_tensor_on_device(call, dense, &ls_cpu) : NULL;
+    ls_tensor_drop(dense);
+    return here;
+}
+
 static bool make_dense_pair(const char *call, pair *dense, const ls_tensor *a, const ls_tensor *b, ls_dtype dtype) {
-    dense->a = ls_tensor_dense(call, a, dtype);
-    dense->b = dense->a != NULL ? ls_tensor_dense(call, b, dtype) : NULL;
+    dense->a = ls_tensor_dense_on_host(call, a, dtype);
+    dense->b = dense->a != NULL ? ls_tensor_dense_on_host(call, b, dtype) : NULL;
     return dense->b != NULL;
 }
 

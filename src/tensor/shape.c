@@ -1,6 +1,7 @@
 /* Looking at a tensor without touching its elements. */
 #include <stdio.h>
 
+#include "tensor/device.h"
 #include "tensor/scope.h"
 
 int ls_axis_index(int axis, int ndim) {
@@ -68,5 +69,16 @@ void *ls_data(const ls_tensor *tensor) {
                       LS_SHAPE_TEXT(tensor));
         return ls_scope_failed();
     }
+    if (!ls_tensor_device(tensor)->is_host) {
+        (void)ls_fail(LS_ERR_STATE,
+                      "ls_data: the tensor %s is on %s, whose memory the program cannot read: take "
+                      "ls_to_device(tensor, \"cpu\") of it first",
+                      LS_SHAPE_TEXT(tensor), ls_tensor_device(tensor)->name);
+        return ls_scope_failed();
+    }
     return tensor->data;
+}
+
+const char *ls_device_of(const ls_tensor *tensor) {
+    return is_there("ls_device_of", tensor) ? ls_tensor_device(tensor)->name : NULL;
 }

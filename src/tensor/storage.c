@@ -19,13 +19,13 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
 }
 
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes) {
-    void *memory = device->allocate(bytes);
+    void *memory = device->allocate(device, ls_device_stream(device), bytes);
     if (memory == NULL) {
         return NULL;
     }
     ls_storage *storage = ls_storage_wrap(device, memory, bytes, NULL, NULL);
     if (storage == NULL) {
-        device->release(memory, bytes);
+        device->release(device, ls_device_stream(device), memory, bytes);
     }
     return storage;
 }
@@ -39,7 +39,8 @@ void ls_storage_drop(ls_storage *storage) {
     if (storage->release != NULL) {
         storage->release(storage->memory, storage->user);
     } else {
-        storage->device->release(storage->memory, storage->bytes);
+        const ls_device *device = storage->device;
+        device->release(device, ls_device_stream(device), storage->memory, storage->bytes);
     }
     ls_record_release(storage, sizeof *storage);
 }

@@ -62,7 +62,8 @@ __attribute__((noinline, cold)) static void *refuse_kind(const char *call, int n
     return ls_scope_failed();
 }
 
-ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, ls_dtype dtype) {
+ls_tensor *ls_tensor_new_owned(const char *call, const ls_device *device, int ndim, const int64_t *size,
+                               ls_dtype dtype) {
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return NULL;
@@ -80,7 +81,7 @@ ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, 
         ls_cache_release(&thread->cache, tensor, sizeof *tensor);
         return refuse_layout(call, ndim, size);
     }
-    tensor->storage = ls_storage_new(&ls_cpu, bytes);
+    tensor->storage = ls_storage_new(device, bytes);
     if (tensor->storage == NULL) {
         ls_cache_release(&thread->cache, tensor, sizeof *tensor);
         return refuse_memory(call, bytes);
@@ -89,8 +90,8 @@ ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, 
     return tensor;
 }
 
-ls_tensor *ls_tensor_new(const char *call, int ndim, const int64_t *size, ls_dtype dtype) {
-    return ls_tensor_give(ls_tensor_new_owned(call, ndim, size, dtype));
+ls_tensor *ls_tensor_new(const char *call, const ls_device *device, int ndim, const int64_t *size, ls_dtype dtype) {
+    return ls_tensor_give(ls_tensor_new_owned(call, device, ndim, size, dtype));
 }
 
 ls_tensor *ls_tensor_of_storage(ls_storage *storage, int ndim, const int64_t *size, ls_dtype dtype) {
@@ -240,5 +241,23 @@ ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t
     ls_storage_drop(tensor->storage);
     tensor->storage = part;
     tensor->data = part->memory;
+    return LS_OK;
+}
+
+ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
+    if (ls_tensor_device(tensor) == device) {
+        return LS_OK;
+    }
+    ls_tensor *there = ls_tensor_on_device("ls_to_device", tensor, device);
+    if (there == NULL) {
+        return ls_error_status();
+    }
+    ls_storage *old = tensor->storage;
+    there->storage->version = old->version;
+    there->storage->changed_by = old->changed_by;
+    tensor->storage = there->storage;
+    tensor->data = there->data;
+    there->storage = old;
+    ls_tensor_drop(there);
     return LS_OK;
 }

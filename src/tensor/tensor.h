@@ -52,27 +52,43 @@ struct ls_tensor {
     int64_t stride[LS_MAX_DIMS]; /* in elements; 0 repeats */
 };
 
+static inline const ls_device *ls_tensor_device(const ls_tensor *tensor) {
+    return tensor->storage->device;
+}
+
 /*
  * Makers. Each gives a tensor with one reference, held by the innermost scope (or by the caller when none is open), or
  * NULL with the error set and noted in the scope.
  */
 
-/* Dense, elements not set; `call` names the failing call in messages. */
-ls_tensor *ls_tensor_new(const char *call, int ndim, const int64_t *size, ls_dtype dtype);
+/* Dense, on the device, elements not set; `call` names the failing call in messages. */
+ls_tensor *ls_tensor_new(const char *call, const ls_device *device, int ndim, const int64_t *size, ls_dtype dtype);
 
 /* Other sizes, strides and offset (in elements, relative to base's first) over the memory of `base`. */
 ls_tensor *ls_tensor_view(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride, int64_t offset);
 
 /* The same two outside any scope: the caller holds the reference. */
-ls_tensor *ls_tensor_new_owned(const char *call, int ndim, const int64_t *size, ls_dtype dtype);
+ls_tensor *ls_tensor_new_owned(const char *call, const ls_device *device, int ndim, const int64_t *size,
+                               ls_dtype dtype);
 ls_tensor *ls_tensor_view_owned(const ls_tensor *base, int ndim, const int64_t *size, const int64_t *stride,
                                 int64_t offset);
+
+/* A new one of the shape of `like`, on its device. */
+static inline ls_tensor *ls_tensor_like(const char *call, const ls_tensor *like, ls_dtype dtype) {
+    return ls_tensor_new(call, ls_tensor_device(like), like->ndim, like->size, dtype);
+}
+static inline ls_tensor *ls_tensor_like_owned(const char *call, const ls_tensor *like, ls_dtype dtype) {
+    return ls_tensor_new_owned(call, ls_tensor_device(like), like->ndim, like->size, dtype);
+}
 
 /*
  * A dense tensor over the whole of `storage`, which it takes even when it fails; the sizes are the caller's to check.
  * NULL with no message when there is no memory. The caller holds the reference.
  */
 ls_tensor *ls_tensor_of_storage(ls_storage *storage, int ndim, const int64_t *size, ls_dtype dtype);
+
+/* The same over memory of the device that somebody else owns. */
+ls_tensor *ls_tensor_over(const ls_device *device, const ls_shape *shape, ls_dtype dtype, void *memory);
 
 /* Whether such strides lay the elements out densely in row-major order. */
 bool ls_strides_are_dense(int ndim, const int64_t *size, const int64_t *stride);
@@ -136,6 +152,10 @@ ls_tensor *ls_tensor_give(ls_tensor *tensor);
  */
 ls_status ls_tensor_move_storage(ls_tensor *tensor, ls_storage *storage, int64_t offset);
 
+/* Moves the elements of a leaf, which must be contiguous, to a storage of its own on the device, if they are on
+ * another: handles to the tensor stay good. */
+ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device);
+
 /* Storages. A new one has one reference; NULL with no message when there is no memory. */
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes);
 ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
@@ -144,6 +164,12 @@ void ls_storage_drop(ls_storage *storage);
 
 /* A reference of the caller's to x itself when it is contiguous and of that dtype, else to a dense, converted copy. */
 ls_tensor *ls_tensor_dense(const char *call, const ls_tensor *x, ls_dtype dtype);
+
+/* A reference of the caller's to x itself when it lives on the device, else to a dense copy there. */
+ls_tensor *ls_tensor_on_device(const char *call, const ls_tensor *x, const ls_device *device);
+
+/* The elements of x as that dtype, dense and on the host: a reference of the caller's, to x itself or to a copy. */
+ls_tensor *ls_tensor_dense_on_host(const char *call, const ls_tensor *x, ls_dtype dtype);
 
 /* The element `offset` elements behind the first, as it is in memory (at most 8 bytes), fetched from the device. */
 ls_status ls_tensor_fetch(const ls_tensor *tensor, int64_t offset, void *element);

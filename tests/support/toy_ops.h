@@ -29,17 +29,18 @@ static inline ls_status toy_shape_of_all(ls_op_call *call) {
             size[axis] = at >= 0 && input->size[at] != 1 ? input->size[at] : size[axis];
         }
     }
-    call->output = ls_tensor_new(call->op->name, ndim, size, (ls_dtype)call->inputs[0]->dtype);
+    call->output =
+        ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), ndim, size, (ls_dtype)call->inputs[0]->dtype);
     return toy_status(call->output);
 }
 
-static inline ls_status toy_map(ls_map_kernel kernel, ls_tensor *y, const ls_tensor *a, const ls_tensor *b) {
+static inline ls_status toy_map(ls_map_kernel *kernel, ls_tensor *y, const ls_tensor *a, const ls_tensor *b) {
     return kernel(ls_stream_of(y), y, (const ls_tensor *const[]){a, b}, NULL);
 }
 
 /* A new tensor of a's shape with kernel(a, b). */
-static inline ls_tensor *toy_new_map(ls_map_kernel kernel, const ls_tensor *a, const ls_tensor *b) {
-    ls_tensor *y = ls_tensor_new("toy", a->ndim, a->size, (ls_dtype)a->dtype);
+static inline ls_tensor *toy_new_map(ls_map_kernel *kernel, const ls_tensor *a, const ls_tensor *b) {
+    ls_tensor *y = ls_tensor_like("toy", a, (ls_dtype)a->dtype);
     return y != NULL && toy_map(kernel, y, a, b) == LS_OK ? y : NULL;
 }
 
@@ -94,7 +95,8 @@ static const ls_op toy_square_op = {
 
 /* The sum of all elements: gives a view that repeats one number. */
 static inline ls_status toy_sum_shape(ls_op_call *call) {
-    call->output = ls_tensor_new("toy_sum", 0, NULL, (ls_dtype)call->inputs[0]->dtype);
+    call->output =
+        ls_tensor_new("toy_sum", ls_tensor_device(call->inputs[0]), 0, NULL, (ls_dtype)call->inputs[0]->dtype);
     return toy_status(call->output);
 }
 static inline ls_status toy_sum_forward(ls_op_call *call) {
@@ -133,7 +135,7 @@ static inline ls_status toy_exp_forward(ls_op_call *call) {
     ls_tensor *y = call->output;
     LS_TRY(ls_kernels_of(y)->exp(ls_stream_of(y), y, (const ls_tensor *const[]){call->inputs[0]}, NULL));
     if (call->records) {
-        call->saved[1] = ls_tensor_new_owned("toy_exp", y->ndim, y->size, (ls_dtype)y->dtype);
+        call->saved[1] = ls_tensor_like_owned("toy_exp", y, (ls_dtype)y->dtype);
         LS_TRY(toy_status(call->saved[1]));
         return ls_kernels_of(y)->copy(ls_stream_of(y), call->saved[1], y);
     }

@@ -35,7 +35,7 @@ static ls_tensor *other_values(const ls_tensor *x, const gradcheck_case *row) {
         ls_tensor *drawn_anew = ls_detach(drawn_leaf(ls_shape_of(x), row));
         return x->dtype == LS_F64 ? drawn_anew : ls_to(drawn_anew, (ls_dtype)x->dtype);
     }
-    ls_tensor *other = ls_tensor_new("other_values", x->ndim, x->size, (ls_dtype)x->dtype);
+    ls_tensor *other = ls_tensor_like("other_values", x, (ls_dtype)x->dtype);
     ls_tensor *dense = ls_tensor_dense("other_values", x, (ls_dtype)x->dtype);
     const size_t width = ls_dtype_size((ls_dtype)x->dtype);
     for (int64_t i = 0; i < x->count; i++) {

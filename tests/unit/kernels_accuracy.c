@@ -13,7 +13,7 @@ enum { PIECE = 4096, STEP = 4001 /* every so many numbers; a prime */ };
 
 typedef struct accuracy {
     const char *name;
-    ls_cpu_map *kernel;
+    ls_map_kernel *kernel;
     double (*truth)(double x);
     double from, to; /* of x */
     double units;
@@ -56,7 +56,7 @@ static double distance(float is, double truth) {
     return fabs((double)is - truth) / unit_of(truth);
 }
 
-static void apply(ls_cpu_map *kernel, float *x, float *y, int64_t count, int64_t step) {
+static void apply(ls_map_kernel *kernel, float *x, float *y, int64_t count, int64_t step) {
     const ls_tensor from = {
         .data = x, .ndim = 1, .size = {count}, .stride = {step}, .count = count, .contiguous = step == 1};
     ls_tensor to = {.data = y, .ndim = 1, .size = {count}, .stride = {1}, .count = count, .contiguous = true};
@@ -95,7 +95,7 @@ static void test_accuracy(void **state) {
 }
 
 /* One number's result, the same whether its neighbours in memory or a gap come next. */
-static float one(ls_cpu_map *kernel, float number) {
+static float one(ls_map_kernel *kernel, float number) {
     float x[40], y[2][20];
     for (int i = 0; i < 40; i++) {
         x[i] = number;
@@ -111,7 +111,7 @@ static float one(ls_cpu_map *kernel, float number) {
 
 static void test_edges(void **state) {
     (void)state;
-    ls_cpu_map *const all[] = {ls_cpu_exp, ls_cpu_sigmoid, ls_cpu_tanh, ls_cpu_silu, ls_cpu_gelu};
+    ls_map_kernel *const all[] = {ls_cpu_exp, ls_cpu_sigmoid, ls_cpu_tanh, ls_cpu_silu, ls_cpu_gelu};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_true(isnan(one(all[i], NAN)));
         assert_true(isnan(one(all[i], -NAN)));

@@ -13,7 +13,7 @@ typedef double (*formula)(double a, double b, double c, double p, double q);
 
 typedef struct map_case {
     const char *name;
-    ls_cpu_map *kernel;
+    ls_map_kernel *kernel;
     formula want;
     int operands;
     domain domain;
@@ -355,7 +355,7 @@ static void test_where_chooses(void **state) {
 }
 
 /* One number through a kernel, as f32 and as f64. */
-static void expect_of(const char *what, ls_cpu_map *kernel, double a, double b, double c, double parameter,
+static void expect_of(const char *what, ls_map_kernel *kernel, double a, double b, double c, double parameter,
                       double want) {
     const ls_dtype dtypes[] = {LS_F32, LS_F64};
     for (int d = 0; d < 2; d++) {

@@ -34,7 +34,7 @@ static double join_min(double a, double b) {
 
 typedef struct reduction {
     const char *name;
-    ls_cpu_reduce *kernel;
+    ls_pair_kernel *kernel;
     double (*join)(double a, double b);
     double start;
 } reduction;

@@ -32,13 +32,14 @@ static bool is_weighted(const ls_class_loss *loss) {
 static ls_status class_loss_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X];
     const int ndim = call->parameters->integer[REDUCTION] == LS_LOSS_NONE ? 1 : 0;
-    call->output = ls_tensor_new(call->op->name, ndim, x->size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), ndim, x->size, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 
 /* Divides the sum of the elements by the sum of the row weights, which is kept for the gradient. */
 static ls_status weighted_mean(ls_op_call *call, const ls_tensor *row_weight) {
-    ls_tensor *divisor = ls_tensor_new_owned(call->op->name, 0, NULL, (ls_dtype)row_weight->dtype);
+    ls_tensor *divisor =
+        ls_tensor_new_owned(call->op->name, ls_tensor_device(row_weight), 0, NULL, (ls_dtype)row_weight->dtype);
     LS_TRY(ls_made(divisor));
     call->saved[DIVISOR] = divisor;
     LS_TRY(ls_loss_sum(divisor, row_weight, 1.0));
@@ -68,7 +69,8 @@ static ls_status reduce_rows(ls_op_call *call, const ls_tensor *log_probability,
 
 static ls_status loss_of_log_probability(ls_op_call *call, const ls_tensor *log_probability) {
     const int64_t size[] = {2, log_probability->size[0]};
-    ls_tensor *room = ls_tensor_new_owned(call->op->name, 2, size, (ls_dtype)log_probability->dtype);
+    ls_tensor *room = ls_tensor_new_owned(call->op->name, ls_tensor_device(log_probability), 2, size,
+                                          (ls_dtype)log_probability->dtype);
     LS_TRY(ls_made(room));
     const ls_status status = reduce_rows(call, log_probability, room);
     ls_tensor_drop(room);
@@ -81,7 +83,7 @@ static ls_status nll_forward(ls_op_call *call) {
 
 static ls_status cross_entropy_forward(ls_op_call *call) {
     const ls_tensor *logits = call->inputs[X];
-    ls_tensor *log_probability = ls_tensor_new_owned(call->op->name, 2, logits->size, (ls_dtype)logits->dtype);
+    ls_tensor *log_probability = ls_tensor_like_owned(call->op->name, logits, (ls_dtype)logits->dtype);
     LS_TRY(ls_made(log_probability));
     call->saved[LOG_PROBABILITY] = log_probability;
     LS_TRY(ls_kernels_of(logits)->log_softmax(ls_stream_of(logits), log_probability, logits, 1));
@@ -93,21 +95,37 @@ static ls_status cross_entropy_forward(ls_op_call *call) {
 typedef ls_status (*backward_kernel)(ls_stream *stream, ls_tensor *d, const ls_tensor *g, double scale,
                                      const ls_tensor *log_probability, const ls_class_loss *loss);
 
+/* g = gradient / divisor, 0 where that is 0: when every target is ignored the loss is NaN, its gradient 0. */
+static ls_status divide_unless_none(ls_tensor *g, const ls_tensor *gradient, const ls_tensor *divisor) {
+    const ls_kernels *kernels = ls_kernels_of(g);
+    ls_stream *stream = ls_stream_of(g);
+    ls_tensor *some = ls_tensor_like_owned("ls_backward", g, LS_BOOL);
+    ls_tensor *zero = ls_number_owned("ls_backward", ls_tensor_device(g), (ls_dtype)g->dtype, 0);
+    ls_status status = some != NULL && zero != NULL ? LS_OK : ls_error_status();
+    if (status == LS_OK) {
+        status = kernels->div(stream, g, (const ls_tensor *[]){gradient, divisor}, NULL);
+    }
+    if (status == LS_OK) {
+        status = kernels->ne_number(stream, some, &divisor, (const double[]){0});
+    }
+    if (status == LS_OK) {
+        status = kernels->where(stream, g, (const ls_tensor *[]){some, g, zero}, NULL);
+    }
+    ls_tensor_drop(some);
+    ls_tensor_drop(zero);
+    return status;
+}
+
 /* The gradient of the rows before the kernel's scale, dense: g, divided by the sum of the weights where that was. */
 static ls_tensor *row_gradient(const ls_node *node, ls_tensor *gradient) {
     const ls_tensor *divisor = node->saved[DIVISOR];
     if (divisor == NULL) {
         return ls_dense(node->op->name, gradient);
     }
-    ls_tensor *g = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
-    if (g != NULL) {
-        const ls_tensor *operands[] = {gradient, divisor};
-        const ls_kernels *kernels = ls_kernels_of(g);
-        const bool none = ls_item(divisor) == 0; /* every target is ignored: the loss is NaN, its gradient 0 */
-        if ((none ? kernels->fill(ls_stream_of(g), g, 0) : kernels->div(ls_stream_of(g), g, operands, NULL)) != LS_OK) {
-            ls_tensor_drop(g);
-            return NULL;
-        }
+    ls_tensor *g = ls_tensor_new_owned(node->op->name, ls_tensor_device(gradient), 0, NULL, (ls_dtype)gradient->dtype);
+    if (g != NULL && divide_unless_none(g, gradient, divisor) != LS_OK) {
+        ls_tensor_drop(g);
+        return NULL;
     }
     return g;
 }
@@ -119,7 +137,7 @@ static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, const ls_ten
     const double scale = by_count ? 1.0 / (double)log_probability->size[0] : 1.0;
     ls_tensor *g = row_gradient(node, gradient);
     LS_TRY(ls_made(g));
-    ls_tensor *d = ls_tensor_new(node->op->name, 2, log_probability->size, (ls_dtype)log_probability->dtype);
+    ls_tensor *d = ls_tensor_like(node->op->name, log_probability, (ls_dtype)log_probability->dtype);
     const ls_status status =
         d == NULL ? ls_error_status() : kernel(ls_stream_of(d), d, g, scale, log_probability, &loss);
     ls_tensor_drop(g);

@@ -91,7 +91,7 @@ static ls_status where_forward(ls_op_call *call) {
 }
 
 static ls_status where_backward(ls_node *node, ls_tensor *gradient) {
-    ls_tensor *zero = ls_number_owned(node->op->name, gradient->dtype, 0);
+    ls_tensor *zero = ls_number_owned(node->op->name, ls_tensor_device(gradient), gradient->dtype, 0);
     if (zero == NULL) {
         return ls_error_status();
     }

@@ -1,4 +1,5 @@
 /* Copies, conversions and the way off the tape. */
+#include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 
 static ls_status clone_forward(ls_op_call *call) {
@@ -25,7 +26,7 @@ ls_tensor *ls_detach(ls_tensor *x) {
 
 static ls_status to_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, (ls_dtype)call->parameters->integer[0]);
+    call->output = ls_tensor_like(call->op->name, x, (ls_dtype)call->parameters->integer[0]);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -36,7 +37,7 @@ static ls_status to_forward(ls_op_call *call) {
 
 static ls_status to_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
@@ -62,4 +63,35 @@ ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype) {
     return ls_apply(ls_dtype_is_floating(dtype) ? &to_op : &to_integer_op, &x, 1, &parameters);
 }
 
-const ls_op *const ls_copy_ops[] = {&clone_op, &to_op, &to_integer_op, NULL};
+/* ---- to_device ------------------------------------------------------------------------------------------------ */
+
+static ls_status to_device_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const ls_device *device = ls_device_at((int)call->parameters->integer[0]);
+    call->output = ls_tensor_give(ls_tensor_on_device(call->op->name, x, device));
+    return ls_made(call->output);
+}
+
+static ls_status to_device_backward(ls_node *node, ls_tensor *gradient) {
+    const ls_device *device = ls_tensor_device(node->inputs[0]);
+    return ls_accumulate(node, 0, ls_tensor_give(ls_tensor_on_device(node->op->name, gradient, device)));
+}
+
+static const ls_op to_device_op = {.name = "ls_to_device", .shape = to_device_shape, .backward = to_device_backward};
+
+ls_tensor *ls_tensor_to_device(ls_tensor *x, const char *device) {
+    if (x == NULL || ls_tensor_is_gone(x)) {
+        return ls_apply(&to_device_op, &x, 1, NULL);
+    }
+    const ls_device *target = ls_device_find(to_device_op.name, device);
+    if (target == NULL) {
+        return NULL;
+    }
+    if (ls_tensor_device(x) == target) {
+        return ls_view_as_is(x);
+    }
+    const ls_op_parameters parameters = {.integer = {ls_device_index(target)}};
+    return ls_apply(&to_device_op, &x, 1, &parameters);
+}
+
+const ls_op *const ls_copy_ops[] = {&clone_op, &to_op, &to_integer_op, &to_device_op, NULL};

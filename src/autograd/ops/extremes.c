@@ -2,8 +2,6 @@
 #include "autograd/ops/promote.h"
 #include "autograd/ops/reduce.h"
 
-typedef ls_status (*argument_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis);
-
 /* ---- the gradient: to the first extreme of each group --------------------------------------------------------- */
 
 /* x seen with its reduced axes last. */
@@ -41,7 +39,7 @@ static ls_status spread_rows(ls_tensor *spread, ls_tensor *index, const ls_tenso
                              size_t kernel) {
     const ls_kernels *kernels = ls_kernels_of(rows);
     ls_stream *stream = ls_stream_of(rows);
-    LS_TRY((*LS_KERNEL_AT(argument_kernel, kernels, kernel))(stream, index, rows, 1));
+    LS_TRY(LS_KERNEL_AT(along, kernels, kernel)(stream, index, rows, 1));
     LS_TRY(kernels->fill(stream, spread, 0));
     return kernels->scatter_add(stream, spread, g, 1, index);
 }
@@ -52,8 +50,8 @@ ls_tensor *ls_spread_to_extreme(const char *call, const ls_tensor *x, const ls_t
     const int64_t outer = x->count / group;
     ls_tensor x_last = groups_last(x, parameters), g_last = groups_last(g, parameters);
     ls_tensor *dense_x = ls_dense(call, &x_last), *dense_g = ls_dense(call, &g_last);
-    ls_tensor *index = ls_tensor_new_owned(call, 2, (const int64_t[]){outer, 1}, LS_I64);
-    ls_tensor *spread = ls_tensor_new_owned(call, 2, (const int64_t[]){outer, group}, x->dtype);
+    ls_tensor *index = ls_tensor_new_owned(call, ls_tensor_device(x), 2, (const int64_t[]){outer, 1}, LS_I64);
+    ls_tensor *spread = ls_tensor_new_owned(call, ls_tensor_device(x), 2, (const int64_t[]){outer, group}, x->dtype);
     ls_tensor *result = NULL;
     if (dense_x != NULL && dense_g != NULL && index != NULL && spread != NULL) {
         const ls_tensor rows = ls_stack_view_dense(dense_x, 2, spread->size);
@@ -154,7 +152,7 @@ static ls_status argument_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     ls_tensor view = ls_reduce_view(call->output, x, call->parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
-    const argument_kernel kernel = *LS_KERNEL_AT(argument_kernel, kernels, call->op->kernel);
+    ls_along_kernel *kernel = LS_KERNEL_AT(along, kernels, call->op->kernel);
     return kernel(ls_stream_of(x), &view, x, single_axis(call->parameters));
 }
 

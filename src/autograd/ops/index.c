@@ -7,9 +7,6 @@
 
 enum { X, INDEX };
 
-typedef ls_status (*index_kernel)(ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis,
-                                  const ls_tensor *index);
-
 static int axis_of(const ls_op_parameters *parameters) {
     return (int)parameters->integer[0];
 }
@@ -29,8 +26,8 @@ static ls_status pick(const ls_op_call *call, ls_tensor *y, const ls_tensor *ind
         return ls_error_status();
     }
     const ls_kernels *kernels = ls_kernels_of(x);
-    const ls_status status = (*LS_KERNEL_AT(index_kernel, kernels, call->op->kernel))(ls_stream_of(x), y, x,
-                                                                                      axis_of(call->parameters), index);
+    const ls_status status =
+        LS_KERNEL_AT(index, kernels, call->op->kernel)(ls_stream_of(x), y, x, axis_of(call->parameters), index);
     ls_tensor_drop(x);
     return status == LS_OK ? LS_OK : rename_failure(call->op->name, status);
 }
@@ -43,8 +40,8 @@ static ls_status put_back(ls_node *node, ls_tensor *gradient, int ndim, const in
     if (status == LS_OK) {
         const ls_tensor view = ls_stack_view_dense(g, ndim, size);
         const ls_kernels *kernels = ls_kernels_of(g);
-        status = (*LS_KERNEL_AT(index_kernel, kernels, node->op->kernel_backward))(ls_stream_of(g), place, &view,
-                                                                                   axis_of(&node->parameters), index);
+        status = LS_KERNEL_AT(index, kernels, node->op->kernel_backward)(ls_stream_of(g), place, &view,
+                                                                         axis_of(&node->parameters), index);
     }
     ls_tensor_drop(g);
     return status;
@@ -63,7 +60,7 @@ static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tens
     if (index->dtype == LS_I64) {
         ready = ls_dense(op->name, index);
     } else {
-        ready = ls_tensor_new_owned(op->name, index->ndim, index->size, LS_I64);
+        ready = ls_tensor_like_owned(op->name, index, LS_I64);
         if (ready != NULL && ls_kernels_of(index)->cast(ls_stream_of(index), ready, index) != LS_OK) {
             ls_tensor_drop(ready);
             ready = NULL;
@@ -94,7 +91,7 @@ static ls_status select_shape(ls_op_call *call) {
     for (int i = 0; i < x->ndim; i++) {
         size[i] = i == axis_of(call->parameters) ? index->count : x->size[i];
     }
-    call->output = ls_tensor_new(call->op->name, x->ndim, size, x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), x->ndim, size, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -137,7 +134,8 @@ static ls_status embedding_shape(ls_op_call *call) {
         size[i] = index->size[i];
     }
     size[index->ndim] = weight->size[1];
-    call->output = ls_tensor_new(call->op->name, index->ndim + 1, size, weight->dtype);
+    call->output =
+        ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), index->ndim + 1, size, weight->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -180,7 +178,7 @@ static ls_status take_along_shape(ls_op_call *call) {
                        "ls_take_along_axis: an index of %s does not fit %s: only along axis %d may it be larger",
                        LS_SHAPE_TEXT(index), LS_SHAPE_TEXT(x), axis_of(call->parameters));
     }
-    call->output = ls_tensor_new(call->op->name, index->ndim, index->size, x->dtype);
+    call->output = ls_tensor_like(call->op->name, index, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 

@@ -34,7 +34,7 @@ static ls_status concat_shape(ls_op_call *call) {
                            axis);
         }
     }
-    call->output = ls_tensor_new(call->op->name, first->ndim, size, first->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), first->ndim, size, first->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -82,7 +82,8 @@ static ls_status stack_shape(ls_op_call *call) {
     for (int k = 0; k <= first->ndim; k++) {
         size[k] = k == axis ? call->input_count : first->size[k - (k > axis)];
     }
-    call->output = ls_tensor_new(call->op->name, first->ndim + 1, size, first->dtype);
+    call->output =
+        ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), first->ndim + 1, size, first->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -199,7 +200,7 @@ static ls_status pad_shape(ls_op_call *call) {
     for (int i = 0; i < x->ndim; i++) {
         size[i] = x->size[i] + (i == p->integer[PAD_AXIS] ? p->integer[PAD_BEFORE] + p->integer[PAD_AFTER] : 0);
     }
-    call->output = ls_tensor_new(call->op->name, x->ndim, size, x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(call->inputs[0]), x->ndim, size, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 

@@ -70,7 +70,7 @@ static ls_status linear_shape(ls_op_call *call) {
         size[i] = x->size[i];
     }
     size[x->ndim - 1] = weight->size[0];
-    call->output = ls_tensor_new(call->op->name, x->ndim, size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), x->ndim, size, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 
@@ -169,7 +169,7 @@ static ls_tensor *before_activation(const ls_node *node, ls_tensor *gradient) {
     if (!is_relu(node->op)) {
         return ls_dense(node->op->name, gradient);
     }
-    ls_tensor *dz = ls_tensor_new_owned(node->op->name, gradient->ndim, gradient->size, (ls_dtype)gradient->dtype);
+    ls_tensor *dz = ls_tensor_like_owned(node->op->name, gradient, (ls_dtype)gradient->dtype);
     if (dz != NULL) {
         const ls_tensor *operands[] = {gradient, node->saved[0]};
         if (ls_kernels_of(dz)->relu_backward(ls_stream_of(dz), dz, operands, NULL) != LS_OK) {

@@ -35,7 +35,7 @@ static ls_status loss_shape(ls_op_call *call) {
                        LS_SHAPE_TEXT(target));
     }
     const int ndim = call->parameters->integer[REDUCTION] == LS_LOSS_NONE ? x->ndim : 0;
-    call->output = ls_tensor_new(call->op->name, ndim, x->size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), ndim, x->size, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 
@@ -50,7 +50,7 @@ static ls_status loss_forward(ls_op_call *call) {
         ls_tensor element = ls_stack_view_dense(call->output, x->ndim, x->size);
         return ls_map(call->op->kernel, &element, operands, call->parameters->number);
     }
-    ls_tensor *elements = ls_tensor_new_owned(call->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    ls_tensor *elements = ls_tensor_like_owned(call->op->name, x, (ls_dtype)x->dtype);
     LS_TRY(ls_made(elements));
     ls_status status = ls_map(call->op->kernel, elements, operands, call->parameters->number);
     if (status == LS_OK) {
@@ -67,7 +67,7 @@ typedef ls_status (*gradient_rule)(const ls_node *node, ls_tensor *d, const ls_t
 
 static ls_status accumulate_by_rule(ls_node *node, int i, const ls_tensor *g, gradient_rule rule) {
     const ls_tensor *x = node->inputs[0];
-    ls_tensor *d = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    ls_tensor *d = ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
     LS_TRY(ls_made(d));
     LS_TRY(rule(node, d, g));
     return ls_accumulate(node, i, d);
@@ -85,7 +85,8 @@ static ls_status loss_backward(ls_node *node, const ls_tensor *gradient, gradien
     if (node->parameters.integer[REDUCTION] != LS_LOSS_MEAN || count == 1) {
         return accumulate_both(node, gradient, of_x, of_target);
     }
-    ls_tensor *share = ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)gradient->dtype);
+    ls_tensor *share =
+        ls_tensor_new_owned(node->op->name, ls_tensor_device(gradient), 0, NULL, (ls_dtype)gradient->dtype);
     LS_TRY(ls_made(share));
     const double factor = 1.0 / (double)count;
     ls_status status = ls_kernels_of(share)->mul_number(ls_stream_of(share), share, &gradient, &factor);
@@ -133,7 +134,7 @@ static ls_status bce_of_target_with(const ls_node *node, ls_tensor *d, const ls_
 }
 
 static ls_status bce_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
-    ls_tensor *room = ls_tensor_new_owned(node->op->name, d->ndim, d->size, (ls_dtype)d->dtype);
+    ls_tensor *room = ls_tensor_like_owned(node->op->name, d, (ls_dtype)d->dtype);
     LS_TRY(ls_made(room));
     const ls_status status = bce_of_target_with(node, d, g, room);
     ls_tensor_drop(room);
@@ -179,8 +180,9 @@ static ls_status kl_of_target_with(const ls_node *node, ls_tensor *d, const ls_t
 }
 
 static ls_status kl_of_target(const ls_node *node, ls_tensor *d, const ls_tensor *g) {
-    ls_tensor *positive = ls_tensor_new_owned(node->op->name, d->ndim, d->size, LS_BOOL);
-    ls_tensor *zero = positive == NULL ? NULL : ls_tensor_new_owned(node->op->name, 0, NULL, (ls_dtype)d->dtype);
+    ls_tensor *positive = ls_tensor_like_owned(node->op->name, d, LS_BOOL);
+    ls_tensor *zero =
+        positive == NULL ? NULL : ls_tensor_new_owned(node->op->name, ls_tensor_device(d), 0, NULL, (ls_dtype)d->dtype);
     const ls_status status = zero == NULL ? ls_error_status() : kl_of_target_with(node, d, g, positive, zero);
     ls_tensor_drop(zero);
     ls_tensor_drop(positive);

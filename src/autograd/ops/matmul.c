@@ -164,14 +164,24 @@ static ls_status multiply(const product *p, const operand *left, bool transpose_
     set_a(&gemm, left, transpose_left);
     set_b(&gemm, right, transpose_right);
     gemm.ldc = target->rows > 1 ? target->row_stride : target->columns;
+    /* The last axis of the batch is the kernel's, unless all its products go to one place. */
+    product outer = *p;
+    const int last = p->batch_ndim - 1;
+    if (last >= 0 && target->batch_stride[last] != 0) {
+        outer.batch_ndim = last;
+        gemm.batch = p->batch[last];
+        gemm.step_a = left->batch_stride[last];
+        gemm.step_b = right->batch_stride[last];
+        gemm.step_c = target->batch_stride[last];
+    }
     int64_t index[LS_MAX_DIMS] = {0};
     do {
-        gemm.a = matrix_at(left, p, index);
-        gemm.b = matrix_at(right, p, index);
-        gemm.c = matrix_at(target, p, index);
-        gemm.accumulate = accumulate || visited(target, p, index);
+        gemm.a = matrix_at(left, &outer, index);
+        gemm.b = matrix_at(right, &outer, index);
+        gemm.c = matrix_at(target, &outer, index);
+        gemm.accumulate = accumulate || visited(target, &outer, index);
         LS_TRY(kernels->gemm(stream, &gemm));
-    } while (next_index(p, index));
+    } while (next_index(&outer, index));
     return LS_OK;
 }
 
@@ -221,7 +231,7 @@ static ls_status matmul_shape(ls_op_call *call) {
     if (b->ndim > 1) {
         size[ndim++] = b->size[b->ndim - 1];
     }
-    call->output = ls_tensor_new(call->op->name, ndim, size, (ls_dtype)a->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(a), ndim, size, (ls_dtype)a->dtype);
     return ls_made(call->output);
 }
 

@@ -31,7 +31,7 @@ static ls_status open_gradients(ls_node *node, norm_gradients *d) {
         LS_TRY(ls_made(d->bias));
     }
     if (ls_wants(node, X)) {
-        d->dx = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+        d->dx = ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
         LS_TRY(ls_made(d->dx));
     }
     return LS_OK;
@@ -61,7 +61,7 @@ static ls_status layer_norm_forward(ls_op_call *call) {
     const int64_t width = call->parameters->integer[WIDTH];
     const int64_t rows = width > 0 ? x->count / width : 0;
     for (int i = SAVED_MEAN; i <= SAVED_RSTD; i++) {
-        call->saved[i] = ls_tensor_new_owned(call->op->name, 1, &rows, (ls_dtype)x->dtype);
+        call->saved[i] = ls_tensor_new_owned(call->op->name, ls_tensor_device(x), 1, &rows, (ls_dtype)x->dtype);
         LS_TRY(ls_made(call->saved[i]));
     }
     return ls_kernels_of(x)->layer_norm(ls_stream_of(x), call->output, call->saved[SAVED_MEAN], call->saved[SAVED_RSTD],
@@ -201,11 +201,18 @@ static ls_batch_part *part_of(const ls_node *node) {
     return (ls_batch_part *)(intptr_t)node->parameters.integer[PART]; // NOLINT(performance-no-int-to-ptr)
 }
 
+/* Sums of the numbers, f64 and dense, over ranks. */
+static ls_status add_over_ranks(ls_batch_part *part, const ls_tensor *numbers) {
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, numbers, LS_HOST_READ | LS_HOST_WRITE));
+    return ls_host_view_end(&view, part->add(part, view.memory, numbers->count));
+}
+
 /* d += sums, in the dtype of d, times `factor`, which may be NULL. */
 static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *factor) {
     const ls_kernels *kernels = ls_kernels_of(d);
     ls_stream *stream = ls_stream_of(d);
-    ls_tensor *own = ls_tensor_new_owned(batch_norm_op.name, 1, d->size, (ls_dtype)d->dtype);
+    ls_tensor *own = ls_tensor_like_owned(batch_norm_op.name, d, (ls_dtype)d->dtype);
     LS_TRY(ls_made(own));
     ls_status status = convert(own, sums);
     if (status == LS_OK && factor != NULL) {
@@ -232,7 +239,7 @@ static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient
     LS_TRY(kernels->batch_norm_sums(stream, &of_product, &g, &x, inputs[MEAN]));
     LS_TRY(d->weight != NULL ? add_sums(d->weight, &of_product, inputs[RSTD]) : LS_OK);
     LS_TRY(d->bias != NULL ? add_sums(d->bias, &of_g, NULL) : LS_OK);
-    LS_TRY(part_of(node)->add(part_of(node), room->data, room->count));
+    LS_TRY(add_over_ranks(part_of(node), room));
     if (d->dx == NULL) {
         return LS_OK;
     }
@@ -243,7 +250,7 @@ static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient
 
 static ls_status shared_norm_rule(const ls_node *node, const ls_tensor *g, const norm_gradients *d) {
     const int64_t size[] = {2, node->inputs[X]->size[1]};
-    ls_tensor *room = ls_tensor_new_owned(node->op->name, 2, size, LS_F64);
+    ls_tensor *room = ls_tensor_new_owned(node->op->name, ls_tensor_device(g), 2, size, LS_F64);
     LS_TRY(ls_made(room));
     const ls_status status = shared_norm_with(node, g, d, room);
     ls_tensor_drop(room);
@@ -282,8 +289,8 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     ls_tensor sums = ls_stack_view_slice(room, 0, 0, channels, 1), last = ls_stack_view_slice(room, 0, channels, 1, 1);
     LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, NULL));
     LS_TRY(kernels->fill(stream, &last, *values));
-    LS_TRY(part->add(part, room->data, channels + 1));
-    *values = *(const double *)last.data;
+    LS_TRY(add_over_ranks(part, room));
+    LS_TRY(ls_tensor_fetch(&last, 0, values));
     if (!(*values >= 2) && channels > 0) {
         return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, all ranks have %g",
                        *values);
@@ -291,7 +298,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
     LS_TRY(convert(mean, &sums));
     LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, mean));
-    LS_TRY(part->add(part, sums.data, channels));
+    LS_TRY(add_over_ranks(part, &sums));
     LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
     return convert(variance, &sums);
 }
@@ -300,7 +307,7 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
 static ls_status shared_statistics(ls_batch_part *part, const ls_tensor *x, ls_tensor *mean, ls_tensor *variance,
                                    double *values) {
     const int64_t size = mean->count + 1;
-    ls_tensor *room = ls_tensor_new_owned(batch_norm_op.name, 1, &size, LS_F64);
+    ls_tensor *room = ls_tensor_new_owned(batch_norm_op.name, ls_tensor_device(x), 1, &size, LS_F64);
     LS_TRY(ls_made(room));
     const ls_status status = sum_over_ranks(part, x, mean, variance, room, values);
     ls_tensor_drop(room);
@@ -400,12 +407,12 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
 
 /* On x that is dense and plain. */
 static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
-    ls_tensor *rstd = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
+    ls_tensor *rstd = ls_tensor_new_owned("ls_batch_norm", ls_tensor_device(x), 1, &x->size[1], (ls_dtype)x->dtype);
     ls_tensor *mean = NULL;
     double samples = 0;
     ls_status status = ls_made(rstd);
     if (status == LS_OK && norm->training) {
-        mean = ls_tensor_new_owned("ls_batch_norm", 1, &x->size[1], (ls_dtype)x->dtype);
+        mean = ls_tensor_new_owned("ls_batch_norm", ls_tensor_device(x), 1, &x->size[1], (ls_dtype)x->dtype);
         status = mean == NULL ? ls_error_status() : batch_statistics(norm, x, mean, rstd, &samples);
     } else if (status == LS_OK) {
         mean = ls_tensor_hold(norm->running_mean);

@@ -55,12 +55,12 @@ ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype) {
             first = &together;
         }
     }
-    call->output = ls_tensor_new(name, first->ndim, first->size, dtype);
+    call->output = ls_tensor_new(name, ls_tensor_device(call->inputs[0]), first->ndim, first->size, dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
-ls_tensor *ls_number_owned(const char *call, ls_dtype dtype, double value) {
-    ls_tensor *number = ls_tensor_new_owned(call, 0, NULL, dtype);
+ls_tensor *ls_number_owned(const char *call, const ls_device *device, ls_dtype dtype, double value) {
+    ls_tensor *number = ls_tensor_new_owned(call, device, 0, NULL, dtype);
     if (number != NULL && ls_kernels_of(number)->fill(ls_stream_of(number), number, value) != LS_OK) {
         ls_tensor_drop(number);
         return NULL;
@@ -72,7 +72,7 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x) {
     if (x->contiguous) {
         return ls_tensor_hold(x);
     }
-    ls_tensor *dense = ls_tensor_new_owned(call, x->ndim, x->size, x->dtype);
+    ls_tensor *dense = ls_tensor_like_owned(call, x, x->dtype);
     if (dense != NULL && ls_kernels_of(x)->copy(ls_stream_of(x), dense, x) != LS_OK) {
         ls_tensor_drop(dense);
         return NULL;
@@ -154,7 +154,7 @@ ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index) {
 
 ls_status ls_shape_as_input(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
-    call->output = ls_tensor_new(call->op->name, x->ndim, x->size, x->dtype);
+    call->output = ls_tensor_like(call->op->name, x, x->dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -169,7 +169,7 @@ ls_status ls_backward_same(ls_node *node, ls_tensor *gradient) {
 
 ls_status ls_accumulate_map(ls_node *node, int i, const ls_tensor *gradient, size_t kernel,
                             const ls_tensor *const *operands) {
-    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, gradient, gradient->dtype);
     if (share == NULL) {
         return ls_error_status();
     }

@@ -28,9 +28,6 @@ extern const ls_op *const ls_random_ops[];
 /* Sets the error, notes it in the scope and gives NULL: how a public function refuses its arguments. */
 #define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
 
-/* The kernel of any type at an offset that a row names: *LS_KERNEL_AT(ls_reduce_kernel, kernels, op->kernel). */
-#define LS_KERNEL_AT(type, kernels, at) ((const type *)(const void *)((const char *)(kernels) + (at)))
-
 /* `axis` of x as 0..ndim-1; -1 with the error set and noted when there is no such axis. */
 int ls_op_axis(const char *call, const ls_tensor *x, int axis);
 
@@ -47,7 +44,7 @@ ls_status ls_broadcast_shapes(const char *call, const ls_tensor *a, const ls_ten
 ls_status ls_shape_broadcast(ls_op_call *call, ls_dtype dtype);
 
 /* A tensor of no dimensions outside any scope. */
-ls_tensor *ls_number_owned(const char *call, ls_dtype dtype, double value);
+ls_tensor *ls_number_owned(const char *call, const ls_device *device, ls_dtype dtype, double value);
 
 /* The strides of a dense tensor. */
 void ls_dense_strides(int ndim, const int64_t *size, int64_t *stride);
@@ -70,7 +67,7 @@ ls_tensor ls_stack_view_select(const ls_tensor *base, int axis, int64_t index);
 /* Runs the map kernel at `kernel` on the device of y. */
 static inline ls_status ls_map(size_t kernel, ls_tensor *y, const ls_tensor *const *operands,
                                const double *parameters) {
-    return LS_MAP_KERNEL(ls_kernels_of(y), kernel)(ls_stream_of(y), y, operands, parameters);
+    return LS_KERNEL_AT(map, ls_kernels_of(y), kernel)(ls_stream_of(y), y, operands, parameters);
 }
 
 /* Shape rule: the output is like input 0. Forward rule: one map over all inputs with the call's numbers. */

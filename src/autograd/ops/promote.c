@@ -47,6 +47,16 @@ static bool holds(ls_dtype dtype, int64_t number) {
                              : true;
 }
 
+/* A number that a double does not hold, beside `a`. */
+static ls_tensor *exact_number(const char *call, const ls_tensor *a, int64_t number) {
+    ls_tensor *exact = ls_tensor_new(call, ls_tensor_device(a), 0, NULL, LS_I64);
+    if (exact != NULL && ls_device_store(ls_tensor_device(a), exact->data, &number, sizeof number) != LS_OK) {
+        ls_release(exact);
+        return ls_scope_failed();
+    }
+    return exact;
+}
+
 ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a, int64_t number) {
     const ls_dtype result = ls_promote_integer(a->dtype);
     if (!holds(result, number)) {
@@ -55,7 +65,7 @@ ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool satura
                              (long long)number, ls_dtype_name(result));
     }
     if (!is_double(number)) {
-        ls_tensor *exact = ls_from(LS_SCALAR, LS_I64, &number);
+        ls_tensor *exact = exact_number(op->name, a, number);
         ls_tensor *y =
             exact == NULL ? NULL : ls_apply_as(tensor_op, (ls_tensor *[]){a, exact}, 2, 2, NULL, LS_I64, result);
         ls_release(exact);
@@ -71,7 +81,7 @@ ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor
         const ls_op_parameters parameters = {.number = {(double)number}};
         return ls_apply_as(op, &a, 1, 1, &parameters, ls_compute_dtype(a->dtype), LS_BOOL);
     }
-    ls_tensor *exact = ls_from(LS_SCALAR, LS_I64, &number);
+    ls_tensor *exact = exact_number(op->name, a, number);
     ls_tensor *y =
         exact == NULL ? NULL : ls_apply_as(tensor_op, (ls_tensor *[]){a, exact}, 2, 2, NULL, LS_I64, LS_BOOL);
     ls_release(exact);
@@ -143,8 +153,8 @@ ls_status ls_add_into(ls_tensor *y, const ls_tensor *x) {
     if (ls_is_plain(y->dtype)) {
         return ls_kernels_of(y)->add(ls_stream_of(y), y, (const ls_tensor *[]){y, x}, NULL);
     }
-    ls_tensor *y32 = ls_tensor_new_owned("ls_backward", y->ndim, y->size, LS_F32);
-    ls_tensor *x32 = ls_tensor_new_owned("ls_backward", x->ndim, x->size, LS_F32);
+    ls_tensor *y32 = ls_tensor_like_owned("ls_backward", y, LS_F32);
+    ls_tensor *x32 = ls_tensor_like_owned("ls_backward", x, LS_F32);
     const ls_status status = y32 == NULL || x32 == NULL ? ls_error_status() : add_by_f32(y, x, y32, x32);
     ls_tensor_drop(y32);
     ls_tensor_drop(x32);

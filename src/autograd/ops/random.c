@@ -39,7 +39,7 @@ static ls_status dropout_forward(ls_op_call *call) {
 static ls_status dropout_backward(ls_node *node, ls_tensor *gradient) {
     ls_tensor *dense = ls_dense(node->op->name, gradient);
     LS_TRY(ls_made(dense));
-    ls_tensor *dx = ls_tensor_new(node->op->name, dense->ndim, dense->size, (ls_dtype)dense->dtype);
+    ls_tensor *dx = ls_tensor_like(node->op->name, dense, (ls_dtype)dense->dtype);
     const ls_status status = dx == NULL ? ls_error_status() : dropout(dx, dense, &node->parameters);
     ls_tensor_drop(dense);
     LS_TRY(status);

@@ -48,7 +48,7 @@ ls_status ls_reduce_shape_as(ls_op_call *call, ls_dtype dtype) {
             size[ndim++] = 1;
         }
     }
-    call->output = ls_tensor_new(call->op->name, ndim, size, dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), ndim, size, dtype);
     return call->output == NULL ? ls_error_status() : LS_OK;
 }
 
@@ -90,7 +90,7 @@ ls_tensor ls_reduce_view(const ls_tensor *y, const ls_tensor *x, const ls_op_par
 ls_status ls_reduce_into(size_t kernel, ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {
     ls_tensor view = ls_reduce_view(y, x, parameters);
     const ls_kernels *kernels = ls_kernels_of(x);
-    return (*LS_KERNEL_AT(ls_reduce_kernel, kernels, kernel))(ls_stream_of(x), &view, x);
+    return LS_KERNEL_AT(pair, kernels, kernel)(ls_stream_of(x), &view, x);
 }
 
 ls_tensor *ls_reduce_apply(const ls_op *op, ls_tensor *x, ls_axes axes, bool keepdim, double number, ls_dtype compute,
@@ -124,7 +124,7 @@ static ls_status mean_forward(ls_op_call *call) {
 
 static ls_status mean_backward(ls_node *node, ls_tensor *gradient) {
     const double group = (double)node->parameters.integer[LS_REDUCE_GROUP];
-    ls_tensor *share = ls_tensor_new_owned(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
+    ls_tensor *share = ls_tensor_like_owned(node->op->name, gradient, gradient->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
@@ -167,15 +167,15 @@ static ls_status prod_backward(ls_node *node, ls_tensor *gradient) {
     ls_op_parameters keeping = node->parameters;
     keeping.integer[LS_REDUCE_KEEPDIM] = true;
     ls_tensor *temporaries[] = {
-        ls_tensor_new_owned(name, x->ndim, x->size, LS_BOOL),
-        ls_tensor_new_owned(name, x->ndim, x->size, dtype),
-        ls_tensor_new_owned(name, g.ndim, g.size, dtype),
-        ls_tensor_new_owned(name, g.ndim, g.size, dtype),
-        ls_number_owned(name, dtype, 1),
-        ls_number_owned(name, dtype, 0),
+        ls_tensor_like_owned(name, x, LS_BOOL),
+        ls_tensor_like_owned(name, x, dtype),
+        ls_tensor_like_owned(name, &g, dtype),
+        ls_tensor_like_owned(name, &g, dtype),
+        ls_number_owned(name, ls_tensor_device(x), dtype, 1),
+        ls_number_owned(name, ls_tensor_device(x), dtype, 0),
     };
     const int count = sizeof temporaries / sizeof *temporaries;
-    ls_tensor *share = ls_tensor_new(name, x->ndim, x->size, dtype);
+    ls_tensor *share = ls_tensor_like(name, x, dtype);
     bool good = share != NULL;
     for (int i = 0; i < count; i++) {
         good = good && temporaries[i] != NULL;
@@ -265,7 +265,7 @@ static ls_status cumsum_forward(ls_op_call *call) {
 
 /* Each element is in all sums from its own on. */
 static ls_status cumsum_backward(ls_node *node, ls_tensor *gradient) {
-    ls_tensor *share = ls_tensor_new(node->op->name, gradient->ndim, gradient->size, gradient->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, gradient, gradient->dtype);
     if (share == NULL) {
         return ls_error_status();
     }

@@ -75,7 +75,7 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
     if (view_strides(gradient, x->ndim, x->size, stride)) {
         return ls_accumulate(node, 0, ls_tensor_view(gradient, x->ndim, x->size, stride, 0));
     }
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     if (share == NULL) {
         return ls_error_status();
     }

@@ -30,7 +30,7 @@ typedef ls_status (*backward_kernel)(ls_stream *stream, ls_tensor *dx, const ls_
 static ls_status give_by_kernel(ls_node *node, ls_tensor *gradient, backward_kernel kernel) {
     ls_tensor *dense = ls_dense(node->op->name, gradient);
     LS_TRY(ls_made(dense));
-    ls_tensor *dx = ls_tensor_new(node->op->name, dense->ndim, dense->size, (ls_dtype)dense->dtype);
+    ls_tensor *dx = ls_tensor_like(node->op->name, dense, (ls_dtype)dense->dtype);
     ls_status status = ls_made(dx);
     if (dx != NULL) {
         status = kernel(ls_stream_of(dx), dx, dense, node->saved[0], axis_of(&node->parameters));
@@ -76,7 +76,7 @@ static ls_status logsumexp_shape(ls_op_call *call) {
             size[ndim++] = 1;
         }
     }
-    call->output = ls_tensor_new(call->op->name, ndim, size, (ls_dtype)x->dtype);
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), ndim, size, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
 
@@ -121,8 +121,8 @@ static ls_status logsumexp_forward(ls_op_call *call) {
         return ls_kernels_of(x)->fill(ls_stream_of(x), call->output, -INFINITY);
     }
     ls_tensor y = with_axis(call->output, axis_of(call->parameters), x->ndim);
-    ls_tensor *shifted = ls_tensor_new_owned(name, x->ndim, x->size, (ls_dtype)x->dtype);
-    ls_tensor *largest = shifted == NULL ? NULL : ls_tensor_new_owned(name, y.ndim, y.size, (ls_dtype)x->dtype);
+    ls_tensor *shifted = ls_tensor_like_owned(name, x, (ls_dtype)x->dtype);
+    ls_tensor *largest = shifted == NULL ? NULL : ls_tensor_like_owned(name, &y, (ls_dtype)x->dtype);
     const ls_status status = largest == NULL ? ls_error_status() : compute_logsumexp(&y, x, shifted, largest);
     ls_tensor_drop(largest);
     ls_tensor_drop(shifted);
@@ -145,9 +145,9 @@ static ls_status logsumexp_backward(ls_node *node, ls_tensor *gradient) {
     const int axis = axis_of(&node->parameters);
     const ls_tensor g = with_axis(gradient, axis, x->ndim);
     const ls_tensor y = with_axis(node->saved[0], axis, x->ndim);
-    ls_tensor *dx = ls_tensor_new(node->op->name, x->ndim, x->size, (ls_dtype)x->dtype);
+    ls_tensor *dx = ls_tensor_like(node->op->name, x, (ls_dtype)x->dtype);
     LS_TRY(ls_made(dx));
-    ls_tensor *finite = ls_tensor_new_owned(node->op->name, y.ndim, y.size, (ls_dtype)x->dtype);
+    ls_tensor *finite = ls_tensor_like_owned(node->op->name, &y, (ls_dtype)x->dtype);
     const ls_status status = finite == NULL ? ls_error_status() : compute_logsumexp_gradient(dx, &g, x, &y, finite);
     ls_tensor_drop(finite);
     LS_TRY(status);

@@ -6,7 +6,7 @@
 
 /* A tensor like this one for a rule's own use, dropped by it. */
 static ls_tensor *scratch_like(const char *call, const ls_tensor *like) {
-    return ls_tensor_new_owned(call, like->ndim, like->size, like->dtype);
+    return ls_tensor_like_owned(call, like, like->dtype);
 }
 
 /* ---- var ------------------------------------------------------------------------------------------------------ */
@@ -52,7 +52,7 @@ static ls_status var_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
     const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
     ls_tensor *factor = scratch_like(node->op->name, &g);
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     const ls_status status = factor == NULL || share == NULL ? ls_error_status() : var_share(share, factor, node, &g);
     ls_tensor_drop(factor);
     return status == LS_OK ? ls_accumulate(node, 0, share) : status;
@@ -121,7 +121,7 @@ static ls_status norm_inf_forward(ls_op_call *call) {
 static ls_status norm_1_backward(ls_node *node, ls_tensor *gradient) {
     const ls_tensor *x = node->inputs[0];
     const ls_tensor g = ls_reduce_view(gradient, x, &node->parameters);
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     if (share == NULL) {
         return ls_error_status();
     }
@@ -156,7 +156,7 @@ static ls_status norm_2_backward(ls_node *node, ls_tensor *gradient) {
     if (factor == NULL) {
         return ls_error_status();
     }
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     const ls_status status =
         share == NULL ? ls_error_status() : ls_map(LS_KERNEL(mul), share, (const ls_tensor *[]){x, factor}, NULL);
     ls_tensor_drop(factor);
@@ -179,7 +179,7 @@ static ls_status norm_p_backward(ls_node *node, ls_tensor *gradient) {
     const double p = node->parameters.number[0];
     ls_tensor *factor = new_norm_factor(node, gradient, p);
     ls_tensor *magnitude = scratch_like(node->op->name, x);
-    ls_tensor *share = ls_tensor_new(node->op->name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = ls_tensor_like(node->op->name, x, x->dtype);
     const ls_status status = factor == NULL || magnitude == NULL || share == NULL
                                  ? ls_error_status()
                                  : norm_p_share(share, magnitude, x, factor, p);
@@ -197,7 +197,7 @@ static ls_status norm_inf_backward(ls_node *node, ls_tensor *gradient) {
     if (magnitude != NULL && ls_map(LS_KERNEL(abs), magnitude, &x, NULL) == LS_OK) {
         spread = ls_spread_to_extreme(name, magnitude, &g, LS_KERNEL(argmax), &node->parameters);
     }
-    ls_tensor *share = spread == NULL ? NULL : ls_tensor_new(name, x->ndim, x->size, x->dtype);
+    ls_tensor *share = spread == NULL ? NULL : ls_tensor_like(name, x, x->dtype);
     const ls_status status = share == NULL
                                  ? ls_error_status()
                                  : ls_map(LS_KERNEL(abs_backward), share, (const ls_tensor *[]){spread, x}, NULL);

@@ -18,15 +18,30 @@ struct ls_event {
 static ls_stream the_stream;
 static ls_event the_event;
 
-static void *allocate(size_t bytes) {
+static void *allocate(const ls_device *self, ls_stream *stream, size_t bytes) {
+    (void)self;
+    (void)stream;
     return ls_record_allocate(bytes);
 }
 
-static void release(void *memory, size_t bytes) {
+static void release(const ls_device *self, ls_stream *stream, void *memory, size_t bytes) {
+    (void)self;
+    (void)stream;
     ls_record_release(memory, bytes);
 }
 
-static ls_stream *default_stream(void) {
+static void *allocate_pinned(const ls_device *self, size_t bytes) {
+    (void)self;
+    return ls_record_allocate(bytes);
+}
+
+static void release_pinned(const ls_device *self, void *memory, size_t bytes) {
+    (void)self;
+    ls_record_release(memory, bytes);
+}
+
+static ls_stream *default_stream(const ls_device *self) {
+    (void)self;
     return &the_stream;
 }
 
@@ -39,7 +54,8 @@ static ls_status stream_wait(ls_stream *stream) {
     return LS_OK;
 }
 
-static ls_event *event_new(void) {
+static ls_event *event_new(const ls_device *self) {
+    (void)self;
     return &the_event;
 }
 
@@ -58,23 +74,30 @@ static bool event_done(const ls_event *event) {
     return true;
 }
 
-static ls_status copy_to_host(ls_stream *stream, void *host, const void *memory, size_t bytes) {
+static ls_status copy(ls_stream *stream, void *to, const void *from, size_t bytes) {
     (void)stream;
-    memcpy(host, memory, bytes);
+    if (bytes > 0) {
+        memcpy(to, from, bytes);
+    }
     return LS_OK;
 }
 
-static ls_status copy_from_host(ls_stream *stream, void *memory, const void *host, size_t bytes) {
+static ls_status clear(ls_stream *stream, void *memory, size_t bytes) {
     (void)stream;
-    memcpy(memory, host, bytes);
+    if (bytes > 0) {
+        memset(memory, 0, bytes);
+    }
     return LS_OK;
 }
 
 const ls_device ls_cpu = {
     .name = "cpu",
+    .is_host = true,
     .kernels = &ls_cpu_kernels,
     .allocate = allocate,
     .release = release,
+    .allocate_pinned = allocate_pinned,
+    .release_pinned = release_pinned,
     .default_stream = default_stream,
     .stream_new = default_stream,
     .stream_free = stream_free,
@@ -84,6 +107,8 @@ const ls_device ls_cpu = {
     .event_record = event_pass,
     .event_wait = event_pass,
     .event_done = event_done,
-    .copy_to_host = copy_to_host,
-    .copy_from_host = copy_from_host,
+    .copy = copy,
+    .clear = clear,
+    .copy_to_host = copy,
+    .copy_from_host = copy,
 };

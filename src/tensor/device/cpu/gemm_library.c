@@ -10,6 +10,7 @@
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/device/cpu/libraries.h"
+#include "tensor/scope.h"
 
 /* Four numbers of a row, wherever they lie. */
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
@@ -87,7 +88,7 @@ enum { FINISHED_AT_ONCE = 16 };
 static ls_status turned_result(const ls_gemm *gemm) {
     const int64_t step = step_of(gemm->m);
     const size_t bytes = (size_t)((gemm->k + gemm->n) * step) * sizeof(float);
-    float *operand = ls_cpu.allocate(bytes);
+    float *operand = ls_record_allocate(bytes);
     if (operand == NULL) {
         return ls_fail_memory("matrix product", bytes);
     }
@@ -110,7 +111,7 @@ static ls_status turned_result(const ls_gemm *gemm) {
         transpose(gemm->n, rows.m, result + i, step, rows.c, gemm->ldc);
         ls_gemm_finish(&rows);
     }
-    ls_cpu.release(operand, bytes);
+    ls_record_release(operand, bytes);
     return status;
 }
 
@@ -119,7 +120,7 @@ static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spre
     const int64_t a_step = transpose_a ? step_of(gemm->k) : 0;
     const int64_t b_step = spread_b ? step_of(gemm->n) : 0;
     const size_t bytes = (size_t)(gemm->m * a_step + gemm->k * b_step) * sizeof(float);
-    float *scratch = ls_cpu.allocate(bytes);
+    float *scratch = ls_record_allocate(bytes);
     if (scratch == NULL) {
         return ls_fail_memory("matrix product", bytes);
     }
@@ -139,7 +140,7 @@ static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spre
         moved.ldb = b_step;
     }
     const ls_status status = onednn_product(&moved);
-    ls_cpu.release(scratch, bytes);
+    ls_record_release(scratch, bytes);
     return status;
 }
 

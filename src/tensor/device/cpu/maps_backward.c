@@ -27,15 +27,15 @@ LS_MAP3(minimum_backward, LS_NONE, g, a, b, a > b ? 0 : a == b ? g / 2 : g)
 LS_MAP2(maximum_number_backward, LS_TAKE(b), g, a, a < b ? 0 : a == b ? g / 2 : g)
 LS_MAP2(minimum_number_backward, LS_TAKE(b), g, a, a > b ? 0 : a == b ? g / 2 : g)
 
-static ls_cpu_map ls_cpu_cube_backward, ls_cpu_power_backward;
+static ls_map_kernel ls_cpu_cube_backward, ls_cpu_power_backward;
 LS_MAP2(cube_backward, LS_NONE, g, a, 3 * g * a * a)
 LS_MAP2_CALLS(power_backward, LS_TAKE(b), g, a, b == 0 ? 0 : g * b * pow(a, b - 1))
 
 ls_status ls_cpu_pow_number_backward(ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands,
                                      const double *parameters) {
     const double exponent = parameters[0];
-    ls_cpu_map *const kernel = exponent == 2   ? ls_cpu_square_backward
-                               : exponent == 3 ? ls_cpu_cube_backward
-                                               : ls_cpu_power_backward;
+    ls_map_kernel *const kernel = exponent == 2   ? ls_cpu_square_backward
+                                  : exponent == 3 ? ls_cpu_cube_backward
+                                                  : ls_cpu_power_backward;
     return kernel(stream, y, operands, parameters);
 }

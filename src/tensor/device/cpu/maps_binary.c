@@ -35,7 +35,7 @@ LS_MAP1_ANY(sub_number, LS_TAKE(b), a, (U)a - (U)b)
 LS_MAP1_ANY(mul_number, LS_TAKE(b), a, ((U)a * (U)b))
 LS_MAP1(div_number, LS_TAKE(b), a, a / b)
 
-static ls_cpu_map ls_cpu_cube, ls_cpu_power;
+static ls_map_kernel ls_cpu_cube, ls_cpu_power;
 LS_MAP1_ANY(cube, LS_NONE, a, ((U)a * (U)a * (U)a))
 LS_BODY1_CALLS(power_f32, float, LS_TAKE(b), a, pow(a, b))
 LS_BODY1_CALLS(power_f64, double, LS_TAKE(b), a, pow(a, b))
@@ -45,10 +45,10 @@ LS_MAP_KERNEL(power, 1, [LS_F32] = power_f32, [LS_F64] = power_f64, [LS_I64] = p
 ls_status ls_cpu_pow_number(ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands,
                             const double *parameters) {
     const double exponent = parameters[0];
-    ls_cpu_map *const kernel = exponent == 2     ? ls_cpu_square
-                               : exponent == 3   ? ls_cpu_cube
-                               : exponent == 0.5 ? ls_cpu_sqrt
-                                                 : ls_cpu_power;
+    ls_map_kernel *const kernel = exponent == 2     ? ls_cpu_square
+                                  : exponent == 3   ? ls_cpu_cube
+                                  : exponent == 0.5 ? ls_cpu_sqrt
+                                                    : ls_cpu_power;
     return kernel(stream, y, operands, parameters);
 }
 
