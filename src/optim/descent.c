@@ -85,7 +85,7 @@ ls_status ls_descent_place(ls_descent *descent, double step) {
     return step != 0 ? move_parameters(descent, step) : LS_OK;
 }
 
-static ls_status largest_magnitude(const ls_descent *descent, const void *vector, double *largest) {
+ls_status ls_vector_largest(const ls_descent *descent, const void *vector, double *largest) {
     LS_TRY(
         descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, descent->number));
     return fetch_number(descent, largest);
@@ -266,8 +266,8 @@ static ls_status move(ls_descent *descent, const ls_descent_options *options, bo
 static ls_status converged(const ls_descent *descent, const ls_descent_options *options, double loss_before,
                            bool *enough) {
     double gradient = 0, direction = 0;
-    LS_TRY(largest_magnitude(descent, descent->gradient[0], &gradient));
-    LS_TRY(largest_magnitude(descent, descent->direction, &direction));
+    LS_TRY(ls_vector_largest(descent, descent->gradient[0], &gradient));
+    LS_TRY(ls_vector_largest(descent, descent->direction, &direction));
     *enough = gradient <= options->tolerance_gradient || fabs(descent->step) * direction <= options->tolerance_change ||
               fabs(descent->loss - loss_before) < options->tolerance_change;
     return LS_OK;
@@ -311,6 +311,6 @@ ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options,
     double gradient = 0;
     LS_TRY(arrive(descent));
     *first_loss = descent->loss;
-    LS_TRY(largest_magnitude(descent, descent->gradient[0], &gradient));
+    LS_TRY(ls_vector_largest(descent, descent->gradient[0], &gradient));
     return gradient <= options->tolerance_gradient ? LS_OK : descend(descent, options, direct);
 }

@@ -91,6 +91,7 @@ void *ls_vector_new(const ls_descent *descent);
 void ls_vector_free(const ls_descent *descent, void *vector); /* NULL is allowed */
 ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from);
 ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum);
+ls_status ls_vector_largest(const ls_descent *descent, const void *vector, double *largest); /* magnitude */
 
 /* y += a x */
 static inline ls_status ls_vector_add(const ls_descent *descent, double a, const void *x, void *y) {

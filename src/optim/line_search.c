@@ -117,8 +117,7 @@ static double next_step(const point ends[2], bool *stuck) {
 static ls_status zoom(line_search *search, const ls_descent_options *options, void *spare, point ends[2], int *lowest) {
     double largest = 0;
     const ls_descent *descent = search->descent;
-    LS_TRY(descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, descent->direction,
-                                               &largest));
+    LS_TRY(ls_vector_largest(descent, descent->direction, &largest));
     point at = {.gradient = spare};
     bool stuck = false;
     while (search->evaluations < MAX_EVALUATIONS &&

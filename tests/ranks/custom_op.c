@@ -3,6 +3,7 @@
  * with shares that differ or that some ranks have not, in the middle of a model and as its last layer; and one that
  * does not say that it keeps samples apart is refused where samples would go through it.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <math.h>
@@ -50,7 +51,7 @@ static const ls_module_type type = {.name = "Running", .forward = apart_forward}
 static ls_tensor *numbers(ls_shape shape, int salt, int64_t from) {
     ls_tensor *x = ls_empty(shape, LS_F64);
     for (int64_t i = 0; i < ls_numel(x); i++) {
-        ((double *)ls_data(x))[i] = sin(1.1 * salt + 0.37 * (double)(i + from));
+        ((double *)elements(x))[i] = sin(1.1 * salt + 0.37 * (double)(i + from));
     }
     return x;
 }
@@ -76,7 +77,7 @@ static ls_status same_gradients(const ls_module *model, const ls_module *whole) 
         ls_tensor *a = ls_grad(ls_module_parameter(model, i)), *b = ls_grad(ls_module_parameter(whole, i));
         LS_CHECK(a != NULL && b != NULL);
         for (int64_t k = 0; k < ls_numel(a); k++) {
-            const double left = ((double *)ls_data(a))[k], right = ((double *)ls_data(b))[k];
+            const double left = ((double *)elements(a))[k], right = ((double *)elements(b))[k];
             LS_CHECK(fabs(left - right) <= 1e-12 * (1 + fabs(right)));
         }
     }

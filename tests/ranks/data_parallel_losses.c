@@ -4,6 +4,7 @@
  * that are equal, that differ or that some ranks have not, with ranks all of whose targets are ignored, with and
  * without gathering under no_sync. What cannot be so is refused.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <stdio.h>
@@ -59,7 +60,7 @@ static ls_tensor *random_rows(ls_dtype dtype, int64_t first, int64_t count, int6
 
 static ls_tensor *random_classes(int64_t first, int64_t count, int stream, int64_t ignored_before) {
     ls_tensor *classes = ls_empty(LS_SHAPE(count, LENGTH), LS_I64);
-    int64_t *number = ls_data(classes);
+    int64_t *number = elements(classes);
     for (int64_t i = 0; i < count * LENGTH; i++) {
         const bool ignored = first + i / LENGTH < ignored_before;
         number[i] = ignored ? LOSS_IGNORED

@@ -1,4 +1,5 @@
 /* Differentiable collectives: values, gradients against differences, and ranks that use results differently. */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <math.h>
@@ -35,7 +36,7 @@ static bool has(unsigned set, const ls_comm *comm) {
 /* Values between -2 and 2 that differ from rank to rank, with zeros and equals among them. */
 static ls_tensor *numbers(const ls_comm *comm, ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
-    double *at = ls_data(x);
+    double *at = elements(x);
     for (int64_t i = 0; i < ls_numel(x); i++) {
         at[i] = 2 * sin(1.7 * salt + 2.3 * ls_comm_rank(comm) + 0.9 * (double)i);
     }

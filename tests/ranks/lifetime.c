@@ -3,6 +3,7 @@
  * ls_finalize; handles of scopes that have ended. All of it is LS_ERR_STATE with a sentence that names the call, and
  * what a model holds stays readable until it is freed.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <string.h>
@@ -218,7 +219,7 @@ static ls_status end(const model *m) {
     ls_module_free(m->module);
     float sum = 0;
     for (int64_t i = 0; i < ls_numel(m->view); i++) {
-        sum += ((float *)ls_data(m->view))[i];
+        sum += ((float *)elements(m->view))[i];
     }
     LS_CHECK(sum == sum);
     ls_release(m->view);

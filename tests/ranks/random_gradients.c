@@ -4,6 +4,7 @@
  * with differences. LOCKSTEP_TEST_PROGRAMS says how many (24), LOCKSTEP_TEST_SEED where they begin (0); a failure names
  * its seed.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <stdio.h>
@@ -187,7 +188,7 @@ static ls_tensor *make_input(const program *p, int number) {
     const uint64_t stream = 100 + 2 * (uint64_t)ls_comm_rank(p->world) + (uint64_t)number;
     ls_tensor *x = ls_empty(LS_SHAPE(1 + number, WIDTH), LS_F64);
     for (int64_t i = 0; i < ls_numel(x); i++) {
-        ((double *)ls_data(x))[i] = 2 * ls_random_uniform(p->seed, stream, (uint64_t)i) - 1;
+        ((double *)elements(x))[i] = 2 * ls_random_uniform(p->seed, stream, (uint64_t)i) - 1;
     }
     return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
 }

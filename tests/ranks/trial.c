@@ -2,6 +2,7 @@
  * Trials on many ranks: with the same global batches, every number measured is one process's, and the same bits on all
  * ranks, however the samples are shared out; hooks are called on all ranks alike.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <math.h>
@@ -16,12 +17,12 @@ enum { SAMPLES = 60, HELD_BACK = 9, INPUTS = 4, CLASSES = 3, EPOCHS = 4, SEED = 
 static ls_dataset *make_dataset(int set, int64_t count) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
     ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
-    double *x = ls_data(input);
+    double *x = elements(input);
     for (int64_t row = 0; x != NULL && row < count; row++) {
         for (int64_t i = 0; i < INPUTS; i++) {
             x[row * INPUTS + i] = ls_random_normal(SEED, (uint64_t)set, (uint64_t)(row * INPUTS + i));
         }
-        ((int64_t *)ls_data(target))[row] = (x[row * INPUTS] > 0) + (x[row * INPUTS + 1] > 0.3);
+        ((int64_t *)elements(target))[row] = (x[row * INPUTS] > 0) + (x[row * INPUTS + 1] > 0.3);
     }
     return ls_tensor_dataset(input, target);
 }

@@ -8,6 +8,7 @@
  */
 #ifndef LS_TESTS_SUPPORT_GRADCHECK_CASES_H
 #define LS_TESTS_SUPPORT_GRADCHECK_CASES_H
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -115,6 +116,14 @@ FUNCTION(f_stack, ls_stack(x, count, -1))
 FUNCTION(f_clone, ls_clone(x[0]))
 FUNCTION(f_contiguous, ls_contiguous(x[0]))
 FUNCTION(f_to, ls_to(ls_to(x[0], LS_F32), LS_F64))
+
+/* To another device and back. */
+static ls_tensor *f_to_device(ls_tensor **x, int count, void *user) {
+    const char *own = ls_device_of(x[0]), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
+    (void)count;
+    (void)user;
+    return ls_tensor_to_device(ls_square(ls_tensor_to_device(x[0], other)), own);
+}
 
 /* Indices that repeat some positions and leave out others. */
 static ls_tensor *index_below(ls_shape shape, int64_t bound) {
@@ -299,6 +308,7 @@ static const gradcheck_case shape_cases[] = {
     {.name = "contiguous", .function = f_contiguous, .shapes = ONE_TENSOR},
     {.name = "to", .function = f_to, .shapes = ONE_TENSOR, .options = {.step = 0.01}}, /* linear, but in f32 */
     {.name = "index_select", .function = f_index_select, .shapes = "ij ijk"},
+    {.name = "to_device", .function = f_to_device, .shapes = ONE_TENSOR},
     {.name = "embedding", .function = f_embedding, .shapes = "ij"},
     {.name = "take_along", .function = f_take_along, .shapes = "ijK"},
 };
@@ -425,7 +435,7 @@ static ls_tensor *drawn_leaf(ls_shape shape, const gradcheck_case *row) {
     const double high = row->low == 0 && row->high == 0 ? 1.5 : row->high;
     ls_tensor *leaf = ls_empty(shape, LS_F64);
     assert_non_null(leaf);
-    double *value = ls_data(leaf);
+    double *value = elements(leaf);
     for (int64_t i = 0; i < ls_numel(leaf); i++) {
         value[i] = low + (high - low) * drawn();
     }

@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "tensor/tensor.h"
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 /* A tensor whose memory is malloc's; free it with numbers_free. */
@@ -29,14 +30,15 @@ static inline void numbers_free(ls_tensor *tensor) {
 }
 
 static inline double numbers_get(const ls_tensor *tensor, int64_t at) {
-    return tensor->dtype == LS_F32 ? (double)((const float *)tensor->data)[at] : ((const double *)tensor->data)[at];
+    return tensor->dtype == LS_F32 ? (double)((const float *)elements(tensor))[at]
+                                   : ((const double *)elements(tensor))[at];
 }
 
 static inline void numbers_set(ls_tensor *tensor, int64_t at, double value) {
     if (tensor->dtype == LS_F32) {
-        ((float *)tensor->data)[at] = (float)value;
+        ((float *)elements(tensor))[at] = (float)value;
     } else {
-        ((double *)tensor->data)[at] = value;
+        ((double *)elements(tensor))[at] = value;
     }
 }
 

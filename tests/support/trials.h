@@ -8,6 +8,7 @@
 
 #include <lockstep/train.h>
 
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 enum { TRAIN_COUNT = 11, TEST_COUNT = 5, BATCH = 4, CLASSES = 3 };
@@ -24,10 +25,10 @@ static inline ls_loader *make_loader(int set, int64_t count) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, 2), LS_F64);
     ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
     for (int64_t i = 0; i < 2 * count; i++) {
-        ((double *)ls_data(input))[i] = input_at(set, i);
+        ((double *)elements(input))[i] = input_at(set, i);
     }
     for (int64_t row = 0; row < count; row++) {
-        ((int64_t *)ls_data(target))[row] = target_at(set, row);
+        ((int64_t *)elements(target))[row] = target_at(set, row);
     }
     ls_loader *loader = ls_loader_new(ls_tensor_dataset(input, target), &(ls_loader_options){.batch_size = BATCH});
     assert_non_null(loader);

@@ -3,6 +3,7 @@
  * go on from values that are no longer there, and no program that does nothing wrong is refused. That every row of
  * operations knows what it reads is seen in autograd_changed_rows.c, calls that communicate in ranks/changed.c.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <lockstep/lockstep.h>
@@ -57,7 +58,7 @@ static ls_status by_alias(ls_tensor *w) {
 }
 
 static ls_status by_hand(ls_tensor *w) {
-    ((double *)ls_data(w))[0] = 3;
+    ((double *)elements(w))[0] = 3;
     ls_mark_changed(NULL);
     ls_mark_changed(w);
     return LS_OK;

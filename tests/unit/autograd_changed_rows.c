@@ -4,6 +4,7 @@
  * which shows whether the gradient depends on them, and once as the library does it. Where it depends on them the pass
  * must be refused; and what is refused must have made a difference, if not each time then in some other trial.
  */
+#include "tests/support/elements.h"
 #include "tests/support/gradcheck_cases.h"
 
 enum { OUTPUT = LS_NODE_INPUTS, MAX_SEEN = 1024 };
@@ -38,9 +39,10 @@ static ls_tensor *other_values(const ls_tensor *x, const gradcheck_case *row) {
     ls_tensor *other = ls_tensor_like("other_values", x, (ls_dtype)x->dtype);
     ls_tensor *dense = ls_tensor_dense("other_values", x, (ls_dtype)x->dtype);
     const size_t width = ls_dtype_size((ls_dtype)x->dtype);
+    const char *from = elements(dense);
+    char *to = elements(other);
     for (int64_t i = 0; i < x->count; i++) {
-        memcpy((char *)other->data + (size_t)i * width, (char *)dense->data + (size_t)((i + 1) % x->count) * width,
-               width);
+        memcpy(to + (size_t)i * width, from + (size_t)((i + 1) % x->count) * width, width);
     }
     ls_tensor_drop(dense);
     return other;

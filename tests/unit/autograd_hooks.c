@@ -1,4 +1,5 @@
 /* autograd: who is told what during a backward pass, communication on the tape, and ls_gradcheck. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -6,7 +7,7 @@
 #include "tests/support/toy_ops.h"
 
 /* The first number of an f64 gradient. */
-#define GRAD(leaf) (*(const double *)ls_data(ls_grad(leaf)))
+#define GRAD(leaf) (*(const double *)elements(ls_grad(leaf)))
 
 /* Notes "h<number>:<gradient> ". */
 static ls_status note_hook(ls_tensor *leaf, void *user) {

@@ -2,6 +2,7 @@
  * Operations of a program's own: values and gradients of one and of several outputs, what is saved, views as inputs,
  * tapes that are walked twice or not at all, and every mistake that a function of the program's can make.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -18,7 +19,7 @@ static void count_release(void *user) {
 static ls_tensor *leaf(ls_shape shape, int salt) {
     ls_tensor *x = ls_empty(shape, LS_F64);
     for (int64_t i = 0; i < ls_numel(x); i++) {
-        ((double *)ls_data(x))[i] = sin(1.3 * salt + 0.7 * (double)i) + 1.5;
+        ((double *)elements(x))[i] = sin(1.3 * salt + 0.7 * (double)i) + 1.5;
     }
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
     return x;
@@ -28,9 +29,9 @@ static ls_tensor *leaf(ls_shape shape, int salt) {
 
 static ls_status multiply(ls_custom_call *call) {
     ls_tensor *y = ls_empty(ls_shape_of(call->inputs[0]), LS_F64);
-    const double *a = ls_data(call->inputs[0]), *b = ls_data(call->inputs[1]);
+    const double *a = elements(call->inputs[0]), *b = elements(call->inputs[1]);
     for (int64_t i = 0; i < ls_numel(y); i++) {
-        ((double *)ls_data(y))[i] = a[i] * b[i];
+        ((double *)elements(y))[i] = a[i] * b[i];
     }
     call->outputs[0] = y;
     return LS_OK;
@@ -88,7 +89,7 @@ static void test_user_data_lives_as_long_as_the_tape(void **state) {
     assert_int_equal(ls_backward(loss), LS_OK);
     assert_int_equal(released, 1);
     for (int64_t i = 0; i < 4; i++) { /* two passes */
-        assert_true(((double *)ls_data(ls_grad(inputs[0])))[i] == 2 * ((double *)ls_data(inputs[1]))[i]);
+        assert_true(((double *)elements(ls_grad(inputs[0])))[i] == 2 * ((double *)elements(inputs[1]))[i]);
     }
     assert_non_null(ls_custom(&product, inputs, 2, &once, NULL)); /* never walked: freed with its scope */
     const bool before = ls_no_grad(true);
@@ -156,9 +157,9 @@ static void test_gradients_of_several_outputs(void **state) {
         assert_int_equal(ls_backward_with(loss, &(ls_backward_options){.keep_tape = true}), LS_OK);
     }
     for (int64_t i = 0; i < 4; i++) {
-        const double s = exp(((double *)ls_data(inputs[1]))[i]);
-        assert_true(fabs(((double *)ls_data(ls_grad(inputs[1])))[i] - 4 * s * s) < 1e-9 * s * s);
-        assert_true(((double *)ls_data(ls_grad(inputs[0])))[i] == 0);
+        const double s = exp(((double *)elements(inputs[1]))[i]);
+        assert_true(fabs(((double *)elements(ls_grad(inputs[1])))[i] - 4 * s * s) < 1e-9 * s * s);
+        assert_true(((double *)elements(ls_grad(inputs[0])))[i] == 0);
     }
     released = 0;
     ls_tensor *kept = ls_keep(outputs[0]); /* one of them outlives the scope, and takes its part of the tape along */

@@ -1,4 +1,5 @@
 /* Data sets, transforms, and the order that loaders keep. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -12,9 +13,9 @@ static ls_dataset *counting_set(int64_t n) {
     ls_tensor *input = ls_empty(LS_SHAPE(n, 2), LS_F32);
     ls_tensor *target = ls_empty(LS_SHAPE(n), LS_I64);
     for (int64_t i = 0; i < n; i++) {
-        ((float *)ls_data(input))[2 * i] = (float)i;
-        ((float *)ls_data(input))[2 * i + 1] = (float)i + 0.5F;
-        ((int64_t *)ls_data(target))[i] = i % 3;
+        ((float *)elements(input))[2 * i] = (float)i;
+        ((float *)elements(input))[2 * i + 1] = (float)i + 0.5F;
+        ((int64_t *)elements(target))[i] = i % 3;
     }
     return ls_tensor_dataset(input, target);
 }
@@ -30,8 +31,8 @@ static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
             assert_int_equal(batch.count, 0);
             return count;
         }
-        const float *input = ls_data(batch.input);
-        const int64_t *target = ls_data(batch.target);
+        const float *input = elements(batch.input);
+        const int64_t *target = elements(batch.target);
         for (int64_t i = 0; i < batch.count; i++) {
             assert_true(count < capacity);
             seen[count++] = (int64_t)input[2 * i];
@@ -97,8 +98,8 @@ static ls_status fetch_squares(ls_dataset *self, const int64_t *indices, int64_t
         if (indices[i] == 5) {
             return ls_error_set(LS_ERR_FORMAT, "squares: sample 5 is spoilt");
         }
-        ((double *)ls_data(input))[i] = (double)indices[i];
-        ((double *)ls_data(target))[i] = (double)(indices[i] * indices[i] + own->offset);
+        ((double *)elements(input))[i] = (double)indices[i];
+        ((double *)elements(target))[i] = (double)(indices[i] * indices[i] + own->offset);
     }
     return LS_OK;
 }
@@ -129,8 +130,8 @@ static void test_a_data_set_of_ones_own(void **state) {
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     const double wanted[] = {-10, -11, -14};
-    assert_memory_equal(ls_data(batch.target), wanted, sizeof wanted);
-    assert_true(((double *)ls_data(batch.input))[2] == 2);
+    assert_memory_equal(elements(batch.target), wanted, sizeof wanted);
+    assert_true(((double *)elements(batch.input))[2] == 2);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_FORMAT);
     assert_string_equal(ls_error_message(), "squares: sample 5 is spoilt");
     ls_loader_free(loader);
@@ -157,10 +158,10 @@ static void test_transforms_change_batches_and_layout(void **state) {
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     const float wanted[] = {-2, 2, -1.2F, -0.4F, 0.4F, 1.2F, -2, 2};
     for (int i = 0; i < 8; i++) {
-        assert_true(fabsf(((float *)ls_data(batch.input))[i] - wanted[i]) < 1e-5F);
+        assert_true(fabsf(((float *)elements(batch.input))[i] - wanted[i]) < 1e-5F);
     }
     const float hot[] = {0, 1, 0, 1, 0, 0};
-    assert_memory_equal(ls_data(batch.target), hot, sizeof hot);
+    assert_memory_equal(elements(batch.target), hot, sizeof hot);
     ls_loader_free(loader);
 }
 
@@ -230,7 +231,7 @@ static void test_user_transforms(void **state) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
-    assert_true(((float *)ls_data(batch.input))[0] == 102);
+    assert_true(((float *)elements(batch.input))[0] == 102);
     ls_loader_free(loader);
     assert_null(ls_dataset_transform_input(counting_set(5), lose_a_row, NULL));
     assert_int_equal(ls_error_status(), LS_ERR_SHAPE);
@@ -250,8 +251,8 @@ static void test_csv_set(void **state) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
-    assert_memory_equal(ls_data(batch.input), ((const float[]){1, 2, 3, 4}), 4 * sizeof(float));
-    assert_memory_equal(ls_data(batch.target), ((const float[]){10, 30}), 2 * sizeof(float));
+    assert_memory_equal(elements(batch.input), ((const float[]){1, 2, 3, 4}), 4 * sizeof(float));
+    assert_memory_equal(elements(batch.target), ((const float[]){10, 30}), 2 * sizeof(float));
     ls_loader_free(loader);
     const char *const missing[] = {"z"};
     assert_null(ls_csv_dataset(path, missing, 1, NULL));

@@ -2,6 +2,7 @@
  * L-BFGS from the same starts on the same problems as tests/fixtures/make_lbfgs.py: every evaluation of every step is
  * where PyTorch's is.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -59,7 +60,7 @@ static void make_points(problem *self, ls_dtype dtype) {
     const double truth[] = {0.1, 1, -2};
     ls_tensor *u = ls_empty(LS_SHAPE(POINTS), LS_F64);
     for (int i = 0; i < POINTS; i++) {
-        ((double *)ls_data(u))[i] = ls_random_uniform(DATA_SEED, 0, (uint64_t)i);
+        ((double *)elements(u))[i] = ls_random_uniform(DATA_SEED, 0, (uint64_t)i);
     }
     self->x = ls_keep(ls_mul(ls_to(u, dtype), 2));
     self->y = ls_keep(curve(self->x, ls_to(ls_from(LS_SHAPE(3), LS_F64, truth), dtype)));

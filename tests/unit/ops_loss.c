@@ -1,4 +1,5 @@
 /* Losses: every option and reduction against PyTorch's values and gradients; refusals. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -124,7 +125,7 @@ static void test_element_losses_convert_dtypes(void **state) {
 /* Class 3 i mod 4 for element i. */
 static ls_tensor *targets(ls_shape shape, ls_dtype dtype) {
     ls_tensor *numbers = ls_empty(shape, LS_I64);
-    int64_t *values = ls_data(numbers);
+    int64_t *values = elements(numbers);
     for (int64_t i = 0; i < ls_numel(numbers); i++) {
         values[i] = i * 3 % 4;
     }
@@ -251,7 +252,7 @@ static void refuse_class(ls_shape x, ls_shape target, int64_t number, ls_class_l
                          const char *words) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *numbers = ls_zeros(target, LS_I64);
-    ((int64_t *)ls_data(numbers))[ls_numel(numbers) - 1] = number;
+    ((int64_t *)elements(numbers))[ls_numel(numbers) - 1] = number;
     check_refused(scope, ls_cross_entropy(ls_zeros(x, LS_F32), numbers, &options), status, words);
 }
 

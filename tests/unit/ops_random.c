@@ -1,5 +1,6 @@
 /* ls_dropout: what it keeps and drops, its gradient, its place in the random
  * streams, refusals. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ static void test_dropout_drops_and_scales(void **state) {
     ls_tensor *x = ls_ones(LS_SHAPE(100, 100), LS_F32);
     assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
     ls_tensor *y = ls_dropout(x, 0.25);
-    const float *values = ls_data(y);
+    const float *values = elements(y);
     int kept = 0;
     for (int i = 0; i < 10000; i++) {
         assert_true(values[i] == 0.0F || values[i] == 1.0F / 0.75F);

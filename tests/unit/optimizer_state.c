@@ -2,6 +2,7 @@
  * What optimizers remember, saved and put back into a new one: training that was broken off goes on with the bits of
  * training that was not. And what does not fit is refused, with everything left as it was.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <lockstep/optim.h>
@@ -266,7 +267,7 @@ static void expect_refused_number(ls_optimizer *optimizer, int index, const void
         given[i] = ls_safetensors_at(wrong, i);
     }
     const size_t last = (size_t)ls_numel(given[index].tensor) - 1;
-    memcpy((char *)ls_data(given[index].tensor) + last * size, number, size);
+    memcpy((char *)elements(given[index].tensor) + last * size, number, size);
     if (ls_optimizer_set_state(optimizer, given, count) != LS_ERR_FORMAT ||
         strstr(ls_error_message(), given[index].name) == NULL) {
         fail_msg("%s: %s", given[index].name, ls_error_message());

@@ -3,6 +3,7 @@
  * them, when they fail too. Run under the address sanitizer, with its search for leaks, this is the whole check;
  * otherwise data sets that count their ends show that each ends once.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <lockstep/data.h>
@@ -13,8 +14,8 @@ static ls_status counting_fetch(ls_dataset *self, const int64_t *indices, int64_
                                 ls_tensor *target) {
     (void)self;
     for (int64_t i = 0; i < n; i++) {
-        ((float *)ls_data(input))[i] = (float)indices[i];
-        ((float *)ls_data(target))[i] = (float)-indices[i];
+        ((float *)elements(input))[i] = (float)indices[i];
+        ((float *)elements(target))[i] = (float)-indices[i];
     }
     return LS_OK;
 }
@@ -43,8 +44,8 @@ static void next_is(ls_loader *loader, double input, double target) {
     assert_non_null(loader);
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     assert_true(more);
-    assert_true(((const float *)ls_data(batch.input))[0] == (float)input);
-    assert_true(((const float *)ls_data(batch.target))[0] == (float)target);
+    assert_true(((const float *)elements(batch.input))[0] == (float)input);
+    assert_true(((const float *)elements(batch.target))[0] == (float)target);
 }
 
 static void test_inputs_that_are_their_own_targets(void **state) {

@@ -3,6 +3,7 @@
  * fail too, and how files name what is shared. Run under the address sanitizer, with its search for leaks, this is the
  * whole check; otherwise modules that count their ends show that each ends once.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -135,12 +136,12 @@ static void test_a_weight_of_two_models(void **state) {
         ls_module *third = table_new(ls_module_find(models[0], "weight"), false);
         ls_release(weight); /* his no longer, or the scope's */
         ls_module_free(models[run / 2]);
-        assert_true(((const float *)ls_data(ls_module_find(models[1 - run / 2], "weight")))[2] == 2);
+        assert_true(((const float *)elements(ls_module_find(models[1 - run / 2], "weight")))[2] == 2);
         if (scope != NULL) {
             assert_int_equal(ls_scope_end(scope), LS_OK);
         }
         ls_module_free(models[1 - run / 2]);
-        assert_true(((const float *)ls_data(ls_module_find(third, "weight")))[2] == 2);
+        assert_true(((const float *)elements(ls_module_find(third, "weight")))[2] == 2);
         ls_module_free(third);
         assert_int_equal(ended, 3);
     }
@@ -285,7 +286,7 @@ static void test_shared_tensors_of_modules_that_fail(void **state) {
         assert_null(ls_module_add_buffer(model, "b", weight));
         assert_null(ls_module_finish(model));
         weight = in_scope ? weight : new_weight();
-        assert_true(((const float *)ls_data(weight))[2] == 2);
+        assert_true(((const float *)elements(weight))[2] == 2);
         model = ls_module_new(&type);
         assert_ptr_equal(ls_module_add_parameter(model, "a", weight), weight);
         assert_ptr_equal(ls_module_add_parameter(model, "b", weight), weight); /* two names */
@@ -294,7 +295,7 @@ static void test_shared_tensors_of_modules_that_fail(void **state) {
         assert_non_null(strstr(ls_error_message(), "the buffer \"c\" is a parameter of it already"));
         assert_null(ls_module_finish(model));
         if (in_scope) {
-            assert_true(((const float *)ls_data(weight))[2] == 2);
+            assert_true(((const float *)elements(weight))[2] == 2);
             (void)ls_scope_end(scope);
         }
     }
@@ -338,7 +339,7 @@ static bool is_filled(const ls_module *model, const char *name, double value) {
     const ls_tensor *tensor = ls_module_find(model, name);
     bool same = tensor != NULL;
     for (int64_t i = 0; same && i < ls_numel(tensor); i++) {
-        same = ((const float *)ls_data(tensor))[i] == (float)value;
+        same = ((const float *)elements(tensor))[i] == (float)value;
     }
     return same;
 }
@@ -425,7 +426,7 @@ static void test_tensors_of_a_file_become_parameters(void **state) {
     ls_release(ls_safetensors_find(file, "weight")); /* lent: nothing happens */
     model = table_new(ls_safetensors_find(file, "weight"), false);
     ls_safetensors_free(file);
-    assert_true(((const float *)ls_data(ls_module_find(model, "weight")))[2] == 2);
+    assert_true(((const float *)elements(ls_module_find(model, "weight")))[2] == 2);
     ls_module_free(model);
 }
 

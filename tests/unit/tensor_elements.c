@@ -1,4 +1,5 @@
 /* tensor: making elements, changing them in place, reading and comparing them. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -104,7 +105,7 @@ static void test_permutations(void **state) {
     int seen[100] = {0};
     int moved = 0;
     for (int i = 0; i < 100; i++) {
-        const int64_t number = ((const int64_t *)ls_data(order))[i];
+        const int64_t number = ((const int64_t *)elements(order))[i];
         assert_true(number >= 0 && number < 100);
         seen[number]++;
         moved += number != i;
@@ -221,7 +222,7 @@ static void test_equal(void **state) {
     ls_tensor *crossed = ls_tensor_view(a, 2, (const int64_t[]){3, 2}, (const int64_t[]){1, 3}, 0);
     const float columns[] = {0, 3, 1, 4, 2, 5};
     assert_true(ls_equal(crossed, ls_from(LS_SHAPE(3, 2), LS_F32, columns)));
-    ((float *)ls_data(b))[5] = -0.0F;
+    ((float *)elements(b))[5] = -0.0F;
     assert_false(ls_equal(a, b));
     assert_false(ls_equal(ls_full(LS_SHAPE(1), LS_F32, 0.0), ls_full(LS_SHAPE(1), LS_F32, -0.0))); /* bits */
     assert_true(ls_equal(ls_full(LS_SHAPE(1), LS_F64, NAN), ls_full(LS_SHAPE(1), LS_F64, NAN)));

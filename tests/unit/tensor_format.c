@@ -1,4 +1,5 @@
 /* tensor: text in PyTorch's layout. The expected texts are those of PyTorch 1.13, with our names of the dtypes. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ static void expect(ls_tensor *tensor, const char *text) {
 /* shape-many numbers f64: first, first + step, ... */
 static ls_tensor *ramp(ls_shape shape, double first, double step) {
     ls_tensor *tensor = ls_empty(shape, LS_F64);
-    double *numbers = ls_data(tensor);
+    double *numbers = elements(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++) {
         numbers[i] = first + step * (double)i;
     }

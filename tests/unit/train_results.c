@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "tests/support/elements.h"
 #include "tests/support/files.h"
 #include "tests/support/trials.h"
 
@@ -9,8 +10,8 @@
 
 /* Mean cross entropy and share of right answers over a whole set, one sample at a time. */
 static void measure(const ls_module *model, int set, int64_t count, double *loss, double *accuracy) {
-    const double *weight = ls_data(ls_module_find(model, "weight"));
-    const double *bias = ls_data(ls_module_find(model, "bias"));
+    const double *weight = elements(ls_module_find(model, "weight"));
+    const double *bias = elements(ls_module_find(model, "bias"));
     *loss = *accuracy = 0;
     for (int64_t row = 0; row < count; row++) {
         double sum = 0;

@@ -2,6 +2,7 @@
  * 200 training steps from the same weights on the same batches as tests/fixtures/make_training.py: at every step the
  * loss is PyTorch's to 1e-4.
  */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@ static int load(void **state) {
 
 /* Element i is (2 u - 1) bound for number i of the stream. */
 static void set_uniform(ls_tensor *tensor, uint64_t seed, uint64_t stream, double bound) {
-    float *values = ls_data(tensor);
+    float *values = elements(tensor);
     for (int64_t i = 0; i < ls_numel(tensor); i++) {
         values[i] = (float)((2.0 * ls_random_uniform(seed, stream, (uint64_t)i) - 1.0) * bound);
     }
@@ -39,13 +40,13 @@ static ls_module *make_model(void) {
 /* The class of a row is how many of its first nine numbers are positive. */
 static ls_tensor *classes_of(const ls_tensor *x) {
     ls_tensor *target = ls_empty(LS_SHAPE(BATCH), LS_I64);
-    const float *values = ls_data(x);
+    const float *values = elements(x);
     for (int row = 0; row < BATCH; row++) {
         int64_t positive = 0;
         for (int i = 0; i < 9; i++) {
             positive += values[row * INPUTS + i] > 0;
         }
-        ((int64_t *)ls_data(target))[row] = positive;
+        ((int64_t *)elements(target))[row] = positive;
     }
     return target;
 }
