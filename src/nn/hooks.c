@@ -181,7 +181,8 @@ static void hold_passage(ls_node *node, bool hold) {
 
 /* What stands for the call on the tape; without elements. */
 static ls_status token_shape(ls_op_call *call) {
-    call->output = ls_tensor_new(call->op->name, 1, &(int64_t){0}, LS_F32);
+    const ls_device *device = call->input_count > 0 ? ls_tensor_device(call->inputs[0]) : ls_device_default();
+    call->output = device != NULL ? ls_tensor_new(call->op->name, device, 1, &(int64_t){0}, LS_F32) : NULL;
     return call->output != NULL ? LS_OK : ls_error_status();
 }
 
@@ -220,7 +221,7 @@ static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
         return ls_error_status();
     }
     if (node->input_count > 1) { /* an output: the node of the call is to be walked */
-        LS_TRY(ls_accumulate(node, 1, ls_tensor_new(node->op->name, 1, &(int64_t){0}, LS_F32)));
+        LS_TRY(ls_accumulate(node, 1, ls_tensor_new(node->op->name, ls_tensor_device(node->inputs[1]), 1, &(int64_t){0}, LS_F32)));
     }
     return ls_accumulate(node, 0, gradient);
 }

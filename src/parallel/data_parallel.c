@@ -168,6 +168,8 @@ static bool counts_samples(const data_parallel_state *state, int i) {
 
 /* Inputs like those of `rank`, which has samples, without any: what is not of samples is zeros. */
 static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tensor **inputs) {
+    const ls_device *device = NULL;
+    LS_TRY(ls_module_device(state->model, "ls_data_parallel_skip", &device));
     for (int i = 0; i < (int)state->shares[rank].inputs; i++) {
         const ls_input_kind *kind = kind_on(state, rank, i);
         if (!kind->there) {
@@ -178,10 +180,9 @@ static ls_status make_inputs(const data_parallel_state *state, int rank, ls_tens
         if (counts_samples(state, i)) {
             shape.size[0] = 0;
         }
-        inputs[i] = ls_zeros(shape, (ls_dtype)kind->dtype);
-        if (inputs[i] == NULL) {
-            return ls_error_status();
-        }
+        inputs[i] = ls_tensor_new("ls_data_parallel_skip", device, shape.ndim, shape.size, (ls_dtype)kind->dtype);
+        LS_TRY(inputs[i] != NULL ? ls_kernels_of(inputs[i])->fill(ls_stream_of(inputs[i]), inputs[i], 0)
+                                 : ls_error_status());
     }
     return LS_OK;
 }

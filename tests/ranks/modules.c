@@ -2,6 +2,7 @@
  * Modules of several inputs and outputs, and hooks, over ls_data_parallel: a recurrent cell, attention with masks and
  * tied weights train as they do on one process with the whole batch, also where a rank has no samples.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <lockstep/parallel.h>
@@ -25,7 +26,7 @@ static ls_tensor *normal(uint64_t stream, int64_t first, int64_t last, int64_t a
 static ls_tensor *words(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_I64);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
-        ((int64_t *)ls_data(x))[i] = (first * TIMES + i) * 5 % WORDS;
+        ((int64_t *)elements(x))[i] = (first * TIMES + i) * 5 % WORDS;
     }
     return x;
 }
@@ -34,7 +35,7 @@ static ls_tensor *words(int64_t first, int64_t last) {
 static ls_tensor *lengths(int64_t first, int64_t last) {
     ls_tensor *x = ls_empty(LS_SHAPE(last - first, TIMES), LS_BOOL);
     for (int64_t i = 0; x != NULL && i < ls_numel(x); i++) {
-        ((bool *)ls_data(x))[i] = i % TIMES <= (first + i / TIMES) % TIMES;
+        ((bool *)elements(x))[i] = i % TIMES <= (first + i / TIMES) % TIMES;
     }
     return x;
 }

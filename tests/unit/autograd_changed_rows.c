@@ -49,7 +49,9 @@ static ls_tensor *other_values(const ls_tensor *x, const gradcheck_case *row) {
 }
 
 static void overwrite(ls_tensor *x, const ls_tensor *values) {
-    assert_int_equal(ls_kernels_of(x)->copy(ls_stream_of(x), x, values), LS_OK);
+    ls_tensor *there = ls_tensor_on_device("overwrite", values, ls_tensor_device(x));
+    assert_int_equal(ls_kernels_of(x)->copy(ls_stream_of(x), x, there), LS_OK);
+    ls_tensor_drop(there);
 }
 
 /* The leaves' gradients of a pass over the kept tape, as copies. */

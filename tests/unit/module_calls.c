@@ -1,4 +1,5 @@
 /* Calls of modules with several inputs and outputs, what they are checked for, and access to children. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <lockstep/nn.h>
@@ -43,7 +44,7 @@ static ls_tensor *row(float a, float b) {
 
 static void assert_row(const ls_tensor *is, float a, float b) {
     assert_non_null(is);
-    assert_memory_equal(ls_data(is), ((const float[]){a, b}), 2 * sizeof(float));
+    assert_memory_equal(elements(is), ((const float[]){a, b}), 2 * sizeof(float));
 }
 
 static void test_several_inputs_and_outputs(void **state) {
@@ -58,7 +59,7 @@ static void test_several_inputs_and_outputs(void **state) {
     assert_row(outputs[0], 6, 9);
     assert_int_equal(ls_backward(ls_add(ls_sum(outputs[0]), ls_sum(outputs[1]))), LS_OK);
     /* (1 + 2 h') (1 + x of the step before) */
-    assert_memory_equal(ls_data(ls_grad(ls_module_find(cell, "weight"))), ((const float[]){13 * 2, 19 * 3}),
+    assert_memory_equal(elements(ls_grad(ls_module_find(cell, "weight"))), ((const float[]){13 * 2, 19 * 3}),
                         2 * sizeof(float));
     assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_module_free(cell);

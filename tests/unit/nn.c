@@ -308,8 +308,8 @@ static void test_norm_options_may_be_zero(void **state) {
         const double want = 1e-3 / sqrt(1e-6 + epsilon);
         ls_module *batch = ls_nn_batch_norm_1d(1, &options);
         ls_module *layer = ls_nn_layer_norm(LS_SHAPE(2), &options);
-        assert_true(fabs(((const double *)ls_data(ls_forward(batch, x)))[1] - want) < 1e-9);
-        assert_true(fabs(((const double *)ls_data(ls_forward(layer, row)))[1] - want) < 1e-9);
+        assert_true(fabs(((const double *)elements(ls_forward(batch, x)))[1] - want) < 1e-9);
+        assert_true(fabs(((const double *)elements(ls_forward(layer, row)))[1] - want) < 1e-9);
         const double moved = zero ? 0 : 0.1 * (1 + 1e-3);
         assert_true(fabs(ls_item(ls_module_find(batch, "running_mean")) - moved) < 1e-12);
         ls_module_free(batch);

@@ -1,4 +1,5 @@
 /* tensor: who holds a tensor, when it goes, and where its memory comes from. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <pthread.h>
@@ -187,7 +188,7 @@ static void test_rehome_keeps_handles_good(void **state) {
     ls_tensor *flat = ls_zeros(LS_SHAPE(10), LS_F32);
     ls_tensor *tensor = ls_full(LS_SHAPE(2, 2), LS_F32, 7);
     assert_int_equal(ls_tensor_move_storage(tensor, flat->storage, 3), LS_OK);
-    const float *numbers = ls_data(flat);
+    const float *numbers = elements(flat);
     assert_true(numbers[2] == 0 && numbers[3] == 7 && numbers[6] == 7 && numbers[7] == 0);
     ls_release(flat);
     assert_true(ls_at(tensor, (const int64_t[]){1, 1}) == 7.0);
@@ -214,7 +215,7 @@ static void test_memory_is_aligned_and_used_again(void **state) {
         ls_scope *scope = ls_scope_begin();
         for (int64_t n = 1; n < 3000; n = n * 3 / 2 + 1) {
             const ls_tensor *tensor = ls_empty(LS_SHAPE(n), LS_F64);
-            assert_int_equal((uintptr_t)ls_data(tensor) % 64, 0);
+            assert_int_equal((uintptr_t)tensor->data % 64, 0);
         }
         assert_int_equal(ls_scope_end(scope), LS_OK);
 #ifndef LS_SANITIZED
