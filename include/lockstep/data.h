@@ -26,7 +26,8 @@ typedef struct ls_dataset ls_dataset;
 typedef struct ls_dataset_type {
     const char *name;
     size_t state_size; /**< bytes of ls_dataset_state, cleared when made */
-    /** Copies the samples numbered indices[0 .. n-1] into the rows of `input` [n, ...] and `target` [n, ...]. */
+    /** Copies the samples numbered indices[0 .. n-1] into the rows of `input` [n, ...] and `target` [n, ...], which
+     * are on "cpu", whatever device batches go to. */
     ls_status (*fetch)(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target);
     void (*free_state)(ls_dataset *self); /**< frees what the state owns; may be NULL */
 } ls_dataset_type;
@@ -55,7 +56,7 @@ LS_API void ls_dataset_free(ls_dataset *dataset);
 LS_API ls_dataset *ls_dataset_retain(ls_dataset *dataset);
 
 /** Samples from tensors (taken over; they may be one and the same): sample i is row i of both. Their first sizes must
- * be equal. */
+ * be equal. Of tensors on another device than "cpu" it takes a copy. */
 LS_API ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target);
 /** The images and labels of two IDX files, whose counts must be equal. */
 LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
@@ -70,7 +71,7 @@ LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, 
                                   const ls_csv_options *options);
 
 /** A step that changes batches on their way out: given a batch [n, ...], returns another, or NULL on failure. It runs
- * in a scope of its own, without recording. */
+ * in a scope of its own, without recording, on "cpu", where tensors that it makes are, too. */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, void *user);
 
 /**
@@ -147,6 +148,7 @@ typedef struct ls_loader_options {
     int64_t batch_size;        /**< samples per rank and step: the global batch is this times the ranks; 0: 1 */
     int64_t global_batch_size; /**< instead of batch_size: samples per step over all ranks */
     ls_comm *comm;             /**< whose ranks divide the batches (lent); NULL: this process takes all */
+    const char *device; /**< that batches are put on (see ls_use_device); NULL: the thread's when the loader is made */
     uint64_t seed;
     bool no_shuffle; /**< samples in their own order */
     bool drop_last;  /**< leave out a last global batch that is not full */

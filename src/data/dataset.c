@@ -121,11 +121,15 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
         return NULL;
     }
     const bool before = ls_no_grad(true);
+    ls_thread_state *thread = ls_thread();
+    const ls_device *device = thread->device;
+    thread->device = &ls_cpu; /* where the batch is, and what is made beside it is to be */
     ls_tensor *x = ls_tensor_give(batch);
     for (int i = 0; i < chain->count && x != NULL; i++) {
         const ls_transform_step *step = &chain->steps[i];
         x = step->function(x, step->built_in ? (void *)step->numbers : step->user);
     }
+    thread->device = device;
     ls_no_grad(before);
     if (x == NULL && !ls_scope_explains_null(ls_thread())) {
         (void)ls_fail(LS_ERR_STATE, "ls_loader_next: a transform gave NULL without an error");

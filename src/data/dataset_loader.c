@@ -5,6 +5,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "data/order.h"
+#include "tensor/device.h"
 
 typedef struct loader_state {
     ls_dataset *dataset;
@@ -18,6 +19,8 @@ typedef struct loader_state {
     int64_t ordered_epoch; /* whose order that is; -1: of none yet */
     ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
     ls_tensor *target;
+    const ls_device *device; /* of what is lent */
+    ls_tensor *lent[2];      /* the same there */
 } loader_state;
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -120,6 +123,19 @@ static ls_status order_epoch(loader_state *state, int64_t epoch) {
     return LS_OK;
 }
 
+static void give_up_lent(loader_state *state) {
+    for (int i = 0; i < 2; i++) {
+        ls_tensor_drop(state->lent[i]);
+        state->lent[i] = NULL;
+    }
+}
+
+static ls_status lend(loader_state *state) {
+    state->lent[0] = ls_tensor_on_device("ls_loader_next", state->input, state->device);
+    state->lent[1] = ls_tensor_on_device("ls_loader_next", state->target, state->device);
+    return state->lent[0] != NULL && state->lent[1] != NULL ? LS_OK : ls_error_status();
+}
+
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
     (void)more; /* there are as many as the loader was said to have */
@@ -131,9 +147,11 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
     const int64_t all = left < state->global_batch ? left : state->global_batch;
     const int64_t mine = begin + all * state->rank / state->world_size;
     const int64_t next = begin + all * (state->rank + 1) / state->world_size;
+    give_up_lent(state);
     LS_TRY(ls_dataset_batch(state->dataset, state->order + mine, next - mine, &state->input, &state->target));
-    batch->input = state->input;
-    batch->target = state->target;
+    LS_TRY(lend(state));
+    batch->input = state->lent[0];
+    batch->target = state->lent[1];
     batch->count = next - mine;
     batch->global_count = all;
     return LS_OK;
@@ -141,6 +159,7 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
 
 static void dataset_free_state(ls_loader *self) {
     loader_state *state = self->state;
+    give_up_lent(state);
     ls_tensor_drop(state->input);
     ls_tensor_drop(state->target);
     ls_dataset_drop(state->dataset);
@@ -169,12 +188,14 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
     loader_state *state = loader->state;
     *state = (loader_state){.dataset = dataset,
                             .options = *options,
+                            .device = options->device != NULL ? ls_device_find("ls_loader_new", options->device)
+                                                              : ls_device_default(),
                             .rank = options->comm != NULL ? ls_comm_rank(options->comm) : 0,
                             .world_size = world_size,
                             .global_batch = global_batch,
                             .samples = samples,
                             .ordered_epoch = -1};
-    if (allocate(state) != LS_OK) {
+    if (state->device == NULL || allocate(state) != LS_OK) {
         ls_loader_free(loader);
         return NULL;
     }

@@ -11,8 +11,9 @@
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tensor_state {
-    ls_tensor *input;
+    ls_tensor *input; /* as they were taken over */
     ls_tensor *target;
+    ls_tensor *rows[2]; /* the same on the host, where batches are put together */
 } tensor_state;
 
 static void copy_rows(const ls_tensor *from, const int64_t *indices, int64_t n, ls_tensor *to) {
@@ -27,13 +28,15 @@ static void copy_rows(const ls_tensor *from, const int64_t *indices, int64_t n, 
 static ls_status tensor_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
                               ls_tensor *target) {
     const tensor_state *state = self->state;
-    copy_rows(state->input, indices, n, input);
-    copy_rows(state->target, indices, n, target);
+    copy_rows(state->rows[0], indices, n, input);
+    copy_rows(state->rows[1], indices, n, target);
     return LS_OK;
 }
 
 static void tensor_free_state(ls_dataset *self) {
     const tensor_state *state = self->state;
+    ls_tensor_drop(state->rows[0]);
+    ls_tensor_drop(state->rows[1]);
     ls_tensor_disown(state->input);
     ls_tensor_disown(state->target);
 }
@@ -70,7 +73,15 @@ static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
         ls_tensor_disown(target);
         return NULL;
     }
-    *(tensor_state *)dataset->state = (tensor_state){.input = input, .target = target};
+    tensor_state *state = dataset->state;
+    *state = (tensor_state){.input = input,
+                            .target = target,
+                            .rows = {ls_tensor_on_device("ls_tensor_dataset", input, &ls_cpu),
+                                     ls_tensor_on_device("ls_tensor_dataset", target, &ls_cpu)}};
+    if (state->rows[0] == NULL || state->rows[1] == NULL) {
+        ls_dataset_free(dataset);
+        return NULL;
+    }
     return dataset;
 }
 

@@ -6,6 +6,7 @@
 #include "data/dataset.h"
 #include "data/order.h"
 #include "tensor/scope.h"
+#include "tensor/device.h"
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
@@ -215,7 +216,8 @@ static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *p
     }
     const size_t row = (size_t)(dense->count / dense->size[0]) * ls_dtype_size((ls_dtype)dense->dtype);
     for (int64_t i = 0; i < dense->size[0]; i++) {
-        memcpy((char *)to->data + (size_t)places[i] * row, (const char *)dense->data + (size_t)i * row, row);
+        memcpy((char *)ls_host_data(to) + (size_t)places[i] * row, (const char *)ls_host_data(dense) + (size_t)i * row,
+               row);
     }
     ls_tensor_drop(dense);
     return LS_OK;

@@ -3,6 +3,7 @@
  * optimizers, L-BFGS, a pipeline, gradients gathered over several passes, samples that a program generates. Each is
  * trained by a trial on all ranks, and by a plain loop in one process, which must end with the same parameters.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ static const ls_layer_options in_f64 = {.dtype = LS_F64};
 static ls_tensor *make_input(void) {
     ls_tensor *input = ls_empty(LS_SHAPE(SAMPLES, INPUTS), LS_F64);
     for (int64_t i = 0; i < SAMPLES * INPUTS; i++) {
-        ((double *)ls_data(input))[i] = ls_random_normal(SEED, 0, (uint64_t)i);
+        ((double *)elements(input))[i] = ls_random_normal(SEED, 0, (uint64_t)i);
     }
     return input;
 }
@@ -27,8 +28,8 @@ static ls_dataset *make_regression(void) {
     ls_tensor *input = make_input();
     ls_tensor *target = ls_empty(LS_SHAPE(SAMPLES, 1), LS_F64);
     for (int64_t row = 0; row < SAMPLES; row++) {
-        const double *x = (const double *)ls_data(input) + row * INPUTS;
-        ((double *)ls_data(target))[row] = sin(x[0]) + x[1] * x[2] - 0.5 * x[3];
+        const double *x = (const double *)elements(input) + row * INPUTS;
+        ((double *)elements(target))[row] = sin(x[0]) + x[1] * x[2] - 0.5 * x[3];
     }
     return ls_tensor_dataset(input, target);
 }
@@ -157,7 +158,7 @@ static void free_gan(gan *g) {
 static ls_tensor *make_noise(int64_t step, int64_t first, int64_t count) {
     ls_tensor *noise = ls_empty(LS_SHAPE(count, NOISE), LS_F64);
     for (int64_t i = 0; noise != NULL && i < count * NOISE; i++) {
-        ((double *)ls_data(noise))[i] = ls_random_normal(SEED, 100 + (uint64_t)step, (uint64_t)(first * NOISE + i));
+        ((double *)elements(noise))[i] = ls_random_normal(SEED, 100 + (uint64_t)step, (uint64_t)(first * NOISE + i));
     }
     return noise;
 }
@@ -461,7 +462,7 @@ static ls_status generate(ls_loader *self, int64_t epoch, int64_t number, ls_bat
     const int64_t count = (int64_t)GLOBAL_BATCH * (g->rank + 1) / g->size - first;
     ls_tensor *x = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
     for (int64_t i = 0; x != NULL && i < count * INPUTS; i++) {
-        ((double *)ls_data(x))[i] =
+        ((double *)elements(x))[i] =
             ls_random_normal(SEED + (uint64_t)epoch, 10 + (uint64_t)number, (uint64_t)(first * INPUTS + i));
     }
     batch->input = x;

@@ -2,6 +2,7 @@
  * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), the ranks' shares of a
  * global batch, one after the other, are the batch of a loader in one process.
  */
+#include "tests/support/elements.h"
 #include "tests/support/ranks.h"
 
 #include <string.h>
@@ -38,8 +39,8 @@ static ls_status share_is_right(ls_comm *world, const ls_batch *mine, const ls_b
     LS_CHECK(all == whole->count && mine->global_count == all && mine->number == whole->number);
     LS_CHECK(ls_size(mine->input, 0) == mine->count && ls_size(mine->target, 0) == mine->count);
     if (mine->count > 0) {
-        const double *rows = (const double *)ls_data(whole->input) + before;
-        LS_CHECK(memcmp(ls_data(mine->input), rows, (size_t)mine->count * sizeof *rows) == 0);
+        const double *rows = (const double *)elements(whole->input) + before;
+        LS_CHECK(memcmp(elements(mine->input), rows, (size_t)mine->count * sizeof *rows) == 0);
     }
     return LS_OK;
 }
@@ -83,7 +84,7 @@ static ls_status same_split(ls_comm *world) {
     bool more;
     LS_TRY(ls_loader_next(loader, &batch, &more));
     for (int64_t i = 0; i < batch.count; i++) {
-        double sides[2] = {((const double *)ls_data(batch.input))[i], -((const double *)ls_data(batch.input))[i]};
+        double sides[2] = {((const double *)elements(batch.input))[i], -((const double *)elements(batch.input))[i]};
         LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_F64, LS_MAX, NULL));
         LS_CHECK(sides[0] == -sides[1]);
     }

@@ -18,11 +18,12 @@ static ls_dataset *make_dataset(int set, int64_t count) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
     ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
     double *x = elements(input);
+    int64_t *classes = elements(target);
     for (int64_t row = 0; x != NULL && row < count; row++) {
         for (int64_t i = 0; i < INPUTS; i++) {
             x[row * INPUTS + i] = ls_random_normal(SEED, (uint64_t)set, (uint64_t)(row * INPUTS + i));
         }
-        ((int64_t *)elements(target))[row] = (x[row * INPUTS] > 0) + (x[row * INPUTS + 1] > 0.3);
+        classes[row] = (x[row * INPUTS] > 0) + (x[row * INPUTS + 1] > 0.3);
     }
     return ls_tensor_dataset(input, target);
 }

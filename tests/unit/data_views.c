@@ -1,4 +1,5 @@
 /* Data sets made of others: parts by numbers and at random, several one after the other; and who holds what. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -11,9 +12,9 @@ static ls_status fetch_numbers(ls_dataset *self, const int64_t *indices, int64_t
                                ls_tensor *target) {
     const double *offset = ls_dataset_state(self);
     for (int64_t i = 0; i < n; i++) {
-        ((double *)ls_data(input))[2 * i] = *offset + (double)indices[i];
-        ((double *)ls_data(input))[2 * i + 1] = 0.5;
-        ((int64_t *)ls_data(target))[i] = -indices[i];
+        ((double *)elements(input))[2 * i] = *offset + (double)indices[i];
+        ((double *)elements(input))[2 * i + 1] = 0.5;
+        ((int64_t *)elements(target))[i] = -indices[i];
     }
     return LS_OK;
 }
@@ -47,7 +48,7 @@ static const int64_t *inputs_of(ls_dataset *dataset) {
             break;
         }
         for (int64_t i = 0; i < batch.count && count < 255; i++) {
-            seen[count++] = (int64_t)((const double *)ls_data(batch.input))[2 * i];
+            seen[count++] = (int64_t)((const double *)elements(batch.input))[2 * i];
         }
     }
     seen[count] = -1;
@@ -173,7 +174,7 @@ static void test_parts_are_random(void **state) {
     int alike = 0;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     for (int i = 0; i < PART; i++) {
-        alike += (int64_t)((const double *)ls_data(batch.input))[2 * i] == seen[0][i];
+        alike += (int64_t)((const double *)elements(batch.input))[2 * i] == seen[0][i];
     }
     assert_true(alike < PART / 2);
     ls_loader_free(loader);
@@ -225,8 +226,9 @@ static void test_concat(void **state) {
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
     static const int64_t targets[] = {0, -1, -2, -3, 0, -1, -2, 0, -1, -7, -8, 0, -1};
-    assert_memory_equal(ls_data(batch.target), targets, sizeof targets);
-    assert_true(((const double *)ls_data(batch.input))[7] == 0.5 && ((const double *)ls_data(batch.input))[9] == 100.5);
+    assert_memory_equal(elements(batch.target), targets, sizeof targets);
+    assert_true(((const double *)elements(batch.input))[7] == 0.5 &&
+                ((const double *)elements(batch.input))[9] == 100.5);
     assert_int_equal(ended, 0);
     ls_loader_free(loader);
     assert_int_equal(ended, 4);

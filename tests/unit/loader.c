@@ -1,4 +1,5 @@
 /* Loaders of a program's own kinds: whose batches are, where an epoch ends, and where a loader stands. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <lockstep/data.h>
@@ -72,7 +73,7 @@ static void next_is(ls_loader *loader, int64_t epoch, int64_t number) {
     assert_int_equal(batch.number, number);
     assert_int_equal(batch.count, ROWS);
     assert_int_equal(batch.global_count, ROWS);
-    assert_true(((const double *)ls_data(batch.input))[2 * ROWS - 1] == (double)(100 * epoch + number));
+    assert_true(((const double *)elements(batch.input))[2 * ROWS - 1] == (double)(100 * epoch + number));
     assert_ptr_equal(batch.target, ((const counter *)ls_loader_state(loader))->kept);
     stands_at(loader, epoch, number + 1);
 }
@@ -121,12 +122,12 @@ static void test_whose_batches_are(void **state) {
         assert_true(ls_item(ls_sum(ls_add(batch.input, 1))) == 2 * ROWS);
         assert_int_equal(ls_scope_end(inner), LS_OK);
         ls_release(batch.input); /* is not his: nothing happens */
-        assert_true(((const double *)ls_data(batch.input))[0] == 0);
+        assert_true(((const double *)elements(batch.input))[0] == 0);
         ls_dataset *kept = ls_tensor_dataset(batch.input, batch.input);
         next_is(loader, 0, 1);
         ls_loader *again = ls_loader_new(kept, NULL);
         assert_int_equal(ls_loader_next(again, &batch, &more), LS_OK);
-        assert_true(((const double *)ls_data(batch.input))[1] == 0);
+        assert_true(((const double *)elements(batch.input))[1] == 0);
         ls_loader_free(again);
         ls_loader_free(loader);
         assert_int_equal(in_scope ? ls_scope_end(scope) : LS_OK, LS_OK);

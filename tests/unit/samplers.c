@@ -1,4 +1,5 @@
 /* In which order loaders take samples: drawn by weights, by a program's own order, and how many of them. */
+#include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static int64_t read_epoch(ls_loader *loader, int64_t *seen, int64_t capacity) {
         }
         for (int64_t i = 0; i < batch.count; i++) {
             assert_true(count < capacity);
-            seen[count++] = (int64_t)((const double *)ls_data(batch.input))[i];
+            seen[count++] = (int64_t)((const double *)elements(batch.input))[i];
         }
     }
 }
