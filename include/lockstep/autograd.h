@@ -110,6 +110,8 @@ typedef struct ls_custom_op {
     bool by_sample; /**< the first axis of the outputs, and of each input that has samples, counts them, and one
                        sample's result is made of that sample and of inputs without any; else a data-parallel loss
                        refuses the operation on samples */
+    bool on_host;   /**< the functions read and write elements (ls_data): they get copies on "cpu" of what is on another
+                       device, what they make is there, and results and gradients go back to the device */
 } ls_custom_op;
 
 /**

@@ -86,7 +86,13 @@ static void hold_part(ls_node *node, bool held) {
 /* Calls a function of the program's, whose failure gets a message where it has none of its own. */
 static ls_status run(custom *c, const char *what, ls_status (*function)(ls_custom_call *call)) {
     const uint32_t errors = ls_error_count;
+    ls_thread_state *thread = ls_thread();
+    const ls_device *device = thread->device;
+    if (c->own.on_host) { /* so is what it makes */
+        thread->device = &ls_cpu;
+    }
     const ls_status status = function(&c->call);
+    thread->device = device;
     return status == LS_OK || ls_error_count != errors
                ? status
                : ls_fail(status, "%s: its %s function failed with %s", c->op.name, what, ls_status_name(status));
@@ -364,6 +370,48 @@ static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
     return outputs[0];
 }
 
+static void apply(custom *c, ls_tensor *const *inputs, ls_tensor **outputs) {
+    outputs[0] = ls_apply(&c->op, inputs, c->call.input_count, NULL);
+    if (outputs[0] != NULL && c->output_count > 1) {
+        outputs[0] = show_parts(c, outputs[0], outputs);
+    }
+}
+
+/* The device of the first input that the host cannot read; NULL: there is none. */
+static const ls_device *other_device(ls_tensor *const *inputs, int count) {
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] != NULL && !ls_tensor_is_gone(inputs[i]) && !ls_tensor_device(inputs[i])->is_host) {
+            return ls_tensor_device(inputs[i]);
+        }
+    }
+    return NULL;
+}
+
+/* The inputs come to the host and the outputs go to the device, recorded, so that gradients take the same way. */
+static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *inputs, ls_tensor **outputs) {
+    const int count = c->call.input_count;
+    const size_t bytes = (size_t)count * sizeof(ls_tensor *);
+    ls_tensor **here = ls_record_allocate(bytes);
+    if (here == NULL) {
+        (void)ls_fail_memory(c->op.name, bytes);
+        (void)ls_scope_failed();
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        here[i] = inputs[i] != NULL ? ls_tensor_to_device(inputs[i], ls_cpu.name) : NULL;
+    }
+    apply(c, here, outputs);
+    ls_record_release(here, bytes);
+    bool good = outputs[0] != NULL;
+    for (int i = 0; i < c->output_count && good; i++) {
+        outputs[i] = ls_tensor_to_device(outputs[i], device->name);
+        good = outputs[i] != NULL;
+    }
+    for (int i = 0; i < c->output_count && !good; i++) {
+        outputs[i] = NULL;
+    }
+}
+
 ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                      ls_tensor **outputs) {
     ls_tensor *only = NULL;
@@ -378,9 +426,11 @@ ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input
         return ls_scope_failed();
     }
     outputs = outputs != NULL ? outputs : &only;
-    outputs[0] = ls_apply(&c->op, inputs, input_count, NULL);
-    if (outputs[0] != NULL && c->output_count > 1) {
-        outputs[0] = show_parts(c, outputs[0], outputs);
+    const ls_device *device = c->own.on_host ? other_device(inputs, input_count) : NULL;
+    if (device != NULL) {
+        apply_on_host(c, device, inputs, outputs);
+    } else {
+        apply(c, inputs, outputs);
     }
     drop_custom(c);
     return outputs[0];

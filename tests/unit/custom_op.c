@@ -29,9 +29,9 @@ static ls_tensor *leaf(ls_shape shape, int salt) {
 
 static ls_status multiply(ls_custom_call *call) {
     ls_tensor *y = ls_empty(ls_shape_of(call->inputs[0]), LS_F64);
-    const double *a = elements(call->inputs[0]), *b = elements(call->inputs[1]);
+    const double *a = ls_data(call->inputs[0]), *b = ls_data(call->inputs[1]);
     for (int64_t i = 0; i < ls_numel(y); i++) {
-        ((double *)elements(y))[i] = a[i] * b[i];
+        ((double *)ls_data(y))[i] = a[i] * b[i];
     }
     call->outputs[0] = y;
     return LS_OK;
@@ -47,7 +47,7 @@ static ls_status multiply_backward(ls_custom_call *call) {
 }
 
 static const ls_custom_op product = {
-    .name = "product", .forward = multiply, .backward = multiply_backward, .release = count_release};
+    .name = "product", .forward = multiply, .backward = multiply_backward, .release = count_release, .on_host = true};
 static int once = 1;
 
 static ls_tensor *of_product(ls_tensor **inputs, int count, void *user) {
