@@ -10,7 +10,7 @@
 void *ls_vector_new(const ls_descent *descent) {
     const size_t bytes = descent->group->bytes;
     const ls_device *device = descent->group->device;
-    void *vector = device->allocate(device, descent->stream, bytes);
+    void *vector = device->allocate(device, bytes);
     if (vector == NULL) {
         (void)ls_fail_memory(descent->optimizer->type->name, bytes);
     } else if (device->clear(descent->stream, vector, bytes) != LS_OK) {
@@ -23,7 +23,7 @@ void *ls_vector_new(const ls_descent *descent) {
 void ls_vector_free(const ls_descent *descent, void *vector) {
     const ls_device *device = descent->group->device;
     if (vector != NULL) {
-        device->release(device, ls_device_stream(device), vector, descent->group->bytes);
+        device->release(device, vector, descent->group->bytes);
     }
 }
 
@@ -148,7 +148,7 @@ void ls_descent_free(ls_descent *descent) {
     ls_vector_free(descent, descent->start);
     if (descent->number != NULL) {
         const ls_device *device = descent->group->device;
-        device->release(device, ls_device_stream(device), descent->number, sizeof *descent->number);
+        device->release(device, descent->number, sizeof *descent->number);
     }
     ls_free(descent);
 }
@@ -158,7 +158,7 @@ static ls_status allocate_vectors(ls_descent *descent, bool searches) {
                               &descent->gradient[1], &descent->gradient[2],       &descent->start};
     const int count = searches ? 6 : 4;
     const ls_device *device = descent->group->device;
-    descent->number = device->allocate(device, descent->stream, sizeof *descent->number);
+    descent->number = device->allocate(device, sizeof *descent->number);
     if (descent->number == NULL) {
         return ls_fail_memory(descent->optimizer->type->name, sizeof *descent->number);
     }

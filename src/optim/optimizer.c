@@ -11,7 +11,7 @@
 static void group_free(ls_group *group) {
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
         if (group->state[k] != NULL) {
-            group->device->release(group->device, ls_device_stream(group->device), group->state[k], group->bytes);
+            group->device->release(group->device, group->state[k], group->bytes);
         }
     }
     ls_free(group->slots);
@@ -45,7 +45,7 @@ static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group)
     const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
     for (int k = 0; k < states; k++) {
         ls_stream *stream = ls_device_stream(group->device);
-        group->state[k] = group->device->allocate(group->device, stream, bytes);
+        group->state[k] = group->device->allocate(group->device, bytes);
         if (group->state[k] == NULL) {
             return ls_fail_memory(optimizer->type->name, bytes);
         }

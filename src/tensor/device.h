@@ -23,10 +23,11 @@ struct ls_device {
     const ls_kernels *kernels;
     void *state; /* the device's own */
 
-    /* Memory: cached, aligned to 64 bytes, not cleared; NULL, with no message, when there is none. Released memory may
-     * still be in use by what `stream` was asked before. Any thread may release what another allocated. */
-    void *(*allocate)(const ls_device *self, ls_stream *stream, size_t bytes);
-    void (*release)(const ls_device *self, ls_stream *stream, void *memory, size_t bytes);
+    /* Memory: cached, aligned to 64 bytes, not cleared; NULL, with no message, when there is none. It is tied to the
+     * default stream of the calling thread: what is released may still be in use by what that was asked before. Any
+     * thread may release what another allocated. */
+    void *(*allocate)(const ls_device *self, size_t bytes);
+    void (*release)(const ls_device *self, void *memory, size_t bytes);
     /* Memory of the host from and to which the device copies by itself; NULL when there is none. */
     void *(*allocate_pinned)(const ls_device *self, size_t bytes);
     void (*release_pinned)(const ls_device *self, void *memory, size_t bytes);

@@ -19,13 +19,13 @@ ls_storage *ls_storage_wrap(const ls_device *device, void *memory, size_t bytes,
 }
 
 ls_storage *ls_storage_new(const ls_device *device, size_t bytes) {
-    void *memory = device->allocate(device, ls_device_stream(device), bytes);
+    void *memory = device->allocate(device, bytes);
     if (memory == NULL) {
         return NULL;
     }
     ls_storage *storage = ls_storage_wrap(device, memory, bytes, NULL, NULL);
     if (storage == NULL) {
-        device->release(device, ls_device_stream(device), memory, bytes);
+        device->release(device, memory, bytes);
     }
     return storage;
 }
@@ -40,7 +40,7 @@ void ls_storage_drop(ls_storage *storage) {
         storage->release(storage->memory, storage->user);
     } else {
         const ls_device *device = storage->device;
-        device->release(device, ls_device_stream(device), storage->memory, storage->bytes);
+        device->release(device, storage->memory, storage->bytes);
     }
     ls_record_release(storage, sizeof *storage);
 }

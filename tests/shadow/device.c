@@ -348,9 +348,8 @@ static ls_tensor *at(job *made, int i) {
 /* ---- memory and copies in the stream's order
  * ------------------------------------------------------------------------- */
 
-static void *allocate(const ls_device *self, ls_stream *stream, size_t bytes) {
+static void *allocate(const ls_device *self, size_t bytes) {
     (void)self;
-    (void)stream;
     void *block = take_block(bytes);
     return block != NULL ? outside(block) : NULL;
 }
@@ -360,12 +359,11 @@ static ls_status run_release(job *made) {
     return LS_OK;
 }
 
-static void release(const ls_device *self, ls_stream *stream, void *memory, size_t bytes) {
-    (void)self;
+static void release(const ls_device *self, void *memory, size_t bytes) {
     job *made = begin(NULL, run_release);
     made->to = inside(memory);
     made->integer[0] = (int64_t)bytes;
-    (void)push(stream, made);
+    (void)push(default_stream(self), made);
 }
 
 static void *allocate_pinned(const ls_device *self, size_t bytes) {

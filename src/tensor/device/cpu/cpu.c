@@ -18,15 +18,13 @@ struct ls_event {
 static ls_stream the_stream;
 static ls_event the_event;
 
-static void *allocate(const ls_device *self, ls_stream *stream, size_t bytes) {
+static void *allocate(const ls_device *self, size_t bytes) {
     (void)self;
-    (void)stream;
     return ls_record_allocate(bytes);
 }
 
-static void release(const ls_device *self, ls_stream *stream, void *memory, size_t bytes) {
+static void release(const ls_device *self, void *memory, size_t bytes) {
     (void)self;
-    (void)stream;
     ls_record_release(memory, bytes);
 }
 

@@ -18,7 +18,31 @@ static bool is_one_pass(const ls_gemm *gemm) {
     return gemm->k == 1 || (gemm->m == 1 && !gemm->transpose_a);
 }
 
-static ls_status multiply(const ls_gemm *gemm) {
+/* One product after the other. */
+__attribute__((noinline)) static ls_status multiply_batch(const ls_gemm *gemm) {
+    const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
+    ls_gemm each = *gemm;
+    each.batch = 1;
+    for (int64_t i = 0; i < gemm->batch; i++) {
+        LS_TRY(ls_cpu_gemm(NULL, &each));
+        each.a = (const char *)each.a + gemm->step_a * width;
+        each.b = (const char *)each.b + gemm->step_b * width;
+        each.c = (char *)each.c + gemm->step_c * width;
+    }
+    return LS_OK;
+}
+
+ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
+    (void)stream;
+    if ((gemm->dtype != LS_F32 && gemm->dtype != LS_F64) || (gemm->dtype == LS_F32 && gemm->compute == LS_F64)) {
+        return ls_no_kernel("gemm", gemm->dtype);
+    }
+    if (gemm->m == 0 || gemm->n == 0) {
+        return LS_OK;
+    }
+    if (gemm->batch > 1) {
+        return multiply_batch(gemm);
+    }
     const bool one_pass = is_one_pass(gemm);
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
     const int most_in_vectors = gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS;
@@ -31,23 +55,4 @@ static ls_status multiply(const ls_gemm *gemm) {
         return LS_OK;
     }
     return ls_gemm_library(gemm);
-}
-
-ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
-    (void)stream;
-    if ((gemm->dtype != LS_F32 && gemm->dtype != LS_F64) || (gemm->dtype == LS_F32 && gemm->compute == LS_F64)) {
-        return ls_no_kernel("gemm", gemm->dtype);
-    }
-    if (gemm->m == 0 || gemm->n == 0) {
-        return LS_OK;
-    }
-    const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
-    ls_gemm each = *gemm;
-    for (int64_t i = 1; i < gemm->batch; i++) {
-        LS_TRY(multiply(&each));
-        each.a = (const char *)each.a + gemm->step_a * width;
-        each.b = (const char *)each.b + gemm->step_b * width;
-        each.c = (char *)each.c + gemm->step_c * width;
-    }
-    return multiply(&each);
 }
