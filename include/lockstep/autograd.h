@@ -205,12 +205,24 @@ LS_DECLARE_BINARY(gt)
 LS_DECLARE_BINARY(ge)
 #undef LS_DECLARE_BINARY
 
+/* With the number on the left, ls_sub(1, x), for ls_add, ls_sub, ls_mul, ls_div and ls_pow; the same rules. */
+#define LS_DECLARE_LEFT(name)                                                                                          \
+    LS_API ls_tensor *ls_r##name##_number(double a, ls_tensor *b);                                                     \
+    LS_API ls_tensor *ls_r##name##_integer(int64_t a, ls_tensor *b);                                                   \
+    LS_API ls_tensor *ls_r##name##_unsigned(uint64_t a, ls_tensor *b);
+LS_DECLARE_LEFT(add)
+LS_DECLARE_LEFT(sub)
+LS_DECLARE_LEFT(mul)
+LS_DECLARE_LEFT(div)
+LS_DECLARE_LEFT(pow)
+#undef LS_DECLARE_LEFT
+
 #ifndef __cplusplus
-/* Picks the form by the type of the right-hand side. Pointers to anything else do not compile. */
-#define LS_BINARY(name, a, b)                                                                                          \
-    _Generic((b),                                                                                                      \
-        ls_tensor *: ls_##name##_tensor,                                                                               \
-        void *: ls_##name##_tensor,                                                                                    \
+/* The form for a number of that type, or a tensor. Pointers to anything else do not compile. */
+#define LS_FORM(name, of_tensor, number)                                                                               \
+    _Generic((number),                                                                                                 \
+        ls_tensor *: of_tensor,                                                                                        \
+        void *: of_tensor,                                                                                             \
         bool: ls_##name##_integer,                                                                                     \
         char: ls_##name##_integer,                                                                                     \
         signed char: ls_##name##_integer,                                                                              \
@@ -223,14 +235,16 @@ LS_DECLARE_BINARY(ge)
         long long: ls_##name##_integer,                                                                                \
         unsigned long: ls_##name##_unsigned,                                                                           \
         unsigned long long: ls_##name##_unsigned,                                                                      \
-        default: ls_##name##_number)((a), (b))
-#define ls_add(a, b)     LS_BINARY(add, a, b)
-#define ls_sub(a, b)     LS_BINARY(sub, a, b)
-#define ls_mul(a, b)     LS_BINARY(mul, a, b)
-#define ls_div(a, b)     LS_BINARY(div, a, b)
-#define ls_pow(a, b)     LS_BINARY(pow, a, b)
-#define ls_maximum(a, b) LS_BINARY(maximum, a, b)
-#define ls_minimum(a, b) LS_BINARY(minimum, a, b)
+        default: ls_##name##_number)
+#define LS_BINARY(name, a, b)     LS_FORM(name, ls_##name##_tensor, b)((a), (b))
+#define LS_ARITHMETIC(name, a, b) LS_FORM(r##name, LS_FORM(name, ls_##name##_tensor, b), a)((a), (b))
+#define ls_add(a, b)              LS_ARITHMETIC(add, a, b)
+#define ls_sub(a, b)              LS_ARITHMETIC(sub, a, b)
+#define ls_mul(a, b)              LS_ARITHMETIC(mul, a, b)
+#define ls_div(a, b)              LS_ARITHMETIC(div, a, b)
+#define ls_pow(a, b)              LS_ARITHMETIC(pow, a, b)
+#define ls_maximum(a, b)          LS_BINARY(maximum, a, b)
+#define ls_minimum(a, b)          LS_BINARY(minimum, a, b)
 /** Comparisons give a tensor of dtype bool, without gradient. */
 #define ls_eq(a, b) LS_BINARY(eq, a, b)
 #define ls_ne(a, b) LS_BINARY(ne, a, b)
@@ -470,6 +484,26 @@ LS_OVERLOAD_BINARY(le)
 LS_OVERLOAD_BINARY(gt)
 LS_OVERLOAD_BINARY(ge)
 #undef LS_OVERLOAD_BINARY
+#undef LS_OVERLOAD
+#define LS_OVERLOAD(name, form, type)                                                                                  \
+    static inline ls_tensor *ls_##name(type a, ls_tensor *b) {                                                         \
+        return ls_r##name##_##form(a, b);                                                                              \
+    }
+#define LS_OVERLOAD_LEFT(name)                                                                                         \
+    LS_OVERLOAD(name, number, double)                                                                                  \
+    LS_OVERLOAD(name, number, long double)                                                                             \
+    LS_OVERLOAD(name, integer, int)                                                                                    \
+    LS_OVERLOAD(name, integer, unsigned)                                                                               \
+    LS_OVERLOAD(name, integer, long)                                                                                   \
+    LS_OVERLOAD(name, integer, long long)                                                                              \
+    LS_OVERLOAD(name, unsigned, unsigned long)                                                                         \
+    LS_OVERLOAD(name, unsigned, unsigned long long)
+LS_OVERLOAD_LEFT(add)
+LS_OVERLOAD_LEFT(sub)
+LS_OVERLOAD_LEFT(mul)
+LS_OVERLOAD_LEFT(div)
+LS_OVERLOAD_LEFT(pow)
+#undef LS_OVERLOAD_LEFT
 #undef LS_OVERLOAD
 #endif
 

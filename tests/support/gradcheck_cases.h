@@ -63,6 +63,7 @@ FUNCTION(f_maximum, ls_maximum(x[0], x[1]))
 FUNCTION(f_minimum, ls_minimum(x[0], x[1]))
 FUNCTION(f_add_number, ls_add(x[0], 1.5))
 FUNCTION(f_sub_number, ls_sub(x[0], 1.5))
+FUNCTION(f_number_left, ls_add(ls_sub(1.5, x[0]), ls_mul(2, ls_add(ls_div(1, x[0]), ls_pow(2.5, x[0])))))
 FUNCTION(f_mul_number, ls_mul(x[0], -1.5))
 FUNCTION(f_div_number, ls_div(x[0], -1.5))
 FUNCTION(f_cube, ls_pow(x[0], 3))
@@ -252,6 +253,7 @@ static const gradcheck_case elementwise_cases[] = {
     {.name = "minimum", .function = f_minimum, .shapes = TWO_TENSORS},
     {.name = "add number", .function = f_add_number, .shapes = ONE_TENSOR},
     {.name = "sub number", .function = f_sub_number, .shapes = ONE_TENSOR},
+    {.name = "number on the left", .function = f_number_left, .shapes = ONE_TENSOR, .low = 0.4, .high = 2},
     {.name = "mul number", .function = f_mul_number, .shapes = ONE_TENSOR},
     {.name = "div number", .function = f_div_number, .shapes = ONE_TENSOR},
     {.name = "cube", .function = f_cube, .shapes = ONE_TENSOR},

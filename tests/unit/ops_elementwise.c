@@ -281,6 +281,43 @@ static void test_refusals(void **state) {
     check_refused(scope, ls_exp(ls_mul(ls_add(bad, 1), bad)), LS_ERR_SHAPE, "ls_add: [2] with [3]");
 }
 
+static void test_numbers_on_the_left(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_arange(LS_SHAPE(3), LS_F32), *n = ls_arange(LS_SHAPE(3), LS_I32),
+              *u = ls_arange(LS_SHAPE(3), LS_U8);
+    ls_tensor *bools = ls_gt(n, 0), *one = ls_scalar(3, LS_I32), *halves = ls_arange(LS_SHAPE(3), LS_BF16);
+    const ls_shape three = LS_SHAPE(3);
+    check_values(ls_sub(1, x), three, LS_F32, VALUES(1, 0, -1));
+    check_values(ls_add(0.5, x), three, LS_F32, VALUES(0.5, 1.5, 2.5));
+    check_values(ls_mul(3.0F, x), three, LS_F32, VALUES(0, 3, 6));
+    check_values(ls_div(6, ls_add(x, 1)), three, LS_F32, VALUES(6, 3, 2));
+    check_values(ls_pow(2, x), three, LS_F32, VALUES(1, 2, 4));
+    check_values(ls_sub(1, n), three, LS_I32, VALUES(1, 0, -1));
+    check_values(ls_sub(2.5, u), three, LS_F32, VALUES(2.5, 1.5, 0.5));
+    check_values(ls_sub(1, u), three, LS_U8, VALUES(1, 0, 255));
+    check_values(ls_sub(-1, u), three, LS_U8, VALUES(255, 254, 253));
+    check_values(ls_sub(1U, bools), three, LS_I64, VALUES(1, 0, 0));
+    check_values(ls_div(6, ls_add(n, 1)), three, LS_F32, VALUES(6, 3, 2));
+    check_values(ls_sub(10UL, one), LS_SCALAR, LS_I32, VALUES(7));
+    check_values(ls_sub(0.5, halves), three, LS_BF16, VALUES(0.5, -0.5, -1.5));
+    const int64_t large = ((int64_t)1 << 60) + 1;
+    ls_tensor *exact = ls_sub(large, ls_ones(LS_SHAPE(1), LS_I64));
+    assert_true(*(const int64_t *)elements(exact) == large - 1);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    scope = ls_scope_begin();
+    check_refused(scope, ls_sub(300, ls_zeros(LS_SHAPE(1), LS_U8)), LS_ERR_ARGUMENT,
+                  "ls_sub: 300 does not fit into u8");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_mul(UINT64_MAX, ls_zeros(LS_SHAPE(1), LS_I64)), LS_ERR_ARGUMENT,
+                  "ls_mul: 18446744073709551615");
+    scope = ls_scope_begin();
+    check_refused(scope, ls_div(1, (ls_tensor *)NULL), LS_ERR_ARGUMENT, "ls_div: argument 2 is NULL");
+    ls_tensor *kept = ls_sub(1, ls_ones(LS_SHAPE(2), LS_F64)); /* without a scope */
+    assert_true(ls_at(kept, (const int64_t[]){1}) == 0);
+    ls_release(kept);
+}
+
 static void test_devices_do_not_mix(void **state) {
     (void)state;
     ls_tensor *here = ls_ones(LS_SHAPE(2), LS_F32), *there = ls_ones(LS_SHAPE(2), LS_F32);
@@ -499,6 +536,7 @@ int main(void) {
         cmocka_unit_test(test_gradients_at_the_edges),
         cmocka_unit_test(test_empty_tensors),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_numbers_on_the_left),
         cmocka_unit_test(test_devices_do_not_mix),
         cmocka_unit_test(test_clamp_with_odd_bounds),
         cmocka_unit_test(test_numbers_that_integers_do_not_hold),

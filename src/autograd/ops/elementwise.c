@@ -421,3 +421,35 @@ ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
 ls_tensor *ls_pow_unsigned(ls_tensor *a, uint64_t b) {
     return b <= INT64_MAX ? ls_pow_integer(a, (int64_t)b) : ls_refuse_unsigned("ls_pow", b);
 }
+
+/* ---- a number on the left ------------------------------------------------------------------------------------------
+ */
+
+static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_tensor *number, ls_tensor *b) {
+    if (number == NULL) {
+        return ls_scope_failed();
+    }
+    ls_tensor *y = function(number, b);
+    ls_release(number);
+    return y;
+}
+
+#define LEFT_FORMS(name)                                                                                               \
+    ls_tensor *ls_r##name##_number(double a, ls_tensor *b) {                                                           \
+        return beside(ls_##name##_tensor, ls_number_beside("ls_" #name, b, a), b);                                     \
+    }                                                                                                                  \
+    ls_tensor *ls_r##name##_integer(int64_t a, ls_tensor *b) {                                                         \
+        return beside(ls_##name##_tensor, ls_integer_beside("ls_" #name, b, a), b);                                    \
+    }                                                                                                                  \
+    ls_tensor *ls_r##name##_unsigned(uint64_t a, ls_tensor *b) {                                                       \
+        if (a <= INT64_MAX) {                                                                                          \
+            return ls_r##name##_integer((int64_t)a, b);                                                                \
+        }                                                                                                              \
+        return b == NULL || ls_dtype_is_floating(b->dtype) ? ls_r##name##_number((double)a, b)                         \
+                                                           : ls_refuse_unsigned("ls_" #name, a);                       \
+    }
+LEFT_FORMS(add)
+LEFT_FORMS(sub)
+LEFT_FORMS(mul)
+LEFT_FORMS(div)
+LEFT_FORMS(pow)

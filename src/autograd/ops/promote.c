@@ -88,6 +88,31 @@ ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor
     return y;
 }
 
+ls_tensor *ls_number_beside(const char *call, ls_tensor *b, double number) {
+    if (b != NULL && !ls_inputs_are_here(call, (ls_tensor *[]){NULL, b}, 2)) {
+        return NULL;
+    }
+    const ls_dtype dtype = b != NULL ? ls_compute_dtype(ls_promote_real(b->dtype)) : LS_F32;
+    const ls_device *device = b != NULL ? ls_tensor_device(b) : ls_device_default();
+    return device != NULL ? ls_tensor_give(ls_number_owned(call, device, dtype, number)) : NULL;
+}
+
+ls_tensor *ls_integer_beside(const char *call, ls_tensor *b, int64_t number) {
+    if (b == NULL || ls_tensor_is_gone(b) || ls_dtype_is_floating(b->dtype)) {
+        return ls_number_beside(call, b, (double)number);
+    }
+    const ls_dtype result = ls_promote_integer(b->dtype);
+    if (!holds(result, number)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT,
+                             "%s: %lld does not fit into %s, the tensor's dtype: ls_to a wider one first", call,
+                             (long long)number, ls_dtype_name(result));
+    }
+    ls_tensor *exact = exact_number(call, b, number);
+    ls_tensor *own = exact != NULL ? ls_to(exact, result) : NULL;
+    ls_release(exact);
+    return own;
+}
+
 ls_tensor *ls_refuse_unsigned(const char *call, uint64_t number) {
     return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %llu does not fit into i64, the widest integer dtype", call,
                          (unsigned long long)number);

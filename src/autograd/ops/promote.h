@@ -45,6 +45,11 @@ ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_coun
 ls_tensor *ls_apply_integer(const ls_op *op, const ls_op *tensor_op, bool saturates, ls_tensor *a, int64_t number);
 ls_tensor *ls_compare_integer(const ls_op *op, const ls_op *tensor_op, ls_tensor *a, int64_t number);
 
+/* A number as a tensor of no dimensions on the left of b, released by who asks for it: of a dtype that changes nothing
+ * of b's but what a number does. NULL with the error noted. */
+ls_tensor *ls_number_beside(const char *call, ls_tensor *b, double number);
+ls_tensor *ls_integer_beside(const char *call, ls_tensor *b, int64_t number);
+
 /* The failure of a number beyond i64 beside integers. */
 ls_tensor *ls_refuse_unsigned(const char *call, uint64_t number);
 
