@@ -190,7 +190,10 @@ static void stream_free(ls_stream *stream) {
 
 static pthread_key_t stream_key;
 
-static void free_thread_stream(void *stream) {
+static void free_edits(void);
+
+static void end_thread(void *stream) {
+    free_edits();
     stream_free(stream);
 }
 
@@ -313,9 +316,10 @@ void *elements(const ls_tensor *tensor) {
     return copy;
 }
 
-static void __attribute__((destructor)) free_edits(void) {
+__attribute__((destructor)) static void free_edits(void) {
     for (int i = 0; i < EDITS; i++) {
         free(edits[i].copy);
+        edits[i].copy = NULL;
     }
 }
 
@@ -655,7 +659,7 @@ static const ls_device shadow = {
 };
 
 __attribute__((constructor)) static void add_shadow(void) {
-    if (pthread_key_create(&stream_key, free_thread_stream) != 0 || ls_device_add(&shadow) != LS_OK) {
+    if (pthread_key_create(&stream_key, end_thread) != 0 || ls_device_add(&shadow) != LS_OK) {
         die("cannot be set up");
     }
 }

@@ -313,9 +313,10 @@ static void test_numbers_on_the_left(void **state) {
                   "ls_mul: 18446744073709551615");
     scope = ls_scope_begin();
     check_refused(scope, ls_div(1, (ls_tensor *)NULL), LS_ERR_ARGUMENT, "ls_div: argument 2 is NULL");
-    ls_tensor *kept = ls_sub(1, ls_ones(LS_SHAPE(2), LS_F64)); /* without a scope */
+    ls_tensor *ones = ls_ones(LS_SHAPE(2), LS_F64), *kept = ls_sub(1, ones); /* without a scope */
     assert_true(ls_at(kept, (const int64_t[]){1}) == 0);
     ls_release(kept);
+    ls_release(ones);
 }
 
 static void test_devices_do_not_mix(void **state) {

@@ -38,8 +38,8 @@ static void test_the_model_computes_what_pytorch_does(void **state) {
     assert_non_null(values);
     ls_module *model = model_new();
     assert_int_equal(ls_module_load(model, weights), LS_OK);
-    ls_tensor *x = ls_to_device(ls_safetensors_find(values, "x"), ls_default_device());
     ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_to_device(ls_safetensors_find(values, "x"), ls_default_device());
     ls_module_train(model, false);
     assert_close(values, "", "eval", ls_forward(model, x));
     ls_module_train(model, true);
