@@ -5,8 +5,8 @@
 #include "base/memory.h"
 #include "data/dataset.h"
 #include "data/order.h"
-#include "tensor/scope.h"
 #include "tensor/device.h"
+#include "tensor/scope.h"
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 

@@ -221,7 +221,8 @@ static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
         return ls_error_status();
     }
     if (node->input_count > 1) { /* an output: the node of the call is to be walked */
-        LS_TRY(ls_accumulate(node, 1, ls_tensor_new(node->op->name, ls_tensor_device(node->inputs[1]), 1, &(int64_t){0}, LS_F32)));
+        LS_TRY(ls_accumulate(
+            node, 1, ls_tensor_new(node->op->name, ls_tensor_device(node->inputs[1]), 1, &(int64_t){0}, LS_F32)));
     }
     return ls_accumulate(node, 0, gradient);
 }

@@ -106,8 +106,7 @@ typedef struct ls_class_loss {
  * map: element by element: y = f(operands...; parameters), operands of one dtype, which is also y's except for
  * comparisons (bool) and where (first operand bool or u8). y may be one of the operands (same memory, same strides).
  */
-#define LS_PARAMETERS_map                                                                                              \
-    ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
+#define LS_PARAMETERS_map ls_stream *stream, ls_tensor *y, const ls_tensor *const *operands, const double *parameters
 /* pair: y made of x. */
 #define LS_PARAMETERS_pair     ls_stream *stream, ls_tensor *y, const ls_tensor *x
 #define LS_PARAMETERS_fill     ls_stream *stream, ls_tensor *y, double value
@@ -117,11 +116,11 @@ typedef struct ls_class_loss {
 #define LS_PARAMETERS_random_integer ls_stream *stream, ls_tensor *y, ls_random_state state, int64_t low, int64_t high
 #define LS_PARAMETERS_dropout                                                                                          \
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first, double p
-#define LS_PARAMETERS_along               ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis
-#define LS_PARAMETERS_along_backward      ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis
-#define LS_PARAMETERS_cumsum              ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
-#define LS_PARAMETERS_index               ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
-#define LS_PARAMETERS_gemm                ls_stream *stream, const ls_gemm *gemm
+#define LS_PARAMETERS_along          ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis
+#define LS_PARAMETERS_along_backward ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis
+#define LS_PARAMETERS_cumsum         ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
+#define LS_PARAMETERS_index          ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
+#define LS_PARAMETERS_gemm           ls_stream *stream, const ls_gemm *gemm
 #define LS_PARAMETERS_nll                                                                                              \
     ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,                    \
         const ls_class_loss *loss
@@ -134,8 +133,7 @@ typedef struct ls_class_loss {
 #define LS_PARAMETERS_layer_norm_backward                                                                              \
     ls_stream *stream, ls_tensor *dx, ls_tensor *d_weight, ls_tensor *d_bias, const ls_tensor *g, const ls_tensor *x,  \
         int64_t width, const ls_tensor *weight, const ls_tensor *mean, const ls_tensor *rstd
-#define LS_PARAMETERS_batch_norm_statistics                                                                            \
-    ls_stream *stream, ls_tensor *mean, ls_tensor *variance, const ls_tensor *x
+#define LS_PARAMETERS_batch_norm_statistics ls_stream *stream, ls_tensor *mean, ls_tensor *variance, const ls_tensor *x
 #define LS_PARAMETERS_batch_norm                                                                                       \
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *mean, const ls_tensor *rstd,                 \
         const ls_tensor *weight, const ls_tensor *bias
@@ -190,8 +188,8 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
 /*
  * ---- the list ----------------------------------------------------------------------------------------------------
  *
- * All kernels: MAP(name, operands, parameters) and KERNEL(name, type). The table, the CPU's row of it, and whatever else
- * goes over all kernels are made of this list.
+ * All kernels: MAP(name, operands, parameters) and KERNEL(name, type). The table, the CPU's row of it, and whatever
+ * else goes over all kernels are made of this list.
  */
 
 /* clang-format off */
