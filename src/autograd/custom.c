@@ -9,7 +9,7 @@
 #include "autograd/tape.h"
 
 typedef struct custom {
-    ls_op op;   /* first: a row is its record */
+    ls_op op;
     ls_op part; /* of one output among several */
     int references;
     ls_custom_op own;
@@ -23,20 +23,6 @@ typedef struct custom {
     size_t bytes;
     ls_tensor *tensors[]; /* what `call` and the two lists above point to: inputs, outputs and saved tensors first */
 } custom;
-
-static custom *custom_of(const ls_op *op) {
-    union {
-        const ls_op *row;
-        custom *custom;
-    } same = {.row = op};
-    return same.custom;
-}
-
-static custom *custom_of_part(const ls_op *op) {
-    return custom_of(op - 1);
-}
-
-_Static_assert(offsetof(custom, part) == sizeof(ls_op), "the rows lie side by side");
 
 static void forget_gradients(custom *c) {
     for (int i = 0; i < c->output_count; i++) {
@@ -65,20 +51,13 @@ static void drop_custom(custom *c) {
     ls_record_release(c, c->bytes);
 }
 
-static void hold(custom *c, bool hold) {
+static void hold_custom(void *context, bool hold) {
+    custom *c = context;
     if (hold) {
         c->references++;
     } else {
         drop_custom(c);
     }
-}
-
-static void hold_custom(ls_node *node, bool held) {
-    hold(custom_of(node->op), held);
-}
-
-static void hold_part(ls_node *node, bool held) {
-    hold(custom_of_part(node->op), held);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -185,7 +164,7 @@ static ls_tensor *show(const ls_tensor *made) {
 
 /* The output; of several, what stands for all of them on the tape, which has no elements. */
 static ls_status custom_shape(ls_op_call *call) {
-    custom *c = custom_of(call->op);
+    custom *c = call->parameters->context;
     for (int i = 0; i < call->input_count; i++) {
         c->tensors[i] = ls_tensor_dense(c->op.name, call->inputs[i], (ls_dtype)call->inputs[i]->dtype);
         if (c->tensors[i] == NULL) {
@@ -222,7 +201,7 @@ static ls_status set_gradient(custom *c, int i, const ls_tensor *gradient) {
 }
 
 static ls_status part_backward(ls_node *node, ls_tensor *gradient) {
-    custom *c = custom_of_part(node->op);
+    custom *c = node->parameters.context;
     const uint64_t pass = ls_thread()->pass;
     if (c->pass != pass) { /* what a pass left that failed */
         forget_gradients(c);
@@ -251,7 +230,7 @@ static ls_status give_input(ls_node *node, int i, ls_tensor *gradient) {
 }
 
 static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
-    custom *c = custom_of(node->op);
+    custom *c = node->parameters.context;
     LS_TRY(check_unchanged(c));
     if (c->output_count == 1 || c->pass != ls_thread()->pass) {
         forget_gradients(c);
@@ -301,7 +280,7 @@ static void fill_rows(custom *c) {
                       .shape = part_shape,
                       .backward = c->op.backward != NULL ? part_backward : NULL,
                       .over_samples = keeps_samples,
-                      .hold = hold_part};
+                      .hold = hold_custom};
 }
 
 static int outputs_of(const ls_custom_op *op) {
@@ -358,7 +337,7 @@ static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int 
 static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
     bool good = true;
     for (int i = 0; i < c->output_count && good; i++) {
-        const ls_op_parameters which = {.integer = {i}};
+        const ls_op_parameters which = {.context = c, .integer = {i}};
         outputs[i] = ls_apply(&c->part, (ls_tensor *[]){all, c->call.outputs[i]}, 2, &which);
         good = outputs[i] != NULL;
     }
@@ -371,7 +350,7 @@ static ls_tensor *show_parts(custom *c, ls_tensor *all, ls_tensor **outputs) {
 }
 
 static void apply(custom *c, ls_tensor *const *inputs, ls_tensor **outputs) {
-    outputs[0] = ls_apply(&c->op, inputs, c->call.input_count, NULL);
+    outputs[0] = ls_apply(&c->op, inputs, c->call.input_count, &(ls_op_parameters){.context = c});
     if (outputs[0] != NULL && c->output_count > 1) {
         outputs[0] = show_parts(c, outputs[0], outputs);
     }

@@ -28,8 +28,9 @@ typedef struct ls_op ls_op;
 typedef struct ls_node ls_node;
 typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
 
-/* The numbers an operation was called with, copied into its node. Their meaning is the operation's. */
+/* What an operation was called with beside its inputs, copied into its node. Its meaning is the operation's. */
 typedef struct ls_op_parameters {
+    void *context; /* what the rules of this call share; held by the node where the row has `hold` */
     double number[4];
     int64_t integer[LS_MAX_DIMS];
     ls_random_state random;
@@ -45,6 +46,7 @@ typedef struct ls_op_call {
     ls_tensor *saved[LS_NODE_SAVED]; /* references for the node, from ls_tensor_new_owned and the like; dropped if
                                         nothing is recorded */
     bool records;                    /* whether a node will be made: whether saving pays */
+    bool depends;                    /* the gradient is computed from more values than `reads` and `saved` show */
     bool of_gradient;                /* an input is a gradient, or made of one: see ls_tape_gradient */
 } ls_op_call;
 
@@ -70,8 +72,8 @@ struct ls_op {
     ls_status (*complete)(ls_node *node);   /* NULL, or called before a pass that will come to the node, to end what the
                                                program has left under way; it may record more nodes */
     ls_samples_rule over_samples;           /* NULL: each element is made of the elements at its place alone */
-    void (*hold)(ls_node *node, bool hold); /* NULL, or called when a node is recorded (true) and when it is freed: for
-                                               what the parameters refer to, or the row lies in */
+    void (*hold)(void *context, bool hold); /* NULL, or called with that of the parameters when a node is recorded
+                                               (true) and when it is freed; the row may lie in it */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output, which it reads */

@@ -162,7 +162,8 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     }
     const unsigned reads = hold_inputs(node, call->inputs);
     node->of_gradient = call->of_gradient;
-    node->depends = call->op->saves_output || call->saved[0] != NULL || (reads & *wanted_words(node)) != 0;
+    node->depends =
+        call->depends || call->op->saves_output || call->saved[0] != NULL || (reads & *wanted_words(node)) != 0;
     note_versions(node, reads);
     for (int i = 0; i < LS_NODE_SAVED; i++) {
         node->saved[i] = call->saved[i];
@@ -177,7 +178,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
         ls_tensor_hold(node->output);
     }
     if (node->op->hold != NULL) {
-        node->op->hold(node, true);
+        node->op->hold(node->parameters.context, true);
     }
     return LS_OK;
 }
@@ -216,7 +217,7 @@ void ls_tape_discard(ls_node *node) {
         ls_tensor_drop(node->output);
     }
     if (node->op->hold != NULL) { /* last: the row may go with it */
-        node->op->hold(node, false);
+        node->op->hold(node->parameters.context, false);
     }
     ls_record_release(node, sizeof *node);
 }

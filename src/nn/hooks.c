@@ -152,10 +152,6 @@ typedef struct passage {
     ls_tensor *gradients[]; /* of the inputs, then of the outputs; owned */
 } passage;
 
-static passage *passage_of(const ls_node *node) {
-    return (passage *)(intptr_t)node->parameters.integer[0]; // NOLINT(performance-no-int-to-ptr)
-}
-
 static void forget_gradients(passage *p) {
     for (int i = 0; i < p->input_count + p->output_count; i++) {
         ls_tensor_drop(p->gradients[i]);
@@ -171,11 +167,12 @@ static void drop_passage(passage *p) {
     }
 }
 
-static void hold_passage(ls_node *node, bool hold) {
+static void hold_passage(void *context, bool hold) {
+    passage *p = context;
     if (hold) {
-        passage_of(node)->references++;
+        p->references++;
     } else {
-        drop_passage(passage_of(node));
+        drop_passage(p);
     }
 }
 
@@ -189,7 +186,7 @@ static ls_status token_shape(ls_op_call *call) {
 /* Whatever the module has recorded is walked. */
 static ls_status token_backward(ls_node *node, ls_tensor *gradient) {
     (void)gradient;
-    passage *p = passage_of(node);
+    passage *p = node->parameters.context;
     ls_module_call call = {.module = p->module,
                            .input_count = p->input_count,
                            .output_count = p->output_count,
@@ -208,13 +205,13 @@ static ls_status gate_shape(ls_op_call *call) {
 }
 
 static ls_status gate_backward(ls_node *node, ls_tensor *gradient) {
-    passage *p = passage_of(node);
+    passage *p = node->parameters.context;
     const uint64_t pass = ls_thread()->pass;
     if (p->pass != pass) { /* what a pass left that failed */
         forget_gradients(p);
         p->pass = pass;
     }
-    ls_tensor **place = &p->gradients[node->parameters.integer[1]];
+    ls_tensor **place = &p->gradients[node->parameters.integer[0]];
     ls_tensor_drop(*place);
     *place = ls_tensor_dense(node->op->name, gradient, (ls_dtype)gradient->dtype);
     if (*place == NULL) {
@@ -252,15 +249,15 @@ static passage *make_passage(const ls_module_call *call, int last) {
 }
 
 /* The tensor behind gate `number` of the call; `token` is NULL for an input. */
-static ls_tensor *through_gate(const passage *p, int number, ls_tensor *tensor, ls_tensor *token) {
-    const ls_op_parameters parameters = {.integer = {(int64_t)(intptr_t)p, number}};
+static ls_tensor *through_gate(passage *p, int number, ls_tensor *tensor, ls_tensor *token) {
+    const ls_op_parameters parameters = {.context = p, .integer = {number}};
     return ls_apply(&gate_op, (ls_tensor *[]){tensor, token}, token != NULL ? 2 : 1, &parameters);
 }
 
 /* Records the node of the call, from a leaf that nobody else knows: the call's inputs may want no gradients. */
-static ls_tensor *make_token(const passage *p) {
+static ls_tensor *make_token(passage *p) {
     ls_tensor *leaf = ls_zeros(LS_SHAPE(0), LS_F32);
-    const ls_op_parameters parameters = {.integer = {(int64_t)(intptr_t)p}};
+    const ls_op_parameters parameters = {.context = p};
     ls_tensor *token =
         leaf != NULL && ls_set_requires_grad(leaf, true) == LS_OK ? ls_apply(&token_op, &leaf, 1, &parameters) : NULL;
     ls_release(leaf); /* the node holds it */

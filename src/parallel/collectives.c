@@ -12,35 +12,17 @@
 
 /* ---- what the rules share ---------------------------------------------------------------------------------------- */
 
-/* A move of this call; which tensors and which way is the caller's to set. */
 static ls_move forward_move(const ls_op_call *call, ls_move_kind kind) {
-    const ls_meeting *meeting = ls_meeting_of(call);
-    const ls_op_parameters *parameters = call->parameters;
-    const ls_tensor *plan = call->saved[0];
-    return (ls_move){.name = call->op->name,
-                     .comm = meeting->comm,
-                     .kind = kind,
-                     .root = (int)parameters->integer[2],
-                     .from = call->inputs[0],
-                     .from_axis = (int)parameters->integer[3],
-                     .to = call->output,
-                     .to_axis = (int)parameters->integer[3],
-                     .gathered = ls_plan_gathered_parts(plan),
-                     .scattered = ls_plan_scattered_parts(plan)};
+    return ls_move_of(call->op->name, ls_call_agreement(call), kind, call->inputs[0], call->output);
 }
 
 static ls_move backward_move(const ls_node *node, ls_move_kind kind, const ls_tensor *gradient, ls_tensor *share) {
-    const ls_tensor *plan = node->saved[0];
-    return (ls_move){.name = node->op->name,
-                     .comm = ls_node_comm(node),
-                     .kind = kind,
-                     .root = ls_node_root(node),
-                     .from = gradient,
-                     .from_axis = ls_node_axis(node, 0),
-                     .to = share,
-                     .to_axis = ls_node_axis(node, 0),
-                     .gathered = ls_plan_gathered_parts(plan),
-                     .scattered = ls_plan_scattered_parts(plan)};
+    return ls_move_of(node->op->name, ls_node_agreement(node), kind, gradient, share);
+}
+
+static bool is_root(const ls_node *node) {
+    const ls_agreement *agreement = ls_node_agreement(node);
+    return ls_comm_rank(agreement->comm) == agreement->root;
 }
 
 static ls_tensor *new_like_input(const ls_node *node) {
@@ -52,12 +34,6 @@ static ls_tensor *new_like_input(const ls_node *node) {
 static ls_status accumulate_moved(ls_node *node, const ls_move *move) {
     LS_TRY(ls_move_carry_out(move));
     return move->to != NULL ? ls_accumulate(node, 0, move->to) : LS_OK;
-}
-
-static ls_status new_plan(ls_op_call *call) {
-    call->records = ls_meeting_of(call)->wanted;
-    call->saved[0] = ls_plan_new(call->op->name, ls_meeting_of(call)->size);
-    return ls_made(call->saved[0]);
 }
 
 /* The output: the shape of the offer with `length` along `axis`. */
@@ -77,22 +53,32 @@ static ls_status new_output(ls_op_call *call, const ls_offer *offer, int axis, i
 
 /* ---- gather and allgather ---------------------------------------------------------------------------------------- */
 
-static ls_status plan_gathering(ls_op_call *call) {
+/* Which part of the whole is whose; returns the length of the whole. */
+static int64_t plan_gathering(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
-    LS_TRY(new_plan(call));
+    const ls_agreement *agreement = ls_call_agreement(call);
+    call->records = meeting->wanted;
     for (int rank = 0; rank < meeting->size; rank++) {
-        const ls_offer *offer = &meeting->offers[rank];
-        ls_plan_gathered(call->saved[0])[rank] = offer->size[ls_offer_axis(offer, 0)];
+        agreement->gathered.length[rank] = meeting->offers[rank].size[agreement->axis[0]];
     }
-    ls_plan_lay_out(call->saved[0]);
-    return LS_OK;
+    return ls_parts_lay_out(agreement->gathered, meeting->size);
+}
+
+static int64_t plan_scattering(ls_op_call *call) {
+    const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_agreement *agreement = ls_call_agreement(call);
+    call->records = meeting->wanted;
+    for (int rank = 0; rank < meeting->size; rank++) {
+        agreement->scattered.length[rank] = meeting->offers[rank].count;
+    }
+    return ls_parts_lay_out(agreement->scattered, meeting->size);
 }
 
 static ls_status gather_shape(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
-    LS_TRY(plan_gathering(call));
-    const int64_t length = meeting->rank == meeting->root ? ls_plan_gathered_total(call->saved[0]) : 0;
-    return new_output(call, &meeting->own, ls_offer_axis(&meeting->own, 0), length);
+    const int64_t whole = plan_gathering(call);
+    return new_output(call, &meeting->own, ls_call_agreement(call)->axis[0],
+                      meeting->rank == meeting->root ? whole : 0);
 }
 
 static ls_status gather_forward(ls_op_call *call) {
@@ -102,18 +88,16 @@ static ls_status gather_forward(ls_op_call *call) {
 
 /* The gradient, cut like the whole; what other ranks make of their empty result counts for nothing. */
 static ls_status gather_backward(ls_node *node, ls_tensor *gradient) {
-    const bool is_root = ls_comm_rank(ls_node_comm(node)) == ls_node_root(node);
     ls_tensor *share = new_like_input(node);
     LS_TRY(ls_made(share));
-    ls_move move = backward_move(node, LS_MOVE_SCATTER, is_root ? gradient : NULL, share);
+    ls_move move = backward_move(node, LS_MOVE_SCATTER, is_root(node) ? gradient : NULL, share);
     move.scattered = move.gathered;
     return accumulate_moved(node, &move);
 }
 
 ls_status ls_allgather_shape(ls_op_call *call) {
-    LS_TRY(plan_gathering(call));
-    const ls_offer *own = &ls_meeting_of(call)->own;
-    return new_output(call, own, ls_offer_axis(own, 0), ls_plan_gathered_total(call->saved[0]));
+    const int64_t whole = plan_gathering(call);
+    return new_output(call, &ls_meeting_of(call)->own, ls_call_agreement(call)->axis[0], whole);
 }
 
 ls_status ls_allgather_forward(ls_op_call *call) {
@@ -185,34 +169,29 @@ static ls_status broadcast_forward(ls_op_call *call) {
 
 /* Every rank used the root's tensor: the gradients of all are added up there. */
 static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
-    ls_comm *comm = ls_node_comm(node);
+    const ls_agreement *agreement = ls_node_agreement(node);
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
-    const bool is_root = ls_comm_rank(comm) == ls_node_root(node);
-    ls_tensor *total = is_root ? new_like_input(node) : NULL;
+    const bool root = is_root(node);
+    ls_tensor *total = root ? new_like_input(node) : NULL;
     ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
     ls_status status = ls_made(dense);
-    status = status == LS_OK && is_root ? ls_made(total) : status;
+    status = status == LS_OK && root ? ls_made(total) : status;
     ls_host_view result = {0};
-    status = status == LS_OK && is_root ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
+    status = status == LS_OK && root ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
     if (status == LS_OK) {
-        status = ls_comm_reduce(comm, ls_host_data(dense), result.memory, (size_t)dense->count, dtype, LS_SUM,
-                                ls_node_root(node), NULL);
+        status = ls_comm_reduce(agreement->comm, ls_host_data(dense), result.memory, (size_t)dense->count, dtype,
+                                LS_SUM, agreement->root, NULL);
         status = ls_host_view_end(&result, status);
     }
     ls_tensor_drop(dense);
-    return status == LS_OK && is_root ? ls_accumulate(node, 0, total) : status;
+    return status == LS_OK && root ? ls_accumulate(node, 0, total) : status;
 }
 
 static ls_status scatter_shape(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     const ls_offer *whole = &meeting->offers[meeting->root];
-    const int axis = ls_offer_axis(whole, 0);
-    LS_TRY(new_plan(call));
-    for (int rank = 0; rank < meeting->size; rank++) {
-        ls_plan_scattered(call->saved[0])[rank] = meeting->offers[rank].count;
-    }
-    ls_plan_lay_out(call->saved[0]);
-    const int64_t total = ls_plan_scattered_total(call->saved[0]);
+    const int axis = ls_call_agreement(call)->axis[0];
+    const int64_t total = plan_scattering(call);
     if (total != whole->size[axis]) {
         return ls_fail(LS_ERR_SHAPE,
                        "%s: the ranks' counts add up to %lld, but axis %d of rank %d's tensor %s has %lld",
@@ -229,9 +208,8 @@ static ls_status scatter_forward(ls_op_call *call) {
 
 /* The gradients of all parts, put together on the root. */
 static ls_status scatter_backward(ls_node *node, ls_tensor *gradient) {
-    const bool is_root = ls_comm_rank(ls_node_comm(node)) == ls_node_root(node);
-    ls_tensor *share = is_root ? new_like_input(node) : NULL;
-    LS_TRY(is_root ? ls_made(share) : LS_OK);
+    ls_tensor *share = is_root(node) ? new_like_input(node) : NULL;
+    LS_TRY(is_root(node) ? ls_made(share) : LS_OK);
     ls_move move = backward_move(node, LS_MOVE_GATHER, gradient, share);
     move.gathered = move.scattered;
     return accumulate_moved(node, &move);
@@ -270,19 +248,12 @@ ls_tensor *ls_scatter(ls_comm *comm, ls_tensor *tensor, int axis, int64_t count,
 /* ---- alltoall ---------------------------------------------------------------------------------------------------- */
 
 static ls_status alltoall_shape(ls_op_call *call) {
-    const ls_meeting *meeting = ls_meeting_of(call);
-    const ls_offer *own = &meeting->own;
-    const int gather_axis = ls_offer_axis(own, 0);
-    const int scatter_axis = ls_offer_axis(own, 1);
-    LS_TRY(new_plan(call));
-    for (int rank = 0; rank < meeting->size; rank++) {
-        ls_plan_gathered(call->saved[0])[rank] = meeting->offers[rank].size[gather_axis];
-        ls_plan_scattered(call->saved[0])[rank] = meeting->offers[rank].count;
-    }
-    ls_plan_lay_out(call->saved[0]);
-    const int64_t whole = ls_plan_gathered_total(call->saved[0]);
+    const ls_offer *own = &ls_meeting_of(call)->own;
+    const int gather_axis = ls_call_agreement(call)->axis[0];
+    const int scatter_axis = ls_call_agreement(call)->axis[1];
+    const int64_t whole = plan_gathering(call);
     const int64_t cut = gather_axis == scatter_axis ? whole : own->size[scatter_axis];
-    const int64_t total = ls_plan_scattered_total(call->saved[0]);
+    const int64_t total = plan_scattering(call);
     if (total != cut) {
         return ls_fail(LS_ERR_SHAPE,
                        "%s: the ranks' counts add up to %lld, but there are %lld along axis %d to scatter",
@@ -295,7 +266,7 @@ static ls_status alltoall_shape(ls_op_call *call) {
 
 static ls_status alltoall_forward(ls_op_call *call) {
     ls_move move = forward_move(call, LS_MOVE_EXCHANGE);
-    move.from_axis = (int)call->parameters->integer[4];
+    move.from_axis = ls_call_agreement(call)->axis[1];
     return ls_move_carry_out(&move);
 }
 
@@ -305,7 +276,7 @@ static ls_status alltoall_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(ls_made(share));
     ls_move move = backward_move(node, LS_MOVE_EXCHANGE, gradient, share);
     const ls_parts gathered = move.gathered;
-    move.to_axis = ls_node_axis(node, 1);
+    move.to_axis = ls_node_agreement(node)->axis[1];
     move.gathered = move.scattered;
     move.scattered = gathered;
     return accumulate_moved(node, &move);

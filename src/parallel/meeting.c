@@ -208,11 +208,41 @@ static ls_status exchange(ls_meeting *meeting) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-void ls_node_hold_comm(ls_node *node, bool hold) {
+static ls_agreement *agree(const ls_meeting *meeting, const ls_proposal *proposal) {
+    const size_t ranks = meeting->what->axes > 0 ? (size_t)meeting->size : 0;
+    const size_t bytes = sizeof(ls_agreement) + 4 * ranks * sizeof(int64_t);
+    ls_agreement *a = ls_record_allocate(bytes);
+    if (a == NULL) {
+        (void)ls_fail_memory(meeting->what->op.name, bytes);
+        return NULL;
+    }
+    memset(a, 0, bytes);
+    a->references = 1;
+    a->bytes = bytes;
+    a->comm = ls_comm_hold(proposal->comm);
+    a->reduction = proposal->reduction;
+    a->root = proposal->root;
+    if (ranks > 0) {
+        a->gathered = (ls_parts){a->rows, a->rows + ranks};
+        a->scattered = (ls_parts){a->rows + 2 * ranks, a->rows + 3 * ranks};
+    }
+    for (int rank = 0; rank < meeting->size; rank++) {
+        if ((meeting->offers[rank].state & LS_OFFER_EMPTY) == 0) {
+            a->axis[0] = ls_offer_axis(&meeting->offers[rank], 0);
+            a->axis[1] = ls_offer_axis(&meeting->offers[rank], 1);
+            break;
+        }
+    }
+    return a;
+}
+
+void ls_agreement_hold(void *agreement, bool hold) {
+    ls_agreement *a = agreement;
     if (hold) {
-        (void)ls_comm_hold(ls_node_comm(node));
-    } else {
-        ls_comm_drop(ls_node_comm(node));
+        a->references++;
+    } else if (--a->references == 0) {
+        ls_comm_drop(a->comm);
+        ls_record_release(a, a->bytes);
     }
 }
 
@@ -223,25 +253,10 @@ ls_status ls_check_backward_comm(const char *name, const ls_comm *comm) {
 }
 
 ls_status ls_node_check_comm(ls_node *node) {
-    return ls_check_backward_comm(node->op->name, ls_node_comm(node));
+    return ls_check_backward_comm(node->op->name, ls_node_agreement(node)->comm);
 }
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
-
-static void note_arguments(ls_meeting *meeting, const ls_proposal *proposal) {
-    ls_op_parameters *parameters = &meeting->parameters;
-    parameters->integer[0] = (intptr_t)proposal->comm;
-    parameters->integer[1] = proposal->reduction;
-    parameters->integer[2] = proposal->root;
-    parameters->integer[5] = meeting->rank;
-    for (int rank = 0; rank < meeting->size; rank++) {
-        if ((meeting->offers[rank].state & LS_OFFER_EMPTY) == 0) {
-            parameters->integer[3] = ls_offer_axis(&meeting->offers[rank], 0);
-            parameters->integer[4] = ls_offer_axis(&meeting->offers[rank], 1);
-            return;
-        }
-    }
-}
 
 ls_tensor *ls_as_seen(ls_tensor *result) {
     if (result == NULL || !result->needs_grad || !ls_thread()->no_grad) {
@@ -277,11 +292,15 @@ static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
     if (met != LS_OK) {
         return ls_scope_failed();
     }
-    note_arguments(meeting, proposal);
-    if ((meeting->own.state & LS_OFFER_EMPTY) != 0) {
-        return ls_apply_unseen(&meeting->what->op, NULL, &meeting->parameters);
+    ls_agreement *agreement = agree(meeting, proposal);
+    if (agreement == NULL) {
+        return ls_scope_failed();
     }
-    return ls_apply_unseen(&meeting->what->op, proposal->tensor, &meeting->parameters);
+    meeting->parameters.context = agreement;
+    ls_tensor *brought = (meeting->own.state & LS_OFFER_EMPTY) != 0 ? NULL : proposal->tensor;
+    ls_tensor *result = ls_apply_unseen(&meeting->what->op, brought, &meeting->parameters);
+    ls_agreement_hold(agreement, false);
+    return result;
 }
 
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal) {

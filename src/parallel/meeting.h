@@ -77,6 +77,25 @@ typedef struct ls_offer {
 /* Offers of so many ranks need no memory of their own. */
 #define LS_FEW_RANKS 16
 
+/* One part per rank along an axis: where it begins and how long it is. */
+typedef struct ls_parts {
+    int64_t *start;
+    int64_t *length;
+} ls_parts;
+
+/* What the ranks have agreed on: the context of the call and of its node. */
+typedef struct ls_agreement {
+    int references;
+    size_t bytes;
+    ls_comm *comm; /* held */
+    ls_reduction reduction;
+    int root;
+    int axis[2];
+    ls_parts gathered; /* what each rank brings to the whole, and what it gets of it; for the shape rule to set. NULL */
+    ls_parts scattered; /* where the call has no axes */
+    int64_t rows[];
+} ls_agreement;
+
 /* One call, between the offers and its end. */
 typedef struct ls_meeting {
     ls_op_parameters parameters; /* first: what the rules of the call are given */
@@ -117,30 +136,20 @@ static inline const ls_device *ls_call_device(const ls_op_call *call) {
     return input != NULL ? ls_tensor_device(input) : ls_device_default();
 }
 
-/* What is left of the arguments in a node. */
-static inline ls_comm *ls_node_comm(const ls_node *node) {
-    return (ls_comm *)(intptr_t)node->parameters.integer[0]; // NOLINT(performance-no-int-to-ptr)
+/* In shape and forward rules, and in backward rules. */
+static inline ls_agreement *ls_call_agreement(const ls_op_call *call) {
+    return call->parameters->context;
 }
-static inline ls_reduction ls_node_reduction(const ls_node *node) {
-    return (ls_reduction)node->parameters.integer[1];
-}
-static inline int ls_node_root(const ls_node *node) {
-    return (int)node->parameters.integer[2];
-}
-/* This rank, also where the communicator is gone. */
-static inline int ls_node_rank(const ls_node *node) {
-    return (int)node->parameters.integer[5];
-}
-static inline int ls_node_axis(const ls_node *node, int i) {
-    return (int)node->parameters.integer[3 + i];
+static inline const ls_agreement *ls_node_agreement(const ls_node *node) {
+    return node->parameters.context;
 }
 
-/* Rules of every collective whose gradient communicates: the node holds the communicator, and a pass that comes to it
- * begins only while that is open. */
-void ls_node_hold_comm(ls_node *node, bool hold);
+/* The rule `hold` of every collective, and those of one whose gradient communicates: a pass that comes to its node
+ * begins only while the communicator is open. */
+void ls_agreement_hold(void *agreement, bool hold);
 ls_status ls_node_check_comm(ls_node *node);
 ls_status ls_check_backward_comm(const char *name, const ls_comm *comm);
-#define LS_HOLDS_COMM .communicates = true, .hold = ls_node_hold_comm, .complete = ls_node_check_comm
+#define LS_HOLDS_COMM .communicates = true, .hold = ls_agreement_hold, .complete = ls_node_check_comm
 
 /*
  * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,

@@ -3,61 +3,29 @@
 #include "autograd/ops/ops.h"
 #include "tensor/scope.h"
 
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
-
-enum { GATHERED_START, GATHERED_LENGTH, SCATTERED_START, SCATTERED_LENGTH, PLAN_ROWS };
-
-static int64_t *row(const ls_tensor *plan, int index) {
-    return (int64_t *)ls_host_data(plan) + index * plan->size[1];
+ls_move ls_move_of(const char *name, const ls_agreement *agreement, ls_move_kind kind, const ls_tensor *from,
+                   ls_tensor *to) {
+    return (ls_move){.name = name,
+                     .comm = agreement->comm,
+                     .kind = kind,
+                     .root = agreement->root,
+                     .from = from,
+                     .from_axis = agreement->axis[0],
+                     .to = to,
+                     .to_axis = agreement->axis[0],
+                     .gathered = agreement->gathered,
+                     .scattered = agreement->scattered};
 }
 
-ls_tensor *ls_plan_new(const char *call, int ranks) {
-    ls_tensor *plan = ls_tensor_new_owned(call, &ls_cpu, 2, (const int64_t[]){PLAN_ROWS, ranks}, LS_I64);
-    for (int64_t i = 0; plan != NULL && i < plan->count; i++) {
-        row(plan, 0)[i] = 0;
-    }
-    return plan;
-}
-
-int64_t *ls_plan_gathered(ls_tensor *plan) {
-    return row(plan, GATHERED_LENGTH);
-}
-
-int64_t *ls_plan_scattered(ls_tensor *plan) {
-    return row(plan, SCATTERED_LENGTH);
-}
-
-void ls_plan_lay_out(ls_tensor *plan) {
-    for (int index = GATHERED_START; index < PLAN_ROWS; index += SCATTERED_START - GATHERED_START) {
-        int64_t end = 0;
-        for (int64_t rank = 0; rank < plan->size[1]; rank++) {
-            row(plan, index)[rank] = end;
-            if (__builtin_add_overflow(end, row(plan, index + 1)[rank], &end)) { /* counts are what a user gives */
-                end = INT64_MAX;
-            }
+int64_t ls_parts_lay_out(ls_parts parts, int ranks) {
+    int64_t end = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        parts.start[rank] = end;
+        if (__builtin_add_overflow(end, parts.length[rank], &end)) { /* counts are what a user gives */
+            end = INT64_MAX;
         }
     }
-}
-
-ls_parts ls_plan_gathered_parts(const ls_tensor *plan) {
-    return (ls_parts){row(plan, GATHERED_START), row(plan, GATHERED_LENGTH)};
-}
-
-ls_parts ls_plan_scattered_parts(const ls_tensor *plan) {
-    return (ls_parts){row(plan, SCATTERED_START), row(plan, SCATTERED_LENGTH)};
-}
-
-static int64_t end_of(ls_parts parts, int64_t rank) {
-    int64_t end = 0;
-    return __builtin_add_overflow(parts.start[rank], parts.length[rank], &end) ? INT64_MAX : end;
-}
-
-int64_t ls_plan_gathered_total(const ls_tensor *plan) {
-    return end_of(ls_plan_gathered_parts(plan), plan->size[1] - 1);
-}
-
-int64_t ls_plan_scattered_total(const ls_tensor *plan) {
-    return end_of(ls_plan_scattered_parts(plan), plan->size[1] - 1);
+    return end;
 }
 
 /* ---- which part goes where --------------------------------------------------------------------------------------- */

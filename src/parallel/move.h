@@ -16,13 +16,6 @@ typedef enum ls_move_kind {
     LS_MOVE_EXCHANGE   /* the tensors of all ranks put together along one axis and cut along another, or the same */
 } ls_move_kind;
 
-/* One part per rank along an axis: where it begins and how long it is. Four rows of one I64 tensor hold two of these,
- * so that a node can keep them; see ls_plan_new. */
-typedef struct ls_parts {
-    const int64_t *start;
-    const int64_t *length;
-} ls_parts;
-
 typedef struct ls_move {
     const char *name; /* of the call, for messages */
     ls_comm *comm;
@@ -40,18 +33,11 @@ typedef struct ls_move {
 /* Carries it out. Collective; all ranks agree on kind, root, reduction and parts. */
 ls_status ls_move_carry_out(const ls_move *move);
 
-/* Room for the parts that ranks bring and those that they get, all lengths 0. The caller holds the reference. */
-ls_tensor *ls_plan_new(const char *call, int ranks);
+/* The move that the ranks have agreed on; `name` is that of the call. */
+ls_move ls_move_of(const char *name, const ls_agreement *agreement, ls_move_kind kind, const ls_tensor *from,
+                   ls_tensor *to);
 
-/* The lengths, to be set, and the parts, once ls_plan_lay_out has set the starts. */
-int64_t *ls_plan_gathered(ls_tensor *plan);
-int64_t *ls_plan_scattered(ls_tensor *plan);
-void ls_plan_lay_out(ls_tensor *plan);
-ls_parts ls_plan_gathered_parts(const ls_tensor *plan);
-ls_parts ls_plan_scattered_parts(const ls_tensor *plan);
-
-/* The end of the last part. */
-int64_t ls_plan_gathered_total(const ls_tensor *plan);
-int64_t ls_plan_scattered_total(const ls_tensor *plan);
+/* Sets the starts of parts whose lengths are set. Returns the end of the last; INT64_MAX: that or more. */
+int64_t ls_parts_lay_out(ls_parts parts, int ranks);
 
 #endif

@@ -152,14 +152,9 @@ static ls_status begin_gradient_out(const ls_node *node, message *m, const ls_te
 
 /* ---- sending ----------------------------------------------------------------------------------------------------- */
 
-/* The proposal of a begun message: the parameters of its node, with the token beside them. */
-typedef struct beginning {
-    ls_op_parameters parameters; /* first: what the rules are given */
-    ls_tensor *token;
-} beginning;
-
+/* The context of the call is the token. */
 static ls_status begin_shape(ls_op_call *call) {
-    ls_tensor *token = ((const beginning *)(const void *)call->parameters)->token;
+    ls_tensor *token = call->parameters->context;
     const message *m = message_of(token);
     call->output = token;
     call->records = m->sends ? m->wanted : true;
@@ -245,18 +240,18 @@ ls_handle *ls_isend(ls_comm *comm, ls_tensor *tensor, int dest, int tag) {
     made.wanted = tensor->needs_grad && !thread->no_grad;
     made.notice = (notice){.dtype = tensor->dtype, .ndim = tensor->ndim, .wants = made.wanted, .number = next_number()};
     memcpy(made.notice.size, tensor->size, (size_t)tensor->ndim * sizeof *tensor->size);
-    beginning begun = {.token = token_new(call, ls_tensor_device(tensor), &made)};
-    if (begun.token == NULL) {
+    ls_tensor *token = token_new(call, ls_tensor_device(tensor), &made);
+    if (token == NULL) {
         return ls_scope_failed();
     }
-    message *m = message_of(begun.token);
+    message *m = message_of(token);
     m->tensor = ls_tensor_hold(tensor);
     m->content = ls_tensor_dense_on_host(call, tensor, (ls_dtype)tensor->dtype);
     if (m->content == NULL || post_send(m) != LS_OK) {
-        ls_release(begun.token);
+        ls_release(token);
         return ls_scope_failed();
     }
-    return (ls_handle *)ls_apply(&isend_op, &tensor, 1, &begun.parameters);
+    return (ls_handle *)ls_apply(&isend_op, &tensor, 1, &(ls_op_parameters){.context = token});
 }
 
 static ls_tensor *end_send(ls_tensor *token) {
@@ -333,20 +328,20 @@ ls_handle *ls_irecv(ls_comm *comm, ls_shape shape, ls_dtype dtype, int source, i
         return ls_scope_failed();
     }
     const message made = {.comm = comm, .peer = source, .tag = tag};
-    beginning begun = {.token = token_new(call, ls_device_default(), &made)};
-    if (begun.token == NULL) {
+    ls_tensor *token = token_new(call, ls_device_default(), &made);
+    if (token == NULL) {
         return ls_scope_failed();
     }
-    message *m = message_of(begun.token);
+    message *m = message_of(token);
     m->content = ls_tensor_new_owned(call, &ls_cpu, shape.ndim, shape.size, dtype);
     if (m->content == NULL ||
         ls_comm_recv(comm, &m->notice, sizeof m->notice, LS_U8, source, tag, &m->notice_work) != LS_OK ||
         ls_comm_recv(comm, ls_host_data(m->content), (size_t)m->content->count, dtype, source, tag, &m->work) !=
             LS_OK) {
-        ls_release(begun.token);
+        ls_release(token);
         return ls_scope_failed();
     }
-    return (ls_handle *)ls_apply(&irecv_op, NULL, 0, &begun.parameters);
+    return (ls_handle *)ls_apply(&irecv_op, NULL, 0, &(ls_op_parameters){.context = token});
 }
 
 /* Whether what came is what was wanted. `status` is what the communicator says. */

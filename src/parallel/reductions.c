@@ -13,9 +13,15 @@
 
 /* ---- forwards ---------------------------------------------------------------------------------------------------- */
 
+/* The gradient of a sum or mean is computed from no values. */
+static bool is_sum(ls_reduction reduction) {
+    return reduction == LS_SUM || reduction == LS_AVG;
+}
+
 ls_status ls_allreduce_shape(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     call->records = ls_meeting_of(call)->wanted;
+    call->depends = !is_sum(ls_call_agreement(call)->reduction);
     call->output = ls_tensor_like(call->op->name, x, (ls_dtype)x->dtype);
     return ls_made(call->output);
 }
@@ -141,9 +147,9 @@ static ls_tensor *where_held(const ls_node *node, ls_comm *comm, ls_tensor *x, l
  * collective call, which all ranks make whether their x wants a gradient or not.
  */
 static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) {
-    ls_comm *comm = ls_node_comm(node);
-    const ls_reduction reduction = ls_node_reduction(node);
-    if (reduction == LS_SUM || reduction == LS_AVG) {
+    ls_comm *comm = ls_node_agreement(node)->comm;
+    const ls_reduction reduction = ls_node_agreement(node)->reduction;
+    if (is_sum(reduction)) {
         return total;
     }
     ls_tensor *x = ls_tensor_give(ls_tensor_dense(node->op->name, node->inputs[0], (ls_dtype)node->inputs[0]->dtype));
@@ -162,27 +168,29 @@ static ls_tensor *share_of(const ls_node *node, ls_tensor *total, ls_tensor *y) 
 /* ---- backwards --------------------------------------------------------------------------------------------------- */
 
 static bool is_extreme(const ls_node *node) {
-    return ls_node_reduction(node) == LS_MIN || ls_node_reduction(node) == LS_MAX;
+    return ls_node_agreement(node)->reduction == LS_MIN || ls_node_agreement(node)->reduction == LS_MAX;
 }
 
 /* That what share_of reads is as it was: asked before anything is sent. `has_y`: of the output, this rank's counts. */
 static ls_status check_share(const ls_node *node, bool has_y) {
     const bool extreme = is_extreme(node);
-    return ls_check_unchanged(node, extreme || ls_node_reduction(node) == LS_PROD ? 1U : 0U, extreme && has_y);
+    return ls_check_unchanged(node, extreme || ls_node_agreement(node)->reduction == LS_PROD ? 1U : 0U,
+                              extreme && has_y);
 }
 
 ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, true));
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
-    const ls_reduction reduction = ls_node_reduction(node) == LS_AVG ? LS_AVG : LS_SUM;
+    const ls_reduction reduction = ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
     ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
     ls_tensor *total = dense != NULL ? new_like(node, gradient, dtype) : NULL;
     ls_host_view result;
     ls_status status = ls_made(total);
     status = status == LS_OK ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
     if (status == LS_OK) {
-        status = ls_host_view_end(&result, ls_comm_allreduce(ls_node_comm(node), ls_host_data(dense), result.memory,
-                                                             (size_t)total->count, dtype, reduction, NULL));
+        status =
+            ls_host_view_end(&result, ls_comm_allreduce(ls_node_agreement(node)->comm, ls_host_data(dense),
+                                                        result.memory, (size_t)total->count, dtype, reduction, NULL));
     }
     ls_tensor_drop(dense);
     LS_TRY(status);
@@ -216,21 +224,23 @@ static ls_status reduce_forward(ls_op_call *call) {
 
 /* The root's tensor on every rank. */
 static ls_tensor *from_root(const ls_node *node, const ls_tensor *tensor) {
-    ls_comm *comm = ls_node_comm(node);
+    ls_comm *comm = ls_node_agreement(node)->comm;
     ls_tensor *all = new_like(node, tensor, (ls_dtype)tensor->dtype);
     if (all == NULL || ls_kernels_of(all)->copy(ls_stream_of(all), all, tensor) != LS_OK) {
         return NULL;
     }
-    return ls_broadcast_in_place(comm, all, ls_node_root(node)) == LS_OK ? all : NULL;
+    return ls_broadcast_in_place(comm, all, ls_node_agreement(node)->root) == LS_OK ? all : NULL;
 }
 
 static ls_tensor *averaged(const ls_node *node, ls_tensor *total) {
-    return ls_node_reduction(node) == LS_AVG ? ls_div_number(total, ls_comm_size(ls_node_comm(node))) : total;
+    return ls_node_agreement(node)->reduction == LS_AVG
+               ? ls_div_number(total, ls_comm_size(ls_node_agreement(node)->comm))
+               : total;
 }
 
 /* The gradient is the root's. */
 static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
-    LS_TRY(check_share(node, ls_comm_rank(ls_node_comm(node)) == ls_node_root(node)));
+    LS_TRY(check_share(node, ls_comm_rank(ls_node_agreement(node)->comm) == ls_node_agreement(node)->root));
     ls_tensor *total = averaged(node, from_root(node, gradient));
     ls_tensor *y = total != NULL && is_extreme(node) ? from_root(node, node->output) : node->output;
     ls_tensor *share = total != NULL && y != NULL ? share_of(node, total, y) : NULL;
@@ -241,16 +251,16 @@ static ls_status reduce_backward(ls_node *node, ls_tensor *gradient) {
 
 static ls_status reduce_scatter_shape(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
+    const ls_agreement *agreement = ls_call_agreement(call);
     const ls_tensor *x = call->inputs[0];
-    const int axis = ls_offer_axis(&meeting->own, 0);
+    const int axis = agreement->axis[0];
+    int64_t *lengths = agreement->scattered.length;
     call->records = meeting->wanted;
-    call->saved[0] = ls_plan_new(call->op->name, meeting->size);
-    LS_TRY(ls_made(call->saved[0]));
-    int64_t *lengths = ls_plan_scattered(call->saved[0]);
+    call->depends = !is_sum(agreement->reduction);
     for (int rank = 0; rank < meeting->size; rank++) {
         lengths[rank] = x->size[axis] / meeting->size + (rank < x->size[axis] % meeting->size);
     }
-    ls_plan_lay_out(call->saved[0]);
+    (void)ls_parts_lay_out(agreement->scattered, meeting->size);
     int64_t size[LS_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++) {
         size[i] = i == axis ? lengths[meeting->rank] : x->size[i];
@@ -260,34 +270,18 @@ static ls_status reduce_scatter_shape(ls_op_call *call) {
 }
 
 static ls_status reduce_scatter_forward(ls_op_call *call) {
-    const ls_meeting *meeting = ls_meeting_of(call);
-    const ls_move move = {.name = call->op->name,
-                          .comm = meeting->comm,
-                          .kind = LS_MOVE_REDUCE,
-                          .reduction = (ls_reduction)meeting->own.reduction,
-                          .from = call->inputs[0],
-                          .from_axis = ls_offer_axis(&meeting->own, 0),
-                          .to = call->output,
-                          .to_axis = ls_offer_axis(&meeting->own, 0),
-                          .gathered = ls_plan_gathered_parts(call->saved[0]),
-                          .scattered = ls_plan_scattered_parts(call->saved[0])};
+    const ls_agreement *agreement = ls_call_agreement(call);
+    ls_move move = ls_move_of(call->op->name, agreement, LS_MOVE_REDUCE, call->inputs[0], call->output);
+    move.reduction = agreement->reduction;
     return ls_move_carry_out(&move);
 }
 
 /* The parts of all ranks together: a tensor like the input. */
 static ls_tensor *together(const ls_node *node, const ls_tensor *part) {
     const ls_tensor *x = node->inputs[0];
-    const ls_parts parts = ls_plan_scattered_parts(node->saved[0]);
     ls_tensor *whole = new_like(node, x, (ls_dtype)x->dtype);
-    const ls_move move = {.name = node->op->name,
-                          .comm = ls_node_comm(node),
-                          .kind = LS_MOVE_ALLGATHER,
-                          .from = part,
-                          .from_axis = ls_node_axis(node, 0),
-                          .to = whole,
-                          .to_axis = ls_node_axis(node, 0),
-                          .gathered = parts,
-                          .scattered = parts};
+    ls_move move = ls_move_of(node->op->name, ls_node_agreement(node), LS_MOVE_ALLGATHER, part, whole);
+    move.gathered = move.scattered;
     return whole != NULL && ls_move_carry_out(&move) == LS_OK ? whole : NULL;
 }
 

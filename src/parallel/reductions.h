@@ -8,7 +8,7 @@ ls_status ls_allreduce_shape(ls_op_call *call);
 ls_status ls_allreduce_forward(ls_op_call *call);
 ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient);
 
-ls_status ls_allgather_shape(ls_op_call *call); /* leaves the plan in saved[0] */
+ls_status ls_allgather_shape(ls_op_call *call);
 ls_status ls_allgather_forward(ls_op_call *call);
 
 #endif

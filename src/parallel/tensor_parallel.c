@@ -37,23 +37,25 @@ static ls_status hand_on(ls_node *node, ls_tensor *gradient) {
 static const ls_collective adding = {.op = {.name = "ls_nn_row_parallel",
                                             .shape = ls_allreduce_shape,
                                             .forward = ls_allreduce_forward,
-                                            .backward = hand_on},
+                                            .backward = hand_on,
+                                            .hold = ls_agreement_hold},
                                      .kind = LS_MEET_ADDING,
                                      .bringers = LS_BRING_EQUAL,
                                      .reduces = true};
 
 /* What the parts made is put together along the last axis; each rank's gradient is its part of it. */
 static ls_status joining_backward(ls_node *node, ls_tensor *gradient) {
-    const int axis = ls_node_axis(node, 0);
-    const ls_parts parts = ls_plan_gathered_parts(node->saved[0]);
-    const int rank = ls_node_rank(node);
-    return ls_accumulate(node, 0, ls_narrow(gradient, axis, parts.start[rank], parts.length[rank]));
+    const ls_agreement *agreement = ls_node_agreement(node);
+    const ls_parts parts = agreement->gathered;
+    const int rank = ls_comm_rank(agreement->comm);
+    return ls_accumulate(node, 0, ls_narrow(gradient, agreement->axis[0], parts.start[rank], parts.length[rank]));
 }
 
 static const ls_collective joining = {.op = {.name = "ls_nn_gather_parallel",
                                              .shape = ls_allgather_shape,
                                              .forward = ls_allgather_forward,
-                                             .backward = joining_backward},
+                                             .backward = joining_backward,
+                                             .hold = ls_agreement_hold},
                                       .kind = LS_MEET_JOINING,
                                       .bringers = LS_BRING_ALL,
                                       .axes = 1};

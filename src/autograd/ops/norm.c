@@ -138,8 +138,9 @@ ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *b
 
 /* ---- batch_norm -------------------------------------------------------------------------------------------------- */
 
-enum { TRAINING, PART };   /* integer[] of its parameters; PART: the ls_batch_part, where ranks share the batch */
-enum { VALUES_A_CHANNEL }; /* number[], of all ranks */
+/* integer[] and number[] of its parameters; the context is the ls_batch_part, where ranks share the batch. */
+enum { TRAINING };
+enum { VALUES_A_CHANNEL }; /* of all ranks */
 
 /* x [n, channels, ...] as the kernels take it: [n, channels, inner]. */
 static ls_tensor view_by_channels(const ls_tensor *x) {
@@ -197,10 +198,6 @@ static ls_status convert(ls_tensor *y, const ls_tensor *x) {
     return (y->dtype == x->dtype ? kernels->copy : kernels->cast)(ls_stream_of(y), y, x);
 }
 
-static ls_batch_part *part_of(const ls_node *node) {
-    return (ls_batch_part *)(intptr_t)node->parameters.integer[PART]; // NOLINT(performance-no-int-to-ptr)
-}
-
 /* Sums of the numbers, f64 and dense, over ranks. */
 static ls_status add_over_ranks(ls_batch_part *part, const ls_tensor *numbers) {
     ls_host_view view;
@@ -239,7 +236,7 @@ static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient
     LS_TRY(kernels->batch_norm_sums(stream, &of_product, &g, &x, inputs[MEAN]));
     LS_TRY(d->weight != NULL ? add_sums(d->weight, &of_product, inputs[RSTD]) : LS_OK);
     LS_TRY(d->bias != NULL ? add_sums(d->bias, &of_g, NULL) : LS_OK);
-    LS_TRY(add_over_ranks(part_of(node), room));
+    LS_TRY(add_over_ranks(node->parameters.context, room));
     if (d->dx == NULL) {
         return LS_OK;
     }
@@ -261,9 +258,10 @@ static ls_status shared_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, shared_norm_rule);
 }
 
-static void hold_part(ls_node *node, bool hold) {
-    if (part_of(node)->hold != NULL) {
-        part_of(node)->hold(part_of(node), hold);
+static void hold_part(void *context, bool hold) {
+    ls_batch_part *part = context;
+    if (part->hold != NULL) {
+        part->hold(part, hold);
     }
 }
 
@@ -422,8 +420,8 @@ static ls_tensor *apply_batch_norm(const batch_norm *norm, ls_tensor *x) {
     if (status == LS_OK) {
         ls_tensor *const inputs[] = {
             [X] = x, [WEIGHT] = norm->weight, [BIAS] = norm->bias, [MEAN] = mean, [RSTD] = rstd};
-        const ls_op_parameters parameters = {.number = {[VALUES_A_CHANNEL] = samples},
-                                             .integer = {[TRAINING] = norm->training, [PART] = (intptr_t)norm->part}};
+        const ls_op_parameters parameters = {
+            .context = norm->part, .number = {[VALUES_A_CHANNEL] = samples}, .integer = {[TRAINING] = norm->training}};
         const ls_op *op = norm->part != NULL ? &shared_norm_op : &batch_norm_op;
         result = ls_apply_dense(op, inputs, RSTD + 1, RSTD + 1, &parameters, 1U << WEIGHT | 1U << BIAS);
     } else {
