@@ -91,8 +91,8 @@ typedef struct ls_agreement {
     ls_reduction reduction;
     int root;
     int axis[2];
-    ls_parts gathered; /* what each rank brings to the whole, and what it gets of it; for the shape rule to set. NULL */
-    ls_parts scattered; /* where the call has no axes */
+    ls_parts gathered;  /* what each rank brings to the whole; for the shape rule to set. No room without axes */
+    ls_parts scattered; /* what each rank gets of it; the same */
     int64_t rows[];
 } ls_agreement;
 

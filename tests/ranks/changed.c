@@ -94,6 +94,21 @@ static ls_status reductions(ls_comm *world) {
     return LS_OK;
 }
 
+/* The gradient of a sum is made of no values, so that it is a constant; those of products and extremes are none. */
+static ls_status gradients_of_reductions(ls_comm *world) {
+    static const reducer reducers[] = {ls_allreduce, reduced, scattered};
+    static const ls_reduction all[] = {LS_SUM, LS_AVG, LS_PROD, LS_MIN, LS_MAX};
+    for (int i = 0; i < 15; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = leaf(ls_full(LS_SHAPE(ls_comm_size(world), 2), LS_F64, 1 + ls_comm_rank(world)));
+        LS_TRY(ls_backward(ls_sum(reducers[i / 5](world, x, all[i % 5]))));
+        const ls_status status = ls_backward(ls_sum(ls_mul(x, ls_clone(ls_grad(x)))));
+        LS_CHECK(status == (i % 5 < 2 ? LS_OK : LS_ERR_UNSUPPORTED));
+        (void)ls_scope_end(scope);
+    }
+    return LS_OK;
+}
+
 /* What ranks other than the root have of a result is nobody's. */
 static ls_status results_that_count_for_nothing(ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
@@ -110,6 +125,7 @@ static ls_status results_that_count_for_nothing(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(models(world));
     LS_TRY(reductions(world));
+    LS_TRY(gradients_of_reductions(world));
     LS_TRY(results_that_count_for_nothing(world));
     return ls_comm_barrier(world, NULL);
 }
