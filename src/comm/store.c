@@ -20,7 +20,7 @@ ls_status ls_address_parse(const char *url, ls_address *address) {
     const char *host = url + strlen(ls_store_tcp.scheme);
     const char *colon = strrchr(host, ':');
     const char *end = colon;
-    if (colon != NULL && host[0] == '[' && colon > host && colon[-1] == ']') {
+    if (colon != NULL && host[0] == '[' && colon[-1] == ']') {
         host++;
         end--;
     }

@@ -247,6 +247,45 @@ static ls_status wrong_input(ls_comm *world) {
     return LS_OK;
 }
 
+/* Buffers may lie side by side, either way round, but may not share an element. */
+static ls_status side_by_side(ls_comm *world) {
+    enum { COUNT = 5 };
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    int32_t x[COUNT * (RANKS_MOST + 1)];
+    for (int after = 0; after < 2; after++) {
+        int32_t *send = after ? x + COUNT * size : x, *receive = after ? x : x + COUNT;
+        for (int i = 0; i < COUNT; i++) {
+            send[i] = 10 * rank + i;
+        }
+        LS_TRY(ls_comm_allgather(world, send, receive, COUNT, LS_I32, NULL));
+        for (int i = 0; i < COUNT * size; i++) {
+            LS_CHECK(receive[i] == 10 * (i / COUNT) + i % COUNT);
+        }
+        LS_TRY(ls_comm_allreduce(world, after ? x + COUNT : x, after ? x : x + COUNT, COUNT, LS_I32, LS_MAX, NULL));
+    }
+    LS_CHECK(ls_comm_allreduce(world, x, x + COUNT - 1, COUNT, LS_I32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_comm_allreduce(world, x + COUNT - 1, x, COUNT, LS_I32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(strstr(ls_error_message(), "send and receive overlap without being in place") != NULL);
+    return LS_OK;
+}
+
+/* Who sends and receives, under which tag: checked before anything is sent. */
+static ls_status wrong_partners(ls_comm *world) {
+    char x[2] = {0};
+    const int size = ls_comm_size(world);
+    const int partners[] = {-1, size};
+    for (int i = 0; i < 2; i++) {
+        LS_CHECK(ls_comm_send(world, x, 1, LS_U8, partners[i], 0, NULL) == LS_ERR_ARGUMENT);
+        LS_CHECK(ls_comm_recv(world, x, 1, LS_U8, partners[i], 0, NULL) == LS_ERR_ARGUMENT);
+        LS_CHECK(strstr(ls_error_message(), "is no rank of") != NULL);
+    }
+    LS_CHECK(ls_comm_send(world, x, 1, LS_U8, 0, -1, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_comm_recv(world, x, 1, LS_U8, 0, -1, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_comm_send(world, NULL, 1, LS_U8, 0, 0, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_comm_recv(NULL, x, 1, LS_U8, 0, 0, NULL) == LS_ERR_ARGUMENT);
+    return LS_OK;
+}
+
 static ls_status more_wrong_input(ls_comm *comm) {
     unsigned char x[64] = {0};
     const int size = ls_comm_size(comm);
@@ -275,6 +314,8 @@ static ls_status more_wrong_input(ls_comm *comm) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(more_wrong_input(world));
+    LS_TRY(side_by_side(world));
+    LS_TRY(wrong_partners(world));
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(every_kind(world));
     LS_TRY(nan_wins(world));

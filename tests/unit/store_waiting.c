@@ -102,6 +102,7 @@ static void test_unauthenticated_connections_leave_room(void **state) {
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     const pid_t others = fork();
     if (others == 0) {
+        close(ends[1]); /* what it reads ends with this process */
         connect_many(ends[0]);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max}), 0);
@@ -147,6 +148,7 @@ static void test_no_descriptor_is_told_once(void **state) {
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     const pid_t client = fork();
     if (client == 0) {
+        close(ends[1]);
         come_once(ends[0]);
     }
     ls_log_set_sink(note_refusal, &told);
