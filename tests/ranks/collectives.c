@@ -306,6 +306,9 @@ static ls_status more_wrong_input(ls_comm *comm) {
     LS_CHECK(ls_comm_reduce(comm, x, x + 32, 1, LS_BOOL, LS_SUM, 0, NULL) == LS_ERR_UNSUPPORTED);
     LS_CHECK(ls_comm_reduce_scatter(comm, x, x + 1, 4, LS_F32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
     LS_CHECK(ls_comm_reduce_scatterv(comm, x, x + 32, NULL, LS_F32, LS_SUM, NULL) == LS_ERR_ARGUMENT);
+    LS_CHECK(ls_comm_allgatherv(comm, NULL, NULL, counts, (const size_t[RANKS_MOST]){7, 7}, LS_U8, NULL) == LS_OK);
+    counts[size - 1] = 1; /* the last element that there must be room for */
+    LS_CHECK(ls_comm_allgatherv(comm, x, NULL, counts, NULL, LS_U8, NULL) == LS_ERR_ARGUMENT);
     counts[0] = SIZE_MAX;
     LS_CHECK(ls_comm_alltoallv(comm, x, counts, NULL, x, counts, NULL, LS_U8, NULL) == LS_ERR_ARGUMENT);
     return LS_OK;

@@ -88,6 +88,14 @@ static const struct {
     /* srun */
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n[03-05,9],z"}, "tcp://n03:29996", 5, 8, 1, 0, NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", "SLURM_STEP_NUM_NODES=1"}, "tcp://127.0.0.1:29996", 5, 8, 1, 0, NULL},
+    {{0},
+     {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_JOB_ID=1428", "SLURM_STEP_ID=3", "SLURM_STEP_NODELIST=n1"},
+     "tcp://n1:29999", /* another step, another port */
+     0,
+     2,
+     -1,
+     0,
+     NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", MASTER}, "tcp://10.0.0.7:29500", 5, 8, 1, 0, NULL},
     {{.init = "file://x"}, {SLURM, "SLURM_STEP_NODELIST=n1"}, "file://x", 5, 8, 1, 0, NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", "RANK=0", "WORLD_SIZE=1"}, "", 0, 1, -1, 0, NULL},
@@ -282,6 +290,32 @@ static void test_longest_host(void **state) {
     check_longest_host("", ",y", true);
 }
 
+/* The longest host and URL that there is room for, and one byte more. */
+static void test_longest_place(void **state) {
+    (void)state;
+    char host[LS_HOST_CAPACITY + 1] = "", master[LS_HOST_CAPACITY + 32], url[LS_URL_CAPACITY + 1] = "";
+    memset(host, 'h', LS_HOST_CAPACITY);
+    memset(url, 'u', LS_URL_CAPACITY);
+    memcpy(url, "file://", strlen("file://"));
+    for (int over = 1; over >= 0; over--) {
+        struct {
+            ls_job job;
+            char behind[8];
+        } result = {.behind = "behind"};
+        host[LS_HOST_CAPACITY - 1 + over] = '\0';
+        url[LS_URL_CAPACITY - 1 + over] = '\0';
+        snprintf(master, sizeof master, "MASTER_ADDR=%s", host);
+        set_environment((const char *[MOST]){"RANK=1", "WORLD_SIZE=2", "MASTER_PORT=7", master});
+        assert_int_equal(ls_job_read(&result.job, NULL), over ? LS_ERR_ARGUMENT : LS_OK);
+        assert_true(over ? strstr(ls_error_message(), "MASTER_ADDR has 256 bytes") != NULL
+                         : strstr(result.job.url, host) != NULL);
+        assert_int_equal(ls_job_read(&result.job, &(ls_init_options){.init = url}), over ? LS_ERR_ARGUMENT : LS_OK);
+        assert_true(over ? strstr(ls_error_message(), "init has 4096 bytes") != NULL
+                         : strcmp(result.job.url, url) == 0);
+        assert_string_equal(result.behind, "behind");
+    }
+}
+
 static void test_key_and_timeout(void **state) {
     (void)state;
     ls_job job;
@@ -370,13 +404,10 @@ static void test_open_to_others_needs_a_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_host),
-        cmocka_unit_test(test_longest_host),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_key_and_timeout),
-        cmocka_unit_test(test_timeout_has_a_point_in_every_locale),
-        cmocka_unit_test(test_inherited_socket),
-        cmocka_unit_test(test_open_to_others_needs_a_key),
+        cmocka_unit_test(test_first_host),       cmocka_unit_test(test_longest_host),
+        cmocka_unit_test(test_longest_place),    cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_key_and_timeout),  cmocka_unit_test(test_timeout_has_a_point_in_every_locale),
+        cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_open_to_others_needs_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "comm/store.h"
 #include "comm/store_roster.h"
+#include "comm/store_table.h"
 
 enum { CLIENTS = 4, ROUNDS = 50 };
 
@@ -72,6 +73,7 @@ static void test_set_get(void **state) {
 static void test_wrong_arguments(void **state) {
     (void)state;
     char url[256], key[300], value[4];
+    const size_t too_many = (1U << 20) + 1;
     size_t size;
     bool swapped;
     ls_store *store = serve(NULL, 5, url, sizeof url);
@@ -84,11 +86,15 @@ static void test_wrong_arguments(void **state) {
     assert_says(ls_store_set(store, "", "", 0), LS_ERR_ARGUMENT, "0 bytes");
     assert_says(ls_store_set(store, NULL, "", 0), LS_ERR_ARGUMENT, "key is NULL");
     assert_says(ls_store_set(NULL, "a", "", 0), LS_ERR_ARGUMENT, "store is NULL");
-    assert_says(ls_store_set(store, "a", NULL, 3), LS_ERR_ARGUMENT, "value is NULL");
-    assert_says(ls_store_set(store, "a", value, (1U << 20) + 1), LS_ERR_ARGUMENT, "1048577 bytes");
+    assert_says(ls_store_set(store, "a", NULL, 1), LS_ERR_ARGUMENT, "value is NULL");
+    assert_says(ls_store_set(store, "a", value, too_many), LS_ERR_ARGUMENT, "1048577 bytes");
     assert_says(ls_store_get(store, "a", NULL, 0, &size), LS_ERR_ARGUMENT, "value is NULL");
     assert_says(ls_store_wait(store, "a", -1), LS_ERR_ARGUMENT, "-1 s");
     assert_says(ls_store_compare_set(store, "a", NULL, 1, "", 0, &swapped), LS_ERR_ARGUMENT, "NULL");
+    assert_says(ls_store_compare_set(store, "a", "", 0, NULL, 1, &swapped), LS_ERR_ARGUMENT, "NULL");
+    assert_says(ls_store_compare_set(store, "a", "", 0, "", 0, NULL), LS_ERR_ARGUMENT, "NULL");
+    assert_says(ls_store_compare_set(store, "a", value, too_many, "", 0, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
+    assert_says(ls_store_compare_set(store, "a", "", 0, value, too_many, &swapped), LS_ERR_ARGUMENT, "1048577 bytes");
     assert_null(ls_store_open(NULL, NULL));
     assert_null(ls_store_open("http://127.0.0.1:1", NULL));
     assert_says(ls_error_status(), LS_ERR_ARGUMENT, "neither tcp:// nor file://");
@@ -143,6 +149,16 @@ static void test_counters(void **state) {
     assert_says(ls_store_add(store, "n", -1, &sum), LS_ERR_ARGUMENT, "more than 64 bits");
     assert_int_equal(ls_store_set(store, "word", "12x", 3), LS_OK);
     assert_says(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    assert_int_equal(ls_store_set(store, "word", " 12", 3), LS_OK);
+    assert_says(ls_store_add(store, "word", 1, &sum), LS_ERR_FORMAT, "no number");
+    assert_int_equal(ls_store_set(store, "word", "9223372036854775808", 19), LS_OK); /* of more than 64 bits */
+    assert_says(ls_store_add(store, "word", -1, &sum), LS_ERR_FORMAT, "no number");
+    static const char zeros[] = "0000000000000000000000000000";
+    for (size_t length = 20; length < sizeof zeros; length++) { /* longer than any that is written there */
+        assert_int_equal(ls_store_set(store, "word", zeros, length), LS_OK);
+        const ls_status status = ls_store_add(store, "word", 1, &sum);
+        assert_true(length < LS_COUNTER_SIZE ? status == LS_OK && sum == 1 : status == LS_ERR_FORMAT);
+    }
     assert_int_equal(ls_store_set(store, "word", "41", 2), LS_OK);
     assert_int_equal(ls_store_add(store, "word", 1, &sum), LS_OK);
     assert_int_equal(sum, 42);
