@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -123,7 +124,14 @@ ls_comm *ls_init_job(const ls_job *job) {
         return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
                             ls_comm_rank(mine->comm), ls_comm_size(mine->comm));
     }
-    return ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
+    char before[LS_ERROR_CAPACITY];
+    const ls_status status = ls_error_status();
+    memcpy(before, ls_error_message(), sizeof before);
+    ls_comm *comm = ls_rendezvous(job, &meeting) == LS_OK ? open_world(job, &meeting) : NULL;
+    if (comm != NULL) { /* what was tried in vain until the others came is no failure of this call */
+        ls_error_restore(status, before);
+    }
+    return comm;
 }
 
 ls_comm *ls_init(const ls_init_options *options) {

@@ -524,6 +524,30 @@ static ls_status joined(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_module *make_of_tokens(void) {
+    ls_seed(SEED);
+    return ls_sequential(ls_nn_embedding(30, 4), ls_nn_dropout(0.5));
+}
+
+/* Samples may be numbers without another axis: dropout draws for each what one process would. */
+static ls_status samples_of_one_axis(ls_comm *world) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    const int64_t first = (int64_t)rank * (rank + 1) / 2, count = rank + 1; /* another number on each rank */
+    ls_module *alone = make_of_tokens(), *parallel = ls_data_parallel(make_of_tokens(), world, NULL);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *tokens = ls_arange(LS_SHAPE((int64_t)size * (size + 1) / 2), LS_I64);
+    ls_seed(SEED);
+    ls_tensor *whole = ls_forward(alone, tokens);
+    ls_seed(SEED);
+    ls_tensor *own = ls_forward(parallel, ls_narrow(tokens, 0, first, count));
+    LS_CHECK(ls_equal(own, ls_narrow(whole, 0, first, count)));
+    LS_TRY(ls_backward(ls_mean(own)));
+    LS_TRY(ls_scope_end(scope));
+    ls_module_free(parallel);
+    ls_module_free(alone);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(equals_one_process(world));
@@ -538,5 +562,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(models_that_differ(world));
     LS_TRY(passes_later(world));
     LS_TRY(joined(world));
+    LS_TRY(samples_of_one_axis(world));
     return ls_comm_barrier(world, NULL);
 }

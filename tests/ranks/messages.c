@@ -94,6 +94,7 @@ static ls_status sent_tensors_are_given_back(ls_comm *world) {
     ls_tensor *to_myself = ls_send(world, a, ls_comm_rank(world), 3);
     ls_tensor *own = ls_recv(world, LS_SHAPE(2), LS_F64, ls_comm_rank(world), 3);
     ls_tensor *joined = ls_join(b, (ls_tensor *[]){given_back, own}, 2);
+    LS_CHECK(ls_requires_grad(ls_join(ls_scalar(1, LS_F64), &a, 1)) && ls_equal(ls_join(a, NULL, 0), a));
     LS_TRY(ls_backward(ls_sum(ls_mul(joined, ls_add(to_myself, given_back)))));
     /* b (a + a): 4 from the rank that has a as its b, 2 b from each a here. */
     LS_CHECK(grad_of(a) == 8);
@@ -230,13 +231,17 @@ static ls_status messages_that_do_not_fit(ls_comm *world) {
 }
 
 static ls_status wrong_arguments(ls_comm *world) {
+    const int size = ls_comm_size(world);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_ones(LS_SHAPE(1), LS_F32);
     LS_CHECK(ls_isend(NULL, x, 0, 0) == NULL && said("communicator is NULL"));
-    LS_CHECK(ls_isend(world, x, 9, 0) == NULL && said("destination 9"));
-    LS_CHECK(ls_irecv(world, LS_SHAPE(1), LS_F32, -1, 0) == NULL && said("source -1"));
+    LS_CHECK(ls_isend(world, x, size, 0) == NULL && said("ls_isend: destination "));
+    LS_CHECK(ls_irecv(world, LS_SHAPE(1), LS_F32, size, 0) == NULL && said("ls_irecv: source "));
+    LS_CHECK(ls_irecv(world, LS_SHAPE(1), LS_F32, -1, 0) == NULL && said("ls_irecv: source -1"));
     LS_CHECK(ls_irecv(world, LS_SHAPE(-1), LS_F32, 0, 0) == NULL);
-    LS_CHECK(ls_isend(world, x, 0, 1 << 30) == NULL && said("tag"));
+    LS_CHECK(ls_isend(world, x, 0, 1 << 30) == NULL && said("ls_isend: tag"));
+    LS_CHECK(ls_isend(world, x, 0, -1) == NULL && said("ls_isend: tag -1"));
+    LS_CHECK(ls_join(x, (ls_tensor *[]){NULL}, 1) == NULL && ls_join(NULL, NULL, 0) == NULL);
     LS_CHECK(ls_wait(NULL) == NULL);
     (void)ls_scope_end(scope);
     return LS_OK;

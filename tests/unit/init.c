@@ -50,7 +50,10 @@ static const char *init_by_options(int rank, const void *what) {
     ls_init_options options = p->options;
     options.rank = rank;
     const int descriptors = test_descriptors_count();
-    const char *failure = work(ls_init(&options), rank, options.world_size);
+    (void)ls_error_set(LS_ERR_STOPPED, "of before");
+    ls_comm *world = ls_init(&options);
+    LS_MUST(world != NULL && failed_with(LS_ERR_STOPPED, "of before")); /* waiting for others is no failure */
+    const char *failure = work(world, rank, options.world_size);
     LS_MUST(failure != NULL || test_descriptors_count() == descriptors);
     return failure;
 }
