@@ -319,7 +319,7 @@ static custom *make_custom(const ls_custom_op *op, int input_count, void *user) 
 }
 
 static ls_status check_op(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, ls_tensor **outputs) {
-    if (op == NULL || op->name == NULL || op->forward == NULL) {
+    if (op->name == NULL || op->forward == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation needs a name and a forward function");
     }
     if (op->outputs < 0 || op->saved < 0 || input_count < 0 || (inputs == NULL && input_count > 0)) {
@@ -394,12 +394,15 @@ static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *
 ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,
                      ls_tensor **outputs) {
     ls_tensor *only = NULL;
-    for (int i = 0; op != NULL && outputs != NULL && i < outputs_of(op); i++) {
+    if (op == NULL) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_custom: the operation is NULL");
+    }
+    for (int i = 0; outputs != NULL && i < outputs_of(op); i++) {
         outputs[i] = NULL;
     }
     custom *c = check_op(op, inputs, input_count, outputs) == LS_OK ? make_custom(op, input_count, user) : NULL;
     if (c == NULL) {
-        if (op != NULL && op->release != NULL) {
+        if (op->release != NULL) {
             op->release(user);
         }
         return ls_scope_failed();

@@ -151,9 +151,8 @@ static ls_status argument_shape(ls_op_call *call) {
 static ls_status argument_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[0];
     ls_tensor view = ls_reduce_view(call->output, x, call->parameters);
-    const ls_kernels *kernels = ls_kernels_of(x);
-    ls_along_kernel *kernel = LS_KERNEL_AT(along, kernels, call->op->kernel);
-    return kernel(ls_stream_of(x), &view, x, single_axis(call->parameters));
+    return LS_KERNEL_AT(along, ls_kernels_of(x), call->op->kernel)(ls_stream_of(x), &view, x,
+                                                                   single_axis(call->parameters));
 }
 
 static const ls_op argmax_op = {
