@@ -395,7 +395,8 @@ ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input
                      ls_tensor **outputs) {
     ls_tensor *only = NULL;
     if (op == NULL) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_custom: the operation is NULL");
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_custom: the operation is NULL");
+        return ls_scope_failed();
     }
     for (int i = 0; outputs != NULL && i < outputs_of(op); i++) {
         outputs[i] = NULL;
