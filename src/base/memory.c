@@ -1,11 +1,13 @@
 #include "base/memory.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/base.h>
 
 #define LS_DEFAULT_ALIGNMENT 16
+#define LS_FIRST_ROOM        4 /* items, a power of two */
 
 static void *system_allocate(size_t size, size_t alignment, void *user) {
     (void)user;
@@ -55,6 +57,11 @@ void *ls_reallocate(void *memory, size_t old_size, size_t new_size) {
         ls_free(memory);
     }
     return moved;
+}
+
+void *ls_grow(void *items, size_t count, size_t size) {
+    const bool full = count == 0 || (count >= LS_FIRST_ROOM && (count & (count - 1)) == 0);
+    return full ? ls_reallocate(items, count * size, (count > 0 ? 2 * count : LS_FIRST_ROOM) * size) : items;
 }
 
 char *ls_duplicate_string(const char *text) {

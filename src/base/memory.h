@@ -17,6 +17,13 @@ void *ls_allocate_zeroed(size_t count, size_t size);
 /* A larger or smaller block with the first min(old_size, new_size) bytes kept; on NULL the old block is untouched. */
 void *ls_reallocate(void *memory, size_t old_size, size_t new_size);
 
+/*
+ * `items`, of which there are `count`, with room for one more: the same memory, or a larger block with them in it. The
+ * room doubles, so it follows from the count; an array that began as NULL grows by this call alone. On NULL it is as it
+ * was.
+ */
+void *ls_grow(void *items, size_t count, size_t size);
+
 /* A copy of a string; NULL when there is no memory or text is NULL. */
 char *ls_duplicate_string(const char *text);
 

@@ -5,8 +5,6 @@
 
 #include "base/memory.h"
 
-enum { FIRST_ROOM = 1024 };
-
 _Thread_local ls_trace *ls_trace_present;
 
 bool ls_trace_open(void) {
@@ -29,16 +27,13 @@ void ls_trace_free(ls_trace *trace) {
 
 /* Room for one span more; NULL when there is none. */
 static ls_trace_span_record *make_room(ls_trace *trace) {
-    if (trace->count == trace->capacity && trace->count < LS_TRACE_SPANS) {
-        const size_t capacity = trace->capacity != 0 ? 2 * trace->capacity : FIRST_ROOM;
-        void *grown =
-            ls_reallocate(trace->spans, trace->capacity * sizeof *trace->spans, capacity * sizeof *trace->spans);
-        if (grown != NULL) {
-            trace->spans = grown;
-            trace->capacity = capacity;
-        }
+    ls_trace_span_record *spans =
+        trace->count < LS_TRACE_SPANS ? ls_grow(trace->spans, trace->count, sizeof *spans) : NULL;
+    if (spans == NULL) {
+        return NULL;
     }
-    return trace->count < trace->capacity ? &trace->spans[trace->count++] : NULL;
+    trace->spans = spans;
+    return &spans[trace->count++];
 }
 
 void ls_trace_note(ls_trace_kind kind, uint64_t began, int64_t bytes, const char *format, ...) {

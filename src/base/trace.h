@@ -36,7 +36,6 @@ typedef struct ls_trace_span_record {
 typedef struct ls_trace {
     ls_trace_span_record *spans;
     size_t count;
-    size_t capacity;
     uint64_t lost; /* spans for which there was no room */
 } ls_trace;
 

@@ -23,19 +23,14 @@ typedef struct process {
 typedef struct process_list {
     process *items;
     size_t count;
-    size_t capacity;
 } process_list;
 
 static bool append(process_list *list, process item) {
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity > 0 ? 2 * list->capacity : 256;
-        process *items = ls_reallocate(list->items, list->capacity * sizeof *items, capacity * sizeof *items);
-        if (items == NULL) {
-            return false;
-        }
-        list->items = items;
-        list->capacity = capacity;
+    process *items = ls_grow(list->items, list->count, sizeof *items);
+    if (items == NULL) {
+        return false;
     }
+    list->items = items;
     list->items[list->count++] = item;
     return true;
 }

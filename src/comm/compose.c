@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/share.h"
 #include "comm/frame.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
@@ -58,10 +59,8 @@ static ls_piece reduced_by(const ls_comm *comm, int rank) {
     if (call->operation == LS_OP_REDUCE_SCATTER || call->operation == LS_OP_REDUCE_SCATTERV) {
         return ls_piece_part(call->send_counts, call->send_displacements, call->count, rank);
     }
-    const size_t size = (size_t)comm->size;
-    const size_t index = (size_t)rank;
-    const size_t more = call->count % size;
-    return (ls_piece){call->count / size + (index < more), call->count / size * index + (index < more ? index : more)};
+    const ls_share share = ls_share_of((int64_t)call->count, comm->size, rank);
+    return (ls_piece){(size_t)share.count, (size_t)share.start};
 }
 
 /* After the reduction of an allreduce or reduce: what each rank reduced goes to all, or to the root. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/share.h"
 #include "data/dataset.h"
 #include "data/order.h"
 #include "tensor/device.h"
@@ -132,7 +133,7 @@ static int64_t part_size(int64_t samples, const double *fractions, int count, in
     for (int i = 0; i < count; i++) {
         left -= (int64_t)floor((double)samples * fractions[i]);
     }
-    const int64_t extra = left / count + (part < left % count);
+    const int64_t extra = ls_share_of(left, count, part).count;
     return (int64_t)floor((double)samples * fractions[part]) + extra;
 }
 

@@ -191,7 +191,6 @@ typedef struct csv_table {
     int64_t rows;    /* with those of the blocks */
     ls_tensor **blocks;
     size_t count;
-    size_t capacity;
 } csv_table;
 
 static int64_t rows_of_block(const csv_table *table) {
@@ -199,17 +198,11 @@ static int64_t rows_of_block(const csv_table *table) {
 }
 
 static ls_status reserve_block(csv_table *table) {
-    if (table->count < table->capacity) {
-        return LS_OK;
-    }
-    const size_t capacity = table->capacity > 0 ? 2 * table->capacity : 16;
-    ls_tensor **blocks =
-        ls_reallocate(table->blocks, table->count * sizeof(ls_tensor *), capacity * sizeof(ls_tensor *));
+    ls_tensor **blocks = ls_grow(table->blocks, table->count, sizeof(ls_tensor *));
     if (blocks == NULL) {
-        return ls_fail_memory("ls_csv_read", capacity * sizeof(ls_tensor *));
+        return ls_fail_memory("ls_csv_read", (table->count + 1) * sizeof(ls_tensor *));
     }
     table->blocks = blocks;
-    table->capacity = capacity;
     return LS_OK;
 }
 

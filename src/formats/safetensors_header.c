@@ -260,16 +260,11 @@ static ls_status read_entry(parser *p, size_t data_size, ls_safetensors_entry *e
 }
 
 static ls_status add_entry(ls_safetensors_header *header, ls_safetensors_entry **entry) {
-    if (header->count == header->capacity) {
-        const size_t capacity = header->capacity > 0 ? 2 * header->capacity : 16;
-        ls_safetensors_entry *entries =
-            ls_reallocate(header->entries, header->count * sizeof *entries, capacity * sizeof *entries);
-        if (entries == NULL) {
-            return ls_fail_memory("ls_safetensors_load", capacity * sizeof *entries);
-        }
-        header->entries = entries;
-        header->capacity = capacity;
+    ls_safetensors_entry *entries = ls_grow(header->entries, header->count, sizeof *entries);
+    if (entries == NULL) {
+        return ls_fail_memory("ls_safetensors_load", (header->count + 1) * sizeof *entries);
     }
+    header->entries = entries;
     *entry = &header->entries[header->count++];
     **entry = (ls_safetensors_entry){0};
     return LS_OK;

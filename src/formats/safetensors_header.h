@@ -22,7 +22,6 @@ typedef struct ls_safetensors_entry {
 typedef struct ls_safetensors_header {
     ls_safetensors_entry *entries; /* in the order of the data once it is checked */
     size_t count;
-    size_t capacity;
     const char *metadata; /* key, value, key, value: texts that end with a zero byte each; NULL: there are none */
     const char *metadata_end;
 } ls_safetensors_header;

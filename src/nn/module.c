@@ -20,19 +20,12 @@ static void named_list_clear(ls_named_list *list, bool owns_tensors) {
 
 /* Takes `name` over, also when it fails. */
 static bool named_list_add(ls_named_list *list, char *name, ls_tensor *tensor) {
-    if (name != NULL && list->count == list->capacity) {
-        const int capacity = list->capacity == 0 ? 4 : 2 * list->capacity;
-        ls_named_tensor *items =
-            ls_reallocate(list->items, (size_t)list->count * sizeof *items, (size_t)capacity * sizeof *items);
-        if (items != NULL) {
-            list->items = items;
-            list->capacity = capacity;
-        }
-    }
-    if (name == NULL || list->count == list->capacity) {
+    ls_named_tensor *items = name != NULL ? ls_grow(list->items, (size_t)list->count, sizeof *items) : NULL;
+    if (items == NULL) {
         ls_free(name);
         return false;
     }
+    list->items = items;
     list->items[list->count++] = (ls_named_tensor){.name = name, .tensor = tensor};
     return true;
 }
@@ -221,18 +214,9 @@ ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *
 }
 
 static bool grow_children(ls_module *module) {
-    if (module->child_count < module->child_capacity) {
-        return true;
-    }
-    const int capacity = module->child_capacity == 0 ? 4 : 2 * module->child_capacity;
-    ls_child *children = ls_reallocate(module->children, (size_t)module->child_count * sizeof *children,
-                                       (size_t)capacity * sizeof *children);
-    if (children == NULL) {
-        return false;
-    }
-    module->children = children;
-    module->child_capacity = capacity;
-    return true;
+    ls_child *children = ls_grow(module->children, (size_t)module->child_count, sizeof *children);
+    module->children = children != NULL ? children : module->children;
+    return children != NULL;
 }
 
 static bool contains(const ls_module *module, const ls_module *sought) {

@@ -19,7 +19,6 @@ typedef struct ls_named_tensor {
 typedef struct ls_named_list {
     ls_named_tensor *items;
     int count;
-    int capacity;
 } ls_named_list;
 
 typedef struct ls_child {
@@ -62,7 +61,6 @@ struct ls_module {
     ls_named_list own_buffers;
     ls_child *children;
     int child_count;
-    int child_capacity;
     /* Of this module and all below it, names full: gathered on first use, forgotten when something is added. */
     bool listed;
     ls_named_list parameters; /* each once, under the first of its names */

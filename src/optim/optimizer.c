@@ -136,12 +136,14 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
         .learning_rate = ls_option(options->learning_rate, optimizer->learning_rate),
         .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, optimizer->weight_decay),
     };
-    const size_t old_size = (size_t)optimizer->group_count * sizeof group;
     ls_status status = group_init(optimizer, &group, parameters, count);
-    ls_group *groups = status == LS_OK ? ls_reallocate(optimizer->groups, old_size, old_size + sizeof group) : NULL;
+    ls_group *groups =
+        status == LS_OK ? ls_grow(optimizer->groups, (size_t)optimizer->group_count, sizeof group) : NULL;
     if (groups == NULL) {
         group_free(&group);
-        return status != LS_OK ? status : ls_fail_memory(optimizer->type->name, old_size + sizeof group);
+        return status != LS_OK
+                   ? status
+                   : ls_fail_memory(optimizer->type->name, ((size_t)optimizer->group_count + 1) * sizeof group);
     }
     groups[optimizer->group_count++] = group;
     optimizer->groups = groups;

@@ -42,7 +42,6 @@ typedef struct ls_state_list {
     char **names;           /* of the items */
     ls_state_range *ranges; /* of the items */
     int count;
-    int capacity;
 } ls_state_list;
 
 typedef struct ls_optimizer_type {

@@ -25,23 +25,16 @@ void ls_state_forget(ls_state_list *list) {
 }
 
 static ls_status make_room(ls_state_list *list) {
-    if (list->count < list->capacity) {
-        return LS_OK;
-    }
-    const int capacity = list->capacity > 0 ? 2 * list->capacity : 16;
-    ls_named *items =
-        ls_reallocate(list->items, (size_t)list->capacity * sizeof *items, (size_t)capacity * sizeof *items);
+    const size_t count = (size_t)list->count;
+    ls_named *items = ls_grow(list->items, count, sizeof *items);
     list->items = items != NULL ? items : list->items;
-    char **names = ls_reallocate(list->names, (size_t)list->capacity * sizeof *names, (size_t)capacity * sizeof *names);
+    char **names = ls_grow(list->names, count, sizeof *names);
     list->names = names != NULL ? names : list->names;
-    ls_state_range *ranges =
-        ls_reallocate(list->ranges, (size_t)list->capacity * sizeof *ranges, (size_t)capacity * sizeof *ranges);
+    ls_state_range *ranges = ls_grow(list->ranges, count, sizeof *ranges);
     list->ranges = ranges != NULL ? ranges : list->ranges;
-    if (items == NULL || names == NULL || ranges == NULL) {
-        return ls_fail_memory("ls_optimizer_state", (size_t)capacity * (sizeof *items + sizeof *names));
-    }
-    list->capacity = capacity;
-    return LS_OK;
+    return items != NULL && names != NULL && ranges != NULL
+               ? LS_OK
+               : ls_fail_memory("ls_optimizer_state", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
 }
 
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,

@@ -16,6 +16,7 @@
 
 #include "autograd/samples.h"
 #include "base/memory.h"
+#include "base/share.h"
 #include "base/trace.h"
 #include "comm/hold.h"
 #include "tensor/scope.h"
@@ -186,13 +187,9 @@ static ls_tensor *take_in(step *t, int way) {
     return tensor;
 }
 
-static int64_t first_row(const step *t, int number) {
-    return t->rows / t->count * number + (number < t->rows % t->count ? number : t->rows % t->count);
-}
-
 static ls_tensor *rows_of(const step *t, ls_tensor *all, int number) {
-    const int64_t start = first_row(t, number);
-    return ls_narrow(all, 0, start, first_row(t, number + 1) - start);
+    const ls_share rows = ls_share_of(t->rows, t->count, number);
+    return ls_narrow(all, 0, rows.start, rows.count);
 }
 
 /* What the stage works on: a part of the batch, or what the stage before sends, as a leaf. */

@@ -7,6 +7,7 @@
 #include "parallel/reductions.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "base/share.h"
 #include "comm/reduce.h"
 #include "parallel/move.h"
 #include "parallel/parallel.h"
@@ -258,7 +259,7 @@ static ls_status reduce_scatter_shape(ls_op_call *call) {
     call->records = meeting->wanted;
     call->depends = !is_sum(agreement->reduction);
     for (int rank = 0; rank < meeting->size; rank++) {
-        lengths[rank] = x->size[axis] / meeting->size + (rank < x->size[axis] % meeting->size);
+        lengths[rank] = ls_share_of(x->size[axis], meeting->size, rank).count;
     }
     (void)ls_parts_lay_out(agreement->scattered, meeting->size);
     int64_t size[LS_MAX_DIMS];

@@ -9,6 +9,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/random.h"
+#include "base/share.h"
 #include "comm/hold.h"
 #include "nn/module.h"
 #include "parallel/move.h"
@@ -75,13 +76,9 @@ static ls_tensor *part_of(ls_tensor *whole, const ls_comm *comm, int axis) {
     if (whole == NULL) {
         return NULL;
     }
-    const int64_t size = ls_size(whole, axis);
-    const int64_t rank = ls_comm_rank(comm);
-    const int64_t ranks = ls_comm_size(comm);
-    const int64_t length = size / ranks + (rank < size % ranks);
-    const int64_t start = size / ranks * rank + (rank < size % ranks ? rank : size % ranks);
+    const ls_share share = ls_share_of(ls_size(whole, axis), ls_comm_size(comm), ls_comm_rank(comm));
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *part = ls_keep(ls_clone(ls_narrow(whole, axis, start, length)));
+    ls_tensor *part = ls_keep(ls_clone(ls_narrow(whole, axis, share.start, share.count)));
     return ls_scope_close(scope) == LS_OK ? part : NULL;
 }
 
@@ -316,10 +313,8 @@ ls_module *ls_nn_parallel_embedding(ls_comm *comm, int64_t count, int64_t width)
         return NULL;
     }
     parallel_state *state = module->state;
-    const int64_t rank = ls_comm_rank(comm);
-    const int64_t ranks = ls_comm_size(comm);
     state->whole = count;
-    state->start = count / ranks * rank + (rank < count % ranks ? rank : count % ranks);
+    state->start = ls_share_of(count, ls_comm_size(comm), ls_comm_rank(comm)).start;
     state->weight = add_part(module, comm, &(part){"weight", LS_SHAPE(count, width), LS_F32, 0, 0});
     return ls_module_finish(module);
 }

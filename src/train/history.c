@@ -36,10 +36,9 @@ double ls_history_get(const ls_history_entry *entry, const char *name) {
 }
 
 ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry) {
-    const size_t size = (size_t)trial->history_count * sizeof *trial->history;
-    ls_history_entry *history = ls_reallocate(trial->history, size, size + sizeof *history);
+    ls_history_entry *history = ls_grow(trial->history, (size_t)trial->history_count, sizeof *history);
     if (history == NULL) {
-        return ls_fail_memory("ls_trial_run", size + sizeof *history);
+        return ls_fail_memory("ls_trial_run", ((size_t)trial->history_count + 1) * sizeof *history);
     }
     trial->history = history;
     trial->history[trial->history_count++] = *entry;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/share.h"
 #include "base/status.h"
 
 static void test_error_message_quotes_its_cause(void **state) {
@@ -198,6 +199,40 @@ static void test_memory_goes_through_the_hooks(void **state) {
     ls_set_allocator(NULL);
 }
 
+/* What is written to the room is found again; a small number of blocks is asked for. */
+static void test_arrays_grow_by_doubling(void **state) {
+    (void)state;
+    int *items = NULL, moves = 0;
+    for (int count = 0; count < 1000; count++) {
+        int *grown = ls_grow(items, (size_t)count, sizeof *items);
+        assert_non_null(grown);
+        moves += grown != items;
+        items = grown;
+        items[count] = count;
+    }
+    for (int i = 0; i < 1000; i++) {
+        assert_int_equal(items[i], i);
+    }
+    assert_in_range(moves, 1, 10);
+    ls_free(items);
+}
+
+static void test_shares_are_even_and_leave_nothing_out(void **state) {
+    (void)state;
+    for (int64_t total = 0; total < 12; total++) {
+        for (int64_t shares = 1; shares < 6; shares++) {
+            int64_t end = 0;
+            for (int64_t i = 0; i < shares; i++) {
+                const ls_share share = ls_share_of(total, shares, i);
+                assert_int_equal(share.start, end);
+                assert_int_equal(share.count, (total + shares - 1 - i) / shares);
+                end += share.count;
+            }
+            assert_int_equal(end, total);
+        }
+    }
+}
+
 static void test_half_precision_round_trips(void **state) {
     (void)state;
     for (uint32_t bits = 0; bits < 65536; bits++) {
@@ -288,6 +323,8 @@ int main(void) {
         cmocka_unit_test(test_log_limit_tells_what_it_hid),
         cmocka_unit_test(test_log_levels_and_rank),
         cmocka_unit_test(test_memory_goes_through_the_hooks),
+        cmocka_unit_test(test_arrays_grow_by_doubling),
+        cmocka_unit_test(test_shares_are_even_and_leave_nothing_out),
         cmocka_unit_test(test_half_precision_round_trips),
         cmocka_unit_test(test_philox_known_answers),
         cmocka_unit_test(test_random_moments),

@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "base/share.h"
 #include "base/status.h"
 #include "comm/backend/mpi/mpi.h"
 #include "comm/pieces.h"
@@ -30,10 +31,8 @@ static ls_piece part_of(const ls_mpi *mpi, int rank) {
     if (!mpi->plan.shares) {
         return (ls_piece){call->operation == LS_OP_ALLREDUCE || rank == call->root ? call->count : 0, 0};
     }
-    const size_t size = (size_t)mpi->size;
-    const size_t index = (size_t)rank;
-    const size_t more = call->count % size;
-    return (ls_piece){call->count / size + (index < more), call->count / size * index + (index < more ? index : more)};
+    const ls_share share = ls_share_of((int64_t)call->count, mpi->size, rank);
+    return (ls_piece){(size_t)share.count, (size_t)share.start};
 }
 
 /* Its chunk of that number. */
