@@ -1,9 +1,8 @@
 # Backend mpi between two machines, made of network namespaces joined by a cable that can be cut, under the MPI libraries
 # that the arguments name (openmpi, mpich), as far as they are installed. Where ssh would be, a script enters the other
 # namespace. Needs the right to make namespaces.
-. "$LS_SOURCE/tests/support/checks.sh"
-unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_MODULE_PATH
-export LOCKSTEP_TIMEOUT=60
+. "$LS_SOURCE/tests/support/mpi.sh"
+unset LOCKSTEP_BACKEND # ranks of two machines have no other choice
 . "$LS_SOURCE/tests/support/machines.sh"
 
 # What both launchers take for ssh: it is given a host, maybe after options, and a command. The machines must have names
@@ -103,19 +102,5 @@ check_flavour() {
     check "$flavour: the cable is cut: nothing is left" nobody_soon
 }
 
-missing=()
-for flavour in "$@"; do
-    if ! command -v "mpirun.$flavour" >/dev/null; then
-        missing+=("mpirun.$flavour is not installed")
-    elif [ ! -e "$LS_BUILD/lib/lockstep-mpi_$flavour.so" ]; then
-        missing+=("this build has no lockstep-mpi_$flavour.so")
-    else
-        check_flavour $flavour
-    fi
-done
-if [ ${#missing[@]} != 0 ]; then
-    printf 'SKIPPED %s (scripts/install-deps --mpi, then build again)\n' "${missing[@]}"
-    [ "$failed" = 0 ] && exit 77
-    exit 1
-fi
-finish
+each_flavour "$@"
+finish_flavours
