@@ -126,12 +126,12 @@ static ls_status copy_on_device(ls_tensor *destination, const ls_tensor *source)
     if (!overlap(destination, source)) {
         return move_elements(destination, source);
     }
-    ls_tensor *aside = dense_copy("ls_copy_into", source, (ls_dtype)source->dtype);
-    if (aside == NULL) {
+    ls_tensor *copied = dense_copy("ls_copy_into", source, (ls_dtype)source->dtype);
+    if (copied == NULL) {
         return ls_error_status();
     }
-    const ls_status status = move_elements(destination, aside);
-    ls_tensor_drop(aside);
+    const ls_status status = move_elements(destination, copied);
+    ls_tensor_drop(copied);
     return status;
 }
 

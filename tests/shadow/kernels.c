@@ -1,0 +1,182 @@
+/* The kernels of the shadow device: each copies its arguments into a job, which calls the CPU's kernel later. */
+#include "tensor/device/cpu/cpu.h"
+#include "tests/shadow/shadow.h"
+
+/* ---- tensors of a job ------------------------------------------------------------------------------------------- */
+
+/* A storage that says "cpu", for kernels that ask. */
+static ls_storage on_host = {.device = &ls_cpu, .whole = &on_host};
+
+static void inside_tensor(ls_tensor *copy, const ls_tensor *tensor) {
+    *copy = *tensor;
+    copy->data = copy->count > 0 ? shadow_inside(tensor->data) : NULL;
+    copy->storage = &on_host;
+    copy->node = NULL;
+    copy->leaf = NULL;
+}
+
+static void add(shadow_job *made, const ls_tensor *tensor) {
+    if (made->tensors == SHADOW_TENSORS) {
+        shadow_die("too many tensors");
+    }
+    made->there[made->tensors] = tensor != NULL;
+    if (tensor != NULL) {
+        inside_tensor(&made->tensor[made->tensors], tensor);
+    }
+    made->tensors++;
+}
+
+static ls_tensor *at(shadow_job *made, int i) {
+    return made->there[i] ? &made->tensor[i] : NULL;
+}
+
+/* ---- kernels ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * KIND(type, pack, call): the arguments of a type of kernel go into a job (pack), and the CPU's kernel is called with
+ * them later (call). NAMES_... are the parameters of kernels.h, as arguments.
+ */
+#define KIND(type, pack, ...)                                                                                          \
+    static ls_status run_##type(shadow_job *made) {                                                                    \
+        return ((ls_##type##_kernel *)made->kernel)(NULL, __VA_ARGS__);                                                \
+    }                                                                                                                  \
+    static ls_status ask_##type(ls_##type##_kernel *kernel, LS_PARAMETERS_##type) {                                    \
+        shadow_job *made = shadow_begin((shadow_kernel *)kernel, run_##type);                                          \
+        pack return shadow_push(stream, made);                                                                         \
+    }
+#define T(i) at(made, i)
+
+/* clang-format off */
+KIND(pair, add(made, y); add(made, x);, T(0), T(1))
+KIND(fill, add(made, y); made->number[0] = value;, T(0), made->number[0])
+KIND(count_up, add(made, y);, T(0))
+KIND(random, add(made, y); made->random = state; made->number[0] = a; made->number[1] = b;,
+     T(0), made->random, made->number[0], made->number[1])
+KIND(random_integer, add(made, y); made->random = state; made->integer[0] = low; made->integer[1] = high;,
+     T(0), made->random, made->integer[0], made->integer[1])
+KIND(dropout, add(made, y); add(made, x); made->random = state; made->integer[0] = (int64_t)first; made->number[0] = p;,
+     T(0), T(1), made->random, (uint64_t)made->integer[0], made->number[0])
+KIND(along, add(made, y); add(made, x); made->integer[0] = axis;, T(0), T(1), (int)made->integer[0])
+KIND(along_backward, add(made, dx); add(made, dy); add(made, y); made->integer[0] = axis;,
+     T(0), T(1), T(2), (int)made->integer[0])
+KIND(cumsum, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = reverse;,
+     T(0), T(1), (int)made->integer[0], made->integer[1] != 0)
+KIND(index, add(made, y); add(made, x); add(made, index); made->integer[0] = axis;,
+     T(0), T(1), (int)made->integer[0], T(2))
+KIND(gemm, made->gemm = *gemm; made->gemm.a = shadow_inside(gemm->a); made->gemm.b = shadow_inside(gemm->b);
+     made->gemm.c = shadow_inside(gemm->c); made->gemm.bias = shadow_inside(gemm->bias);, &made->gemm)
+KIND(layer_norm, add(made, y); add(made, mean); add(made, rstd); add(made, x); add(made, weight); add(made, bias);
+     made->integer[0] = width; made->number[0] = epsilon;,
+     T(0), T(1), T(2), T(3), made->integer[0], T(4), T(5), made->number[0])
+KIND(layer_norm_backward, add(made, dx); add(made, d_weight); add(made, d_bias); add(made, g); add(made, x);
+     add(made, weight); add(made, mean); add(made, rstd); made->integer[0] = width;,
+     T(0), T(1), T(2), T(3), T(4), made->integer[0], T(5), T(6), T(7))
+KIND(batch_norm_statistics, add(made, mean); add(made, variance); add(made, x);, T(0), T(1), T(2))
+KIND(batch_norm, add(made, y); add(made, x); add(made, mean); add(made, rstd); add(made, weight); add(made, bias);,
+     T(0), T(1), T(2), T(3), T(4), T(5))
+KIND(batch_norm_backward, add(made, dx); add(made, d_weight); add(made, d_bias); add(made, g); add(made, x);
+     add(made, mean); add(made, rstd); add(made, weight); made->integer[0] = training;,
+     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), made->integer[0] != 0)
+KIND(batch_norm_sums, add(made, sums); add(made, g); add(made, x); add(made, mean);, T(0), T(1), T(2), T(3))
+KIND(batch_norm_dx, add(made, dx); add(made, g); add(made, x); add(made, mean); add(made, rstd); add(made, weight);
+     add(made, of_g); add(made, of_product);, T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7))
+KIND(axpy, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->from = shadow_inside(x);
+     made->to = shadow_inside(y);, (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->from, made->to)
+KIND(scale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);,
+     (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->to)
+KIND(dot, made->integer[0] = dtype; made->integer[1] = count; made->from = shadow_inside(x); made->other = shadow_inside(y);
+     made->to = shadow_inside(sum);, (ls_dtype)made->integer[0], made->integer[1], made->from, made->other, made->to)
+KIND(measure, made->integer[0] = dtype; made->integer[1] = count; made->from = shadow_inside(x); made->to = shadow_inside(result);,
+     (ls_dtype)made->integer[0], made->integer[1], made->from, made->to)
+KIND(sgd, made->sgd = *step; made->sgd.parameter = shadow_inside(step->parameter); made->sgd.gradient = shadow_inside(step->gradient);
+     made->sgd.momentum_buffer = shadow_inside(step->momentum_buffer);, &made->sgd)
+KIND(adam, made->adam = *step; made->adam.parameter = shadow_inside(step->parameter);
+     made->adam.gradient = shadow_inside(step->gradient); made->adam.first_moment = shadow_inside(step->first_moment);
+     made->adam.second_moment = shadow_inside(step->second_moment);
+     made->adam.largest_second_moment = shadow_inside(step->largest_second_moment);, &made->adam)
+KIND(rmsprop, made->rmsprop = *step; made->rmsprop.parameter = shadow_inside(step->parameter);
+     made->rmsprop.gradient = shadow_inside(step->gradient); made->rmsprop.square_average = shadow_inside(step->square_average);
+     made->rmsprop.gradient_average = shadow_inside(step->gradient_average);
+     made->rmsprop.momentum_buffer = shadow_inside(step->momentum_buffer);, &made->rmsprop)
+KIND(adagrad, made->adagrad = *step; made->adagrad.parameter = shadow_inside(step->parameter);
+     made->adagrad.gradient = shadow_inside(step->gradient); made->adagrad.sum = shadow_inside(step->sum);, &made->adagrad)
+
+/* The tensors of a class loss are those from `first` on. */
+static void add_loss(shadow_job *made, const ls_class_loss *loss) {
+    made->integer[3] = made->tensors;
+    made->loss = *loss;
+    add(made, loss->target);
+    add(made, loss->weight);
+}
+static const ls_class_loss *loss_of(shadow_job *made) {
+    made->loss.target = T((int)made->integer[3]);
+    made->loss.weight = T((int)made->integer[3] + 1);
+    return &made->loss;
+}
+KIND(nll, add(made, element); add(made, row_weight); add(made, log_probability); add_loss(made, loss);,
+     T(0), T(1), T(2), loss_of(made))
+KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability); made->number[0] = scale;
+     add_loss(made, loss);, T(0), T(1), made->number[0], T(2), loss_of(made))
+/* clang-format on */
+
+#define NAMES_pair                  y, x
+#define NAMES_fill                  y, value
+#define NAMES_count_up              y
+#define NAMES_random                y, state, a, b
+#define NAMES_random_integer        y, state, low, high
+#define NAMES_dropout               y, x, state, first, p
+#define NAMES_along                 y, x, axis
+#define NAMES_along_backward        dx, dy, y, axis
+#define NAMES_cumsum                y, x, axis, reverse
+#define NAMES_index                 y, x, axis, index
+#define NAMES_gemm                  gemm
+#define NAMES_nll                   element, row_weight, log_probability, loss
+#define NAMES_class_loss_backward   d, g, scale, log_probability, loss
+#define NAMES_layer_norm            y, mean, rstd, x, width, weight, bias, epsilon
+#define NAMES_layer_norm_backward   dx, d_weight, d_bias, g, x, width, weight, mean, rstd
+#define NAMES_batch_norm_statistics mean, variance, x
+#define NAMES_batch_norm            y, x, mean, rstd, weight, bias
+#define NAMES_batch_norm_backward   dx, d_weight, d_bias, g, x, mean, rstd, weight, training
+#define NAMES_batch_norm_sums       sums, g, x, mean
+#define NAMES_batch_norm_dx         dx, g, x, mean, rstd, weight, of_g, of_product
+#define NAMES_axpy                  dtype, count, a, x, y
+#define NAMES_scale                 dtype, count, a, y
+#define NAMES_dot                   dtype, count, x, y, sum
+#define NAMES_measure               dtype, count, x, result
+#define NAMES_sgd                   step
+#define NAMES_adam                  step
+#define NAMES_rmsprop               step
+#define NAMES_adagrad               step
+
+static ls_status run_map(shadow_job *made) {
+    const ls_tensor *operands[3] = {made->tensors > 1 ? T(1) : NULL, made->tensors > 2 ? T(2) : NULL,
+                                    made->tensors > 3 ? T(3) : NULL};
+    return ((ls_map_kernel *)made->kernel)(NULL, T(0), operands, made->number);
+}
+
+static ls_status ask_map(ls_map_kernel *kernel, int operand_count, int parameter_count, LS_PARAMETERS_map) {
+    shadow_job *made = shadow_begin((shadow_kernel *)kernel, run_map);
+    add(made, y);
+    for (int i = 0; i < operand_count; i++) {
+        add(made, operands[i]);
+    }
+    for (int i = 0; i < parameter_count; i++) {
+        made->number[i] = parameters[i];
+    }
+    return shadow_push(stream, made);
+}
+
+#define SHADOW_MAP(name, operand_count, parameter_count)                                                               \
+    static ls_status shadow_##name(LS_PARAMETERS_map) {                                                                \
+        return ask_map(ls_cpu_kernels.name, operand_count, parameter_count, stream, y, operands, parameters);          \
+    }
+#define SHADOW(name, type)                                                                                             \
+    static ls_status shadow_##name(LS_PARAMETERS_##type) {                                                             \
+        return ask_##type(ls_cpu_kernels.name, stream, NAMES_##type);                                                  \
+    }
+LS_MAPS(SHADOW_MAP)
+LS_OTHER_KERNELS(SHADOW)
+
+#define ROW_OF_MAP(name, operand_count, parameter_count) .name = shadow_##name,
+#define ROW(name, type)                                  .name = shadow_##name,
+const ls_kernels shadow_kernels = {LS_MAPS(ROW_OF_MAP) LS_OTHER_KERNELS(ROW)};
