@@ -119,7 +119,8 @@ typedef struct ls_custom_op {
  * first output; `outputs` has room for all of them, and may be NULL where there is one. Lends `op` and the inputs, and
  * takes `user` over where the operation has `release`, on failure too. A failure of either function ends the call
  * (NULL), or the backward pass, with its status and message. LS_ERR_STATE where `forward` leaves an output or a saved
- * tensor NULL, LS_ERR_SHAPE where a gradient has another shape or dtype than its input, and LS_ERR_STATE from a
+ * tensor NULL, LS_ERR_SHAPE where a gradient has another shape or dtype than its input,
+ * LS_ERR_ARGUMENT where it is on another device, and LS_ERR_STATE from a
  * backward pass that finds an input, an output or a saved tensor changed in place since.
  */
 LS_API ls_tensor *ls_custom(const ls_custom_op *op, ls_tensor *const *inputs, int input_count, void *user,

@@ -260,6 +260,10 @@ static ls_status check_output(const ls_tensor *output, const ls_tensor *gradient
                        LS_SHAPE_TEXT(gradient), ls_dtype_name((ls_dtype)gradient->dtype), LS_SHAPE_TEXT(output),
                        ls_dtype_name((ls_dtype)output->dtype));
     }
+    if (gradient != NULL && ls_tensor_device(gradient) != ls_tensor_device(output)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on %s, the output on %s",
+                       ls_tensor_device(gradient)->name, ls_tensor_device(output)->name);
+    }
     if (!output->needs_grad && !ls_tape_communicates()) {
         return ls_fail(LS_ERR_STATE, "ls_backward: the loss has no history: nothing that it was made from requires a "
                                      "gradient, or what does went through a comparison, ls_argmax, integers or "

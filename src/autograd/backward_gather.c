@@ -156,6 +156,10 @@ ls_status ls_gather_gradient(const char *call, int i, ls_tensor *input, ls_tenso
                        LS_SHAPE_TEXT(input), ls_dtype_name((ls_dtype)input->dtype), LS_SHAPE_TEXT(gradient),
                        ls_dtype_name((ls_dtype)gradient->dtype));
     }
+    if (ls_tensor_device(gradient) != ls_tensor_device(input)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the gradient of argument %d is on %s, but that is on %s", call, i + 1,
+                       ls_tensor_device(gradient)->name, ls_tensor_device(input)->name);
+    }
     if (input->leaf != NULL) {
         return gather_in_leaf(pass, input->leaf, gradient);
     }

@@ -356,8 +356,12 @@ static void apply(custom *c, ls_tensor *const *inputs, ls_tensor **outputs) {
     }
 }
 
-/* The device of the first input that the host cannot read; NULL: there is none. */
+/* The device of the first input that the host cannot read, the thread's where there are no inputs; NULL: none. */
 static const ls_device *other_device(ls_tensor *const *inputs, int count) {
+    if (count == 0) {
+        const ls_device *device = ls_device_default();
+        return device != NULL && !device->is_host ? device : NULL;
+    }
     for (int i = 0; i < count; i++) {
         if (inputs[i] != NULL && !ls_tensor_is_gone(inputs[i]) && !ls_tensor_device(inputs[i])->is_host) {
             return ls_tensor_device(inputs[i]);
@@ -380,13 +384,19 @@ static void apply_on_host(custom *c, const ls_device *device, ls_tensor *const *
         here[i] = inputs[i] != NULL ? ls_tensor_to_device(inputs[i], ls_cpu.name) : NULL;
     }
     apply(c, here, outputs);
+    for (int i = 0; i < count; i++) {
+        ls_release(here[i]); /* the tape holds what it needs */
+    }
     ls_record_release(here, bytes);
     bool good = outputs[0] != NULL;
     for (int i = 0; i < c->output_count && good; i++) {
-        outputs[i] = ls_tensor_to_device(outputs[i], device->name);
+        ls_tensor *made = outputs[i];
+        outputs[i] = ls_tensor_to_device(made, device->name);
+        ls_release(made);
         good = outputs[i] != NULL;
     }
     for (int i = 0; i < c->output_count && !good; i++) {
+        ls_release(outputs[i]);
         outputs[i] = NULL;
     }
 }

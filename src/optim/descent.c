@@ -237,6 +237,7 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
     descent->evaluations++;
     LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
+    LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
     return gather_gradient(descent, gradient);
 }
 

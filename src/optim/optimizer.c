@@ -250,10 +250,6 @@ static bool adjoins(const ls_slot *slot, const ls_slot *next) {
 
 static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
     const ls_tensor *parameter = first->parameter;
-    if (ls_tensor_device(parameter) != group->device) {
-        return ls_fail(LS_ERR_STATE, "%s: a parameter is on %s, its state on %s: make the optimizer after ls_to_device",
-                       optimizer->type->name, ls_tensor_device(parameter)->name, group->device->name);
-    }
     const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
     ls_run run = {
         .dtype = (ls_dtype)parameter->dtype,
@@ -275,6 +271,18 @@ static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, 
     return LS_OK;
 }
 
+ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group) {
+    for (int i = 0; i < group->count; i++) {
+        const ls_device *device = ls_tensor_device(group->slots[i].parameter);
+        if (__builtin_expect(device != group->device, 0)) {
+            return ls_fail(LS_ERR_STATE,
+                           "%s: parameter %d is on %s, its state on %s: make the optimizer after ls_to_device",
+                           optimizer->type->name, i, device->name, group->device->name);
+        }
+    }
+    return LS_OK;
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
@@ -288,6 +296,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     const uint64_t began = ls_trace_now();
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
+        LS_TRY(ls_group_check_device(optimizer, group));
         for (int i = 0; i < group->count;) {
             if (!takes_part(&group->slots[i])) {
                 i++;

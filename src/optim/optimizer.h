@@ -107,6 +107,9 @@ struct ls_optimizer {
  */
 ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
+/* LS_ERR_STATE where a parameter has moved away from its state. */
+ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
+
 /* Evaluates the loss as ls_closure says. */
 ls_status ls_optimizer_evaluate(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
 

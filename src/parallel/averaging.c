@@ -148,7 +148,14 @@ static bool gradients_are_home(const ls_data_parallel_state *state) {
 
 /* A model that was laid out anew, as part of a larger one or in parts, has its gradients brought back. */
 static ls_status reclaim_gradients(ls_data_parallel_state *state) {
+    const ls_device *device = NULL;
+    LS_TRY(ls_module_device(state->model, "ls_data_parallel", &device));
     for (int i = 0; i < state->flat_count; i++) {
+        if (state->shared[i]->device != device) {
+            return ls_fail(LS_ERR_STATE,
+                           "ls_data_parallel: the model has moved to %s: ls_to_device before ls_data_parallel",
+                           device->name);
+        }
         LS_TRY(ls_module_move_gradients(state->model, state->flats[i].dtype, state->shared[i]));
     }
     return LS_OK;

@@ -57,10 +57,10 @@ static ls_status exchange_shares(data_parallel_state *state) {
             return ls_fail_memory("ls_data_parallel", ranks * sizeof *state->shares);
         }
     }
-    const ls_share own = {.samples = state->part.samples,
-                          .inputs = state->input_count,
-                          .outputs = state->output_count,
-                          .first = kind_of(state, 0)};
+    const ls_rank_inputs own = {.samples = state->part.samples,
+                                .inputs = state->input_count,
+                                .outputs = state->output_count,
+                                .first = kind_of(state, 0)};
     LS_TRY(ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL));
     return exchange_more(state);
 }
@@ -157,7 +157,7 @@ static const ls_input_kind *kind_on(const data_parallel_state *state, int rank, 
 static bool counts_samples(const data_parallel_state *state, int i) {
     bool counts = true;
     for (int rank = 0; rank < ls_comm_size(state->comm) && counts; rank++) {
-        const ls_share *share = &state->shares[rank];
+        const ls_rank_inputs *share = &state->shares[rank];
         if (share->samples > 0 && i < share->inputs && kind_on(state, rank, i)->there) {
             const ls_input_kind *kind = kind_on(state, rank, i);
             counts = kind->ndim > 0 && kind->size[0] == share->samples;
@@ -197,7 +197,7 @@ static ls_tensor *floating_one(ls_tensor *const *outputs, int count) {
 }
 
 static ls_status run_like(data_parallel_state *state, int rank) {
-    const ls_share *share = &state->shares[rank];
+    const ls_rank_inputs *share = &state->shares[rank];
     const size_t count = (size_t)(share->inputs + share->outputs);
     ls_tensor **tensors = ls_allocate_zeroed(count, sizeof *tensors);
     if (tensors == NULL) {

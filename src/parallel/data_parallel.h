@@ -16,12 +16,12 @@ typedef struct ls_input_kind {
 } ls_input_kind;
 
 /* And of a call. */
-typedef struct ls_share {
+typedef struct ls_rank_inputs {
     int64_t samples;
     int64_t inputs;
     int64_t outputs;
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
-} ls_share;
+} ls_rank_inputs;
 
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first: operations are lent it, and give it back */
@@ -39,11 +39,11 @@ typedef struct ls_data_parallel_state {
     ls_tensor *const *inputs; /* of that pass; lent */
     int input_count;          /* 0 on a rank without samples */
     int output_count;
-    ls_share *shares;    /* of all ranks; NULL until they are first exchanged */
-    ls_input_kind *more; /* their further inputs, `more_inputs` for each rank; then room for this rank's */
-    size_t more_inputs;  /* that all ranks told each other of in the present pass */
-    size_t more_room;    /* for how many there is */
-    int64_t samples;     /* of the last forward pass */
+    ls_rank_inputs *shares; /* of all ranks; NULL until they are first exchanged */
+    ls_input_kind *more;    /* their further inputs, `more_inputs` for each rank; then room for this rank's */
+    size_t more_inputs;     /* that all ranks told each other of in the present pass */
+    size_t more_room;       /* for how many there is */
+    int64_t samples;        /* of the last forward pass */
     bool no_sync;
     bool gathering;     /* since the last averaging there were passes under no_sync */
     bool agrees;        /* ranks agree on weights before every pass: one was irregular */

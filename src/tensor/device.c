@@ -1,6 +1,7 @@
 /* The devices that are there, which of them new tensors go to, and what moves between a device and the host. */
 #include "tensor/device.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static const ls_device *find(const char *name) {
     return device;
 }
 
-ls_status ls_device_add(const ls_device *device) {
+static ls_status add(const ls_device *device) {
     const int count = atomic_load_explicit(&device_count, memory_order_acquire);
     if (count == LS_MOST_DEVICES || find(device->name) != NULL) {
         return ls_fail(LS_ERR_STATE, "ls_device_add: %s",
@@ -39,6 +40,14 @@ ls_status ls_device_add(const ls_device *device) {
     devices[count] = device;
     atomic_store_explicit(&device_count, count + 1, memory_order_release);
     return LS_OK;
+}
+
+ls_status ls_device_add(const ls_device *device) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&one_at_a_time);
+    const ls_status status = add(device);
+    pthread_mutex_unlock(&one_at_a_time);
+    return status;
 }
 
 const ls_device *ls_device_find(const char *call, const char *name) {

@@ -259,5 +259,6 @@ ls_status ls_tensor_move_device(ls_tensor *tensor, const ls_device *device) {
     tensor->data = there->data;
     there->storage = old;
     ls_tensor_drop(there);
+    ls_tensor_changed(tensor, "ls_to_device"); /* for a tape that has it: it goes on on another device */
     return LS_OK;
 }

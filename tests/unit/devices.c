@@ -64,6 +64,18 @@ static ls_tensor *loss_of(ls_module *model, ls_tensor *x) {
     return ls_mean(ls_square(ls_forward(model, x)));
 }
 
+static struct moved {
+    ls_module *model;
+    ls_tensor *x;
+} moved;
+
+static ls_status evaluate(void *argument, double *loss) {
+    (void)argument;
+    ls_tensor *value = loss_of(moved.model, moved.x);
+    *loss = ls_item(value);
+    return ls_backward(value);
+}
+
 static void test_a_model_that_moves(void **state) {
     (void)state;
     ls_seed(3);
@@ -81,16 +93,77 @@ static void test_a_model_that_moves(void **state) {
     assert_true(ls_equal(ls_grad(ls_module_parameter(model, 0)), gradient)); /* which has moved, too */
     check_message(ls_optimizer_step(early), LS_ERR_STATE, "make the optimizer after ls_to_device");
     ls_optimizer_free(early);
+    ls_tensor *before = loss_of(model, ls_to_device(x, there));
+    assert_ptr_equal(ls_to_device(model, "cpu"), model);
+    check_message(ls_backward(before), LS_ERR_STATE, "changed in place afterwards (by ls_to_device)");
+    ls_optimizer *descent = ls_lbfgs(model, NULL);
+    moved = (struct moved){model, x};
+    assert_int_equal(ls_optimizer_step_closure(descent, evaluate, NULL, NULL), LS_OK);
+    assert_ptr_equal(ls_to_device(model, there), model);
+    moved.x = ls_to_device(x, there);
+    check_message(ls_optimizer_step_closure(descent, evaluate, NULL, NULL), LS_ERR_STATE,
+                  "make the optimizer after ls_to_device");
+    ls_optimizer_free(descent);
     ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
     ls_module_zero_grad(model);
     assert_int_equal(ls_backward(loss_of(model, ls_to_device(x, there))), LS_OK);
     assert_int_equal(ls_optimizer_step(optimizer), LS_OK);
     assert_true(ls_module_hash(model) != hash);
-    assert_int_equal(ls_scope_end(scope), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_ERR_STATE); /* the pass that was refused */
     assert_null(ls_to_device(model, "nowhere"));
     assert_null(ls_to_device((ls_module *)NULL, there));
     ls_optimizer_free(optimizer);
     ls_module_free(model);
+}
+
+/* A rule of a program's own that gives its gradient on the wrong device, and a gradient to begin with there. */
+static ls_status on_cpu_forward(ls_custom_call *call) {
+    call->outputs[0] = ls_square(call->inputs[0]);
+    return LS_OK;
+}
+
+static ls_status on_cpu_backward(ls_custom_call *call) {
+    call->input_gradients[0] = ls_zeros(ls_shape_of(call->inputs[0]), LS_F32);
+    return LS_OK;
+}
+
+static ls_tensor *made_there(int64_t size) {
+    return ls_to_device(ls_ones(LS_SHAPE(size), LS_F32), there);
+}
+
+static void test_gradients_elsewhere(void **state) {
+    (void)state;
+    static const ls_custom_op op = {.name = "wrong_place", .forward = on_cpu_forward, .backward = on_cpu_backward};
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = made_there(3);
+    assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+    check_message(ls_backward(ls_sum(ls_custom(&op, &x, 1, NULL, NULL))), LS_ERR_ARGUMENT,
+                  "wrong_place: the gradient of argument 1 is on cpu, but that is on shadow:0");
+    assert_null(ls_grad(x));
+    check_message(ls_backward_with(ls_square(x), &(ls_backward_options){.gradient = ls_ones(LS_SHAPE(3), LS_F32)}),
+                  LS_ERR_ARGUMENT, "ls_backward_with: the gradient is on cpu, the output on shadow:0");
+    (void)ls_scope_end(scope);
+}
+
+/* An operation that works on the host and makes something of nothing, outside of any scope. */
+static ls_status three_forward(ls_custom_call *call) {
+    call->outputs[0] = ls_full(LS_SHAPE(2), LS_F32, 3);
+    return LS_OK;
+}
+
+static void test_own_operations_on_the_host(void **state) {
+    (void)state;
+    static const ls_custom_op three = {.name = "three", .forward = three_forward, .on_host = true};
+    assert_int_equal(ls_use_device(there), LS_OK);
+    ls_tensor *y = ls_custom(&three, NULL, 0, NULL, NULL);
+    assert_string_equal(ls_device_of(y), there);
+    assert_true(ls_at(y, (const int64_t[]){1}) == 3);
+    ls_tensor *x = made_there(2), *z = ls_custom(&three, &x, 1, NULL, NULL);
+    assert_true(ls_at(z, (const int64_t[]){0}) == 3);
+    ls_release(x);
+    ls_release(y);
+    ls_release(z);
+    assert_int_equal(ls_use_device("cpu"), LS_OK);
 }
 
 static void test_parts_on_two_devices(void **state) {
@@ -203,6 +276,8 @@ int main(void) {
         cmocka_unit_test(test_from_one_to_another),
         cmocka_unit_test(test_a_model_that_moves),
         cmocka_unit_test(test_parts_on_two_devices),
+        cmocka_unit_test(test_gradients_elsewhere),
+        cmocka_unit_test(test_own_operations_on_the_host),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_what_fails_later),
         cmocka_unit_test(test_streams_and_events),

@@ -301,6 +301,9 @@ static void test_numbers_on_the_left(void **state) {
     check_values(ls_div(6, ls_add(n, 1)), three, LS_F32, VALUES(6, 3, 2));
     check_values(ls_sub(10UL, one), LS_SCALAR, LS_I32, VALUES(7));
     check_values(ls_sub(0.5, halves), three, LS_BF16, VALUES(0.5, -0.5, -1.5));
+    check_values(ls_div(-1, ls_full(LS_SHAPE(1), LS_U8, 2)), LS_SHAPE(1), LS_F32, VALUES(-0.5));
+    check_values(ls_div(5000000000LL, ls_ones(LS_SHAPE(1), LS_I32)), LS_SHAPE(1), LS_F32, VALUES(5e9));
+    check_values(ls_sub(1.0, ls_scalar(0.5, LS_BF16)), LS_SCALAR, LS_BF16, VALUES(0.5));
     const int64_t large = ((int64_t)1 << 60) + 1;
     ls_tensor *exact = ls_sub(large, ls_ones(LS_SHAPE(1), LS_I64));
     assert_true(*(const int64_t *)elements(exact) == large - 1);

@@ -431,7 +431,12 @@ static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_
     }
     ls_tensor *y = function(number, b);
     ls_release(number);
-    return y;
+    if (y == NULL || !ls_dtype_is_floating(b->dtype) || y->dtype == b->dtype) {
+        return y;
+    }
+    ls_tensor *own = ls_to(y, b->dtype); /* beside halves of no dimensions the number is f32, to be exact */
+    ls_release(y);
+    return own;
 }
 
 #define LEFT_FORMS(name)                                                                                               \
@@ -441,15 +446,30 @@ static ls_tensor *beside(ls_tensor *(*function)(ls_tensor *a, ls_tensor *b), ls_
     ls_tensor *ls_r##name##_integer(int64_t a, ls_tensor *b) {                                                         \
         return beside(ls_##name##_tensor, ls_integer_beside("ls_" #name, b, a), b);                                    \
     }                                                                                                                  \
+    LEFT_UNSIGNED(name)
+#define LEFT_UNSIGNED(name)                                                                                            \
     ls_tensor *ls_r##name##_unsigned(uint64_t a, ls_tensor *b) {                                                       \
         if (a <= INT64_MAX) {                                                                                          \
             return ls_r##name##_integer((int64_t)a, b);                                                                \
         }                                                                                                              \
-        return b == NULL || ls_dtype_is_floating(b->dtype) ? ls_r##name##_number((double)a, b)                         \
-                                                           : ls_refuse_unsigned("ls_" #name, a);                       \
+        return b == NULL || ls_tensor_is_gone(b) || ls_dtype_is_floating(b->dtype)                                     \
+                   ? ls_r##name##_number((double)a, b)                                                                 \
+                   : ls_refuse_unsigned("ls_" #name, a);                                                               \
     }
 LEFT_FORMS(add)
 LEFT_FORMS(sub)
 LEFT_FORMS(mul)
-LEFT_FORMS(div)
 LEFT_FORMS(pow)
+
+ls_tensor *ls_rdiv_number(double a, ls_tensor *b) {
+    return beside(ls_div_tensor, ls_number_beside("ls_div", b, a), b);
+}
+
+/* A quotient is a real number, whatever the tensor's dtype holds. */
+ls_tensor *ls_rdiv_integer(int64_t a, ls_tensor *b) {
+    return ls_rdiv_number((double)a, b);
+}
+
+ls_tensor *ls_rdiv_unsigned(uint64_t a, ls_tensor *b) {
+    return ls_rdiv_number((double)a, b);
+}
