@@ -32,9 +32,9 @@ typedef struct ls_module_type {
      * puts a tensor of the scope, or one of the inputs, into each of `outputs`. */
     ls_status (*forward_many)(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                               int output_count);
-    int inputs;                          /**< of forward_many: how many it takes; 0: any number */
-    int outputs;                         /**< and how many it gives; 0: any number */
-    uint64_t optional;                   /**< bit i: input i of forward_many may be NULL */
+    int inputs;        /**< of forward_many: how many it takes; 0: any number, any of which may be NULL */
+    int outputs;       /**< and how many it gives; 0: any number */
+    uint64_t optional; /**< where `inputs` says how many: bit i: input i may be NULL (none from 64 on) */
     void (*free_state)(ls_module *self); /**< frees what the state owns beyond parameters and children; may be NULL */
     bool whole_batch; /**< in training mode its forward calls ls_batch_norm or ls_dropout itself: in ls_data_parallel
                            ranks without samples then take part */
@@ -74,7 +74,8 @@ LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *input);
 /**
  * Applies a module to `input_count` tensors (lent) and stores `output_count` results, which belong to the innermost
  * scope, in `outputs`, an array of its own. LS_ERR_ARGUMENT names the module where it takes or gives another number, or
- * where an input is NULL that is not optional (ls_module_type). On failure all outputs are NULL.
+ * where it says how many inputs it takes and one that is not optional is NULL (ls_module_type). On failure all outputs
+ * are NULL.
  */
 LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count);

@@ -138,8 +138,8 @@ LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
  * Measures the model on the batches of epoch 0 of the loader, in evaluation mode, without callbacks and without an
- * entry in the history. `label` is shown with the progress. The model is then in the mode it was in; a hook may
- * evaluate too, on a loader that no run is using.
+ * entry in the history. `label` is shown with the progress. The model is then in the mode it was in, and training
+ * goes on from where its loader stood, if it is that one; a hook may evaluate too, on a loader that no run is using.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 

@@ -83,7 +83,8 @@ static ls_status allocate(loader_state *state) {
     state->order = ls_allocate_zeroed(numbers, sizeof *state->order);
     state->sums = weighted ? ls_allocate_zeroed((size_t)count, sizeof *state->sums) : NULL;
     if (state->order == NULL || (weighted && state->sums == NULL)) {
-        return ls_fail_memory("ls_loader_new", numbers * sizeof *state->order + (size_t)count * sizeof *state->sums);
+        return ls_fail_memory("ls_loader_new",
+                              numbers * sizeof *state->order + (weighted ? (size_t)count * sizeof *state->sums : 0));
     }
     return weighted ? add_weights(state->sums, state->options.weights, count) : LS_OK;
 }

@@ -254,6 +254,9 @@ static ls_status fetch_part(const concat_state *state, ls_dataset *part, int64_t
 static ls_status concat_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
                               ls_tensor *target) {
     concat_state *state = self->state;
+    if (n == 0) {
+        return LS_OK;
+    }
     if (n > state->capacity) {
         const size_t size = 2 * (size_t)n * sizeof *state->places;
         ls_free(state->places);
@@ -321,7 +324,10 @@ static ls_dataset *concat(ls_dataset *const *parts, int count) {
     ls_sample_layout layout;
     int64_t samples = 0;
     for (int i = 0; i < count; i++) {
-        samples += parts[i]->count;
+        if (__builtin_add_overflow(samples, parts[i]->count, &samples)) {
+            return ls_fail_null(LS_ERR_ARGUMENT,
+                                "ls_dataset_concat: the %d data sets have more samples than can be counted", count);
+        }
     }
     if (find_layout(parts, count, &layout) != LS_OK) {
         return NULL;

@@ -71,17 +71,24 @@ INLINE ls_status check_call(const ls_module *module, ls_tensor *const *inputs, i
     return check_inputs(module, inputs, input_count);
 }
 
-__attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *module, const ls_tensor *output,
-                                                               int i) {
+/* An output that is NULL or gone. It is NULL because an operation failed since there were so many errors, or else the
+ * function erred. */
+__attribute__((noinline, cold)) static ls_status refuse_output(const ls_module *module, const ls_tensor *output, int i,
+                                                               uint32_t errors) {
+    const ls_thread_state *thread = ls_thread();
+    if (output == NULL && ls_error_count != errors && thread != NULL && thread->scope->status != LS_OK) {
+        ls_error_restore(thread->scope->status, thread->scope->message);
+        return thread->scope->status;
+    }
     return output != NULL ? ls_tensor_refuse_gone(module->type->name, 0, output)
                           : ls_fail(LS_ERR_STATE, "%s: its forward function%s made no output %d", module->type->name,
                                     module->hooks != NULL ? " or a hook" : "", i);
 }
 
-INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count) {
+INLINE ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors) {
     for (int i = 0; i < count; i++) {
         if (__builtin_expect(outputs[i] == NULL || ls_tensor_is_gone(outputs[i]), 0)) {
-            return refuse_output(module, outputs[i], i);
+            return refuse_output(module, outputs[i], i, errors);
         }
     }
     return LS_OK;
@@ -98,7 +105,7 @@ __attribute__((noinline, cold)) static ls_status failed(const ls_module *module,
         return status != LS_OK ? status : ls_error_status();
     }
     return status == LS_OK
-               ? refuse_output(module, NULL, 0)
+               ? refuse_output(module, NULL, 0, errors)
                : ls_fail(status, "%s: its forward function failed with %s", module->type->name, ls_status_name(status));
 }
 
@@ -114,7 +121,8 @@ INLINE ls_status run(ls_module *module, ls_tensor *const *inputs, int input_coun
         status = module->type->forward_many(module, inputs, input_count, outputs, output_count);
         good = status == LS_OK;
     }
-    return __builtin_expect(good, 1) ? check_outputs(module, outputs, output_count) : failed(module, status, errors);
+    return __builtin_expect(good, 1) ? check_outputs(module, outputs, output_count, errors)
+                                     : failed(module, status, errors);
 }
 
 INLINE ls_status forward(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
@@ -141,8 +149,8 @@ ls_status ls_module_check_call(const ls_module *module, ls_tensor *const *inputs
     return check_call(module, inputs, input_count, output_count);
 }
 
-ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count) {
-    return check_outputs(module, outputs, count);
+ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors) {
+    return check_outputs(module, outputs, count, errors);
 }
 
 ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,

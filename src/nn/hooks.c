@@ -107,9 +107,9 @@ static bool has_hook(const ls_module *module, hook_kind kind, int last) {
 }
 
 /* What a hook has left of the call is as good as what it was given. */
-static ls_status check(const ls_module_call *call, hook_kind kind) {
+static ls_status check(const ls_module_call *call, hook_kind kind, uint32_t errors) {
     return kind == FORWARD_PRE ? ls_module_check_call(call->module, call->inputs, call->input_count, call->output_count)
-           : kind == FORWARD   ? ls_module_check_outputs(call->module, call->outputs, call->output_count)
+           : kind == FORWARD   ? ls_module_check_outputs(call->module, call->outputs, call->output_count, errors)
                                : LS_OK;
 }
 
@@ -131,7 +131,7 @@ static ls_status call_hooks(ls_module_call *call, hook_kind kind, int last) {
             (void)ls_fail(status, "%s: its %s hook failed with %s", module->type->name, names[kind],
                           ls_status_name(status));
         }
-        status = status == LS_OK ? check(call, kind) : status;
+        status = status == LS_OK ? check(call, kind, errors) : status;
     }
     module->hooks_run--;
     sweep(module);
@@ -316,7 +316,9 @@ ls_status ls_module_run_hooked(ls_module *module, ls_tensor *const *inputs, int 
     if (own == NULL) {
         return ls_fail_memory("ls_forward", bytes);
     }
-    memcpy(own, inputs, (size_t)input_count * sizeof *own);
+    for (int i = 0; i < input_count; i++) {
+        own[i] = inputs[i];
+    }
     ls_module_hold(module); /* a hook may free it */
     ls_module_call call = {
         .module = module, .inputs = own, .input_count = input_count, .outputs = outputs, .output_count = output_count};

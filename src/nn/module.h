@@ -83,7 +83,7 @@ ls_status ls_module_run(ls_module *module, ls_tensor *const *inputs, int input_c
                         int output_count);
 
 /* LS_OK when there is a tensor in each place of `outputs`. */
-ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count);
+ls_status ls_module_check_outputs(const ls_module *module, ls_tensor *const *outputs, int count, uint32_t errors);
 
 /* Forgets all hooks of a module that goes. */
 void ls_module_forget_hooks(ls_module *module);

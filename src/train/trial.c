@@ -235,14 +235,21 @@ static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples)
 
 static ls_status run_batches(ls_trial *trial, ls_loader *loader, bool training) {
     ls_trial_state *state = &trial->state;
+    bool began_within = state->batch > 0;
     while (!(training && reached_limit(trial))) {
         ls_batch batch;
         bool more;
         const uint64_t began = ls_clock_ns();
         LS_TRY(ls_loader_next(loader, &batch, &more));
+        if (!more && training && began_within) {
+            began_within = false; /* a run that was stopped behind the last batch of an epoch has left it there */
+            state->batch = 0;
+            continue;
+        }
         if (!more) {
             break;
         }
+        began_within = false;
         take_batch(trial, &batch);
         LS_TRY(in_scope(trial, training ? training_step : validation_step));
         if (training) {
@@ -275,16 +282,14 @@ static ls_status pass(ls_trial *trial, ls_loader *loader, bool training, const c
     return status;
 }
 
-/* A run that was stopped behind the last batch of an epoch has left the loader there. */
-static ls_status leave_end(ls_loader *loader) {
-    int64_t at;
-    ls_loader_position(loader, NULL, &at);
-    if (at == 0 || at != ls_loader_batch_count(loader)) {
-        return LS_OK;
-    }
-    ls_batch none;
-    bool more;
-    return ls_loader_next(loader, &none, &more);
+/* A pass over epoch 0, for measuring. Training goes on from where its loader stood, if it is that one. */
+static ls_status measure(ls_trial *trial, ls_loader *loader, const char *label, const char *prefix,
+                         ls_history_entry *entry) {
+    int64_t epoch, batch;
+    ls_loader_position(loader, &epoch, &batch);
+    LS_TRY(ls_loader_seek(loader, 0, 0));
+    LS_TRY(pass(trial, loader, false, label, prefix, entry));
+    return loader == trial->options.train ? ls_loader_seek(loader, epoch, batch) : LS_OK;
 }
 
 static ls_status run_epoch(ls_trial *trial) {
@@ -293,15 +298,13 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(CALL(trial, on_start_epoch));
     LS_TRY(CALL(trial, on_start_training));
     LS_TRY(ls_trial_agree(trial, LS_OK));
-    LS_TRY(leave_end(trial->options.train));
     snprintf(label, sizeof label, "%lld/%lld(t)", (long long)trial->state.epoch, (long long)trial->state.epochs);
     LS_TRY(pass(trial, trial->options.train, true, label, "", &entry));
     LS_TRY(CALL(trial, on_end_training));
     if (trial->options.validate != NULL) {
         LS_TRY(CALL(trial, on_start_validation));
-        LS_TRY(ls_loader_seek(trial->options.validate, 0, 0));
         snprintf(label, sizeof label, "%lld/%lld(v)", (long long)trial->state.epoch, (long long)trial->state.epochs);
-        LS_TRY(pass(trial, trial->options.validate, false, label, "val_", &entry));
+        LS_TRY(measure(trial, trial->options.validate, label, "val_", &entry));
         LS_TRY(CALL(trial, on_end_validation));
     }
     LS_TRY(ls_history_append(trial, &entry));
@@ -346,10 +349,7 @@ static ls_status evaluate(ls_trial *trial, ls_loader *loader, const char *label,
     ls_metric_sum sums[LS_METRIC_LIMIT];
     memcpy(sums, trial->sums, sizeof sums);
     trial->options.callback_count = 0;
-    ls_status status = ls_loader_seek(loader, 0, 0);
-    if (status == LS_OK) {
-        status = pass(trial, loader, false, label, prefix, NULL);
-    }
+    const ls_status status = measure(trial, loader, label, prefix, NULL);
     trial->options.callback_count = hooks;
     memcpy(trial->sums, sums, sizeof sums);
     ls_module_train(state.model, training);

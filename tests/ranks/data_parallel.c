@@ -548,6 +548,22 @@ static ls_status samples_of_one_axis(ls_comm *world) {
     return LS_OK;
 }
 
+/* A model that goes to another device after it was given over: every rank is told, and nobody crashes. */
+static ls_status moved_afterwards(ls_comm *world) {
+    const char *own = ls_default_device(), *other = strcmp(own, "cpu") == 0 ? "shadow:0" : "cpu";
+    ls_module *model = ls_data_parallel(ls_nn_linear(2, 1), world, NULL);
+    LS_CHECK(ls_to_device(model, other) == model);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_to_device(ls_ones(LS_SHAPE(3, 2), LS_F32), other);
+    const ls_status status = ls_backward(ls_mean(ls_forward(model, x)));
+    LS_CHECK(ls_comm_size(world) > 1 || status == LS_OK); /* one rank has nothing to average */
+    LS_CHECK(ls_comm_size(world) == 1 ||
+             (status == LS_ERR_STATE && strstr(ls_error_message(), "ls_to_device before ls_data_parallel") != NULL));
+    (void)ls_scope_end(scope);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(equals_one_process(world));
@@ -563,5 +579,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(passes_later(world));
     LS_TRY(joined(world));
     LS_TRY(samples_of_one_axis(world));
+    LS_TRY(moved_afterwards(world));
     return ls_comm_barrier(world, NULL);
 }

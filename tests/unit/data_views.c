@@ -279,6 +279,21 @@ static ls_tensor *narrow_many(ls_tensor *batch, void *user) {
     return ls_size(batch, 0) > 1 ? ls_narrow(batch, 1, 0, 1) : batch;
 }
 
+static ls_status fetch_nothing(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                               ls_tensor *target) {
+    (void)self, (void)indices, (void)n, (void)input, (void)target;
+    return LS_OK;
+}
+
+static void test_more_samples_than_can_be_counted(void **state) {
+    (void)state;
+    static const ls_dataset_type type = {.name = "endless", .fetch = fetch_nothing};
+    ls_dataset *some = numbers(10, 0);
+    const ls_sample_layout layout = ls_dataset_layout(some);
+    expect_no_concat(some, ls_dataset_new(&type, INT64_MAX, &layout), LS_ERR_ARGUMENT,
+                     "ls_dataset_concat: the 2 data sets have more samples than can be counted");
+}
+
 static void test_layouts_that_differ(void **state) {
     (void)state;
     ended = 0;
@@ -331,6 +346,7 @@ int main(void) {
         cmocka_unit_test(test_parts_of_a_concatenation),
         cmocka_unit_test(test_batches_with_strides),
         cmocka_unit_test(test_layouts_that_differ),
+        cmocka_unit_test(test_more_samples_than_can_be_counted),
         cmocka_unit_test(test_concatenations_of_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -141,6 +141,8 @@ static ls_status faulty_many(ls_module *self, ls_tensor *const *inputs, int inpu
         ls_tensor *released = ls_ones(LS_SHAPE(1), LS_F32);
         ls_release(released);
         outputs[0] = released;
+    } else if (fault == 4) {
+        outputs[1] = ls_matmul(inputs[0], ls_ones(LS_SHAPE(7, 7), LS_F64));
     }
     return fault == 1 ? LS_ERR_UNSUPPORTED : LS_OK;
 }
@@ -161,9 +163,10 @@ static void test_faults_of_forward_functions_have_sentences(void **state) {
                  {LS_ERR_UNSUPPORTED, "Faulty: its forward function failed with LS_ERR_UNSUPPORTED"},
                  {LS_ERR_STATE, "Faulty: its forward function made no output 2"},
                  {LS_ERR_STATE, "Faulty: the tensor was released (ls_release) before, or went with what had taken it "
-                                "over"}};
+                                "over"},
+                 {LS_ERR_SHAPE, "ls_matmul: "}};
     ls_module *module = ls_module_new(&many);
-    for (fault = 0; fault < 4; fault++) {
+    for (fault = 0; fault < 5; fault++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *outputs[3];
         assert_int_equal(ls_forward_many(module, (ls_tensor *[]){row(1, 2)}, 1, outputs, 3), wants[fault].status);

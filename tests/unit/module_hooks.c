@@ -368,6 +368,37 @@ static ls_status put_null(ls_module_call *call, void *user) {
     return LS_OK;
 }
 
+static ls_status put_what_failed(ls_module_call *call, void *user) {
+    (void)user;
+    call->outputs[0] = ls_matmul(call->outputs[0], ls_ones(LS_SHAPE(7, 7), LS_F32));
+    return LS_OK;
+}
+
+static ls_status give_one(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs, int count) {
+    (void)self, (void)inputs, (void)input_count, (void)count;
+    outputs[0] = ls_ones(LS_SHAPE(1), LS_F32);
+    return LS_OK;
+}
+
+static ls_status count_inputs(ls_module_call *call, void *user) {
+    *(int *)user = call->input_count;
+    return LS_OK;
+}
+
+static void test_hooks_of_a_call_without_inputs(void **state) {
+    (void)state;
+    int given = -1;
+    static const ls_module_type type = {.name = "One", .forward_many = give_one, .outputs = 1};
+    ls_module *module = ls_module_new(&type);
+    assert_true(ls_module_add_hooks(module, &(ls_module_hooks){.forward_pre = count_inputs, .user = &given}) > 0);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *output;
+    assert_int_equal(ls_forward_many(module, NULL, 0, &output, 1), LS_OK);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    assert_int_equal(given, 0);
+    ls_module_free(module);
+}
+
 static void test_failures_have_sentences(void **state) {
     (void)state;
     static const struct {
@@ -383,6 +414,7 @@ static void test_failures_have_sentences(void **state) {
         {{.backward = fail_silently}, true, LS_ERR_UNSUPPORTED, "Linear: its backward hook failed with "},
         {{.backward = fail_with_words}, true, LS_ERR_IO, "the disk is full"},
         {{.forward_pre = put_null}, false, LS_ERR_ARGUMENT, "Linear: input 0 is NULL"},
+        {{.forward = put_what_failed}, false, LS_ERR_SHAPE, "ls_matmul: "},
         {{.forward = put_null}, false, LS_ERR_STATE, "Linear: its forward function or a hook made no output 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -426,6 +458,7 @@ int main(void) {
         cmocka_unit_test(test_hooks_remove_themselves),
         cmocka_unit_test(test_a_hook_frees_its_module),
         cmocka_unit_test(test_failures_have_sentences),
+        cmocka_unit_test(test_hooks_of_a_call_without_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -283,6 +283,57 @@ static ls_status give_ones(ls_loader *self, int64_t epoch, int64_t number, ls_ba
     return LS_OK;
 }
 
+static ls_status give_two(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
+    *more = number < 2;
+    return *more ? give_ones(self, epoch, number, batch, more) : LS_OK;
+}
+
+/* A loader that does not say how long it is, too, is left where its epoch ends. */
+static void test_a_run_stopped_at_an_end_nobody_knew(void **state) {
+    (void)state;
+    static const ls_loader_type type = {.name = "two", .next = give_two};
+    setting s = make_setting();
+    ls_loader *loader = ls_loader_custom(&type, -1);
+    char log[256] = "";
+    const ls_callback callback = {.user = log, .on_sample = log_batch};
+    ls_trial_options options = options_of(&s);
+    options.train = loader;
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    options.max_steps = 2;
+    ls_trial *first = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(first, 5), LS_OK);
+    stands_at(loader, 0, 2);
+    options.max_steps = 0;
+    ls_trial *second = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(second, 1), LS_OK);
+    assert_string_equal(log, "0.0 0.1 0.0 0.1 ");
+    stands_at(loader, 2, 0);
+    ls_trial_free(first);
+    ls_trial_free(second);
+    ls_loader_free(loader);
+    free_setting(&s);
+}
+
+/* Measuring on the training loader moves no training: it goes on from where it stood. */
+static void test_measuring_on_the_training_data(void **state) {
+    (void)state;
+    for (int validates = 0; validates < 2; validates++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.validate = validates ? s.train : NULL;
+        ls_trial *trial = ls_trial_new(&options);
+        for (int64_t epochs = 1; epochs <= 3; epochs++) {
+            assert_int_equal(ls_trial_run(trial, epochs), LS_OK);
+            stands_at(s.train, epochs, 0);
+            assert_int_equal(ls_trial_evaluate(trial, s.train, "train"), LS_OK);
+            stands_at(s.train, epochs, 0);
+        }
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
 /* Its epoch never ends: a limit of steps does it. */
 static void test_an_endless_loader(void **state) {
     (void)state;
@@ -316,6 +367,8 @@ int main(void) {
         cmocka_unit_test(test_a_trial_goes_on_where_its_loader_stands),
         cmocka_unit_test(test_a_stopped_run_goes_on),
         cmocka_unit_test(test_an_endless_loader),
+        cmocka_unit_test(test_a_run_stopped_at_an_end_nobody_knew),
+        cmocka_unit_test(test_measuring_on_the_training_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
