@@ -158,7 +158,8 @@ static void test_own_operations_on_the_host(void **state) {
     ls_tensor *y = ls_custom(&three, NULL, 0, NULL, NULL);
     assert_string_equal(ls_device_of(y), there);
     assert_true(ls_at(y, (const int64_t[]){1}) == 3);
-    ls_tensor *x = made_there(2), *z = ls_custom(&three, &x, 1, NULL, NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_F32), *z = ls_custom(&three, &x, 1, NULL, NULL);
+    assert_string_equal(ls_device_of(x), there);
     assert_true(ls_at(z, (const int64_t[]){0}) == 3);
     ls_release(x);
     ls_release(y);
