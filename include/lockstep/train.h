@@ -17,24 +17,38 @@ extern "C" {
 /** A training run. Opaque. */
 typedef struct ls_trial ls_trial;
 
+/** What a trial is in the midst of. */
+typedef enum ls_trial_phase {
+    LS_PHASE_NONE = 0, /**< outside of any pass over a loader */
+    LS_PHASE_TRAINING,
+    LS_PHASE_VALIDATION,
+    LS_PHASE_EVALUATION, /**< ls_trial_evaluate */
+    LS_PHASE_PREDICTION, /**< ls_trial_predict */
+    LS_PHASE_REPLAY      /**< ls_trial_replay: there are no tensors, and nothing is computed */
+} ls_trial_phase;
+
 /** What a trial is doing, as callbacks and metrics see it. Tensors are lent for the time of the step. */
 typedef struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
-    ls_comm *comm;        /**< NULL without one */
-    int64_t epoch;        /**< of the trial, from 0 */
-    int64_t epochs;       /**< to be run in all */
-    int64_t batch;        /**< in the epoch, from 0 */
-    int64_t batches;      /**< in the epoch; -1 where the loader does not know */
-    int64_t step;         /**< training steps taken since the trial was made */
-    int64_t count;        /**< this rank's samples in the batch */
-    int64_t global_count; /**< all ranks' */
-    ls_tensor *input;     /**< on_sample may put another tensor here */
-    ls_tensor *target;    /**< likewise */
-    ls_tensor *output;    /**< of the model */
-    ls_tensor *loss;      /**< of the criterion */
-    bool stop;            /**< set by a hook or a step, on one rank or several: training ends on all after this step */
+    ls_comm *comm;          /**< NULL without one */
+    ls_trial_phase phase;   /**< of the pass that is under way */
+    ls_loader *loader;      /**< that it goes over; NULL in LS_PHASE_NONE and LS_PHASE_REPLAY */
+    ls_criterion criterion; /**< a hook may put another here, for the steps that follow */
+    void *criterion_user;   /**< given to it; likewise */
+    int64_t epoch;          /**< of the trial, from 0 */
+    int64_t epochs;         /**< to be run in all */
+    int64_t batch;          /**< in the epoch, from 0 */
+    int64_t batches;        /**< in the epoch; -1 where the loader does not know */
+    int64_t step;           /**< training steps taken since the trial was made */
+    int64_t count;          /**< this rank's samples in the batch */
+    int64_t global_count;   /**< all ranks' */
+    ls_tensor *input;       /**< on_sample may put another tensor here */
+    ls_tensor *target;      /**< likewise */
+    ls_tensor *output;      /**< of the model */
+    ls_tensor *loss;        /**< of the criterion */
+    bool stop; /**< set by a hook or a step, on one rank or several: training ends on all after this step */
 } ls_trial_state;
 
 /**
@@ -47,7 +61,7 @@ typedef ls_status (*ls_callback_function)(ls_trial_state *state, void *user);
  * The hooks of a trial, all optional, in the order in which they are called. A rank whose share of a batch is empty is
  * not called from on_sample to on_criterion; every other hook is called on every rank. Where a trial has a step of its
  * own, on_forward, on_criterion and on_backward are not called: what lies between on_sample and on_step_training is the
- * step's.
+ * step's. The hooks of validation are those of ls_trial_evaluate and ls_trial_predict, too.
  */
 typedef struct ls_callback {
     void *user;                    /**< given to every hook */
@@ -70,7 +84,23 @@ typedef struct ls_callback {
     ls_callback_function on_end_epoch;      /**< the epoch is in the history */
     ls_callback_function on_checkpoint;     /**< a good moment to save */
     ls_callback_function on_end;            /**< the run ends */
+    const char *name; /**< for messages and checkpoints; NULL: "callback N", N being its number from 0 */
+    /** What it remembers, for a checkpoint: named tensors, lent until the next call of one of its functions. NULL: it
+     * remembers nothing. */
+    ls_status (*state)(void *user, const ls_named **tensors, int *count);
+    /** Has it remember that again, in a trial that goes on from the checkpoint: copies what it needs, or refuses. */
+    ls_status (*set_state)(void *user, const ls_named *tensors, int count);
+    /** NULL, or called with `user` when the trial is done with it: by ls_trial_free, or by ls_trial_new on failure. A
+     * callback that has this is taken over by the trial. */
+    void (*release)(void *user);
+    bool invalid; /**< its constructor failed: ls_trial_new fails with that error */
 } ls_callback;
+
+/** The callbacks of ls_trial_options, in place of its two fields:
+ * `&(ls_trial_options){.model = model, LS_CALLBACKS(ls_csv_log("log.csv"), mine)}`. */
+#define LS_CALLBACKS(...)                                                                                              \
+    .callbacks = (const ls_callback[]){__VA_ARGS__},                                                                   \
+    .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))
 
 /** What is measured: over an epoch, the sum of `sum` over all batches and ranks, divided by that of `weight`. */
 typedef struct ls_metric {
@@ -96,7 +126,7 @@ typedef struct ls_metric {
         __VA_ARGS__, (const char *)0                                                                                   \
     }
 
-/** What a trial consists of. Everything is lent and must outlive it. */
+/** What a trial consists of. Everything is lent and must outlive it, but for callbacks that have `release`. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */
@@ -118,10 +148,19 @@ typedef struct ls_trial_options {
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
     const ls_metric *custom_metrics; /**< your own, after those */
     int custom_metric_count;
-    const ls_callback *callbacks; /**< called in this order */
+    const ls_callback *callbacks; /**< called in this order (copied); see LS_CALLBACKS */
     int callback_count;
-    int64_t max_steps; /**< stop after so many training steps, also in the midst of an epoch; 0: no limit */
-    bool quiet;        /**< no progress on standard output (only rank 0 shows any) */
+    /**
+     * Batches of an epoch of training; 0: as many as the loader's epoch has. Where they are more, the loader goes
+     * round; where they are fewer, the rest of the loader's epoch is left out, unless the trial is `endless`.
+     */
+    int64_t train_steps;
+    int64_t validate_steps; /**< likewise, of each validation */
+    int64_t evaluate_steps; /**< likewise, of ls_trial_evaluate and ls_trial_predict */
+    bool endless;           /**< with train_steps: an epoch begins where the one before left the loader */
+    int64_t max_steps;      /**< stop after so many training steps, also in the midst of an epoch; 0: no limit */
+    bool quiet;             /**< no progress on standard output (only rank 0 shows any) */
+    bool bar_per_run;       /**< one bar for all epochs of a run, in place of one for each pass */
 } ls_trial_options;
 
 /** A trial; calls on_init. NULL and an error when something is missing or a metric is unknown. */
@@ -137,11 +176,31 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
- * Measures the model on the batches of epoch 0 of the loader, in evaluation mode, without callbacks and without an
- * entry in the history. `label` is shown with the progress. The model is then in the mode it was in, and training
- * goes on from where its loader stood, if it is that one; a hook may evaluate too, on a loader that no run is using.
+ * Measures the model on the batches of epoch 0 of the loader, in evaluation mode. `label` is shown with the progress,
+ * and names the results: "test_loss"; they are added to the last epoch of the history, if there is one. Hooks are
+ * called as torchbearer does: on_start, on_start_epoch, those of validation, on_end_epoch, on_end. The model is then in
+ * the mode it was in, and training goes on from where its loader stood, if it is that one. A hook may evaluate too, on
+ * a loader that no run is using: then no hooks are called, and the history stays as it is.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
+
+/**
+ * The model's outputs for the samples of epoch 0 of the loader, all ranks' together, in evaluation mode: `*outputs`
+ * [samples, ...], on the CPU, belongs to the innermost scope. Rows are in the order of the data set, however the loader
+ * orders them; of a loader of another kind in the order of batches, and of ranks within a batch. `*outputs` is on rank
+ * 0 alone, NULL on the others, unless `on_all_ranks`. Hooks are those of ls_trial_evaluate but on_criterion_validation:
+ * there are no targets, no losses and no metrics. LS_ERR_SHAPE where outputs differ in shape or dtype.
+ */
+LS_API ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks,
+                                  ls_tensor **outputs) LS_WARN_UNUSED;
+
+/**
+ * Calls callbacks (lent) as the runs of this trial did, epoch after epoch of its history, without computing anything:
+ * ls_trial_metric gives what was known then, and there are no tensors. With `one_batch` each pass has one batch. A hook
+ * that stops ends it. on_init and on_checkpoint are not called (torchbearer's replay).
+ */
+LS_API ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int count,
+                                 bool one_batch) LS_WARN_UNUSED;
 
 /** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
  * label "test". NAN when there is none. The same on every rank. */

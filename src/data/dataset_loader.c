@@ -17,6 +17,7 @@ typedef struct loader_state {
     int64_t samples;       /* of an epoch */
     int64_t *order;        /* theirs, and behind them those that the epoch leaves out */
     int64_t ordered_epoch; /* whose order that is; -1: of none yet */
+    int64_t mine;          /* this rank's first place in it, of the batch lent last */
     ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
     ls_tensor *target;
     const ls_device *device; /* of what is lent */
@@ -147,6 +148,7 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
     const int64_t left = state->samples - begin;
     const int64_t all = left < state->global_batch ? left : state->global_batch;
     const int64_t mine = begin + all * state->rank / state->world_size;
+    state->mine = mine;
     const int64_t next = begin + all * (state->rank + 1) / state->world_size;
     give_up_lent(state);
     LS_TRY(ls_dataset_batch(state->dataset, state->order + mine, next - mine, &state->input, &state->target));
@@ -217,4 +219,9 @@ ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) 
 
 ls_dataset *ls_loader_dataset(const ls_loader *loader) {
     return loader != NULL && loader->type == &dataset_type ? ((const loader_state *)loader->state)->dataset : NULL;
+}
+
+const int64_t *ls_loader_samples(const ls_loader *loader) {
+    const loader_state *state = loader->state;
+    return loader->type == &dataset_type ? state->order + state->mine : NULL;
 }

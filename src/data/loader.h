@@ -14,4 +14,7 @@ struct ls_loader {
     ls_tensor *target;
 };
 
+/* The numbers in its data set of the samples of the batch lent last, this rank's; NULL of a loader of another kind. */
+const int64_t *ls_loader_samples(const ls_loader *loader);
+
 #endif

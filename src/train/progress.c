@@ -49,11 +49,11 @@ static void append_metrics(const ls_trial *trial, char *line, const char *prefix
     }
 }
 
-static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const char *prefix) {
-    const ls_trial_state *state = &trial->state;
-    const double elapsed = (double)(ls_clock_ns() - trial->progress.began) * 1e-9;
-    const double share = state->batches > 0 ? (double)state->batch / (double)state->batches : 1;
-    const double rate = elapsed > 0 ? (double)(state->batch - trial->progress.first) / elapsed : 0;
+/* `done` of `total` batches, or epochs; -1: nobody knows how many. */
+static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], int64_t done, int64_t total) {
+    const double elapsed = (double)(ls_clock_ns() - progress->began) * 1e-9;
+    const double share = total > 0 ? (double)done / (double)total : 1;
+    const double rate = elapsed > 0 ? (double)(done - progress->first) / elapsed : 0;
     char bar[BAR_WIDTH + 1];
     for (int i = 0; i < BAR_WIDTH; i++) {
         bar[i] = share * BAR_WIDTH >= i + 1 ? '#' : ' ';
@@ -62,26 +62,35 @@ static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const c
     char past[16];
     char left[16];
     format_time(elapsed, past);
-    format_time(rate > 0 ? (double)(state->batches - state->batch) / rate : 0, left);
-    if (state->batches >= 0) {
-        snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", trial->progress.label, share * 100,
-                 bar, (long long)state->batch, (long long)state->batches, past, left, rate);
-    } else { /* nobody knows how many */
-        snprintf(line, LINE_CAPACITY, "%s: %lldit [%s, %.2fit/s", trial->progress.label, (long long)state->batch, past,
-                 rate);
+    format_time(rate > 0 ? (double)(total - done) / rate : 0, left);
+    if (total >= 0) {
+        snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", progress->label, share * 100, bar,
+                 (long long)done, (long long)total, past, left, rate);
+    } else {
+        snprintf(line, LINE_CAPACITY, "%s: %lldit [%s, %.2fit/s", progress->label, (long long)done, past, rate);
     }
+}
+
+static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const char *prefix) {
+    format_bar(&trial->progress, line, trial->state.batch, trial->state.batches);
     append_metrics(trial, line, prefix);
     append(line, "]");
 }
 
-void ls_progress_begin(ls_trial *trial, const char *label) {
-    ls_progress *progress = &trial->progress;
+static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *label, int64_t first) {
     progress->shown = !trial->options.quiet && (trial->state.comm == NULL || ls_comm_rank(trial->state.comm) == 0);
     progress->terminal = progress->shown && isatty(STDOUT_FILENO) == 1;
     progress->began = ls_clock_ns();
-    progress->first = trial->state.batch;
+    progress->first = first;
     progress->drawn = 0;
     snprintf(progress->label, sizeof progress->label, "%s", label);
+}
+
+void ls_progress_begin(ls_trial *trial, const char *label) {
+    begin_bar(trial, &trial->progress, label, trial->state.batch);
+    if (trial->options.bar_per_run && trial->running) {
+        trial->progress.shown = trial->progress.terminal = false; /* the run's stands there */
+    }
 }
 
 /* How much of a line fits a row: one that goes on in the next could not be redrawn in place. */
@@ -114,4 +123,39 @@ void ls_progress_end(ls_trial *trial, const char *prefix) {
     format_line(trial, line, prefix);
     printf(trial->progress.terminal ? "\r%s\033[K\n" : "%s\n", line);
     fflush(stdout);
+}
+
+/* ---- of a run ---------------------------------------------------------------------------------------------------- */
+
+static void draw_run(const ls_trial *trial, const char *end) {
+    char line[LINE_CAPACITY];
+    format_bar(&trial->run_progress, line, trial->epochs_run, trial->state.epochs);
+    const ls_history_entry *last = trial->history_count > 0 ? &trial->history[trial->history_count - 1] : NULL;
+    for (int i = 0; last != NULL && i < last->count; i++) {
+        append_metric(line, last->values[i].name, last->values[i].value);
+    }
+    append(line, "]");
+    if (trial->run_progress.terminal) {
+        printf("\r%.*s\033[K%s", row_length(), line, end);
+    } else {
+        printf("%s\n", line);
+    }
+    fflush(stdout);
+}
+
+void ls_progress_begin_run(ls_trial *trial) {
+    begin_bar(trial, &trial->run_progress, "epochs", trial->epochs_run);
+    trial->run_progress.shown = trial->run_progress.shown && trial->options.bar_per_run;
+}
+
+void ls_progress_epoch(ls_trial *trial) {
+    if (trial->run_progress.shown && trial->run_progress.terminal) {
+        draw_run(trial, "");
+    }
+}
+
+void ls_progress_end_run(ls_trial *trial) {
+    if (trial->run_progress.shown) {
+        draw_run(trial, "\n");
+    }
 }

@@ -10,7 +10,8 @@
 
 #define LS_METRIC_LIMIT      16
 #define LS_METRIC_NAME_LIMIT 48
-#define LS_FAILED_IN_LIMIT   64
+#define LS_FAILED_IN_LIMIT   96
+#define LS_LABEL_LIMIT       64
 #define LS_RESULT_LIMIT      (4 * LS_METRIC_LIMIT) /* training, validation and two more labels with every metric */
 
 /* Sums of a metric over the batches of an epoch. */
@@ -29,21 +30,27 @@ typedef struct ls_metric_value {
 typedef struct ls_history_entry {
     ls_metric_value values[LS_RESULT_LIMIT];
     int count;
+    int64_t train_steps; /* batches of its training */
+    int64_t validate_steps;
 } ls_history_entry;
 
 /* What stands on the progress line. */
 typedef struct ls_progress {
     bool shown;    /* by this rank at all */
     bool terminal; /* redrawn in place, else one line at the end */
-    char label[64];
+    char label[LS_LABEL_LIMIT];
     uint64_t began;
     int64_t first; /* batch that was to be done then */
     uint64_t drawn;
 } ls_progress;
 
+/* What predict.c collects. */
+typedef struct ls_prediction ls_prediction;
+
 struct ls_trial {
     ls_trial_options options;
-    ls_callback *callbacks;
+    const ls_callback *callbacks; /* those that are called: its own, or a replay's */
+    ls_callback *own_callbacks;
     ls_metric metrics[LS_METRIC_LIMIT];
     int metric_count;
     ls_trial_state state;
@@ -53,11 +60,15 @@ struct ls_trial {
     ls_history_entry *history;
     int64_t history_count;
     int64_t epochs_run;
-    bool running; /* in ls_trial_run */
-    bool agrees;  /* some rank has callbacks or a step of its own, so that all agree on going on */
-    bool agreed;  /* on a failure */
+    bool running;   /* in ls_trial_run */
+    bool continues; /* the next training pass goes on in the midst of an epoch, from state.batch and the sums as they
+                       are */
+    ls_prediction *prediction; /* NULL outside of ls_trial_predict */
+    bool agrees;               /* some rank has callbacks or a step of its own, so that all agree on going on */
+    bool agreed;               /* on a failure */
     char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
     ls_progress progress;
+    ls_progress run_progress; /* of all epochs of a run, where options.bar_per_run */
     /* Throughput: time and samples of the training steps after the first LS_WARM_UP_STEPS; of all while there are no
      * more. */
     uint64_t training_ns;
@@ -65,6 +76,46 @@ struct ls_trial {
 };
 
 #define LS_WARM_UP_STEPS 10
+
+/* hooks.c: a callback's name, or its number in place of that. */
+const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]);
+
+/* Calls one hook, given by its place in ls_callback and its name, of every callback that has it. */
+ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name);
+#define LS_CALL(trial, hook) ls_trial_call_hooks((trial), offsetof(ls_callback, hook), #hook)
+/* What was the user's, a hook, say, and says nothing, must not be heard with the words of an older error. */
+ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what);
+
+/* step.c: one step, in a scope of its own, on the batch that was taken. */
+void ls_trial_take_batch(ls_trial *trial, const ls_batch *batch);
+ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial));
+ls_status ls_trial_training_step(ls_trial *trial);
+ls_status ls_trial_validation_step(ls_trial *trial);
+ls_status ls_trial_prediction_step(ls_trial *trial);
+
+/* pass.c: one pass over a loader. */
+typedef struct ls_pass {
+    ls_loader *loader;
+    ls_trial_phase phase;
+    int64_t steps; /* batches; 0: what is left of the loader's epoch */
+    ls_status (*step)(ls_trial *trial);
+    const char *label;       /* on the progress line */
+    const char *prefix;      /* of the results' names; NULL: there are none */
+    ls_history_entry *entry; /* they are put there, too */
+} ls_pass;
+ls_status ls_trial_train_pass(ls_trial *trial, const ls_pass *pass);
+/* Of epoch 0. Training goes on from where its loader stood, if it is that one. */
+ls_status ls_trial_measure_pass(ls_trial *trial, const ls_pass *pass);
+void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
+
+/* run.c: whether the run is over, be it in the midst of an epoch. */
+bool ls_trial_has_ended(const ls_trial *trial);
+
+/* evaluate.c: a pass of measuring, with hooks, or, in a run, without; the trial is then as it was. */
+ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass);
+
+/* predict.c: keeps the outputs of the batch. */
+ls_status ls_prediction_add(ls_trial *trial);
 
 /* agree.c: learns whether any rank has callbacks or a step of its own. Collective, as the next. */
 ls_status ls_trial_begin_agreeing(ls_trial *trial);
@@ -91,7 +142,11 @@ double ls_history_get(const ls_history_entry *entry, const char *name);
 /* Appends an epoch's results to the history. */
 ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry);
 
-/* Progress of a pass over a loader: "0/3(t)" for training, "0/3(v)" for validation. */
+/* Progress of a run of which one bar is shown, and of a pass over a loader: "0/3(t)" for training, "0/3(v)" for
+ * validation. */
+void ls_progress_begin_run(ls_trial *trial);
+void ls_progress_epoch(ls_trial *trial);
+void ls_progress_end_run(ls_trial *trial);
 void ls_progress_begin(ls_trial *trial, const char *label);
 void ls_progress_step(ls_trial *trial);
 void ls_progress_end(ls_trial *trial, const char *prefix);

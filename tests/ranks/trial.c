@@ -260,7 +260,68 @@ static ls_status failing_hook(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* ---- prediction -------------------------------------------------------------------------------------------------- */
+
+static ls_status same_outputs(const ls_tensor *is, const ls_tensor *want) {
+    LS_CHECK(is != NULL && ls_ndim(is) == 2 && ls_size(is, 0) == HELD_BACK && ls_size(is, 1) == CLASSES);
+    for (int64_t i = 0; i < HELD_BACK * CLASSES; i++) {
+        const int64_t at[] = {i / CLASSES, i % CLASSES};
+        LS_CHECK(fabs(ls_at(is, at) - ls_at(want, at)) < 1e-12);
+    }
+    return LS_OK;
+}
+
+static ls_status compare_predictions(ls_comm *world, int64_t global_batch, bool on_all) {
+    participant all, alone;
+    ls_tensor *outputs, *expected;
+    ls_scope *scope = ls_scope_begin();
+    LS_TRY(begin(&all, &(plan){.global_batch = global_batch}, world));
+    LS_TRY(begin(&alone, &(plan){.global_batch = global_batch}, NULL));
+    LS_TRY(ls_trial_predict(all.trial, all.validate, on_all, &outputs));
+    LS_TRY(ls_trial_predict(alone.trial, alone.validate, false, &expected));
+    const bool receives = on_all || ls_comm_rank(world) == 0;
+    LS_TRY(receives ? same_outputs(outputs, expected) : LS_OK);
+    LS_CHECK(receives == (outputs != NULL));
+    end(&all);
+    end(&alone);
+    return ls_scope_end(scope);
+}
+
+/* Every batch has outputs of another width on the last rank. */
+static ls_tensor *more_columns(ls_tensor *x, void *user) {
+    return *(const bool *)user ? ls_concat((ls_tensor *const[]){x, x}, 2, 1) : x;
+}
+
+static ls_status predictions_that_differ(ls_comm *world) {
+    bool wide = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    const ls_loader_options loading = {.global_batch_size = 8, .comm = world};
+    ls_module *model = ls_nn_function("columns", more_columns, &wide);
+    ls_loader *loader = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    ls_trial *trial =
+        ls_trial_new(&(ls_trial_options){.model = model, .criterion = ls_criterion_mse, .comm = world, .quiet = true});
+    ls_tensor *outputs;
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_trial_predict(trial, loader, true, &outputs);
+    LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_SHAPE : LS_OK));
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "differ from those of lower ranks") != NULL);
+    (void)ls_scope_end(scope);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* Rows are in the data set's order on any number of ranks, of which some have no samples of a batch. */
+static ls_status predictions(ls_comm *world) {
+    LS_TRY(compare_predictions(world, 4, false));
+    LS_TRY(compare_predictions(world, 4, true));
+    LS_TRY(compare_predictions(world, 2, true));
+    LS_TRY(compare_predictions(world, 64, false));
+    return predictions_that_differ(world);
+}
+
 ls_status rank_test(ls_comm *world) {
+    LS_TRY(predictions(world));
     LS_TRY(equals_one_process(world));
     LS_TRY(by_hand(world));
     LS_TRY(hooks_on_every_rank(world));

@@ -21,7 +21,7 @@ static inline int64_t target_at(int set, int64_t row) {
     return (int64_t)(ls_random_u32(6, (uint64_t)set, (uint64_t)row) % CLASSES);
 }
 
-static inline ls_loader *make_loader(int set, int64_t count) {
+static inline ls_loader *make_loader_with(int set, int64_t count, const ls_loader_options *how) {
     ls_tensor *input = ls_empty(LS_SHAPE(count, 2), LS_F64);
     ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
     for (int64_t i = 0; i < 2 * count; i++) {
@@ -30,9 +30,13 @@ static inline ls_loader *make_loader(int set, int64_t count) {
     for (int64_t row = 0; row < count; row++) {
         ((int64_t *)elements(target))[row] = target_at(set, row);
     }
-    ls_loader *loader = ls_loader_new(ls_tensor_dataset(input, target), &(ls_loader_options){.batch_size = BATCH});
+    ls_loader *loader = ls_loader_new(ls_tensor_dataset(input, target), how);
     assert_non_null(loader);
     return loader;
+}
+
+static inline ls_loader *make_loader(int set, int64_t count) {
+    return make_loader_with(set, count, &(ls_loader_options){.batch_size = BATCH});
 }
 
 typedef struct setting {

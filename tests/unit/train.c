@@ -72,8 +72,9 @@ static void test_all_hooks_in_order(void **state) {
     assert_string_equal(r.log, "start end ");
     r.log[0] = '\0';
     assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
-    assert_string_equal(r.log, "");
+    assert_string_equal(r.log, "start start_epoch " VALIDATION "end_epoch end ");
     ls_trial_free(trial);
+    r.log[0] = '\0';
 
     options.validate = NULL;
     trial = ls_trial_new(&options);

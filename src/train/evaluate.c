@@ -1,0 +1,94 @@
+/* Evaluation and prediction: one pass over a loader outside of any run, or in the midst of one, where a hook asks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "train/trial.h"
+
+static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
+    LS_TRY(LS_CALL(trial, on_start));
+    LS_TRY(LS_CALL(trial, on_start_epoch));
+    ls_trial_enter(trial, pass->phase, pass->loader);
+    LS_TRY(LS_CALL(trial, on_start_validation));
+    LS_TRY(ls_trial_measure_pass(trial, pass));
+    LS_TRY(LS_CALL(trial, on_end_validation));
+    ls_trial_enter(trial, LS_PHASE_NONE, NULL);
+    LS_TRY(LS_CALL(trial, on_end_epoch));
+    return LS_CALL(trial, on_end);
+}
+
+/* A pass that a hook asked for, in the midst of an epoch that goes on afterwards. */
+static ls_status pass_within_run(ls_trial *trial, const ls_pass *pass) {
+    const int hooks = trial->options.callback_count;
+    ls_metric_sum sums[LS_METRIC_LIMIT];
+    memcpy(sums, trial->sums, sizeof sums);
+    trial->options.callback_count = 0;
+    ls_trial_enter(trial, pass->phase, pass->loader);
+    const ls_status status = ls_trial_measure_pass(trial, pass);
+    trial->options.callback_count = hooks;
+    memcpy(trial->sums, sums, sizeof sums);
+    return status;
+}
+
+ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
+    const ls_trial_state state = trial->state;
+    const ls_progress progress = trial->progress;
+    const bool training = ls_module_is_training(state.model);
+    const bool continues = trial->continues;
+    ls_status status = LS_OK;
+    trial->continues = false;
+    if (trial->running) {
+        status = pass_within_run(trial, pass); /* and what it fails with goes to the hook that asked for it */
+    } else {
+        trial->state.epoch = 0;
+        trial->state.epochs = 1;
+        trial->state.stop = false;
+        status = ls_trial_begin_agreeing(trial);
+        status = ls_trial_agree_at_end(trial, status == LS_OK ? pass_with_hooks(trial, pass) : status);
+    }
+    ls_module_train(state.model, training);
+    trial->continues = continues;
+    trial->progress = progress;
+    trial->state = state;
+    return status;
+}
+
+/* The results stand in the last epoch of the history, as torchbearer has it. */
+static ls_status add_to_history(ls_trial *trial, const ls_history_entry *results) {
+    ls_history_entry *last = trial->history_count > 0 ? &trial->history[trial->history_count - 1] : NULL;
+    for (int i = 0; last != NULL && i < results->count; i++) {
+        LS_TRY(ls_history_put(last, results->values[i].name, results->values[i].value));
+    }
+    return LS_OK;
+}
+
+static ls_status check(ls_trial *trial, const ls_loader *loader, const char *label) {
+    if (trial == NULL || loader == NULL || label == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
+    }
+    if (trial->options.criterion == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial was made without a criterion");
+    }
+    if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_evaluate: the label \"%s\" is too long: with a metric's name it may have %d "
+                       "bytes",
+                       label, LS_METRIC_NAME_LIMIT - 1);
+    }
+    return LS_OK;
+}
+
+ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) {
+    LS_TRY(check(trial, loader, label));
+    char prefix[LS_METRIC_NAME_LIMIT];
+    snprintf(prefix, sizeof prefix, "%s_", label);
+    ls_history_entry results = {.count = 0};
+    const ls_pass pass = {.loader = loader,
+                          .phase = LS_PHASE_EVALUATION,
+                          .steps = trial->options.evaluate_steps,
+                          .step = ls_trial_validation_step,
+                          .label = label,
+                          .prefix = prefix,
+                          .entry = &results};
+    LS_TRY(ls_trial_pass_aside(trial, &pass));
+    return trial->running ? LS_OK : add_to_history(trial, &results);
+}

@@ -1,0 +1,36 @@
+/* Calls of hooks. */
+#include <stdio.h>
+
+#include "train/trial.h"
+
+const char *ls_trial_callback_name(const ls_callback *callback, int i, char number[24]) {
+    snprintf(number, 24, "callback %d", i);
+    return callback->name != NULL ? callback->name : number;
+}
+
+ls_status ls_trial_fail_in(ls_trial *trial, ls_status status, bool says_why, const char *what) {
+    if (!says_why) {
+        return ls_fail(status, "ls_trial: %s failed with %s", what, ls_status_name(status));
+    }
+    snprintf(trial->failed_in, sizeof trial->failed_in, "%s: ", what);
+    return status;
+}
+
+ls_status ls_trial_call_hooks(ls_trial *trial, size_t hook, const char *name) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        const ls_callback *callback = &trial->callbacks[i];
+        const ls_callback_function function =
+            *(const ls_callback_function *)(const void *)((const char *)callback + hook);
+        if (function == NULL) {
+            continue;
+        }
+        const uint32_t errors = ls_error_count;
+        const ls_status status = function(&trial->state, callback->user);
+        if (status != LS_OK) {
+            char what[LS_FAILED_IN_LIMIT - 2], number[24];
+            snprintf(what, sizeof what, "the hook %s of %s", name, ls_trial_callback_name(callback, i, number));
+            return ls_trial_fail_in(trial, status, ls_error_count != errors, what);
+        }
+    }
+    return LS_OK;
+}

@@ -1,0 +1,113 @@
+/* Passes over a loader: of training, of measuring, of prediction. */
+#include "train/trial.h"
+
+static bool is_done(const ls_trial *trial, const ls_pass *pass) {
+    return (pass->phase == LS_PHASE_TRAINING && ls_trial_has_ended(trial)) ||
+           (pass->steps > 0 && trial->state.batch >= pass->steps);
+}
+
+/* The step after the warm-up makes what was measured until then void: only shorter training is judged by it. */
+static void measure_step(ls_trial *trial, uint64_t nanoseconds, int64_t samples) {
+    if (trial->state.step == LS_WARM_UP_STEPS + 1) {
+        trial->training_ns = 0;
+        trial->training_samples = 0;
+    }
+    trial->training_ns += nanoseconds;
+    trial->training_samples += samples;
+}
+
+static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch *batch, uint64_t began) {
+    const bool training = pass->phase == LS_PHASE_TRAINING;
+    ls_trial_take_batch(trial, batch);
+    LS_TRY(ls_trial_in_scope(trial, pass->step));
+    if (training) {
+        measure_step(trial, ls_clock_ns() - began, batch->global_count);
+    }
+    trial->state.batch++;
+    ls_progress_step(trial);
+    return training ? ls_trial_agree(trial, LS_OK) : LS_OK;
+}
+
+static ls_status no_batches(const ls_pass *pass) {
+    return ls_fail(LS_ERR_ARGUMENT, "ls_trial: %lld batches an epoch are asked for, but the loader has none",
+                   (long long)pass->steps);
+}
+
+static ls_status run_batches(ls_trial *trial, const ls_pass *pass) {
+    /* A run that was stopped behind the last batch of an epoch has left the loader there. */
+    bool at_an_end = pass->steps == 0 && trial->state.batch > 0 && !trial->continues;
+    int ends = 0;
+    trial->continues = false;
+    while (!is_done(trial, pass)) {
+        ls_batch batch;
+        bool more;
+        const uint64_t began = ls_clock_ns();
+        LS_TRY(ls_loader_next(pass->loader, &batch, &more));
+        if (more) {
+            LS_TRY(run_batch(trial, pass, &batch, began));
+            at_an_end = false;
+            ends = 0;
+        } else if (at_an_end) {
+            trial->state.batch = 0;
+            at_an_end = false;
+        } else if (pass->steps == 0) {
+            break;
+        } else if (++ends > 1) {
+            return no_batches(pass);
+        }
+    }
+    return LS_OK;
+}
+
+static void begin(ls_trial *trial, const ls_pass *pass) {
+    ls_trial_state *state = &trial->state;
+    ls_module_train(state->model, pass->phase == LS_PHASE_TRAINING);
+    state->batches = pass->steps > 0 ? pass->steps : ls_loader_batch_count(pass->loader);
+    if (!trial->continues) {
+        state->batch = 0;
+        if (pass->steps == 0) {
+            ls_loader_position(pass->loader, NULL, &state->batch);
+        }
+        ls_metrics_begin(trial);
+    }
+    ls_progress_begin(trial, pass->label);
+}
+
+static ls_status run_pass(ls_trial *trial, const ls_pass *pass) {
+    begin(trial, pass);
+    const bool before = ls_no_grad(pass->phase != LS_PHASE_TRAINING);
+    const ls_status status = run_batches(trial, pass);
+    ls_no_grad(before);
+    if (status != LS_OK || pass->prefix == NULL) {
+        return status;
+    }
+    LS_TRY(ls_metrics_end(trial, pass->prefix, pass->entry));
+    ls_progress_end(trial, pass->prefix);
+    return LS_OK;
+}
+
+/* The rest of the loader's epoch is left out, unless the run has ended in the midst of it. */
+static ls_status skip_rest(const ls_trial *trial, const ls_pass *pass) {
+    int64_t epoch, batch;
+    ls_loader_position(pass->loader, &epoch, &batch);
+    const bool whole = pass->steps > 0 && trial->state.batch >= pass->steps;
+    return whole && batch > 0 && !trial->options.endless ? ls_loader_seek(pass->loader, epoch + 1, 0) : LS_OK;
+}
+
+ls_status ls_trial_train_pass(ls_trial *trial, const ls_pass *pass) {
+    LS_TRY(run_pass(trial, pass));
+    return skip_rest(trial, pass);
+}
+
+ls_status ls_trial_measure_pass(ls_trial *trial, const ls_pass *pass) {
+    int64_t epoch, batch;
+    ls_loader_position(pass->loader, &epoch, &batch);
+    LS_TRY(ls_loader_seek(pass->loader, 0, 0));
+    LS_TRY(run_pass(trial, pass));
+    return pass->loader == trial->options.train ? ls_loader_seek(pass->loader, epoch, batch) : LS_OK;
+}
+
+void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader) {
+    trial->state.phase = phase;
+    trial->state.loader = loader;
+}

@@ -1,0 +1,247 @@
+/*
+ * The outputs of all ranks, in the data set's order. Each rank keeps the rows that it computed, with a place for each:
+ * the sample's number, or, where the loader knows none, the batch's. At the end rows and places go to those who want
+ * them, who put the rows in order.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/loader.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+#include "train/trial.h"
+
+/* What a rank has. */
+typedef struct outline {
+    int64_t count; /* of rows; 0: the rest says nothing */
+    int64_t dtype;
+    int64_t ndim;
+    int64_t size[LS_MAX_DIMS]; /* of a batch, but for the first */
+} outline;
+
+struct ls_prediction {
+    char *rows;
+    int64_t *places;
+    int64_t room;    /* for rows */
+    size_t row_size; /* bytes */
+    outline own;
+};
+
+typedef struct place {
+    int64_t place;
+    int64_t row;
+} place;
+
+/* ---- on each rank ------------------------------------------------------------------------------------------------ */
+
+static ls_status no_room(int64_t rows, size_t row_size) {
+    return ls_fail_memory("ls_trial_predict", (size_t)rows * (row_size + sizeof(int64_t)));
+}
+
+static ls_status make_room(ls_prediction *self, int64_t count) {
+    const int64_t needed = self->own.count + count;
+    if (needed <= self->room) {
+        return LS_OK;
+    }
+    const size_t before = (size_t)self->room, after = (size_t)(2 * self->room > needed ? 2 * self->room : needed);
+    char *rows = ls_reallocate(self->rows, before * self->row_size, after * self->row_size);
+    self->rows = rows != NULL ? rows : self->rows;
+    int64_t *places = ls_reallocate(self->places, before * sizeof *places, after * sizeof *places);
+    self->places = places != NULL ? places : self->places;
+    if (rows == NULL || places == NULL) {
+        return no_room((int64_t)after, self->row_size);
+    }
+    self->room = (int64_t)after;
+    return LS_OK;
+}
+
+static outline outline_of(const ls_tensor *output) {
+    const ls_shape shape = ls_shape_of(output);
+    outline result = {.dtype = (int64_t)ls_dtype_of(output), .ndim = shape.ndim};
+    for (int i = 1; i < shape.ndim; i++) {
+        result.size[i] = shape.size[i];
+    }
+    return result;
+}
+
+static bool alike(outline a, outline b) {
+    a.count = b.count = 0;
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static ls_status check_rows(ls_prediction *self, const ls_tensor *output, int64_t count) {
+    if (ls_ndim(output) < 1 || ls_size(output, 0) != count) {
+        return ls_fail(LS_ERR_SHAPE, "ls_trial_predict: the model made %s of %lld samples: it must have a row for each",
+                       LS_SHAPE_TEXT(output), (long long)count);
+    }
+    if (self->own.count == 0) {
+        self->own = outline_of(output);
+        self->row_size = (size_t)(ls_numel(output) / count) * ls_dtype_size(ls_dtype_of(output));
+    }
+    return alike(self->own, outline_of(output))
+               ? LS_OK
+               : ls_fail(LS_ERR_SHAPE,
+                         "ls_trial_predict: outputs %s (%s) differ from those of the batches before in "
+                         "more than the first size",
+                         LS_SHAPE_TEXT(output), ls_dtype_name(ls_dtype_of(output)));
+}
+
+ls_status ls_prediction_add(ls_trial *trial) {
+    ls_prediction *self = trial->prediction;
+    const ls_trial_state *state = &trial->state;
+    LS_TRY(check_rows(self, state->output, state->count));
+    LS_TRY(make_room(self, state->count));
+    ls_tensor *rows = ls_tensor_dense_on_host("ls_trial_predict", state->output, ls_dtype_of(state->output));
+    if (rows == NULL) {
+        return ls_error_status();
+    }
+    memcpy(self->rows + (size_t)self->own.count * self->row_size, ls_host_data(rows),
+           (size_t)state->count * self->row_size);
+    ls_tensor_drop(rows);
+    const int64_t *samples = ls_loader_samples(state->loader);
+    for (int64_t i = 0; i < state->count; i++) {
+        self->places[self->own.count++] = samples != NULL ? samples[i] : state->batch;
+    }
+    return LS_OK;
+}
+
+/* ---- together ---------------------------------------------------------------------------------------------------- */
+
+/* Every rank checks what all have, and so all say the same. `whole`: what is there in all. */
+static ls_status join_outlines(const outline *outlines, int ranks, outline *whole) {
+    *whole = (outline){.count = 0};
+    for (int i = 0; i < ranks; i++) {
+        const outline *next = &outlines[i];
+        if (next->count > 0 && whole->count > 0 && !alike(*next, *whole)) {
+            return ls_fail(LS_ERR_SHAPE,
+                           "ls_trial_predict: outputs of rank %d differ from those of lower ranks in more "
+                           "than the first size, or in dtype",
+                           i);
+        }
+        const int64_t count = whole->count;
+        *whole = next->count > 0 ? *next : *whole;
+        whole->count = count + next->count;
+    }
+    return LS_OK;
+}
+
+static ls_status gather(ls_comm *comm, const void *send, size_t size, const outline *outlines, void *receive,
+                        bool all) {
+    const int ranks = ls_comm_size(comm);
+    size_t *counts = ls_allocate((size_t)ranks * sizeof *counts);
+    if (counts == NULL) {
+        return ls_fail_memory("ls_trial_predict", (size_t)ranks * sizeof *counts);
+    }
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = (size_t)outlines[i].count * size;
+    }
+    const ls_status status =
+        all ? ls_comm_allgatherv(comm, send, receive, counts, NULL, LS_U8, NULL)
+            : ls_comm_gatherv(comm, send, counts[ls_comm_rank(comm)], receive, counts, NULL, LS_U8, 0, NULL);
+    ls_free(counts);
+    return status;
+}
+
+static int compare_places(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    const bool same = x->place == y->place;
+    return same ? (x->row > y->row) - (x->row < y->row) : (x->place > y->place) - (x->place < y->place);
+}
+
+/* The tensor of all rows, in the order of their places; of equal ones the first comes first. */
+static ls_status put_in_order(const outline *whole, const char *rows, const int64_t *places, size_t row_size,
+                              ls_tensor **outputs) {
+    ls_shape shape = {.ndim = whole->ndim > 0 ? (int)whole->ndim : 1, .size = {whole->count}};
+    for (int i = 1; i < shape.ndim; i++) {
+        shape.size[i] = whole->size[i];
+    }
+    place *order = ls_allocate((size_t)whole->count * sizeof *order);
+    ls_tensor *result = ls_tensor_new("ls_trial_predict", &ls_cpu, shape.ndim, shape.size, (ls_dtype)whole->dtype);
+    if (order == NULL || result == NULL) {
+        ls_free(order);
+        return result == NULL ? ls_error_status() : no_room(whole->count, sizeof *order);
+    }
+    for (int64_t i = 0; i < whole->count; i++) {
+        order[i] = (place){.place = places[i], .row = i};
+    }
+    qsort(order, (size_t)whole->count, sizeof *order, compare_places);
+    char *memory = ls_host_data(result);
+    for (int64_t i = 0; i < whole->count; i++) {
+        memcpy(memory + (size_t)i * row_size, rows + (size_t)order[i].row * row_size, row_size);
+    }
+    ls_free(order);
+    *outputs = result;
+    return LS_OK;
+}
+
+static ls_status collect_from(ls_comm *comm, const ls_prediction *self, const outline *outlines, bool all,
+                              ls_tensor **outputs) {
+    outline whole;
+    LS_TRY(join_outlines(outlines, ls_comm_size(comm), &whole));
+    size_t row_size = ls_dtype_size((ls_dtype)whole.dtype);
+    for (int i = 1; i < whole.ndim; i++) {
+        row_size *= (size_t)whole.size[i];
+    }
+    const bool receives = all || ls_comm_rank(comm) == 0;
+    char *rows = receives ? ls_allocate((size_t)whole.count * row_size) : NULL;
+    int64_t *places = receives ? ls_allocate((size_t)whole.count * sizeof *places) : NULL;
+    ls_status status = LS_OK;
+    if (receives && (rows == NULL || places == NULL)) {
+        status = no_room(whole.count, row_size);
+    }
+    if (status == LS_OK) {
+        status = gather(comm, self->rows, row_size, outlines, rows, all);
+    }
+    if (status == LS_OK) {
+        status = gather(comm, self->places, sizeof *places, outlines, places, all);
+    }
+    if (status == LS_OK && receives) {
+        status = put_in_order(&whole, rows, places, row_size, outputs);
+    }
+    ls_free(rows);
+    ls_free(places);
+    return status;
+}
+
+static ls_status collect(ls_comm *comm, const ls_prediction *self, bool all, ls_tensor **outputs) {
+    if (ls_comm_size(comm) <= 1) {
+        return put_in_order(&self->own, self->rows, self->places, self->row_size, outputs);
+    }
+    const size_t words = sizeof(outline) / sizeof(int64_t);
+    outline *outlines = ls_allocate((size_t)ls_comm_size(comm) * sizeof *outlines);
+    if (outlines == NULL) {
+        return no_room(ls_comm_size(comm), sizeof *outlines);
+    }
+    ls_status status = ls_comm_allgather(comm, &self->own, outlines, words, LS_I64, NULL);
+    if (status == LS_OK) {
+        status = collect_from(comm, self, outlines, all, outputs);
+    }
+    ls_free(outlines);
+    return status;
+}
+
+ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks, ls_tensor **outputs) {
+    if (trial == NULL || loader == NULL || outputs == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_predict: the trial, the loader or the place for outputs is NULL");
+    }
+    *outputs = NULL;
+    if (trial->prediction != NULL) {
+        return ls_fail(LS_ERR_STATE, "ls_trial_predict: called by a hook of another prediction of this trial");
+    }
+    const ls_pass pass = {.loader = loader,
+                          .phase = LS_PHASE_PREDICTION,
+                          .steps = trial->options.evaluate_steps,
+                          .step = ls_trial_prediction_step,
+                          .label = "predict"};
+    ls_prediction prediction = {.rows = NULL};
+    trial->prediction = &prediction;
+    ls_status status = ls_trial_pass_aside(trial, &pass);
+    trial->prediction = NULL;
+    if (status == LS_OK) {
+        status = collect(trial->state.comm, &prediction, on_all_ranks, outputs);
+    }
+    ls_free(prediction.rows);
+    ls_free(prediction.places);
+    return status;
+}

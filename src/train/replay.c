@@ -1,0 +1,92 @@
+/* The history once more, through callbacks. */
+#include <string.h>
+
+#include "train/trial.h"
+
+/* What was known in the pass: the results of training are those without "val_" in their name. */
+static void recall(ls_trial *trial, const ls_history_entry *entry, bool validation) {
+    trial->latest.count = 0;
+    for (int i = 0; i < entry->count; i++) {
+        if ((strstr(entry->values[i].name, "val_") != NULL) == validation) {
+            trial->latest.values[trial->latest.count++] = entry->values[i];
+        }
+    }
+}
+
+static ls_status replay_training(ls_trial *trial, int64_t batches) {
+    ls_trial_state *state = &trial->state;
+    state->batches = batches;
+    LS_TRY(LS_CALL(trial, on_start_training));
+    for (state->batch = 0; state->batch < batches && !state->stop; state->batch++) {
+        LS_TRY(LS_CALL(trial, on_sample));
+        LS_TRY(LS_CALL(trial, on_forward));
+        LS_TRY(LS_CALL(trial, on_criterion));
+        LS_TRY(LS_CALL(trial, on_backward));
+        state->step++;
+        LS_TRY(LS_CALL(trial, on_step_training));
+    }
+    return LS_CALL(trial, on_end_training);
+}
+
+static ls_status replay_validation(ls_trial *trial, int64_t batches) {
+    ls_trial_state *state = &trial->state;
+    state->batches = batches;
+    LS_TRY(LS_CALL(trial, on_start_validation));
+    for (state->batch = 0; state->batch < batches && !state->stop; state->batch++) {
+        LS_TRY(LS_CALL(trial, on_sample_validation));
+        LS_TRY(LS_CALL(trial, on_forward_validation));
+        LS_TRY(LS_CALL(trial, on_criterion_validation));
+        LS_TRY(LS_CALL(trial, on_step_validation));
+    }
+    return LS_CALL(trial, on_end_validation);
+}
+
+static ls_status replay_epoch(ls_trial *trial, const ls_history_entry *entry, bool one_batch) {
+    LS_TRY(LS_CALL(trial, on_start_epoch));
+    recall(trial, entry, false);
+    LS_TRY(replay_training(trial, one_batch && entry->train_steps > 1 ? 1 : entry->train_steps));
+    if (entry->validate_steps > 0 && !trial->state.stop) {
+        recall(trial, entry, true);
+        LS_TRY(replay_validation(trial, one_batch ? 1 : entry->validate_steps));
+    }
+    trial->latest = *entry;
+    return LS_CALL(trial, on_end_epoch);
+}
+
+static ls_status replay(ls_trial *trial, bool one_batch) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(LS_CALL(trial, on_start));
+    for (int64_t i = 0; i < trial->history_count && !state->stop; i++) {
+        state->epoch = i;
+        LS_TRY(replay_epoch(trial, &trial->history[i], one_batch));
+    }
+    return LS_CALL(trial, on_end);
+}
+
+ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int count, bool one_batch) {
+    if (trial == NULL || trial->running || count < 0 || (callbacks == NULL && count > 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_replay: %s",
+                       trial == NULL    ? "the trial is NULL"
+                       : trial->running ? "the trial is running"
+                                        : "callbacks are counted that are not there");
+    }
+    const ls_trial_state state = trial->state;
+    const ls_history_entry latest = trial->latest;
+    const ls_callback *own = trial->callbacks;
+    const int own_count = trial->options.callback_count;
+    trial->callbacks = callbacks;
+    trial->options.callback_count = count;
+    trial->running = true;
+    trial->state.stop = false;
+    trial->state.epochs = trial->history_count;
+    trial->state.step = 0;
+    trial->state.count = trial->state.global_count = 0;
+    ls_trial_enter(trial, LS_PHASE_REPLAY, NULL);
+    const ls_status status = replay(trial, one_batch);
+    trial->callbacks = own;
+    trial->options.callback_count = own_count;
+    trial->running = false;
+    trial->latest = latest;
+    trial->state = state;
+    return status;
+}

@@ -1,0 +1,102 @@
+/* Runs: epochs of training and validation. */
+#include <stdio.h>
+
+#include "train/trial.h"
+
+bool ls_trial_has_ended(const ls_trial *trial) {
+    return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
+}
+
+static void name_pass(const ls_trial *trial, char kind, char label[LS_LABEL_LIMIT]) {
+    snprintf(label, LS_LABEL_LIMIT, "%lld/%lld(%c)", (long long)trial->state.epoch, (long long)trial->state.epochs,
+             kind);
+}
+
+/* An epoch that a checkpoint was made in the midst of has begun already. */
+static ls_status begin_epoch(ls_trial *trial) {
+    if (trial->continues) {
+        ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
+        return LS_OK;
+    }
+    LS_TRY(LS_CALL(trial, on_start_epoch));
+    ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
+    LS_TRY(LS_CALL(trial, on_start_training));
+    return ls_trial_agree(trial, LS_OK);
+}
+
+static ls_status train(ls_trial *trial, ls_history_entry *entry) {
+    char label[LS_LABEL_LIMIT];
+    name_pass(trial, 't', label);
+    const ls_pass pass = {.loader = trial->options.train,
+                          .phase = LS_PHASE_TRAINING,
+                          .steps = trial->options.train_steps,
+                          .step = ls_trial_training_step,
+                          .label = label,
+                          .prefix = "",
+                          .entry = entry};
+    LS_TRY(ls_trial_train_pass(trial, &pass));
+    entry->train_steps = trial->state.batch;
+    return LS_CALL(trial, on_end_training);
+}
+
+static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
+    char label[LS_LABEL_LIMIT];
+    name_pass(trial, 'v', label);
+    const ls_pass pass = {.loader = trial->options.validate,
+                          .phase = LS_PHASE_VALIDATION,
+                          .steps = trial->options.validate_steps,
+                          .step = ls_trial_validation_step,
+                          .label = label,
+                          .prefix = "val_",
+                          .entry = entry};
+    ls_trial_enter(trial, LS_PHASE_VALIDATION, pass.loader);
+    LS_TRY(LS_CALL(trial, on_start_validation));
+    LS_TRY(ls_trial_measure_pass(trial, &pass));
+    entry->validate_steps = trial->state.batch;
+    return LS_CALL(trial, on_end_validation);
+}
+
+static ls_status run_epoch(ls_trial *trial) {
+    ls_history_entry entry = {.count = 0};
+    LS_TRY(begin_epoch(trial));
+    LS_TRY(train(trial, &entry));
+    if (trial->options.validate != NULL) {
+        LS_TRY(validate(trial, &entry));
+    }
+    ls_trial_enter(trial, LS_PHASE_NONE, NULL);
+    LS_TRY(ls_history_append(trial, &entry));
+    trial->epochs_run++;
+    ls_progress_epoch(trial);
+    LS_TRY(LS_CALL(trial, on_end_epoch));
+    LS_TRY(LS_CALL(trial, on_checkpoint));
+    return ls_trial_agree(trial, LS_OK);
+}
+
+static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
+    LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(LS_CALL(trial, on_start));
+    LS_TRY(ls_trial_agree(trial, LS_OK));
+    ls_progress_begin_run(trial);
+    while (trial->epochs_run < epochs && !ls_trial_has_ended(trial)) {
+        trial->state.epoch = trial->epochs_run;
+        LS_TRY(run_epoch(trial));
+    }
+    ls_progress_end_run(trial);
+    return LS_CALL(trial, on_end);
+}
+
+ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
+    if (trial == NULL || trial->options.train == NULL ||
+        (trial->options.optimizer == NULL && trial->options.step == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_run: a loader of training data and an optimizer are needed, or a step "
+                       "of one's own instead of that");
+    }
+    trial->state.epochs = epochs;
+    trial->state.stop = false;
+    trial->running = true;
+    const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
+    trial->running = false;
+    ls_trial_enter(trial, LS_PHASE_NONE, NULL);
+    return status;
+}

@@ -1,0 +1,126 @@
+/* One step of training, of validation or of prediction. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+#include "train/trial.h"
+
+void ls_trial_take_batch(ls_trial *trial, const ls_batch *batch) {
+    ls_trial_state *state = &trial->state;
+    state->input = batch->input;
+    state->target = batch->target;
+    state->output = NULL;
+    state->loss = NULL;
+    state->count = batch->count;
+    state->global_count = batch->global_count;
+}
+
+/* A failure by returning NULL, told in its own words unless there were none since `errors` were counted. */
+static ls_status nothing_made(const char *what, uint32_t errors) {
+    return ls_error_count != errors ? ls_error_status()
+                                    : ls_fail(LS_ERR_ARGUMENT, "ls_trial: %s returned NULL without an error", what);
+}
+
+/* From sample to output, with the hooks of training or of validation. */
+static ls_status compute_output(ls_trial *trial, bool training) {
+    ls_trial_state *state = &trial->state;
+    const uint32_t errors = ls_error_count;
+    LS_TRY(training ? LS_CALL(trial, on_sample) : LS_CALL(trial, on_sample_validation));
+    state->output = ls_forward(state->model, state->input);
+    if (state->output == NULL) {
+        return nothing_made("the model", errors);
+    }
+    return training ? LS_CALL(trial, on_forward) : LS_CALL(trial, on_forward_validation);
+}
+
+/* From sample to loss. */
+static ls_status compute_loss(ls_trial *trial, bool training) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(compute_output(trial, training));
+    const uint32_t errors = ls_error_count;
+    state->loss = state->criterion(state->output, state->target, state->criterion_user);
+    if (state->loss == NULL) {
+        return nothing_made("the criterion", errors);
+    }
+    return training ? LS_CALL(trial, on_criterion) : LS_CALL(trial, on_criterion_validation);
+}
+
+/* A rank whose share of the batch is empty takes part in what the others do together. */
+static ls_status backward(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    ls_optimizer_zero_grad(state->optimizer);
+    if (state->count > 0) {
+        LS_TRY(compute_loss(trial, true));
+        return ls_backward(state->loss);
+    }
+    return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
+}
+
+static ls_status ready_made_step(ls_trial *trial) {
+    LS_TRY(backward(trial));
+    LS_TRY(LS_CALL(trial, on_backward));
+    return ls_optimizer_step(trial->state.optimizer);
+}
+
+/* What a step leaves for the metrics must not have gone with a scope of its own. */
+static ls_status is_left(const char *what, const ls_tensor *tensor) {
+    return tensor == NULL || ls_tensor_is_here(what, tensor) ? LS_OK : ls_error_status();
+}
+
+/* Of a rank whose share is empty, too: only the step knows what the others do together. */
+static ls_status own_step(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
+    const uint32_t errors = ls_error_count;
+    const ls_status status = trial->options.step(state, trial->options.step_user);
+    if (status != LS_OK) {
+        return ls_trial_fail_in(trial, status, ls_error_count != errors, "the step");
+    }
+    LS_TRY(is_left("ls_trial: the step's output", state->output));
+    return is_left("ls_trial: the step's loss", state->loss);
+}
+
+ls_status ls_trial_training_step(ls_trial *trial) {
+    ls_trial_state *state = &trial->state;
+    LS_TRY(trial->options.step != NULL ? own_step(trial) : ready_made_step(trial));
+    state->step++;
+    if (state->count > 0) {
+        LS_TRY(ls_metrics_add(trial));
+    }
+    return LS_CALL(trial, on_step_training);
+}
+
+ls_status ls_trial_validation_step(ls_trial *trial) {
+    if (trial->state.count > 0) {
+        LS_TRY(compute_loss(trial, false));
+        LS_TRY(ls_metrics_add(trial));
+    }
+    return LS_CALL(trial, on_step_validation);
+}
+
+ls_status ls_trial_prediction_step(ls_trial *trial) {
+    if (trial->state.count > 0) {
+        trial->state.target = NULL;
+        LS_TRY(compute_output(trial, false));
+        LS_TRY(ls_prediction_add(trial));
+    }
+    return LS_CALL(trial, on_step_validation);
+}
+
+/* A failure keeps its message over the end of the scope. */
+ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const ls_status status = step(trial);
+    trial->state.input = trial->state.target = trial->state.output = trial->state.loss = NULL;
+    if (status == LS_OK) {
+        return ls_scope_end(scope);
+    }
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    (void)ls_scope_end(scope);
+    ls_error_restore(status, message);
+    return status;
+}
