@@ -7,6 +7,7 @@
 #define LOCKSTEP_TRAIN_H
 
 #include <lockstep/data.h>
+#include <lockstep/metrics.h>
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 
@@ -28,7 +29,7 @@ typedef enum ls_trial_phase {
 } ls_trial_phase;
 
 /** What a trial is doing, as callbacks and metrics see it. Tensors are lent for the time of the step. */
-typedef struct ls_trial_state {
+struct ls_trial_state {
     ls_trial *trial;
     ls_module *model;
     ls_optimizer *optimizer;
@@ -49,7 +50,7 @@ typedef struct ls_trial_state {
     ls_tensor *output;      /**< of the model */
     ls_tensor *loss;        /**< of the criterion */
     bool stop; /**< set by a hook or a step, on one rank or several: training ends on all after this step */
-} ls_trial_state;
+};
 
 /**
  * A hook. A status other than LS_OK ends the run with it, on every rank, whichever it was called on; ls_error_message()
@@ -102,31 +103,8 @@ typedef struct ls_callback {
     .callbacks = (const ls_callback[]){__VA_ARGS__},                                                                   \
     .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))
 
-/** What is measured: over an epoch, the sum of `sum` over all batches and ranks, divided by that of `weight`. */
-typedef struct ls_metric {
-    const char *name;
-    ls_status (*measure)(const ls_trial_state *state, void *user, double *sum, double *weight);
-    void *user;
-} ls_metric;
-
-/**
- * Metrics by name:
- *   - "loss": the criterion's, a mean over samples;
- *   - "acc": the share of targets that are met. Outputs [n, classes, ...] say the class with the largest number; the
- *     targets are class numbers [n, ...] or one-hot rows of the outputs' shape. (Where only that fits, the classes are
- *     the last axis: [n, ..., classes].) With ls_criterion_bce it is "binary_acc", with ls_criterion_bce_with_logits
- *     "binary_acc_logits". With any other criterion, outputs of one number a target ([n] or [n, 1]) are LS_ERR_SHAPE,
- *     as is what fits nothing;
- *   - "binary_acc": the share of outputs, probabilities, that are beyond 0.5 where the target is, and only there;
- *     output and target have one shape, of which [n] and [n, 1] are the same;
- *   - "binary_acc_logits": the same for logits, which are beyond 0.
- */
-#define LS_METRICS(...)                                                                                                \
-    (const char *const[]) {                                                                                            \
-        __VA_ARGS__, (const char *)0                                                                                   \
-    }
-
-/** What a trial consists of. Everything is lent and must outlive it, but for callbacks that have `release`. */
+/** What a trial consists of. Everything is lent and must outlive it, but for callbacks and metrics that have
+ * `release`, and metrics of constructors: those the trial takes over, even when it fails. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */
@@ -146,7 +124,7 @@ typedef struct ls_trial_options {
     ls_loader *validate;        /**< NULL: no validation */
     ls_comm *comm;              /**< over which metrics are reduced; NULL: the model's, if ls_data_parallel made it */
     const char *const *metrics; /**< LS_METRICS("loss", "acc"); NULL: the loss */
-    const ls_metric *custom_metrics; /**< your own, after those */
+    const ls_metric *custom_metrics; /**< your own and constructors', after those (copied); see LS_CUSTOM_METRICS */
     int custom_metric_count;
     const ls_callback *callbacks; /**< called in this order (copied); see LS_CALLBACKS */
     int callback_count;

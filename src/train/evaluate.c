@@ -19,13 +19,12 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
 /* A pass that a hook asked for, in the midst of an epoch that goes on afterwards. */
 static ls_status pass_within_run(ls_trial *trial, const ls_pass *pass) {
     const int hooks = trial->options.callback_count;
-    ls_metric_sum sums[LS_METRIC_LIMIT];
-    memcpy(sums, trial->sums, sizeof sums);
+    LS_TRY(ls_metrics_set_aside(trial));
     trial->options.callback_count = 0;
     ls_trial_enter(trial, pass->phase, pass->loader);
     const ls_status status = ls_trial_measure_pass(trial, pass);
     trial->options.callback_count = hooks;
-    memcpy(trial->sums, sums, sizeof sums);
+    ls_metrics_put_back(trial);
     return status;
 }
 

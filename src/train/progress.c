@@ -5,6 +5,7 @@
  *
  * On a terminal it is redrawn in place; elsewhere one line stands for each pass.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -37,14 +38,13 @@ static void append_metric(char *line, const char *name, double value) {
 
 /* Results over all ranks when `prefix` says under which names they are, else this rank's so far. */
 static void append_metrics(const ls_trial *trial, char *line, const char *prefix) {
-    for (int i = 0; i < trial->metric_count; i++) {
+    const char *metric;
+    for (int i = 0; (metric = ls_metrics_name(trial, i)) != NULL; i++) {
         char name[LS_METRIC_NAME_LIMIT];
-        snprintf(name, sizeof name, "%s%s", prefix != NULL ? prefix : "", trial->metrics[i].name);
-        const ls_metric_sum *sum = &trial->sums[i];
-        if (prefix != NULL) {
-            append_metric(line, name, ls_history_get(&trial->latest, name));
-        } else if (sum->weight != 0) {
-            append_metric(line, name, sum->sum / sum->weight);
+        snprintf(name, sizeof name, "%s%s", prefix != NULL ? prefix : "", metric);
+        const double value = prefix != NULL ? ls_history_get(&trial->latest, name) : ls_metrics_so_far(trial, i);
+        if (prefix != NULL || !isnan(value)) {
+            append_metric(line, name, value);
         }
     }
 }

@@ -84,17 +84,13 @@ ls_status ls_trial_training_step(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     LS_TRY(trial->options.step != NULL ? own_step(trial) : ready_made_step(trial));
     state->step++;
-    if (state->count > 0) {
-        LS_TRY(ls_metrics_add(trial));
-    }
+    LS_TRY(ls_metrics_add(trial));
     return LS_CALL(trial, on_step_training);
 }
 
 ls_status ls_trial_validation_step(ls_trial *trial) {
-    if (trial->state.count > 0) {
-        LS_TRY(compute_loss(trial, false));
-        LS_TRY(ls_metrics_add(trial));
-    }
+    LS_TRY(trial->state.count > 0 ? compute_loss(trial, false) : LS_OK);
+    LS_TRY(ls_metrics_add(trial));
     return LS_CALL(trial, on_step_validation);
 }
 

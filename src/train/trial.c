@@ -102,10 +102,11 @@ static ls_trial *make(const ls_trial_options *options) {
     }
     trial->options = *options;
     if (prepare(trial) != LS_OK) {
-        trial->options.callback_count = 0; /* they are released by who calls this */
+        trial->options.callback_count = 0; /* they, and metrics, are released by who calls this */
         ls_trial_free(trial);
         return NULL;
     }
+    ls_metrics_take(trial);
     return trial;
 }
 
@@ -114,6 +115,9 @@ ls_trial *ls_trial_new(const ls_trial_options *options) {
     if (trial == NULL && options != NULL && options->callbacks != NULL) {
         release_callbacks(options->callbacks, options->callback_count);
     }
+    if (trial == NULL && options != NULL) {
+        ls_metrics_drop(options->custom_metrics, options->custom_metric_count);
+    }
     return trial;
 }
 
@@ -121,6 +125,7 @@ void ls_trial_free(ls_trial *trial) {
     if (trial != NULL) {
         release_callbacks(trial->own_callbacks, trial->options.callback_count);
         ls_free(trial->own_callbacks);
+        ls_metrics_free(trial);
         ls_free(trial->history);
         ls_comm_drop(trial->comm);
         ls_free(trial);

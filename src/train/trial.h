@@ -8,17 +8,11 @@
 
 #include "base/status.h"
 
-#define LS_METRIC_LIMIT      16
-#define LS_METRIC_NAME_LIMIT 48
+#define LS_METRIC_LIMIT      32
+#define LS_METRIC_NAME_LIMIT 64
 #define LS_FAILED_IN_LIMIT   96
 #define LS_LABEL_LIMIT       64
 #define LS_RESULT_LIMIT      (4 * LS_METRIC_LIMIT) /* training, validation and two more labels with every metric */
-
-/* Sums of a metric over the batches of an epoch. */
-typedef struct ls_metric_sum {
-    double sum;
-    double weight;
-} ls_metric_sum;
 
 /* A named result; the name has its prefix: "val_loss". */
 typedef struct ls_metric_value {
@@ -51,11 +45,9 @@ struct ls_trial {
     ls_trial_options options;
     const ls_callback *callbacks; /* those that are called: its own, or a replay's */
     ls_callback *own_callbacks;
-    ls_metric metrics[LS_METRIC_LIMIT];
-    int metric_count;
+    struct ls_metrics *metrics;
     ls_trial_state state;
-    ls_comm *comm; /* held */
-    ls_metric_sum sums[LS_METRIC_LIMIT];
+    ls_comm *comm;           /* held */
     ls_history_entry latest; /* every metric's last value */
     ls_history_entry *history;
     int64_t history_count;
@@ -126,15 +118,31 @@ ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 /* The same where a run or an evaluation ends, in which all ranks always take part: one may fail after its last call. */
 ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status);
 
-/* Fills trial->metrics from the options. */
+/* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
-/* Begins a new sum, adds the batch in trial->state, and ends it: reduced over ranks, stored as prefix + name in
- * trial->latest and, unless that is NULL, in `entry`. */
+void ls_metrics_take(ls_trial *trial);
+/* Frees what constructors of metrics made, and users' own, where no trial has taken them. `metrics` may be NULL. */
+void ls_metrics_drop(const ls_metric *metrics, int count);
+void ls_metrics_free(ls_trial *trial);
+/* Begins a pass; adds the batch in trial->state, on every rank, also where its share is empty; and ends it: over all
+ * ranks, stored as prefix + name in trial->latest and, unless that is NULL, in `entry`. */
 void ls_metrics_begin(ls_trial *trial);
 ls_status ls_metrics_add(ls_trial *trial);
 ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry);
+/* A pass is interrupted by others, and goes on. */
+ls_status ls_metrics_set_aside(ls_trial *trial);
+void ls_metrics_put_back(ls_trial *trial);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
+/* The name of metric `index`, NULL when there are no more; and its value so far in this pass, of this rank's samples,
+ * NAN where there is none. */
+const char *ls_metrics_name(const ls_trial *trial, int index);
+double ls_metrics_so_far(const ls_trial *trial, int index);
+/* What this rank has counted in the pass that is under way, one tensor of f64 for each metric: what a trial that goes
+ * on in the midst of an epoch is given. Lent until the metrics are used again. And back; LS_ERR_FORMAT, and nothing is
+ * changed, where names or sizes are not those of these metrics. */
+ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count);
+ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int count);
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
