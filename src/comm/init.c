@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -81,6 +83,18 @@ static void share_cores(int local_size) {
     }
 }
 
+/*
+ * Under a launcher standard output is a pipe, which the C library fills by blocks: lines would come late, and be lost
+ * with a rank that is killed. A rank's lines go out as they are printed.
+ */
+static void print_by_lines(const ls_job *job) {
+    struct stat output;
+    const bool launched = job->size > 1 || getenv("LOCKSTEP_LAUNCH") != NULL;
+    if (launched && fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode))) {
+        (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    }
+}
+
 /* Opens the world's communicator; takes the store. */
 static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     const ls_join join = {.rank = job->rank,
@@ -114,6 +128,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
     share_cores(meeting->local_size);
+    print_by_lines(job);
     ls_log_set_rank(job->rank);
     return joined->comm;
 }

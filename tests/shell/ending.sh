@@ -10,6 +10,8 @@ ranks() {
 }
 
 check_endings shm ranks
+ranks 2 "$LS_BUILD/tests/ending_program" killed now
+check "what a rank printed before it was killed is there" says out '^rank 1 was here$'
 if [ -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
     export LOCKSTEP_BACKEND=gloo
     check_endings gloo ranks

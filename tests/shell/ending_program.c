@@ -3,6 +3,7 @@
  * waits and of ls_finalize. Run under every launcher; ending.sh says what must come.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,6 +226,15 @@ static int late(const char *call) {
     return tell("finalize ", ls_finalize());
 }
 
+/* Every rank prints a line, and rank 1 is killed, which no buffer survives. */
+static int killed(void) {
+    printf("rank %d was here\n", rank);
+    if (rank == 1) {
+        (void)raise(SIGKILL);
+    }
+    return ls_finalize() == LS_OK ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     ls_init_options options = {.timeout = argc > 3 ? atof(argv[3]) : 60};
     world = ls_init(&options);
@@ -242,6 +252,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "eager") == 0) {
         return eager();
+    }
+    if (strcmp(argv[1], "killed") == 0) {
+        return killed();
     }
     return strcmp(argv[1], "go_on") == 0 ? others_go_on() : end_early(argv[1], argv[2]);
 }
