@@ -1,7 +1,8 @@
 /**
  * @file optim.h
- * Optimizers: how gradients change parameters. Formulas, defaults and the order of operations are PyTorch's. Where zero
- * means a default, LS_ZERO means zero: beta1 of Adam, the learning rate of a group that is frozen.
+ * Optimizers, how gradients change parameters, and schedules of their learning rates. Formulas, defaults and the order
+ * of operations are PyTorch's. Where zero means a default, LS_ZERO means zero: beta1 of Adam, the learning rate of a
+ * group that is frozen.
  */
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
@@ -126,6 +127,13 @@ LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int grou
 /** Sets the learning rate of a group, or of all with group -1. */
 LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group,
                                                 double learning_rate) LS_WARN_UNUSED;
+/** The momentum of ls_sgd and ls_rmsprop, beta1 of ls_adam and ls_adamw; 0 where there is none. */
+LS_API double ls_optimizer_momentum(const ls_optimizer *optimizer);
+/**
+ * Sets that for all groups, between 0 and 1. LS_ERR_STATE for a method that has none, and for ls_sgd and ls_rmsprop
+ * that were made without: they have no memory for it. It is not part of ls_optimizer_state.
+ */
+LS_API ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) LS_WARN_UNUSED;
 
 /**
  * Changes every parameter that has a gradient; the others are left alone. LS_ERR_STATE for the methods that must
@@ -177,6 +185,154 @@ LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS
 
 /** Frees it; the parameters stay. NULL is allowed. */
 LS_API void ls_optimizer_free(ls_optimizer *optimizer);
+
+/**
+ * Sets the learning rates of an optimizer step by step. It lends the optimizer: free it before that. Opaque.
+ *
+ *     ls_schedule *schedule = ls_schedule_warm_up(ls_schedule_cosine(optimizer, 900, 0), 100, 0.01);
+ *     ...                                           every step of training:
+ *     ls_optimizer_step(optimizer);
+ *     ls_schedule_advance(schedule);
+ *
+ * Formulas, defaults and the step at which a rate changes are those of torch.optim.lr_scheduler, in closed form: the
+ * rates depend on the number of steps and on what the rates were when the schedule was made (`base` below, of each
+ * group), so that ranks that advance alike have the same rates. A group whose base is 0 is frozen and stays so. A step
+ * is whatever the caller advances at: a step of training, or an epoch.
+ *
+ * The constructors set the rates of step 0. They return NULL with an error when a number is out of range or the
+ * optimizer is NULL. Groups that are added to the optimizer later are refused by ls_schedule_advance.
+ */
+typedef struct ls_schedule ls_schedule;
+
+/** base gamma^floor(t / steps). `gamma` 0: 0.1. StepLR. */
+LS_API ls_schedule *ls_schedule_step(ls_optimizer *optimizer, int64_t steps, double gamma);
+/**
+ * base gamma^(the number of milestones that are not after step t). `milestones` (copied) are in ascending order;
+ * `gamma` 0: 0.1. MultiStepLR.
+ */
+LS_API ls_schedule *ls_schedule_multi_step(ls_optimizer *optimizer, const int64_t *milestones, int count, double gamma);
+/** base gamma^t. ExponentialLR. */
+LS_API ls_schedule *ls_schedule_exponential(ls_optimizer *optimizer, double gamma);
+/**
+ * minimum + (base - minimum) (1 + cos(pi t / steps)) / 2 (Loshchilov and Hutter, arXiv 1608.03983, without restarts).
+ * After `steps` it rises again, as CosineAnnealingLR does.
+ */
+LS_API ls_schedule *ls_schedule_cosine(ls_optimizer *optimizer, int64_t steps, double minimum);
+/**
+ * The same paper's, with restarts: after `steps` it begins anew at base, over `multiplier` (0: 1) times as many steps
+ * as before. CosineAnnealingWarmRestarts.
+ */
+LS_API ls_schedule *ls_schedule_cosine_warm_restarts(ls_optimizer *optimizer, int64_t steps, int64_t multiplier,
+                                                     double minimum);
+/** base times a factor that goes evenly from `start` (0: 1/3) to `end` (0: 1) in `steps`, and stays there. LinearLR. */
+LS_API ls_schedule *ls_schedule_linear(ls_optimizer *optimizer, int64_t steps, double start, double end);
+/** base (1 - min(t, steps) / steps)^power; `power` 0: 1. PolynomialLR. */
+LS_API ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, double power);
+/**
+ * base factor(t, user). It is asked once for each group, must give the same for the same t, and gives a finite number
+ * that is not negative; otherwise ls_schedule_advance fails. LambdaLR.
+ */
+LS_API ls_schedule *ls_schedule_function(ls_optimizer *optimizer, double (*factor)(int64_t step, void *user),
+                                         void *user);
+
+/**
+ * One cycle (Smith and Topin, arXiv 1708.07120) of `steps`, which must be given: the rate rises from largest /
+ * initial_divisor to the largest, and falls to largest / initial_divisor / final_divisor, while momentum falls from the
+ * largest to the lowest and rises again. OneCycleLR.
+ */
+typedef struct ls_one_cycle_options {
+    int64_t steps;
+    double max_learning_rate; /**< of all groups that are not frozen; 0: base, of each group */
+    double rising;            /**< the part of the steps in which the rate rises, to 1; 0: 0.3 */
+    double initial_divisor;   /**< 0: 25 */
+    double final_divisor;     /**< 0: 1e4 */
+    double min_momentum;      /**< 0: 0.85 */
+    double max_momentum;      /**< 0: 0.95 */
+    bool three_phases;        /**< falls as long as it rose, then in a third phase to the end; rising is at most 0.5 */
+    bool linear;              /**< straight lines in place of half waves of a cosine */
+    bool no_momentum;         /**< leaves momentum alone: for methods without (ls_optimizer_set_momentum) */
+} ls_one_cycle_options;
+
+/** By the options. It has an end: ls_schedule_advance after `steps` is LS_ERR_STATE. */
+LS_API ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options);
+
+/** What becomes of the height of the cycles of ls_schedule_cyclic. */
+typedef enum ls_cycle_heights {
+    LS_CYCLES_EQUAL = 0, /**< "triangular" */
+    LS_CYCLES_HALVED,    /**< each is half as high as the one before: "triangular2" */
+    LS_CYCLES_SHRINKING, /**< gamma^t as high: "exp_range" */
+} ls_cycle_heights;
+
+/**
+ * Cycles (Smith, arXiv 1506.01186): the rate rises evenly from the lowest to the largest, which must be given, and
+ * falls again, while momentum does the opposite. CyclicLR.
+ */
+typedef struct ls_cyclic_options {
+    double min_learning_rate; /**< of all groups that are not frozen; 0: base, of each group */
+    double max_learning_rate;
+    int64_t steps_up;   /**< 0: 2000 */
+    int64_t steps_down; /**< 0: steps_up */
+    ls_cycle_heights heights;
+    double gamma;        /**< of LS_CYCLES_SHRINKING; 0: 1 */
+    double min_momentum; /**< 0: 0.8 */
+    double max_momentum; /**< 0: 0.9 */
+    bool no_momentum;    /**< leaves momentum alone: for methods without (ls_optimizer_set_momentum) */
+} ls_cyclic_options;
+
+/** By the options. */
+LS_API ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options);
+
+/**
+ * Multiplies the rates by `factor` when the metric of ls_schedule_advance_by has not become better more than `patience`
+ * times in a row. Better is: less than best (1 - threshold). ReduceLROnPlateau.
+ */
+typedef struct ls_plateau_options {
+    double factor;         /**< below 1; 0: 0.1 */
+    int64_t patience;      /**< 0: 10 */
+    double threshold;      /**< 0: 1e-4 */
+    int64_t cooldown;      /**< so many metrics after a reduction are not counted */
+    double minimum;        /**< of the rates */
+    double epsilon;        /**< a rate that would change by no more is left; 0: 1e-8 */
+    bool no_patience;      /**< reduces the first time that the metric is not better */
+    bool larger_is_better; /**< better is: more than best (1 + threshold) */
+    bool absolute;         /**< threshold is a difference: less than best - threshold, more than best + threshold */
+} ls_plateau_options;
+
+/** By the options, which may be NULL. It is advanced by ls_schedule_advance_by. */
+LS_API ls_schedule *ls_schedule_plateau(ls_optimizer *optimizer, const ls_plateau_options *options);
+
+/**
+ * Puts `steps` in front of a schedule, in which its rates of step 0 are multiplied by a factor that goes evenly from
+ * `start` (0 to 1) to 1; the schedule's own step 0 comes after them, as with LinearLR and then another in SequentialLR.
+ * Takes the schedule and returns it; when it fails, which it also does on a schedule that has been advanced or has a
+ * warm-up, the schedule is freed.
+ */
+LS_API ls_schedule *ls_schedule_warm_up(ls_schedule *schedule, int64_t steps, double start);
+
+/**
+ * Goes to the next step and sets its rates: scheduler.step() of PyTorch, after ls_optimizer_step. When it fails,
+ * nothing is changed. LS_ERR_STATE of ls_schedule_plateau, which needs a metric.
+ */
+LS_API ls_status ls_schedule_advance(ls_schedule *schedule) LS_WARN_UNUSED;
+/**
+ * The same with a metric, at which only ls_schedule_plateau looks; no number (NaN) is not better. Ranks that are to
+ * have the same rates must give the same metric: one that is reduced over them (ls_comm_allreduce, ls_trial_metric).
+ */
+LS_API ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) LS_WARN_UNUSED;
+
+/**
+ * What the schedule remembers, as named tensors, to be saved beside ls_optimizer_state. They are lent: good until it is
+ * asked again, given a state or freed. Words are PyTorch's: last_epoch (i64, the number of steps) and base_lrs (f64, of
+ * each group); of ls_schedule_plateau also best (f64), num_bad_epochs, cooldown_counter and reductions (i64).
+ */
+LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tensors, int *count) LS_WARN_UNUSED;
+/**
+ * Has the schedule go on as one with the same constructor, numbers and groups did, with the same bits, and sets the
+ * rates (and the momentum, where it does) of that step. Checked as in ls_optimizer_set_state.
+ */
+LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, int count) LS_WARN_UNUSED;
+/** Frees it; the optimizer stays with the rates that it has. NULL is allowed. */
+LS_API void ls_schedule_free(ls_schedule *schedule);
 
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. `*norm` (may be NULL) is

@@ -31,6 +31,10 @@ static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kern
                                  });
 }
 
+static double *adam_momentum(ls_optimizer *optimizer) {
+    return &optimizer->options.adam.beta1;
+}
+
 static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, bool decoupled, ls_module *model,
                               const ls_adam_options *options) {
     ls_adam_options given = options != NULL ? *options : (ls_adam_options){0};
@@ -53,11 +57,13 @@ static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, b
 }
 
 ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adam", .states = adam_states, .step = adam_step};
+    static const ls_optimizer_type type = {
+        .name = "ls_adam", .states = adam_states, .step = adam_step, .momentum = adam_momentum};
     return adam_new("ls_adam", &type, false, model, options);
 }
 
 ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adamw", .states = adam_states, .step = adam_step};
+    static const ls_optimizer_type type = {
+        .name = "ls_adamw", .states = adam_states, .step = adam_step, .momentum = adam_momentum};
     return adam_new("ls_adamw", &type, true, model, options);
 }

@@ -231,6 +231,30 @@ ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, dou
     return LS_OK;
 }
 
+double ls_optimizer_momentum(const ls_optimizer *optimizer) {
+    const bool has = optimizer != NULL && optimizer->type->momentum != NULL;
+    const double *momentum = has ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
+    return momentum != NULL ? *momentum : 0;
+}
+
+ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) {
+    if (optimizer == NULL) {
+        return ls_fail_missing("ls_optimizer_set_momentum: the optimizer");
+    }
+    const char *call = optimizer->type->name;
+    double *own = optimizer->type->momentum != NULL ? optimizer->type->momentum(optimizer) : NULL;
+    if (own == NULL) {
+        return ls_fail(LS_ERR_STATE, "ls_optimizer_set_momentum: %s %s", call,
+                       optimizer->type->momentum != NULL ? "was made without momentum: make it with some"
+                                                         : "is a method without momentum");
+    }
+    if (!(momentum > 0 && momentum < 1)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: momentum is %g, must lie between 0 and 1", call, momentum);
+    }
+    *own = momentum;
+    return LS_OK;
+}
+
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
 static bool takes_part(const ls_slot *slot) {

@@ -1,7 +1,7 @@
 /*
- * optim: optimizers and clipping. This header: the frame that all optimizers share. An optimizer is one `static const
- * ls_optimizer_type` row; the frame keeps groups, gathers parameters that lie side by side into runs and calls `step`
- * once per run.
+ * optim: optimizers, schedules and clipping. This header: the frame that all optimizers share. An optimizer is one
+ * `static const ls_optimizer_type` row; the frame keeps groups, gathers parameters that lie side by side into runs and
+ * calls `step` once per run.
  */
 #ifndef LS_OPTIM_OPTIMIZER_H
 #define LS_OPTIM_OPTIMIZER_H
@@ -52,6 +52,8 @@ typedef struct ls_optimizer_type {
     double (*state_start)(const ls_optimizer *optimizer);
     ls_status (*step)(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream, const ls_run *run,
                       double learning_rate, double weight_decay);
+    /* Where its momentum is; NULL when it was made without. The row may have none. */
+    double *(*momentum)(ls_optimizer *optimizer);
 
     /* Methods that evaluate the loss themselves have these in place of the three above. */
     ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
@@ -120,5 +122,13 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
 /* Frees the list. */
 void ls_state_forget(ls_state_list *list);
+/*
+ * Copies the given tensors into those of the list, if they are just those and hold what they may; otherwise changes
+ * nothing. `type` is what remembers them, as in messages.
+ */
+ls_status ls_state_restore(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
+                           int count);
+/* LS_ERR_ARGUMENT where what `owner` (may be NULL) is to be given is NULL somewhere. */
+ls_status ls_state_check_given(const char *call, const void *owner, const ls_named *given, int count);
 
 #endif

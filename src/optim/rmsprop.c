@@ -37,8 +37,13 @@ static ls_status rmsprop_step(const ls_optimizer *optimizer, const ls_kernels *k
                                     });
 }
 
+static double *rmsprop_momentum(ls_optimizer *optimizer) {
+    return optimizer->options.rmsprop.momentum > 0 ? &optimizer->options.rmsprop.momentum : NULL;
+}
+
 ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_rmsprop", .states = rmsprop_states, .step = rmsprop_step};
+    static const ls_optimizer_type type = {
+        .name = "ls_rmsprop", .states = rmsprop_states, .step = rmsprop_step, .momentum = rmsprop_momentum};
     ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
     given.alpha = ls_option(given.alpha, 0.99);
     given.epsilon = ls_option(given.epsilon, 1e-8);

@@ -34,7 +34,7 @@ static ls_status make_room(ls_state_list *list) {
     list->ranges = ranges != NULL ? ranges : list->ranges;
     return items != NULL && names != NULL && ranges != NULL
                ? LS_OK
-               : ls_fail_memory("ls_optimizer_state", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
+               : ls_fail_memory("list of states", (count + 1) * (sizeof *items + sizeof *names + sizeof *ranges));
 }
 
 ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word word, ls_shape shape, ls_dtype dtype,
@@ -43,13 +43,13 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
     const size_t length = strlen(owner) + 1 + strlen(word.word) + 1;
     char *name = ls_allocate(length);
     if (name == NULL) {
-        return ls_fail_memory("ls_optimizer_state", length);
+        return ls_fail_memory("list of states", length);
     }
     snprintf(name, length, "%s%s%s", owner, owner[0] != '\0' ? "." : "", word.word);
     ls_tensor *tensor = ls_tensor_over(device, &shape, dtype, memory);
     if (tensor == NULL) {
         ls_free(name);
-        return ls_fail_memory("ls_optimizer_state", sizeof *tensor);
+        return ls_fail_memory("list of states", sizeof *tensor);
     }
     list->names[list->count] = name;
     list->ranges[list->count] = word.range;
@@ -125,9 +125,8 @@ const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *n
 }
 
 /* Whether the given tensors are those of the list, name by name. */
-static ls_status check_fits(const char *call, const ls_optimizer *optimizer, const ls_state_list *list,
-                            const ls_named *given, int count) {
-    const char *type = optimizer->type->name;
+static ls_status check_fits(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
+                            int count) {
     for (int i = 0; i < list->count; i++) {
         const ls_named *own = &list->items[i];
         const ls_tensor *tensor = ls_state_find(given, count, own->name);
@@ -178,17 +177,21 @@ static ls_status check_numbers(const char *call, const ls_state_list *list, cons
     return LS_OK;
 }
 
+ls_status ls_state_restore(const char *call, const char *type, const ls_state_list *list, const ls_named *given,
+                           int count) {
+    LS_TRY(check_fits(call, type, list, given, count));
+    LS_TRY(check_numbers(call, list, given, count));
+    for (int i = 0; i < list->count; i++) {
+        LS_TRY(ls_copy_into(list->items[i].tensor, ls_state_find(given, count, list->items[i].name)));
+    }
+    return LS_OK;
+}
+
 static ls_status copy_fitting(const char *call, ls_optimizer *optimizer, const ls_named *given, int count) {
     ls_state_list list = {0};
     ls_status status = list_all(optimizer, &list);
     if (status == LS_OK) {
-        status = check_fits(call, optimizer, &list, given, count);
-    }
-    if (status == LS_OK) {
-        status = check_numbers(call, &list, given, count);
-    }
-    for (int i = 0; status == LS_OK && i < list.count; i++) {
-        status = ls_copy_into(list.items[i].tensor, ls_state_find(given, count, list.items[i].name));
+        status = ls_state_restore(call, optimizer->type->name, &list, given, count);
     }
     ls_state_forget(&list);
     return status;
@@ -212,13 +215,17 @@ static ls_status set_state(const char *call, ls_optimizer *optimizer, const ls_n
     return status;
 }
 
-ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {
-    bool whole = optimizer != NULL && count >= 0 && (tensors != NULL || count == 0);
+ls_status ls_state_check_given(const char *call, const void *owner, const ls_named *given, int count) {
+    bool whole = owner != NULL && count >= 0 && (given != NULL || count == 0);
     for (int i = 0; whole && i < count; i++) {
-        whole = tensors[i].name != NULL && tensors[i].tensor != NULL;
+        whole = given[i].name != NULL && given[i].tensor != NULL;
     }
-    return whole ? set_state("ls_optimizer_set_state", optimizer, tensors, count)
-                 : ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_set_state: the optimizer, a name or a tensor is NULL");
+    return whole ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: what is given a state, a name or a tensor is NULL", call);
+}
+
+ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {
+    LS_TRY(ls_state_check_given("ls_optimizer_set_state", optimizer, tensors, count));
+    return set_state("ls_optimizer_set_state", optimizer, tensors, count);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
