@@ -1,7 +1,8 @@
 /*
  * The progress line, in the layout that torchbearer users know from tqdm:
  *
- *     0/3(t):  42%|####      | 197/469 [00:01<00:02, 161.20it/s, loss=0.4521, acc=0.8412]
+ *     0/3(t):  42%|####      | 197/469 [00:01<00:02, 161.20it/s, loss=0.4521, acc=0.8412,
+ *                                                 20634 samples/s]
  *
  * On a terminal it is redrawn in place; elsewhere one line stands for each pass.
  */
@@ -50,8 +51,8 @@ static void append_metrics(const ls_trial *trial, char *line, const char *prefix
 }
 
 /* `done` of `total` batches, or epochs; -1: nobody knows how many. */
-static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], int64_t done, int64_t total) {
-    const double elapsed = (double)(ls_clock_ns() - progress->began) * 1e-9;
+static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], int64_t done, int64_t total,
+                       double elapsed) {
     const double share = total > 0 ? (double)done / (double)total : 1;
     const double rate = elapsed > 0 ? (double)(done - progress->first) / elapsed : 0;
     char bar[BAR_WIDTH + 1];
@@ -71,10 +72,17 @@ static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], in
     }
 }
 
+static double elapsed_of(const ls_progress *progress) {
+    return (double)(ls_clock_ns() - progress->began) * 1e-9;
+}
+
 static void format_line(const ls_trial *trial, char line[LINE_CAPACITY], const char *prefix) {
-    format_bar(&trial->progress, line, trial->state.batch, trial->state.batches);
+    const double elapsed = elapsed_of(&trial->progress);
+    char samples[48]; /* of all ranks */
+    format_bar(&trial->progress, line, trial->state.batch, trial->state.batches, elapsed);
     append_metrics(trial, line, prefix);
-    append(line, "]");
+    snprintf(samples, sizeof samples, ", %.0f samples/s]", elapsed > 0 ? (double)trial->progress.samples / elapsed : 0);
+    append(line, samples);
 }
 
 static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *label, int64_t first) {
@@ -82,6 +90,7 @@ static void begin_bar(const ls_trial *trial, ls_progress *progress, const char *
     progress->terminal = progress->shown && isatty(STDOUT_FILENO) == 1;
     progress->began = ls_clock_ns();
     progress->first = first;
+    progress->samples = 0;
     progress->drawn = 0;
     snprintf(progress->label, sizeof progress->label, "%s", label);
 }
@@ -101,6 +110,7 @@ static int row_length(void) {
 
 void ls_progress_step(ls_trial *trial) {
     ls_progress *progress = &trial->progress;
+    progress->samples += trial->state.global_count;
     if (!progress->terminal) {
         return;
     }
@@ -129,7 +139,7 @@ void ls_progress_end(ls_trial *trial, const char *prefix) {
 
 static void draw_run(const ls_trial *trial, const char *end) {
     char line[LINE_CAPACITY];
-    format_bar(&trial->run_progress, line, trial->epochs_run, trial->state.epochs);
+    format_bar(&trial->run_progress, line, trial->epochs_run, trial->state.epochs, elapsed_of(&trial->run_progress));
     const ls_history_entry *last = trial->history_count > 0 ? &trial->history[trial->history_count - 1] : NULL;
     for (int i = 0; last != NULL && i < last->count; i++) {
         append_metric(line, last->values[i].name, last->values[i].value);

@@ -34,7 +34,8 @@ typedef struct ls_progress {
     bool terminal; /* redrawn in place, else one line at the end */
     char label[LS_LABEL_LIMIT];
     uint64_t began;
-    int64_t first; /* batch that was to be done then */
+    int64_t first;   /* batch that was to be done then */
+    int64_t samples; /* since then, all ranks' */
     uint64_t drawn;
 } ls_progress;
 

@@ -231,6 +231,11 @@ static void test_progress(void **state) {
         assert_non_null(end);
         const char *found = strstr(line, metrics);
         assert_true(found != NULL && found < end);
+        double rate, samples; /* of batches and of samples */
+        assert_int_equal(sscanf(strchr(strstr(line, " ["), ',') + 1, "%lf", &rate), 1);
+        assert_int_equal(sscanf(strrchr(strndupa(line, (size_t)(end - line)), ',') + 1, "%lf samples/s]", &samples), 1);
+        const double per_batch = i == 0 || i == 2 ? TRAIN_COUNT / 3.0 : TEST_COUNT / 2.0;
+        assert_true(fabs(samples - rate * per_batch) <= 1 + 0.01 * per_batch); /* both are rounded */
         line = end + 1;
     }
     assert_string_equal(line, "");
@@ -239,6 +244,25 @@ static void test_progress(void **state) {
     trial = ls_trial_new(&options);
     captured(trial, s.validate, text, sizeof text);
     assert_string_equal(text, "");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* One bar for the whole run, with the last results of every metric. */
+static void test_a_bar_per_run(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.quiet = false;
+    options.bar_per_run = true;
+    ls_trial *trial = ls_trial_new(&options);
+    char text[4096], wanted[128];
+    captured(trial, s.validate, text, sizeof text);
+    static const char begin[] = "epochs: 100%|##########| 2/2 [00:00<00:00, ";
+    assert_memory_equal(text, begin, sizeof begin - 1);
+    snprintf(wanted, sizeof wanted, "it/s, loss=%.4g, val_loss=%.4g]\ntest: 100%%", ls_trial_history(trial, 1, "loss"),
+             ls_trial_history(trial, 1, "val_loss"));
+    assert_non_null(strstr(text, wanted));
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -278,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_metrics_are_means_over_samples),
         cmocka_unit_test(test_training_learns),
         cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_a_bar_per_run),
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_an_end),
