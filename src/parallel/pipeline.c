@@ -233,16 +233,18 @@ static ls_tensor *weighted_loss(step *t, ls_tensor *output, int number) {
         ls_samples_begin(output);
     }
     ls_tensor *loss = t->criterion(output, target, t->user);
-    if (loss == NULL && !ls_scope_explains_null(ls_thread())) {
+    if (loss == NULL && ls_scope_explains_null(ls_thread())) {
+        return NULL;
+    }
+    if (loss == NULL) {
         (void)ls_fail(LS_ERR_ARGUMENT, "ls_pipeline_backward: the criterion returned NULL without an error");
         return ls_scope_failed();
     }
-    if (loss != NULL && target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
+    if (target != NULL && check_criterion(t, loss, ls_size(target, 0)) != LS_OK) {
         return ls_scope_failed();
     }
-    const double weight = (double)ls_size(target, 0) / (double)t->rows;
-    loss = loss != NULL ? ls_mul_number(loss, weight) : NULL;
-    t->loss += loss != NULL ? ls_item(loss) : 0;
+    loss = ls_mul_number(loss, (double)ls_size(target, 0) / (double)t->rows);
+    t->loss += ls_item(loss);
     return loss;
 }
 
