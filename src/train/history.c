@@ -30,6 +30,10 @@ ls_status ls_history_put(ls_history_entry *entry, const char *name, double value
     return LS_OK;
 }
 
+bool ls_history_has(const ls_history_entry *entry, const char *name) {
+    return find_value(entry, name) >= 0;
+}
+
 double ls_history_get(const ls_history_entry *entry, const char *name) {
     const int at = find_value(entry, name);
     return at >= 0 ? entry->values[at].value : NAN;

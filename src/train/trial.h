@@ -147,6 +147,7 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
+bool ls_history_has(const ls_history_entry *entry, const char *name);
 double ls_history_get(const ls_history_entry *entry, const char *name);
 /* Appends an epoch's results to the history. */
 ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry);

@@ -1,0 +1,121 @@
+/**
+ * @file callbacks.h
+ * Callbacks of trials that are ready to use. A constructor returns an ls_callback for the `callbacks` of
+ * ls_trial_options, which the trial takes over, or another constructor here; where it fails, the callback is `invalid`
+ * and ls_trial_new fails with its error:
+ *
+ *     ls_callback stop = ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_acc", .patience = 3});
+ *     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, ..., LS_CALLBACKS(stop, ls_console())});
+ *
+ * What a callback has found out is read by functions of the callback (`ls_early_stopping_best(&stop)`), until the trial
+ * is freed. Options may be NULL, and zero is their default. Every rank makes the same callbacks in the same order: some
+ * exchange numbers, and those with files or printed lines do that on rank 0 alone, by themselves. What they remember
+ * goes into checkpoints (`state` and `set_state` of ls_callback).
+ *
+ * Hooks between on_sample and on_step_training are not called where a trial has a step of its own: a callback that
+ * needs one then fails in ls_trial_new and says what to call in the step instead.
+ */
+#ifndef LOCKSTEP_CALLBACKS_H
+#define LOCKSTEP_CALLBACKS_H
+
+#include <lockstep/train.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- composition ----------------------------------------------------------------------------------------------- */
+
+/*
+ * Callbacks made of callbacks, which are taken over, also on failure. What is said of "each hook" is of the hooks that
+ * the callback has, each by itself. Ranks must agree on which hooks are called where those exchange something.
+ */
+
+/** Each hook is called the first time only (torchbearer's once). Remembers which were. */
+LS_API ls_callback ls_once(ls_callback callback);
+/** Each hook is called the first time in each epoch only (once_per_epoch). Remembers the epochs. */
+LS_API ls_callback ls_once_per_epoch(ls_callback callback);
+/** Whether hooks are called now. */
+typedef bool (*ls_callback_predicate)(const ls_trial_state *state, void *user);
+/** Each hook is called where `predicate(state, user)` says so (only_if). `user` is lent. */
+LS_API ls_callback ls_only_if(ls_callback callback, ls_callback_predicate predicate, void *user);
+/** Each hook is called on that rank of the trial's communicator only: for callbacks that exchange nothing. */
+LS_API ls_callback ls_on_rank(ls_callback callback, int rank);
+/** Several as one, called in this order. The array is copied. */
+LS_API ls_callback ls_callbacks_of(const ls_callback *callbacks, int count);
+
+/* ---- stopping -------------------------------------------------------------------------------------------------- */
+
+/** Which values of a metric are better. */
+typedef enum ls_monitor_mode {
+    LS_MONITOR_AUTO = 0, /**< larger ones where the metric's name contains "acc", else smaller ones */
+    LS_MONITOR_MIN,
+    LS_MONITOR_MAX
+} ls_monitor_mode;
+
+/** Options of ls_early_stopping. */
+typedef struct ls_early_stopping_options {
+    const char *monitor;  /**< the metric, as ls_trial_metric names it (copied); NULL: "val_loss" */
+    ls_monitor_mode mode; /**< what is better */
+    double min_delta;     /**< better by more than this counts; not negative */
+    int64_t patience;     /**< epochs in a row without a better value that end the run; 0 and 1: the first one */
+    bool restore_best;    /**< the model ends a run with the parameters and buffers of the best epoch */
+} ls_early_stopping_options;
+
+/**
+ * Ends a run when a metric has stopped to become better (torchbearer's EarlyStopping): after each epoch, by values that
+ * all ranks have alike. A value that is not finite is not better. on_end_epoch fails with LS_ERR_ARGUMENT where the
+ * trial has no such metric.
+ */
+LS_API ls_callback ls_early_stopping(const ls_early_stopping_options *options);
+/** The best value so far; NAN before the first epoch, and for another callback. */
+LS_API double ls_early_stopping_best(const ls_callback *callback);
+/** Whether it has ended a run. */
+LS_API bool ls_early_stopping_stopped(const ls_callback *callback);
+
+/** Options of ls_terminate_on_nan. */
+typedef struct ls_terminate_on_nan_options {
+    bool by_layer; /**< looks at the output of every module, not of the model alone, and so names the first; modules
+                      with hooks are not fused with their neighbours */
+} ls_terminate_on_nan_options;
+
+/**
+ * Ends a run, on all ranks with LS_ERR_STOPPED and one sentence, at the first number that is NaN or infinite in the
+ * model's output, the loss or a gradient, before the optimizer's step; in a trial with a step of its own in its output
+ * and loss, after the step. The sentence names the tensor, the rank and the step: of several, what comes first in the
+ * step, on the lowest rank. The gradients of a data-parallel module are those of all ranks by then. In validation it
+ * looks at outputs and losses, and ends the run behind the pass. Costs a pass over those tensors and one small
+ * all-reduce a step. (torchbearer's TerminateOnNaN looks at a metric.)
+ */
+LS_API ls_callback ls_terminate_on_nan(const ls_terminate_on_nan_options *options);
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
+/** ls_clip_grad_norm behind each backward pass (torchbearer's GradientNormClipping). */
+LS_API ls_callback ls_gradient_norm_clipping(double max_norm);
+/** ls_clip_grad_value behind each backward pass (GradientClipping). */
+LS_API ls_callback ls_gradient_value_clipping(double limit);
+/**
+ * Adds rate * (sum |w|^p)^(1/p) of each parameter to the loss in training: with p = 2 its Euclidean norm, not the
+ * square of that, as torchbearer's L2WeightDecay; with p = 1 L1WeightDecay. The metric "loss" contains it. The rate is
+ * not negative (torchbearer's is 5e-4), p positive.
+ */
+LS_API ls_callback ls_weight_decay(double rate, double p);
+
+/* ---- learning rates -------------------------------------------------------------------------------------------- */
+
+/** Options of ls_scheduler. */
+typedef struct ls_scheduler_options {
+    bool per_step;       /**< advances behind each step of training, not each epoch */
+    const char *monitor; /**< of ls_schedule_plateau: the metric, as ls_trial_metric names it (copied), which all ranks
+                              have alike; not with per_step */
+} ls_scheduler_options;
+
+/** Advances a schedule (taken over; free the trial before its optimizer) behind each epoch of training. */
+LS_API ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

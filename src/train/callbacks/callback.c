@@ -1,0 +1,97 @@
+/* What callbacks share. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void *ls_callback_allocate(const char *call, size_t size) {
+    void *memory = ls_allocate_zeroed(1, size);
+    if (memory == NULL) {
+        (void)ls_fail_memory(call, size);
+    }
+    return memory;
+}
+
+void ls_callback_drop(const ls_callback *callbacks, int count) {
+    for (int i = 0; i < count; i++) {
+        if (callbacks[i].release != NULL && !callbacks[i].invalid) {
+            callbacks[i].release(callbacks[i].user);
+        }
+    }
+}
+
+void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user)) {
+    return callback != NULL && !callback->invalid && callback->release == release ? callback->user : NULL;
+}
+
+ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead) {
+    return state->trial->options.step == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: the trial has a step of its own, in which no hooks are called: call %s there", call,
+                         instead);
+}
+
+ls_status ls_callback_check_name(const char *call, const char *name) {
+    return name == NULL || strlen(name) < LS_METRIC_NAME_LIMIT
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, name,
+                         LS_METRIC_NAME_LIMIT - 1);
+}
+
+void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name) {
+    snprintf(copy, LS_METRIC_NAME_LIMIT, "%s", name);
+}
+
+ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value) {
+    *value = NAN;
+    if (!ls_history_has(&state->trial->latest, name)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", call, name);
+    }
+    *value = ls_trial_metric(state->trial, name);
+    return LS_OK;
+}
+
+ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
+    double sums[2] = {0, 0};
+    if (state->count > 0 && state->loss != NULL) {
+        sums[0] = ls_item(state->loss) * (double)state->count;
+        sums[1] = (double)state->count;
+    }
+    if (ls_comm_size(state->comm) > 1) {
+        LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));
+    }
+    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    return LS_OK;
+}
+
+/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+
+ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number) {
+    return ls_state_add(list, "", (ls_state_word){word, LS_STATE_ANY}, LS_SCALAR, LS_F64, &ls_cpu, number);
+}
+
+ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number) {
+    return ls_state_add(list, "", (ls_state_word){word, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu, number);
+}
+
+ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
+                            int *count) {
+    ls_state_forget(lent);
+    LS_TRY(make(self, lent));
+    *tensors = lent->items;
+    *count = lent->count;
+    return LS_OK;
+}
+
+ls_status ls_callback_set_state(const char *call, void *self, ls_callback_list make, const ls_named *tensors,
+                                int count) {
+    ls_state_list list = {0};
+    ls_status status = make(self, &list);
+    if (status == LS_OK) {
+        status = ls_state_restore(call, "callback", &list, tensors, count);
+    }
+    ls_state_forget(&list);
+    return status;
+}

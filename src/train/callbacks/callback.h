@@ -1,0 +1,97 @@
+/*
+ * callbacks: one file each. A callback's memory is a struct that its constructor makes and `release` frees; what it
+ * remembers is listed as named tensors over that memory, by the list that optimizers have. This header: what they
+ * share.
+ */
+#ifndef LS_TRAIN_CALLBACKS_CALLBACK_H
+#define LS_TRAIN_CALLBACKS_CALLBACK_H
+
+#include <lockstep/callbacks.h>
+
+#include "base/memory.h"
+#include "base/option.h"
+#include "optim/optimizer.h"
+#include "train/trial.h"
+
+/* All hooks, in the order of ls_callback. */
+#define LS_HOOKS(each)                                                                                                 \
+    each(on_init) each(on_start) each(on_start_epoch) each(on_start_training) each(on_sample) each(on_forward)         \
+        each(on_criterion) each(on_backward) each(on_step_training) each(on_end_training) each(on_start_validation)    \
+            each(on_sample_validation) each(on_forward_validation) each(on_criterion_validation)                       \
+                each(on_step_validation) each(on_end_validation) each(on_end_epoch) each(on_checkpoint) each(on_end)
+
+/* What a constructor returns that has failed. */
+static inline ls_callback ls_callback_failed(void) {
+    return (ls_callback){.invalid = true};
+}
+
+/* Cleared memory of a callback; NULL with an error. */
+void *ls_callback_allocate(const char *call, size_t size);
+
+/* What a constructor takes over and cannot use. */
+void ls_callback_drop(const ls_callback *callbacks, int count);
+
+/* The memory of a callback that `release` frees; NULL for one of another kind. */
+void *ls_callback_memory(const ls_callback *callback, void (*release)(void *user));
+
+/* Whether an epoch of a run has ended, and not an evaluation, whose hooks are called too. */
+static inline bool ls_callback_in_run(const ls_trial_state *state) {
+    return state->trial->running;
+}
+
+/* Whether this is a replay, which computes nothing. */
+static inline bool ls_callback_in_replay(const ls_trial_state *state) {
+    return state->phase == LS_PHASE_REPLAY;
+}
+
+/* LS_ERR_ARGUMENT where the trial has a step of its own, which has to call `instead`; for on_init. */
+ls_status ls_callback_needs_hooks(const ls_trial_state *state, const char *call, const char *instead);
+
+/* LS_ERR_ARGUMENT for a metric's name that is too long to be one; NULL is none. */
+ls_status ls_callback_check_name(const char *call, const char *name);
+void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name);
+
+/* The last value of a metric; LS_ERR_ARGUMENT where there is none of that name. */
+ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value);
+
+/* The mean of the step's loss over the samples of all ranks; NAN where there is none. Collective. */
+ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
+
+/* Whether what only rank 0 does is done here. */
+static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
+    return ls_comm_rank(state->comm) == 0;
+}
+
+/* Copies of all parameters and buffers of a model, side by side with them. */
+typedef struct ls_snapshot {
+    const ls_module *model; /* lent */
+    ls_tensor **tensors;    /* owned */
+    int count;
+} ls_snapshot;
+
+/* Makes room, and copies the model as it is. */
+ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
+/* Tensor i of the model that is copied, and the name that it has. */
+ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
+const char *ls_snapshot_name(const ls_snapshot *snapshot, int i);
+/* The model as it is, into the copies; and back; and one for the other. */
+ls_status ls_snapshot_take(const ls_snapshot *snapshot);
+ls_status ls_snapshot_put(const ls_snapshot *snapshot);
+ls_status ls_snapshot_swap(const ls_snapshot *snapshot);
+/* Adds the copies to a list, as "NAME.WORD". */
+ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list);
+void ls_snapshot_forget(ls_snapshot *snapshot);
+
+/* Adds one number of the callback's memory to a list. */
+ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);
+ls_status ls_callback_list_count(ls_state_list *list, const char *word, int64_t *number);
+
+/* `state` of ls_callback by a function that lists: the list is made anew. */
+typedef ls_status (*ls_callback_list)(void *self, ls_state_list *list);
+ls_status ls_callback_state(void *self, ls_callback_list make, ls_state_list *lent, const ls_named **tensors,
+                            int *count);
+/* `set_state`: into the memory that the function lists, where the names, shapes and dtypes are its own. */
+ls_status ls_callback_set_state(const char *call, void *self, ls_callback_list make, const ls_named *tensors,
+                                int count);
+
+#endif

@@ -1,0 +1,122 @@
+/* Ends a run when a metric no longer becomes better. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const maker = "ls_early_stopping";
+
+typedef struct early_stopping {
+    ls_early_stopping_options options;
+    char monitor[LS_METRIC_NAME_LIMIT];
+    bool larger_is_better;
+    int64_t seen; /* epochs */
+    int64_t wait; /* of those, the last that were not better */
+    int64_t stopped;
+    double best;
+    ls_snapshot model; /* at its best */
+    ls_state_list lent;
+} early_stopping;
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    early_stopping *self = user;
+    return self->options.restore_best ? ls_snapshot_make(maker, &self->model, state->model) : LS_OK;
+}
+
+static bool is_better(const early_stopping *self, double value) {
+    return self->seen == 0 || (self->larger_is_better ? value - self->options.min_delta > self->best
+                                                      : value + self->options.min_delta < self->best);
+}
+
+static ls_status on_end_epoch(ls_trial_state *state, void *user) {
+    early_stopping *self = user;
+    double value;
+    if (!ls_callback_in_run(state)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_callback_metric(state, maker, self->monitor, &value));
+    if (isfinite(value) && is_better(self, value)) {
+        self->best = value;
+        self->wait = 0;
+        self->seen++;
+        return self->options.restore_best && !ls_callback_in_replay(state) ? ls_snapshot_take(&self->model) : LS_OK;
+    }
+    if (++self->wait >= self->options.patience) {
+        self->stopped = 1;
+        state->stop = true;
+    }
+    return LS_OK;
+}
+
+static ls_status on_end(ls_trial_state *state, void *user) {
+    early_stopping *self = user;
+    const bool restores = self->options.restore_best && self->seen > 0 && ls_callback_in_run(state);
+    return restores && !ls_callback_in_replay(state) ? ls_snapshot_put(&self->model) : LS_OK;
+}
+
+static ls_status list(void *user, ls_state_list *list) {
+    early_stopping *self = user;
+    LS_TRY(ls_callback_list_count(list, "seen", &self->seen));
+    LS_TRY(ls_callback_list_count(list, "wait", &self->wait));
+    LS_TRY(ls_callback_list_count(list, "stopped", &self->stopped));
+    LS_TRY(ls_callback_list_real(list, "best", &self->best));
+    return ls_snapshot_list(&self->model, "best", list);
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_callback_state(user, list, &((early_stopping *)user)->lent, tensors, count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return ls_callback_set_state(maker, user, list, tensors, count);
+}
+
+static void release(void *user) {
+    early_stopping *self = user;
+    ls_snapshot_forget(&self->model);
+    ls_state_forget(&self->lent);
+    ls_free(self);
+}
+
+static ls_status check(const ls_early_stopping_options *options) {
+    if (options->mode < LS_MONITOR_AUTO || options->mode > LS_MONITOR_MAX) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: there is no mode %d", maker, (int)options->mode);
+    }
+    if (!(options->min_delta >= 0) || options->patience < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: min_delta %g and patience %lld must not be negative", maker,
+                       options->min_delta, (long long)options->patience);
+    }
+    return ls_callback_check_name(maker, options->monitor);
+}
+
+ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
+    static const ls_early_stopping_options defaults;
+    options = options != NULL ? options : &defaults;
+    early_stopping *self = check(options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    self->options = *options;
+    ls_callback_copy_name(self->monitor, options->monitor != NULL ? options->monitor : "val_loss");
+    self->options.monitor = self->monitor;
+    self->larger_is_better =
+        options->mode == LS_MONITOR_MAX || (options->mode == LS_MONITOR_AUTO && strstr(self->monitor, "acc") != NULL);
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .on_end_epoch = on_end_epoch,
+                         .on_end = on_end,
+                         .name = "early_stopping",
+                         .state = state,
+                         .set_state = set_state,
+                         .release = release};
+}
+
+double ls_early_stopping_best(const ls_callback *callback) {
+    const early_stopping *self = ls_callback_memory(callback, release);
+    return self != NULL && self->seen > 0 ? self->best : NAN;
+}
+
+bool ls_early_stopping_stopped(const ls_callback *callback) {
+    const early_stopping *self = ls_callback_memory(callback, release);
+    return self != NULL && self->stopped != 0;
+}

@@ -1,0 +1,276 @@
+/* Callbacks made of callbacks: several as one, and a gate before them that says whether a hook is called now. */
+#include "train/callbacks/callback.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOOK_NUMBER(hook) HOOK_##hook,
+enum { LS_HOOKS(HOOK_NUMBER) HOOKS };
+
+typedef struct group group;
+
+/* Whether hook `hook` is called now. */
+typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
+
+struct group {
+    ls_callback *callbacks;
+    int count;
+    gate gate;           /* NULL: always */
+    const char *word;    /* of what the gate remembers; NULL: nothing */
+    int64_t seen[HOOKS]; /* that */
+    ls_callback_predicate predicate;
+    void *predicate_user;
+    int rank;
+    ls_state_list lent;
+};
+
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
+
+static ls_callback_function hook_at(const ls_callback *callback, size_t offset) {
+    return *(const ls_callback_function *)(const void *)((const char *)callback + offset);
+}
+
+static ls_status call(void *user, ls_trial_state *state, int hook, size_t offset) {
+    group *self = user;
+    if (self->gate != NULL && !self->gate(self, state, hook)) {
+        return LS_OK;
+    }
+    for (int i = 0; i < self->count; i++) {
+        const ls_callback_function function = hook_at(&self->callbacks[i], offset);
+        LS_TRY(function != NULL ? function(state, self->callbacks[i].user) : LS_OK);
+    }
+    return LS_OK;
+}
+
+#define CALL_HOOK(hook)                                                                                                \
+    static ls_status call_##hook(ls_trial_state *state, void *user) {                                                  \
+        return call(user, state, HOOK_##hook, offsetof(ls_callback, hook));                                            \
+    }
+LS_HOOKS(CALL_HOOK)
+
+static bool has_hook(const group *self, size_t offset) {
+    bool has = false;
+    for (int i = 0; i < self->count; i++) {
+        has = has || hook_at(&self->callbacks[i], offset) != NULL;
+    }
+    return has;
+}
+
+/* ---- what they remember: "1.best" is "best" of callback 1 -------------------------------------------------------- */
+
+static ls_status list_seen(void *user, ls_state_list *list) {
+    group *self = user;
+    return self->word == NULL ? LS_OK
+                              : ls_state_add(list, "", (ls_state_word){self->word, LS_STATE_NOT_NEGATIVE},
+                                             LS_SHAPE(HOOKS), LS_I64, &ls_cpu, self->seen);
+}
+
+static ls_status list_callback(const ls_callback *callback, int number, ls_state_list *list) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    char owner[16];
+    snprintf(owner, sizeof owner, "%d", number);
+    LS_TRY(callback->state != NULL ? callback->state(callback->user, &tensors, &count) : LS_OK);
+    for (int i = 0; i < count; i++) {
+        ls_tensor *tensor = tensors[i].tensor;
+        if (!ls_is_contiguous(tensor)) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_callback: state: the tensor %s is not contiguous", tensors[i].name);
+        }
+        LS_TRY(ls_state_add(list, owner, (ls_state_word){tensors[i].name, LS_STATE_ANY}, ls_shape_of(tensor),
+                            ls_dtype_of(tensor), ls_tensor_device(tensor), tensor->data));
+    }
+    return LS_OK;
+}
+
+static ls_status list_all(void *user, ls_state_list *list) {
+    group *self = user;
+    LS_TRY(list_seen(self, list));
+    for (int i = 0; i < self->count; i++) {
+        LS_TRY(list_callback(&self->callbacks[i], i, list));
+    }
+    return LS_OK;
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_callback_state(user, list_all, &((group *)user)->lent, tensors, count);
+}
+
+/* Moves the tensors whose names begin with "NUMBER." into `own`, without that; returns how many they are. */
+static int pick(const ls_named *tensors, int count, int number, ls_named *own) {
+    char prefix[16];
+    const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%d.", number);
+    int picked = 0;
+    for (int i = 0; i < count; i++) {
+        if (strncmp(tensors[i].name, prefix, length) == 0) {
+            own[picked++] = (ls_named){.name = tensors[i].name + length, .tensor = tensors[i].tensor};
+        }
+    }
+    return picked;
+}
+
+static ls_status set_states(group *self, const ls_named *tensors, int count, ls_named *own) {
+    int taken = 0;
+    for (int i = 0; i < self->count; i++) {
+        const ls_callback *callback = &self->callbacks[i];
+        const int picked = pick(tensors, count, i, own);
+        taken += picked;
+        if (picked > 0 && callback->set_state == NULL) {
+            return ls_fail(LS_ERR_FORMAT, "ls_callback: set_state: callback %d remembers nothing, but is given %s", i,
+                           own[0].name);
+        }
+        LS_TRY(callback->set_state != NULL ? callback->set_state(callback->user, own, picked) : LS_OK);
+    }
+    int seen = 0;
+    for (int i = 0; i < count && self->word != NULL; i++) {
+        if (strcmp(tensors[i].name, self->word) == 0) {
+            own[seen++] = tensors[i];
+        }
+    }
+    LS_TRY(ls_callback_set_state("ls_callback: set_state", self, list_seen, own, seen));
+    return taken + seen == count ? LS_OK
+                                 : ls_fail(LS_ERR_FORMAT,
+                                           "ls_callback: set_state: %d of %d tensors belong to none of "
+                                           "the %d callbacks",
+                                           count - taken - seen, count, self->count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    ls_named *own = ls_allocate_zeroed((size_t)count, sizeof *own);
+    if (own == NULL) {
+        return ls_fail_memory("ls_callback: set_state", (size_t)count * sizeof *own);
+    }
+    const ls_status status = set_states(user, tensors, count, own);
+    ls_free(own);
+    return status;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static void release(void *user) {
+    group *self = user;
+    ls_callback_drop(self->callbacks, self->count);
+    ls_state_forget(&self->lent);
+    ls_free(self->callbacks);
+    ls_free(self);
+}
+
+static group *make(const char *name, const ls_callback *callbacks, int count) {
+    group *self = ls_callback_allocate(name, sizeof *self);
+    ls_callback *own = ls_allocate_zeroed((size_t)count, sizeof *own);
+    if (self == NULL || own == NULL) {
+        (void)ls_fail_memory(name, (size_t)count * sizeof *own);
+        ls_free(self);
+        ls_free(own);
+        return NULL;
+    }
+    if (count > 0) {
+        memcpy(own, callbacks, (size_t)count * sizeof *own);
+    }
+    self->callbacks = own;
+    self->count = count;
+    return self;
+}
+
+/* NULL, and the callbacks released, where one of them is invalid, whose constructor has said why. */
+static group *take(const char *name, const ls_callback *callbacks, int count) {
+    bool invalid = false;
+    for (int i = 0; i < count; i++) {
+        invalid = invalid || callbacks[i].invalid;
+    }
+    group *self = invalid ? NULL : make(name, callbacks, count);
+    if (self == NULL) {
+        ls_callback_drop(callbacks, count);
+    }
+    return self;
+}
+
+static ls_callback finish(group *self) {
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    ls_callback callback = {.user = self,
+                            .name = self->count == 1 ? self->callbacks[0].name : NULL,
+                            .state = state,
+                            .set_state = set_state,
+                            .release = release};
+#define GIVE_HOOK(hook) callback.hook = has_hook(self, offsetof(ls_callback, hook)) ? call_##hook : NULL;
+    LS_HOOKS(GIVE_HOOK)
+    return callback;
+}
+
+ls_callback ls_callbacks_of(const ls_callback *callbacks, int count) {
+    if (count < 0 || (count > 0 && callbacks == NULL)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_callbacks_of: %d callbacks are counted that are not there", count);
+        return ls_callback_failed();
+    }
+    return finish(take("ls_callbacks_of", callbacks, count));
+}
+
+static bool is_first(group *self, const ls_trial_state *now, int hook) {
+    (void)now;
+    return self->seen[hook]++ == 0;
+}
+
+ls_callback ls_once(ls_callback callback) {
+    group *self = take("ls_once", &callback, 1);
+    if (self != NULL) {
+        self->gate = is_first;
+        self->word = "calls";
+    }
+    return finish(self);
+}
+
+/* Remembers the epoch after the last one, so that 0 is none. */
+static bool is_first_in_epoch(group *self, const ls_trial_state *now, int hook) {
+    const int64_t before = self->seen[hook];
+    self->seen[hook] = now->epoch + 1;
+    return self->seen[hook] != before;
+}
+
+ls_callback ls_once_per_epoch(ls_callback callback) {
+    group *self = take("ls_once_per_epoch", &callback, 1);
+    if (self != NULL) {
+        self->gate = is_first_in_epoch;
+        self->word = "epochs";
+    }
+    return finish(self);
+}
+
+static bool is_so(group *self, const ls_trial_state *now, int hook) {
+    (void)hook;
+    return self->predicate(now, self->predicate_user);
+}
+
+ls_callback ls_only_if(ls_callback callback, ls_callback_predicate predicate, void *user) {
+    if (predicate == NULL) {
+        ls_callback_drop(&callback, 1);
+        (void)(callback.invalid ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "ls_only_if: the predicate is NULL"));
+        return ls_callback_failed();
+    }
+    group *self = take("ls_only_if", &callback, 1);
+    if (self != NULL) {
+        self->gate = is_so;
+        self->predicate = predicate;
+        self->predicate_user = user;
+    }
+    return finish(self);
+}
+
+static bool is_on_rank(group *self, const ls_trial_state *now, int hook) {
+    (void)hook;
+    return ls_comm_rank(now->comm) == self->rank;
+}
+
+ls_callback ls_on_rank(ls_callback callback, int rank) {
+    if (rank < 0) {
+        ls_callback_drop(&callback, 1);
+        (void)(callback.invalid ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "ls_on_rank: there is no rank %d", rank));
+        return ls_callback_failed();
+    }
+    group *self = take("ls_on_rank", &callback, 1);
+    if (self != NULL) {
+        self->gate = is_on_rank;
+        self->rank = rank;
+    }
+    return finish(self);
+}

@@ -1,0 +1,73 @@
+/* Advances a schedule of learning rates. */
+#include "train/callbacks/callback.h"
+
+static const char *const maker = "ls_scheduler";
+
+typedef struct scheduler {
+    ls_schedule *schedule;
+    bool per_step;
+    bool monitors;
+    char monitor[LS_METRIC_NAME_LIMIT];
+} scheduler;
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    const scheduler *self = user;
+    return self->per_step && !ls_callback_in_replay(state) ? ls_schedule_advance(self->schedule) : LS_OK;
+}
+
+static ls_status on_end_epoch(ls_trial_state *state, void *user) {
+    const scheduler *self = user;
+    if (self->per_step || !ls_callback_in_run(state) || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    if (!self->monitors) {
+        return ls_schedule_advance(self->schedule);
+    }
+    double value;
+    LS_TRY(ls_callback_metric(state, maker, self->monitor, &value));
+    return ls_schedule_advance_by(self->schedule, value);
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_schedule_state(((scheduler *)user)->schedule, tensors, count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return ls_schedule_set_state(((scheduler *)user)->schedule, tensors, count);
+}
+
+static void release(void *user) {
+    scheduler *self = user;
+    ls_schedule_free(self->schedule);
+    ls_free(self);
+}
+
+static ls_status check(const ls_schedule *schedule, const ls_scheduler_options *options) {
+    if (schedule == NULL) {
+        return ls_fail_missing("%s: the schedule is NULL", maker);
+    }
+    if (options->per_step && options->monitor != NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is known behind an epoch, not behind each step", maker,
+                       options->monitor);
+    }
+    return ls_callback_check_name(maker, options->monitor);
+}
+
+ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options) {
+    static const ls_scheduler_options defaults;
+    options = options != NULL ? options : &defaults;
+    scheduler *self = check(schedule, options) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    if (self == NULL) {
+        ls_schedule_free(schedule);
+        return ls_callback_failed();
+    }
+    *self = (scheduler){.schedule = schedule, .per_step = options->per_step, .monitors = options->monitor != NULL};
+    ls_callback_copy_name(self->monitor, self->monitors ? options->monitor : "");
+    return (ls_callback){.user = self,
+                         .on_step_training = on_step_training,
+                         .on_end_epoch = on_end_epoch,
+                         .name = "scheduler",
+                         .state = state,
+                         .set_state = set_state,
+                         .release = release};
+}

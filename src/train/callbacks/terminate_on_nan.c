@@ -1,0 +1,258 @@
+/* Ends a run at the first number that is not finite, and names the tensor that has it. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const maker = "ls_terminate_on_nan";
+
+/* What comes first in a step comes first here. */
+enum { NOTHING, IN_OUTPUT, IN_LOSS, IN_GRADIENT, PLACES };
+enum { MESSAGE = 512 };
+
+typedef struct watch {
+    bool by_layer;
+    bool looks; /* at outputs of layers: between a sample and its output */
+    int found;
+    char message[MESSAGE];
+    ls_module **modules; /* with hooks */
+    int *hooks;          /* of each */
+    int count;
+    ls_module *model;
+} watch;
+
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
+
+/* 0 x is 0 for what is finite, and NaN else; it is added to `*sum`. */
+static void add_zeros(ls_tensor **sum, ls_tensor *x) {
+    if (x != NULL && ls_dtype_is_floating(ls_dtype_of(x)) && ls_numel(x) > 0) {
+        ls_tensor *zeros = ls_to(ls_sum(ls_mul(x, 0.0)), LS_F64);
+        *sum = *sum != NULL ? ls_add(*sum, zeros) : zeros;
+    }
+}
+
+/* Whether all numbers of a tensor, and of the gradients of a model, are finite, asked of the device once. Either may be
+ * NULL. */
+static ls_status are_finite(ls_tensor *x, const ls_module *model, bool *finite) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const bool before = ls_no_grad(true);
+    ls_tensor *sum = NULL;
+    add_zeros(&sum, x);
+    for (int i = 0; model != NULL && i < ls_module_parameter_count(model); i++) {
+        add_zeros(&sum, ls_grad(ls_module_parameter(model, i)));
+    }
+    *finite = sum == NULL || ls_item(sum) == 0;
+    ls_no_grad(before);
+    return ls_scope_end(scope);
+}
+
+/* Whether there is a NaN, of a tensor that is not finite. */
+static bool has_nan(ls_tensor *x) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return true;
+    }
+    const bool before = ls_no_grad(true);
+    const double count = ls_item(ls_sum(ls_to(ls_ne(x, x), LS_F64)));
+    ls_no_grad(before);
+    return ls_scope_end(scope) != LS_OK || count > 0;
+}
+
+static void note(watch *self, int place, ls_tensor *x, const char *what) {
+    self->found = place;
+    snprintf(self->message, sizeof self->message, "%s has %s", what, has_nan(x) ? "NaN" : "an infinite number");
+}
+
+static ls_status look(watch *self, int place, ls_tensor *x, const char *what) {
+    bool finite = true;
+    if (self->found != NOTHING) {
+        return LS_OK;
+    }
+    LS_TRY(are_finite(x, NULL, &finite));
+    if (!finite) {
+        note(self, place, x, what);
+    }
+    return LS_OK;
+}
+
+static ls_status look_at_gradients(watch *self, const ls_module *model) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        char what[MESSAGE / 2];
+        snprintf(what, sizeof what, "the gradient of \"%s\"", ls_module_parameter_name(model, i));
+        ls_tensor *gradient = ls_grad(ls_module_parameter(model, i));
+        LS_TRY(gradient != NULL ? look(self, IN_GRADIENT, gradient, what) : LS_OK);
+    }
+    return LS_OK;
+}
+
+/* All at once, as there is nothing to find in nearly every step. */
+static ls_status check_gradients(watch *self, const ls_module *model) {
+    bool finite = true;
+    LS_TRY(are_finite(NULL, model, &finite));
+    return finite ? LS_OK : look_at_gradients(self, model);
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+/* The name of a module below another one, as its parameters have it; false when it is not there. */
+static bool find_name(const ls_module *in, const ls_module *module, char *name, size_t room) {
+    for (int i = 0; i < ls_module_child_count(in); i++) {
+        const char *own = ls_module_child_name(in, i);
+        const ls_module *child = ls_module_child(in, i);
+        char rest[MESSAGE / 4] = "";
+        if (child == module || find_name(child, module, rest, sizeof rest)) {
+            snprintf(name, room, "%s%s%s", own, own[0] != '\0' && rest[0] != '\0' ? "." : "", rest);
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status on_layer(ls_module_call *call, void *user) {
+    watch *self = user;
+    for (int i = 0; self->looks && self->found == NOTHING && i < call->output_count; i++) {
+        char name[MESSAGE / 4] = "", what[MESSAGE / 2];
+        (void)find_name(self->model, call->module, name, sizeof name);
+        snprintf(what, sizeof what, "the output of layer \"%s\" (%s)", name, ls_module_type_name(call->module));
+        LS_TRY(look(self, IN_OUTPUT, call->outputs[i], what));
+    }
+    return LS_OK;
+}
+
+static bool is_watched(const watch *self, const ls_module *module) {
+    bool is = false;
+    for (int i = 0; i < self->count; i++) {
+        is = is || self->modules[i] == module;
+    }
+    return is;
+}
+
+static ls_status watch_layer(watch *self, ls_module *module) {
+    ls_module **modules = ls_grow(self->modules, (size_t)self->count, sizeof *modules);
+    self->modules = modules != NULL ? modules : self->modules;
+    int *hooks = ls_grow(self->hooks, (size_t)self->count, sizeof *hooks);
+    self->hooks = hooks != NULL ? hooks : self->hooks;
+    if (modules == NULL || hooks == NULL) {
+        return ls_fail_memory(maker, (size_t)(self->count + 1) * sizeof *modules);
+    }
+    const int number = ls_module_add_hooks(module, &(ls_module_hooks){.user = self, .forward = on_layer});
+    if (number == 0) {
+        return ls_error_status();
+    }
+    modules[self->count] = module;
+    hooks[self->count++] = number;
+    return LS_OK;
+}
+
+/* The modules that have none below them, each once. */
+static ls_status watch_layers(watch *self, ls_module *module) {
+    const int children = ls_module_child_count(module);
+    for (int i = 0; i < children; i++) {
+        LS_TRY(watch_layers(self, ls_module_child(module, i)));
+    }
+    return children > 0 || is_watched(self, module) ? LS_OK : watch_layer(self, module);
+}
+
+/* ---- together ---------------------------------------------------------------------------------------------------- */
+
+/* All ranks fail with what comes first in the step, on the lowest rank that has it. */
+static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
+    ls_loc_i64 first = {.value = self->found != NOTHING ? PLACES - self->found : 0,
+                        .location = ls_comm_rank(state->comm)};
+    const bool alone = ls_comm_size(state->comm) <= 1;
+    self->looks = false;
+    self->found = NOTHING;
+    if (!alone) {
+        LS_TRY(ls_comm_allreduce(state->comm, &first, &first, 1, LS_I64, LS_MAXLOC, NULL));
+    }
+    if (first.value == 0) {
+        return LS_OK;
+    }
+    if (!alone) {
+        LS_TRY(ls_comm_broadcast(state->comm, self->message, sizeof self->message, LS_U8, (int)first.location, NULL));
+        self->message[sizeof self->message - 1] = '\0';
+    }
+    return ls_fail(LS_ERR_STOPPED, "%s: %s on rank %d, in %sepoch %lld, batch %lld (step %lld)", maker, self->message,
+                   (int)first.location, when, (long long)state->epoch, (long long)state->batch, (long long)state->step);
+}
+
+/* ---- hooks ------------------------------------------------------------------------------------------------------- */
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    watch *self = user;
+    self->model = state->model;
+    return self->by_layer ? watch_layers(self, state->model) : LS_OK;
+}
+
+static ls_status on_sample(ls_trial_state *state, void *user) {
+    ((watch *)user)->looks = !ls_callback_in_replay(state);
+    return LS_OK;
+}
+
+static ls_status on_forward(ls_trial_state *state, void *user) {
+    watch *self = user;
+    self->looks = false;
+    return look(self, IN_OUTPUT, state->output, "the model's output");
+}
+
+static ls_status on_criterion(ls_trial_state *state, void *user) {
+    return look(user, IN_LOSS, state->loss, "the loss");
+}
+
+static ls_status on_backward(ls_trial_state *state, void *user) {
+    watch *self = user;
+    if (ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    LS_TRY(self->found == NOTHING ? check_gradients(self, state->model) : LS_OK);
+    return agree(self, state, "");
+}
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    watch *self = user;
+    if (state->trial->options.step == NULL || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    LS_TRY(look(self, IN_OUTPUT, state->output, "the model's output"));
+    LS_TRY(look(self, IN_LOSS, state->loss, "the loss"));
+    return agree(self, state, "");
+}
+
+static ls_status on_end_validation(ls_trial_state *state, void *user) {
+    return ls_callback_in_replay(state) ? LS_OK : agree(user, state, "the validation of ");
+}
+
+static void release(void *user) {
+    watch *self = user;
+    for (int i = 0; i < self->count; i++) {
+        (void)ls_module_remove_hooks(self->modules[i], self->hooks[i]);
+    }
+    ls_free(self->modules);
+    ls_free(self->hooks);
+    ls_free(self);
+}
+
+ls_callback ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
+    watch *self = ls_callback_allocate(maker, sizeof *self);
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    self->by_layer = options != NULL && options->by_layer;
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .on_sample = on_sample,
+                         .on_forward = on_forward,
+                         .on_criterion = on_criterion,
+                         .on_backward = on_backward,
+                         .on_step_training = on_step_training,
+                         .on_sample_validation = on_sample,
+                         .on_forward_validation = on_forward,
+                         .on_criterion_validation = on_criterion,
+                         .on_end_validation = on_end_validation,
+                         .name = "terminate_on_nan",
+                         .release = release};
+}

@@ -1,0 +1,43 @@
+/* Norms of the parameters, added to the loss. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+
+static const char *const maker = "ls_weight_decay";
+
+typedef struct weight_decay {
+    double rate;
+    double p;
+} weight_decay;
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_callback_needs_hooks(state, maker, "ls_norm_axes of the parameters");
+}
+
+static ls_status on_criterion(ls_trial_state *state, void *user) {
+    const weight_decay *self = user;
+    for (int i = 0; !ls_callback_in_replay(state) && i < ls_module_parameter_count(state->model); i++) {
+        ls_tensor *norm = ls_norm_axes(ls_module_parameter(state->model, i), self->p, LS_ALL_AXES, false);
+        ls_tensor *sum = ls_add(state->loss, ls_mul(norm, self->rate));
+        if (sum == NULL) {
+            return ls_error_status();
+        }
+        state->loss = sum;
+    }
+    return LS_OK;
+}
+
+ls_callback ls_weight_decay(double rate, double p) {
+    if (!(rate >= 0) || !isfinite(rate) || !(p > 0)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: rate %g must not be negative, and p %g must be positive", maker, rate, p);
+        return ls_callback_failed();
+    }
+    weight_decay *self = ls_callback_allocate(maker, sizeof *self);
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    *self = (weight_decay){.rate = rate, .p = p};
+    return (ls_callback){
+        .user = self, .on_init = on_init, .on_criterion = on_criterion, .name = "weight_decay", .release = ls_free};
+}

@@ -1,0 +1,378 @@
+/* Ready-made callbacks in one process: when their hooks are called, what they refuse, and what they remember. */
+#include "tests/support/trials.h"
+
+#include <lockstep/lockstep.h>
+
+#include "train/trial.h"
+
+/* ---- composition ------------------------------------------------------------------------------------------------- */
+
+typedef struct calls {
+    int starts, epochs, steps, validations, released;
+} calls;
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->starts++;
+    return LS_OK;
+}
+
+static ls_status on_start_epoch(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->epochs++;
+    return LS_OK;
+}
+
+static ls_status on_step(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->steps++;
+    return LS_OK;
+}
+
+static ls_status on_validation(ls_trial_state *state, void *user) {
+    (void)state;
+    ((calls *)user)->validations++;
+    return LS_OK;
+}
+
+static void on_release(void *user) {
+    ((calls *)user)->released++;
+}
+
+static ls_callback counting(calls *c) {
+    return (ls_callback){.user = c,
+                         .on_start = on_start,
+                         .on_start_epoch = on_start_epoch,
+                         .on_step_training = on_step,
+                         .on_end_validation = on_validation,
+                         .release = on_release};
+}
+
+static void run_with(const ls_callback *callbacks, int count, int64_t epochs) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.callbacks = callbacks;
+    options.callback_count = count;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, epochs), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static bool in_odd_batches(const ls_trial_state *state, void *user) {
+    ++*(int *)user;
+    return state->batch % 2 == 1;
+}
+
+static void test_gates(void **unused) {
+    (void)unused;
+    int asked = 0;
+    calls once = {0}, epoch = {0}, odd = {0}, other = {0}, both[2] = {{0}, {0}};
+    const ls_callback pair[] = {counting(&both[0]), counting(&both[1])};
+    const ls_callback callbacks[] = {ls_once(counting(&once)), ls_once_per_epoch(counting(&epoch)),
+                                     ls_only_if(counting(&odd), in_odd_batches, &asked),
+                                     ls_on_rank(counting(&other), 1), ls_callbacks_of(pair, 2)};
+    run_with(callbacks, 5, 2);
+    assert_int_equal(once.starts + once.epochs + once.steps + once.validations, 4);
+    assert_int_equal(once.steps, 1);
+    assert_int_equal(epoch.starts, 1);
+    assert_int_equal(epoch.epochs, 2);
+    assert_int_equal(epoch.steps, 2);
+    assert_int_equal(epoch.validations, 2);
+    assert_int_equal(odd.steps, 2);
+    assert_int_equal(asked, 1 + 2 + 6 + 2);
+    assert_int_equal(other.starts + other.epochs + other.steps + other.validations, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(both[i].steps, 6);
+        assert_int_equal(both[i].released, 1);
+    }
+    assert_int_equal(once.released + epoch.released + odd.released + other.released, 4);
+}
+
+/* A composition has the hooks of what it is made of, and no others. */
+static void test_hooks_of_compositions(void **unused) {
+    (void)unused;
+    calls c = {0};
+    const ls_callback callback = ls_once(ls_callbacks_of((ls_callback[]){counting(&c), {.name = "empty"}}, 2));
+    assert_false(callback.invalid);
+    assert_non_null(callback.on_start);
+    assert_null(callback.on_sample);
+    assert_null(callback.on_end);
+    callback.release(callback.user);
+    assert_int_equal(c.released, 1);
+    const ls_callback named = ls_once((ls_callback){.name = "mine"});
+    assert_string_equal(named.name, "mine");
+    named.release(named.user);
+    const ls_callback none = ls_callbacks_of(NULL, 0);
+    assert_false(none.invalid);
+    none.release(none.user);
+}
+
+/* On failure what was given is released, once. */
+static void test_refused_compositions(void **unused) {
+    (void)unused;
+    calls c = {0};
+    assert_true(ls_only_if(counting(&c), NULL, NULL).invalid);
+    expect_message("ls_only_if: the predicate is NULL");
+    assert_true(ls_on_rank(counting(&c), -1).invalid);
+    expect_message("ls_on_rank: there is no rank -1");
+    assert_true(ls_callbacks_of(NULL, 2).invalid);
+    expect_message("2 callbacks are counted that are not there");
+    const ls_callback some[] = {counting(&c), ls_gradient_norm_clipping(-1)};
+    assert_true(ls_once(ls_once_per_epoch(ls_callbacks_of(some, 2))).invalid);
+    expect_message("ls_gradient_norm_clipping: the limit -1 is not positive");
+    assert_int_equal(c.released, 3);
+}
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+static void expect_invalid(ls_callback callback, const char *message) {
+    assert_true(callback.invalid);
+    expect_message(message);
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    (void)ls_error_set(LS_ERR_ARGUMENT, "%s", message);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    assert_null(ls_trial_new(&options));
+    expect_message(message);
+    free_setting(&s);
+}
+
+static void test_refused_options(void **unused) {
+    (void)unused;
+    char name[200];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    setting s = make_setting();
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "is longer than 47 bytes");
+    expect_invalid(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
+    expect_invalid(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
+    expect_invalid(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
+    expect_invalid(ls_weight_decay(0.5, 0), "p 0 must be positive");
+    expect_invalid(ls_scheduler(NULL, NULL), "ls_scheduler: the schedule is NULL");
+    expect_invalid(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
+                                &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
+                   "the metric \"loss\" is known behind an epoch");
+    expect_invalid(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
+    free_setting(&s);
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    (void)user;
+    state->loss = ls_scalar(1, LS_F64);
+    return LS_OK;
+}
+
+/* What needs hooks of the ready-made step says what to do in a step of one's own. */
+static void test_steps_of_ones_own(void **unused) {
+    (void)unused;
+    static const char *const sentences[] = {"call ls_clip_grad_norm there", "call ls_clip_grad_value there",
+                                            "call ls_norm_axes of the parameters there"};
+    const ls_callback callbacks[] = {ls_gradient_norm_clipping(1), ls_gradient_value_clipping(1),
+                                     ls_weight_decay(0.1, 2)};
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.step = own_step;
+    options.callback_count = 1;
+    for (int i = 0; i < 3; i++) {
+        options.callbacks = &callbacks[i];
+        assert_null(ls_trial_new(&options));
+        expect_message(sentences[i]);
+    }
+    free_setting(&s);
+}
+
+static void test_metric_that_is_not_there(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    const ls_callback callbacks[] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_f1"}),
+        ls_scheduler(ls_schedule_plateau(s.optimizer, NULL), &(ls_scheduler_options){.monitor = "test_loss"})};
+    ls_trial_options options = options_of(&s);
+    options.callback_count = 1;
+    for (int i = 0; i < 2; i++) {
+        options.callbacks = &callbacks[i];
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+        expect_message(i == 0 ? "ls_early_stopping: the trial has measured nothing that is named \"val_f1\""
+                              : "ls_scheduler: the trial has measured nothing that is named \"test_loss\"");
+        ls_trial_free(trial);
+    }
+    free_setting(&s);
+}
+
+/* ---- early stopping ---------------------------------------------------------------------------------------------- */
+
+/* Gives a metric the values of a list, epoch by epoch. */
+static ls_status measure_listed(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    *sum = ((const double *)user)[state->epoch];
+    *weight = 1;
+    return LS_OK;
+}
+
+/* How many epochs are run with those values of the metric, up to 8. */
+static int64_t epochs_of(const char *name, double values[8], const ls_early_stopping_options *how) {
+    setting s = make_setting();
+    ls_callback stop = ls_early_stopping(how);
+    ls_trial_options options = options_of(&s);
+    options.train_steps = 1;
+    options.custom_metrics = &(ls_metric){.name = name, .measure = measure_listed, .user = values};
+    options.custom_metric_count = 1;
+    options.callbacks = &stop;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    assert_int_equal(ls_trial_run(trial, 8), LS_OK);
+    const int64_t epochs = ls_trial_history_count(trial);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return epochs;
+}
+
+static void test_when_it_stops(void **unused) {
+    (void)unused;
+    double falls[8] = {8, 7, 6, 6, 6, 5, 6, 6};
+    double small[8] = {8, 7.95, 7.9, 7.8, 7.7, 7.6, 7.5, 7.4};
+    double rises[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    double holes[8] = {5, NAN, 4, INFINITY, 3, NAN, NAN, 2};
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x"}), 4);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 1}), 4);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 5);
+    assert_int_equal(epochs_of("x", falls, &(ls_early_stopping_options){.monitor = "x", .patience = 3}), 8);
+    assert_int_equal(epochs_of("x", small, &(ls_early_stopping_options){.monitor = "x", .min_delta = 0.1}), 2);
+    assert_int_equal(epochs_of("x", small, &(ls_early_stopping_options){.monitor = "x"}), 8);
+    assert_int_equal(epochs_of("x", rises, &(ls_early_stopping_options){.monitor = "x"}), 2);
+    assert_int_equal(epochs_of("my_acc", rises, &(ls_early_stopping_options){.monitor = "my_acc"}), 8);
+    assert_int_equal(
+        epochs_of("my_acc", rises, &(ls_early_stopping_options){.monitor = "my_acc", .mode = LS_MONITOR_MIN}), 2);
+    assert_int_equal(epochs_of("x", rises, &(ls_early_stopping_options){.monitor = "x", .mode = LS_MONITOR_MAX}), 8);
+    assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
+}
+
+/* ---- what is remembered ------------------------------------------------------------------------------------------ */
+
+/* Copies of named tensors, as a checkpoint has them. */
+typedef struct copies {
+    ls_named items[64];
+    char names[64][64];
+    int count;
+} copies;
+
+static void copy_state(const ls_callback *callback, copies *c) {
+    const ls_named *tensors;
+    assert_int_equal(callback->state(callback->user, &tensors, &c->count), LS_OK);
+    assert_in_range(c->count, 0, 64);
+    for (int i = 0; i < c->count; i++) {
+        snprintf(c->names[i], sizeof c->names[i], "%s", tensors[i].name);
+        c->items[i] = (ls_named){c->names[i], ls_clone(tensors[i].tensor)};
+    }
+}
+
+static void free_copies(copies *c) {
+    for (int i = 0; i < c->count; i++) {
+        ls_release(c->items[i].tensor);
+    }
+}
+
+static bool same_state(const ls_callback *callback, const copies *c) {
+    const ls_named *tensors;
+    int count;
+    bool same = callback->state(callback->user, &tensors, &count) == LS_OK && count == c->count;
+    for (int i = 0; same && i < count; i++) {
+        same = strcmp(tensors[i].name, c->items[i].name) == 0 && ls_equal(tensors[i].tensor, c->items[i].tensor);
+    }
+    return same;
+}
+
+/* A callback that has worked, and another one, in trials that are alive. */
+typedef struct worked {
+    setting s;
+    ls_trial *trial;
+    ls_callback callback;
+} worked;
+
+static worked work(ls_callback (*make)(ls_optimizer *optimizer), int64_t epochs) {
+    worked w = {.s = make_setting()};
+    assert_int_equal(ls_optimizer_set_learning_rate(w.s.optimizer, -1, 0.1), LS_OK);
+    w.callback = make(w.s.optimizer);
+    ls_trial_options options = options_of(&w.s);
+    options.callbacks = &w.callback;
+    options.callback_count = 1;
+    w.trial = ls_trial_new(&options);
+    assert_non_null(w.trial);
+    assert_int_equal(ls_trial_run(w.trial, epochs), LS_OK);
+    return w;
+}
+
+static void stop_work(worked *w) {
+    ls_trial_free(w->trial);
+    free_setting(&w->s);
+}
+
+static ls_callback make_stopping(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5, .restore_best = true});
+}
+
+static ls_callback make_scheduler(ls_optimizer *optimizer) {
+    return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
+}
+
+static ls_callback make_once(ls_optimizer *optimizer) {
+    return ls_once(make_stopping(optimizer));
+}
+
+static ls_callback make_epochs(ls_optimizer *optimizer) {
+    return ls_once_per_epoch(make_stopping(optimizer));
+}
+
+static ls_callback make_several(ls_optimizer *optimizer) {
+    return ls_callbacks_of((ls_callback[]){make_stopping(optimizer), make_scheduler(optimizer)}, 2);
+}
+
+/* One that has worked for 3 epochs gives its state to one that has worked for 1. */
+static void round_trip(ls_callback (*make)(ls_optimizer *optimizer)) {
+    worked first = work(make, 3), second = work(make, 1);
+    copies c;
+    copy_state(&first.callback, &c);
+    assert_true(c.count > 0);
+    assert_false(same_state(&second.callback, &c));
+    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
+    assert_true(same_state(&second.callback, &c));
+    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count - 1), LS_OK);
+    expect_message("there is no tensor");
+    c.items[c.count] = (ls_named){"9.other", c.items[0].tensor};
+    assert_int_not_equal(second.callback.set_state(second.callback.user, c.items, c.count + 1), LS_OK);
+    assert_true(same_state(&second.callback, &c));
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
+static void test_states(void **unused) {
+    (void)unused;
+    round_trip(make_stopping);
+    round_trip(make_scheduler);
+    round_trip(make_once);
+    round_trip(make_epochs);
+    round_trip(make_several);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_hooks_of_compositions),
+        cmocka_unit_test(test_refused_compositions),
+        cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_steps_of_ones_own),
+        cmocka_unit_test(test_metric_that_is_not_there),
+        cmocka_unit_test(test_when_it_stops),
+        cmocka_unit_test(test_states),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
