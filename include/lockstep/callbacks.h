@@ -114,6 +114,91 @@ typedef struct ls_scheduler_options {
 /** Advances a schedule (taken over; free the trial before its optimizer) behind each epoch of training. */
 LS_API ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *options);
 
+/** Options of ls_rate_finder. */
+typedef struct ls_rate_finder_options {
+    double lowest;     /**< the rate to begin with; 0: 1e-7 */
+    double highest;    /**< the last one; 0: 10 */
+    int64_t steps;     /**< of training; 0: 100 */
+    double smoothing;  /**< below 1: how much the smoothed loss keeps of the one before; 0: 0.9, LS_ZERO: none */
+    double divergence; /**< ends where the smoothed loss is so many times the best; above 1; 0: 4 */
+    bool apply;        /**< training begins with the suggestion */
+} ls_rate_finder_options;
+
+/**
+ * Before the first epoch of a trial, trains for some steps with rates that grow exponentially, batch after batch
+ * (Smith, arXiv 1506.01186, section 3.3), until the loss diverges, and puts everything back: parameters, buffers,
+ * optimizer, loader, random numbers, metrics. The trial's step is taken as it is, without callbacks. Groups whose rate
+ * is 0 stay frozen. A trial that goes on from a checkpoint skips it.
+ */
+LS_API ls_callback ls_rate_finder(const ls_rate_finder_options *options);
+/** The rate at which the smoothed loss, over the logarithm of the rate, falls the fastest; NAN when there is none:
+ * before a run, or where it never falls. The same on every rank. */
+LS_API double ls_rate_finder_suggestion(const ls_callback *callback);
+/** How many steps it took. */
+LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
+/** The rate of a step and the mean loss over all ranks, not smoothed; either may be NULL, both are NAN out of range. */
+LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, double *rate, double *loss);
+
+/* ---- what a run tells ------------------------------------------------------------------------------------------ */
+
+/** Options of ls_csv_log. */
+typedef struct ls_csv_log_options {
+    char separator; /**< 0: a comma */
+    bool per_batch; /**< a line for each batch of training: epoch, batch, loss over all ranks (one small all-reduce),
+                       and learning rate of group 0 */
+    bool no_header; /**< no line of names */
+    bool append;    /**< a trial that begins at epoch 0 writes behind what the file has */
+} ls_csv_log_options;
+
+/**
+ * Writes a CSV file while the trial runs (torchbearer's CSVLogger): on rank 0, a line for each epoch with its number
+ * and the metrics of the history, each in the file when the next hook runs. A trial that goes on from a checkpoint
+ * keeps the lines from before that and writes what comes then, so that no line is there twice. LS_ERR_IO when the file
+ * cannot be written. The path is copied.
+ */
+LS_API ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options);
+
+/** Options of ls_console. */
+typedef struct ls_console_options {
+    int digits;     /**< that count, of each number, to 17; 0: 4 */
+    bool per_batch; /**< a line for each batch, too: rank 0's metrics so far */
+} ls_console_options;
+
+/** Prints a line for each pass on rank 0 (torchbearer's ConsolePrinter), as "0/3(t): loss=0.4521, acc=0.8412": of
+ * training (t), validation (v) and ls_trial_evaluate (e). For logs and batch jobs, with `quiet` in the trial. */
+LS_API ls_callback ls_console(const ls_console_options *options);
+
+/** What a run spends its time with. */
+typedef enum ls_time {
+    LS_TIME_DATA = 0,   /**< waiting for batches, and for the others to agree that there is one more step */
+    LS_TIME_FORWARD,    /**< from the sample to the loss */
+    LS_TIME_BACKWARD,   /**< the backward pass, with the communication of gradients in it */
+    LS_TIME_OPTIMIZER,  /**< what other callbacks do with gradients, the step and the metrics */
+    LS_TIME_OWN_STEP,   /**< a step of the trial's own, in place of those three */
+    LS_TIME_WAITING,    /**< for the slowest rank behind a step, with `waiting` */
+    LS_TIME_VALIDATION, /**< passes of validation */
+    LS_TIME_TOTAL,      /**< runs from their beginning to their end, all of this and what is between */
+    LS_TIMES            /**< how many there are */
+} ls_time;
+
+/** Options of ls_timer. */
+typedef struct ls_timer_options {
+    bool waiting;  /**< measures how long the slowest rank is waited for behind each step: a barrier */
+    bool no_table; /**< prints nothing */
+} ls_timer_options;
+
+/**
+ * Adds up what a run spends its time with (torchbearer's TimerMetric), as this process sees it: what a device still
+ * works at counts where it is waited for. At the end of a run rank 0 prints a table of seconds, the least, mean and
+ * largest of all ranks. Put it last of the callbacks.
+ */
+LS_API ls_callback ls_timer(const ls_timer_options *options);
+/** Seconds of this rank so far; NAN for another callback. */
+LS_API double ls_timer_seconds(const ls_callback *callback, ls_time what);
+/** The least, mean and largest of all ranks when the last run ended; each may be NULL; NAN before. */
+LS_API void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean,
+                                double *largest);
+
 #ifdef __cplusplus
 }
 #endif

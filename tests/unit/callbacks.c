@@ -68,12 +68,16 @@ static bool in_odd_batches(const ls_trial_state *state, void *user) {
 static void test_gates(void **unused) {
     (void)unused;
     int asked = 0;
-    calls once = {0}, epoch = {0}, odd = {0}, other = {0}, both[2] = {{0}, {0}};
+    calls once = {0}, epoch = {0}, odd = {0}, first = {0}, other = {0}, both[2] = {{0}, {0}};
     const ls_callback pair[] = {counting(&both[0]), counting(&both[1])};
-    const ls_callback callbacks[] = {ls_once(counting(&once)), ls_once_per_epoch(counting(&epoch)),
+    const ls_callback callbacks[] = {ls_once(counting(&once)),
+                                     ls_once_per_epoch(counting(&epoch)),
                                      ls_only_if(counting(&odd), in_odd_batches, &asked),
-                                     ls_on_rank(counting(&other), 1), ls_callbacks_of(pair, 2)};
-    run_with(callbacks, 5, 2);
+                                     ls_on_rank(counting(&other), 1),
+                                     ls_on_rank(counting(&first), 0),
+                                     ls_callbacks_of(pair, 2)};
+    run_with(callbacks, 6, 2);
+    assert_int_equal(first.steps, 6);
     assert_int_equal(once.starts + once.epochs + once.steps + once.validations, 4);
     assert_int_equal(once.steps, 1);
     assert_int_equal(epoch.starts, 1);
@@ -87,7 +91,7 @@ static void test_gates(void **unused) {
         assert_int_equal(both[i].steps, 6);
         assert_int_equal(both[i].released, 1);
     }
-    assert_int_equal(once.released + epoch.released + odd.released + other.released, 4);
+    assert_int_equal(once.released + epoch.released + odd.released + first.released + other.released, 5);
 }
 
 /* A composition has the hooks of what it is made of, and no others. */
@@ -149,7 +153,7 @@ static void test_refused_options(void **unused) {
     expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.patience = -1}), "patience -1 must not be negative");
     expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.min_delta = NAN}), "min_delta nan");
     expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.mode = (ls_monitor_mode)7}), "there is no mode 7");
-    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "is longer than 47 bytes");
+    expect_invalid(ls_early_stopping(&(ls_early_stopping_options){.monitor = name}), "xxx\" is longer than");
     expect_invalid(ls_gradient_norm_clipping(0), "ls_gradient_norm_clipping: the limit 0 is not positive");
     expect_invalid(ls_gradient_value_clipping(NAN), "ls_gradient_value_clipping: the limit nan is not positive");
     expect_invalid(ls_weight_decay(-0.5, 2), "rate -0.5 must not be negative");
@@ -158,6 +162,13 @@ static void test_refused_options(void **unused) {
     expect_invalid(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
                    "the metric \"loss\" is known behind an epoch");
+    expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
+    expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
+    expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.lowest = 1, .highest = 0.5}), "rates from 1 to 0.5");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.steps = 1}), "1 steps must be 2 or more");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.divergence = 0.5}), "divergence 0.5 above 1");
+    expect_invalid(ls_rate_finder(&(ls_rate_finder_options){.smoothing = 1}), "smoothing 1 must be below 1");
     expect_invalid(ls_scheduler(ls_schedule_exponential(s.optimizer, -1), NULL), "ls_schedule_exponential");
     free_setting(&s);
 }

@@ -57,9 +57,14 @@ ls_status ls_callback_metric(const ls_trial_state *state, const char *call, cons
 /* The mean of the step's loss over the samples of all ranks; NAN where there is none. Collective. */
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss);
 
+/* This process's rank: 0 without a communicator. */
+static inline int ls_callback_rank(const ls_trial_state *state) {
+    return state->comm != NULL ? ls_comm_rank(state->comm) : 0;
+}
+
 /* Whether what only rank 0 does is done here. */
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
-    return ls_comm_rank(state->comm) == 0;
+    return ls_callback_rank(state) == 0;
 }
 
 /* Copies of all parameters and buffers of a model, side by side with them. */

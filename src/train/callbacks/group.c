@@ -258,7 +258,7 @@ ls_callback ls_only_if(ls_callback callback, ls_callback_predicate predicate, vo
 
 static bool is_on_rank(group *self, const ls_trial_state *now, int hook) {
     (void)hook;
-    return ls_comm_rank(now->comm) == self->rank;
+    return ls_callback_rank(now) == self->rank;
 }
 
 ls_callback ls_on_rank(ls_callback callback, int rank) {

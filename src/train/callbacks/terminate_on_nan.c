@@ -162,7 +162,7 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 /* All ranks fail with what comes first in the step, on the lowest rank that has it. */
 static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
     ls_loc_i64 first = {.value = self->found != NOTHING ? PLACES - self->found : 0,
-                        .location = ls_comm_rank(state->comm)};
+                        .location = ls_callback_rank(state)};
     const bool alone = ls_comm_size(state->comm) <= 1;
     self->looks = false;
     self->found = NOTHING;

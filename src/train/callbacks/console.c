@@ -1,0 +1,109 @@
+/* Plain lines on standard output. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char *const maker = "ls_console";
+
+typedef struct console {
+    int digits;
+    bool per_batch;
+} console;
+
+static void print_head(const ls_trial_state *state, char kind) {
+    printf("%lld/%lld(%c):", (long long)state->epoch, (long long)state->epochs, kind);
+}
+
+static void print_value(const console *self, bool *first, const char *name, double value) {
+    printf("%s %s=%.*g", *first ? "" : ",", name, self->digits, value);
+    *first = false;
+}
+
+static ls_status end_line(void) {
+    putchar('\n');
+    return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
+}
+
+static char kind_of(const ls_trial_state *state, bool training) {
+    return training ? 't' : state->phase == LS_PHASE_EVALUATION ? 'e' : 'v';
+}
+
+static ls_status print_batch(const console *self, const ls_trial_state *state, bool training) {
+    const char *name;
+    bool first = true;
+    if (!self->per_batch || !ls_callback_is_first_rank(state) || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    print_head(state, kind_of(state, training));
+    printf(" %lld", (long long)state->batch + 1);
+    if (state->batches >= 0) {
+        printf("/%lld", (long long)state->batches);
+    }
+    for (int i = 0; (name = ls_metrics_name(state->trial, i)) != NULL; i++) {
+        const double value = ls_metrics_so_far(state->trial, i);
+        if (!isnan(value)) {
+            print_value(self, &first, name, value);
+        }
+    }
+    return end_line();
+}
+
+/* The results of the pass: the metrics by the prefix that it gives their names. */
+static ls_status print_pass(const console *self, const ls_trial_state *state, bool training) {
+    const char *name;
+    bool first = true;
+    if (!ls_callback_is_first_rank(state) || state->phase == LS_PHASE_PREDICTION) {
+        return LS_OK;
+    }
+    print_head(state, kind_of(state, training));
+    for (int i = 0; (name = ls_metrics_name(state->trial, i)) != NULL; i++) {
+        char full[LS_LABEL_LIMIT + LS_METRIC_NAME_LIMIT];
+        const bool evaluation = state->phase == LS_PHASE_EVALUATION;
+        snprintf(full, sizeof full, "%s%s%s",
+                 evaluation ? state->trial->progress.label
+                 : training ? ""
+                            : "val",
+                 training ? "" : "_", name);
+        print_value(self, &first, full, ls_trial_metric(state->trial, full));
+    }
+    return end_line();
+}
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    return print_batch(user, state, true);
+}
+
+static ls_status on_end_training(ls_trial_state *state, void *user) {
+    return print_pass(user, state, true);
+}
+
+static ls_status on_step_validation(ls_trial_state *state, void *user) {
+    return print_batch(user, state, false);
+}
+
+static ls_status on_end_validation(ls_trial_state *state, void *user) {
+    return print_pass(user, state, false);
+}
+
+ls_callback ls_console(const ls_console_options *options) {
+    const console given = {.digits = options != NULL ? options->digits : 0,
+                           .per_batch = options != NULL && options->per_batch};
+    if (given.digits < 0 || given.digits > 17) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: %d digits: must be 1 to 17, or 0 for 4", maker, given.digits);
+        return ls_callback_failed();
+    }
+    console *self = ls_callback_allocate(maker, sizeof *self);
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    *self = given;
+    self->digits = given.digits > 0 ? given.digits : 4;
+    return (ls_callback){.user = self,
+                         .on_step_training = on_step_training,
+                         .on_end_training = on_end_training,
+                         .on_step_validation = on_step_validation,
+                         .on_end_validation = on_end_validation,
+                         .name = "console",
+                         .release = ls_free};
+}

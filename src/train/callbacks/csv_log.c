@@ -1,0 +1,185 @@
+/* A CSV file that grows while a trial runs. */
+#include "train/callbacks/callback.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const maker = "ls_csv_log";
+
+typedef struct csv_log {
+    ls_csv_log_options options;
+    char *path;
+    FILE *file; /* of rank 0, from the first run on */
+    bool begun; /* there is a line of names, or none is wanted */
+} csv_log;
+
+static ls_status cannot(const csv_log *self, const char *what) {
+    return ls_fail(LS_ERR_IO, "%s: cannot %s %s: %s", maker, what, self->path, strerror(errno));
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a line is of a batch, or an epoch, before that one. */
+static bool is_before(const csv_log *self, const char *line, int64_t epoch, int64_t batch) {
+    char *end = NULL;
+    const long long first = strtoll(line, &end, 10);
+    if (end == line || *end != self->options.separator) {
+        return false;
+    }
+    const long long second = self->options.per_batch ? strtoll(end + 1, NULL, 10) : 0;
+    return first < epoch || (first == epoch && self->options.per_batch && second < batch);
+}
+
+/* Where the last line ends that is to be kept; the last of the file may be cut short. */
+static long find_end(csv_log *self, int64_t epoch, int64_t batch) {
+    char *line = NULL;
+    size_t room = 0;
+    long end = 0;
+    for (bool first = true; getline(&line, &room, self->file) > 0; first = false) {
+        const bool whole = line[strlen(line) - 1] == '\n';
+        const bool names = first && !self->options.no_header && whole;
+        if (names || (whole && is_before(self, line, epoch, batch))) {
+            end = ftell(self->file);
+        }
+    }
+    free(line);
+    return end;
+}
+
+/* A trial that goes on: what its last run wrote from there on is written again. */
+static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
+    self->file = fopen(self->path, "r+e");
+    if (self->file == NULL) {
+        self->file = errno == ENOENT ? fopen(self->path, "we") : NULL;
+        return self->file != NULL ? LS_OK : cannot(self, "open");
+    }
+    const long end = find_end(self, epoch, batch);
+    if (ftruncate(fileno(self->file), end) != 0 || fseek(self->file, end, SEEK_SET) != 0) {
+        return cannot(self, "cut");
+    }
+    self->begun = end > 0;
+    return LS_OK;
+}
+
+static ls_status open_new(csv_log *self) {
+    self->file = fopen(self->path, self->options.append ? "ae" : "we");
+    if (self->file == NULL || fseek(self->file, 0, SEEK_END) != 0) {
+        return cannot(self, "open");
+    }
+    self->begun = ftell(self->file) > 0;
+    return LS_OK;
+}
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    csv_log *self = user;
+    const ls_trial *trial = state->trial;
+    if (!ls_callback_in_run(state) || !ls_callback_is_first_rank(state) || self->file != NULL) {
+        return LS_OK;
+    }
+    const int64_t batch = trial->continues ? state->batch : 0;
+    const bool goes_on = !ls_callback_in_replay(state) && (trial->epochs_run > 0 || batch > 0);
+    return goes_on ? open_again(self, trial->epochs_run, batch) : open_new(self);
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+static ls_status end_line(csv_log *self) {
+    fputc('\n', self->file);
+    return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
+}
+
+static void write_names(csv_log *self, const ls_history_entry *entry) {
+    const char separator = self->options.separator;
+    fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
+            separator);
+    for (int i = 0; entry != NULL && i < entry->count; i++) {
+        fprintf(self->file, "%c%s", separator, entry->values[i].name);
+    }
+    fputc('\n', self->file);
+}
+
+static void begin(csv_log *self, const ls_history_entry *entry) {
+    if (!self->begun && !self->options.no_header) {
+        write_names(self, entry);
+    }
+    self->begun = true;
+}
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    csv_log *self = user;
+    double loss;
+    if (!self->options.per_batch || ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_callback_batch_loss(state, &loss));
+    if (self->file == NULL) {
+        return LS_OK;
+    }
+    const char separator = self->options.separator;
+    const double rate = state->optimizer != NULL ? ls_optimizer_learning_rate(state->optimizer, 0) : NAN;
+    begin(self, NULL);
+    fprintf(self->file, "%lld%c%lld%c%.9g%c%.9g", (long long)state->epoch, separator, (long long)state->batch,
+            separator, loss, separator, rate);
+    return end_line(self);
+}
+
+static ls_status on_end_epoch(ls_trial_state *state, void *user) {
+    csv_log *self = user;
+    const ls_trial *trial = state->trial;
+    if (self->options.per_batch || self->file == NULL || !ls_callback_in_run(state)) {
+        return LS_OK;
+    }
+    const ls_history_entry *entry =
+        ls_callback_in_replay(state) ? &trial->latest : &trial->history[trial->history_count - 1];
+    begin(self, entry);
+    fprintf(self->file, "%lld", (long long)state->epoch);
+    for (int i = 0; i < entry->count; i++) {
+        fprintf(self->file, "%c%.9g", self->options.separator, entry->values[i].value);
+    }
+    return end_line(self);
+}
+
+static void release(void *user) {
+    csv_log *self = user;
+    if (self->file != NULL) {
+        (void)fclose(self->file);
+    }
+    ls_free(self->path);
+    ls_free(self);
+}
+
+static ls_status check(const char *path, char separator) {
+    if (path == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the path is NULL", maker);
+    }
+    return separator == 0 || strchr("\n\r.-+0123456789e", separator) == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the separator '%c' may be a part of a number", maker, separator);
+}
+
+ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
+    static const ls_csv_log_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (check(path, options->separator) != LS_OK) {
+        return ls_callback_failed();
+    }
+    csv_log *self = ls_callback_allocate(maker, sizeof *self);
+    char *copy = self != NULL ? ls_duplicate_string(path) : NULL;
+    if (copy == NULL) {
+        (void)ls_fail_memory(maker, strlen(path) + 1);
+        ls_free(self);
+        return ls_callback_failed();
+    }
+    *self = (csv_log){.options = *options, .path = copy};
+    self->options.separator = options->separator != 0 ? options->separator : ',';
+    return (ls_callback){.user = self,
+                         .on_start = on_start,
+                         .on_step_training = on_step_training,
+                         .on_end_epoch = on_end_epoch,
+                         .name = "csv_log",
+                         .release = release};
+}

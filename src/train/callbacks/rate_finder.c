@@ -1,0 +1,290 @@
+/* A sweep over learning rates, before the first epoch, that leaves nothing behind. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+
+static const char *const maker = "ls_rate_finder";
+
+typedef struct rate_finder {
+    ls_rate_finder_options options;
+    double *losses; /* of each step, over all ranks */
+    double *smooth; /* the same, smoothed */
+    int64_t count;  /* steps taken */
+    int64_t done;   /* it was found once */
+    double best;    /* smoothed loss */
+    double suggestion;
+    ls_state_list lent;
+} rate_finder;
+
+static double rate_at(const rate_finder *self, int64_t step) {
+    const ls_rate_finder_options *o = &self->options;
+    return o->lowest * pow(o->highest / o->lowest, (double)step / (double)(o->steps - 1));
+}
+
+/* ---- what is put back -------------------------------------------------------------------------------------------- */
+
+/* Everything that a step of training changes. */
+typedef struct before {
+    ls_trial_state state;
+    const ls_callback *callbacks;
+    int callback_count;
+    bool training;
+    ls_random_state random;
+    int64_t epoch, batch; /* of the loader */
+    ls_snapshot model;
+    ls_named *optimizer; /* copies of its state */
+    int count;
+} before;
+
+static ls_status remember_optimizer(before *b, ls_optimizer *optimizer) {
+    const ls_named *tensors;
+    int count;
+    LS_TRY(ls_optimizer_state(optimizer, &tensors, &count));
+    b->optimizer = ls_allocate_zeroed((size_t)count, sizeof *b->optimizer);
+    if (b->optimizer == NULL) {
+        return ls_fail_memory(maker, (size_t)count * sizeof *b->optimizer);
+    }
+    for (; b->count < count; b->count++) {
+        const ls_named *own = &tensors[b->count];
+        ls_tensor *copy = ls_tensor_like_owned(maker, own->tensor, ls_dtype_of(own->tensor));
+        b->optimizer[b->count] = (ls_named){.name = ls_duplicate_string(own->name), .tensor = copy};
+        if (copy == NULL || b->optimizer[b->count].name == NULL) {
+            return ls_fail_memory(maker, strlen(own->name) + 1);
+        }
+        LS_TRY(ls_copy_into(copy, own->tensor));
+    }
+    return LS_OK;
+}
+
+static ls_status remember(before *b, ls_trial *trial) {
+    const ls_trial_state *state = &trial->state;
+    *b = (before){.state = *state,
+                  .callbacks = trial->callbacks,
+                  .callback_count = trial->options.callback_count,
+                  .training = ls_module_is_training(state->model),
+                  .random = ls_random_get_state()};
+    ls_loader_position(trial->options.train, &b->epoch, &b->batch);
+    LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
+    LS_TRY(remember_optimizer(b, state->optimizer));
+    return ls_metrics_set_aside(trial);
+}
+
+static ls_status put_back(const before *b, ls_trial *trial) {
+    ls_metrics_put_back(trial);
+    trial->callbacks = b->callbacks;
+    trial->options.callback_count = b->callback_count;
+    trial->state = b->state;
+    ls_module_train(b->state.model, b->training);
+    ls_random_set_state(b->random);
+    ls_optimizer_zero_grad(b->state.optimizer);
+    LS_TRY(ls_snapshot_put(&b->model));
+    LS_TRY(ls_optimizer_set_state(b->state.optimizer, b->optimizer, b->count));
+    return ls_loader_seek(trial->options.train, b->epoch, b->batch);
+}
+
+static void forget(before *b) {
+    ls_snapshot_forget(&b->model);
+    for (int i = 0; i < b->count; i++) {
+        ls_tensor_drop(b->optimizer[i].tensor);
+        ls_free((char *)b->optimizer[i].name);
+    }
+    ls_free(b->optimizer);
+}
+
+/* ---- the sweep --------------------------------------------------------------------------------------------------- */
+
+/* Groups that are frozen stay so. */
+static ls_status set_rates(ls_optimizer *optimizer, double rate) {
+    for (int i = 0; i < ls_optimizer_group_count(optimizer); i++) {
+        if (ls_optimizer_learning_rate(optimizer, i) > 0) {
+            LS_TRY(ls_optimizer_set_learning_rate(optimizer, i, rate));
+        }
+    }
+    return LS_OK;
+}
+
+/* The one hook of the sweep. Smoothed with the correction of Adam, for an average that began at 0. */
+static ls_status on_step(ls_trial_state *state, void *user) {
+    rate_finder *self = user;
+    const double keep = self->options.smoothing;
+    const int64_t i = self->count++;
+    LS_TRY(ls_callback_batch_loss(state, &self->losses[i]));
+    const double past = i > 0 ? self->smooth[i - 1] * (1 - pow(keep, (double)i)) : 0;
+    self->smooth[i] = (keep * past + (1 - keep) * self->losses[i]) / (1 - pow(keep, (double)i + 1));
+    self->best = i == 0 || self->smooth[i] < self->best ? self->smooth[i] : self->best;
+    return LS_OK;
+}
+
+static bool has_diverged(const rate_finder *self) {
+    const double last = self->smooth[self->count - 1];
+    return !isfinite(last) || last > self->options.divergence * self->best;
+}
+
+/* The loader goes round where it ends. */
+static ls_status next_batch(ls_loader *loader, ls_batch *batch) {
+    bool more;
+    LS_TRY(ls_loader_next(loader, batch, &more));
+    if (!more) {
+        LS_TRY(ls_loader_next(loader, batch, &more));
+    }
+    return more ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: the training loader has no batches", maker);
+}
+
+static ls_status sweep(rate_finder *self, ls_trial *trial) {
+    const ls_callback recorder = {.user = self, .on_step_training = on_step, .name = maker};
+    trial->callbacks = &recorder;
+    trial->options.callback_count = 1;
+    ls_module_train(trial->state.model, true);
+    ls_metrics_begin(trial);
+    for (self->count = 0; self->count < self->options.steps;) {
+        ls_batch batch;
+        LS_TRY(set_rates(trial->state.optimizer, rate_at(self, self->count)));
+        LS_TRY(next_batch(trial->options.train, &batch));
+        ls_trial_take_batch(trial, &batch);
+        LS_TRY(ls_trial_in_scope(trial, ls_trial_training_step));
+        if (has_diverged(self)) {
+            break;
+        }
+    }
+    return LS_OK;
+}
+
+/* Where the smoothed loss falls the fastest, by differences of its neighbours: rates are equally far from each other on
+ * a logarithmic scale. The first tenth, where the average has seen little, is left out. */
+static void suggest(rate_finder *self) {
+    double steepest = 0;
+    self->suggestion = NAN;
+    for (int64_t i = 1 + self->count / 10; i + 1 < self->count; i++) {
+        const double slope = (self->smooth[i + 1] - self->smooth[i - 1]) / 2;
+        if (slope < steepest) {
+            steepest = slope;
+            self->suggestion = rate_at(self, i);
+        }
+    }
+}
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    (void)user;
+    return state->optimizer != NULL && state->trial->options.train != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the trial needs an optimizer and a training loader", maker);
+}
+
+/* The first failure counts, also over what putting back says. */
+static ls_status sweep_and_put_back(rate_finder *self, ls_trial *trial) {
+    before b = {.count = 0};
+    char message[LS_ERROR_CAPACITY] = "";
+    ls_status status = remember(&b, trial);
+    if (status == LS_OK) {
+        status = sweep(self, trial);
+        memcpy(message, ls_error_message(), sizeof message);
+        const ls_status put = put_back(&b, trial);
+        if (status != LS_OK) {
+            ls_error_restore(status, message);
+        }
+        status = status != LS_OK ? status : put;
+    }
+    forget(&b);
+    return status;
+}
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    rate_finder *self = user;
+    ls_trial *trial = state->trial;
+    const bool first = ls_callback_in_run(state) && !ls_callback_in_replay(state) && trial->epochs_run == 0;
+    if (!first || trial->continues || self->done) {
+        return LS_OK;
+    }
+    LS_TRY(sweep_and_put_back(self, trial));
+    self->done = 1;
+    suggest(self);
+    return self->options.apply && !isnan(self->suggestion) ? set_rates(state->optimizer, self->suggestion) : LS_OK;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static ls_status list(void *user, ls_state_list *list) {
+    return ls_callback_list_count(list, "done", &((rate_finder *)user)->done);
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_callback_state(user, list, &((rate_finder *)user)->lent, tensors, count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return ls_callback_set_state(maker, user, list, tensors, count);
+}
+
+static void release(void *user) {
+    rate_finder *self = user;
+    ls_state_forget(&self->lent);
+    ls_free(self->losses);
+    ls_free(self->smooth);
+    ls_free(self);
+}
+
+static ls_status check(const ls_rate_finder_options *o) {
+    if (!(o->lowest > 0) || !(o->highest > o->lowest) || !isfinite(o->highest)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: rates from %g to %g: they must be positive and grow", maker, o->lowest,
+                       o->highest);
+    }
+    if (o->steps < 2 || !(o->divergence > 1)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %lld steps must be 2 or more, and divergence %g above 1", maker,
+                       (long long)o->steps, o->divergence);
+    }
+    return o->smoothing < 1 ? ls_option_within(maker, "smoothing", o->smoothing, 0, 1)
+                            : ls_fail(LS_ERR_ARGUMENT, "%s: smoothing %g must be below 1", maker, o->smoothing);
+}
+
+ls_callback ls_rate_finder(const ls_rate_finder_options *options) {
+    ls_rate_finder_options o = options != NULL ? *options : (ls_rate_finder_options){.steps = 0};
+    o.lowest = o.lowest != 0 ? o.lowest : 1e-7;
+    o.highest = o.highest != 0 ? o.highest : 10;
+    o.steps = o.steps != 0 ? o.steps : 100;
+    o.smoothing = ls_option(o.smoothing, 0.9);
+    o.divergence = o.divergence != 0 ? o.divergence : 4;
+    rate_finder *self = check(&o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    self->options = o;
+    self->suggestion = NAN;
+    self->losses = ls_allocate_zeroed((size_t)o.steps, sizeof *self->losses);
+    self->smooth = ls_allocate_zeroed((size_t)o.steps, sizeof *self->smooth);
+    if (self->losses == NULL || self->smooth == NULL) {
+        (void)ls_fail_memory(maker, 2 * (size_t)o.steps * sizeof *self->losses);
+        release(self);
+        return ls_callback_failed();
+    }
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .on_start = on_start,
+                         .name = "rate_finder",
+                         .state = state,
+                         .set_state = set_state,
+                         .release = release};
+}
+
+double ls_rate_finder_suggestion(const ls_callback *callback) {
+    const rate_finder *self = ls_callback_memory(callback, release);
+    return self != NULL ? self->suggestion : NAN;
+}
+
+int64_t ls_rate_finder_count(const ls_callback *callback) {
+    const rate_finder *self = ls_callback_memory(callback, release);
+    return self != NULL ? self->count : 0;
+}
+
+void ls_rate_finder_point(const ls_callback *callback, int64_t step, double *rate, double *loss) {
+    const rate_finder *self = ls_callback_memory(callback, release);
+    const bool there = self != NULL && step >= 0 && step < self->count;
+    if (rate != NULL) {
+        *rate = there ? rate_at(self, step) : NAN;
+    }
+    if (loss != NULL) {
+        *loss = there ? self->losses[step] : NAN;
+    }
+}

@@ -1,0 +1,192 @@
+/* What a run spends its time with. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char *const maker = "ls_timer";
+static const char *const names[LS_TIMES] = {"data",     "forward", "backward",   "optimizer",
+                                            "own step", "waiting", "validation", "total"};
+
+enum { LEAST, MEAN, LARGEST, SIDES };
+
+typedef struct timer {
+    bool waits;
+    bool prints;
+    uint64_t began; /* the run; 0: there is none */
+    uint64_t mark;  /* the last hook of a step */
+    uint64_t validation;
+    int64_t nanoseconds[LS_TIMES];
+    double over_ranks[LS_TIMES][SIDES];
+    ls_state_list lent;
+} timer;
+
+/* What has passed since the last mark was `what`. */
+static ls_status mark(timer *self, ls_time what) {
+    const uint64_t now = ls_clock_ns();
+    self->nanoseconds[what] += (int64_t)(now - self->mark);
+    self->mark = now;
+    return LS_OK;
+}
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    timer *self = user;
+    self->began = ls_callback_in_run(state) && !ls_callback_in_replay(state) ? ls_clock_ns() : 0;
+    return LS_OK;
+}
+
+static ls_status on_start_training(ls_trial_state *state, void *user) {
+    (void)state;
+    ((timer *)user)->mark = ls_clock_ns();
+    return LS_OK;
+}
+
+static ls_status on_sample(ls_trial_state *state, void *user) {
+    (void)state;
+    return mark(user, LS_TIME_DATA);
+}
+
+static ls_status on_criterion(ls_trial_state *state, void *user) {
+    (void)state;
+    return mark(user, LS_TIME_FORWARD);
+}
+
+/* Of a rank without samples, which waits for the others' gradients, too. */
+static ls_status on_backward(ls_trial_state *state, void *user) {
+    (void)state;
+    return mark(user, LS_TIME_BACKWARD);
+}
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    timer *self = user;
+    (void)mark(self, state->trial->options.step != NULL ? LS_TIME_OWN_STEP : LS_TIME_OPTIMIZER);
+    if (self->waits && ls_comm_size(state->comm) > 1 && !ls_callback_in_replay(state)) {
+        LS_TRY(ls_comm_barrier(state->comm, NULL));
+        (void)mark(self, LS_TIME_WAITING);
+    }
+    return LS_OK;
+}
+
+static ls_status on_start_validation(ls_trial_state *state, void *user) {
+    (void)state;
+    ((timer *)user)->validation = ls_clock_ns();
+    return LS_OK;
+}
+
+static ls_status on_end_validation(ls_trial_state *state, void *user) {
+    timer *self = user;
+    if (ls_callback_in_run(state)) {
+        self->nanoseconds[LS_TIME_VALIDATION] += (int64_t)(ls_clock_ns() - self->validation);
+    }
+    return LS_OK;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static ls_status compare_ranks(timer *self, ls_comm *comm) {
+    double sum[LS_TIMES], extremes[2 * LS_TIMES];
+    for (int i = 0; i < LS_TIMES; i++) {
+        sum[i] = (double)self->nanoseconds[i] * 1e-9;
+        extremes[i] = sum[i];
+        extremes[LS_TIMES + i] = -sum[i];
+    }
+    if (ls_comm_size(comm) > 1) {
+        LS_TRY(ls_comm_allreduce(comm, sum, sum, LS_TIMES, LS_F64, LS_SUM, NULL));
+        LS_TRY(ls_comm_allreduce(comm, extremes, extremes, sizeof extremes / sizeof *extremes, LS_F64, LS_MAX, NULL));
+    }
+    for (int i = 0; i < LS_TIMES; i++) {
+        self->over_ranks[i][LEAST] = -extremes[LS_TIMES + i];
+        self->over_ranks[i][MEAN] = sum[i] / (ls_comm_size(comm) > 1 ? ls_comm_size(comm) : 1);
+        self->over_ranks[i][LARGEST] = extremes[i];
+    }
+    return LS_OK;
+}
+
+static ls_status print_table(const timer *self) {
+    printf("%-12s %10s %10s %10s\n", "seconds", "least", "mean", "largest");
+    for (int i = 0; i < LS_TIMES; i++) {
+        const double *seconds = self->over_ranks[i];
+        if (seconds[LARGEST] > 0) {
+            printf("%-12s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN], seconds[LARGEST]);
+        }
+    }
+    return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
+}
+
+static ls_status on_end(ls_trial_state *state, void *user) {
+    timer *self = user;
+    if (self->began == 0) {
+        return LS_OK;
+    }
+    self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
+    self->began = 0;
+    LS_TRY(compare_ranks(self, state->comm));
+    return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static ls_status list(void *user, ls_state_list *list) {
+    timer *self = user;
+    return ls_state_add(list, "", (ls_state_word){"nanoseconds", LS_STATE_NOT_NEGATIVE}, LS_SHAPE(LS_TIMES), LS_I64,
+                        &ls_cpu, self->nanoseconds);
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_callback_state(user, list, &((timer *)user)->lent, tensors, count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return ls_callback_set_state(maker, user, list, tensors, count);
+}
+
+static void release(void *user) {
+    timer *self = user;
+    ls_state_forget(&self->lent);
+    ls_free(self);
+}
+
+ls_callback ls_timer(const ls_timer_options *options) {
+    timer *self = ls_callback_allocate(maker, sizeof *self);
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    self->waits = options != NULL && options->waiting;
+    self->prints = options == NULL || !options->no_table;
+    for (int i = 0; i < LS_TIMES; i++) {
+        self->over_ranks[i][LEAST] = self->over_ranks[i][MEAN] = self->over_ranks[i][LARGEST] = NAN;
+    }
+    return (ls_callback){.user = self,
+                         .on_start = on_start,
+                         .on_start_training = on_start_training,
+                         .on_sample = on_sample,
+                         .on_criterion = on_criterion,
+                         .on_backward = on_backward,
+                         .on_step_training = on_step_training,
+                         .on_start_validation = on_start_validation,
+                         .on_end_validation = on_end_validation,
+                         .on_end = on_end,
+                         .name = "timer",
+                         .state = state,
+                         .set_state = set_state,
+                         .release = release};
+}
+
+static bool is_time(ls_time what) {
+    return what >= 0 && what < LS_TIMES;
+}
+
+double ls_timer_seconds(const ls_callback *callback, ls_time what) {
+    const timer *self = ls_callback_memory(callback, release);
+    return self != NULL && is_time(what) ? (double)self->nanoseconds[what] * 1e-9 : NAN;
+}
+
+void ls_timer_over_ranks(const ls_callback *callback, ls_time what, double *least, double *mean, double *largest) {
+    const timer *self = ls_callback_memory(callback, release);
+    double *const places[SIDES] = {least, mean, largest};
+    for (int i = 0; i < SIDES; i++) {
+        if (places[i] != NULL) {
+            *places[i] = self != NULL && is_time(what) ? self->over_ranks[what][i] : NAN;
+        }
+    }
+}

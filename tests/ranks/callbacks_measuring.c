@@ -1,0 +1,163 @@
+/*
+ * Callbacks that measure runs: a file of rank 0's with the numbers of all ranks, times of all ranks, and a sweep over
+ * learning rates that finds on any number of ranks what one process finds, and leaves nothing behind.
+ */
+#include "tests/support/files.h"
+#include "tests/support/training.h"
+
+#include <stdlib.h>
+
+enum { EPOCHS = 3 };
+
+/* ---- a file ------------------------------------------------------------------------------------------------------ */
+
+/* The losses of all batches, from the file. */
+static ls_status read_losses(const char *path, double *losses, int count) {
+    FILE *file = fopen(path, "r");
+    char line[256];
+    LS_CHECK(file != NULL && fgets(line, sizeof line, file) != NULL);
+    for (int i = 0; i < count; i++) {
+        int epoch, batch;
+        LS_CHECK(fgets(line, sizeof line, file) != NULL);
+        LS_CHECK(sscanf(line, "%d,%d,%lf,", &epoch, &batch, &losses[i]) == 3);
+    }
+    LS_CHECK(fgets(line, sizeof line, file) == NULL);
+    fclose(file);
+    return LS_OK;
+}
+
+static ls_status log_batches(ls_comm *comm, const char *path) {
+    const ls_callback log = ls_csv_log(path, &(ls_csv_log_options){.per_batch = true});
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1, .global_batch = 25}, comm));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    training_end(&t);
+    return LS_OK;
+}
+
+/* Other ranks do not touch the file: theirs could not be. */
+static ls_status files(ls_comm *world) {
+    const bool first = ls_comm_rank(world) == 0;
+    double all[3 * EPOCHS], alone[3 * EPOCHS];
+    LS_TRY(log_batches(world, first ? test_path("all.csv") : "/no/such/folder/log.csv"));
+    if (first) {
+        LS_TRY(log_batches(NULL, test_path("alone.csv")));
+        LS_TRY(read_losses(test_path("all.csv"), all, 3 * EPOCHS));
+        LS_TRY(read_losses(test_path("alone.csv"), alone, 3 * EPOCHS));
+        for (int i = 0; i < 3 * EPOCHS; i++) {
+            LS_CHECK(fabs(all[i] - alone[i]) < 1e-7);
+        }
+        LS_CHECK(all[0] != all[1]);
+        test_files_remove();
+    }
+    return LS_OK;
+}
+
+/* Where rank 0 cannot write, all end. */
+static ls_status no_file(ls_comm *world) {
+    const ls_callback log = ls_csv_log("/no/such/folder/log.csv", NULL);
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = &log, .callback_count = 1}, world));
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_IO);
+    LS_CHECK(strstr(ls_error_message(), "ls_csv_log: cannot open /no/such/folder/log.csv") != NULL);
+    training_end(&t);
+    return LS_OK;
+}
+
+/* ---- times ------------------------------------------------------------------------------------------------------- */
+
+enum { BUSY_NS = 2000000 };
+
+/* Takes that long, on the last rank. */
+static ls_status be_busy(ls_trial_state *state, void *user) {
+    (void)user;
+    const uint64_t began = ls_clock_ns();
+    while (ls_comm_rank(state->comm) == ls_comm_size(state->comm) - 1 && ls_clock_ns() - began < BUSY_NS) {
+    }
+    return LS_OK;
+}
+
+static ls_status times(ls_comm *world) {
+    const ls_callback timer = ls_timer(&(ls_timer_options){.waiting = true, .no_table = true});
+    const ls_callback callbacks[] = {{.on_forward = be_busy}, timer};
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    double sum = 0, least, mean, largest;
+    for (int i = 0; i < LS_TIME_TOTAL; i++) {
+        const double own = ls_timer_seconds(&timer, (ls_time)i);
+        LS_CHECK(own >= 0);
+        sum += own;
+        ls_timer_over_ranks(&timer, (ls_time)i, &least, &mean, &largest);
+        LS_CHECK(least >= 0 && least <= own && own <= largest && least <= mean * (1 + 1e-9) &&
+                 mean <= largest * (1 + 1e-9));
+        LS_TRY(same_on_all(world, mean));
+    }
+    LS_CHECK(sum <= ls_timer_seconds(&timer, LS_TIME_TOTAL));
+    ls_timer_over_ranks(&timer, LS_TIME_FORWARD, NULL, NULL, &largest);
+    LS_CHECK(largest >= EPOCHS * 5 * BUSY_NS * 1e-9);
+    LS_CHECK(ls_timer_seconds(&timer, LS_TIME_OWN_STEP) == 0 && ls_timer_seconds(&timer, LS_TIME_VALIDATION) > 0);
+    LS_CHECK(isnan(ls_timer_seconds(&callbacks[0], LS_TIME_DATA)));
+    training_end(&t);
+    return LS_OK;
+}
+
+/* ---- rates ------------------------------------------------------------------------------------------------------- */
+
+static const ls_rate_finder_options sweep = {.lowest = 1e-4, .highest = 1e3, .steps = 40};
+
+static ls_status train(training *t, ls_comm *comm, ls_callback *finder, const ls_rate_finder_options *how) {
+    *finder = how != NULL ? ls_rate_finder(how) : (ls_callback){.name = NULL};
+    LS_TRY(training_begin(t, &(training_plan){.callbacks = finder, .callback_count = 1, .global_batch = 7}, comm));
+    return ls_trial_run(t->trial, EPOCHS);
+}
+
+/* The same bits and results as without it, and the same numbers as in one process. */
+static ls_status rates(ls_comm *world) {
+    training all, alone, plain;
+    ls_callback finders[3];
+    LS_TRY(train(&all, world, &finders[0], &sweep));
+    LS_TRY(train(&alone, NULL, &finders[1], &sweep));
+    LS_TRY(train(&plain, world, &finders[2], NULL));
+    LS_CHECK(ls_module_hash(all.model) == ls_module_hash(plain.model));
+    LS_CHECK(ls_trial_metric(all.trial, "loss") == ls_trial_metric(plain.trial, "loss"));
+    LS_CHECK(ls_optimizer_learning_rate(all.optimizer, 0) == 0.05);
+    const double found = ls_rate_finder_suggestion(&finders[0]);
+    LS_CHECK(found > 1e-3 && found < 10 && fabs(found / ls_rate_finder_suggestion(&finders[1]) - 1) < 1e-6);
+    LS_TRY(same_on_all(world, found));
+    const int64_t count = ls_rate_finder_count(&finders[0]);
+    LS_CHECK(count > 10 && count < sweep.steps && count == ls_rate_finder_count(&finders[1]));
+    double rate, loss, other;
+    ls_rate_finder_point(&finders[0], 5, &rate, &loss);
+    ls_rate_finder_point(&finders[1], 5, NULL, &other);
+    LS_CHECK(fabs(rate / (1e-4 * pow(1e7, 5.0 / 39)) - 1) < 1e-12 && fabs(loss - other) < 1e-10);
+    ls_rate_finder_point(&finders[0], count, &rate, &loss);
+    LS_CHECK(isnan(rate) && isnan(loss));
+    training_end(&all);
+    training_end(&alone);
+    training_end(&plain);
+    return LS_OK;
+}
+
+static ls_status rate_that_is_used(ls_comm *world) {
+    ls_rate_finder_options how = sweep;
+    how.apply = true;
+    training t;
+    ls_callback finder;
+    LS_TRY(train(&t, world, &finder, &how));
+    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(&finder));
+    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) != 0.05 && isfinite(ls_trial_metric(t.trial, "loss")));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS + 1));
+    LS_CHECK(ls_optimizer_learning_rate(t.optimizer, 0) == ls_rate_finder_suggestion(&finder));
+    training_end(&t);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(files(world));
+    LS_TRY(no_file(world));
+    LS_TRY(times(world));
+    LS_TRY(rates(world));
+    LS_TRY(rate_that_is_used(world));
+    return ls_comm_barrier(world, NULL);
+}

@@ -1,0 +1,200 @@
+/* Callbacks that tell what a run does: files and lines, and that a run goes on in them. */
+#include "tests/support/files.h"
+#include "tests/support/trials.h"
+
+#include <unistd.h>
+
+#include <lockstep/lockstep.h>
+
+#include "train/trial.h"
+
+/* ---- CSV --------------------------------------------------------------------------------------------------------- */
+
+static char *contents(const char *path) {
+    static char text[8192];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+/* The first columns of all lines, joined by blanks. */
+static const char *columns(const char *path, char separator, int count) {
+    static char all[8192];
+    char *out = all;
+    bool copies = true;
+    int seen = 0;
+    for (const char *c = contents(path); *c != '\0'; c++) {
+        seen += *c == separator;
+        copies = copies && seen < count;
+        if (*c == '\n') {
+            *out++ = ' ';
+            copies = true;
+            seen = 0;
+        } else if (copies) {
+            *out++ = *c;
+        }
+    }
+    *out = '\0';
+    return all;
+}
+
+/* A trial that has run `from` epochs elsewhere runs until `to`. */
+static void log_run(const char *path, const ls_csv_log_options *how, int64_t from, int64_t batch, int64_t to) {
+    setting s = make_setting();
+    const ls_callback log = ls_csv_log(path, how);
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_non_null(trial);
+    for (int64_t i = 0; i < from; i++) {
+        const ls_history_entry entry = {.count = 0};
+        assert_int_equal(ls_history_append(trial, &entry), LS_OK);
+    }
+    trial->epochs_run = from;
+    trial->continues = batch > 0;
+    trial->state.batch = batch;
+    assert_int_equal(ls_loader_seek(s.train, from, batch), LS_OK);
+    assert_int_equal(ls_trial_run(trial, to), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static void test_a_line_for_each_epoch(void **unused) {
+    (void)unused;
+    const char *path = test_path("epochs.csv");
+    log_run(path, NULL, 0, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 ");
+    assert_non_null(strstr(contents(path), "epoch,loss,acc,val_loss,val_acc\n0,"));
+    log_run(path, NULL, 0, 0, 1);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 ");
+    log_run(path, &(ls_csv_log_options){.append = true}, 0, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 0 1 ");
+    log_run(path, &(ls_csv_log_options){.separator = '\t', .no_header = true}, 0, 0, 2);
+    assert_string_equal(columns(path, '\t', 1), "0 1 ");
+}
+
+/* What a run wrote behind the checkpoint that another goes on from is written again, not twice. */
+static void test_goes_on(void **unused) {
+    (void)unused;
+    const char *path = test_path("again.csv");
+    log_run(path, NULL, 0, 0, 4);
+    char first[8192];
+    snprintf(first, sizeof first, "%s", contents(path));
+    log_run(path, NULL, 2, 0, 4);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 3 ");
+    assert_memory_equal(contents(path), first, (size_t)(strstr(first, "\n2,") - first));
+    log_run(path, NULL, 3, 0, 6);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 3 4 5 ");
+    test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the midst of a line */
+    log_run(path, NULL, 1, 0, 3);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
+    test_file("again.csv", "", 0);
+    log_run(path, NULL, 1, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 1 ");
+    log_run(test_path("new.csv"), NULL, 1, 0, 2);
+    assert_string_equal(columns(test_path("new.csv"), ',', 1), "epoch 1 ");
+}
+
+static void test_a_line_for_each_batch(void **unused) {
+    (void)unused;
+    const ls_csv_log_options how = {.per_batch = true, .separator = ';'};
+    const char *path = test_path("batches.csv");
+    log_run(path, &how, 0, 0, 2);
+    assert_string_equal(columns(path, ';', 2), "epoch;batch 0;0 0;1 0;2 1;0 1;1 1;2 ");
+    log_run(path, &how, 1, 1, 2);
+    assert_string_equal(columns(path, ';', 2), "epoch;batch 0;0 0;1 0;2 1;0 1;1 1;2 ");
+    assert_non_null(strstr(contents(path), "epoch;batch;loss;learning_rate\n"));
+}
+
+static void test_files_that_cannot_be(void **unused) {
+    (void)unused;
+    static const char *const paths[] = {"/no/such/folder/log.csv", "/dev/full"};
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        const ls_callback log = ls_csv_log(paths[i], NULL);
+        ls_trial_options options = options_of(&s);
+        options.callbacks = &log;
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_int_equal(ls_trial_run(trial, 1), LS_ERR_IO);
+        expect_message(i == 0 ? "ls_csv_log: cannot open /no/such/folder/log.csv: No such file"
+                              : "ls_csv_log: cannot write /dev/full: No space left");
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
+/* What two epochs, an evaluation and a replay print. */
+static const char *printed(ls_callback callback) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("loss", "acc");
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    const char *path = test_path("printed");
+    fflush(stdout);
+    const int terminal = dup(STDOUT_FILENO);
+    assert_non_null(freopen(path, "w", stdout));
+    ls_trial *trial = ls_trial_new(&options);
+    const ls_status ran = trial != NULL ? ls_trial_run(trial, 2) : ls_error_status();
+    const ls_status evaluated = ran == LS_OK ? ls_trial_evaluate(trial, s.validate, "test") : ran;
+    fflush(stdout);
+    dup2(terminal, STDOUT_FILENO);
+    close(terminal);
+    ls_trial_free(trial);
+    free_setting(&s);
+    assert_int_equal(evaluated, LS_OK);
+    return contents(path);
+}
+
+static int lines_of(const char *text) {
+    int lines = 0;
+    for (; *text != '\0'; text++) {
+        lines += *text == '\n';
+    }
+    return lines;
+}
+
+static void test_console(void **unused) {
+    (void)unused;
+    const char *text = printed(ls_console(NULL));
+    assert_int_equal(lines_of(text), 5);
+    assert_ptr_equal(strstr(text, "0/2(t): loss="), text);
+    assert_non_null(strstr(text, "\n0/2(v): val_loss="));
+    assert_non_null(strstr(text, ", val_acc="));
+    assert_non_null(strstr(text, "\n1/2(t): loss="));
+    assert_non_null(strstr(text, "\n0/1(e): test_loss="));
+    assert_null(strstr(text, "nan"));
+    text = printed(ls_console(&(ls_console_options){.per_batch = true, .digits = 2}));
+    assert_int_equal(lines_of(text), 5 + 2 * (3 + 2) + 2);
+    assert_non_null(strstr(text, "0/2(t): 3/3 loss="));
+    assert_non_null(strstr(text, "0/2(v): 1/2 loss="));
+}
+
+static void test_timer_prints_a_table(void **unused) {
+    (void)unused;
+    const char *text = printed(ls_timer(NULL));
+    assert_non_null(strstr(text, "seconds           least       mean    largest\n"));
+    assert_non_null(strstr(text, "\nforward "));
+    assert_non_null(strstr(text, "\ntotal "));
+    assert_null(strstr(text, "own step"));
+    assert_string_equal(printed(ls_timer(&(ls_timer_options){.no_table = true})), "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_line_for_each_epoch),
+        cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_a_line_for_each_batch),
+        cmocka_unit_test(test_files_that_cannot_be),
+        cmocka_unit_test(test_console),
+        cmocka_unit_test(test_timer_prints_a_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
