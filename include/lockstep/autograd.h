@@ -426,8 +426,12 @@ typedef struct ls_class_loss_options {
     int64_t ignore_index;
 } ls_class_loss_options;
 
-/** -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or
- * u8. `options` may be NULL. A target out of range is LS_ERR_ARGUMENT and named. As PyTorch's. */
+/**
+ * -log softmax(logits)[target]: logits [n, classes] (or [n, classes, ...]), target [n] (or [n, ...]) of i64, i32 or
+ * u8. `options` may be NULL. A target out of range is LS_ERR_ARGUMENT and named. A floating target of the logits' shape
+ * holds probabilities: -sum over classes of target log softmax(logits), whose mean divides by n, also with weights;
+ * there is nothing to ignore then (LS_ERR_UNSUPPORTED). As PyTorch's.
+ */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options);
 /** -log_probabilities[target], as above. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options);

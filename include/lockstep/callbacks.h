@@ -139,6 +139,99 @@ LS_API int64_t ls_rate_finder_count(const ls_callback *callback);
 /** The rate of a step and the mean loss over all ranks, not smoothed; either may be NULL, both are NAN out of range. */
 LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, double *rate, double *loss);
 
+/* ---- samples --------------------------------------------------------------------------------------------------- */
+
+/*
+ * These put other inputs and targets in place of a batch's, in training alone. Random numbers are functions of seed,
+ * epoch, batch and the sample's place in the global batch, and what one sample needs of another one is taken from the
+ * data set, which every rank has, and not from another rank: so the samples are the same, bit by bit, on any number of
+ * ranks, and nothing is exchanged. (It is read twice, then.) Targets that are class numbers [n] become rows [n,
+ * classes] of f32, which ls_cross_entropy takes as probabilities; rows stay rows. LS_ERR_ARGUMENT, from on_sample,
+ * where inputs are not floating or a class number is not below `classes`.
+ */
+
+/** Options of ls_mixup. */
+typedef struct ls_mixup_options {
+    double alpha;      /**< lambda is drawn from Beta(alpha, alpha), once a batch; 0: 1 */
+    double lambda;     /**< 0 to 1: not drawn, but this; 0: drawn */
+    int64_t classes;   /**< where targets are class numbers: how many there are */
+    bool keep_targets; /**< mixes inputs alone: with lambda 0.5 this is SamplePairing (Inoue, arXiv 1801.02929) */
+    uint64_t seed;
+} ls_mixup_options;
+
+/** Each input becomes lambda x + (1 - lambda) y, y being the input of another sample of the global batch by a random
+ * permutation; so do targets (Zhang et al., arXiv 1710.09412; torchbearer's Mixup). Needs a loader of a data set. */
+LS_API ls_callback ls_mixup(const ls_mixup_options *options);
+
+/** Options of ls_cutmix. */
+typedef struct ls_cutmix_options {
+    double alpha;    /**< lambda is drawn from Beta(alpha, alpha), once a batch; 0: 1 */
+    int64_t classes; /**< where targets are class numbers: how many there are */
+    uint64_t seed;
+} ls_cutmix_options;
+
+/**
+ * A rectangle of each input [n, ..., height, width] becomes that of another sample, as in ls_mixup: of sides
+ * sqrt(1 - lambda) of the picture's, around a random point and cut off at the edges, the same in all of a batch.
+ * Targets are mixed by the areas (Yun et al., arXiv 1905.04899, algorithm A1; torchbearer's CutMix mixes them by
+ * lambda, also where the rectangle is cut off).
+ */
+LS_API ls_callback ls_cutmix(const ls_cutmix_options *options);
+
+/** Options of ls_cutout. */
+typedef struct ls_cutout_options {
+    int64_t length; /**< of a side, in pixels */
+    int holes;      /**< in each picture; 0: 1 */
+    double fill;    /**< their new value */
+    bool noise;     /**< instead: uniform from 0 to 1, each pixel and channel by itself (torchbearer's RandomErase) */
+    uint64_t seed;
+} ls_cutout_options;
+
+/** Squares of each input [n, ..., height, width] around random points are filled; they may lie over the edges (DeVries
+ * and Taylor, arXiv 1708.04552; torchbearer's Cutout). */
+LS_API ls_callback ls_cutout(const ls_cutout_options *options);
+
+/** Targets become (1 - epsilon) target + epsilon / classes (Szegedy et al., arXiv 1512.00567, section 7; torchbearer's
+ * LabelSmoothingRegularisation): for losses that have no option for it. `classes` is needed where targets are class
+ * numbers, else 0. */
+LS_API ls_callback ls_label_smoothing(double epsilon, int64_t classes);
+
+/** Options of ls_manifold_mixup. */
+typedef struct ls_manifold_mixup_options {
+    double alpha;              /**< as of ls_mixup */
+    double lambda;             /**< likewise */
+    int64_t classes;           /**< likewise */
+    const char *const *layers; /**< names, ended by NULL (copied), one of which is drawn for each batch; NULL: the
+                                    children of the model */
+    uint64_t seed;
+} ls_manifold_mixup_options;
+
+/**
+ * ls_mixup of what a layer gives, in place of inputs (Verma et al., arXiv 1806.05236; torchbearer's ManifoldMixup). The
+ * model is given 2 n rows, the samples and their partners, and the layer's outputs become n, so that the layers up to
+ * that one are computed twice and nothing is exchanged. In ls_data_parallel no layer behind it may work on the whole
+ * batch (ls_nn_batch_norm_1d, ls_nn_dropout). The outputs' first axis counts samples.
+ */
+LS_API ls_callback ls_manifold_mixup(const ls_manifold_mixup_options *options);
+
+/* ---- averages of weights --------------------------------------------------------------------------------------- */
+
+/** Options of ls_weight_averaging. */
+typedef struct ls_weight_averaging_options {
+    double decay; /**< 0 to 1: behind each step, average = decay average + (1 - decay) weights (Polyak averaging with
+                       exponential weights); 0: behind each epoch the mean of all so far (stochastic weight
+                       averaging: Izmailov et al., arXiv 1803.05407) */
+    int64_t first_epoch; /**< from which on; it begins with the weights of then */
+    bool no_swap;        /**< validates the weights as they are */
+    bool keep;           /**< the model has the averages when a run has ended */
+} ls_weight_averaging_options;
+
+/** Averages parameters and buffers over training, and puts the averages in place of them while the model is validated
+ * or evaluated. Statistics of batch normalisation are averaged, not measured anew. */
+LS_API ls_callback ls_weight_averaging(const ls_weight_averaging_options *options);
+/** How many weights the averages are of; 0 for another callback. */
+LS_API int64_t ls_weight_averaging_count(const ls_callback *callback);
+
 /* ---- what a run tells ------------------------------------------------------------------------------------------ */
 
 /** Options of ls_csv_log. */

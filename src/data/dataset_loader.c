@@ -17,7 +17,9 @@ typedef struct loader_state {
     int64_t samples;       /* of an epoch */
     int64_t *order;        /* theirs, and behind them those that the epoch leaves out */
     int64_t ordered_epoch; /* whose order that is; -1: of none yet */
-    int64_t mine;          /* this rank's first place in it, of the batch lent last */
+    int64_t begin;         /* the first place in it of the batch lent last */
+    int64_t all;           /* its samples, of all ranks */
+    int64_t mine;          /* this rank's first place */
     ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
     ls_tensor *target;
     const ls_device *device; /* of what is lent */
@@ -148,6 +150,8 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
     const int64_t left = state->samples - begin;
     const int64_t all = left < state->global_batch ? left : state->global_batch;
     const int64_t mine = begin + all * state->rank / state->world_size;
+    state->begin = begin;
+    state->all = all;
     state->mine = mine;
     const int64_t next = begin + all * (state->rank + 1) / state->world_size;
     give_up_lent(state);
@@ -224,4 +228,22 @@ ls_dataset *ls_loader_dataset(const ls_loader *loader) {
 const int64_t *ls_loader_samples(const ls_loader *loader) {
     const loader_state *state = loader->state;
     return loader->type == &dataset_type ? state->order + state->mine : NULL;
+}
+
+ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target) {
+    const loader_state *state = loader->state;
+    if (loader->type != &dataset_type) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "ls_loader: this one, %s, cannot give other samples of a batch: one of a data "
+                       "set can (ls_loader_new)",
+                       loader->type->name);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (places[i] < 0 || places[i] >= state->all) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_loader: there is no sample %lld in a batch of %lld",
+                           (long long)places[i], (long long)state->all);
+        }
+        places[i] = state->order[state->begin + places[i]];
+    }
+    return ls_dataset_batch(state->dataset, places, count, input, target);
 }

@@ -283,7 +283,8 @@ static ls_status elementwise_losses(ls_comm *world) {
                                           {.name = "huber", .function = loss_huber},
                                           {.name = "bce", .function = loss_bce},
                                           {.name = "bce with logits", .function = ls_bce_with_logits_loss},
-                                          {.name = "kl", .function = loss_kl}};
+                                          {.name = "kl", .function = loss_kl},
+                                          {.name = "cross entropy of probabilities", .function = loss_probabilities}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         for (int variant = 0; variant < 4; variant++) {
             loss_case c = functions[i];

@@ -20,6 +20,10 @@ ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction)
     return ls_kl_div_loss(ls_log_softmax(x, 1), target, reduction);
 }
 
+ls_tensor *loss_probabilities(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction) {
+    return ls_cross_entropy(x, target, &(ls_class_loss_options){.reduction = reduction, .label_smoothing = 0.1});
+}
+
 static ls_tensor *reduced(const loss_case *c, ls_tensor *loss) {
     if (c->reduction != LS_LOSS_NONE) {
         return loss;

@@ -46,6 +46,7 @@ ls_tensor *loss_far_mse(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduc
 ls_tensor *loss_huber(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_bce(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 ls_tensor *loss_kl(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
+ls_tensor *loss_probabilities(ls_tensor *x, ls_tensor *target, ls_loss_reduction reduction);
 
 /* Losses that a program makes itself. */
 extern const loss_case loss_own_cases[];

@@ -106,6 +106,22 @@ static ls_status train_by_callbacks(ls_comm *world, void *argument) {
     return run_trial(world, argument, make_model(NULL, 32, CLASSES), &(ls_callback){.on_backward = average_gradients});
 }
 
+/* What ready-made callbacks remember and compute with they have before the third epoch. */
+static ls_status train_with_ready_callbacks(ls_comm *world, void *argument) {
+    const ls_callback list[] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 9, .restore_best = true}),
+        ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = true}),
+        ls_gradient_norm_clipping(1),
+        ls_weight_decay(1e-4, 2),
+        ls_mixup(&(ls_mixup_options){.classes = CLASSES}),
+        ls_label_smoothing(0.1, 0),
+        ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.9}),
+        ls_csv_log("/dev/null", &(ls_csv_log_options){.per_batch = true}),
+        ls_timer(&(ls_timer_options){.waiting = true, .no_table = true})};
+    const ls_callback all = ls_callbacks_of(list, sizeof list / sizeof *list);
+    return run_trial(world, argument, make_model(world, 32, CLASSES), &all);
+}
+
 static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {
     ls_batch batch;
     bool more = false;
@@ -173,6 +189,7 @@ static void test_steady_training_allocates_nothing(void **state) {
     for (int ranks = 0; ranks <= 2; ranks++) {
         check_steady(train_by_trial, ranks);
         check_steady(train_by_callbacks, ranks);
+        check_steady(train_with_ready_callbacks, ranks);
         check_steady(train_by_hand, ranks);
     }
 }

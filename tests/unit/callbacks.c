@@ -3,6 +3,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "train/callbacks/samples.h"
 #include "train/trial.h"
 
 /* ---- composition ------------------------------------------------------------------------------------------------- */
@@ -162,6 +163,15 @@ static void test_refused_options(void **unused) {
     expect_invalid(ls_scheduler(ls_schedule_step(s.optimizer, 2, 0.5),
                                 &(ls_scheduler_options){.per_step = true, .monitor = "loss"}),
                    "the metric \"loss\" is known behind an epoch");
+    expect_invalid(ls_mixup(&(ls_mixup_options){.alpha = -1}), "ls_mixup: alpha -1 must be positive");
+    expect_invalid(ls_mixup(&(ls_mixup_options){.lambda = 1.5}), "ls_mixup: lambda");
+    expect_invalid(ls_cutmix(&(ls_cutmix_options){.classes = -1}), "-1 classes not negative");
+    expect_invalid(ls_cutout(NULL), "ls_cutout: length 0 and 1 holes must be positive");
+    expect_invalid(ls_label_smoothing(2, 3), "ls_label_smoothing: epsilon 2 must be from 0 to 1");
+    expect_invalid(ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = (const char *const[]){NULL}}),
+                   "the list of layers is empty");
+    expect_invalid(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
+                   "decay 1 must be from 0 to below 1");
     expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
     expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
@@ -217,6 +227,30 @@ static void test_metric_that_is_not_there(void **unused) {
     free_setting(&s);
 }
 
+/* Inputs and layers that a callback cannot work on. */
+static void test_samples_that_do_not_fit(void **unused) {
+    (void)unused;
+    static const char *const layers[] = {"nowhere", NULL};
+    const ls_callback callbacks[] = {ls_cutout(&(ls_cutout_options){.length = 2}),
+                                     ls_cutmix(&(ls_cutmix_options){.classes = 3}),
+                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.layers = layers}),
+                                     ls_manifold_mixup(&(ls_manifold_mixup_options){.classes = 3})};
+    static const char *const sentences[] = {"ls_cutout: inputs are [4, 2], must be [n, ..., height, width]",
+                                            "ls_cutmix: inputs are [4, 2]", "the model has no layer \"nowhere\"",
+                                            "the model has no layers below it"};
+    for (int i = 0; i < 4; i++) {
+        setting s = make_setting();
+        ls_trial_options options = options_of(&s);
+        options.callbacks = &callbacks[i];
+        options.callback_count = 1;
+        ls_trial *trial = ls_trial_new(&options);
+        assert_true(i >= 2 ? trial == NULL : ls_trial_run(trial, 1) != LS_OK);
+        expect_message(sentences[i]);
+        ls_trial_free(trial);
+        free_setting(&s);
+    }
+}
+
 /* ---- early stopping ---------------------------------------------------------------------------------------------- */
 
 /* Gives a metric the values of a list, epoch by epoch. */
@@ -263,6 +297,48 @@ static void test_when_it_stops(void **unused) {
         epochs_of("my_acc", rises, &(ls_early_stopping_options){.monitor = "my_acc", .mode = LS_MONITOR_MIN}), 2);
     assert_int_equal(epochs_of("x", rises, &(ls_early_stopping_options){.monitor = "x", .mode = LS_MONITOR_MAX}), 8);
     assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
+}
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+/* The mean of Beta(alpha, alpha) is 1/2, its variance 1 / (4 (2 alpha + 1)); 5 deviations of either. */
+static void test_beta(void **unused) {
+    (void)unused;
+    static const double alphas[] = {0.05, 0.4, 1, 3, 40};
+    enum { DRAWS = 20000 };
+    for (int i = 0; i < 5; i++) {
+        double sum = 0, squares = 0;
+        for (int k = 0; k < DRAWS; k++) {
+            const ls_trial_state state = {.batch = k, .epoch = i};
+            ls_draws draws = ls_draws_of(&state, 7, 1, LS_WHOLE_BATCH);
+            const double x = ls_draw_beta(&draws, alphas[i]);
+            assert_true(x >= 0 && x <= 1);
+            sum += x;
+            squares += (x - 0.5) * (x - 0.5);
+        }
+        const double variance = 1 / (4 * (2 * alphas[i] + 1));
+        assert_true(fabs(sum / DRAWS - 0.5) < 5 * sqrt(variance / DRAWS));
+        assert_true(fabs(squares / DRAWS / variance - 1) < 5 * sqrt(2.0 / DRAWS));
+    }
+}
+
+/* Another number for another seed, kind, epoch, batch and place; the same again for the same. */
+static void test_draws_depend_on_their_place(void **unused) {
+    (void)unused;
+    const ls_trial_state state = {.epoch = 1, .batch = 2}, epoch = {.epoch = 2, .batch = 2},
+                         batch = {.epoch = 1, .batch = 3};
+    ls_draws draws[] = {ls_draws_of(&state, 5, 1, 4), ls_draws_of(&state, 5, 1, 4),
+                        ls_draws_of(&state, 6, 1, 4), ls_draws_of(&state, 5, 2, 4),
+                        ls_draws_of(&state, 5, 1, 5), ls_draws_of(&epoch, 5, 1, 4),
+                        ls_draws_of(&batch, 5, 1, 4), ls_draws_of(&state, 5, 1, LS_WHOLE_BATCH)};
+    double numbers[8];
+    for (int i = 0; i < 8; i++) {
+        numbers[i] = ls_draw_uniform(&draws[i]);
+        for (int k = 0; k < i; k++) {
+            assert_int_equal(numbers[i] == numbers[k], i == 1 && k == 0);
+        }
+        assert_true(ls_draw_uniform(&draws[i]) != numbers[i]);
+    }
 }
 
 /* ---- what is remembered ------------------------------------------------------------------------------------------ */
@@ -334,6 +410,16 @@ static ls_callback make_scheduler(ls_optimizer *optimizer) {
     return ls_scheduler(ls_schedule_exponential(optimizer, 0.5), NULL);
 }
 
+static ls_callback make_averaging(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.5});
+}
+
+static ls_callback make_timer(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_timer(&(ls_timer_options){.no_table = true});
+}
+
 static ls_callback make_once(ls_optimizer *optimizer) {
     return ls_once(make_stopping(optimizer));
 }
@@ -369,6 +455,8 @@ static void test_states(void **unused) {
     (void)unused;
     round_trip(make_stopping);
     round_trip(make_scheduler);
+    round_trip(make_averaging);
+    round_trip(make_timer);
     round_trip(make_once);
     round_trip(make_epochs);
     round_trip(make_several);
@@ -382,7 +470,10 @@ int main(void) {
         cmocka_unit_test(test_refused_options),
         cmocka_unit_test(test_steps_of_ones_own),
         cmocka_unit_test(test_metric_that_is_not_there),
+        cmocka_unit_test(test_samples_that_do_not_fit),
         cmocka_unit_test(test_when_it_stops),
+        cmocka_unit_test(test_beta),
+        cmocka_unit_test(test_draws_depend_on_their_place),
         cmocka_unit_test(test_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,6 +179,61 @@ static void test_class_losses_agree_with_pytorch(void **state) {
     ls_release(some);
 }
 
+/* One-hot rows give what class numbers give, also the gradients, and a mixture of rows the mixture of their losses. */
+static void test_probabilities(void **state) {
+    (void)state;
+    for (int how = 0; how < 12; how++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *rows[2], *x = wave(LS_SHAPE(5, 4, 3), 1), *other = wave(LS_SHAPE(5, 4, 3), 1), *right[2];
+        const ls_class_loss_options options = {.reduction = how % 2 == 0 ? LS_LOSS_NONE : LS_LOSS_SUM,
+                                               .weight = how / 2 % 2 != 0 ? wave_between(LS_SHAPE(4), 3, 0.5, 2) : NULL,
+                                               .label_smoothing = 0.2 * (how / 4)};
+        ls_class_loss_options plain = options;
+        plain.weight = options.weight != NULL ? ls_detach(options.weight) : NULL;
+        for (int i = 0; i < 2; i++) {
+            ls_tensor *numbers = i == 0 ? targets(LS_SHAPE(5, 3), LS_I64) : ls_full(LS_SHAPE(5, 3), LS_I64, 2);
+            rows[i] = ls_to(ls_eq(ls_unsqueeze(numbers, 1), ls_reshape(ls_arange(LS_SHAPE(4), LS_I64), LS_SHAPE(4, 1))),
+                            i == 0 ? LS_F64 : LS_F32);
+            right[i] = ls_cross_entropy(x, numbers, &plain);
+            ls_tensor *own = ls_cross_entropy(i == 0 ? other : x, rows[i], &plain);
+            assert_true(ls_allclose(own, right[i], 1e-12, 0));
+            if (i == 0) {
+                assert_int_equal(ls_backward(ls_sum(ls_square(own))), LS_OK);
+                assert_int_equal(ls_backward(ls_sum(ls_square(right[i]))), LS_OK);
+                assert_true(ls_allclose(ls_grad(other), ls_grad(x), 1e-11, 1e-14));
+            }
+        }
+        ls_tensor *mixed =
+            ls_cross_entropy(x, ls_add(ls_mul(rows[0], 0.3), ls_mul(ls_to(rows[1], LS_F64), 0.7)), &plain);
+        assert_true(ls_allclose(mixed, ls_add(ls_mul(right[0], 0.3), ls_mul(right[1], 0.7)), 1e-12, 0));
+        if (options.reduction == LS_LOSS_NONE) {
+            assert_int_equal(ls_ndim(mixed), 2);
+            plain.reduction = LS_LOSS_MEAN;
+            ls_tensor *mean = ls_cross_entropy(x, rows[0], &plain);
+            assert_true(ls_allclose(mean, ls_div(ls_sum(right[0]), 15), 1e-12, 0));
+        }
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+    ls_tensor *loss = ls_cross_entropy(NULL, NULL, NULL);
+    assert_null(loss);
+}
+
+/* Of a vector; without a scope; and gradients of the probabilities. */
+static void test_probabilities_of_one(void **state) {
+    (void)state;
+    ls_tensor *x = ls_zeros(LS_SHAPE(4), LS_F64), *p = ls_full(LS_SHAPE(4), LS_F64, 0.25);
+    assert_int_equal(ls_set_requires_grad(p, true), LS_OK);
+    ls_tensor *loss = ls_cross_entropy(x, p, NULL);
+    assert_true(fabs(ls_item(loss) - log(4)) < 1e-14);
+    assert_int_equal(ls_backward(loss), LS_OK);
+    ls_tensor *want = ls_full(LS_SHAPE(4), LS_F64, log(4));
+    assert_true(ls_allclose(ls_grad(p), want, 1e-14, 0));
+    ls_release(want);
+    ls_release(loss);
+    ls_release(p);
+    ls_release(x);
+}
+
 static void test_class_losses_of_views(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -279,6 +334,17 @@ static void test_class_losses_refuse(void **state) {
     ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
     check_refused(scope, ls_cross_entropy(x, ls_zeros(LS_SHAPE(2), LS_F32), NULL), LS_ERR_SHAPE, "target is f32");
     scope = ls_scope_begin();
+    x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cross_entropy(x, x, &(ls_class_loss_options){.ignore = true}), LS_ERR_UNSUPPORTED,
+                  "have no index to ignore");
+    scope = ls_scope_begin();
+    x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cross_entropy(x, x, &(ls_class_loss_options){.label_smoothing = -1}), LS_ERR_ARGUMENT,
+                  "label_smoothing is -1");
+    scope = ls_scope_begin();
+    x = ls_zeros(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_nll_loss(x, x, NULL), LS_ERR_SHAPE, "ls_nll_loss: target is f32");
+    scope = ls_scope_begin();
     x = ls_zeros(LS_SHAPE(2, 3), LS_I64);
     check_refused(scope, ls_nll_loss(x, ls_zeros(LS_SHAPE(2), LS_I64), NULL), LS_ERR_SHAPE,
                   "ls_nll_loss: takes floating tensors");
@@ -295,6 +361,8 @@ int main(void) {
         cmocka_unit_test(test_kl_div_of_zero),
         cmocka_unit_test(test_element_losses_convert_dtypes),
         cmocka_unit_test(test_class_losses_agree_with_pytorch),
+        cmocka_unit_test(test_probabilities),
+        cmocka_unit_test(test_probabilities_of_one),
         cmocka_unit_test(test_class_losses_of_views),
         cmocka_unit_test(test_nothing_counts),
         cmocka_unit_test(test_class_losses_in_half_precision),

@@ -295,9 +295,61 @@ static ls_tensor *class_loss(const ls_op *op, ls_tensor *x, ls_tensor *target, c
     return ls_replaced(ls_reshape(result, ls_shape_of(target)), result, NULL);
 }
 
+/* ---- targets that are probabilities ------------------------------------------------------------------------------ */
+
+static bool are_probabilities(const ls_tensor *x, const ls_tensor *target) {
+    return x != NULL && target != NULL && ls_dtype_is_floating((ls_dtype)target->dtype) && x->ndim > 0 &&
+           ls_tensor_same_shape(x, target);
+}
+
+static ls_status check_probabilities(const char *call, ls_tensor *x, const ls_class_loss_options *options) {
+    ls_tensor *const floating[] = {x, options->weight};
+    LS_TRY(ls_check_floating(call, floating, 2));
+    if (options->ignore) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "%s: targets that are probabilities have no index to ignore", call);
+    }
+    return check_options(call, x, x->size[x->ndim > 1 ? 1 : 0], options);
+}
+
+/* -sum over classes of weight target log softmax(x): an operation each, which know what samples are to them. */
+static ls_tensor *entropy_of_rows(ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
+    const int axis = x->ndim > 1 ? 1 : 0;
+    const double smoothing = options->label_smoothing;
+    ls_tensor *likelihood = ls_log_softmax(x, axis);
+    target = ls_to(target, (ls_dtype)x->dtype);
+    if (smoothing > 0) {
+        target = ls_add(ls_mul(target, 1 - smoothing), smoothing / (double)x->size[axis]);
+    }
+    if (options->weight != NULL) {
+        ls_shape shape = {.ndim = x->ndim - axis, .size = {options->weight->count}};
+        for (int i = 1; i < shape.ndim; i++) {
+            shape.size[i] = 1;
+        }
+        target = ls_mul(target, ls_to(ls_reshape(options->weight, shape), (ls_dtype)x->dtype));
+    }
+    return ls_neg(ls_sum_axes(ls_mul(target, likelihood), LS_AXES(axis), false));
+}
+
+static ls_tensor *entropy_of_probabilities(ls_tensor *x, ls_tensor *target, const ls_class_loss_options *options) {
+    if (check_probabilities(cross_entropy_op.name, x, options) != LS_OK) {
+        return ls_scope_failed();
+    }
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_scope_failed();
+    }
+    ls_tensor *rows = entropy_of_rows(x, target, options);
+    ls_tensor *loss = ls_keep(options->reduction == LS_LOSS_NONE  ? rows
+                              : options->reduction == LS_LOSS_SUM ? ls_sum(rows)
+                                                                  : ls_mean(rows));
+    return ls_scope_end(scope) == LS_OK ? loss : ls_scope_failed();
+}
+
 ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target, const ls_class_loss_options *options) {
     static const ls_class_loss_options defaults;
-    return class_loss(&cross_entropy_op, logits, target, options != NULL ? options : &defaults);
+    options = options != NULL ? options : &defaults;
+    return are_probabilities(logits, target) ? entropy_of_probabilities(logits, target, options)
+                                             : class_loss(&cross_entropy_op, logits, target, options);
 }
 
 ls_tensor *ls_nll_loss(ls_tensor *log_probabilities, ls_tensor *target, const ls_class_loss_options *options) {

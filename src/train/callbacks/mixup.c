@@ -1,0 +1,59 @@
+/* Inputs and targets mixed with those of other samples. */
+#include "train/callbacks/samples.h"
+
+#include <math.h>
+
+enum { SALT = 1 };
+
+typedef struct mixup {
+    const char *maker;
+    ls_mixup_options options;
+    ls_partners partners;
+} mixup;
+
+static double draw_share(const mixup *self, ls_draws *draws) {
+    return self->options.lambda != 0 ? self->options.lambda : ls_draw_beta(draws, self->options.alpha);
+}
+
+static ls_status on_sample(ls_trial_state *state, void *user) {
+    mixup *self = user;
+    ls_tensor *input, *target;
+    if (ls_callback_in_replay(state)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_check_inputs(state, self->maker));
+    ls_draws draws = ls_draws_of(state, self->options.seed, SALT, LS_WHOLE_BATCH);
+    const double share = draw_share(self, &draws);
+    LS_TRY(ls_partners_fetch(&self->partners, self->maker, state, draws, &input, &target));
+    LS_TRY(ls_put_tensor(&state->input, ls_mix(state->input, input, share)));
+    return self->options.keep_targets ? LS_OK
+                                      : ls_put_tensor(&state->target, ls_mix_targets(self->maker, state->target, target,
+                                                                                     share, self->options.classes));
+}
+
+static void release(void *user) {
+    mixup *self = user;
+    ls_partners_free(&self->partners);
+    ls_free(self);
+}
+
+static ls_status check(const char *maker, const ls_mixup_options *o) {
+    if (!(o->alpha > 0) || !isfinite(o->alpha)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: alpha %g must be positive", maker, o->alpha);
+    }
+    return o->classes >= 0 ? ls_option_within(maker, "lambda", o->lambda, 0, 1)
+                           : ls_fail(LS_ERR_ARGUMENT, "%s: %lld classes", maker, (long long)o->classes);
+}
+
+ls_callback ls_mixup(const ls_mixup_options *options) {
+    static const char *const maker = "ls_mixup";
+    ls_mixup_options o = options != NULL ? *options : (ls_mixup_options){.alpha = 0};
+    o.alpha = o.alpha != 0 ? o.alpha : 1;
+    mixup *self = check(maker, &o) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    self->maker = maker;
+    self->options = o;
+    return (ls_callback){.user = self, .on_sample = on_sample, .name = "mixup", .release = release};
+}

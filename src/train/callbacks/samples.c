@@ -1,0 +1,130 @@
+#include "train/callbacks/samples.h"
+
+#include <math.h>
+
+#include "base/random.h"
+#include "data/loader.h"
+#include "data/order.h"
+
+/* ---- random numbers ---------------------------------------------------------------------------------------------- */
+
+ls_draws ls_draws_of(const ls_trial_state *state, uint64_t seed, uint64_t salt, int64_t place) {
+    const uint64_t batch = ((uint64_t)state->epoch << 24) + (uint64_t)state->batch;
+    return (ls_draws){.seed = seed + salt * 0x9E3779B97F4A7C15U, .stream = (batch << 20) + (uint64_t)(place + 1)};
+}
+
+/* Far enough apart for uniform and normal numbers alike. */
+static uint64_t next(ls_draws *draws) {
+    return 4 * draws->drawn++;
+}
+
+double ls_draw_uniform(ls_draws *draws) {
+    return ls_random_uniform(draws->seed, draws->stream, next(draws));
+}
+
+int64_t ls_draw_below(ls_draws *draws, int64_t bound) {
+    return (int64_t)ls_random_below(draws->seed, draws->stream, next(draws), (uint64_t)bound);
+}
+
+/* The logarithm of a number from Gamma(alpha, 1): Marsaglia and Tsang, ACM Transactions on Mathematical Software 26,
+ * 2000; for alpha below 1 that of alpha + 1 times u^(1/alpha). */
+static double draw_log_gamma(ls_draws *draws, double alpha) {
+    const double shape = alpha < 1 ? alpha + 1 : alpha;
+    const double d = shape - 1.0 / 3, c = 1 / sqrt(9 * d);
+    double v, x;
+    do {
+        x = ls_random_normal(draws->seed, draws->stream, next(draws));
+        v = 1 + c * x;
+        v = v * v * v;
+    } while (v <= 0 || log1p(-ls_draw_uniform(draws)) >= x * x / 2 + d - d * v + d * log(v));
+    return log(d * v) + (alpha < 1 ? log1p(-ls_draw_uniform(draws)) / alpha : 0);
+}
+
+double ls_draw_beta(ls_draws *draws, double alpha) {
+    const double x = draw_log_gamma(draws, alpha), y = draw_log_gamma(draws, alpha);
+    return 1 / (1 + exp(y - x));
+}
+
+/* ---- places and partners ----------------------------------------------------------------------------------------- */
+
+ls_status ls_first_place(const ls_trial_state *state, const char *call, int64_t *first) {
+    const int64_t rank = ls_callback_rank(state), ranks = ls_comm_size(state->comm);
+    *first = 0;
+    if (state->count == state->global_count || ranks <= 1) {
+        return LS_OK;
+    }
+    *first = state->global_count * rank / ranks;
+    return state->count == state->global_count * (rank + 1) / ranks - *first
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "%s: this rank has %lld of %lld samples: where they are in the batch is known of loaders that "
+                         "share out evenly, as ls_loader_new does",
+                         call, (long long)state->count, (long long)state->global_count);
+}
+
+static ls_status make_room(ls_partners *self, const char *call, int64_t count) {
+    if (count <= self->room) {
+        return LS_OK;
+    }
+    ls_free(self->order);
+    self->order = ls_allocate_zeroed((size_t)count, sizeof *self->order);
+    self->room = self->order != NULL ? count : 0;
+    return self->order != NULL ? LS_OK : ls_fail_memory(call, (size_t)count * sizeof *self->order);
+}
+
+ls_status ls_partners_fetch(ls_partners *self, const char *call, ls_trial_state *state, ls_draws draws,
+                            ls_tensor **input, ls_tensor **target) {
+    int64_t first;
+    LS_TRY(ls_first_place(state, call, &first));
+    LS_TRY(make_room(self, call, state->global_count));
+    ls_order_identity(self->order, state->global_count);
+    ls_order_shuffle(self->order, state->global_count, draws.seed, draws.stream);
+    LS_TRY(ls_loader_fetch(state->loader, self->order + first, state->count, &self->input, &self->target));
+    const char *device = ls_device_of(state->input);
+    *input = ls_tensor_to_device(self->input, device);
+    *target = ls_tensor_to_device(self->target, device);
+    return *input != NULL && *target != NULL ? LS_OK : ls_error_status();
+}
+
+void ls_partners_free(ls_partners *self) {
+    ls_tensor_drop(self->input);
+    ls_tensor_drop(self->target);
+    ls_free(self->order);
+}
+
+/* ---- inputs and targets ------------------------------------------------------------------------------------------ */
+
+ls_status ls_check_inputs(const ls_trial_state *state, const char *call) {
+    return ls_dtype_is_floating(ls_dtype_of(state->input))
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: inputs are %s; they must be floating (ls_dataset_normalize)", call,
+                         ls_dtype_name(ls_dtype_of(state->input)));
+}
+
+ls_tensor *ls_target_rows(const char *call, ls_tensor *target, int64_t classes) {
+    if (target == NULL || ls_dtype_is_floating(ls_dtype_of(target))) {
+        return target;
+    }
+    if (ls_ndim(target) != 1 || classes < 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "%s: targets are class numbers %s, of %lld classes: they must be [n], and "
+                            "`classes` must be given",
+                            call, LS_SHAPE_TEXT(target), (long long)classes);
+    }
+    const double largest = ls_item(ls_max(target)), least = ls_item(ls_min(target));
+    if (!(largest < (double)classes && least >= 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: a target is %g, but there are %lld classes", call,
+                            least >= 0 ? largest : least, (long long)classes);
+    }
+    ls_tensor *numbers = ls_tensor_to_device(ls_arange(LS_SHAPE(classes), LS_I64), ls_device_of(target));
+    return ls_to(ls_eq(ls_unsqueeze(ls_to(target, LS_I64), 1), numbers), LS_F32);
+}
+
+ls_tensor *ls_mix(ls_tensor *x, ls_tensor *y, double share) {
+    return ls_add(ls_mul(x, share), ls_mul(y, 1 - share));
+}
+
+ls_tensor *ls_mix_targets(const char *call, ls_tensor *target, ls_tensor *other, double share, int64_t classes) {
+    ls_tensor *rows = ls_target_rows(call, target, classes);
+    return rows != NULL ? ls_mix(rows, ls_target_rows(call, other, classes), share) : NULL;
+}
