@@ -61,6 +61,10 @@ typedef enum ls_status {
     LS_ERR_INTERNAL     /**< a fault of Lockstep's own: please report it */
 } ls_status;
 
+/** What a program should exit with when it was stopped and is to go on later (LS_ERR_STOPPED of ls_trial_run):
+ * `lockstep run` then ends, with this status too, and does not start it again. EX_TEMPFAIL of sysexits.h. */
+#define LS_EXIT_STOPPED 75
+
 /** The name of a status as written in the source, for example "LS_ERR_PEER"; "unknown" for a value that is none. */
 LS_API const char *ls_status_name(ls_status status);
 

@@ -5,6 +5,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/base.h>
 #include <lockstep/callbacks.h>
+#include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/formats.h>

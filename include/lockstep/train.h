@@ -50,6 +50,8 @@ struct ls_trial_state {
     ls_tensor *output;      /**< of the model */
     ls_tensor *loss;        /**< of the criterion */
     bool stop; /**< set by a hook or a step, on one rank or several: training ends on all after this step */
+    bool save; /**< likewise: a checkpoint is written after this step, or this epoch, where the trial has an
+                    ls_checkpoint_callback */
 };
 
 /**
@@ -137,8 +139,12 @@ typedef struct ls_trial_options {
     int64_t evaluate_steps; /**< likewise, of ls_trial_evaluate and ls_trial_predict */
     bool endless;           /**< with train_steps: an epoch begins where the one before left the loader */
     int64_t max_steps;      /**< stop after so many training steps, also in the midst of an epoch; 0: no limit */
-    bool quiet;             /**< no progress on standard output (only rank 0 shows any) */
-    bool bar_per_run;       /**< one bar for all epochs of a run, in place of one for each pass */
+    /** A folder with checkpoints (checkpoint.h): ls_trial_new puts the trial where the newest whole one is, as
+     * ls_trial_load does; damaged ones are named in the log and passed over. Where there is none the trial begins anew.
+     * NULL: it does so anyway. With it, ls_trial_new is a collective call where the trial has a communicator. */
+    const char *resume;
+    bool quiet;       /**< no progress on standard output (only rank 0 shows any) */
+    bool bar_per_run; /**< one bar for all epochs of a run, in place of one for each pass */
 } ls_trial_options;
 
 /** A trial; calls on_init. NULL and an error when something is missing or a metric is unknown. */

@@ -110,8 +110,11 @@ static bool has_lost_output(const job *self) {
     return self->output.failure != 0 && self->output.failure != EPIPE;
 }
 
+/* Who stopped to go on later does not want to be started at once: its machine is wanted by others. */
 static bool wants_restart(const job *self) {
-    return self->failed && self->failure.rank >= 0 && self->interrupt == 0 && !has_lost_output(self) &&
+    const int ended = self->failure.wait_status;
+    const bool stopped = WIFEXITED(ended) && WEXITSTATUS(ended) == LS_EXIT_STOPPED;
+    return self->failed && self->failure.rank >= 0 && !stopped && self->interrupt == 0 && !has_lost_output(self) &&
            self->launch.restarts < self->options->most_restarts;
 }
 

@@ -22,7 +22,10 @@ static void describe_end(int wait_status, char *text, size_t size) {
             snprintf(text, size, "was killed by signal %d%s", WTERMSIG(wait_status), core);
         }
     } else {
-        snprintf(text, size, "exited with status %d", WEXITSTATUS(wait_status));
+        snprintf(text, size, "%s %d",
+                 WEXITSTATUS(wait_status) == LS_EXIT_STOPPED ? "has stopped, to go on later: it exited with status"
+                                                             : "exited with status",
+                 WEXITSTATUS(wait_status));
     }
 }
 

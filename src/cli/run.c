@@ -40,7 +40,7 @@ static const ls_option options[] = {
     {"grace", 0, LS_OPTION_SECONDS, "SECONDS", offsetof(run_values, grace), 0, MOST_GRACE,
      "time that ranks have to end when they are told to,\nbefore they are killed (5)"},
     {"max-restarts", 0, LS_OPTION_COUNT, "K", offsetof(run_values, most_restarts), 0, MOST_RESTARTS,
-     "start the whole job again, at most K times, when a\nrank fails (0)"},
+     "start the whole job again, at most K times, when a\nrank fails (0); not when it stops with status 75"},
     {"nnodes", 0, LS_OPTION_COUNT, "M", offsetof(run_values, nodes), 1, MOST_RANKS,
      "how many machines the job runs on; this command is\ngiven on each of them (1)"},
     {"node-rank", 0, LS_OPTION_COUNT, "K", offsetof(run_values, node), 0, MOST_RANKS - 1,
@@ -256,6 +256,7 @@ const ls_command ls_run_command = {
              "exit status:\n"
              "  0    all ranks ended well           126  PROGRAM cannot be executed\n"
              "  2    the command line is wrong      127  PROGRAM does not exist\n"
+             "  75   a rank has stopped, to go on later from its checkpoint (LS_EXIT_STOPPED)\n"
              "  130  ended by Ctrl-C (143 by SIGTERM)\n"
              "  otherwise that of the rank that failed first, or 128 and the number of the signal that killed it\n",
     .options = options,

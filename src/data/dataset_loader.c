@@ -247,3 +247,7 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
     }
     return ls_dataset_batch(state->dataset, places, count, input, target);
 }
+
+int64_t ls_loader_global_batch(const ls_loader *loader) {
+    return loader->type == &dataset_type ? ((const loader_state *)loader->state)->global_batch : 0;
+}

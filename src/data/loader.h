@@ -24,4 +24,7 @@ const int64_t *ls_loader_samples(const ls_loader *loader);
  */
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target);
 
+/* The samples of a global batch that is full; 0 of a loader of another kind. */
+int64_t ls_loader_global_batch(const ls_loader *loader);
+
 #endif

@@ -4,6 +4,7 @@
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H
 
+#include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
 #include "autograd/op.h"
@@ -105,6 +106,15 @@ static inline void ls_module_consume(ls_module *module) {
 
 /* The first name of a parameter or buffer of a module whose lists are there, lent; NULL when it is none. */
 const char *ls_module_name_of(const ls_module *module, const ls_tensor *tensor);
+
+/* save.c: what ls_module_save writes: the tensors, lent, under their names, and pairs of metadata, ended by NULL. */
+typedef struct ls_saved {
+    ls_named *tensors;
+    int count;
+    const char **metadata;
+} ls_saved;
+ls_status ls_module_list_saved(const ls_module *module, const char *const *metadata, ls_saved *saved);
+void ls_saved_free(ls_saved *saved);
 
 /* Gathers the lists if need be. False with an error when there is no memory. */
 bool ls_module_list(ls_module *module);

@@ -43,37 +43,53 @@ static ls_status add_alias(const ls_module *module, const ls_named_tensor *alias
     return LS_OK;
 }
 
-static ls_status save(const ls_module *module, const char *path, const char *const *metadata, ls_named *tensors,
-                      int count, const char **all) {
-    for (int i = 0; i < count; i++) {
-        tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
+static ls_status list(const ls_module *module, const char *const *metadata, ls_saved *saved) {
+    for (int i = 0; i < saved->count; i++) {
+        saved->tensors[i] = (ls_named){.name = item(module, i)->name, .tensor = item(module, i)->tensor};
     }
     const size_t given = pair_count(metadata);
     if (given > 0) {
-        memcpy(all, metadata, 2 * given * sizeof *all);
+        memcpy(saved->metadata, metadata, 2 * given * sizeof *saved->metadata);
     }
     for (int i = 0; i < module->aliases.count; i++) {
-        LS_TRY(add_alias(module, &module->aliases.items[i], metadata, all + 2 * (given + (size_t)i)));
+        LS_TRY(add_alias(module, &module->aliases.items[i], metadata, saved->metadata + 2 * (given + (size_t)i)));
     }
-    return ls_safetensors_save(path, tensors, count, all[0] != NULL ? all : NULL);
+    return LS_OK;
 }
 
-ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) {
+void ls_saved_free(ls_saved *saved) {
+    ls_free(saved->tensors);
+    ls_free(saved->metadata);
+    *saved = (ls_saved){0};
+}
+
+ls_status ls_module_list_saved(const ls_module *module, const char *const *metadata, ls_saved *saved) {
+    *saved = (ls_saved){0};
     if (module == NULL) {
         return ls_fail_missing("ls_module_save: the module");
     }
     if (!ls_module_list((ls_module *)module)) {
         return ls_error_status();
     }
-    const int count = item_count(module);
+    saved->count = item_count(module);
     const size_t pairs = pair_count(metadata) + (size_t)module->aliases.count;
-    ls_named *tensors = ls_allocate_zeroed((size_t)count, sizeof *tensors);
-    const char **all = ls_allocate_zeroed(2 * pairs + 1, sizeof *all);
-    const ls_status status = tensors != NULL && all != NULL
-                                 ? save(module, path, metadata, tensors, count, all)
-                                 : ls_fail_memory("ls_module_save", (size_t)count * sizeof *tensors);
-    ls_free(all);
-    ls_free(tensors);
+    saved->tensors = ls_allocate_zeroed((size_t)saved->count, sizeof *saved->tensors);
+    saved->metadata = ls_allocate_zeroed(2 * pairs + 1, sizeof *saved->metadata);
+    const ls_status status = saved->tensors != NULL && saved->metadata != NULL
+                                 ? list(module, metadata, saved)
+                                 : ls_fail_memory("ls_module_save", (size_t)saved->count * sizeof *saved->tensors);
+    if (status != LS_OK) {
+        ls_saved_free(saved);
+    }
+    return status;
+}
+
+ls_status ls_module_save(const ls_module *module, const char *path, const char *const *metadata) {
+    ls_saved saved;
+    LS_TRY(ls_module_list_saved(module, metadata, &saved));
+    const ls_status status =
+        ls_safetensors_save(path, saved.tensors, saved.count, saved.metadata[0] != NULL ? saved.metadata : NULL);
+    ls_saved_free(&saved);
     return status;
 }
 

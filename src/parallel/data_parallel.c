@@ -360,3 +360,18 @@ ls_status ls_data_parallel_skip(ls_module *module) {
 ls_comm *ls_data_parallel_comm(const ls_module *module) {
     return module != NULL && module->type == &data_parallel_type ? ((data_parallel_state *)module->state)->comm : NULL;
 }
+
+bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory) {
+    if (ls_data_parallel_comm(module) == NULL) {
+        return false;
+    }
+    const data_parallel_state *state = module->state;
+    *memory = (ls_averaging_memory){.usual = state->usual, .agrees = state->agrees};
+    return true;
+}
+
+void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory) {
+    data_parallel_state *state = module->state;
+    state->usual = memory.usual;
+    state->agrees = memory.agrees;
+}

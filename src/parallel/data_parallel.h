@@ -53,6 +53,16 @@ typedef struct ls_data_parallel_state {
     double all_samples; /* of the present pass that has agreed, of all ranks */
 } ls_data_parallel_state;
 
+/* What a data-parallel module goes by from its first pass on, for checkpoints: with it, another takes the same bits. */
+typedef struct ls_averaging_memory {
+    double usual; /* as in its state */
+    bool agrees;
+} ls_averaging_memory;
+
+/* False for any other module. */
+bool ls_data_parallel_memory(const ls_module *module, ls_averaging_memory *memory);
+void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
+
 /* How many numbers stand behind the gradients of flat buffer `flat`. */
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
 

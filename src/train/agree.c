@@ -30,23 +30,32 @@ static bool is_alone(const ls_trial *trial) {
     return ls_comm_size(trial->state.comm) <= 1;
 }
 
-static ls_loc_i64 outcome_of(const ls_trial *trial, ls_status status) {
+/* What travels in an agreement: what became of a rank, and what it asks for. */
+enum { OUTCOME, ASKS, WRITING, PARTS };
+typedef struct vote {
+    ls_loc_i64 parts[PARTS];
+} vote;
+
+static vote vote_of(const ls_trial *trial, ls_status status) {
     const int64_t ended = status == LS_ERR_MISMATCH ? FAILS_WITH_OTHERS : FAILS;
     const int64_t goes = trial->state.stop ? STOPS : GOES_ON;
-    return (ls_loc_i64){.value = status == LS_OK ? goes : ended, .location = ls_comm_rank(trial->state.comm)};
+    const int64_t rank = ls_comm_rank(trial->state.comm);
+    return (vote){{[OUTCOME] = {.value = status == LS_OK ? goes : ended, .location = rank},
+                   [ASKS] = {.value = trial->ballot.asks, .location = rank},
+                   [WRITING] = {.value = trial->ballot.writing, .location = rank}}};
 }
 
 /* The call that all make, and that nothing else here makes: of several ranks that end alike, the lowest counts. */
-static ls_status meet(ls_comm *comm, const ls_loc_i64 *mine, ls_loc_i64 *worst, ls_work **work) {
-    return ls_comm_allreduce(comm, mine, worst, 1, LS_I64, LS_MAXLOC, work);
+static ls_status meet(ls_comm *comm, const vote *mine, vote *worst, ls_work **work) {
+    return ls_comm_allreduce(comm, mine, worst, PARTS, LS_I64, LS_MAXLOC, work);
 }
 
 /* The all-reduce of a rank that failed. Others may wait for it elsewhere, and are told by other means after a while. */
-static ls_status meet_in_failure(ls_comm *comm, ls_loc_i64 *outcome, const report *own) {
+static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own) {
     ls_status status = LS_ERR_MISMATCH;
     const uint64_t start = ls_clock_ns();
     for (int i = 0; i < TRIES && status == LS_ERR_MISMATCH; i++) {
-        ls_loc_i64 worst = *outcome;
+        vote worst = *outcome;
         ls_work *work = NULL;
         status = meet(comm, outcome, &worst, &work);
         while (status == LS_OK && !ls_work_done(work)) {
@@ -87,7 +96,7 @@ static ls_status take_over(ls_comm *comm, int culprit, ls_status status, const c
     return (ls_status)theirs.status;
 }
 
-static ls_status agree_in_failure(ls_trial *trial, ls_loc_i64 outcome, ls_status status) {
+static ls_status agree_in_failure(ls_trial *trial, vote outcome, ls_status status) {
     ls_comm *comm = trial->state.comm;
     report own = {.status = LS_OK};
     char reason[LS_ERROR_CAPACITY] = "";
@@ -100,22 +109,24 @@ static ls_status agree_in_failure(ls_trial *trial, ls_loc_i64 outcome, ls_status
         }
     }
     trial->agreed = true;
-    return take_over(comm, (int)outcome.location, status, reason, &own);
+    return take_over(comm, (int)outcome.parts[OUTCOME].location, status, reason, &own);
 }
 
 ls_status ls_trial_agree(ls_trial *trial, ls_status status) {
     if (is_alone(trial) || trial->agreed || (status == LS_OK && !trial->agrees)) {
         return status;
     }
-    ls_loc_i64 outcome = outcome_of(trial, status);
+    vote all = vote_of(trial, status);
     if (status == LS_OK) {
-        LS_TRY(meet(trial->state.comm, &outcome, &outcome, NULL));
-        if (outcome.value <= STOPS) {
-            trial->state.stop = outcome.value == STOPS;
+        LS_TRY(meet(trial->state.comm, &all, &all, NULL));
+        const int64_t outcome = all.parts[OUTCOME].value;
+        if (outcome <= STOPS) {
+            trial->state.stop = outcome == STOPS;
+            trial->ballot = (ls_ballot){.asks = all.parts[ASKS].value, .writing = all.parts[WRITING].value};
             return LS_OK;
         }
     }
-    return agree_in_failure(trial, outcome, status);
+    return agree_in_failure(trial, all, status);
 }
 
 ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
@@ -127,13 +138,17 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
 }
 
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
-    int64_t most = trial->options.callback_count + (trial->options.step != NULL);
+    const int64_t hash = ls_checkpointer_hash(trial->checkpointer);
+    int64_t most[] = {trial->options.callback_count + (trial->options.step != NULL), hash, -hash};
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';
+    trial->ballot = (ls_ballot){0};
     if (!is_alone(trial)) {
-        LS_TRY(ls_comm_allreduce(trial->state.comm, &most, &most, 1, LS_I64, LS_MAX, NULL));
-        trial->agrees = most > 0;
+        LS_TRY(ls_comm_allreduce(trial->state.comm, most, most, 3, LS_I64, LS_MAX, NULL));
+        trial->agrees = most[0] > 0;
     }
-    return LS_OK;
+    return most[1] == -most[2] ? LS_OK
+                               : ls_fail(LS_ERR_MISMATCH, "ls_trial: the ranks have different options of "
+                                                          "ls_checkpoint_callback, or some have none");
 }

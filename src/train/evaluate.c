@@ -19,13 +19,20 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
 /* A pass that a hook asked for, in the midst of an epoch that goes on afterwards. */
 static ls_status pass_within_run(ls_trial *trial, const ls_pass *pass) {
     const int hooks = trial->options.callback_count;
-    LS_TRY(ls_metrics_set_aside(trial));
     trial->options.callback_count = 0;
     ls_trial_enter(trial, pass->phase, pass->loader);
     const ls_status status = ls_trial_measure_pass(trial, pass);
     trial->options.callback_count = hooks;
-    ls_metrics_put_back(trial);
     return status;
+}
+
+/* Between runs; the trial may be one that goes on in the midst of an epoch, too. */
+static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
+    trial->state.epoch = 0;
+    trial->state.epochs = 1;
+    trial->state.stop = false;
+    const ls_status status = ls_trial_begin_agreeing(trial);
+    return ls_trial_agree_at_end(trial, status == LS_OK ? pass_with_hooks(trial, pass) : status);
 }
 
 ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
@@ -33,17 +40,11 @@ ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
     const ls_progress progress = trial->progress;
     const bool training = ls_module_is_training(state.model);
     const bool continues = trial->continues;
-    ls_status status = LS_OK;
+    LS_TRY(ls_metrics_set_aside(trial));
     trial->continues = false;
-    if (trial->running) {
-        status = pass_within_run(trial, pass); /* and what it fails with goes to the hook that asked for it */
-    } else {
-        trial->state.epoch = 0;
-        trial->state.epochs = 1;
-        trial->state.stop = false;
-        status = ls_trial_begin_agreeing(trial);
-        status = ls_trial_agree_at_end(trial, status == LS_OK ? pass_with_hooks(trial, pass) : status);
-    }
+    /* What a pass within a run fails with goes to the hook that asked for it. */
+    const ls_status status = trial->running ? pass_within_run(trial, pass) : pass_between_runs(trial, pass);
+    ls_metrics_put_back(trial);
     ls_module_train(state.model, training);
     trial->continues = continues;
     trial->progress = progress;

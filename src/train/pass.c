@@ -25,7 +25,7 @@ static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch 
     }
     trial->state.batch++;
     ls_progress_step(trial);
-    return training ? ls_trial_agree(trial, LS_OK) : LS_OK;
+    return training ? ls_trial_between(trial, false) : LS_OK;
 }
 
 static ls_status no_batches(const ls_pass *pass) {

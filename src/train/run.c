@@ -69,11 +69,12 @@ static ls_status run_epoch(ls_trial *trial) {
     ls_progress_epoch(trial);
     LS_TRY(LS_CALL(trial, on_end_epoch));
     LS_TRY(LS_CALL(trial, on_checkpoint));
-    return ls_trial_agree(trial, LS_OK);
+    return ls_trial_between(trial, true);
 }
 
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(ls_checkpoints_begin(trial));
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
     ls_progress_begin_run(trial);
@@ -82,6 +83,7 @@ static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
         LS_TRY(run_epoch(trial));
     }
     ls_progress_end_run(trial);
+    LS_TRY(ls_checkpoints_finish(trial));
     return LS_CALL(trial, on_end);
 }
 
@@ -94,9 +96,11 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     }
     trial->state.epochs = epochs;
     trial->state.stop = false;
+    trial->state.save = false;
     trial->running = true;
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
     trial->running = false;
+    ls_checkpoints_end(trial);
     ls_trial_enter(trial, LS_PHASE_NONE, NULL);
     return status;
 }

@@ -48,7 +48,8 @@ static ls_status prepare(ls_trial *trial) {
     }
     LS_TRY(copy_callbacks(trial));
     LS_TRY(ls_metrics_find(trial));
-    return LS_CALL(trial, on_init);
+    LS_TRY(LS_CALL(trial, on_init));
+    return options->resume != NULL ? ls_trial_go_on_from(trial, options->resume, false) : LS_OK;
 }
 
 static ls_status check_numbers(const ls_trial_options *options) {

@@ -42,6 +42,17 @@ typedef struct ls_progress {
 /* What predict.c collects. */
 typedef struct ls_prediction ls_prediction;
 
+/* What a rank asks for between two steps, and how far it is with writing a checkpoint; behind an agreement the largest
+ * of all ranks. */
+enum { LS_ASKS_NOTHING = 0, LS_ASKS_TO_SAVE, LS_ASKS_TO_PAUSE /* plus the signal */ };
+typedef struct ls_ballot {
+    int64_t asks;
+    int64_t writing;
+} ls_ballot;
+
+/* checkpoint/: what a trial with ls_checkpoint_callback has for it. */
+typedef struct ls_checkpointer ls_checkpointer;
+
 struct ls_trial {
     ls_trial_options options;
     const ls_callback *callbacks; /* those that are called: its own, or a replay's */
@@ -59,6 +70,8 @@ struct ls_trial {
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     bool agrees;               /* some rank has callbacks or a step of its own, so that all agree on going on */
     bool agreed;               /* on a failure */
+    ls_ballot ballot;
+    ls_checkpointer *checkpointer;      /* lent by its callback; NULL: there is none */
     char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
     ls_progress progress;
     ls_progress run_progress; /* of all epochs of a run, where options.bar_per_run */
@@ -119,6 +132,19 @@ ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 /* The same where a run or an evaluation ends, in which all ranks always take part: one may fail after its last call. */
 ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status);
 
+/* checkpoint/: where a run begins, where it ends well (waits for what is being written), and where it ends anyhow. */
+ls_status ls_checkpoints_begin(ls_trial *trial);
+ls_status ls_checkpoints_finish(ls_trial *trial);
+void ls_checkpoints_end(ls_trial *trial);
+/* Between two steps, and at the end of an epoch, when all hooks have run: ranks agree on going on, and write
+ * checkpoints where they are due. LS_ERR_STOPPED where a signal has asked for room. */
+ls_status ls_trial_between(ls_trial *trial, bool epoch);
+/* Puts the trial where the newest checkpoint in the folder is; where there is none it stays, or fails if one is needed.
+ * Collective. */
+ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
+/* The hash of its options, which must be the same on all ranks; 0 of NULL. */
+int64_t ls_checkpointer_hash(const ls_checkpointer *checkpointer);
+
 /* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
 void ls_metrics_take(ls_trial *trial);
@@ -144,6 +170,9 @@ double ls_metrics_so_far(const ls_trial *trial, int index);
  * changed, where names or sizes are not those of these metrics. */
 ls_status ls_metrics_state(ls_trial *trial, const ls_named **tensors, int *count);
 ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int count);
+/* The same of a rank that is no more, to what this one has counted; with `nothing`, as if that one had counted as many
+ * batches with empty shares: for a rank that is new. */
+ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing);
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);

@@ -91,3 +91,30 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
     }
     return LS_OK;
 }
+
+/* ---- of other ranks ---------------------------------------------------------------------------------------------- */
+
+static ls_status add(const ls_tensor *tensor, ls_union together, bool nothing, ls_numbers *numbers) {
+    const size_t count = (size_t)tensor->count, before = numbers->count;
+    const size_t at = together == LS_ROWS ? before : 0;
+    ls_host_view view;
+    if (together == LS_ROWS && nothing) {
+        return LS_OK;
+    }
+    LS_TRY(ls_numbers_resize(numbers, at + count > before ? at + count : before));
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+    for (size_t i = 0; i < count && !nothing; i++) {
+        numbers->items[at + i] += ((const double *)view.memory)[i];
+    }
+    return ls_host_view_end(&view, LS_OK);
+}
+
+ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int count, bool nothing) {
+    ls_metrics *metrics = trial->metrics;
+    LS_TRY(check(metrics, tensors, count));
+    for (int i = 0; i < metrics->count; i++) {
+        const ls_metric_rule *rule = metrics->measures[i].rule;
+        LS_TRY(add(find(tensors, count, rule->name), rule->aggregate->together, nothing, &metrics->set->numbers[i]));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,202 @@
+/*
+ * checkpoint: trials on disk. A checkpoint is a folder:
+ *
+ *   model.safetensors       parameters and buffers, as ls_module_save has them    } by rank 0; model-0001.safetensors
+ * ... optimizer.safetensors   what the optimizer remembers                          } by each rank where they are
+ * divided rank-0000.safetensors   what each rank has of its own: its random numbers' place, the metrics' sums in the
+ * midst of an epoch, the state of each callback manifest.json           where training stands, the history, and the
+ * size and checksum of each file; written last
+ *
+ * All of it is written to a folder of another name, in the same place; that is renamed when everything in it is on
+ * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.
+ *
+ *   manifest.c   the manifest, to and from its file       snapshot.c   copies of what a trial consists of
+ *   checksum.c   of files                                 write.c      the files of a snapshot, and the renaming
+ *   folder.c     folders: names, syncing, removing        writer.c     the thread that writes
+ *   verify.c     is one whole? which is the newest?       options.c    the callback
+ *   signals.c    SIGTERM and SIGUSR1                      runs.c       when to write; what happens between two steps
+ *   load.c       back into a trial
+ */
+#ifndef LS_TRAIN_CHECKPOINT_H
+#define LS_TRAIN_CHECKPOINT_H
+
+#include <lockstep/checkpoint.h>
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "train/trial.h"
+
+#define LS_CHECKPOINT_FORMAT 1
+#define LS_MANIFEST_NAME     "manifest.json"
+#define LS_CHECKSUM_TEXT     65 /* 256 bits in hexadecimal digits, and a NUL */
+#define LS_FILE_NAME_LIMIT   64
+
+/* ---- manifest.c -------------------------------------------------------------------------------------------------- */
+
+typedef struct ls_manifest_file {
+    char name[LS_FILE_NAME_LIMIT];
+    int64_t bytes;
+    char checksum[LS_CHECKSUM_TEXT];
+} ls_manifest_file;
+
+typedef struct ls_manifest {
+    char version[32]; /* of the Lockstep that wrote it */
+    int world_size;
+    bool divided;   /* model and optimizer are in parts, one of each rank */
+    bool optimizer; /* there is one */
+    int64_t epochs_run;
+    int64_t step;
+    int64_t batch;
+    bool continues; /* it is of the midst of an epoch */
+    /* Where the training loader stood, -1 where there was none; the batches of its epoch, and samples of a global batch
+     * (0: not known). */
+    int64_t loader_epoch, loader_batch, loader_batches, global_batch;
+    ls_history_entry latest;
+    ls_history_entry *history;
+    int64_t history_count;
+    ls_manifest_file *files;
+    int file_count;
+} ls_manifest;
+
+void ls_manifest_free(ls_manifest *manifest);
+/* Adds a file of the folder, with its size and checksum as it is now. */
+ls_status ls_manifest_add_file(ls_manifest *manifest, const char *folder, const char *name);
+ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder);
+/* Reads and checks it; `manifest` is the caller's to free, in failure it is empty. LS_ERR_FORMAT: it is damaged, or
+ * missing; LS_ERR_UNSUPPORTED: of a newer format. */
+ls_status ls_manifest_read(const char *folder, ls_manifest *manifest);
+
+/* ---- checksum.c -------------------------------------------------------------------------------------------------- */
+
+ls_status ls_checksum_file(const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]);
+void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]);
+
+/* ---- folder.c ---------------------------------------------------------------------------------------------------- */
+
+/* "folder/name", the folder alone where the name is ""; LS_ERR_ARGUMENT when it is longer than a path can be. */
+ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name);
+ls_status ls_folder_make(const char *path); /* with those above it; it may be there */
+ls_status ls_folder_sync(const char *path);
+/* Renames `from` to `to`, a folder or nothing that is there; what was there is then `from`. Both are in `parent`, which
+ * is synced. */
+ls_status ls_folder_replace(const char *parent, const char *from, const char *to);
+/* Removes a folder of files. */
+ls_status ls_folder_delete(const char *path);
+
+#define LS_CHECKPOINT_NAME_LIMIT 64
+/* "epoch-000003-step-0000000120". */
+void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step);
+
+typedef struct ls_folder_names {
+    char **items; /* sorted */
+    int count;
+} ls_folder_names;
+/* The names in a folder that are of checkpoints, or begin with `prefix` where that is not NULL. A folder that is not
+ * there holds none. */
+ls_status ls_folder_list(const char *folder, const char *prefix, ls_folder_names *names);
+void ls_folder_names_free(ls_folder_names *names);
+
+/* ---- verify.c ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a folder has a manifest. */
+bool ls_checkpoint_is_one(const char *folder);
+/* Whether all files are there as the manifest says. */
+ls_status ls_checkpoint_verify(const char *folder);
+/* The checkpoint itself, or the newest whole one in the folder; damaged ones before it are logged. "": none. */
+ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]);
+
+/* ---- snapshot.c -------------------------------------------------------------------------------------------------- */
+
+typedef struct ls_copies {
+    ls_named *items; /* names and tensors are its own */
+    int count;
+    char **metadata; /* pairs ended by NULL; NULL: none */
+} ls_copies;
+
+/* What this rank writes of a checkpoint. */
+typedef struct ls_checkpoint {
+    int rank;
+    bool writes_model; /* and the optimizer */
+    ls_copies model, optimizer, own;
+    ls_manifest manifest; /* still without files */
+    char parent[PATH_MAX];
+    char aside[PATH_MAX]; /* in parent, as is: */
+    char folder[PATH_MAX];
+    char best[PATH_MAX]; /* the link that is to lead there; "": none */
+    int keep;            /* 0: nothing else is removed */
+} ls_checkpoint;
+
+/* Whether parameters of this rank are parts of something that is divided over ranks. */
+bool ls_model_is_divided(const ls_module *model);
+/* Copies the trial as it is; `divided`: on any rank. NULL and an error on failure. */
+ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided);
+void ls_checkpoint_free(ls_checkpoint *snapshot);
+/* Where it is to be written; `nonce` is of this writing, the same on all ranks. */
+ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
+
+/* What precedes the names of the tensors of callback `i` of the trial. */
+void ls_callback_prefix(const ls_trial *trial, int i, char prefix[128]);
+/* "NAME.safetensors", or "NAME-0001.safetensors" with a rank that is not -1. */
+void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
+
+/* ---- write.c ----------------------------------------------------------------------------------------------------- */
+
+/* Writes this rank's files aside. */
+ls_status ls_checkpoint_write(ls_checkpoint *snapshot);
+/* When all ranks have: rank 0 makes a checkpoint of them, and removes older ones. */
+ls_status ls_checkpoint_commit(ls_checkpoint *snapshot);
+/* Removes what this rank has written aside. */
+void ls_checkpoint_discard(const ls_checkpoint *snapshot);
+
+/* ---- writer.c ---------------------------------------------------------------------------------------------------- */
+
+typedef ls_status ls_writing(ls_checkpoint *snapshot);
+
+typedef struct ls_writer {
+    pthread_t thread;
+    bool started;
+    atomic_bool done;
+    ls_writing *function;
+    ls_checkpoint *snapshot; /* lent */
+    ls_status status;
+    char message[LS_ERROR_CAPACITY];
+} ls_writer;
+
+ls_status ls_writer_start(ls_writer *writer, ls_writing *function, ls_checkpoint *snapshot);
+/* Waits for it. What it failed with becomes this thread's error. */
+ls_status ls_writer_join(ls_writer *writer);
+
+/* ---- signals.c --------------------------------------------------------------------------------------------------- */
+
+/* SIGTERM and SIGUSR1 are counted from here on, in this process; *before is the count so far. */
+void ls_signals_begin(uint32_t *before);
+/* The last of them; 0: none since. */
+int ls_signals_since(uint32_t before);
+void ls_signals_end(void);
+
+/* ---- runs.c ------------------------------------------------------------------------------------------------------ */
+
+/* How far the writing of a checkpoint is on a rank: of all ranks, the largest counts. */
+enum { LS_IDLE = 0, LS_SETTLING, LS_WRITING };
+
+struct ls_checkpointer {
+    ls_checkpoint_options options; /* with texts of its own */
+    double best[2];                /* the best value so far; 1: there is one */
+    ls_named lent;                 /* the same, as its state */
+    bool begun;                    /* in a run */
+    bool signals;                  /* are counted */
+    uint32_t heard;                /* signals before */
+    int lock;                      /* of the folder, a descriptor on rank 0; -1 */
+    uint64_t nonce;                /* of the next writing */
+    bool divided;
+    bool due;      /* one is to be written as soon as may be */
+    uint64_t last; /* when the last was, of ls_clock_ns */
+    bool committing;
+    int phase;
+    ls_checkpoint *snapshot; /* that is being written; NULL: none */
+    ls_writer writer;
+};
+
+#endif

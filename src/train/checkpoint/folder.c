@@ -1,0 +1,167 @@
+/* Folders of checkpoints: names, syncing, replacing, removing. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "train/checkpoint/checkpoint.h"
+
+static ls_status fail_io(const char *what, const char *path) {
+    return ls_fail(LS_ERR_IO, "checkpoint: cannot %s %s: %s", what, path, strerror(errno));
+}
+
+ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name) {
+    const int length = snprintf(path, PATH_MAX, "%s%s%s", folder, *name != '\0' ? "/" : "", name);
+    return length < PATH_MAX ? LS_OK
+                             : ls_fail(LS_ERR_ARGUMENT, "checkpoint: the path %.100s.../%.50s is longer than %d bytes",
+                                       folder, name, PATH_MAX - 1);
+}
+
+/* One more folder, on disk when the one above it is. */
+static ls_status make_one(const char *path) {
+    struct stat about;
+    if (mkdir(path, 0777) == 0) {
+        char above[PATH_MAX];
+        LS_TRY(ls_path_join(above, path, ".."));
+        return ls_folder_sync(above);
+    }
+    if (errno != EEXIST) {
+        return fail_io("make the folder", path);
+    }
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode)
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "checkpoint: %s is not a folder", path);
+}
+
+ls_status ls_folder_make(const char *path) {
+    char part[PATH_MAX];
+    LS_TRY(ls_path_join(part, path, "/")); /* each name ends with one */
+    for (char *at = strchr(part + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        LS_TRY(make_one(part));
+        *at = '/';
+    }
+    return LS_OK;
+}
+
+/* Some file systems cannot sync folders, and say EINVAL. */
+ls_status ls_folder_sync(const char *path) {
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) {
+        return fail_io("open the folder", path);
+    }
+    const bool synced = fsync(folder) == 0 || errno == EINVAL;
+    const int reason = errno;
+    close(folder);
+    errno = reason;
+    return synced ? LS_OK : fail_io("sync the folder", path);
+}
+
+/* Where the two cannot change places at once, there is a moment without `to`, and the older checkpoints count. */
+static ls_status swap(const char *from, const char *to) {
+    char spare[PATH_MAX];
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
+        return LS_OK;
+    }
+    if (errno != EINVAL && errno != ENOSYS) {
+        return fail_io("replace", to);
+    }
+    if (snprintf(spare, sizeof spare, "%s.old", from) >= PATH_MAX || rename(to, spare) != 0 || rename(from, to) != 0 ||
+        rename(spare, from) != 0) {
+        return fail_io("replace", to);
+    }
+    return LS_OK;
+}
+
+ls_status ls_folder_replace(const char *parent, const char *from, const char *to) {
+    struct stat about;
+    if (lstat(to, &about) == 0) {
+        LS_TRY(swap(from, to));
+    } else if (rename(from, to) != 0) {
+        return fail_io("make", to);
+    }
+    return ls_folder_sync(parent);
+}
+
+ls_status ls_folder_delete(const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) {
+        return errno == ENOENT ? LS_OK : fail_io("remove", path);
+    }
+    for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            (void)unlinkat(dirfd(folder), entry->d_name, 0);
+        }
+    }
+    closedir(folder);
+    return rmdir(path) == 0 || errno == ENOENT ? LS_OK : fail_io("remove", path);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step) {
+    snprintf(name, LS_CHECKPOINT_NAME_LIMIT, "epoch-%06" PRId64 "-step-%010" PRId64, epochs_run, step);
+}
+
+/* Whether it is what the function above makes. */
+static bool is_checkpoint_name(const char *text) {
+    int64_t epochs_run, step;
+    char name[LS_CHECKPOINT_NAME_LIMIT];
+    if (sscanf(text, "epoch-%" SCNd64 "-step-%" SCNd64, &epochs_run, &step) != 2) {
+        return false;
+    }
+    ls_checkpoint_name(name, epochs_run, step);
+    return strcmp(name, text) == 0;
+}
+
+void ls_folder_names_free(ls_folder_names *names) {
+    for (int i = 0; i < names->count; i++) {
+        ls_free(names->items[i]);
+    }
+    ls_free(names->items);
+    *names = (ls_folder_names){0};
+}
+
+static ls_status add_name(ls_folder_names *names, const char *name) {
+    char **items = ls_grow(names->items, (size_t)names->count, sizeof *items);
+    names->items = items != NULL ? items : names->items;
+    char *copy = items != NULL ? ls_duplicate_string(name) : NULL;
+    if (copy == NULL) {
+        return ls_fail_memory("checkpoint", strlen(name) + 1);
+    }
+    names->items[names->count++] = copy;
+    return LS_OK;
+}
+
+static int compare_names(const void *left, const void *right) {
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static bool is_wanted(const char *name, const char *prefix) {
+    return is_checkpoint_name(name) || (prefix != NULL && strncmp(name, prefix, strlen(prefix)) == 0);
+}
+
+ls_status ls_folder_list(const char *folder, const char *prefix, ls_folder_names *names) {
+    *names = (ls_folder_names){0};
+    DIR *opened = opendir(folder);
+    if (opened == NULL) {
+        return errno == ENOENT ? LS_OK : fail_io("read the folder", folder);
+    }
+    ls_status status = LS_OK;
+    for (const struct dirent *entry = readdir(opened); status == LS_OK && entry != NULL; entry = readdir(opened)) {
+        status = is_wanted(entry->d_name, prefix) ? add_name(names, entry->d_name) : LS_OK;
+    }
+    closedir(opened);
+    if (status != LS_OK) {
+        ls_folder_names_free(names);
+    } else if (names->count > 0) {
+        qsort(names->items, (size_t)names->count, sizeof *names->items, compare_names);
+    }
+    return status;
+}

@@ -1,0 +1,329 @@
+/*
+ * Manifests: {"checksum": of what follows, "manifest": {...}}, JSON with one line a value, for people too. Numbers are
+ * written so that they are read back as the same bits; those that JSON has not are text: "nan", "inf", "-inf".
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "formats/file.h"
+#include "train/checkpoint/checkpoint.h"
+
+enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
+#define MOST_COUNT  (INT64_C(1) << 53)
+#define COMPACT     (JSON_COMPACT | JSON_ENCODE_ANY)
+#define FORMAT_KEY  "format"
+#define FAIL_MEMORY ls_fail_memory("checkpoint", sizeof(json_t))
+
+void ls_manifest_free(ls_manifest *manifest) {
+    ls_free(manifest->history);
+    ls_free(manifest->files);
+    *manifest = (ls_manifest){0};
+}
+
+ls_status ls_manifest_add_file(ls_manifest *manifest, const char *folder, const char *name) {
+    char path[PATH_MAX];
+    ls_manifest_file *files = ls_grow(manifest->files, (size_t)manifest->file_count, sizeof *files);
+    if (files == NULL) {
+        return ls_fail_memory("checkpoint", ((size_t)manifest->file_count + 1) * sizeof *files);
+    }
+    manifest->files = files;
+    ls_manifest_file *file = &files[manifest->file_count];
+    snprintf(file->name, sizeof file->name, "%s", name);
+    LS_TRY(ls_path_join(path, folder, name));
+    LS_TRY(ls_checksum_file(path, &file->bytes, file->checksum));
+    manifest->file_count++;
+    return LS_OK;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static json_t *number_of(double value) {
+    return isfinite(value) ? json_real(value) : json_string(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+}
+
+static json_t *values_of(const ls_history_entry *entry) {
+    json_t *values = json_object();
+    for (int i = 0; i < entry->count; i++) {
+        if (json_object_set_new(values, entry->values[i].name, number_of(entry->values[i].value)) != 0) {
+            json_decref(values);
+            return NULL;
+        }
+    }
+    return values;
+}
+
+static json_t *entry_of(const ls_history_entry *entry) {
+    return json_pack("{s:I, s:I, s:o}", "train_steps", (json_int_t)entry->train_steps, "validate_steps",
+                     (json_int_t)entry->validate_steps, "values", values_of(entry));
+}
+
+static json_t *history_of(const ls_manifest *manifest) {
+    json_t *history = json_array();
+    for (int64_t i = 0; i < manifest->history_count; i++) {
+        if (json_array_append_new(history, entry_of(&manifest->history[i])) != 0) {
+            json_decref(history);
+            return NULL;
+        }
+    }
+    return history;
+}
+
+static json_t *files_of(const ls_manifest *manifest) {
+    json_t *files = json_array();
+    for (int i = 0; i < manifest->file_count; i++) {
+        const ls_manifest_file *file = &manifest->files[i];
+        if (json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes",
+                                                   (json_int_t)file->bytes, "blake2b", file->checksum)) != 0) {
+            json_decref(files);
+            return NULL;
+        }
+    }
+    return files;
+}
+
+static json_t *loader_of(const ls_manifest *manifest) {
+    return json_pack("{s:I, s:I, s:I, s:I}", "epoch", (json_int_t)manifest->loader_epoch, "batch",
+                     (json_int_t)manifest->loader_batch, "batches", (json_int_t)manifest->loader_batches,
+                     "global_batch", (json_int_t)manifest->global_batch);
+}
+
+/* NULL without memory. */
+static json_t *content_of(const ls_manifest *manifest) {
+    return json_pack(
+        "{s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", FORMAT_KEY, LS_CHECKPOINT_FORMAT,
+        "lockstep", ls_version(), "world_size", manifest->world_size, "divided", manifest->divided, "optimizer",
+        manifest->optimizer, "epochs_run", (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step,
+        "batch", (json_int_t)manifest->batch, "continues", manifest->continues, "loader", loader_of(manifest), "latest",
+        values_of(&manifest->latest), "history", history_of(manifest), "files", files_of(manifest));
+}
+
+/* The checksum of the content: of its shortest text, whatever spaces the file has. */
+static bool sum_up(const json_t *content, char checksum[LS_CHECKSUM_TEXT]) {
+    const size_t size = json_dumpb(content, NULL, 0, COMPACT);
+    char *text = size > 0 ? ls_allocate(size) : NULL;
+    if (text != NULL) {
+        (void)json_dumpb(content, text, size, COMPACT);
+        ls_checksum_text(text, size, checksum);
+    }
+    ls_free(text);
+    return text != NULL;
+}
+
+static ls_status write_text(const json_t *whole, const char *path) {
+    ls_new_file file;
+    LS_TRY(ls_file_create("checkpoint", path, &file));
+    const bool written = json_dumpf(whole, file.stream, JSON_INDENT(1)) == 0 && fputc('\n', file.stream) != EOF;
+    return ls_file_commit("checkpoint", &file,
+                          written ? LS_OK : ls_fail(LS_ERR_IO, "checkpoint: cannot write %s: is the disk full?", path));
+}
+
+ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
+    char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];
+    LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
+    json_t *content = content_of(manifest);
+    json_t *whole = content != NULL && sum_up(content, checksum)
+                        ? json_pack("{s:s, s:O}", "checksum", checksum, "manifest", content)
+                        : NULL;
+    const ls_status status = whole != NULL ? write_text(whole, path) : FAIL_MEMORY;
+    json_decref(whole);
+    json_decref(content);
+    return status;
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static ls_status fail_format(const char *path, const char *what) {
+    return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: %s", path, what);
+}
+
+/* A count of the object; false where it is none. */
+static bool get_count(const json_t *object, const char *key, int64_t least, int64_t *count) {
+    const json_t *value = json_object_get(object, key);
+    *count = json_is_integer(value) ? json_integer_value(value) : least - 1;
+    return *count >= least && *count <= MOST_COUNT;
+}
+
+static bool get_flag(const json_t *object, const char *key, bool *flag) {
+    const json_t *value = json_object_get(object, key);
+    *flag = json_is_true(value);
+    return json_is_boolean(value);
+}
+
+/* Text of at least one character, in room of `size` bytes. */
+static bool get_text(const json_t *object, const char *key, char *text, size_t size) {
+    const json_t *value = json_object_get(object, key);
+    const size_t length = json_string_length(value);
+    if (!json_is_string(value) || length == 0 || length >= size || strlen(json_string_value(value)) != length) {
+        return false;
+    }
+    memcpy(text, json_string_value(value), length + 1);
+    return true;
+}
+
+static bool get_number(const json_t *value, double *number) {
+    if (json_is_number(value)) {
+        *number = json_number_value(value);
+        return true;
+    }
+    const char *text = json_string_value(value);
+    *number = text != NULL && strcmp(text, "inf") == 0    ? (double)INFINITY
+              : text != NULL && strcmp(text, "-inf") == 0 ? -(double)INFINITY
+                                                          : (double)NAN;
+    return text != NULL && (strcmp(text, "nan") == 0 || !isnan(*number));
+}
+
+static bool get_values(json_t *values, ls_history_entry *entry) {
+    const char *name;
+    json_t *value;
+    if (!json_is_object(values) || json_object_size(values) > LS_RESULT_LIMIT) {
+        return false;
+    }
+    json_object_foreach(values, name, value) {
+        ls_metric_value *room = &entry->values[entry->count];
+        const size_t length = strlen(name);
+        if (length == 0 || length >= sizeof room->name || !get_number(value, &room->value)) {
+            return false;
+        }
+        memcpy(room->name, name, length + 1);
+        entry->count++;
+    }
+    return true;
+}
+
+static bool get_entry(const json_t *object, ls_history_entry *entry) {
+    *entry = (ls_history_entry){.count = 0};
+    return get_count(object, "train_steps", 0, &entry->train_steps) &&
+           get_count(object, "validate_steps", 0, &entry->validate_steps) &&
+           get_values(json_object_get(object, "values"), entry);
+}
+
+static ls_status read_history(const json_t *content, const char *path, ls_manifest *manifest) {
+    const json_t *history = json_object_get(content, "history");
+    const size_t count = json_array_size(history);
+    if (!json_is_array(history)) {
+        return fail_format(path, "its history is no list");
+    }
+    manifest->history = ls_allocate_zeroed(count, sizeof *manifest->history);
+    if (manifest->history == NULL) {
+        return ls_fail_memory("checkpoint", count * sizeof *manifest->history);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!get_entry(json_array_get(history, i), &manifest->history[manifest->history_count++])) {
+            return fail_format(path, "its history holds something else than epochs");
+        }
+    }
+    return LS_OK;
+}
+
+/* A plain name: it must lead nowhere else. */
+static bool get_file(const json_t *object, ls_manifest_file *file) {
+    return get_text(object, "name", file->name, sizeof file->name) && strchr(file->name, '/') == NULL &&
+           file->name[0] != '.' && get_count(object, "bytes", 0, &file->bytes) &&
+           get_text(object, "blake2b", file->checksum, sizeof file->checksum);
+}
+
+static ls_status read_files(const json_t *content, const char *path, ls_manifest *manifest) {
+    const json_t *files = json_object_get(content, "files");
+    const size_t count = json_array_size(files);
+    if (count == 0 || count > MOST_FILES) {
+        return fail_format(path, "it lists no files");
+    }
+    manifest->files = ls_allocate_zeroed(count, sizeof *manifest->files);
+    if (manifest->files == NULL) {
+        return ls_fail_memory("checkpoint", count * sizeof *manifest->files);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!get_file(json_array_get(files, i), &manifest->files[manifest->file_count++])) {
+            return fail_format(path, "it lists something else than files");
+        }
+    }
+    return LS_OK;
+}
+
+static bool read_place(const json_t *content, ls_manifest *manifest) {
+    int64_t ranks = 0;
+    const json_t *loader = json_object_get(content, "loader");
+    const bool read =
+        get_text(content, "lockstep", manifest->version, sizeof manifest->version) &&
+        get_count(content, "world_size", 1, &ranks) && ranks <= INT_MAX &&
+        get_flag(content, "divided", &manifest->divided) && get_flag(content, "optimizer", &manifest->optimizer) &&
+        get_count(content, "epochs_run", 0, &manifest->epochs_run) && get_count(content, "step", 0, &manifest->step) &&
+        get_count(content, "batch", 0, &manifest->batch) && get_flag(content, "continues", &manifest->continues) &&
+        get_count(loader, "epoch", -1, &manifest->loader_epoch) &&
+        get_count(loader, "batch", 0, &manifest->loader_batch) &&
+        get_count(loader, "batches", -1, &manifest->loader_batches) &&
+        get_count(loader, "global_batch", 0, &manifest->global_batch) &&
+        get_values(json_object_get(content, "latest"), &manifest->latest);
+    manifest->world_size = (int)ranks;
+    return read;
+}
+
+static ls_status read_content(const json_t *whole, const char *path, ls_manifest *manifest) {
+    const json_t *content = json_object_get(whole, "manifest");
+    const char *stored = json_string_value(json_object_get(whole, "checksum"));
+    char checksum[LS_CHECKSUM_TEXT];
+    int64_t format;
+    if (!json_is_object(content) || stored == NULL || !get_count(content, FORMAT_KEY, 1, &format)) {
+        return fail_format(path, "it is no manifest of a checkpoint");
+    }
+    if (format > LS_CHECKPOINT_FORMAT) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads formats "
+                       "up to %d",
+                       path, (long long)format, ls_version(), LS_CHECKPOINT_FORMAT);
+    }
+    if (!sum_up(content, checksum)) {
+        return FAIL_MEMORY;
+    }
+    if (strcmp(checksum, stored) != 0) {
+        return fail_format(path, "its checksum is not that of what it says");
+    }
+    if (!read_place(content, manifest)) {
+        return fail_format(path, "what it says of where training stands is not what can be");
+    }
+    LS_TRY(read_history(content, path, manifest));
+    return read_files(content, path, manifest);
+}
+
+/* The file's bytes, with a zero byte behind them; the caller's. */
+static ls_status read_text(const char *path, char **text, size_t *size) {
+    ls_source source;
+    LS_TRY(ls_source_open("checkpoint", path, false, &source));
+    *size = source.size;
+    *text = source.size <= SIZE_LIMIT ? ls_allocate(source.size + 1) : NULL;
+    ls_status status = *text != NULL               ? LS_OK
+                       : source.size <= SIZE_LIMIT ? ls_fail_memory("checkpoint", source.size + 1)
+                                                   : fail_format(path, "it is too large for a manifest");
+    if (status == LS_OK) {
+        status = ls_source_read(&source, *text, source.size, size);
+    }
+    ls_source_close(&source);
+    return status;
+}
+
+ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
+    char path[PATH_MAX];
+    char *text = NULL;
+    size_t size = 0;
+    *manifest = (ls_manifest){0};
+    LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
+    if (!ls_checkpoint_is_one(folder)) {
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is not there: %s is no checkpoint, or one that was never whole",
+                       path, folder);
+    }
+    ls_status status = read_text(path, &text, &size);
+    if (status == LS_OK) {
+        json_error_t error;
+        json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+        status = whole != NULL ? read_content(whole, path, manifest) : fail_format(path, error.text);
+        json_decref(whole);
+    }
+    ls_free(text);
+    if (status != LS_OK) {
+        ls_manifest_free(manifest);
+    }
+    return status;
+}

@@ -1,0 +1,407 @@
+/*
+ * When checkpoints are written, and what happens for them between two steps. Every decision is one of all ranks: what
+ * each of them asks for travels with the agreement on going on (agree.c), and how far each is with its writing does,
+ * too. So ranks need no other call, and the threads that write need none at all:
+ *
+ *   all ranks idle, and one is due     each copies its part and starts to write it: LS_WRITING
+ *   no rank is LS_WRITING any more     rank 0 makes a checkpoint of what all have written: LS_SETTLING
+ *   that is done                       LS_IDLE
+ *
+ * A thread that has failed is a failure of its rank at the next agreement.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train/checkpoint/checkpoint.h"
+
+enum { LOCK_TRIES = 1000, LOCK_NAP_NS = 10000000 };
+
+static int rank_of(const ls_trial *trial) {
+    return trial->state.comm != NULL ? ls_comm_rank(trial->state.comm) : 0;
+}
+
+/* ---- where writing is -------------------------------------------------------------------------------------------- */
+
+/* Takes in a thread that is done, or waits for it. */
+static ls_status collect(ls_checkpointer *self, bool wait) {
+    if (!self->writer.started || (!wait && !atomic_load(&self->writer.done))) {
+        return LS_OK;
+    }
+    LS_TRY(ls_writer_join(&self->writer));
+    self->phase = self->committing ? LS_IDLE : LS_SETTLING;
+    if (self->phase == LS_IDLE) {
+        ls_checkpoint_free(self->snapshot);
+        self->snapshot = NULL;
+        self->committing = false;
+    }
+    return LS_OK;
+}
+
+/* No rank writes any more: what all have written becomes a checkpoint. */
+static ls_status settle(ls_checkpointer *self) {
+    if (self->snapshot == NULL || self->committing) {
+        return LS_OK;
+    }
+    if (self->snapshot->rank == 0) {
+        self->committing = true;
+        return ls_writer_start(&self->writer, ls_checkpoint_commit, self->snapshot);
+    }
+    ls_checkpoint_free(self->snapshot);
+    self->snapshot = NULL;
+    self->phase = LS_IDLE;
+    return LS_OK;
+}
+
+/* All ranks wait until nothing is being written. */
+static ls_status finish(ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
+    for (;;) {
+        const ls_status status = collect(self, true);
+        trial->ballot = (ls_ballot){.writing = self->phase};
+        LS_TRY(ls_trial_agree(trial, status));
+        if (trial->ballot.writing == LS_IDLE) {
+            return LS_OK;
+        }
+        LS_TRY(settle(self));
+    }
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static ls_status begin_writing(ls_trial *trial, bool best) {
+    ls_checkpointer *self = trial->checkpointer;
+    char name[LS_CHECKPOINT_NAME_LIMIT];
+    ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
+    self->due = false;
+    trial->state.save = false;
+    self->last = ls_clock_ns();
+    self->snapshot = ls_checkpoint_take(trial, self->divided);
+    if (self->snapshot == NULL) {
+        return ls_error_status();
+    }
+    self->phase = LS_WRITING;
+    LS_TRY(ls_checkpoint_place(self->snapshot, self->options.folder, name, self->nonce++));
+    self->snapshot->keep = self->options.keep;
+    if (best) {
+        LS_TRY(ls_path_join(self->snapshot->best, self->options.folder, "best"));
+    }
+    return ls_writer_start(&self->writer, ls_checkpoint_write, self->snapshot);
+}
+
+/* A cluster wants its machines back. */
+static ls_status pause_run(ls_trial *trial, int signal, bool best) {
+    ls_checkpointer *self = trial->checkpointer;
+    const bool continues = trial->state.phase == LS_PHASE_TRAINING;
+    char name[LS_CHECKPOINT_NAME_LIMIT];
+    LS_TRY(finish(trial));
+    LS_TRY(ls_trial_agree(trial, begin_writing(trial, best)));
+    LS_TRY(finish(trial));
+    ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
+    trial->continues = continues;
+    trial->agreed = true; /* all ranks return this */
+    return ls_fail(LS_ERR_STOPPED, "ls_trial_run: stopped by %s behind step %lld; it can go on from %s/%s",
+                   signal == SIGTERM ? "SIGTERM" : "SIGUSR1", (long long)trial->state.step, self->options.folder, name);
+}
+
+/* ---- what is due ------------------------------------------------------------------------------------------------- */
+
+static ls_status find_metric(const ls_trial *trial, const char *name, double *value) {
+    for (int i = 0; i < trial->latest.count; i++) {
+        if (strcmp(trial->latest.values[i].name, name) == 0) {
+            *value = trial->latest.values[i].value;
+            return LS_OK;
+        }
+    }
+    return ls_fail(LS_ERR_ARGUMENT, "ls_checkpoint_callback: there is no metric \"%s\" by which one could be the best",
+                   name);
+}
+
+/* At the end of an epoch, after which its metrics are the same on all ranks. */
+static ls_status note_best(const ls_trial *trial, bool *best) {
+    ls_checkpointer *self = trial->checkpointer;
+    double value = 0;
+    *best = false;
+    if (self->options.best == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(find_metric(trial, self->options.best, &value));
+    *best = !isnan(value) &&
+            (self->best[1] == 0 || (self->options.highest ? value > self->best[0] : value < self->best[0]));
+    if (*best) {
+        self->best[0] = value;
+        self->best[1] = 1;
+    }
+    return LS_OK;
+}
+
+static bool is_due(const ls_trial *trial, bool epoch) {
+    const ls_checkpointer *self = trial->checkpointer;
+    const ls_checkpoint_options *options = &self->options;
+    const double seconds = (double)(ls_clock_ns() - self->last) * 1e-9;
+    return self->due || trial->state.save ||
+           (epoch && options->every_epochs > 0 && trial->epochs_run % options->every_epochs == 0) ||
+           (!epoch && options->every_steps > 0 && trial->state.step % options->every_steps == 0) ||
+           (options->every_seconds > 0 && rank_of(trial) == 0 && seconds >= options->every_seconds);
+}
+
+ls_status ls_trial_between(ls_trial *trial, bool epoch) {
+    ls_checkpointer *self = trial->checkpointer;
+    if (self == NULL) {
+        return ls_trial_agree(trial, LS_OK);
+    }
+    bool best = false;
+    ls_status status = collect(self, false);
+    if (status == LS_OK && epoch) {
+        status = note_best(trial, &best);
+    }
+    const int signal = self->signals ? ls_signals_since(self->heard) : 0;
+    trial->ballot = (ls_ballot){.asks = signal != 0                    ? LS_ASKS_TO_PAUSE + signal
+                                        : best || is_due(trial, epoch) ? LS_ASKS_TO_SAVE
+                                                                       : LS_ASKS_NOTHING,
+                                .writing = self->phase};
+    LS_TRY(ls_trial_agree(trial, status));
+    const ls_ballot ballot = trial->ballot;
+    if (ballot.writing == LS_SETTLING) {
+        LS_TRY(settle(self));
+    }
+    if (ballot.asks >= LS_ASKS_TO_PAUSE) {
+        return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, best);
+    }
+    self->due = ballot.asks == LS_ASKS_TO_SAVE;
+    if (self->due && epoch) {
+        LS_TRY(finish(trial)); /* this place does not come again */
+    } else if (ballot.writing != LS_IDLE) {
+        return LS_OK;
+    }
+    return self->due ? begin_writing(trial, best) : LS_OK;
+}
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+/* Somebody who was just killed may hold it for a moment. Where a file system has no locks, there are none. */
+static ls_status lock_folder(ls_checkpointer *self) {
+    const char *folder = self->options.folder;
+    self->lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (self->lock < 0) {
+        return ls_fail(LS_ERR_IO, "ls_checkpoint_callback: cannot open the folder %s: %s", folder, strerror(errno));
+    }
+    for (int i = 0; flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
+        if (i == LOCK_TRIES) {
+            return ls_fail(LS_ERR_STATE, "ls_checkpoint_callback: another trial writes its checkpoints to %s", folder);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_NAP_NS}, NULL);
+    }
+    return LS_OK;
+}
+
+/* What was not finished, or not quite removed, when a run was killed. */
+static ls_status clean_up(const char *folder) {
+    char path[PATH_MAX];
+    ls_folder_names names;
+    LS_TRY(ls_folder_list(folder, ".", &names));
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < names.count; i++) {
+        if (strncmp(names.items[i], ".new-", 5) == 0 || strncmp(names.items[i], ".old-", 5) == 0) {
+            status = ls_path_join(path, folder, names.items[i]);
+            if (status == LS_OK && unlink(path) != 0) {
+                status = ls_folder_delete(path);
+            }
+        }
+    }
+    ls_folder_names_free(&names);
+    return status;
+}
+
+/* One that is further than the trial is of another history, or was refused. */
+static ls_status check_later(const char *folder, const char *name) {
+    char path[PATH_MAX], aside[PATH_MAX], renamed[NAME_MAX + 1];
+    LS_TRY(ls_path_join(path, folder, name));
+    const ls_status status = ls_checkpoint_verify(path);
+    if (status == LS_OK) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_checkpoint_callback: %s is further than this trial: go on from it (.resume of "
+                       "ls_trial_options), or write to another folder",
+                       path);
+    }
+    if (status != LS_ERR_FORMAT) {
+        return status;
+    }
+    snprintf(renamed, sizeof renamed, "damaged-%s", name);
+    LS_TRY(ls_path_join(aside, folder, renamed));
+    return ls_folder_replace(folder, path, aside);
+}
+
+static ls_status check_folder(const ls_trial *trial, const char *folder) {
+    char own[LS_CHECKPOINT_NAME_LIMIT];
+    ls_folder_names names;
+    ls_checkpoint_name(own, trial->epochs_run, trial->state.step);
+    LS_TRY(ls_folder_list(folder, NULL, &names));
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < names.count; i++) {
+        status = strcmp(names.items[i], own) > 0 ? check_later(folder, names.items[i]) : LS_OK;
+    }
+    ls_folder_names_free(&names);
+    return status;
+}
+
+static ls_status open_folder(const ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
+    LS_TRY(ls_folder_make(self->options.folder));
+    LS_TRY(lock_folder(self));
+    LS_TRY(clean_up(self->options.folder));
+    return check_folder(trial, self->options.folder);
+}
+
+/* Parts of a divided model that another communicator holds would be missing. */
+static ls_status check_ranks(const ls_trial *trial, bool divided) {
+    const int size = trial->state.comm != NULL ? ls_comm_size(trial->state.comm) : 1;
+    ls_comm *world = ls_world();
+    return divided && world != NULL && ls_comm_size(world) != size
+               ? ls_fail(LS_ERR_UNSUPPORTED,
+                         "checkpoint: the model is divided over ranks, and the trial's communicator has %d of the "
+                         "job's %d: give ls_trial_options the .comm of all",
+                         size, ls_comm_size(world))
+               : LS_OK;
+}
+
+/* What all ranks must know before they write: the names of this writing, and whether the model is divided. */
+static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
+    int64_t both[2] = {0, ls_model_is_divided(trial->state.model)};
+    ls_status status = LS_OK;
+    if (rank_of(trial) == 0 && getrandom(&both[0], sizeof both[0], 0) != (ssize_t)sizeof both[0]) {
+        status = ls_fail(LS_ERR_IO, "checkpoint: no random numbers: %s", strerror(errno));
+    }
+    both[0] &= INT64_MAX;
+    LS_TRY(ls_trial_agree_at_end(trial, status));
+    if (trial->state.comm != NULL) {
+        LS_TRY(ls_comm_allreduce(trial->state.comm, both, both, 2, LS_I64, LS_MAX, NULL));
+    }
+    *nonce = (uint64_t)both[0];
+    *divided = both[1] != 0;
+    return ls_trial_agree_at_end(trial, check_ranks(trial, *divided));
+}
+
+ls_status ls_checkpoints_begin(ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
+    if (self == NULL) {
+        return LS_OK;
+    }
+    self->begun = true;
+    self->last = ls_clock_ns();
+    self->due = false;
+    if (!self->options.no_signals) {
+        ls_signals_begin(&self->heard);
+        self->signals = true;
+    }
+    LS_TRY(ls_trial_agree(trial, rank_of(trial) == 0 ? open_folder(trial) : LS_OK));
+    return meet(trial, &self->nonce, &self->divided);
+}
+
+ls_status ls_checkpoints_finish(ls_trial *trial) {
+    return trial->checkpointer != NULL ? finish(trial) : LS_OK;
+}
+
+/* After a failure there may be a thread, and what it wrote. One that makes a checkpoint of it goes on to its end. */
+static void give_up(ls_checkpointer *self) {
+    char message[LS_ERROR_CAPACITY];
+    const ls_status before = ls_error_status();
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)ls_writer_join(&self->writer);
+    if (self->snapshot != NULL) {
+        ls_checkpoint_discard(self->snapshot);
+    }
+    ls_checkpoint_free(self->snapshot);
+    self->snapshot = NULL;
+    self->committing = false;
+    self->phase = LS_IDLE;
+    ls_error_restore(before, message);
+}
+
+void ls_checkpoints_end(ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
+    if (self == NULL || !self->begun) {
+        return;
+    }
+    give_up(self);
+    if (self->signals) {
+        ls_signals_end();
+        self->signals = false;
+    }
+    if (self->lock >= 0) {
+        close(self->lock);
+        self->lock = -1;
+    }
+    self->begun = false;
+}
+
+/* ---- one at once ------------------------------------------------------------------------------------------------- */
+
+/* "a/b/c" into "a/b" and "c". */
+static ls_status split_path(const char *path, char parent[PATH_MAX], char name[PATH_MAX]) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') {
+        length--;
+    }
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/') {
+        begin--;
+    }
+    if (length >= PATH_MAX) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the folder's name has %zu bytes, may have %d", length,
+                       PATH_MAX - 1);
+    }
+    snprintf(name, PATH_MAX, "%.*s", (int)(length - begin), path + begin);
+    snprintf(parent, PATH_MAX, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin == 0 ? "." : path);
+    return strcmp(name, "") != 0 && strcmp(name, ".") != 0 && strcmp(name, "..") != 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: \"%s\" is no name for a checkpoint", path);
+}
+
+static ls_status write_now(ls_trial *trial, ls_checkpoint *snapshot, const char *folder, uint64_t nonce) {
+    char parent[PATH_MAX], name[PATH_MAX];
+    ls_status status = snapshot != NULL ? split_path(folder, parent, name) : ls_error_status();
+    if (status == LS_OK) {
+        status = ls_checkpoint_place(snapshot, parent, name, nonce);
+    }
+    if (status == LS_OK) {
+        status = ls_folder_make(parent);
+    }
+    if (status == LS_OK) {
+        status = ls_checkpoint_write(snapshot);
+    }
+    LS_TRY(ls_trial_agree_at_end(trial, status));
+    return ls_trial_agree_at_end(trial, snapshot->rank == 0 ? ls_checkpoint_commit(snapshot) : LS_OK);
+}
+
+ls_status ls_trial_save(ls_trial *trial, const char *folder) {
+    uint64_t nonce;
+    bool divided;
+    if (trial == NULL || folder == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
+    }
+    if (trial->running) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_trial_save: the trial is in the midst of a run: set state->save, and give it an "
+                       "ls_checkpoint_callback");
+    }
+    LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(meet(trial, &nonce, &divided));
+    ls_checkpoint *snapshot = ls_checkpoint_take(trial, divided);
+    const ls_status status = write_now(trial, snapshot, folder, nonce);
+    if (status != LS_OK && snapshot != NULL) {
+        char message[LS_ERROR_CAPACITY];
+        memcpy(message, ls_error_message(), sizeof message);
+        ls_checkpoint_discard(snapshot);
+        ls_error_restore(status, message);
+    }
+    ls_checkpoint_free(snapshot);
+    return status;
+}

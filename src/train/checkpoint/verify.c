@@ -1,0 +1,69 @@
+/* Which checkpoints are whole. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train/checkpoint/checkpoint.h"
+
+bool ls_checkpoint_is_one(const char *folder) {
+    char path[PATH_MAX];
+    return ls_path_join(path, folder, LS_MANIFEST_NAME) == LS_OK && access(path, F_OK) == 0;
+}
+
+static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
+    char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];
+    struct stat about;
+    int64_t bytes;
+    LS_TRY(ls_path_join(path, folder, file->name));
+    if (stat(path, &about) != 0 && errno == ENOENT) {
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is missing", path);
+    }
+    LS_TRY(ls_checksum_file(path, &bytes, checksum));
+    if (bytes != file->bytes) {
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes and was written with %lld", path,
+                       (long long)bytes, (long long)file->bytes);
+    }
+    return strcmp(checksum, file->checksum) == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: its checksum is not that of what was written",
+                         path);
+}
+
+ls_status ls_checkpoint_verify(const char *folder) {
+    ls_manifest manifest;
+    LS_TRY(ls_manifest_read(folder, &manifest));
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < manifest.file_count; i++) {
+        status = verify_file(folder, &manifest.files[i]);
+    }
+    ls_manifest_free(&manifest);
+    return status;
+}
+
+/* The newest first; what is damaged is passed over, any other failure is one. */
+static ls_status find_newest(const char *folder, const ls_folder_names *names, char path[PATH_MAX]) {
+    for (int i = names->count - 1; i >= 0; i--) {
+        LS_TRY(ls_path_join(path, folder, names->items[i]));
+        const ls_status status = ls_checkpoint_verify(path);
+        if (status != LS_ERR_FORMAT) {
+            return status;
+        }
+        ls_log_write(LS_LOG_WARNING, "%s; the checkpoint before it is used", ls_error_message());
+    }
+    path[0] = '\0';
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_find(const char *folder, char path[PATH_MAX]) {
+    path[0] = '\0';
+    if (ls_checkpoint_is_one(folder)) {
+        LS_TRY(ls_path_join(path, folder, ""));
+        return ls_checkpoint_verify(path);
+    }
+    ls_folder_names names;
+    LS_TRY(ls_folder_list(folder, NULL, &names));
+    const ls_status status = find_newest(folder, &names, path);
+    ls_folder_names_free(&names);
+    return status;
+}

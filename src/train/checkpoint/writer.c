@@ -1,0 +1,44 @@
+/* The thread that writes a snapshot while training goes on. It touches nothing but that. */
+#include "train/checkpoint/checkpoint.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include "tensor/scope.h"
+
+static void *write_aside(void *argument) {
+    ls_writer *writer = argument;
+    writer->status = writer->function(writer->snapshot);
+    memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",
+           writer->status != LS_OK ? sizeof writer->message : 1);
+    ls_thread_end();
+    atomic_store(&writer->done, true);
+    return NULL;
+}
+
+ls_status ls_writer_start(ls_writer *writer, ls_writing *function, ls_checkpoint *snapshot) {
+    sigset_t all, before;
+    writer->function = function;
+    writer->snapshot = snapshot;
+    writer->status = LS_OK;
+    atomic_store(&writer->done, false);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are for its own threads */
+    const int error = pthread_create(&writer->thread, NULL, write_aside, writer);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    writer->started = error == 0;
+    return error == 0 ? LS_OK
+                      : ls_fail(LS_ERR_IO, "checkpoint: cannot start the thread that writes it: %s", strerror(error));
+}
+
+ls_status ls_writer_join(ls_writer *writer) {
+    if (!writer->started) {
+        return LS_OK;
+    }
+    pthread_join(writer->thread, NULL);
+    writer->started = false;
+    if (writer->status != LS_OK) {
+        ls_error_restore(writer->status, writer->message);
+    }
+    return writer->status;
+}
