@@ -1,6 +1,7 @@
 /*
- * Manifests: {"checksum": of what follows, "manifest": {...}}, JSON with one line a value, for people too. Numbers are
- * written so that they are read back as the same bits; those that JSON has not are text: "nan", "inf", "-inf".
+ * Manifests: JSON with one line a value, for people too. It begins with the checksum of its text, in which that is
+ * zeros. Numbers are written so that they are read back as the same bits; those that JSON has not are text: "nan",
+ * "inf", "-inf".
  */
 #include <jansson.h>
 #include <math.h>
@@ -13,7 +14,8 @@
 
 enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
 #define MOST_COUNT  (INT64_C(1) << 53)
-#define COMPACT     (JSON_COMPACT | JSON_ENCODE_ANY)
+#define DIGITS      (LS_CHECKSUM_TEXT - 1)
+#define ZEROS       "0000000000000000000000000000000000000000000000000000000000000000"
 #define FORMAT_KEY  "format"
 #define FAIL_MEMORY ls_fail_memory("checkpoint", sizeof(json_t))
 
@@ -92,43 +94,55 @@ static json_t *loader_of(const ls_manifest *manifest) {
 
 /* NULL without memory. */
 static json_t *content_of(const ls_manifest *manifest) {
-    return json_pack(
-        "{s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", FORMAT_KEY, LS_CHECKPOINT_FORMAT,
-        "lockstep", ls_version(), "world_size", manifest->world_size, "divided", manifest->divided, "optimizer",
-        manifest->optimizer, "epochs_run", (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step,
-        "batch", (json_int_t)manifest->batch, "continues", manifest->continues, "loader", loader_of(manifest), "latest",
-        values_of(&manifest->latest), "history", history_of(manifest), "files", files_of(manifest));
+    return json_pack("{s:s, s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", "checksum", ZEROS,
+                     FORMAT_KEY, LS_CHECKPOINT_FORMAT, "lockstep", ls_version(), "world_size", manifest->world_size,
+                     "divided", manifest->divided, "optimizer", manifest->optimizer, "epochs_run",
+                     (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
+                     (json_int_t)manifest->batch, "continues", manifest->continues, "loader", loader_of(manifest),
+                     "latest", values_of(&manifest->latest), "history", history_of(manifest), "files",
+                     files_of(manifest));
 }
 
-/* The checksum of the content: of its shortest text, whatever spaces the file has. */
-static bool sum_up(const json_t *content, char checksum[LS_CHECKSUM_TEXT]) {
-    const size_t size = json_dumpb(content, NULL, 0, COMPACT);
-    char *text = size > 0 ? ls_allocate(size) : NULL;
-    if (text != NULL) {
-        (void)json_dumpb(content, text, size, COMPACT);
-        ls_checksum_text(text, size, checksum);
-    }
-    ls_free(text);
-    return text != NULL;
+/* What every manifest begins with, and then the checksum. */
+static const char beginning[] = "{\n \"checksum\": \"";
+enum { AT = sizeof beginning - 1 };
+
+/* The checksum of a text that begins so; the text's own becomes zeros. */
+static void sum_up(char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
+    memset(text + AT, '0', DIGITS);
+    ls_checksum_text(text, size, checksum);
 }
 
-static ls_status write_text(const json_t *whole, const char *path) {
+static ls_status write_text(const char *text, size_t size, const char *path) {
     ls_new_file file;
     LS_TRY(ls_file_create("checkpoint", path, &file));
-    const bool written = json_dumpf(whole, file.stream, JSON_INDENT(1)) == 0 && fputc('\n', file.stream) != EOF;
+    const bool written = fwrite(text, 1, size, file.stream) == size;
     return ls_file_commit("checkpoint", &file,
                           written ? LS_OK : ls_fail(LS_ERR_IO, "checkpoint: cannot write %s: is the disk full?", path));
 }
 
+static ls_status write_content(const json_t *content, const char *path) {
+    const size_t size = json_dumpb(content, NULL, 0, JSON_INDENT(1));
+    char checksum[LS_CHECKSUM_TEXT];
+    char *text = ls_allocate(size + 1);
+    if (size == 0 || text == NULL) {
+        ls_free(text);
+        return FAIL_MEMORY;
+    }
+    (void)json_dumpb(content, text, size, JSON_INDENT(1));
+    text[size] = '\n';
+    sum_up(text, size + 1, checksum);
+    memcpy(text + AT, checksum, DIGITS);
+    const ls_status status = write_text(text, size + 1, path);
+    ls_free(text);
+    return status;
+}
+
 ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
-    char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];
+    char path[PATH_MAX];
     LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
     json_t *content = content_of(manifest);
-    json_t *whole = content != NULL && sum_up(content, checksum)
-                        ? json_pack("{s:s, s:O}", "checksum", checksum, "manifest", content)
-                        : NULL;
-    const ls_status status = whole != NULL ? write_text(whole, path) : FAIL_MEMORY;
-    json_decref(whole);
+    const ls_status status = content != NULL ? write_content(content, path) : FAIL_MEMORY;
     json_decref(content);
     return status;
 }
@@ -261,12 +275,20 @@ static bool read_place(const json_t *content, ls_manifest *manifest) {
     return read;
 }
 
-static ls_status read_content(const json_t *whole, const char *path, ls_manifest *manifest) {
-    const json_t *content = json_object_get(whole, "manifest");
-    const char *stored = json_string_value(json_object_get(whole, "checksum"));
-    char checksum[LS_CHECKSUM_TEXT];
+/* Whether the text is as it was written. */
+static ls_status check_sum(char *text, size_t size, const char *path) {
+    char stored[LS_CHECKSUM_TEXT] = "", checksum[LS_CHECKSUM_TEXT];
+    if (size < AT + DIGITS || memcmp(text, beginning, AT) != 0) {
+        return fail_format(path, "it does not begin with its checksum");
+    }
+    memcpy(stored, text + AT, DIGITS);
+    sum_up(text, size, checksum);
+    return strcmp(checksum, stored) == 0 ? LS_OK : fail_format(path, "its checksum is not that of what it says");
+}
+
+static ls_status read_content(const json_t *content, char *text, size_t size, const char *path, ls_manifest *manifest) {
     int64_t format;
-    if (!json_is_object(content) || stored == NULL || !get_count(content, FORMAT_KEY, 1, &format)) {
+    if (!get_count(content, FORMAT_KEY, 1, &format)) {
         return fail_format(path, "it is no manifest of a checkpoint");
     }
     if (format > LS_CHECKPOINT_FORMAT) {
@@ -275,12 +297,7 @@ static ls_status read_content(const json_t *whole, const char *path, ls_manifest
                        "up to %d",
                        path, (long long)format, ls_version(), LS_CHECKPOINT_FORMAT);
     }
-    if (!sum_up(content, checksum)) {
-        return FAIL_MEMORY;
-    }
-    if (strcmp(checksum, stored) != 0) {
-        return fail_format(path, "its checksum is not that of what it says");
-    }
+    LS_TRY(check_sum(text, size, path));
     if (!read_place(content, manifest)) {
         return fail_format(path, "what it says of where training stands is not what can be");
     }
@@ -318,7 +335,7 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
     if (status == LS_OK) {
         json_error_t error;
         json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-        status = whole != NULL ? read_content(whole, path, manifest) : fail_format(path, error.text);
+        status = whole != NULL ? read_content(whole, text, size, path, manifest) : fail_format(path, error.text);
         json_decref(whole);
     }
     ls_free(text);

@@ -1,0 +1,638 @@
+/*
+ * Checkpoints of trials in one process: what is refused and with which words, files that are damaged, and a writer
+ * whose system calls fail or who is killed at any of them. That training goes on with the same bits is in
+ * ranks/checkpoints.c.
+ */
+#include "tests/support/files.h"
+#include "tests/support/trials.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "tests/support/fuzz.h"
+#include "tests/support/processes.h"
+#include "train/checkpoint/checkpoint.h"
+
+/* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
+
+static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
+
+/* Whether this call is to fail. */
+static bool fails(void) {
+    const int call = atomic_fetch_add(&calls, 1);
+    if (call == atomic_load(&dies_at)) {
+        (void)raise(SIGKILL);
+    }
+    if (call == atomic_load(&fails_at)) {
+        errno = EIO;
+        return true;
+    }
+    return false;
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+int fsync(int fd) {
+    (void)fd;
+    return fails() ? -1 : 0;
+}
+
+int rename(const char *from, const char *to) {
+    return fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+static bool no_exchange; /* as on a file system that cannot */
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
+    if (no_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    return fails() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+int unlink(const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int folder, const char *path, int flags) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, folder, path, flags);
+}
+
+int rmdir(const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int symlink(const char *target, const char *path) {
+    return fails() ? -1 : (int)syscall(SYS_symlinkat, target, AT_FDCWD, path);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    const mode_t mode = (flags & O_CREAT) != 0 ? (mode_t)va_arg(rest, unsigned) : 0;
+    va_end(rest);
+    return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+static char root[320];
+
+static int make_root(void **state) {
+    (void)state;
+    snprintf(root, sizeof root, "%s", test_file("a", "", 0));
+    *strrchr(root, '/') = '\0';
+    return 0;
+}
+
+/* Lent until the next call. */
+static const char *in_root(const char *name) {
+    static char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return path;
+}
+
+typedef struct training {
+    setting setting;
+    ls_trial *trial;
+} training;
+
+static ls_trial *trial_of(const setting *s, const ls_checkpoint_options *checkpoints, const char *resume) {
+    ls_trial_options options = options_of(s);
+    const ls_callback callback = checkpoints != NULL ? ls_checkpoint_callback(checkpoints) : (ls_callback){0};
+    options.callbacks = &callback;
+    options.callback_count = checkpoints != NULL;
+    options.resume = resume;
+    return ls_trial_new(&options);
+}
+
+static training begin(const ls_checkpoint_options *checkpoints, const char *resume) {
+    training t = {.setting = make_setting()};
+    (void)!ls_optimizer_set_learning_rate(t.setting.optimizer, -1, 0.1);
+    t.trial = trial_of(&t.setting, checkpoints, resume);
+    return t;
+}
+
+static void end(training *t) {
+    ls_trial_free(t->trial);
+    free_setting(&t->setting);
+}
+
+/* Whatever has happened, what looks like a checkpoint is one. */
+static int count_whole(const char *folder) {
+    char path[PATH_MAX];
+    ls_folder_names names;
+    assert_int_equal(ls_folder_list(folder, NULL, &names), LS_OK);
+    for (int i = 0; i < names.count; i++) {
+        assert_int_equal(ls_path_join(path, folder, names.items[i]), LS_OK);
+        assert_int_equal(ls_checkpoint_verify(path), LS_OK);
+    }
+    const int count = names.count;
+    ls_folder_names_free(&names);
+    return count;
+}
+
+static void expect_failure(ls_status is, ls_status want, const char *message) {
+    assert_int_equal(is, want);
+    expect_message(message);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
+
+static void test_save_and_load(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("saved/deep/one"));
+    training t = begin(NULL, NULL), other = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    const uint64_t hash = ls_module_hash(t.setting.model);
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, folder), LS_OK);
+    assert_true(ls_module_hash(other.setting.model) == hash);
+    assert_int_equal(ls_trial_history_count(other.trial), 2);
+    assert_true(ls_trial_metric(other.trial, "val_loss") == ls_trial_history(t.trial, 1, "val_loss"));
+    assert_int_equal(ls_trial_run(other.trial, 3), LS_OK);
+    assert_true(ls_module_hash(other.setting.model) == ls_module_hash(t.setting.model));
+    /* Again, in its place. */
+    assert_int_equal(ls_trial_save(t.trial, in_root("saved/deep/one/")), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, folder), LS_OK);
+    assert_int_equal(ls_trial_history_count(other.trial), 3);
+    no_exchange = true;
+    assert_int_equal(ls_trial_save(t.trial, folder), LS_OK);
+    no_exchange = false;
+    assert_int_equal(ls_checkpoint_verify(folder), LS_OK);
+    assert_int_equal(test_folder_count(in_root("saved/deep")), 1);
+    end(&t);
+    end(&other);
+}
+
+/* What JSON has no numbers for, and what must not lose a bit. */
+static void test_history_keeps_its_bits(void **state) {
+    (void)state;
+    const double values[] = {NAN, INFINITY, -INFINITY, 0.1, 5e-324, -0.0, 1e308, 3};
+    training t = begin(NULL, NULL), other = begin(NULL, NULL);
+    ls_history_entry entry = {.train_steps = 7, .validate_steps = 3};
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "number%d", 7 - i);
+        assert_int_equal(ls_history_put(&entry, name, values[i]), LS_OK);
+    }
+    assert_int_equal(ls_history_append(t.trial, &entry), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("bits")), LS_OK);
+    assert_int_equal(ls_trial_load(other.trial, in_root("bits")), LS_OK);
+    const ls_history_entry *is = &other.trial->history[0];
+    assert_true(is->count == 8 && is->train_steps == 7 && is->validate_steps == 3);
+    for (int i = 0; i < 8; i++) {
+        assert_string_equal(is->values[i].name, entry.values[i].name); /* in their order */
+        assert_true(memcmp(&is->values[i].value, &values[i], sizeof values[i]) == 0 ||
+                    (isnan(values[i]) && isnan(is->values[i].value)));
+    }
+    end(&t);
+    end(&other);
+}
+
+static void test_keeps_the_newest_and_the_best(void **state) {
+    (void)state;
+    char best[PATH_MAX], target[PATH_MAX] = "";
+    const ls_checkpoint_options options = {.folder = in_root("kept"), .keep = 2, .best = "loss", .highest = true};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 6), LS_OK); /* the loss falls: the first epoch has the highest */
+    assert_int_equal(count_whole(in_root("kept")), 3);
+    snprintf(best, sizeof best, "%s", in_root("kept/best"));
+    assert_true(readlink(best, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000001-step-0000000003");
+    assert_int_equal(ls_trial_load(t.trial, best), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 1);
+    end(&t);
+    /* What was the best is known after going on. */
+    t = begin(&options, in_root("kept"));
+    assert_int_equal(ls_trial_run(t.trial, 8), LS_OK);
+    assert_int_equal(ls_checkpoint_verify(best), LS_OK);
+    assert_true(readlink(best, target, sizeof target - 1) > 0);
+    assert_string_equal(target, "epoch-000001-step-0000000003");
+    assert_int_equal(count_whole(in_root("kept")), 3);
+    end(&t);
+    const ls_checkpoint_options none = {.folder = in_root("unknown"), .best = "no_loss"};
+    t = begin(&none, NULL);
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_ARGUMENT, "there is no metric \"no_loss\"");
+    end(&t);
+}
+
+static ls_status ask_at_two(ls_trial_state *state, void *user) {
+    (void)user;
+    state->save = state->step == 2;
+    return LS_OK;
+}
+
+static void test_a_hook_asks(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback callbacks[] = {
+        {.on_step_training = ask_at_two},
+        ls_checkpoint_callback(&(ls_checkpoint_options){.folder = in_root("asked"), .every_epochs = 100})};
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_checkpoint_verify(in_root("asked/epoch-000000-step-0000000002")), LS_OK);
+    assert_int_equal(count_whole(in_root("asked")), 1);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static ls_status save_in_hook(ls_trial_state *state, void *user) {
+    (void)user;
+    return ls_trial_save(state->trial, "nowhere");
+}
+
+static void test_wrong_use(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    expect_failure(ls_trial_save(NULL, "x"), LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
+    expect_failure(ls_trial_load(t.trial, NULL), LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
+    expect_failure(ls_trial_save(t.trial, ".."), LS_ERR_ARGUMENT, "is no name for a checkpoint");
+    expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
+    assert_int_equal(mkdir(in_root("full"), 0777), 0);
+    assert_int_equal(mkdir(in_root("full/of-something"), 0777), 0);
+    expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "is there already, and is no checkpoint");
+    assert_int_equal(test_folder_count(in_root("full")), 1);
+    assert_true(ls_checkpoint_callback(NULL).invalid);
+    assert_true(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = ""}).invalid);
+    expect_message("ls_checkpoint_callback: a folder is needed");
+    assert_null(trial_of(&t.setting, &(ls_checkpoint_options){.folder = "x", .keep = -1}, NULL));
+    expect_message("ls_checkpoint_callback: a negative number");
+    end(&t);
+
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback hook = {.on_step_training = save_in_hook};
+    options.callbacks = &hook;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "in the midst of a run: set state->save");
+    ls_trial_free(trial);
+    const ls_callback two[] = {ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"}),
+                               ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"})};
+    options.callbacks = two;
+    options.callback_count = 2;
+    assert_null(ls_trial_new(&options));
+    expect_message("a trial has one, not two");
+    free_setting(&s);
+}
+
+/* Two histories in one folder would be taken for one. */
+static void test_folder_of_another_run(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("further")};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    t = begin(&options, NULL);
+    expect_failure(ls_trial_run(t.trial, 2), LS_ERR_STATE,
+                   "further/epoch-000001-step-0000000003 is further than this trial: go on from it (.resume");
+    end(&t);
+    assert_int_equal(count_whole(in_root("further")), 2);
+    t = begin(&options, in_root("further"));
+    assert_int_equal(ls_trial_run(t.trial, 3), LS_OK);
+    end(&t);
+    assert_int_equal(count_whole(in_root("further")), 3);
+}
+
+/* What another trial had. */
+static void test_wrong_trial(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("other")), LS_OK);
+    end(&t);
+    setting s = make_setting();
+    ls_module *model = ls_nn_linear_with(2, CLASSES + 1, &(ls_layer_options){.dtype = LS_F64});
+    ls_optimizer *adam = ls_adam(s.model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.model = model;
+    ls_trial *trial = ls_trial_new(&options);
+    const uint64_t hash = ls_module_hash(model);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_SHAPE, "weight is [3, 2] there and [4, 2]");
+    assert_true(ls_module_hash(model) == hash);
+    ls_trial_free(trial);
+    options = options_of(&s);
+    options.optimizer = adam;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_FORMAT, "which this ls_adam remembers");
+    ls_trial_free(trial);
+    options.optimizer = NULL;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_ARGUMENT, "is of a trial with an optimizer");
+    ls_trial_free(trial);
+    options = options_of(&s);
+    options.train = NULL;
+    trial = ls_trial_new(&options);
+    expect_failure(ls_trial_load(trial, in_root("other")), LS_ERR_ARGUMENT, "with a loader of training data");
+    ls_trial_free(trial);
+    ls_optimizer_free(adam);
+    ls_module_free(model);
+    free_setting(&s);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
+
+static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "rank-0000.safetensors",
+                                    "manifest.json"};
+enum { FILES = sizeof files / sizeof *files };
+
+static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
+    FILE *file = fopen(path, "rbe");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, room, file);
+    fclose(file);
+    return size;
+}
+
+static void write_bytes(const char *path, const unsigned char *bytes, size_t size) {
+    FILE *file = fopen(path, "wbe");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+/* With two checkpoints: the newer one is damaged, and named; the older one is used. */
+static void expect_refused(const char *folder, const char *file, const char *why) {
+    char newest[PATH_MAX], found[PATH_MAX];
+    snprintf(newest, sizeof newest, "%s/epoch-000002-step-0000000006", folder);
+    expect_failure(ls_checkpoint_verify(newest), LS_ERR_FORMAT, file);
+    expect_message(why);
+    assert_int_equal(ls_checkpoint_find(folder, found), LS_OK);
+    assert_string_equal(strrchr(found, '/') + 1, "epoch-000001-step-0000000003");
+}
+
+static char logged[2048];
+
+static void note_log(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    (void)user;
+    snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void test_damaged_files(void **state) {
+    (void)state;
+    unsigned char bytes[16384];
+    char folder[PATH_MAX], path[PATH_MAX + 100];
+    snprintf(folder, sizeof folder, "%s", in_root("harm"));
+    const ls_checkpoint_options options = {.folder = folder};
+    training t = begin(&options, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    ls_log_set_sink(note_log, NULL);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/epoch-000002-step-0000000006/%s", folder, files[i]);
+        const size_t size = read_bytes(path, bytes, sizeof bytes);
+        assert_true(size > 40 && size < sizeof bytes);
+        for (size_t at = 0; at < size; at += i == FILES - 1 ? 1 : 37) { /* of the manifest every byte */
+            char found[PATH_MAX];
+            bytes[at] ^= 2;
+            write_bytes(path, bytes, size);
+            bytes[at] ^= 2;
+            const ls_status status = ls_checkpoint_find(folder, found);
+            /* Its format may have become a newer one. */
+            assert_true(status == LS_ERR_UNSUPPORTED ||
+                        strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
+        }
+        assert_non_null(strstr(logged, files[i]));
+        assert_non_null(strstr(logged, "; the checkpoint before it is used"));
+        write_bytes(path, bytes, size - 1);
+        expect_refused(folder, files[i], "is damaged");
+        write_bytes(path, bytes, 0);
+        expect_refused(folder, files[i], "is damaged");
+        assert_int_equal(unlink(path), 0);
+        expect_refused(folder, files[i], i < FILES - 1 ? "is missing" : "is not there");
+        write_bytes(path, bytes, size);
+        assert_int_equal(ls_checkpoint_verify(in_root("harm/epoch-000002-step-0000000006")), LS_OK);
+    }
+    ls_log_set_sink(NULL, NULL);
+}
+
+/* In place of a text in the manifest. */
+static void change_manifest(const char *path, const char *from, const char *to) {
+    unsigned char bytes[16384];
+    const size_t size = read_bytes(path, bytes, sizeof bytes - 100);
+    bytes[size] = '\0';
+    char *at = strstr((char *)bytes, from);
+    assert_non_null(at);
+    memmove(at + strlen(to), at + strlen(from), strlen(at) - strlen(from) + 1);
+    memcpy(at, to, strlen(to));
+    write_bytes(path, bytes, strlen((char *)bytes));
+}
+
+static void test_newer_format(void **state) {
+    (void)state;
+    char path[PATH_MAX];
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_save(t.trial, in_root("newer/epoch-000001-step-0000000003")), LS_OK);
+    snprintf(path, sizeof path, "%s", in_root("newer/epoch-000001-step-0000000003/manifest.json"));
+    change_manifest(path, "\"format\": 1", "\"format\": 2");
+    expect_failure(ls_trial_load(t.trial, in_root("newer")), LS_ERR_UNSUPPORTED,
+                   "is of format 2, written by a newer Lockstep");
+    end(&t);
+    t = begin(NULL, in_root("newer")); /* no fresh start beside it */
+    assert_null(t.trial);
+    end(&t);
+}
+
+/* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
+
+static const ls_checkpoint_options *busy(void) {
+    static ls_checkpoint_options options;
+    static char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("busy"));
+    options = (ls_checkpoint_options){.folder = folder, .every_epochs = 1, .keep = 1, .best = "loss"};
+    return &options;
+}
+
+static ls_status train_on(int64_t epochs) {
+    training t = begin(busy(), busy()->folder);
+    ls_status status = t.trial != NULL ? ls_trial_run(t.trial, epochs) : ls_error_status();
+    end(&t);
+    return status;
+}
+
+static void forget_folder(const char *folder) {
+    char command[PATH_MAX + 16];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* From one checkpoint to the third: each call fails once. */
+static void test_every_call_fails(void **state) {
+    (void)state;
+    ls_log_set_level(LS_LOG_OFF);
+    int failures = 0;
+    for (int call = 0;; call++) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        atomic_store(&calls, 0);
+        atomic_store(&fails_at, call);
+        const ls_status status = train_on(3);
+        atomic_store(&fails_at, -1);
+        const bool over = atomic_load(&calls) <= call;
+        assert_true(status == LS_OK || status == LS_ERR_IO);
+        assert_true(count_whole(busy()->folder) >= 1);
+        if (status == LS_OK) {
+            assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
+        }
+        failures += status != LS_OK;
+        assert_int_equal(train_on(3), LS_OK); /* it goes on, whatever was left */
+        assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
+        assert_int_equal(ls_checkpoint_verify(in_root("busy/best")), LS_OK);
+        if (over) {
+            break;
+        }
+    }
+    assert_true(failures > 30);
+    ls_log_set_level(LS_LOG_WARNING);
+}
+
+static const char *train_and_die(int call, const void *what) {
+    (void)what;
+    atomic_store(&calls, 0);
+    atomic_store(&dies_at, call);
+    LS_MUST(train_on(3) == LS_OK);
+    return NULL;
+}
+
+/* The same, but for kill -9. Nothing is left behind when training has gone on. */
+static void test_killed_at_every_call(void **state) {
+    (void)state;
+    int killed = 0;
+    for (int call = 0;; call++) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        const int ended = process_wait(process_start(train_and_die, call, NULL));
+        assert_true(ended == 0 || ended == -SIGKILL);
+        assert_true(count_whole(busy()->folder) >= 1);
+        assert_int_equal(train_on(4), LS_OK);
+        assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
+        ls_folder_names names;
+        assert_int_equal(ls_folder_list(busy()->folder, "", &names), LS_OK);
+        assert_int_equal(names.count, 2 + 2); /* it, the link, and . and .. */
+        ls_folder_names_free(&names);
+        if (ended == 0) {
+            break;
+        }
+        killed++;
+    }
+    assert_true(killed > 30);
+}
+
+/* A disk with so much room, as far as one file is concerned. */
+static const char *train_on_small_disk(int bytes, const void *what) {
+    (void)what;
+    signal(SIGXFSZ, SIG_IGN);
+    LS_MUST(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)bytes, RLIM_INFINITY}) == 0);
+    LS_MUST(train_on(3) == LS_ERR_IO && strstr(ls_error_message(), "cannot write") != NULL);
+    return NULL;
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    for (int bytes = 0; bytes < 400; bytes += 50) {
+        forget_folder(busy()->folder);
+        assert_int_equal(train_on(1), LS_OK);
+        assert_int_equal(process_wait(process_start(train_on_small_disk, bytes, NULL)), 0);
+        assert_int_equal(count_whole(busy()->folder), 1);
+        assert_int_equal(test_folder_count(busy()->folder), 2);
+        assert_int_equal(train_on(3), LS_OK);
+    }
+}
+
+/* ---- the manifest's reader --------------------------------------------------------------------------------------- */
+
+typedef struct fuzzing {
+    uint8_t good[16384];
+    size_t size;
+    int accepted, refused;
+} fuzzing;
+
+/* A checksum that is right, so that what lies behind it is reached. */
+static void make_whole(uint8_t *bytes, size_t size) {
+    static const char begin_text[] = "{\n \"checksum\": \"";
+    const size_t at = sizeof begin_text - 1, digits = LS_CHECKSUM_TEXT - 1;
+    char checksum[LS_CHECKSUM_TEXT];
+    if (size >= at + digits) {
+        memset(bytes + at, '0', digits);
+        ls_checksum_text((const char *)bytes, size, checksum);
+        memcpy(bytes + at, checksum, digits);
+    }
+}
+
+static void round_manifest(uint64_t number, void *argument) {
+    fuzzing *fuzz = argument;
+    uint8_t bytes[16384];
+    ls_manifest manifest;
+    memcpy(bytes, fuzz->good, fuzz->size);
+    const size_t size = fuzz_mutate(bytes, fuzz->size, sizeof bytes);
+    if (number % 4 != 0) {
+        make_whole(bytes, size);
+    }
+    write_bytes(in_root("fuzzed/manifest.json"), bytes, size);
+    const ls_status status = ls_manifest_read(in_root("fuzzed"), &manifest);
+    assert_true(status == LS_OK || status == LS_ERR_FORMAT || status == LS_ERR_UNSUPPORTED);
+    fuzz->accepted += status == LS_OK;
+    fuzz->refused += status != LS_OK;
+    if (status == LS_OK) {
+        assert_true(manifest.world_size >= 1 && manifest.epochs_run >= 0 && manifest.file_count > 0);
+        for (int i = 0; i < manifest.file_count; i++) {
+            assert_null(strchr(manifest.files[i].name, '/'));
+        }
+        ls_manifest_free(&manifest);
+    } else {
+        assert_true(manifest.history == NULL && manifest.files == NULL);
+    }
+}
+
+static void test_fuzzed_manifests(void **state) {
+    (void)state;
+    static fuzzing fuzz;
+    training t = begin(NULL, NULL);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save(t.trial, in_root("fuzzed")), LS_OK);
+    end(&t);
+    fuzz.size = read_bytes(in_root("fuzzed/manifest.json"), fuzz.good, sizeof fuzz.good);
+    fuzz_run("manifest", 4000, round_manifest, &fuzz);
+    assert_true(getenv("LOCKSTEP_FUZZ_SEED") != NULL || (fuzz.accepted > 0 && fuzz.refused > 0));
+}
+
+int main(int count, char **arguments) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_history_keeps_its_bits),
+        cmocka_unit_test(test_a_hook_asks),
+        cmocka_unit_test(test_keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_wrong_trial),
+        cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_fuzzed_manifests),
+    };
+    cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
+    return cmocka_run_group_tests(tests, make_root, test_files_teardown);
+}
