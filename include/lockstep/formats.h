@@ -1,14 +1,15 @@
 /**
  * @file formats.h
- * Files that others read and write: IDX (MNIST), CSV, safetensors, time lines. IDX and CSV may be gzipped; every reader
- * checks what it reads and names the file and the place when something is wrong.
+ * Files that others read and write: IDX (MNIST), CSV, safetensors, time lines, TensorBoard's event files. IDX and CSV
+ * may be gzipped; every reader checks what it reads and names the file and the place when something is wrong.
  *
  * Memory: whatever a file says, reading it takes at most twice what it holds and what it truly can give, and about
  * 1.5 MiB: of IDX the tensor; of CSV one line of text (with its numbers as doubles) and the tensor; of safetensors the
- * file, with less than 1 KiB for each tensor.
+ * file, with less than 1 KiB for each tensor; of event files the largest record.
  *
- * Writers make a new file beside `path`, sync it and rename it to `path`, so that a reader sees the old file or the
- * whole new one. A symbolic link at `path` is replaced, not followed; LS_ERR_IO where a device, a pipe or a socket is.
+ * Writers, but those of event files, make a new file beside `path`, sync it and rename it to `path`, so that a reader
+ * sees the old file or the whole new one. A symbolic link at `path` is replaced, not followed; LS_ERR_IO where a
+ * device, a pipe or a socket is.
  */
 #ifndef LOCKSTEP_FORMATS_H
 #define LOCKSTEP_FORMATS_H
@@ -92,6 +93,102 @@ LS_API ls_status ls_trace_start(void) LS_WARN_UNUSED;
  * when the file cannot be written. A collective call; the `path` of the others does not matter.
  */
 LS_API ls_status ls_trace_stop(ls_comm *comm, const char *path) LS_WARN_UNUSED;
+
+/*
+ * ---- TensorBoard's event files ----------------------------------------------------------------------------------
+ * `tensorboard --logdir FOLDER` shows what is written into the folder while it is written. A tag names a series, with
+ * slashes that group series; a step is where in the series a value belongs. Tags and texts are UTF-8.
+ *
+ * The calls that write return LS_ERR_ARGUMENT and LS_ERR_SHAPE for what cannot be shown, which then is left out, and
+ * LS_ERR_IO, naming the file, when the disk takes no more. Then up to 1 MiB of what was said is kept, to be written
+ * when there is room again, and the file ends with a whole record. A writer is used by one thread at a time; several
+ * may write into one folder.
+ */
+
+/** Writes an event file. Opaque. */
+typedef struct ls_events ls_events;
+
+/** Options of ls_events_create. */
+typedef struct ls_events_options {
+    double flush_seconds; /**< what is older goes to the file with the next record; 0: 10, LS_ZERO: all at once */
+    const char *suffix;   /**< at the end of the file's name; NULL: nothing */
+} ls_events_options;
+
+/**
+ * Begins a new event file, named as TensorBoard's own writers name theirs, in `folder`, which is made where it is
+ * missing. `options` may be NULL. Free it with ls_events_close. NULL and LS_ERR_IO when the file cannot be made or
+ * written.
+ */
+LS_API ls_events *ls_events_create(const char *folder, const ls_events_options *options);
+
+/** The file's path, lent; NULL for NULL. */
+LS_API const char *ls_events_path(const ls_events *events);
+
+/** A number of a curve; the file keeps it as f32. Allocates nothing. */
+LS_API ls_status ls_events_scalar(ls_events *events, const char *tag, int64_t step, double value) LS_WARN_UNUSED;
+
+/**
+ * How the elements of a tensor, of any shape, dtype and device, are distributed: their number, extremes, sum, sum of
+ * squares, and how many are between limits that are TensorBoard's own, powers of 1.1. Elements must be finite, and
+ * there must be some.
+ */
+LS_API ls_status ls_events_histogram(ls_events *events, const char *tag, int64_t step,
+                                     const ls_tensor *tensor) LS_WARN_UNUSED;
+
+/**
+ * A picture: [height, width] is gray, [channels, height, width] gray (1), red, green, blue (3) or these and opacity
+ * (4). Pixels are u8, or floating numbers from 0 to 1; what lies outside is taken for the nearer of the two. On any
+ * device.
+ */
+LS_API ls_status ls_events_image(ls_events *events, const char *tag, int64_t step,
+                                 const ls_tensor *tensor) LS_WARN_UNUSED;
+
+/** A text, shown as Markdown. */
+LS_API ls_status ls_events_text(ls_events *events, const char *tag, int64_t step, const char *text) LS_WARN_UNUSED;
+
+/** A node of a graph, of a model for one. Names differ; slashes in them group nodes. */
+typedef struct ls_events_node {
+    const char *name;
+    const char *op;            /**< what it does: "Linear" */
+    const char *const *inputs; /**< names of the nodes that its inputs come from, ended by NULL; NULL: it has none */
+} ls_events_node;
+
+/** A graph; TensorBoard shows one of a file. */
+LS_API ls_status ls_events_graph(ls_events *events, const ls_events_node *nodes, int count) LS_WARN_UNUSED;
+
+/** Writes what has not been written yet. */
+LS_API ls_status ls_events_flush(ls_events *events) LS_WARN_UNUSED;
+
+/** Writes what is left, syncs and closes the file; frees the writer, whatever the status. NULL is allowed. */
+LS_API ls_status ls_events_close(ls_events *events) LS_WARN_UNUSED;
+
+/** What an event file has under a tag. */
+typedef enum ls_events_kind {
+    LS_EVENTS_SCALAR,
+    LS_EVENTS_HISTOGRAM,
+    LS_EVENTS_IMAGE,
+    LS_EVENTS_TEXT,
+    LS_EVENTS_GRAPH, /**< without a tag */
+    LS_EVENTS_OTHER  /**< sound, tensors, what plug-ins write */
+} ls_events_kind;
+
+/** One of it. */
+typedef struct ls_events_item {
+    ls_events_kind kind;
+    const char *tag; /**< lent until the callback returns */
+    int64_t step;
+    double wall_time; /**< seconds since 1970 */
+    double value;     /**< of a scalar; 0 of others */
+} ls_events_item;
+
+/**
+ * Calls `each` with every item of an event file, in the file's order, by whatever writer (scalars that are tensors, as
+ * TensorFlow 2 writes them, too). A file whose last record is cut short is still being written: it ends before that.
+ * LS_ERR_FORMAT, naming the byte, where a record is damaged: what came before has then been given. A status other than
+ * LS_OK from `each` ends the reading and is returned.
+ */
+LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
+                                void *user) LS_WARN_UNUSED;
 
 #ifdef __cplusplus
 }

@@ -226,3 +226,22 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
     ls_free(file->aside);
     return status;
 }
+
+/* 0, or the reason in errno's terms. */
+static int make_one_folder(const char *path) {
+    struct stat about;
+    const int reason = mkdir(path, 0777) == 0 ? 0 : errno;
+    return reason != 0 && stat(path, &about) == 0 && S_ISDIR(about.st_mode) ? 0 : reason;
+}
+
+ls_status ls_folder_make(const char *call, const char *path) {
+    char part[PATH_MAX + 1] = ""; /* a path that is cut is too long all the same */
+    int reason = 0;
+    for (const char *end = path; reason == 0 && *end != '\0';) {
+        end += 1 + strcspn(end + 1, "/");
+        snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
+        reason = make_one_folder(part);
+    }
+    return reason == 0 ? LS_OK
+                       : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s", call, part, strerror(reason));
+}

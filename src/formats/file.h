@@ -49,4 +49,7 @@ typedef struct ls_new_file {
 ls_status ls_file_create(const char *call, const char *path, ls_new_file *file);
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status);
 
+/* Makes the folder, and those it lies in, where they are missing. */
+ls_status ls_folder_make(const char *call, const char *path);
+
 #endif

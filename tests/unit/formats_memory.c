@@ -12,6 +12,7 @@
 #include <zlib.h>
 
 #include "tensor/scope.h"
+#include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/processes.h"
 
@@ -115,6 +116,15 @@ static ls_status read_safetensors(const char *path) {
     ls_safetensors *file = ls_safetensors_load(path);
     ls_safetensors_free(file);
     return file != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status pass_over(const ls_events_item *item, void *user) {
+    (void)user;
+    return item->tag != NULL ? LS_OK : LS_ERR_INTERNAL;
+}
+
+static ls_status read_events(const char *path) {
+    return ls_events_read(path, pass_over, NULL);
 }
 
 /* ---- making files ------------------------------------------------------------------------------------------------ */
@@ -257,6 +267,34 @@ static void test_safetensors_lengths(void **state) {
     expect((bomb){headed("good.safetensors", tensor, "", 0, "", 8 * MIB), read_safetensors, 8 * MIB, LS_OK, NULL});
 }
 
+static void put_record(FILE *stream, uint8_t *room, const void *event, size_t size) {
+    const size_t whole = events_append(room, 0, event, size);
+    assert_int_equal(fwrite(room, 1, whole, stream), whole);
+}
+
+/* The largest record and no more, however many there are, and nothing for one that the file does not have. */
+static void test_event_files(void **state) {
+    (void)state;
+    static const char scalar[] = "\x2a\x0a\x0a\x08\x0a\x01"
+                                 "a\x15\0\0\x80\x3f";                      /* a summary, a value, its tag, its number */
+    static uint8_t room[9 * MIB], event[8 * MIB] = "\x22\xfb\xff\xff\x03"; /* a graph to its end */
+    const char *path = test_path("many.events");
+    FILE *stream = fopen(path, "wbe");
+    for (int i = 0; i < 24 * MIB / 32; i++) {
+        put_record(stream, room, scalar, sizeof scalar - 1);
+    }
+    assert_int_equal(fclose(stream), 0);
+    expect((bomb){path, read_events, 0, LS_OK, NULL});
+    path = test_path("large.events");
+    stream = fopen(path, "wbe");
+    put_record(stream, room, event, sizeof event);
+    put_record(stream, room, scalar, sizeof scalar - 1);
+    put_record(stream, room, event, sizeof event);
+    assert_int_equal(fclose(stream), 0);
+    expect((bomb){path, read_events, 4 * MIB, LS_OK, NULL}); /* twice that, and a constant */
+    expect((bomb){test_file("cut.events", room, MIB), read_events, 0, LS_OK, NULL});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idx_promises),
@@ -266,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_overlapping),
         cmocka_unit_test(test_safetensors_headers),
         cmocka_unit_test(test_safetensors_lengths),
+        cmocka_unit_test(test_event_files),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

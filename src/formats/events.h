@@ -1,0 +1,77 @@
+/*
+ * TensorBoard's event files: records in the framing of TFRecord, each with one Event (tensorflow/core/util/event.proto
+ * and framework/summary.proto; the numbers of fields below are theirs). The messages are put together by hand
+ * (protobuf.h).
+ */
+#ifndef LS_FORMATS_EVENTS_H
+#define LS_FORMATS_EVENTS_H
+
+#include <lockstep/formats.h>
+
+#include "base/status.h"
+#include "formats/protobuf.h"
+
+/* A record: its length (64 bits, little-endian), a checksum of that, the event, a checksum of it. */
+enum { LS_RECORD_HEAD = 12, LS_RECORD_FOOT = 4 };
+
+/* CRC32C (RFC 3720), masked as TFRecord wants it: turned by 15 bits, plus a constant. */
+uint32_t ls_record_checksum(const void *bytes, size_t size);
+
+enum {
+    LS_EVENT_WALL_TIME = 1, /* double, seconds since 1970 */
+    LS_EVENT_STEP = 2,
+    LS_EVENT_FILE_VERSION = 3,
+    LS_EVENT_GRAPH = 4, /* GraphDef, as bytes */
+    LS_EVENT_SUMMARY = 5,
+    LS_SUMMARY_VALUE = 1,
+    LS_VALUE_TAG = 1, /* Summary.Value: one of those behind the tag, and metadata */
+    LS_VALUE_SIMPLE = 2,
+    LS_VALUE_OLD_HISTOGRAM = 3,
+    LS_VALUE_IMAGE = 4,
+    LS_VALUE_HISTOGRAM = 5,
+    LS_VALUE_AUDIO = 6,
+    LS_VALUE_TENSOR = 8,
+    LS_VALUE_METADATA = 9,
+    LS_METADATA_PLUGIN = 1,
+    LS_PLUGIN_NAME = 1,
+    LS_TENSOR_DTYPE = 1, /* TensorProto */
+    LS_TENSOR_SHAPE = 2,
+    LS_TENSOR_CONTENT = 4,
+    LS_TENSOR_FLOAT = 5,
+    LS_TENSOR_DOUBLE = 6,
+    LS_TENSOR_TEXT = 8,
+    LS_GRAPH_NODE = 1, /* GraphDef */
+    LS_GRAPH_VERSIONS = 4,
+    LS_VERSIONS_PRODUCER = 1,
+    LS_NODE_NAME = 1,
+    LS_NODE_OP = 2,
+    LS_NODE_INPUT = 3,
+    LS_TYPE_FLOAT = 1, /* DataType */
+    LS_TYPE_DOUBLE = 2,
+    LS_TYPE_TEXT = 7
+};
+
+struct ls_events {
+    int fd;
+    char *path;
+    uint64_t size;      /* of the file: whole records */
+    bool torn;          /* the file may have a part of a record behind them */
+    ls_proto records;   /* not in the file yet, and at the end the one that is being made */
+    size_t record;      /* where that begins */
+    double flush_every; /* seconds */
+    double flushed;     /* when, by ls_clock_seconds */
+};
+
+/* LS_ERR_ARGUMENT for a writer or a tag that is NULL; and for a tensor that is, or is gone. */
+ls_status ls_events_check(const char *call, const ls_events *events, const char *tag);
+ls_status ls_events_check_tensor(const char *call, const ls_events *events, const char *tag, const ls_tensor *tensor);
+
+/* Between these two the fields of an event are put into events->records; the second closes the messages that are open,
+ * and says what went wrong meanwhile. No record is left of an event that failed. */
+ls_proto *ls_events_begin(ls_events *events, int64_t step);
+ls_status ls_events_end(const char *call, ls_events *events);
+
+/* The first, with a summary and its one value open, which has the tag already. */
+ls_proto *ls_events_begin_value(ls_events *events, const char *tag, int64_t step);
+
+#endif

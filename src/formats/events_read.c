@@ -1,0 +1,287 @@
+/* Reading event files: records one by one, and of each event what it has under which tag. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "formats/events.h"
+#include "formats/file.h"
+
+static const char call[] = "ls_events_read";
+
+enum { FIRST_ROOM = 1 << 16 };
+
+/* ---- records ----------------------------------------------------------------------------------------------------- */
+
+typedef struct reading {
+    ls_source source;
+    uint8_t *bytes; /* a window of the file */
+    size_t room, from, until;
+    uint64_t offset; /* in the file, of bytes[from] */
+    ls_status (*each)(const ls_events_item *item, void *user);
+    void *user;
+} reading;
+
+static ls_status fail_record(const reading *in, const char *reason) {
+    return ls_fail(LS_ERR_FORMAT, "%s: %s: the record at byte %" PRIu64 " %s", call, in->source.path, in->offset,
+                   reason);
+}
+
+/* The window begins with what is unread and has room for `size` bytes. */
+static ls_status make_room(reading *in, size_t size) {
+    const size_t room = size > FIRST_ROOM ? size : FIRST_ROOM;
+    if (in->from > 0) {
+        memmove(in->bytes, in->bytes + in->from, in->until - in->from);
+        in->until -= in->from;
+        in->from = 0;
+    }
+    if (room > in->room) {
+        uint8_t *bytes = ls_reallocate(in->bytes, in->until, room);
+        if (bytes == NULL) {
+            return ls_fail_memory(call, room);
+        }
+        in->bytes = bytes;
+        in->room = room;
+    }
+    return LS_OK;
+}
+
+/* Brings the next `size` bytes into the window, if the file has as many. */
+static ls_status want(reading *in, size_t size, bool *there) {
+    size_t got = 0;
+    *there = size <= in->source.size - in->offset;
+    if (!*there || size <= in->until - in->from) {
+        return LS_OK;
+    }
+    LS_TRY(make_room(in, size));
+    LS_TRY(ls_source_read(&in->source, in->bytes + in->until, in->room - in->until, &got));
+    in->until += got;
+    *there = size <= in->until;
+    return LS_OK;
+}
+
+static bool is_checked(const uint8_t *bytes, size_t size) {
+    uint32_t check;
+    memcpy(&check, bytes + size, sizeof check);
+    return check == ls_record_checksum(bytes, size);
+}
+
+/* The event of the next record, whole; `there` is false where the file ends. */
+static ls_status next_event(reading *in, size_t *size, bool *there) {
+    uint64_t length;
+    LS_TRY(want(in, LS_RECORD_HEAD, there));
+    if (!*there) {
+        return LS_OK;
+    }
+    memcpy(&length, in->bytes + in->from, sizeof length);
+    if (!is_checked(in->bytes + in->from, sizeof length)) {
+        return fail_record(in, in->offset > 0 ? "is damaged: the checksum of its length is wrong"
+                                              : "is none: this is no event file");
+    }
+    if (length > LS_PROTO_MOST) {
+        return fail_record(in, "says that it has more than 2 GiB");
+    }
+    LS_TRY(want(in, LS_RECORD_HEAD + (size_t)length + LS_RECORD_FOOT, there));
+    *size = (size_t)length;
+    return !*there || is_checked(in->bytes + in->from + LS_RECORD_HEAD, *size)
+               ? LS_OK
+               : fail_record(in, "is damaged: its checksum is wrong");
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static const char not_fitting[] = "has fields that do not fit into it";
+
+static bool is_bytes(const ls_proto_field *field, int number) {
+    return field->number == number && field->wire == LS_PROTO_BYTES;
+}
+
+/* What a tensor says of the one number in it, if it has one. */
+typedef struct tensor_number {
+    uint64_t dtype;
+    ls_proto_field shape, content, floats, doubles;
+} tensor_number;
+
+static bool number_of(const tensor_number *tensor, double *value) {
+    const bool single = tensor->dtype == LS_TYPE_FLOAT;
+    const ls_proto_field *listed = single ? &tensor->floats : &tensor->doubles;
+    const ls_proto_field *from = listed->size > 0 ? listed : &tensor->content;
+    float small;
+    if ((!single && tensor->dtype != LS_TYPE_DOUBLE) || tensor->shape.size > 0 ||
+        from->size != (single ? sizeof small : sizeof *value)) {
+        return false;
+    }
+    if (single) {
+        memcpy(&small, from->bytes, sizeof small);
+        *value = (double)small;
+    } else {
+        memcpy(value, from->bytes, sizeof *value);
+    }
+    return true;
+}
+
+static const char *parse_tensor(ls_proto_view from, ls_events_item *item) {
+    tensor_number tensor = {0};
+    for (ls_proto_field field; ls_proto_next(&from, &field);) {
+        tensor.dtype = field.number == LS_TENSOR_DTYPE ? field.integer : tensor.dtype;
+        ls_proto_field *wanted = is_bytes(&field, LS_TENSOR_SHAPE)     ? &tensor.shape
+                                 : is_bytes(&field, LS_TENSOR_CONTENT) ? &tensor.content
+                                 : field.number == LS_TENSOR_FLOAT     ? &tensor.floats
+                                 : field.number == LS_TENSOR_DOUBLE    ? &tensor.doubles
+                                                                       : NULL;
+        if (wanted != NULL) {
+            *wanted = field;
+        }
+    }
+    item->kind = number_of(&tensor, &item->value) ? LS_EVENTS_SCALAR : LS_EVENTS_OTHER;
+    return from.damaged ? not_fitting : NULL;
+}
+
+/* What TensorBoard's plug-ins make of tensors that are not a number. */
+static const struct {
+    const char *name;
+    ls_events_kind kind;
+} plugins[] = {{"histograms", LS_EVENTS_HISTOGRAM}, {"images", LS_EVENTS_IMAGE}, {"text", LS_EVENTS_TEXT}};
+
+static const char *parse_plugin(ls_proto_view from, ls_events_kind *kind) {
+    for (ls_proto_field field; ls_proto_next(&from, &field);) {
+        for (size_t i = 0; is_bytes(&field, LS_PLUGIN_NAME) && i < sizeof plugins / sizeof *plugins; i++) {
+            const bool same =
+                field.size == strlen(plugins[i].name) && memcmp(field.bytes, plugins[i].name, field.size) == 0;
+            *kind = same ? plugins[i].kind : *kind;
+        }
+    }
+    return from.damaged ? not_fitting : NULL;
+}
+
+static const char *parse_metadata(ls_proto_view from, ls_events_kind *kind) {
+    const char *reason = NULL;
+    for (ls_proto_field field; reason == NULL && ls_proto_next(&from, &field);) {
+        reason = is_bytes(&field, LS_METADATA_PLUGIN) ? parse_plugin(ls_proto_within(&field), kind) : NULL;
+    }
+    return from.damaged ? not_fitting : reason;
+}
+
+/* Its text, ended by a zero, for which it moves over a byte of the length before it; NULL where it is not UTF-8. */
+static const char *text_of(const ls_proto_field *field) {
+    char *text = (char *)field->bytes - 1;
+    memmove(text, field->bytes, field->size);
+    text[field->size] = '\0';
+    const char *at = text;
+    size_t length = 1;
+    for (uint32_t character; *at != '\0' && length > 0; at += length) {
+        length = ls_text_character(at, &character);
+    }
+    return at == text + field->size ? text : NULL;
+}
+
+/* A field of a value that says what it has; of several the last counts. */
+static const char *parse_content(const ls_proto_field *field, ls_events_item *item) {
+    float value;
+    switch (field->number) {
+    case LS_VALUE_SIMPLE:
+        if (field->wire == LS_PROTO_32) {
+            memcpy(&value, field->bytes, sizeof value);
+            item->value = (double)value;
+            item->kind = LS_EVENTS_SCALAR;
+        }
+        return NULL;
+    case LS_VALUE_IMAGE:
+        item->kind = LS_EVENTS_IMAGE;
+        return NULL;
+    case LS_VALUE_HISTOGRAM:
+        item->kind = LS_EVENTS_HISTOGRAM;
+        return NULL;
+    case LS_VALUE_TENSOR:
+        return field->wire == LS_PROTO_BYTES ? parse_tensor(ls_proto_within(field), item) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static const char *parse_value(ls_proto_view from, ls_events_item *item) {
+    ls_proto_field tag = {0};
+    ls_events_kind plugin = LS_EVENTS_OTHER;
+    const char *reason = NULL;
+    for (ls_proto_field field; reason == NULL && ls_proto_next(&from, &field);) {
+        if (is_bytes(&field, LS_VALUE_TAG)) {
+            tag = field;
+        } else if (is_bytes(&field, LS_VALUE_METADATA)) {
+            reason = parse_metadata(ls_proto_within(&field), &plugin);
+        } else {
+            reason = parse_content(&field, item);
+        }
+    }
+    if (reason != NULL || from.damaged) {
+        return reason != NULL ? reason : not_fitting;
+    }
+    item->kind = item->kind == LS_EVENTS_OTHER ? plugin : item->kind;
+    item->value = item->kind == LS_EVENTS_SCALAR ? item->value : 0;
+    item->tag = tag.bytes != NULL ? text_of(&tag) : "";
+    return item->tag != NULL ? NULL : "has a tag that is not UTF-8";
+}
+
+static ls_status give_values(const reading *in, ls_proto_view summary, const ls_events_item *event) {
+    for (ls_proto_field field; ls_proto_next(&summary, &field);) {
+        if (is_bytes(&field, LS_SUMMARY_VALUE)) {
+            ls_events_item item = *event;
+            const char *reason = parse_value(ls_proto_within(&field), &item);
+            LS_TRY(reason != NULL ? fail_record(in, reason) : in->each(&item, in->user));
+        }
+    }
+    return summary.damaged ? fail_record(in, not_fitting) : LS_OK;
+}
+
+/* The time and the step may stand behind what they are of. */
+static ls_status give_event(const reading *in, ls_proto_view event) {
+    ls_events_item item = {.kind = LS_EVENTS_OTHER, .tag = ""};
+    ls_proto_view from = event;
+    ls_proto_field field;
+    while (ls_proto_next(&from, &field)) {
+        if (field.number == LS_EVENT_WALL_TIME && field.wire == LS_PROTO_64) {
+            memcpy(&item.wall_time, field.bytes, sizeof item.wall_time);
+        } else if (field.number == LS_EVENT_STEP && field.wire == LS_PROTO_VARINT) {
+            item.step = (int64_t)field.integer;
+        }
+    }
+    if (from.damaged) {
+        return fail_record(in, not_fitting);
+    }
+    while (ls_proto_next(&event, &field)) {
+        if (is_bytes(&field, LS_EVENT_SUMMARY)) {
+            LS_TRY(give_values(in, ls_proto_within(&field), &item));
+        } else if (is_bytes(&field, LS_EVENT_GRAPH)) {
+            ls_events_item graph = item;
+            graph.kind = LS_EVENTS_GRAPH;
+            LS_TRY(in->each(&graph, in->user));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status read_all(reading *in) {
+    bool there = true;
+    while (there) {
+        size_t size = 0;
+        LS_TRY(next_event(in, &size, &there));
+        if (there) {
+            uint8_t *event = in->bytes + in->from + LS_RECORD_HEAD;
+            LS_TRY(give_event(in, (ls_proto_view){.at = event, .end = event + size}));
+            in->from += LS_RECORD_HEAD + size + LS_RECORD_FOOT;
+            in->offset += LS_RECORD_HEAD + size + LS_RECORD_FOOT;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user), void *user) {
+    reading in = {.each = each, .user = user};
+    if (each == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the callback is NULL", call);
+    }
+    LS_TRY(ls_source_open(call, path, false, &in.source));
+    const ls_status status = read_all(&in);
+    ls_source_close(&in.source);
+    ls_free(in.bytes);
+    return status;
+}
