@@ -184,8 +184,8 @@ typedef struct ls_events_item {
 /**
  * Calls `each` with every item of an event file, in the file's order, by whatever writer (scalars that are tensors, as
  * TensorFlow 2 writes them, too). A file whose last record is cut short is still being written: it ends before that.
- * LS_ERR_FORMAT, naming the byte, where a record is damaged: what came before has then been given. A status other than
- * LS_OK from `each` ends the reading and is returned.
+ * LS_ERR_IO when it cannot be read; LS_ERR_FORMAT, naming the byte, where a record is damaged: what came before has
+ * then been given. A status other than LS_OK from `each` ends the reading and is returned.
  */
 LS_API ls_status ls_events_read(const char *path, ls_status (*each)(const ls_events_item *item, void *user),
                                 void *user) LS_WARN_UNUSED;

@@ -7,6 +7,7 @@
 #include <lockstep/autograd.h>
 #include <lockstep/formats.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -289,6 +290,27 @@ static void test_full_disk_at_both_ends(void **state) {
     assert_int_equal(list.count, 0);
 }
 
+/* A disk that takes all and keeps it not, as one at the other end of a network may do. */
+static bool lost;
+
+int fsync(int fd) {
+    errno = EIO;
+    return lost && fd >= 0 ? -1 : 0;
+}
+
+static void test_disks_that_lose_what_they_took(void **state) {
+    (void)state;
+    const int descriptors = test_descriptors_count();
+    ls_events *events = begin("lost", NULL);
+    assert_int_equal(ls_events_scalar(events, "a", 1, 1), LS_OK);
+    lost = true;
+    const ls_status status = ls_events_close(events);
+    lost = false;
+    expect_error(status, LS_ERR_IO, "ls_events_close: cannot write ");
+    expect_error(status, LS_ERR_IO, ": Input/output error");
+    assert_int_equal(test_descriptors_count(), descriptors);
+}
+
 /* What waits for room on the disk takes no more than a megabyte, and a record is there or not. */
 static void test_what_waits_is_bounded(void **state) {
     (void)state;
@@ -534,6 +556,7 @@ int main(void) {
         cmocka_unit_test(test_scalars_allocate_nothing),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_full_disk_at_both_ends),
+        cmocka_unit_test(test_disks_that_lose_what_they_took),
         cmocka_unit_test(test_what_waits_is_bounded),
         cmocka_unit_test(test_memory_runs_out),
         cmocka_unit_test(test_scalars_are_read_back),

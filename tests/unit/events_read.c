@@ -344,7 +344,8 @@ static void test_events_that_do_not_fit(void **state) {
         {1, "\x0c"},
         {1, "\x0e"},
         {2, "\x00\x01"}, /* field 0 */
-        {1, "\x88"},     /* a number that ends too early */
+        {5, "\x05\x01\x02\x03\x04"},
+        {1, "\x88"}, /* a number that ends too early */
         {1, "\x08"},
         {3, "\x08\xff\xff"},
         {11, "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"},     /* of 65 bits */
