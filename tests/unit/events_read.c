@@ -332,6 +332,29 @@ static void test_numbers_that_are_not_packed(void **state) {
     expect_item(&list, 0, LS_EVENTS_SCALAR, "", 0, 2.5);
 }
 
+/* What tensors are is what the whole name of their plug-in says. */
+static void test_plugins(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        ls_events_kind kind;
+    } cases[] = {{"text", LS_EVENTS_TEXT},   {"images", LS_EVENTS_IMAGE}, {"histograms", LS_EVENTS_HISTOGRAM},
+                 {"texts", LS_EVENTS_OTHER}, {"tex", LS_EVENTS_OTHER},    {"fonts", LS_EVENTS_OTHER},
+                 {"next", LS_EVENTS_OTHER},  {"", LS_EVENTS_OTHER},       {"scalars", LS_EVENTS_OTHER}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static events_list list;
+        ls_proto event = {0};
+        ls_proto_double(&event, LS_EVENT_WALL_TIME, start);
+        begin_value(&event);
+        ls_proto_begin(&event, LS_VALUE_METADATA);
+        ls_proto_begin(&event, LS_METADATA_PLUGIN);
+        ls_proto_text(&event, LS_PLUGIN_NAME, cases[i].name);
+        ls_proto_text(&event, LS_PLUGIN_NAME + 1, "text"); /* what it says itself */
+        assert_int_equal(read_event(&event, &list), LS_OK);
+        expect_item(&list, 0, cases[i].kind, "", 0, 0);
+    }
+}
+
 /* Bytes that are no fields, at every depth that is looked into. */
 static void test_events_that_do_not_fit(void **state) {
     (void)state;
@@ -416,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_fields_of_other_kinds),
         cmocka_unit_test(test_tensors_that_are_numbers),
         cmocka_unit_test(test_numbers_that_are_not_packed),
+        cmocka_unit_test(test_plugins),
         cmocka_unit_test(test_events_that_do_not_fit),
         cmocka_unit_test(test_tags),
     };
