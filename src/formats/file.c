@@ -197,15 +197,19 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes) {
     return true;
 }
 
-/* The rename is on disk only when its folder is. */
-static void sync_folder(const char *path) {
+/* A new name is on disk only when its folder is. Some file systems cannot sync folders, and say EINVAL. */
+static bool sync_folder(const char *path) {
     char copy[PATH_MAX]; /* no file has a longer name */
     snprintf(copy, sizeof copy, "%s", path);
     const int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {
-        (void)fsync(folder);
-        close(folder);
+    if (folder < 0) {
+        return false;
     }
+    const bool synced = fsync(folder) == 0 || errno == EINVAL;
+    const int reason = errno;
+    close(folder);
+    errno = reason;
+    return synced;
 }
 
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) {
@@ -219,7 +223,7 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
         status = ls_fail(LS_ERR_IO, "%s: cannot replace %s: %s", call, file->path, strerror(errno));
     }
     if (status == LS_OK) {
-        sync_folder(file->path);
+        (void)sync_folder(file->path);
     } else {
         (void)unlink(file->aside);
     }
@@ -230,8 +234,11 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
 /* 0, or the reason in errno's terms. */
 static int make_one_folder(const char *path) {
     struct stat about;
-    const int reason = mkdir(path, 0777) == 0 ? 0 : errno;
-    return reason != 0 && stat(path, &about) == 0 && S_ISDIR(about.st_mode) ? 0 : reason;
+    if (mkdir(path, 0777) == 0) {
+        return sync_folder(path) ? 0 : errno;
+    }
+    const int reason = errno;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode) ? 0 : reason;
 }
 
 ls_status ls_folder_make(const char *call, const char *path) {

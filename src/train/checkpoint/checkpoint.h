@@ -77,7 +77,6 @@ void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_T
 
 /* "folder/name", the folder alone where the name is ""; LS_ERR_ARGUMENT when it is longer than a path can be. */
 ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name);
-ls_status ls_folder_make(const char *path); /* with those above it; it may be there */
 ls_status ls_folder_sync(const char *path);
 /* Renames `from` to `to`, a folder or nothing that is there; what was there is then `from`. Both are in `parent`, which
  * is synced. */

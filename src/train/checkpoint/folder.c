@@ -23,33 +23,6 @@ ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name
                                        folder, name, PATH_MAX - 1);
 }
 
-/* One more folder, on disk when the one above it is. */
-static ls_status make_one(const char *path) {
-    struct stat about;
-    if (mkdir(path, 0777) == 0) {
-        char above[PATH_MAX];
-        LS_TRY(ls_path_join(above, path, ".."));
-        return ls_folder_sync(above);
-    }
-    if (errno != EEXIST) {
-        return fail_io("make the folder", path);
-    }
-    return stat(path, &about) == 0 && S_ISDIR(about.st_mode)
-               ? LS_OK
-               : ls_fail(LS_ERR_IO, "checkpoint: %s is not a folder", path);
-}
-
-ls_status ls_folder_make(const char *path) {
-    char part[PATH_MAX];
-    LS_TRY(ls_path_join(part, path, "/")); /* each name ends with one */
-    for (char *at = strchr(part + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
-        *at = '\0';
-        LS_TRY(make_one(part));
-        *at = '/';
-    }
-    return LS_OK;
-}
-
 /* Some file systems cannot sync folders, and say EINVAL. */
 ls_status ls_folder_sync(const char *path) {
     const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

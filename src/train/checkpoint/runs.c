@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
 enum { LOCK_TRIES = 1000, LOCK_NAP_NS = 10000000 };
@@ -254,7 +255,7 @@ static ls_status check_folder(const ls_trial *trial, const char *folder) {
 
 static ls_status open_folder(const ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
-    LS_TRY(ls_folder_make(self->options.folder));
+    LS_TRY(ls_folder_make("checkpoint", self->options.folder));
     LS_TRY(lock_folder(self));
     LS_TRY(clean_up(self->options.folder));
     return check_folder(trial, self->options.folder);
@@ -372,7 +373,7 @@ static ls_status write_now(ls_trial *trial, ls_checkpoint *snapshot, const char 
         status = ls_checkpoint_place(snapshot, parent, name, nonce);
     }
     if (status == LS_OK) {
-        status = ls_folder_make(parent);
+        status = ls_folder_make("checkpoint", parent);
     }
     if (status == LS_OK) {
         status = ls_checkpoint_write(snapshot);
