@@ -102,6 +102,56 @@ LS_API ls_callback ls_gradient_value_clipping(double limit);
  */
 LS_API ls_callback ls_weight_decay(double rate, double p);
 
+/* ---- weights to begin with ------------------------------------------------------------------------------------- */
+
+/** How weights are drawn: the ls_nn_init_ function of the name. */
+typedef enum ls_weight_rule {
+    LS_KAIMING_UNIFORM = 0,
+    LS_KAIMING_NORMAL,
+    LS_XAVIER_UNIFORM,
+    LS_XAVIER_NORMAL,
+    LS_ORTHOGONAL,
+    LS_WEIGHT_RULES /**< how many there are */
+} ls_weight_rule;
+
+/** Options of ls_initialize. */
+typedef struct ls_initialize_options {
+    ls_weight_rule rule;
+    double slope;   /**< of the leaky ReLU that follows, for Kaiming's rules */
+    double gain;    /**< of the others; 0: 1 */
+    bool zero_bias; /**< parameters "bias" become 0 (torchbearer's ZeroBias) */
+    const char *const
+        *targets; /**< words, ended by NULL (lent as long as the callback); modules are meant whose type has
+                       one of them in its name, and that are not divided over ranks; NULL: "Linear", "Conv" */
+    uint64_t seed;
+} ls_initialize_options;
+
+/**
+ * When the trial is made, draws the parameter "weight" of two axes or more of each such module anew (torchbearer's
+ * KaimingUniform and its kin). The numbers are functions of the seed and the parameter's name: the same on all ranks,
+ * however they are seeded, and in a pipeline. Make the trial before weights are loaded.
+ */
+LS_API ls_callback ls_initialize(const ls_initialize_options *options);
+
+/** Options of ls_lsuv. */
+typedef struct ls_lsuv_options {
+    double deviation;           /**< that outputs are to have; 0: 1 */
+    double tolerance;           /**< 0: 0.1 */
+    int attempts;               /**< at most, for each layer; 0: 10 */
+    bool keep_weights;          /**< scales the weights as they are, and not orthonormal ones */
+    const char *const *targets; /**< as of ls_initialize */
+    uint64_t seed;
+} ls_lsuv_options;
+
+/**
+ * Before the first step of a trial makes the weights of one layer after the other, in the order of the model's
+ * children, orthonormal, and scales them until the layer's outputs have the deviation (Mishkin and Matas, arXiv
+ * 1511.06422; torchbearer's LsuvInit), for the first batch of the training loader: all ranks' samples count. The model
+ * is in evaluation mode for that. A trial that goes on from a checkpoint skips it. LS_ERR_STATE where a layer's outputs
+ * do not vary.
+ */
+LS_API ls_callback ls_lsuv(const ls_lsuv_options *options);
+
 /* ---- learning rates -------------------------------------------------------------------------------------------- */
 
 /** Options of ls_scheduler. */

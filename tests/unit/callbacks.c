@@ -172,6 +172,9 @@ static void test_refused_options(void **unused) {
                    "the list of layers is empty");
     expect_invalid(ls_weight_averaging(&(ls_weight_averaging_options){.decay = 1}),
                    "decay 1 must be from 0 to below 1");
+    expect_invalid(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
+                   "ls_initialize: rule 5 must be one");
+    expect_invalid(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
     expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
     expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");

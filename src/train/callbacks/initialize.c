@@ -1,0 +1,105 @@
+/* Weights drawn anew, by walking over the modules of a model. */
+#include "train/callbacks/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/random.h"
+
+static const char *const maker = "ls_initialize";
+
+enum { NAME_ROOM = 256 };
+
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
+
+/* Of a layer that is divided over ranks, this rank has no more than a part. */
+static bool is_meant(const ls_module *module, const char *const *words) {
+    static const char *const usual[] = {"Linear", "Conv", NULL};
+    const char *type = ls_module_type_name(module);
+    bool is = false;
+    for (words = words != NULL ? words : usual; *words != NULL; words++) {
+        is = is || strstr(type, *words) != NULL;
+    }
+    return is && strstr(type, "Parallel") == NULL;
+}
+
+static ls_status visit_below(ls_module *module, const char *name, const char *const *words, ls_module_visitor visit,
+                             void *user) {
+    LS_TRY(is_meant(module, words) ? visit(module, name, user) : LS_OK);
+    for (int i = 0; i < ls_module_child_count(module); i++) {
+        const char *own = ls_module_child_name(module, i);
+        char full[NAME_ROOM];
+        (void)snprintf(full, sizeof full, "%s%s%s", name, name[0] != '\0' && own[0] != '\0' ? "." : "", own);
+        LS_TRY(visit_below(ls_module_child(module, i), full, words, visit, user));
+    }
+    return LS_OK;
+}
+
+ls_status ls_visit_modules(ls_module *model, const char *const *words, ls_module_visitor visit, void *user) {
+    return visit_below(model, "", words, visit, user);
+}
+
+ls_tensor *ls_weight_of(const ls_module *module) {
+    ls_tensor *weight = ls_module_find(module, "weight");
+    return weight != NULL && ls_ndim(weight) >= 2 && ls_numel(weight) > 0 ? weight : NULL;
+}
+
+ls_tensor *ls_bias_of(const ls_module *module) {
+    return ls_module_find(module, "bias");
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+static ls_status draw(ls_tensor *weight, ls_weight_rule rule, double slope, double gain) {
+    switch (rule) {
+    case LS_KAIMING_UNIFORM:
+        return ls_nn_init_kaiming_uniform(weight, slope);
+    case LS_KAIMING_NORMAL:
+        return ls_nn_init_kaiming_normal(weight, slope);
+    case LS_XAVIER_UNIFORM:
+        return ls_nn_init_xavier_uniform(weight, gain);
+    case LS_XAVIER_NORMAL:
+        return ls_nn_init_xavier_normal(weight, gain);
+    default:
+        return ls_nn_init_orthogonal(weight, gain);
+    }
+}
+
+ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rule, double slope, double gain,
+                         uint64_t seed) {
+    const ls_random_state before = ls_random_get_state();
+    ls_random_set_state((ls_random_state){.seed = seed, .stream = ls_hash(LS_HASH_START, name, strlen(name))});
+    const ls_status status = draw(weight, rule, slope, gain);
+    ls_random_set_state(before);
+    return status;
+}
+
+static ls_status set(ls_module *module, const char *name, void *user) {
+    const ls_initialize_options *o = user;
+    ls_tensor *weight = ls_weight_of(module), *bias = ls_bias_of(module);
+    LS_TRY(weight != NULL ? ls_draw_weight(weight, name, o->rule, o->slope, o->gain, o->seed) : LS_OK);
+    return o->zero_bias && bias != NULL ? ls_nn_init_constant(bias, 0) : LS_OK;
+}
+
+static ls_status on_init(ls_trial_state *state, void *user) {
+    const ls_initialize_options *o = user;
+    return ls_visit_modules(state->model, o->targets, set, user);
+}
+
+ls_callback ls_initialize(const ls_initialize_options *options) {
+    ls_initialize_options o = options != NULL ? *options : (ls_initialize_options){.gain = 0};
+    o.gain = o.gain != 0 ? o.gain : 1;
+    if (o.rule < 0 || o.rule >= LS_WEIGHT_RULES || !isfinite(o.slope) || !isfinite(o.gain)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: rule %d must be one of the %d, and slope %g and gain %g finite", maker,
+                      (int)o.rule, (int)LS_WEIGHT_RULES, o.slope, o.gain);
+        return ls_callback_failed();
+    }
+    ls_initialize_options *self = ls_callback_allocate(maker, sizeof *self);
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    *self = o;
+    return (ls_callback){.user = self, .on_init = on_init, .name = "initialize", .release = ls_free};
+}

@@ -1,0 +1,172 @@
+/*
+ * Callbacks that set the weights to begin with: the same on all ranks, however these are seeded, and those of one
+ * process.
+ */
+#include "tests/support/training.h"
+
+/* ---- by rules ---------------------------------------------------------------------------------------------------- */
+
+static ls_module *make_model(uint64_t seed) {
+    ls_seed(seed);
+    return ls_sequential(ls_nn_linear(9, 16), ls_nn_relu(), ls_nn_embedding(4, 3), ls_nn_linear(16, 5));
+}
+
+static ls_status initialize(ls_module *model, const ls_initialize_options *how) {
+    const ls_callback callback = ls_initialize(how);
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = ls_criterion_mse, .callbacks = &callback, .callback_count = 1});
+    LS_CHECK(trial != NULL);
+    ls_trial_free(trial);
+    return LS_OK;
+}
+
+/* The deviation of the elements, and the largest of them. */
+static void spread(ls_tensor *x, double *deviation, double *largest) {
+    ls_scope *scope = ls_scope_begin();
+    const bool before = ls_no_grad(true);
+    *deviation = sqrt(ls_item(ls_mean(ls_square(x))));
+    *largest = ls_item(ls_max(ls_abs(x)));
+    ls_no_grad(before);
+    (void)ls_scope_end(scope);
+}
+
+static ls_status has_rule(const ls_module *model, ls_weight_rule rule) {
+    double deviation, largest;
+    spread(ls_module_find(model, "0.weight"), &deviation, &largest);
+    switch (rule) {
+    case LS_KAIMING_UNIFORM:
+        LS_CHECK(largest <= sqrt(6.0 / 9) && largest > 0.8 * sqrt(6.0 / 9));
+        return LS_OK;
+    case LS_KAIMING_NORMAL:
+        LS_CHECK(largest > sqrt(6.0 / 9) && fabs(deviation / sqrt(2.0 / 9) - 1) < 0.25);
+        return LS_OK;
+    case LS_XAVIER_UNIFORM:
+        LS_CHECK(largest <= sqrt(6.0 / 25) && largest > 0.8 * sqrt(6.0 / 25));
+        return LS_OK;
+    case LS_XAVIER_NORMAL:
+        LS_CHECK(largest > sqrt(6.0 / 25) && fabs(deviation / sqrt(2.0 / 25) - 1) < 0.25);
+        return LS_OK;
+    default: /* 9 columns of length 1 */
+        LS_CHECK(fabs(deviation - sqrt(9.0 / (16 * 9))) < 1e-6);
+        return LS_OK;
+    }
+}
+
+static ls_status rules(ls_comm *world) {
+    for (int rule = 0; rule < LS_WEIGHT_RULES; rule++) {
+        const uint64_t rank = (uint64_t)ls_comm_rank(world);
+        ls_module *model = make_model(5 + rank), *other = make_model(99);
+        ls_tensor *table = ls_clone(ls_module_find(model, "2.weight"));
+        const ls_random_state before = ls_random_get_state();
+        const ls_initialize_options how = {.rule = (ls_weight_rule)rule, .zero_bias = true, .seed = 4};
+        LS_TRY(initialize(model, &how));
+        LS_TRY(initialize(other, &how));
+        const ls_random_state after = ls_random_get_state();
+        LS_CHECK(before.seed == after.seed && before.stream == after.stream);
+        LS_CHECK(ls_equal(table, ls_module_find(model, "2.weight")));
+        for (int i = 0; i < ls_module_parameter_count(model); i++) {
+            LS_CHECK(i == 2 || ls_equal(ls_module_parameter(model, i), ls_module_parameter(other, i)));
+        }
+        LS_TRY(has_rule(model, (ls_weight_rule)rule));
+        LS_CHECK(ls_at(ls_module_find(model, "3.bias"), (int64_t[]){4}) == 0);
+        LS_TRY(same_on_all(world, ls_at(ls_module_find(model, "3.weight"), (int64_t[]){2, 7})));
+        LS_TRY(initialize(other, &(ls_initialize_options){.rule = (ls_weight_rule)rule, .seed = 5}));
+        LS_CHECK(!ls_equal(ls_module_find(model, "0.weight"), ls_module_find(other, "0.weight")));
+        ls_release(table);
+        ls_module_free(model);
+        ls_module_free(other);
+    }
+    return LS_OK;
+}
+
+/* ---- by a batch -------------------------------------------------------------------------------------------------- */
+
+typedef struct outputs {
+    ls_module *layers[2];
+    double deviations[2];
+    uint64_t weights;
+} outputs;
+
+static ls_status measure(ls_module_call *call, void *user) {
+    outputs *o = user;
+    double largest;
+    ls_tensor *x = ls_sub(call->outputs[0], ls_mean(call->outputs[0]));
+    spread(x, &o->deviations[call->module == o->layers[1]], &largest);
+    return LS_OK;
+}
+
+static ls_status note_weights(ls_trial_state *state, void *user) {
+    ((outputs *)user)->weights = ls_module_hash(state->model);
+    return LS_OK;
+}
+
+/* The deviations of the layers' outputs for the first batch, in one process, of weights that were scaled by all. */
+static ls_status look(training *t, outputs *o) {
+    ls_batch batch;
+    bool more;
+    ls_loader *loader = ls_loader_new(training_samples(0, TRAINING_SAMPLES),
+                                      &(ls_loader_options){.global_batch_size = 40, .seed = TRAINING_SEED});
+    LS_CHECK(loader != NULL);
+    for (int i = 0; i < 2; i++) {
+        o->layers[i] = ls_module_find_child(t->model, i == 0 ? "0" : "2");
+        LS_CHECK(ls_module_add_hooks(o->layers[i], &(ls_module_hooks){.user = o, .forward = measure}) > 0);
+    }
+    LS_TRY(ls_loader_next(loader, &batch, &more));
+    ls_scope *scope = ls_scope_begin();
+    const bool before = ls_no_grad(true);
+    ls_forward(t->model, batch.input);
+    ls_no_grad(before);
+    LS_TRY(ls_scope_end(scope));
+    ls_loader_free(loader);
+    return LS_OK;
+}
+
+static ls_status scale(training *t, ls_comm *comm, outputs *o, const ls_lsuv_options *how) {
+    const ls_callback callbacks[] = {ls_lsuv(how), {.user = o, .on_start_epoch = note_weights}};
+    const training_plan plan = {
+        .callbacks = callbacks, .callback_count = 2, .global_batch = 40, .learning_rate = 1e-300};
+    LS_TRY(training_begin(t, &plan, comm));
+    return ls_trial_run(t->trial, 1);
+}
+
+static ls_status layers(ls_comm *world) {
+    const ls_lsuv_options how = {.deviation = 1.5, .tolerance = 1e-9, .attempts = 30};
+    training all, alone;
+    outputs of_all = {.weights = 0}, of_one = {.weights = 0};
+    LS_TRY(scale(&all, world, &of_all, &how));
+    LS_TRY(scale(&alone, NULL, &of_one, &how));
+    LS_CHECK(parameter_difference(all.model, alone.model) < 1e-9);
+    LS_TRY(look(&alone, &of_one));
+    LS_CHECK(fabs(of_one.deviations[0] - 1.5) < 1e-8 && fabs(of_one.deviations[1] - 1.5) < 1e-8);
+    LS_TRY(same_on_all(world, (double)(of_all.weights >> 12)));
+    int64_t epoch, batch;
+    ls_loader_position(all.train, &epoch, &batch);
+    LS_CHECK(epoch == 1 && batch == 0);
+    const uint64_t hash = ls_module_hash(all.model);
+    LS_TRY(ls_trial_run(all.trial, 2)); /* is not scaled again */
+    LS_CHECK(ls_module_hash(all.model) == hash || parameter_difference(all.model, alone.model) < 1e-9);
+    training_end(&all);
+    training_end(&alone);
+    return LS_OK;
+}
+
+static ls_status outputs_that_do_not_vary(ls_comm *world) {
+    training t;
+    LS_TRY(training_prepare(&t, &(training_plan){.global_batch = 12}, world));
+    for (int i = 0; i < ls_module_parameter_count(t.model); i++) {
+        LS_TRY(ls_nn_init_constant(ls_module_parameter(t.model, i), 0));
+    }
+    const ls_callback zeros = ls_lsuv(&(ls_lsuv_options){.keep_weights = true});
+    training_start(&t, &(training_plan){.callbacks = &zeros, .callback_count = 1});
+    LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_STATE);
+    LS_CHECK(strstr(ls_error_message(), "ls_lsuv: the outputs of layer \"0\" have deviation 0") != NULL);
+    training_end(&t);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(rules(world));
+    LS_TRY(layers(world));
+    LS_TRY(outputs_that_do_not_vary(world));
+    return ls_comm_barrier(world, NULL);
+}
