@@ -61,7 +61,7 @@ check "results to a full disk: one sentence" is "$(cat err)" \
     "$examples/perceptron: cannot write to standard output: No space left on device"
 
 # ---- sends and receives ----
-for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat own_operation pipeline; do
+for name in send_recv ring all_reduce_by_hand sync_parameters linear_regression isend_recv_wait heat own_operation pipeline callbacks; do
     alone "$examples/$name" --help
     check "$name --help succeeds" is "$status $(head -1 out)" "0 Usage: $examples/$name [OPTIONS]"
     alone "$examples/$name" --frobnicate
@@ -127,6 +127,29 @@ launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 7 </dev/nul
 check "perceptron: the same seed, the same bits" is "$(hashes)" "$first"
 launch run -n 2 "$examples/perceptron" --max-steps 50 --quiet --seed 8 </dev/null
 check "perceptron: another seed, another model" test "$(hashes)" != "$first"
+
+# ---- callbacks ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/callbacks" --log "rings$ranks.csv" </dev/null
+    check "callbacks on $ranks: ends well" is "$status $(complaints err)" "0 "
+    check "callbacks on $ranks: one model" one_model $ranks
+    check "callbacks on $ranks: learns (accuracy $(number accuracy))" holds "$(number accuracy) > 0.85"
+    check "callbacks on $ranks: stops early" says out '^epochs: [0-9]* (stopped early)$'
+    epochs=$(number epochs)
+    check "callbacks on $ranks: a line of training and one of validation for each epoch, of one rank" \
+        is "$(grep -cE '^[0-9]+/40\([tv]\): (val_)?loss=' out)" $((2 * epochs))
+    check "callbacks on $ranks: its own lines" is "$(grep -c '^gradient norms of epoch' out)" "$epochs"
+    check "callbacks on $ranks: the log" is "$(wc -l <rings$ranks.csv) $(head -1 rings$ranks.csv)" \
+        "$((epochs + 1)) epoch,loss,acc,sureness,val_loss,val_acc,val_sureness"
+done
+launch run -n 2 "$examples/callbacks" --epochs 3 --quiet </dev/null
+check "callbacks --quiet: result lines only" only '^(rank [01] parameters|epochs:|loss:|accuracy:|sureness:) '
+first=$(hashes)
+launch run -n 2 "$examples/callbacks" --epochs 3 --quiet </dev/null
+check "callbacks: the same seed, the same bits" is "$(hashes)" "$first"
+launch run -n 2 "$examples/callbacks" --log /no/such/folder/log.csv </dev/null
+check "callbacks, a log that cannot be: the sentence" says err "ls_csv_log: cannot open /no/such/folder/log.csv"
+check "callbacks, a log that cannot be: fails" test "$status" -ne 0
 
 # ---- tensors between ranks ----
 for ranks in 1 2 3; do
