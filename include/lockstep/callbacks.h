@@ -301,6 +301,24 @@ typedef struct ls_csv_log_options {
  */
 LS_API ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options);
 
+/** Options of ls_tensorboard. */
+typedef struct ls_tensorboard_options {
+    int64_t every_steps; /**< the loss of all ranks' batch and the learning rates, behind each so many steps of
+                            training; 0: not */
+    int64_t images;      /**< how many inputs of rank 0's first batch are shown, if they are pictures; 0: none */
+    bool no_histograms;  /**< of the parameters, behind each epoch */
+    bool no_model;       /**< its text and its graph */
+} ls_tensorboard_options;
+
+/**
+ * Writes an event file for TensorBoard into the folder, on rank 0 (torchbearer's TensorBoard, TensorBoardImages and
+ * TensorBoardText; ls_events_create): "epoch/NAME" for each metric of the history, "batch/loss",
+ * "batch/learning_rate/GROUP", "parameters/NAME", "input/NUMBER", and the model as text and as a graph, in which
+ * children follow each other in the order in which they were added. What cannot be shown, parameters that are not
+ * finite, say, is left out. Folder and what it has in it stay: a trial that goes on adds a file. The path is copied.
+ */
+LS_API ls_callback ls_tensorboard(const char *folder, const ls_tensorboard_options *options);
+
 /** Options of ls_console. */
 typedef struct ls_console_options {
     int digits;     /**< that count, of each number, to 17; 0: 4 */

@@ -175,6 +175,8 @@ static void test_refused_options(void **unused) {
     expect_invalid(ls_initialize(&(ls_initialize_options){.rule = LS_WEIGHT_RULES}),
                    "ls_initialize: rule 5 must be one");
     expect_invalid(ls_lsuv(&(ls_lsuv_options){.attempts = -1}), "-1 attempts must be positive");
+    expect_invalid(ls_tensorboard(NULL, NULL), "ls_tensorboard: the folder is NULL");
+    expect_invalid(ls_tensorboard("logs", &(ls_tensorboard_options){.images = -1}), "-1 images must not be negative");
     expect_invalid(ls_csv_log(NULL, NULL), "ls_csv_log: the path is NULL");
     expect_invalid(ls_csv_log("log.csv", &(ls_csv_log_options){.separator = '.'}), "the separator '.' may be a part");
     expect_invalid(ls_console(&(ls_console_options){.digits = 18}), "ls_console: 18 digits");
