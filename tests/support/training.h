@@ -34,6 +34,7 @@ typedef struct training_plan {
     ls_callback_function step;
     void *step_user;
     double learning_rate; /* 0: 0.05 */
+    const char *resume;
 } training_plan;
 
 static inline ls_dataset *training_samples(int set, int64_t count) {
@@ -84,6 +85,7 @@ static inline void training_start(training *t, const training_plan *plan) {
                             .callbacks = plan->callbacks,
                             .callback_count = plan->callback_count,
                             .max_steps = plan->max_steps,
+                            .resume = plan->resume,
                             .quiet = true});
 }
 

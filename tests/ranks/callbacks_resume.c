@@ -1,0 +1,126 @@
+/*
+ * A run that is interrupted in the midst of an epoch and goes on from a checkpoint: what its callbacks remember is
+ * there again, so that it ends with the bits of a run that was not interrupted, and with its log.
+ */
+#include "tests/support/training.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EPOCHS = 6, STEPS = 5, INTERRUPTED = 13, LISTED = 9, BEST = 0, AVERAGING = 1 };
+
+/* ---- a folder that all ranks know -------------------------------------------------------------------------------- */
+
+static ls_status make_scratch(ls_comm *world, char folder[64]) {
+    memset(folder, 0, 64);
+    snprintf(folder, 64, "/tmp/lockstep-callbacks-XXXXXX");
+    LS_CHECK(ls_comm_rank(world) > 0 || mkdtemp(folder) != NULL);
+    return ls_comm_broadcast(world, folder, 64, LS_U8, 0, NULL);
+}
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
+    (void)about;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+static ls_status remove_scratch(ls_comm *world, const char *folder) {
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_CHECK(ls_comm_rank(world) > 0 || nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+    return LS_OK;
+}
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+static ls_status add_to_loss(ls_trial_state *state, void *user) {
+    (void)user;
+    state->loss = ls_mul(state->loss, 1 + 0.5 / (1 + (double)state->step));
+    return state->loss != NULL ? LS_OK : ls_error_status();
+}
+
+/* All that remember something, and a log. */
+static void list_callbacks(ls_callback list[LISTED], ls_optimizer *optimizer, const char *log) {
+    const ls_callback once = {.on_criterion = add_to_loss, .name = "once"};
+    const ls_callback each = {.on_criterion = add_to_loss, .name = "once an epoch"};
+    const ls_callback several[] = {ls_once(once), ls_once_per_epoch(each)};
+    const ls_callback callbacks[LISTED] = {
+        ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .patience = 5}),
+        ls_weight_averaging(&(ls_weight_averaging_options){.decay = 0.7}),
+        ls_scheduler(ls_schedule_cosine(optimizer, EPOCHS * STEPS, 0), &(ls_scheduler_options){.per_step = true}),
+        ls_callbacks_of(several, 2),
+        ls_mixup(&(ls_mixup_options){.classes = TRAINING_CLASSES}),
+        ls_rate_finder(&(ls_rate_finder_options){.steps = 8}),
+        ls_lsuv(NULL),
+        ls_csv_log(log, &(ls_csv_log_options){.per_batch = true}),
+        ls_timer(&(ls_timer_options){.no_table = true})};
+    memcpy(list, callbacks, sizeof callbacks);
+}
+
+typedef struct run {
+    training t;
+    ls_callback list[LISTED + 1];
+} run;
+
+/* `folder`: of checkpoints, the newest of which is that of step INTERRUPTED; NULL: none. */
+static ls_status begin_run(run *r, ls_comm *world, const char *log, const char *folder, bool resumes) {
+    training_plan plan = {.callbacks = r->list,
+                          .callback_count = LISTED + (folder != NULL),
+                          .max_steps = folder != NULL && !resumes ? INTERRUPTED + 1 : 0,
+                          .resume = resumes ? folder : NULL};
+    LS_TRY(training_prepare(&r->t, &plan, world));
+    list_callbacks(r->list, r->t.optimizer, log);
+    r->list[LISTED] = folder != NULL ? ls_checkpoint_callback(&(ls_checkpoint_options){
+                                           .folder = folder, .every_steps = INTERRUPTED, .no_signals = true})
+                                     : (ls_callback){.name = NULL};
+    training_start(&r->t, &plan);
+    LS_CHECK(r->t.trial != NULL);
+    return ls_trial_run(r->t.trial, EPOCHS);
+}
+
+static ls_status same_files(const char *a, const char *b) {
+    char texts[2][8192];
+    const char *const paths[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(paths[i], "r");
+        LS_CHECK(file != NULL);
+        texts[i][fread(texts[i], 1, sizeof texts[i] - 1, file)] = '\0';
+        fclose(file);
+    }
+    LS_CHECK(strlen(texts[0]) > (size_t)EPOCHS * STEPS * 10);
+    LS_CHECK(strcmp(texts[0], texts[1]) == 0);
+    return LS_OK;
+}
+
+static ls_status goes_on(ls_comm *world, const char *scratch) {
+    static _Thread_local run whole, first, second;
+    char logs[2][128], folder[128];
+    snprintf(logs[0], sizeof logs[0], "%s/whole.csv", scratch);
+    snprintf(logs[1], sizeof logs[1], "%s/parts.csv", scratch);
+    snprintf(folder, sizeof folder, "%s/run", scratch);
+    LS_TRY(begin_run(&whole, world, logs[0], NULL, false));
+    LS_TRY(begin_run(&first, world, logs[1], folder, false));
+    training_end(&first.t);
+    LS_TRY(begin_run(&second, world, logs[1], folder, true));
+    LS_CHECK(ls_module_hash(second.t.model) == ls_module_hash(whole.t.model));
+    for (int i = 0; i < EPOCHS; i++) {
+        LS_CHECK(ls_trial_history(second.t.trial, i, "val_loss") == ls_trial_history(whole.t.trial, i, "val_loss"));
+    }
+    LS_CHECK(ls_early_stopping_best(&second.list[BEST]) == ls_early_stopping_best(&whole.list[BEST]));
+    LS_CHECK(ls_weight_averaging_count(&second.list[AVERAGING]) == EPOCHS * STEPS);
+    LS_TRY(ls_trial_evaluate(second.t.trial, second.t.validate, "test"));
+    LS_TRY(ls_trial_evaluate(whole.t.trial, whole.t.validate, "test"));
+    LS_CHECK(ls_trial_metric(second.t.trial, "test_loss") == ls_trial_metric(whole.t.trial, "test_loss"));
+    LS_TRY(ls_comm_rank(world) == 0 ? same_files(logs[0], logs[1]) : LS_OK);
+    training_end(&second.t);
+    training_end(&whole.t);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    char scratch[64];
+    LS_TRY(make_scratch(world, scratch));
+    LS_TRY(goes_on(world, scratch));
+    return remove_scratch(world, scratch);
+}
