@@ -331,15 +331,17 @@ LS_API ls_callback ls_console(const ls_console_options *options);
 
 /** What a run spends its time with. */
 typedef enum ls_time {
-    LS_TIME_DATA = 0,   /**< waiting for batches, and for the others to agree that there is one more step */
-    LS_TIME_FORWARD,    /**< from the sample to the loss */
-    LS_TIME_BACKWARD,   /**< the backward pass, with the communication of gradients in it */
-    LS_TIME_OPTIMIZER,  /**< what other callbacks do with gradients, the step and the metrics */
-    LS_TIME_OWN_STEP,   /**< a step of the trial's own, in place of those three */
-    LS_TIME_WAITING,    /**< for the slowest rank behind a step, with `waiting` */
-    LS_TIME_VALIDATION, /**< passes of validation */
-    LS_TIME_TOTAL,      /**< runs from their beginning to their end, all of this and what is between */
-    LS_TIMES            /**< how many there are */
+    LS_TIME_DATA = 0,      /**< waiting for batches, and for the others to agree that there is one more step */
+    LS_TIME_FORWARD,       /**< from the sample to the loss */
+    LS_TIME_BACKWARD,      /**< the backward pass, with the communication of gradients in it */
+    LS_TIME_OPTIMIZER,     /**< what other callbacks do with gradients, the step and the metrics */
+    LS_TIME_OWN_STEP,      /**< a step of the trial's own, in place of those three */
+    LS_TIME_WAITING,       /**< for the slowest rank behind a step, with `waiting` */
+    LS_TIME_VALIDATION,    /**< passes of validation */
+    LS_TIME_COMMUNICATION, /**< calls of communicators that this thread makes, and waiting for them, in whichever of the
+                                others they are: with what other ranks are late */
+    LS_TIME_TOTAL,         /**< runs from their beginning to their end, all of this and what is between */
+    LS_TIMES               /**< how many there are */
 } ls_time;
 
 /** Options of ls_timer. */

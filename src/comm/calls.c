@@ -1,6 +1,7 @@
 /* The public calls: they check what they are given and hand an ls_call to the frame. */
 #include "base/trace.h"
 #include "comm/frame.h"
+#include "comm/meter.h"
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
@@ -30,8 +31,9 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
 }
 
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
-    const uint64_t began = ls_trace_now();
+    const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
     const ls_status status = carry_out(comm, call, work);
+    ls_comm_meter_end(metered);
     ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
     return status;
 }

@@ -3,6 +3,9 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "comm/frame.h"
+#include "comm/meter.h"
+
+_Thread_local ls_comm_meter ls_comm_metered;
 
 static void finish(ls_work *work, ls_status status) {
     work->finished = true;
@@ -228,10 +231,11 @@ ls_status ls_work_wait(ls_work *work) {
     if (work->comm != NULL) {
         ls_comm_use(work->comm);
     }
-    const uint64_t began = work->finished ? 0 : ls_trace_now();
+    const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
     while (!work->finished) {
         (void)move(work, true);
     }
+    ls_comm_meter_end(metered);
     if (began != 0) {
         trace_wait(&work->call, began);
     }

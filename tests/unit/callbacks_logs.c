@@ -180,7 +180,7 @@ static void test_console(void **unused) {
 static void test_timer_prints_a_table(void **unused) {
     (void)unused;
     const char *text = printed(ls_timer(NULL));
-    assert_non_null(strstr(text, "seconds           least       mean    largest\n"));
+    assert_non_null(strstr(text, "seconds            least       mean    largest\n"));
     assert_non_null(strstr(text, "\nforward "));
     assert_non_null(strstr(text, "\ntotal "));
     assert_null(strstr(text, "own step"));

@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "comm/meter.h"
+
 static const char *const maker = "ls_timer";
-static const char *const names[LS_TIMES] = {"data",     "forward", "backward",   "optimizer",
-                                            "own step", "waiting", "validation", "total"};
+static const char *const names[LS_TIMES] = {"data",    "forward",    "backward",      "optimizer", "own step",
+                                            "waiting", "validation", "communication", "total"};
 
 enum { LEAST, MEAN, LARGEST, SIDES };
 
@@ -16,6 +18,7 @@ typedef struct timer {
     uint64_t began; /* the run; 0: there is none */
     uint64_t mark;  /* the last hook of a step */
     uint64_t validation;
+    uint64_t communication; /* what the meter showed when the run began */
     int64_t nanoseconds[LS_TIMES];
     double over_ranks[LS_TIMES][SIDES];
     ls_state_list lent;
@@ -29,9 +32,20 @@ static ls_status mark(timer *self, ls_time what) {
     return LS_OK;
 }
 
+/* A run that failed has had no end. */
+static void stop(timer *self) {
+    ls_comm_metered.users -= self->began != 0;
+    self->began = 0;
+}
+
 static ls_status on_start(ls_trial_state *state, void *user) {
     timer *self = user;
-    self->began = ls_callback_in_run(state) && !ls_callback_in_replay(state) ? ls_clock_ns() : 0;
+    stop(self);
+    if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+        self->began = ls_clock_ns();
+        self->communication = ls_comm_metered.nanoseconds;
+        ls_comm_metered.users++;
+    }
     return LS_OK;
 }
 
@@ -103,11 +117,11 @@ static ls_status compare_ranks(timer *self, ls_comm *comm) {
 }
 
 static ls_status print_table(const timer *self) {
-    printf("%-12s %10s %10s %10s\n", "seconds", "least", "mean", "largest");
+    printf("%-13s %10s %10s %10s\n", "seconds", "least", "mean", "largest");
     for (int i = 0; i < LS_TIMES; i++) {
         const double *seconds = self->over_ranks[i];
         if (seconds[LARGEST] > 0) {
-            printf("%-12s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN], seconds[LARGEST]);
+            printf("%-13s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN], seconds[LARGEST]);
         }
     }
     return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
@@ -119,7 +133,8 @@ static ls_status on_end(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     self->nanoseconds[LS_TIME_TOTAL] += (int64_t)(ls_clock_ns() - self->began);
-    self->began = 0;
+    self->nanoseconds[LS_TIME_COMMUNICATION] += (int64_t)(ls_comm_metered.nanoseconds - self->communication);
+    stop(self);
     LS_TRY(compare_ranks(self, state->comm));
     return self->prints && ls_callback_is_first_rank(state) ? print_table(self) : LS_OK;
 }
@@ -142,6 +157,7 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 
 static void release(void *user) {
     timer *self = user;
+    stop(self);
     ls_state_forget(&self->lent);
     ls_free(self);
 }

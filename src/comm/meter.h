@@ -1,0 +1,31 @@
+/* How long this thread has been in communication: in calls and in waiting for them, those within others once. */
+#ifndef LS_COMM_METER_H
+#define LS_COMM_METER_H
+
+#include <lockstep/base.h>
+
+typedef struct ls_comm_meter {
+    int users; /* who wants it counted; 0: it is not */
+    int depth; /* of calls within calls */
+    uint64_t nanoseconds;
+} ls_comm_meter;
+
+extern _Thread_local ls_comm_meter ls_comm_metered __attribute__((visibility("hidden"), tls_model("initial-exec")));
+
+/* Where a call begins, and ends, with what its beginning gave. */
+static inline uint64_t ls_comm_meter_begin(void) {
+    if (__builtin_expect(ls_comm_metered.users == 0, 1)) {
+        return 0;
+    }
+    return ls_comm_metered.depth++ == 0 ? ls_clock_ns() : 0;
+}
+
+static inline void ls_comm_meter_end(uint64_t began) {
+    if (__builtin_expect(ls_comm_metered.users == 0, 1)) {
+        return;
+    }
+    ls_comm_metered.depth--;
+    ls_comm_metered.nanoseconds += began != 0 ? ls_clock_ns() - began : 0;
+}
+
+#endif
