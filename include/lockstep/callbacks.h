@@ -195,7 +195,8 @@ LS_API void ls_rate_finder_point(const ls_callback *callback, int64_t step, doub
  * These put other inputs and targets in place of a batch's, in training alone. Random numbers are functions of seed,
  * epoch, batch and the sample's place in the global batch, and what one sample needs of another one is taken from the
  * data set, which every rank has, and not from another rank: so the samples are the same, bit by bit, on any number of
- * ranks, and nothing is exchanged. (It is read twice, then.) Targets that are class numbers [n] become rows [n,
+ * ranks, and nothing is exchanged. (It is read twice, then, and is as the data set has it: callbacks before this one
+ * have changed the first sample, not the other.) Targets that are class numbers [n] become rows [n,
  * classes] of f32, which ls_cross_entropy takes as probabilities; rows stay rows. LS_ERR_ARGUMENT, from on_sample,
  * where inputs are not floating or a class number is not below `classes`.
  */

@@ -47,14 +47,15 @@ static ls_status remember_optimizer(before *b, ls_optimizer *optimizer) {
     if (b->optimizer == NULL) {
         return ls_fail_memory(maker, (size_t)count * sizeof *b->optimizer);
     }
-    for (; b->count < count; b->count++) {
+    while (b->count < count) {
         const ls_named *own = &tensors[b->count];
-        ls_tensor *copy = ls_tensor_like_owned(maker, own->tensor, ls_dtype_of(own->tensor));
-        b->optimizer[b->count] = (ls_named){.name = ls_duplicate_string(own->name), .tensor = copy};
-        if (copy == NULL || b->optimizer[b->count].name == NULL) {
+        ls_named *copy = &b->optimizer[b->count++];
+        copy->name = ls_duplicate_string(own->name);
+        copy->tensor = ls_tensor_like_owned(maker, own->tensor, ls_dtype_of(own->tensor));
+        if (copy->name == NULL || copy->tensor == NULL) {
             return ls_fail_memory(maker, strlen(own->name) + 1);
         }
-        LS_TRY(ls_copy_into(copy, own->tensor));
+        LS_TRY(ls_copy_into(copy->tensor, own->tensor));
     }
     return LS_OK;
 }

@@ -112,7 +112,10 @@ ls_tensor *ls_target_rows(const char *call, ls_tensor *target, int64_t classes) 
                             call, LS_SHAPE_TEXT(target), (long long)classes);
     }
     const double largest = ls_item(ls_max(target)), least = ls_item(ls_min(target));
-    if (!(largest < (double)classes && least >= 0)) {
+    if (isnan(largest) || isnan(least)) { /* and not what they are: these are whole numbers */
+        return NULL;
+    }
+    if (largest >= (double)classes || least < 0) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: a target is %g, but there are %lld classes", call,
                             least >= 0 ? largest : least, (long long)classes);
     }
@@ -126,5 +129,10 @@ ls_tensor *ls_mix(ls_tensor *x, ls_tensor *y, double share) {
 
 ls_tensor *ls_mix_targets(const char *call, ls_tensor *target, ls_tensor *other, double share, int64_t classes) {
     ls_tensor *rows = ls_target_rows(call, target, classes);
-    return rows != NULL ? ls_mix(rows, ls_target_rows(call, other, classes), share) : NULL;
+    if (rows == NULL) {
+        return NULL;
+    }
+    /* Rows that another callback has made; the others are as the data set has them. */
+    const bool made = !ls_dtype_is_floating(ls_dtype_of(other)) && ls_ndim(rows) == 2;
+    return ls_mix(rows, ls_target_rows(call, other, made ? ls_size(rows, 1) : classes), share);
 }
