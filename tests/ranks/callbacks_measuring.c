@@ -5,7 +5,7 @@
 #include "tests/support/files.h"
 #include "tests/support/training.h"
 
-#include <stdlib.h>
+#include "comm/meter.h"
 
 enum { EPOCHS = 3 };
 
@@ -104,6 +104,25 @@ static ls_status times(ls_comm *world) {
     return LS_OK;
 }
 
+static ls_status fail(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return ls_error_set(LS_ERR_IO, "no more");
+}
+
+/* A run that failed is not measured any longer when its trial is gone. */
+static ls_status times_of_failures(ls_comm *world) {
+    const ls_callback callbacks[] = {ls_timer(NULL), {.on_step_training = fail}};
+    training t;
+    LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
+    LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1);
+    LS_CHECK(isnan(ls_timer_seconds(&callbacks[1], LS_TIME_DATA)));
+    LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_IO && ls_comm_metered.users == 1 && ls_comm_metered.depth == 0);
+    training_end(&t);
+    LS_CHECK(ls_comm_metered.users == 0);
+    return LS_OK;
+}
+
 /* ---- rates ------------------------------------------------------------------------------------------------------- */
 
 static const ls_rate_finder_options sweep = {.lowest = 1e-4, .highest = 1e3, .steps = 40};
@@ -159,6 +178,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(files(world));
     LS_TRY(no_file(world));
     LS_TRY(times(world));
+    LS_TRY(times_of_failures(world));
     LS_TRY(rates(world));
     LS_TRY(rate_that_is_used(world));
     return ls_comm_barrier(world, NULL);

@@ -304,6 +304,81 @@ static void test_when_it_stops(void **unused) {
     assert_int_equal(epochs_of("x", holes, &(ls_early_stopping_options){.monitor = "x", .patience = 2}), 7);
 }
 
+/* ---- what is added to losses ------------------------------------------------------------------------------------- */
+
+/* The loss of three batches of weights that do not change. */
+static double loss_with(ls_callback callback) {
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    const double loss = ls_trial_metric(trial, "loss");
+    assert_true(fabs(ls_trial_metric(trial, "val_loss") - loss) > 1e-3);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return loss;
+}
+
+static ls_status nothing(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+static void test_weight_decay(void **unused) {
+    (void)unused;
+    static const double powers[] = {1, 2, 3};
+    const double plain = loss_with((ls_callback){.on_end = nothing});
+    for (int i = 0; i < 3; i++) {
+        setting s = make_setting();
+        double want = 0;
+        for (int k = 0; k < ls_module_parameter_count(s.model); k++) {
+            const ls_tensor *w = ls_module_parameter(s.model, k);
+            double sum = 0;
+            for (int64_t j = 0; j < ls_numel(w); j++) {
+                sum += pow(fabs(((double *)elements(w))[j]), powers[i]);
+            }
+            want += 0.1 * pow(sum, 1 / powers[i]);
+        }
+        free_setting(&s);
+        assert_true(fabs(loss_with(ls_weight_decay(0.1, powers[i])) - plain - want) < 1e-12);
+    }
+}
+
+/* ---- a sweep over rates ------------------------------------------------------------------------------------------ */
+
+/* Dropout and batch normalisation go on as if it had not been; so do running means of metrics. */
+static uint64_t train_after(ls_callback callback, double *loss) {
+    setting s = make_setting();
+    ls_optimizer_free(s.optimizer);
+    ls_module_free(s.model);
+    ls_seed(8);
+    s.model = ls_sequential(ls_nn_linear_with(2, 8, &(ls_layer_options){.dtype = LS_F64}),
+                            ls_nn_batch_norm_1d(8, &(ls_layer_options){.dtype = LS_F64}), ls_nn_dropout(0.4),
+                            ls_nn_linear_with(8, CLASSES, &(ls_layer_options){.dtype = LS_F64}));
+    s.optimizer = ls_adam(s.model, NULL);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    *loss = ls_trial_metric(trial, "val_loss");
+    const uint64_t hash = ls_module_hash(s.model);
+    ls_trial_free(trial);
+    free_setting(&s);
+    return hash;
+}
+
+static void test_a_sweep_leaves_nothing(void **unused) {
+    (void)unused;
+    double loss, other;
+    const uint64_t plain = train_after((ls_callback){.on_end = nothing}, &loss);
+    assert_true(plain == train_after(ls_rate_finder(&(ls_rate_finder_options){.steps = 10}), &other));
+    assert_true(loss == other);
+}
+
 /* ---- random numbers ---------------------------------------------------------------------------------------------- */
 
 /* The mean of Beta(alpha, alpha) is 1/2, its variance 1 / (4 (2 alpha + 1)); 5 deviations of either. */
@@ -477,6 +552,8 @@ int main(void) {
         cmocka_unit_test(test_metric_that_is_not_there),
         cmocka_unit_test(test_samples_that_do_not_fit),
         cmocka_unit_test(test_when_it_stops),
+        cmocka_unit_test(test_weight_decay),
+        cmocka_unit_test(test_a_sweep_leaves_nothing),
         cmocka_unit_test(test_beta),
         cmocka_unit_test(test_draws_depend_on_their_place),
         cmocka_unit_test(test_states),

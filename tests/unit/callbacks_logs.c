@@ -89,6 +89,8 @@ static void test_goes_on(void **unused) {
     assert_memory_equal(contents(path), first, (size_t)(strstr(first, "\n2,") - first));
     log_run(path, NULL, 3, 0, 6);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 3 4 5 ");
+    log_run(path, NULL, 2, 0, 3);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
     test_file("again.csv", "epoch,loss\n0,1\n1,", 17); /* killed in the midst of a line */
     log_run(path, NULL, 1, 0, 3);
     assert_string_equal(columns(path, ',', 1), "epoch 0 1 2 ");
