@@ -11,6 +11,7 @@
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
 
+#include <lockstep/convolution.h>
 #include <lockstep/tensor.h>
 
 #ifdef __cplusplus

@@ -32,7 +32,10 @@ typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
 typedef struct ls_op_parameters {
     void *context; /* what the rules of this call share; held by the node where the row has `hold` */
     double number[4];
-    int64_t integer[LS_MAX_DIMS];
+    union {
+        int64_t integer[LS_MAX_DIMS];
+        ls_window window;
+    };
     ls_random_state random;
 } ls_op_parameters;
 

@@ -99,6 +99,19 @@ typedef struct ls_class_loss {
 } ls_class_loss;
 
 /*
+ * How windows go over the three spatial axes of an image [n, channels, depth, height, width] (fewer axes: sizes of 1 in
+ * front): for output position o, tap t is at o * stride - before + t * dilation, and what lies outside of the image is
+ * padding.
+ */
+typedef struct ls_window {
+    int32_t kernel[3], stride[3], dilation[3];
+    int32_t before[3], after[3]; /* padding; kernels need not look at `after`, which the output's sizes follow from */
+    int32_t groups;              /* convolution: parts of the channels that do not see each other */
+    bool adaptive;               /* pooling: position o of `out` is of floor(o in / out) up to ceil((o + 1) in / out) */
+    bool exclude_padding;        /* average: divides by the positions inside of the image only */
+} ls_window;
+
+/*
  * ---- the types of kernels ----------------------------------------------------------------------------------------
  */
 
@@ -145,6 +158,14 @@ typedef struct ls_class_loss {
 #define LS_PARAMETERS_batch_norm_dx                                                                                    \
     ls_stream *stream, ls_tensor *dx, const ls_tensor *g, const ls_tensor *x, const ls_tensor *mean,                   \
         const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *of_g, const ls_tensor *of_product
+#define LS_PARAMETERS_conv                                                                                             \
+    ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight, const ls_tensor *bias,               \
+        const ls_window *window
+#define LS_PARAMETERS_conv_weight                                                                                      \
+    ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small, const ls_window *window
+#define LS_PARAMETERS_max_pool                                                                                         \
+    ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
+#define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
 /* Flat runs of numbers; results are numbers of f64 on the device. */
 #define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
 #define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
@@ -176,6 +197,10 @@ typedef ls_status ls_batch_norm_kernel(LS_PARAMETERS_batch_norm);
 typedef ls_status ls_batch_norm_backward_kernel(LS_PARAMETERS_batch_norm_backward);
 typedef ls_status ls_batch_norm_sums_kernel(LS_PARAMETERS_batch_norm_sums);
 typedef ls_status ls_batch_norm_dx_kernel(LS_PARAMETERS_batch_norm_dx);
+typedef ls_status ls_conv_kernel(LS_PARAMETERS_conv);
+typedef ls_status ls_conv_weight_kernel(LS_PARAMETERS_conv_weight);
+typedef ls_status ls_max_pool_kernel(LS_PARAMETERS_max_pool);
+typedef ls_status ls_pool_kernel(LS_PARAMETERS_pool);
 typedef ls_status ls_axpy_kernel(LS_PARAMETERS_axpy);
 typedef ls_status ls_scale_kernel(LS_PARAMETERS_scale);
 typedef ls_status ls_dot_kernel(LS_PARAMETERS_dot);
@@ -260,6 +285,13 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
     /* The same in parts, for a batch that is more than x. sums [channels] of f64 over the batch: of x; with a mean of \
      * (x - mean) g, or of (x - mean)^2 where g is NULL. And dx in training with the means of g and of (x - mean) g. */ \
     KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
+    /* Images, all of five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the cross-correlation  \
+     * of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus bias: its x has the   \
+     * sizes of the other's y. conv_weight: d_weight += the gradient, where `small` is of y's sizes, `large` of x's. */\
+    KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
+    /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
+     * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
+    KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
     /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
      * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \

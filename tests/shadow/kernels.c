@@ -80,6 +80,12 @@ KIND(batch_norm_backward, add(made, dx); add(made, d_weight); add(made, d_bias);
 KIND(batch_norm_sums, add(made, sums); add(made, g); add(made, x); add(made, mean);, T(0), T(1), T(2), T(3))
 KIND(batch_norm_dx, add(made, dx); add(made, g); add(made, x); add(made, mean); add(made, rstd); add(made, weight);
      add(made, of_g); add(made, of_product);, T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7))
+KIND(conv, add(made, y); add(made, x); add(made, weight); add(made, bias); made->window = *window;,
+     T(0), T(1), T(2), T(3), &made->window)
+KIND(conv_weight, add(made, d_weight); add(made, large); add(made, small); made->window = *window;,
+     T(0), T(1), T(2), &made->window)
+KIND(max_pool, add(made, y); add(made, index); add(made, x); made->window = *window;, T(0), T(1), T(2), &made->window)
+KIND(pool, add(made, y); add(made, x); made->window = *window;, T(0), T(1), &made->window)
 KIND(axpy, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->from = shadow_inside(x);
      made->to = shadow_inside(y);, (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->from, made->to)
 KIND(scale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);,
@@ -139,6 +145,10 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_batch_norm_backward   dx, d_weight, d_bias, g, x, mean, rstd, weight, training
 #define NAMES_batch_norm_sums       sums, g, x, mean
 #define NAMES_batch_norm_dx         dx, g, x, mean, rstd, weight, of_g, of_product
+#define NAMES_conv                  y, x, weight, bias, window
+#define NAMES_conv_weight           d_weight, large, small, window
+#define NAMES_max_pool              y, index, x, window
+#define NAMES_pool                  y, x, window
 #define NAMES_axpy                  dtype, count, a, x, y
 #define NAMES_scale                 dtype, count, a, y
 #define NAMES_dot                   dtype, count, x, y, sum

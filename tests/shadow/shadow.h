@@ -28,6 +28,7 @@ typedef struct shadow_job {
     union {
         ls_gemm gemm;
         ls_class_loss loss;
+        ls_window window;
         ls_sgd_step sgd;
         ls_adam_step adam;
         ls_rmsprop_step rmsprop;

@@ -177,6 +177,30 @@ static ls_tensor *f_batch_norm_eval(ls_tensor **x, int count, void *user) {
     return ls_batch_norm(x[0], mean, variance, x[1], x[2], false, 0.1, 0.1);
 }
 
+/* ---- functions: convolution and pooling -------------------------------------------------------------------------- */
+
+#define CONV(name, call, ...)                                                                                          \
+    FUNCTION(f_##name, call(x[0], x[1], count > 2 ? x[2] : NULL, &(ls_conv_options){__VA_ARGS__}))
+
+CONV(conv, ls_conv, .padding = LS_SHAPE(2))
+CONV(conv_options, ls_conv, .stride = LS_SHAPE(2), .padding = LS_SHAPE(3), .dilation = LS_SHAPE(2))
+CONV(conv_same, ls_conv, .same = true)
+CONV(conv_depthwise, ls_conv, .groups = ls_size(x[0], 1), .padding = LS_SHAPE(2))
+CONV(conv_transpose, ls_conv_transpose, .stride = LS_SHAPE(1))
+CONV(conv_transpose_options, ls_conv_transpose, .stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .dilation = LS_SHAPE(2),
+     .output_padding = LS_SHAPE(1))
+CONV(conv_transpose_depthwise, ls_conv_transpose, .groups = ls_size(x[0], 1))
+
+#define POOL(name, call, ...) FUNCTION(f_##name, call(x[0], &(ls_pool_options){__VA_ARGS__}))
+
+POOL(max_pool, ls_max_pool, .kernel = LS_SHAPE(2))
+POOL(max_pool_options, ls_max_pool, .kernel = LS_SHAPE(3), .stride = LS_SHAPE(1), .padding = LS_SHAPE(1))
+POOL(average_pool, ls_average_pool, .kernel = LS_SHAPE(2), .stride = LS_SHAPE(1), .padding = LS_SHAPE(1))
+POOL(average_pool_options, ls_average_pool, .kernel = LS_SHAPE(3), .stride = LS_SHAPE(2), .padding = LS_SHAPE(1),
+     .ceil_mode = true, .exclude_padding = true)
+FUNCTION(f_adaptive_average_pool, ls_adaptive_average_pool(x[0], LS_SHAPE(3)))
+FUNCTION(f_adaptive_max_pool, ls_adaptive_max_pool(x[0], LS_SHAPE(2)))
+
 #define LOSS(name, call)                                                                                               \
     FUNCTION(f_##name##_mean, call(LS_LOSS_MEAN))                                                                      \
     FUNCTION(f_##name##_sum, call(LS_LOSS_SUM))                                                                        \
@@ -331,6 +355,26 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "layer_norm", .function = f_layer_norm, .shapes = "aB,B,B abC,bC,bC aB"},
     {.name = "batch_norm", .function = f_batch_norm, .shapes = "AB,B,B ABc,B,B Ab"},
     {.name = "batch_norm, not training", .function = f_batch_norm_eval, .shapes = "ab,b,b abc,b,b"},
+};
+
+#define IMAGES "abC abCD 1bCDE"
+
+static const gradcheck_case image_cases[] = {
+    {.name = "conv", .function = f_conv, .shapes = "aBC,eBf aBCD,eBfg,e 1BCDE,eBfgh,e"},
+    {.name = "conv, options", .function = f_conv_options, .shapes = "aBC,eBf,e aBCD,eBfg,e 1BCDE,eBfgh"},
+    {.name = "conv, same", .function = f_conv_same, .shapes = "aBC,eBf,e aBCD,eBfg"},
+    {.name = "conv, depthwise", .function = f_conv_depthwise, .shapes = "aBC,B1f,B aBCD,B1fg"},
+    {.name = "conv_transpose", .function = f_conv_transpose, .shapes = "aBC,Bef aBCD,Befg,e 1BCDE,Befgh,e"},
+    {.name = "conv_transpose, options",
+     .function = f_conv_transpose_options,
+     .shapes = "aBC,Bef,e aBCD,Befg,e 1BCDE,Befgh"},
+    {.name = "conv_transpose, depthwise", .function = f_conv_transpose_depthwise, .shapes = "aBC,B1f,B aBCD,B1fg"},
+    {.name = "max_pool", .function = f_max_pool, .shapes = IMAGES},
+    {.name = "max_pool, options", .function = f_max_pool_options, .shapes = IMAGES},
+    {.name = "average_pool", .function = f_average_pool, .shapes = IMAGES},
+    {.name = "average_pool, options", .function = f_average_pool_options, .shapes = IMAGES},
+    {.name = "adaptive_average_pool", .function = f_adaptive_average_pool, .shapes = IMAGES},
+    {.name = "adaptive_max_pool", .function = f_adaptive_max_pool, .shapes = IMAGES},
 };
 
 #define LOSS_CASES(name_, shapes_, ...)                                                                                \

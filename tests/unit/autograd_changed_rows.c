@@ -135,6 +135,7 @@ static void test_every_change_that_counts_is_noticed(void **state) {
     CHECK_CASES(reduce_cases, check_trial);
     CHECK_CASES(shape_cases, check_trial);
     CHECK_CASES(matrix_cases, check_trial);
+    CHECK_CASES(image_cases, check_trial);
     CHECK_CASES(loss_cases, check_trial);
 }
 

@@ -9,7 +9,7 @@ enum { MAX_ROWS = 512 };
 static const ls_op *const *const families[] = {
     ls_elementwise_ops, ls_compare_ops, ls_reduce_ops,     ls_extremes_ops, ls_statistics_ops, ls_shape_ops,
     ls_join_ops,        ls_copy_ops,    ls_index_ops,      ls_matmul_ops,   ls_linear_ops,     ls_softmax_ops,
-    ls_norm_ops,        ls_loss_ops,    ls_class_loss_ops, ls_random_ops,
+    ls_norm_ops,        ls_loss_ops,    ls_class_loss_ops, ls_random_ops,   ls_conv_ops,       ls_pool_ops,
 };
 
 static const ls_op *recorded[MAX_ROWS];
@@ -54,6 +54,11 @@ static void test_matrices_and_norms(void **state) {
     CHECK_CASES(matrix_cases, check_trial);
 }
 
+static void test_images(void **state) {
+    (void)state;
+    CHECK_CASES(image_cases, check_trial);
+}
+
 static void test_losses(void **state) {
     (void)state;
     CHECK_CASES(loss_cases, check_trial);
@@ -82,9 +87,9 @@ static void test_every_row_has_a_case(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_reductions),
-        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_matrices_and_norms),
-        cmocka_unit_test(test_losses),      cmocka_unit_test(test_every_row_has_a_case),
+        cmocka_unit_test(test_elementwise),          cmocka_unit_test(test_reductions), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_matrices_and_norms),   cmocka_unit_test(test_images),     cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_every_row_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

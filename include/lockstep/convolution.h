@@ -1,0 +1,81 @@
+/**
+ * @file convolution.h
+ * Convolution and pooling over one, two or three spatial axes, with gradients; autograd.h includes it. Images are
+ * x [n, channels, ...] with 1 to 3 axes behind the channels, and that many spatial axes an operation has. Formulas and
+ * defaults are PyTorch's (conv1d, conv2d, conv3d and so on). x is floating; halves are computed by way of f32.
+ *
+ * A number for each spatial axis is given as a shape: LS_SHAPE(2) is 2 for all of them, LS_SHAPE(2, 1) has one for
+ * each, and nothing is the default.
+ *
+ * Errors: LS_ERR_SHAPE where sizes or dtypes do not fit, or would leave no output; LS_ERR_ARGUMENT for an option that
+ * is out of range.
+ */
+#ifndef LOCKSTEP_CONVOLUTION_H
+#define LOCKSTEP_CONVOLUTION_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Options of convolutions; zero fields are their defaults. */
+typedef struct ls_conv_options {
+    ls_shape stride;   /**< from one window to the next, each positive; 1 */
+    ls_shape padding;  /**< zeros on both sides of an axis, not negative; 0 */
+    bool same;         /**< instead of `padding`, as many as keep the sizes (an odd one behind); strides of 1 only;
+                            not of transposed ones */
+    ls_shape dilation; /**< from one position of a window to the next, each positive; 1 */
+    int64_t groups;    /**< the channels in so many equal parts that do not see each other; 1 */
+    ls_shape output_padding; /**< transposed convolution: so much more output behind, less than stride or dilation; 0 */
+    bool no_bias;            /**< layers: there is none */
+    ls_dtype dtype;          /**< layers: of the parameters; zero is LS_F32 */
+} ls_conv_options;
+
+/**
+ * Cross-correlation: y[n, o, p] = bias[o] + sum over i, t of weight[o, i, t] x[n, i', p stride - padding + t dilation],
+ * where i' is channel i of o's group and x is 0 outside. x [n, in, ...], weight [out, in / groups, kernel...], bias
+ * [out] (may be NULL), y [n, out, ...] with sizes floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
+ * With groups = in it is a depthwise convolution. `options` may be NULL.
+ */
+LS_API ls_tensor *ls_conv(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
+
+/**
+ * Transposed convolution: what ls_conv's gradient of x is to its y, plus bias (Zeiler et al., CVPR 2010). x [n, in,
+ * ...], weight [in, out / groups, kernel...], bias [out] (may be NULL), y [n, out, ...] with sizes (size - 1) stride -
+ * 2 padding + dilation (kernel - 1) + output_padding + 1. `options` may be NULL.
+ */
+LS_API ls_tensor *ls_conv_transpose(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, const ls_conv_options *options);
+
+/** Options of pooling; zero fields but `kernel` are their defaults. */
+typedef struct ls_pool_options {
+    ls_shape kernel;      /**< the window's sizes, each positive; must be given */
+    ls_shape stride;      /**< each positive; the kernel */
+    ls_shape padding;     /**< on both sides, at most half of the kernel; 0 */
+    ls_shape dilation;    /**< of ls_max_pool, each positive; 1 */
+    bool ceil_mode;       /**< a last window may reach beyond the padding: sizes are rounded up */
+    bool exclude_padding; /**< of ls_average_pool: padding does not count (count_include_pad=False) */
+} ls_pool_options;
+
+/**
+ * The largest number in each window, in each channel: y [n, channels, ...] with sizes floor((size + 2 padding -
+ * dilation (kernel - 1) - 1) / stride) + 1, or ceil. NaN is the largest. The gradient goes to the first of the largest.
+ * LS_ERR_ARGUMENT where a window would see padding alone.
+ */
+LS_API ls_tensor *ls_max_pool(ls_tensor *x, const ls_pool_options *options);
+/** The mean of each window, whose padding counts as zeros: sizes as of ls_max_pool. */
+LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_pool_options *options);
+/**
+ * The mean over windows that make an output of `size`, of one number for all spatial axes or one for each, from x of
+ * any: output o of an axis is of positions floor(o in / out) up to ceil((o + 1) in / out). LS_SHAPE(1) is the mean over
+ * all of a channel (global average pooling).
+ */
+LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
+/** The largest number of the same windows; gradients as of ls_max_pool. */
+LS_API ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,185 @@
+/*
+ * Convolution by matrix products. What a window sees at an output position is a column; the columns of some positions
+ * are laid side by side (im2col), and with them
+ *
+ *     y = weight columns     d_weight = d_y columns^T     d_columns = weight^T d_y
+ *
+ * for each sample and group. So many positions are taken at once as keep their columns in the second cache, a number
+ * that follows from the sizes alone. Where a window is a single position, the image itself is the columns.
+ */
+#include "tensor/device/cpu/floating.h"
+#include "tensor/scope.h"
+
+#include <string.h>
+
+/* One sample and group of both sides of a convolution: the side that windows see, and the side with an output of each
+ * window. */
+typedef struct conv_part {
+    const ls_window *window;
+    int64_t channels, size[3], plane; /* of the large side; `plane` is all of a channel */
+    int64_t outputs, out[3], positions;
+    int64_t taps;   /* channels times the positions of the window: the height of a column */
+    bool is_column; /* the large side is the columns of all positions */
+} conv_part;
+
+/* So many bytes of columns at once. */
+enum { COLUMN_BYTES = 256 * 1024, FEWEST_POSITIONS = 32 };
+
+#define REAL     float
+#define FN(name) name##_f32
+#include "tensor/device/cpu/conv.inc"
+
+#define REAL     double
+#define FN(name) name##_f64
+#include "tensor/device/cpu/conv.inc"
+
+static conv_part part_of(const ls_tensor *large, const ls_tensor *small, const ls_window *window) {
+    conv_part part = {.window = window,
+                      .channels = large->size[1] / window->groups,
+                      .outputs = small->size[1] / window->groups,
+                      .plane = 1,
+                      .positions = 1,
+                      .is_column = true};
+    part.taps = part.channels;
+    for (int i = 0; i < 3; i++) {
+        part.size[i] = large->size[2 + i];
+        part.out[i] = small->size[2 + i];
+        part.plane *= part.size[i];
+        part.positions *= part.out[i];
+        part.taps *= window->kernel[i];
+        part.is_column = part.is_column && window->kernel[i] == 1 && window->stride[i] == 1 && window->before[i] == 0 &&
+                         part.size[i] == part.out[i];
+    }
+    return part;
+}
+
+/* How many positions are taken at once. */
+static int64_t positions_at_once(const conv_part *part, ls_dtype dtype) {
+    if (part->is_column) {
+        return part->positions;
+    }
+    const int64_t column = part->taps * (int64_t)ls_dtype_size(dtype);
+    const int64_t fit = column > 0 ? COLUMN_BYTES / column : COLUMN_BYTES;
+    const int64_t count = fit > FEWEST_POSITIONS ? fit : FEWEST_POSITIONS;
+    return count < part->positions ? count : part->positions;
+}
+
+/* Which of the three products a walk makes. */
+typedef enum conv_work { WORK_Y, WORK_X, WORK_WEIGHT } conv_work;
+
+typedef struct conv_sides {
+    const conv_part *part;
+    ls_dtype dtype;
+    char *large, *small, *weight; /* of one sample and group */
+} conv_sides;
+
+static void move_columns(const conv_sides *sides, int64_t first, int64_t count, void *columns, bool back) {
+    if (sides->part->is_column) {
+        return;
+    }
+    if (sides->dtype == LS_F32) {
+        (back ? add_columns_f32 : take_columns_f32)(sides->part, (float *)sides->large, first, count, columns);
+    } else {
+        (back ? add_columns_f64 : take_columns_f64)(sides->part, (double *)sides->large, first, count, columns);
+    }
+}
+
+/* The product for `count` positions from `first` on. */
+static ls_status multiply(const conv_sides *sides, conv_work work, int64_t first, int64_t count, void *room) {
+    const conv_part *part = sides->part;
+    void *columns = part->is_column ? sides->large : room;
+    void *outputs = sides->small + first * (int64_t)ls_dtype_size(sides->dtype);
+    ls_gemm gemm = {.dtype = sides->dtype};
+    if (work != WORK_X) {
+        move_columns(sides, first, count, columns, false);
+    }
+    if (work == WORK_Y) {
+        gemm.m = part->outputs, gemm.n = count, gemm.k = part->taps;
+        gemm.a = sides->weight, gemm.lda = part->taps;
+        gemm.b = columns, gemm.ldb = count;
+        gemm.c = outputs, gemm.ldc = part->positions;
+    } else if (work == WORK_X) {
+        gemm.m = part->taps, gemm.n = count, gemm.k = part->outputs;
+        gemm.a = sides->weight, gemm.lda = part->taps, gemm.transpose_a = true;
+        gemm.b = outputs, gemm.ldb = part->positions;
+        gemm.c = columns, gemm.ldc = count;
+    } else {
+        gemm.m = part->outputs, gemm.n = part->taps, gemm.k = count;
+        gemm.a = outputs, gemm.lda = part->positions;
+        gemm.b = columns, gemm.ldb = count, gemm.transpose_b = true;
+        gemm.c = sides->weight, gemm.ldc = part->taps, gemm.accumulate = true;
+    }
+    LS_TRY(ls_cpu_gemm(NULL, &gemm));
+    if (work == WORK_X) {
+        move_columns(sides, first, count, columns, true);
+    }
+    return LS_OK;
+}
+
+/* Goes over samples, groups and positions. */
+static ls_status walk(const conv_part *part, conv_work work, const ls_tensor *large, const ls_tensor *small,
+                      const ls_tensor *weight) {
+    const ls_dtype dtype = (ls_dtype)large->dtype;
+    const int64_t width = (int64_t)ls_dtype_size(dtype);
+    const int64_t groups = part->window->groups;
+    const int64_t at_once = positions_at_once(part, dtype);
+    const size_t bytes = part->is_column ? 1 : (size_t)(part->taps * at_once * width) + 1;
+    void *room = ls_record_allocate(bytes);
+    if (room == NULL) {
+        return ls_fail_memory("convolution", bytes);
+    }
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < large->size[0] * groups && status == LS_OK; i++) {
+        const conv_sides sides = {.part = part,
+                                  .dtype = dtype,
+                                  .large = (char *)large->data + i * part->channels * part->plane * width,
+                                  .small = (char *)small->data + i * part->outputs * part->positions * width,
+                                  .weight = (char *)weight->data + i % groups * part->outputs * part->taps * width};
+        for (int64_t first = 0; first < part->positions && status == LS_OK; first += at_once) {
+            const int64_t left = part->positions - first;
+            status = multiply(&sides, work, first, left < at_once ? left : at_once, room);
+        }
+    }
+    ls_record_release(room, bytes);
+    return status;
+}
+
+static ls_status check_dtype(const char *name, const ls_tensor *x) {
+    return x->dtype == LS_F32 || x->dtype == LS_F64 ? LS_OK : ls_no_kernel(name, (ls_dtype)x->dtype);
+}
+
+static ls_status add_bias(ls_tensor *y, const ls_tensor *bias) {
+    if (bias == NULL || y->count == 0) {
+        return LS_OK;
+    }
+    const int64_t plane = y->count / (y->size[0] * y->size[1]);
+    return LS_FLOATING(y->dtype, add_to_planes, y->size[0], y->size[1], plane, y->data, bias->data);
+}
+
+ls_status ls_cpu_conv(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
+                      const ls_tensor *bias, const ls_window *window) {
+    const conv_part part = part_of(x, y, window);
+    (void)stream;
+    LS_TRY(check_dtype("conv", x));
+    LS_TRY(walk(&part, WORK_Y, x, y, weight));
+    return add_bias(y, bias);
+}
+
+ls_status ls_cpu_conv_transpose(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
+                                const ls_tensor *bias, const ls_window *window) {
+    const conv_part part = part_of(y, x, window);
+    LS_TRY(check_dtype("conv_transpose", x));
+    if (!part.is_column) {
+        LS_TRY(ls_cpu_fill(stream, y, 0));
+    }
+    LS_TRY(walk(&part, WORK_X, y, x, weight));
+    return add_bias(y, bias);
+}
+
+ls_status ls_cpu_conv_weight(ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small,
+                             const ls_window *window) {
+    const conv_part part = part_of(large, small, window);
+    (void)stream;
+    LS_TRY(check_dtype("conv_weight", large));
+    return walk(&part, WORK_WEIGHT, large, small, d_weight);
+}

@@ -1,0 +1,82 @@
+/* Pooling: the largest number, or the mean, of what a window sees in each channel. */
+#include "tensor/device/cpu/floating.h"
+
+#include <math.h>
+
+/* An image and its outputs; a window's part along an axis is that of `start`, every `step`-th up to `end`. */
+typedef struct pool {
+    const ls_window *window;
+    int64_t planes, size[3], plane, out[3], positions;
+} pool;
+
+typedef struct pool_span {
+    int64_t start, end, step;
+    int64_t divisor; /* the positions that an average divides by */
+} pool_span;
+
+static inline int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* What window `o` sees along an axis. */
+static inline pool_span span_of(const pool *p, int axis, int64_t o) {
+    const ls_window *window = p->window;
+    const int64_t size = p->size[axis];
+    pool_span span = {.step = window->dilation[axis]};
+    if (window->adaptive) {
+        span.step = 1;
+        span.start = o * size / p->out[axis];
+        span.end = ((o + 1) * size + p->out[axis] - 1) / p->out[axis];
+        span.divisor = span.end - span.start;
+        return span;
+    }
+    const int64_t before = window->before[axis];
+    const int64_t from = o * window->stride[axis] - before;
+    const int64_t reach = from + (window->kernel[axis] - 1) * span.step + 1;
+    span.start = from < 0 ? (span.step - 1 - from) / span.step * span.step + from : from;
+    span.end = least(reach, size);
+    /* What a last window has behind the padding (ceil_mode) does not count, as in PyTorch. */
+    span.divisor = window->exclude_padding ? span.end - span.start : least(reach, size + before) - from;
+    return span;
+}
+
+/* What is done with each window. */
+typedef enum pool_work { WORK_LARGEST, WORK_MEAN, WORK_BACK } pool_work;
+
+#define REAL     float
+#define FN(name) name##_f32
+#include "tensor/device/cpu/pool.inc"
+
+#define REAL     double
+#define FN(name) name##_f64
+#include "tensor/device/cpu/pool.inc"
+
+static pool pool_of(const ls_tensor *x, const ls_tensor *y, const ls_window *window) {
+    pool p = {.window = window, .planes = x->size[0] * x->size[1], .plane = 1, .positions = 1};
+    for (int i = 0; i < 3; i++) {
+        p.size[i] = x->size[2 + i];
+        p.out[i] = y->size[2 + i];
+        p.plane *= p.size[i];
+        p.positions *= p.out[i];
+    }
+    return p;
+}
+
+ls_status ls_cpu_max_pool(ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x,
+                          const ls_window *window) {
+    const pool p = pool_of(x, y, window);
+    (void)stream;
+    return LS_FLOATING(x->dtype, max_pool, &p, y->data, index->data, x->data);
+}
+
+ls_status ls_cpu_average_pool(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window) {
+    const pool p = pool_of(x, y, window);
+    (void)stream;
+    return LS_FLOATING(x->dtype, average_pool, &p, y->data, x->data);
+}
+
+ls_status ls_cpu_average_pool_backward(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window) {
+    const pool p = pool_of(y, x, window);
+    (void)stream;
+    return LS_FLOATING(x->dtype, average_pool_backward, &p, y->data, x->data);
+}
