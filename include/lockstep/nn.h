@@ -276,6 +276,37 @@ LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *optio
  * NULL. LS_ERR_SHAPE, from ls_forward, for training with one value a channel.
  */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
+/** The same of x [n, channels, height, width] (PyTorch's BatchNorm2d). */
+LS_API ls_module *ls_nn_batch_norm_2d(int64_t channels, const ls_layer_options *options);
+/** The same of x [n, channels, depth, height, width] (PyTorch's BatchNorm3d). */
+LS_API ls_module *ls_nn_batch_norm_3d(int64_t channels, const ls_layer_options *options);
+/**
+ * Convolution over one axis: x [n, in, length], y [n, out, ...]; weight [out, in / groups, kernel], bias [out], which
+ * start uniform in +-1/sqrt(in / groups * kernel) (PyTorch's Conv1d; ls_conv has formula and options). `kernel` is the
+ * window's size, one number for all axes or one for each, in and out multiples of `groups`. `options` may be NULL.
+ */
+LS_API ls_module *ls_nn_conv_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/** Over two: x [n, in, height, width], weight [out, in / groups, kernel...] (PyTorch's Conv2d). */
+LS_API ls_module *ls_nn_conv_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/** Over three: x [n, in, depth, height, width] (PyTorch's Conv3d). */
+LS_API ls_module *ls_nn_conv_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/**
+ * Transposed convolution over one axis: x [n, in, length], y [n, out, ...]; weight [in, out / groups, kernel], bias
+ * [out], which start uniform in +-1/sqrt(out / groups * kernel) (PyTorch's ConvTranspose1d; ls_conv_transpose).
+ */
+LS_API ls_module *ls_nn_conv_transpose_1d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/** Over two (PyTorch's ConvTranspose2d). */
+LS_API ls_module *ls_nn_conv_transpose_2d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/** Over three (PyTorch's ConvTranspose3d). */
+LS_API ls_module *ls_nn_conv_transpose_3d(int64_t in, int64_t out, ls_shape kernel, const ls_conv_options *options);
+/** Pooling over the spatial axes of x [n, channels, ...], of which there may be one to three: see ls_max_pool. */
+LS_API ls_module *ls_nn_max_pool(const ls_pool_options *options);
+/** See ls_average_pool. */
+LS_API ls_module *ls_nn_average_pool(const ls_pool_options *options);
+/** To an output of `size`, whatever x has: see ls_adaptive_average_pool. LS_SHAPE(1) is global average pooling. */
+LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
+/** See ls_adaptive_max_pool. */
+LS_API ls_module *ls_nn_adaptive_max_pool(ls_shape size);
 /**
  * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
  * copied: both must outlive the module. What the function returns belongs to the scope; NULL when it failed.

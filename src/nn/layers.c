@@ -243,20 +243,19 @@ static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
                          norm->momentum, norm->epsilon);
 }
 
-ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options) {
-    static const ls_module_type type = {
-        .name = "BatchNorm1d", .state_size = sizeof(norm_state), .forward = batch_norm_forward, .whole_batch = true};
+static ls_module *batch_norm(const char *call, const ls_module_type *type, int64_t channels,
+                             const ls_layer_options *options) {
     static const ls_layer_options defaults;
     if (channels <= 0) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_batch_norm_1d: %lld channels: the number must be positive",
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels: the number must be positive", call,
                             (long long)channels);
     }
     options = options != NULL ? options : &defaults;
-    ls_module *module = ls_module_new(&type);
+    ls_module *module = ls_module_new(type);
     if (module == NULL) {
         return NULL;
     }
-    norm_state *norm = norm_begin("ls_nn_batch_norm_1d", module, LS_SHAPE(channels), options);
+    norm_state *norm = norm_begin(call, module, LS_SHAPE(channels), options);
     const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* halves are computed by way of f32 */
     norm->running_mean =
         ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), statistics)));
@@ -264,3 +263,13 @@ ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options
         ls_out_of_scope(ls_module_add_buffer(module, "running_var", ls_ones(LS_SHAPE(channels), statistics)));
     return ls_module_finish(module);
 }
+
+#define BATCH_NORM_LAYER(constructor, text)                                                                            \
+    ls_module *constructor(int64_t channels, const ls_layer_options *options) {                                        \
+        static const ls_module_type type = {                                                                           \
+            .name = (text), .state_size = sizeof(norm_state), .forward = batch_norm_forward, .whole_batch = true};     \
+        return batch_norm(#constructor, &type, channels, options);                                                     \
+    }
+BATCH_NORM_LAYER(ls_nn_batch_norm_1d, "BatchNorm1d")
+BATCH_NORM_LAYER(ls_nn_batch_norm_2d, "BatchNorm2d")
+BATCH_NORM_LAYER(ls_nn_batch_norm_3d, "BatchNorm3d")

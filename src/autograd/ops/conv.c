@@ -132,12 +132,8 @@ typedef struct convolution {
     const ls_conv_options *options;
 } convolution;
 
-static ls_status check_channels(const convolution *c) {
+static ls_status check_channels(const convolution *c, int64_t groups) {
     const ls_tensor *x = c->x, *weight = c->weight, *bias = c->bias;
-    const int64_t groups = c->options->groups != 0 ? c->options->groups : 1;
-    if (groups < 1 || groups > INT32_MAX) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: groups is %lld, must be positive", c->op->name, (long long)groups);
-    }
     const int64_t in = c->transposed ? weight->size[0] : weight->size[1] * groups;
     const int64_t out = c->transposed ? weight->size[1] * groups : weight->size[0];
     if (x->size[1] != in) {
@@ -167,51 +163,59 @@ static ls_status check_tensors(const convolution *c) {
                            c->op->name, LS_SHAPE_TEXT(c->weight));
         }
     }
-    return check_channels(c);
+    return LS_OK;
 }
 
-/* Padding of both sides, from the options. */
-static ls_status fill_padding(const convolution *c, int axes, ls_window *window) {
-    const char *name = c->op->name;
-    const ls_conv_options *options = c->options;
+/* One axis of a window whose numbers fit the options. */
+static ls_status check_axis(const char *call, bool transposed, const ls_conv_options *options, const ls_window *window,
+                            int axis, int32_t more) {
+    if (reach(window, axis) > INT32_MAX) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a window over %lld positions is not supported", call,
+                       (long long)reach(window, axis));
+    }
+    if (options->same && window->stride[axis] != 1) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding takes strides of 1, not %d", call, window->stride[axis]);
+    }
+    if (transposed && more > 0 && more >= window->stride[axis] && more >= window->dilation[axis]) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding must be less than stride or dilation", call);
+    }
+    return LS_OK;
+}
+
+ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_conv_options *options,
+                         ls_window *window) {
     int32_t more[LS_SPATIAL];
-    LS_TRY(ls_spatial_numbers(name, "padding", &options->padding, axes, 0, 0, window->before));
-    LS_TRY(ls_spatial_numbers(name, "output_padding", &options->output_padding, axes, 0, 0, more));
-    if (options->same && (c->transposed || options->padding.ndim != 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding %s", name,
-                       c->transposed ? "is of ls_conv only" : "and a padding are given");
+    if (options->groups < 0 || options->groups > INT32_MAX) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: groups is %lld, must be positive", call, (long long)options->groups);
+    }
+    window->groups = (int32_t)(options->groups != 0 ? options->groups : 1);
+    LS_TRY(ls_spatial_numbers(call, "stride", &options->stride, axes, 1, 1, window->stride));
+    LS_TRY(ls_spatial_numbers(call, "dilation", &options->dilation, axes, 1, 1, window->dilation));
+    LS_TRY(ls_spatial_numbers(call, "padding", &options->padding, axes, 0, 0, window->before));
+    LS_TRY(ls_spatial_numbers(call, "output_padding", &options->output_padding, axes, 0, 0, more));
+    if (options->same && (transposed || options->padding.ndim != 0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding %s", call,
+                       transposed ? "is not for transposed convolution" : "and a padding are given");
+    }
+    if (!transposed && options->output_padding.ndim != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding is for transposed convolution", call);
     }
     for (int i = 0; i < LS_SPATIAL; i++) {
-        if (options->same && window->stride[i] != 1) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: \"same\" padding takes strides of 1, not %d", name, window->stride[i]);
-        }
-        if (options->same && reach(window, i) > INT32_MAX) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: a window over %lld positions is not supported", name,
-                           (long long)reach(window, i));
-        }
-        if (options->output_padding.ndim != 0 &&
-            (!c->transposed || (more[i] >= window->stride[i] && more[i] >= window->dilation[i] && more[i] > 0))) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: output_padding %s", name,
-                           c->transposed ? "must be less than stride or dilation" : "is of ls_conv_transpose only");
-        }
-        window->before[i] = options->same ? (int32_t)((reach(window, i) - 1) / 2) : window->before[i];
-        window->after[i] =
-            options->same ? (int32_t)(reach(window, i) - 1 - window->before[i]) : window->before[i] - more[i];
+        LS_TRY(check_axis(call, transposed, options, window, i, more[i]));
+        const int32_t all = (int32_t)(reach(window, i) - 1);
+        window->before[i] = options->same ? all / 2 : window->before[i];
+        window->after[i] = options->same ? all - all / 2 : window->before[i] - more[i];
     }
     return LS_OK;
 }
 
 static ls_status window_of(const convolution *c, ls_window *window) {
-    const int axes = c->x->ndim - 2;
-    const ls_conv_options *options = c->options;
     const ls_tensor weight = ls_image_view(c->weight);
-    window->groups = (int32_t)(options->groups != 0 ? options->groups : 1);
     for (int i = 0; i < LS_SPATIAL; i++) {
         window->kernel[i] = (int32_t)weight.size[2 + i];
     }
-    LS_TRY(ls_spatial_numbers(c->op->name, "stride", &options->stride, axes, 1, 1, window->stride));
-    LS_TRY(ls_spatial_numbers(c->op->name, "dilation", &options->dilation, axes, 1, 1, window->dilation));
-    return fill_padding(c, axes, window);
+    LS_TRY(ls_conv_window(c->op->name, c->transposed, c->x->ndim - 2, c->options, window));
+    return check_channels(c, window->groups);
 }
 
 static ls_tensor *apply_convolution(const ls_op *op, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,

@@ -129,10 +129,6 @@ static ls_status check_windows(const char *call, const ls_tensor *x, bool ceil_m
     for (int i = 0; i < LS_SPATIAL; i++) {
         const int64_t size = image.size[2 + i];
         const int64_t count = windows_along(window, i, size, ceil_mode);
-        if (window->before[i] > window->kernel[i] / 2) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: padding of %d is more than half of the kernel's %d", call,
-                           window->before[i], window->kernel[i]);
-        }
         if (count < 1) {
             return ls_fail(LS_ERR_SHAPE, "%s: x is %s: no window of %d positions has room in %lld, padding included",
                            call, LS_SHAPE_TEXT(x), window->kernel[i], (long long)(size + 2 * window->before[i]));
@@ -145,10 +141,7 @@ static ls_status check_windows(const char *call, const ls_tensor *x, bool ceil_m
     return LS_OK;
 }
 
-static ls_status fill_window(const char *call, const ls_tensor *x, const ls_pool_options *options,
-                             ls_op_parameters *parameters) {
-    const int axes = x->ndim - 2;
-    ls_window *window = &parameters->window;
+ls_status ls_pool_window(const char *call, int axes, const ls_pool_options *options, ls_window *window) {
     if (options == NULL || options->kernel.ndim == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", call);
     }
@@ -158,6 +151,18 @@ static ls_status fill_window(const char *call, const ls_tensor *x, const ls_pool
     LS_TRY(ls_spatial_numbers(call, "padding", &options->padding, axes, 0, 0, window->before));
     LS_TRY(ls_spatial_numbers(call, "dilation", &options->dilation, axes, 1, 1, window->dilation));
     window->exclude_padding = options->exclude_padding;
+    for (int i = 0; i < LS_SPATIAL; i++) {
+        if (window->before[i] > window->kernel[i] / 2) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: padding of %d is more than half of the kernel's %d", call,
+                           window->before[i], window->kernel[i]);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status fill_window(const char *call, const ls_tensor *x, const ls_pool_options *options,
+                             ls_op_parameters *parameters) {
+    LS_TRY(ls_pool_window(call, x->ndim - 2, options, &parameters->window));
     return check_windows(call, x, options->ceil_mode, parameters);
 }
 

@@ -22,4 +22,13 @@ ls_status ls_spatial_numbers(const char *call, const char *option, const ls_shap
 /* The sizes of y [n, channels, out...] in the axes that x has. */
 ls_tensor *ls_image_new(const char *call, const ls_tensor *x, int64_t channels, const int64_t *out);
 
+/*
+ * Strides, dilation and padding from options, for `axes` spatial axes, after window->kernel was set: LS_ERR_ARGUMENT
+ * for what is wrong whatever the image.
+ */
+ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_conv_options *options,
+                         ls_window *window);
+/* The same of pooling; the kernel is an option. */
+ls_status ls_pool_window(const char *call, int axes, const ls_pool_options *options, ls_window *window);
+
 #endif
