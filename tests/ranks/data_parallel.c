@@ -27,6 +27,25 @@ static ls_module *make_normalised(ls_dtype dtype) {
                          ls_nn_batch_norm_1d(5, &options), ls_nn_tanh(), linear(5, OUTPUTS, dtype));
 }
 
+static ls_tensor *to_image(ls_tensor *x, void *user) {
+    (void)user;
+    return ls_reshape(x, LS_SHAPE(ls_size(x, 0), 1, 2, INPUTS / 2));
+}
+
+static ls_module *make_convolutional(ls_dtype dtype) {
+    const ls_layer_options norm = {.dtype = dtype};
+    return ls_sequential(
+        ls_nn_function("Image", to_image, NULL),
+        ls_nn_conv_2d(1, 4, LS_SHAPE(3), &(ls_conv_options){.same = true, .dtype = dtype}),
+        ls_nn_batch_norm_2d(4, &norm), ls_nn_tanh(),
+        ls_nn_conv_transpose_2d(4, 4, LS_SHAPE(2),
+                                &(ls_conv_options){.stride = LS_SHAPE(2), .groups = 2, .dtype = dtype}),
+        ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2), .stride = LS_SHAPE(1)}),
+        ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(3), .stride = LS_SHAPE(2), .padding = LS_SHAPE(1)}),
+        ls_nn_batch_norm_2d(4, &norm), ls_nn_adaptive_average_pool(LS_SHAPE(1)), ls_nn_flatten(),
+        linear(4, OUTPUTS, dtype));
+}
+
 /* Rows whose first number is positive go through `sometimes` as well; nothing goes through `never`. */
 typedef struct branches {
     ls_module *always;
@@ -245,6 +264,21 @@ static ls_status equals_one_process(ls_comm *world) {
             &(training){.make = make_mixed, .dtype = LS_F64, .batches = batches[i], .passes = 1, .tolerance = 2e-6}));
     }
     return compare_dtypes(world, (training){.make = make_mlp, .batches = small_batches, .passes = 1, .twice = true});
+}
+
+/* Statistics are those of all ranks, also of those whose share is one sample or none. */
+static ls_status convolutions_equal_one_process(ls_comm *world) {
+    const int *const batches[] = {usual_batches, uneven_batches, small_batches};
+    for (int i = 0; i < 3; i++) {
+        training t = {.make = make_convolutional, .batches = batches[i], .passes = 1};
+        t.dtype = LS_F64;
+        t.tolerance = 1e-10;
+        LS_TRY(compare(world, &t));
+        t.dtype = LS_F32;
+        t.tolerance = 2e-4;
+        LS_TRY(compare(world, &t));
+    }
+    return LS_OK;
 }
 
 static ls_status unused_parameters(ls_comm *world) {
@@ -567,6 +601,7 @@ static ls_status moved_afterwards(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_input(world));
     LS_TRY(equals_one_process(world));
+    LS_TRY(convolutions_equal_one_process(world));
     LS_TRY(unused_parameters(world));
     LS_TRY(gathered_passes(world));
     LS_TRY(no_sync_is_local(world));

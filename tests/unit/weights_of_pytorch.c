@@ -1,6 +1,7 @@
 /*
- * Weights of a PyTorch model with batch and layer normalisation: they load as they are, and the model computes what
- * PyTorch's does, in both modes, there and back. Files and script: tests/fixtures/make_norms.py.
+ * Weights of PyTorch models with batch and layer normalisation, and with convolutions: they load as they are, and the
+ * model computes what PyTorch's does, in both modes, there and back. Files and scripts: tests/fixtures/make_norms.py
+ * and make_cnn.py.
  */
 #include "tests/support/unit.h"
 
@@ -21,6 +22,19 @@ static ls_module *model_new(void) {
     return model;
 }
 
+static ls_module *convolutional_new(void) {
+    ls_module *model = ls_sequential(
+        ls_nn_conv_2d(2, 6, LS_SHAPE(3), &(ls_conv_options){.padding = LS_SHAPE(1), .no_bias = true}),
+        ls_nn_batch_norm_2d(6, NULL), ls_nn_relu(), ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}),
+        ls_nn_conv_2d(6, 6, LS_SHAPE(3),
+                      &(ls_conv_options){.stride = LS_SHAPE(2), .padding = LS_SHAPE(1), .groups = 6}),
+        ls_nn_batch_norm_2d(6, &(ls_layer_options){.epsilon = 1e-3, .momentum = 0.3}), ls_nn_silu(),
+        ls_nn_conv_transpose_2d(6, 4, LS_SHAPE(2), &(ls_conv_options){.stride = LS_SHAPE(2)}),
+        ls_nn_adaptive_average_pool(LS_SHAPE(2)), ls_nn_flatten(), ls_nn_linear(16, 5));
+    assert_non_null(model);
+    return model;
+}
+
 static void assert_close(const ls_safetensors *values, const char *prefix, const char *name, const ls_tensor *is) {
     char full[64];
     snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -32,12 +46,11 @@ static void assert_close(const ls_safetensors *values, const char *prefix, const
     }
 }
 
-static void test_the_model_computes_what_pytorch_does(void **state) {
-    (void)state;
-    ls_safetensors *values = ls_safetensors_load(LS_FIXTURES "/pytorch_norms_values.safetensors");
+/* Takes the model over. */
+static void check_model(ls_module *model, const char *file, const char *values_file, int parameters, int buffers) {
+    ls_safetensors *values = ls_safetensors_load(values_file);
     assert_non_null(values);
-    ls_module *model = model_new();
-    assert_int_equal(ls_module_load(model, weights), LS_OK);
+    assert_int_equal(ls_module_load(model, file), LS_OK);
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_to_device(ls_safetensors_find(values, "x"), ls_default_device());
     ls_module_train(model, false);
@@ -52,11 +65,22 @@ static void test_the_model_computes_what_pytorch_does(void **state) {
     for (int i = 0; i < ls_module_buffer_count(model); i++) {
         assert_close(values, "after.", ls_module_buffer_name(model, i), ls_module_buffer(model, i));
     }
-    assert_int_equal(ls_module_parameter_count(model), 9);
-    assert_int_equal(ls_module_buffer_count(model), 4);
+    assert_int_equal(ls_module_parameter_count(model), parameters);
+    assert_int_equal(ls_module_buffer_count(model), buffers);
     assert_int_equal(ls_scope_end(scope), LS_OK);
     ls_module_free(model);
     ls_safetensors_free(values);
+}
+
+static void test_the_model_computes_what_pytorch_does(void **state) {
+    (void)state;
+    check_model(model_new(), weights, LS_FIXTURES "/pytorch_norms_values.safetensors", 9, 4);
+}
+
+static void test_the_convolutional_model_computes_what_pytorch_does(void **state) {
+    (void)state;
+    check_model(convolutional_new(), LS_FIXTURES "/pytorch_cnn.safetensors",
+                LS_FIXTURES "/pytorch_cnn_values.safetensors", 11, 4);
 }
 
 /* ---- names that one side has not --------------------------------------------------------------------------------- */
@@ -155,6 +179,7 @@ static void test_counters_are_known_by_what_they_are(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_model_computes_what_pytorch_does),
+        cmocka_unit_test(test_the_convolutional_model_computes_what_pytorch_does),
         cmocka_unit_test(test_missing_and_extra_names),
         cmocka_unit_test(test_counters_are_known_by_what_they_are),
     };
