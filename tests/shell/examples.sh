@@ -29,7 +29,7 @@ only() { # PATTERN: there is no line but such
 }
 
 # ---- options ----
-for name in fashion_mnist perceptron mnist_by_hand; do
+for name in fashion_mnist cnn perceptron mnist_by_hand; do
     program=$examples/$name
     alone "$program" --help
     check "$name --help succeeds" is "$status" 0
@@ -46,7 +46,7 @@ for name in fashion_mnist perceptron mnist_by_hand; do
         check "$name $wrong: says what it takes" says err "$wrong.*: it takes a whole number from 0"
     done
 done
-for wrong in "fashion_mnist --batch-size 0" "fashion_mnist --hidden 0" "perceptron --samples 0" "perceptron --batch-size 0"; do
+for wrong in "fashion_mnist --batch-size 0" "fashion_mnist --hidden 0" "cnn --channels 0" "perceptron --samples 0" "perceptron --batch-size 0"; do
     alone "$examples/"$wrong
     check "$wrong: refused" is "$status $(grep -c 'a whole number from 1' err)" "2 1"
 done
@@ -178,9 +178,9 @@ done
 alone "$examples/own_operation" --points 1
 check "own_operation of one point: refused" is "$status $(grep -c 'must be 2 at least' err)" "2 1"
 
-# ---- the two on Fashion-MNIST ----
+# ---- those on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
-    echo "SKIPPED fashion_mnist and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
+    echo "SKIPPED fashion_mnist, cnn and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
     check "nothing is left running" nobody_soon
     [ "$failed" = 0 ] && exit 77
     exit 1
@@ -242,6 +242,16 @@ check "fashion_mnist, 3 epochs on 2 ranks: accuracy $(number 'test accuracy') is
 check "fashion_mnist, 3 epochs on 2 ranks: throughput" holds "$(number throughput) > 0"
 check "fashion_mnist, 3 epochs on 2 ranks: one model" one_model 2
 check "fashion_mnist, 3 epochs on 2 ranks: a line per pass" is "$(grep -c '%|' out)" 7
+
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/cnn" --max-steps 3 --limit 300 --channels 4 --quiet </dev/null
+    check "cnn on $ranks: ends well" is "$status $(complaints err)" "0 "
+    check "cnn on $ranks: one model" one_model $ranks
+    check "cnn on $ranks --quiet: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
+done
+launch run -n 2 "$examples/cnn" --epochs 2 --limit 2000 --channels 8 --quiet </dev/null
+check "cnn, 2 epochs of 2,000 samples: accuracy $(number 'test accuracy') is at least 0.7" \
+    holds "$(number 'test accuracy') >= 0.7"
 
 if script --version >/dev/null 2>&1; then
     LS_TEST_MARK=$mark script -qec "$lockstep run -n 2 $examples/fashion_mnist --epochs 1 --max-steps 200 --save seen" \

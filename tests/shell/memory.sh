@@ -30,6 +30,7 @@ fi
 clean fashion_mnist 0 --data data --max-steps 3 --hidden 32 --batch-size 8 --save saved
 check "fashion_mnist: one model" is "$(sed -n 's/^rank [01] parameters //p' out | sort -u | wc -l)" 1
 clean fashion_mnist 1 --data bad --save saved
+clean cnn 0 --data data --max-steps 2 --channels 2 --batch-size 8
 clean perceptron 0 --max-steps 8 --samples 5
 clean mnist_by_hand 0 --data data --epochs 1
 check "mnist_by_hand: it took its step" says out "0/1(t): 100%|##########| 1/1"
