@@ -189,6 +189,12 @@ LS_API ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, 
 /** The last value of a metric: "loss" of training, "val_loss" of validation, "test_loss" of ls_trial_evaluate with the
  * label "test". NAN when there is none. The same on every rank. */
 LS_API double ls_trial_metric(const ls_trial *trial, const char *name);
+/**
+ * The last values of a metric that has several ("val_confusion", "recall_per_class"), lent until that is measured
+ * again; of any other metric its one value. `*count` (may be NULL) is how many there are; 0, and NULL, when there is
+ * none. They are in no history, and ls_trial_metric is NAN of them. The same on every rank.
+ */
+LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *name, int64_t *count);
 
 /** Epochs in the history. */
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);

@@ -6,6 +6,7 @@
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,5 +20,11 @@ size_t ls_text_character(const char *text, uint32_t *character);
  * lines in Unicode, and bytes that are not UTF-8. All else stays as it is.
  */
 void ls_text_make_printable(char *text);
+
+/* How many letters must be changed, put in, left out or swapped with the next to make one word of the other. */
+size_t ls_word_distance(const char *left, const char *right);
+
+/* Whether `distance` is near enough to `word` to ask "did you mean". */
+bool ls_word_is_near(const char *word, size_t distance);
 
 #endif

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
 static const ls_command *const commands[] = {&ls_run_command, &ls_bench_command, &ls_doctor_command};

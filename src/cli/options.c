@@ -8,35 +8,9 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 enum { MOST_OPTIONS = 32, HELP_CODE = 256, LONG_BASE = 257, LONGEST_WORD = 32 };
-
-size_t ls_word_distance(const char *left, const char *right) {
-    const size_t rows = strnlen(left, LONGEST_WORD);
-    const size_t columns = strnlen(right, LONGEST_WORD);
-    size_t cost[LONGEST_WORD + 1][LONGEST_WORD + 1];
-    for (size_t i = 0; i <= rows; i++) {
-        for (size_t j = 0; j <= columns; j++) {
-            if (i == 0 || j == 0) {
-                cost[i][j] = i + j;
-                continue;
-            }
-            size_t best = cost[i - 1][j - 1] + (left[i - 1] != right[j - 1]);
-            best = cost[i - 1][j] + 1 < best ? cost[i - 1][j] + 1 : best;
-            best = cost[i][j - 1] + 1 < best ? cost[i][j - 1] + 1 : best;
-            if (i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] &&
-                cost[i - 2][j - 2] + 1 < best) {
-                best = cost[i - 2][j - 2] + 1;
-            }
-            cost[i][j] = best;
-        }
-    }
-    return cost[rows][columns];
-}
-
-bool ls_word_is_near(const char *word, size_t distance) {
-    return distance <= 1 + strlen(word) / 4 && distance < strlen(word);
-}
 
 static ls_status fail_unknown(const ls_command *command, const char *typed) {
     const char *dashless = typed + strspn(typed, "-");

@@ -44,10 +44,4 @@ ls_status ls_options_parse(const ls_command *command, int argc, char **argv, voi
 /* Prints the subcommand's --help to standard output. */
 void ls_options_help(const ls_command *command);
 
-/* How many letters must be changed, put in, left out or swapped with the next to make one word of the other. */
-size_t ls_word_distance(const char *left, const char *right);
-
-/* Whether `distance` is near enough to `word` to ask "did you mean". */
-bool ls_word_is_near(const char *word, size_t distance);
-
 #endif

@@ -34,9 +34,14 @@ bool ls_history_has(const ls_history_entry *entry, const char *name) {
     return find_value(entry, name) >= 0;
 }
 
-double ls_history_get(const ls_history_entry *entry, const char *name) {
+const double *ls_history_find(const ls_history_entry *entry, const char *name) {
     const int at = find_value(entry, name);
-    return at >= 0 ? entry->values[at].value : NAN;
+    return at >= 0 ? &entry->values[at].value : NULL;
+}
+
+double ls_history_get(const ls_history_entry *entry, const char *name) {
+    const double *value = ls_history_find(entry, name);
+    return value != NULL ? *value : (double)NAN;
 }
 
 ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry) {

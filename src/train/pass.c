@@ -43,6 +43,7 @@ static ls_status run_batches(ls_trial *trial, const ls_pass *pass) {
         bool more;
         const uint64_t began = ls_clock_ns();
         LS_TRY(ls_loader_next(pass->loader, &batch, &more));
+        ls_metrics_waited(trial, ls_clock_ns() - began);
         if (more) {
             LS_TRY(run_batch(trial, pass, &batch, began));
             at_an_end = false;

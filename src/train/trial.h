@@ -155,14 +155,16 @@ void ls_metrics_free(ls_trial *trial);
  * ranks, stored as prefix + name in trial->latest and, unless that is NULL, in `entry`. */
 void ls_metrics_begin(ls_trial *trial);
 ls_status ls_metrics_add(ls_trial *trial);
+/* The loader took so long to make the next batch. */
+void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds);
 ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry);
 /* A pass is interrupted by others, and goes on. */
 ls_status ls_metrics_set_aside(ls_trial *trial);
 void ls_metrics_put_back(ls_trial *trial);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
-/* The name of metric `index`, NULL when there are no more; and its value so far in this pass, of this rank's samples,
- * NAN where there is none. */
+/* Of the metrics that have one value in this pass: the name of number `index`, NULL when there are no more; and its
+ * value so far, of this rank's samples, NAN where there is none. */
 const char *ls_metrics_name(const ls_trial *trial, int index);
 double ls_metrics_so_far(const ls_trial *trial, int index);
 /* What this rank has counted in the pass that is under way, one tensor of f64 for each metric: what a trial that goes
@@ -178,6 +180,8 @@ ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int cou
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
 bool ls_history_has(const ls_history_entry *entry, const char *name);
 double ls_history_get(const ls_history_entry *entry, const char *name);
+/* The value, lent; NULL when there is none. */
+const double *ls_history_find(const ls_history_entry *entry, const char *name);
 /* Appends an epoch's results to the history. */
 ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry);
 

@@ -75,16 +75,18 @@ static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module 
         ls_loader_new(make_samples(STEADY_SAMPLES, true), &(ls_loader_options){.global_batch_size = 16, .comm = world});
     ls_loader *validate =
         ls_loader_new(make_samples(50, true), &(ls_loader_options){.global_batch_size = 20, .comm = world});
-    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
-                                                       .optimizer = optimizer,
-                                                       .criterion = ls_criterion_cross_entropy,
-                                                       .train = train,
-                                                       .validate = validate,
-                                                       .comm = world,
-                                                       .metrics = LS_METRICS("loss", "acc"),
-                                                       .callbacks = callbacks,
-                                                       .callback_count = 2,
-                                                       .quiet = true});
+    ls_trial *trial = ls_trial_new(
+        &(ls_trial_options){.model = model,
+                            .optimizer = optimizer,
+                            .criterion = ls_criterion_cross_entropy,
+                            .train = train,
+                            .validate = validate,
+                            .comm = world,
+                            .metrics = LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var", "top_3_acc",
+                                                  "f1", "confusion", "lr", "samples_per_second"),
+                            .callbacks = callbacks,
+                            .callback_count = 2,
+                            .quiet = true});
     ls_status status = trial != NULL ? ls_trial_run(trial, 3) : ls_error_status();
     if (status == LS_OK && (seen.before == 0 || seen.after != seen.before)) {
         status = ls_fail(LS_ERR_INTERNAL, "%ld calls in two epochs and %ld in the third", seen.before,

@@ -208,14 +208,17 @@ static ls_status keep_state(ls_trial_state *state, void *user) {
 
 /* Two epochs of 3 steps at once, and from behind one of those steps on: the same bits. */
 static void goes_on_after(int64_t after) {
-    static const char *const names[] = {"loss", "acc", "r", "val_loss", "val_r"};
+    static const char *const names[] = {"loss",     "acc",     "r",  "running_loss", "running_top_2_acc",
+                                        "loss_std", "acc_var", "f1", "lr",           "val_loss",
+                                        "val_f1",   "val_r"};
     setting s = make_setting();
     int calls = 0;
     const ls_metric own = {.name = "r", .width = 6, .add = add_products, .result = correlation, .user = &calls};
     kept_state kept = {.after = after};
     const ls_callback keep = {.on_step_training = keep_state, .user = &kept};
     ls_trial_options options = options_of(&s);
-    options.metrics = LS_METRICS("loss", "acc");
+    options.metrics = LS_METRICS("loss", "acc", "running_loss", "running_top_2_acc", "loss_std", "acc_var", "f1", "lr",
+                                 "recall_per_class", "samples_per_second");
     options.custom_metrics = &own;
     options.custom_metric_count = 1;
     options.callbacks = &keep;
@@ -232,6 +235,14 @@ static void goes_on_after(int64_t after) {
     assert_int_equal(ls_trial_run(rest, 1), LS_OK);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_true(same_bits(ls_trial_history(rest, 0, names[i]), ls_trial_history(whole, after / 3, names[i])));
+        assert_true(!isnan(ls_trial_history(rest, 0, names[i])));
+    }
+    if (after > 3) { /* it was the last epoch of both */
+        int64_t count = 0;
+        const double *values = ls_trial_metric_values(rest, "recall_per_class", &count);
+        assert_int_equal(count, CLASSES);
+        assert_memory_equal(values, ls_trial_metric_values(whole, "recall_per_class", NULL),
+                            (size_t)CLASSES * sizeof *values);
     }
     for (int i = 0; i < kept.count; i++) {
         ls_release(kept.tensors[i].tensor);

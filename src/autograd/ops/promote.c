@@ -1,7 +1,7 @@
 #include "autograd/ops/promote.h"
 
 #include "autograd/ops/ops.h"
-#include "base/memory.h"
+#include "tensor/scope.h"
 
 #define INLINE_INPUTS 4
 
@@ -140,10 +140,11 @@ ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_coun
     }
     ls_tensor *inline_inputs[INLINE_INPUTS] = {NULL};
     ls_tensor **ready = inline_inputs;
+    const size_t bytes = (size_t)input_count * sizeof(ls_tensor *);
     if (input_count > INLINE_INPUTS) {
-        ready = ls_allocate((size_t)input_count * sizeof(ls_tensor *));
+        ready = ls_record_allocate(bytes);
         if (ready == NULL) {
-            (void)ls_fail_memory(op->name, (size_t)input_count * sizeof(ls_tensor *));
+            (void)ls_fail_memory(op->name, bytes);
             return ls_scope_failed();
         }
     }
@@ -160,7 +161,7 @@ ls_tensor *ls_apply_as(const ls_op *op, ls_tensor *const *inputs, int input_coun
         ls_tensor_drop(ready[--done]);
     }
     if (ready != inline_inputs) {
-        ls_free(ready);
+        ls_record_release(ready, bytes);
     }
     return y;
 }

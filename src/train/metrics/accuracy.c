@@ -1,96 +1,90 @@
 /* Accuracies: the share of targets that are met. */
-#include <string.h>
+#include <stdio.h>
 
 #include "tensor/tensor.h"
-#include "train/metrics/metric.h"
+#include "train/metrics/answers.h"
 
-static bool has_shape(const ls_tensor *tensor, ls_shape shape) {
-    const ls_shape own = ls_shape_of(tensor);
-    return own.ndim == shape.ndim && memcmp(own.size, shape.size, (size_t)own.ndim * sizeof *own.size) == 0;
+static ls_tensor *judge(const ls_measure *measure, const ls_trial_state *state, ls_outputs outputs, ls_tensor **kept) {
+    ls_answers answers;
+    if (!ls_answers_read(measure, state, outputs, &answers)) {
+        return NULL;
+    }
+    *kept = answers.kept;
+    return ls_eq(answers.said, answers.right);
 }
 
-/* [n] or [n, 1]: one number a sample. */
-static bool is_column(const ls_tensor *tensor) {
-    return ls_ndim(tensor) == 1 || (ls_ndim(tensor) == 2 && ls_size(tensor, 1) == 1);
+static ls_tensor *judge_any(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
+    return judge(measure, state, LS_OUTPUTS_BY_CRITERION, kept);
 }
 
-/* Which answers are right where an output beyond the threshold says yes, as a target beyond one half does. */
-static ls_tensor *judge_numbers(const ls_trial_state *state, const char *metric, double threshold) {
-    ls_tensor *output = state->output;
-    ls_tensor *target = state->target;
-    const bool columns = is_column(output) && is_column(target) && ls_numel(output) == ls_numel(target);
-    if (!columns && !has_shape(output, ls_shape_of(target))) {
-        return ls_fail_null(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s and target %s must have one shape",
-                            metric, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
-    }
-    return ls_eq(ls_gt(ls_reshape(output, ls_shape_of(target)), threshold), ls_gt(ls_to(target, LS_F64), 0.5));
+static ls_tensor *judge_probabilities(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
+    return judge(measure, state, LS_OUTPUTS_PROBABILITIES, kept);
 }
 
-/* Whether the target has the output's shape without `axis`. */
-static bool fits_without(const ls_tensor *output, int axis, const ls_tensor *target) {
-    bool fits = ls_ndim(target) == ls_ndim(output) - 1;
-    for (int i = 0; fits && i < ls_ndim(target); i++) {
-        fits = ls_size(target, i) == ls_size(output, i < axis ? i : i + 1);
-    }
-    return fits;
+static ls_tensor *judge_logits(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
+    return judge(measure, state, LS_OUTPUTS_LOGITS, kept);
 }
 
-/* Where the largest output is, and where it should be: along axis 1, as ls_cross_entropy has the classes, or the last
- * axis where only that fits. */
-static ls_tensor *judge_classes(const ls_trial_state *state, const char *metric) {
-    ls_tensor *output = state->output;
-    ls_tensor *target = state->target;
-    const bool one_hot = has_shape(output, ls_shape_of(target));
-    const int last = ls_ndim(output) - 1;
-    const int axis = last < 1 || one_hot || fits_without(output, 1, target) ? 1 : last;
-    if (is_column(output) || ls_size(output, axis) == 1) {
-        return ls_fail_null(LS_ERR_SHAPE,
-                            "ls_trial: metric \"%s\": output %s has one number for each target, and the criterion does "
-                            "not tell whether that is a probability or a logit: use ls_criterion_bce or "
-                            "ls_criterion_bce_with_logits, or metric \"binary_acc\" (yes beyond 0.5) or "
-                            "\"binary_acc_logits\" (yes beyond 0)",
-                            metric, LS_SHAPE_TEXT(output));
+/* ---- of the k largest -------------------------------------------------------------------------------------------- */
+
+/* On the device of the outputs. */
+static ls_tensor *beside(const ls_tensor *output, ls_tensor *x) {
+    return ls_tensor_to_device(x, ls_device_of(output));
+}
+
+/* How many classes come before the one asked for: those with more (NaN is more than any), and of equals the first. */
+static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
+    ls_tensor *index = ls_unsqueeze(targets, axis);
+    ls_tensor *score = ls_take_along_axis(output, axis, index);
+    ls_shape along = {.ndim = ls_ndim(output)};
+    for (int i = 0; i < along.ndim; i++) {
+        along.size[i] = i == axis ? ls_size(output, axis) : 1;
     }
-    if (!one_hot && !fits_without(output, axis, target)) {
-        return ls_fail_null(LS_ERR_SHAPE,
-                            "ls_trial: metric \"%s\": output %s with target %s: must be [n, classes, ...] with class "
-                            "numbers [n, ...], or with one-hot targets of the same shape",
-                            metric, LS_SHAPE_TEXT(output), LS_SHAPE_TEXT(target));
+    ls_tensor *earlier = ls_lt(beside(output, ls_arange(along, LS_I64)), index);
+    ls_tensor *behind =
+        ls_sub(ls_to(ls_le(output, score), LS_F64), ls_mul(ls_to(ls_eq(output, score), LS_F64), earlier));
+    return ls_sub((double)ls_size(output, axis), ls_sum_axes(behind, LS_AXES(axis), false));
+}
+
+static ls_tensor *judge_top_k(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept) {
+    const int k = measure->rule->k;
+    ls_class_layout layout;
+    if (!ls_class_layout_find(measure, state, &layout)) {
+        return NULL;
     }
-    return ls_eq(ls_argmax(output, axis, false), one_hot ? ls_argmax(target, axis, false) : ls_to(target, LS_I64));
+    const int64_t classes = ls_size(state->output, layout.axis);
+    if (k > classes) {
+        return ls_fail_null(LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s has %lld classes, fewer than %d",
+                            measure->rule->name, LS_SHAPE_TEXT(state->output), (long long)classes, k);
+    }
+    ls_tensor *targets = ls_class_targets(state, &layout);
+    *kept = ls_class_targets_kept(state, &layout, targets);
+    if (*kept != NULL) {
+        ls_tensor *any = beside(state->output, ls_zeros(LS_SCALAR, LS_I64));
+        targets = ls_where(*kept, targets, any);
+    }
+    return ls_lt(places(state->output, layout.axis, targets), k);
+}
+
+ls_metric ls_metric_top_k_acc(int k) {
+    if (k < 1) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_top_k_acc: k is %d, must be 1 or more", k);
+        return ls_metric_of_rule(NULL);
+    }
+    ls_metric_rule *rule = ls_metric_rule_make(&ls_kind_top_k_acc);
+    if (rule != NULL) {
+        rule->k = k;
+        snprintf(rule->name, sizeof rule->name, "top_%d_acc", k);
+    }
+    return ls_metric_of_rule(rule);
 }
 
 /* ---- the rows ---------------------------------------------------------------------------------------------------- */
 
-static bool are_there(const ls_trial_state *state) {
-    if (state->output == NULL || state->target == NULL) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_trial: an accuracy is measured, but the %s",
-                      state->output == NULL ? "step has set no output" : "loader gives no target");
-        return false;
-    }
-    return true;
-}
-
-/* The criterion says what an output means. */
-static ls_tensor *judge(const ls_measure *measure, const ls_trial_state *state) {
-    const ls_criterion criterion = state->trial->options.criterion;
-    const char *metric = measure->rule->name;
-    return !are_there(state)                           ? NULL
-           : criterion == ls_criterion_bce             ? judge_numbers(state, metric, 0.5)
-           : criterion == ls_criterion_bce_with_logits ? judge_numbers(state, metric, 0.0)
-                                                       : judge_classes(state, metric);
-}
-
-static ls_tensor *judge_probabilities(const ls_measure *measure, const ls_trial_state *state) {
-    return are_there(state) ? judge_numbers(state, measure->rule->name, 0.5) : NULL;
-}
-
-static ls_tensor *judge_logits(const ls_measure *measure, const ls_trial_state *state) {
-    return are_there(state) ? judge_numbers(state, measure->rule->name, 0.0) : NULL;
-}
-
-const ls_metric_kind ls_metric_acc = {.name = "acc", .aggregate = &ls_aggregate_mean, .elements = judge};
-const ls_metric_kind ls_metric_binary_acc = {
+const ls_metric_kind ls_kind_acc = {.name = "acc", .aggregate = &ls_aggregate_mean, .elements = judge_any};
+const ls_metric_kind ls_kind_binary_acc = {
     .name = "binary_acc", .aggregate = &ls_aggregate_mean, .elements = judge_probabilities};
-const ls_metric_kind ls_metric_binary_acc_logits = {
+const ls_metric_kind ls_kind_binary_acc_logits = {
     .name = "binary_acc_logits", .aggregate = &ls_aggregate_mean, .elements = judge_logits};
+const ls_metric_kind ls_kind_top_k_acc = {
+    .name = "top_5_acc", .aggregate = &ls_aggregate_mean, .elements = judge_top_k};

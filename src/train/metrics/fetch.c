@@ -7,34 +7,75 @@
 #include "tensor/scope.h"
 #include "train/metrics/metric.h"
 
-/* The sum of the elements that there is a mean of, or whatever else the metric wants. */
-static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+/* What each metric wants of the batch. */
+typedef struct ls_wants {
+    ls_tensor *elements[LS_METRIC_LIMIT]; /* as f64; NULL of a metric that has none, as below */
+    ls_tensor *kept[LS_METRIC_LIMIT];
+    ls_tensor *rows[LS_METRIC_LIMIT]; /* all that is to come to the host, in one dimension */
+} ls_wants;
+
+static bool asks_the_same(const ls_metric_rule *a, const ls_metric_rule *b) {
+    return a->kind->elements == b->kind->elements && a->k == b->k;
+}
+
+/* Metrics that look at the same elements, "acc" and "running_acc", say, have them computed once. */
+static ls_status find_elements(const ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
+    const ls_measure *measure = &metrics->measures[index];
+    for (int i = 0; i < index; i++) {
+        if (wants->elements[i] != NULL && asks_the_same(metrics->measures[i].rule, measure->rule)) {
+            wants->elements[index] = wants->elements[i];
+            wants->kept[index] = wants->kept[i];
+            return LS_OK;
+        }
+    }
+    wants->elements[index] = ls_to(measure->rule->kind->elements(measure, state, &wants->kept[index]), LS_F64);
+    wants->kept[index] = wants->kept[index] != NULL ? ls_to(wants->kept[index], LS_F64) : NULL;
+    return wants->elements[index] != NULL ? LS_OK : ls_error_status();
+}
+
+/* The sum of the elements, their number where not all count, and their scatter where that is wanted. */
+static ls_tensor *sum_up(const ls_measure *measure, ls_tensor *elements, ls_tensor *kept) {
+    ls_tensor *parts[3];
+    int count = 0;
+    parts[count++] = ls_sum(kept != NULL ? ls_mul(elements, kept) : elements);
+    if (kept != NULL) {
+        parts[count++] = ls_sum(kept);
+    }
+    if (measure->rule->aggregate->scatter) {
+        ls_tensor *mean = kept != NULL ? ls_div(parts[0], ls_maximum(parts[1], 1)) : ls_mean(elements);
+        ls_tensor *squares = ls_square(ls_sub(elements, mean));
+        parts[count++] = ls_sum(kept != NULL ? ls_mul(squares, kept) : squares);
+    }
+    return count > 1 ? ls_stack(parts, count, 0) : parts[0];
+}
+
+static ls_tensor *ask(ls_metrics *metrics, int index, const ls_trial_state *state, ls_wants *wants) {
+    ls_measure *measure = &metrics->measures[index];
     const ls_metric_kind *kind = measure->rule->kind;
     if (kind->elements == NULL) {
         return kind->ask(measure, state);
     }
-    ls_tensor *elements = kind->elements(measure, state);
-    measure->elements = ls_numel(elements);
-    return elements != NULL ? ls_sum(ls_to(elements, LS_F64)) : NULL;
+    return find_elements(metrics, index, state, wants) == LS_OK
+               ? sum_up(measure, wants->elements[index], wants->kept[index])
+               : NULL;
 }
 
-/* What each metric asks for, as a row of f64; NULL of one that wants nothing. */
-static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, ls_tensor *rows[LS_METRIC_LIMIT]) {
+static ls_status ask_all(ls_metrics *metrics, const ls_trial_state *state, ls_wants *wants) {
     size_t total = 0;
     for (int i = 0; i < metrics->count; i++) {
         ls_measure *measure = &metrics->measures[i];
         const ls_metric_kind *kind = measure->rule->kind;
         measure->asked_count = 0;
-        rows[i] = NULL;
-        if (kind->elements == NULL && kind->ask == NULL) {
+        if ((kind->elements == NULL && kind->ask == NULL) || !ls_measure_is_on(measure, state)) {
             continue;
         }
-        ls_tensor *wanted = ask(measure, state);
-        rows[i] = wanted != NULL ? ls_reshape(ls_to(wanted, LS_F64), LS_SHAPE(-1)) : NULL;
-        if (rows[i] == NULL) {
+        ls_tensor *wanted = ask(metrics, i, state, wants);
+        wants->rows[i] = wanted != NULL ? ls_reshape(ls_to(wanted, LS_F64), LS_SHAPE(-1)) : NULL;
+        if (wants->rows[i] == NULL) {
             return ls_error_status();
         }
-        measure->asked_count = ls_numel(rows[i]);
+        measure->elements = wants->kept[i] == NULL ? ls_numel(wants->elements[i]) : -1;
+        measure->asked_count = ls_numel(wants->rows[i]);
         total += (size_t)measure->asked_count;
     }
     return ls_numbers_resize(&metrics->fetched, total);
@@ -70,12 +111,12 @@ static ls_status fetch_of_device(ls_metrics *metrics, ls_tensor *rows[LS_METRIC_
 }
 
 static ls_status fetch(ls_metrics *metrics, const ls_trial_state *state) {
-    ls_tensor *rows[LS_METRIC_LIMIT];
-    LS_TRY(ask_all(metrics, state, rows));
+    ls_wants wants = {{NULL}, {NULL}, {NULL}};
+    LS_TRY(ask_all(metrics, state, &wants));
     double *to = metrics->fetched.items;
     for (int i = 0; i < metrics->count; i++) {
-        if (rows[i] != NULL) {
-            LS_TRY(fetch_of_device(metrics, rows, i, &to));
+        if (wants.rows[i] != NULL) {
+            LS_TRY(fetch_of_device(metrics, wants.rows, i, &to));
         }
     }
     return LS_OK;

@@ -1,7 +1,7 @@
 /* The criterion's loss: a mean over the samples of a batch. */
 #include "train/metrics/metric.h"
 
-static ls_tensor *ask(const ls_measure *measure, const ls_trial_state *state) {
+static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
     if (state->loss == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the step has set no loss", measure->rule->name);
     }
@@ -18,4 +18,4 @@ static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
     return LS_OK;
 }
 
-const ls_metric_kind ls_metric_loss = {.name = "loss", .aggregate = &ls_aggregate_mean, .ask = ask, .mean = mean};
+const ls_metric_kind ls_kind_loss = {.name = "loss", .aggregate = &ls_aggregate_mean, .ask = ask, .mean = mean};

@@ -1,4 +1,4 @@
-/* The mean: the sum over all batches and ranks divided by that of the weights. */
+/* Means over all samples: the sum over all batches and ranks divided by that of the weights. */
 #include <math.h>
 
 #include "train/metrics/metric.h"
@@ -10,10 +10,15 @@ static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_ba
     return LS_OK;
 }
 
-static double value(const ls_measure *measure, double *numbers, size_t count) {
+static double mean(const ls_measure *measure, double *numbers, size_t count) {
     (void)measure;
     (void)count;
     return numbers[1] != 0 ? numbers[0] / numbers[1] : (double)NAN;
 }
 
-const ls_aggregate ls_aggregate_mean = {.width = 2, .add = add, .value = value};
+static double root_mean(const ls_measure *measure, double *numbers, size_t count) {
+    return sqrt(mean(measure, numbers, count));
+}
+
+const ls_aggregate ls_aggregate_mean = {.width = 2, .add = add, .value = mean};
+const ls_aggregate ls_aggregate_root_mean = {.width = 2, .add = add, .value = root_mean};

@@ -3,11 +3,32 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "train/metrics/metric.h"
 
-static const ls_metric_kind *const kinds[] = {&ls_metric_loss, &ls_metric_acc, &ls_metric_binary_acc,
-                                              &ls_metric_binary_acc_logits};
+static const ls_metric_kind *const kinds[] = {
+    &ls_kind_loss,
+    &ls_kind_acc,
+    &ls_kind_binary_acc,
+    &ls_kind_binary_acc_logits,
+    &ls_kind_top_k_acc,
+    &ls_kind_mse,
+    &ls_kind_rmse,
+    &ls_kind_mae,
+    &ls_kind_r2,
+    &ls_kind_precision,
+    &ls_kind_recall,
+    &ls_kind_f1,
+    &ls_kind_confusion,
+    &ls_kind_roc_auc,
+    &ls_kind_lr,
+    &ls_kind_epoch,
+    &ls_kind_samples_per_second,
+    &ls_kind_data_wait,
+};
 enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 ls_metric_rule *ls_metric_rule_make(const ls_metric_kind *kind) {
     ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
@@ -26,15 +47,174 @@ ls_metric ls_metric_of_rule(ls_metric_rule *rule) {
     return rule != NULL ? (ls_metric){.name = rule->name, .rule = rule} : (ls_metric){.invalid = true};
 }
 
-ls_metric ls_metric_named(const char *name) {
-    for (int i = 0; name != NULL && i < KINDS; i++) {
-        if (strcmp(kinds[i]->name, name) == 0) {
-            return ls_metric_of_rule(ls_metric_rule_make(kinds[i]));
+ls_metric ls_metric_refuse(ls_metric_rule *rule) {
+    ls_metrics_drop(&(ls_metric){.rule = rule}, 1);
+    return ls_metric_of_rule(NULL);
+}
+
+static ls_status name_rule(const char *call, ls_metric_rule *rule, const char *before, const char *name,
+                           const char *behind) {
+    char full[LS_METRIC_NAME_LIMIT];
+    const int length = snprintf(full, sizeof full, "%s%s%s", before, name, behind);
+    if (length > LS_METRIC_NAME_LIMIT / 2) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s%s%s\" is longer than %d bytes", call, before, name,
+                       behind, LS_METRIC_NAME_LIMIT / 2);
+    }
+    memcpy(rule->name, full, sizeof full);
+    return LS_OK;
+}
+
+/* A rule that is the caller's, of a constructor's metric or of a user's own. */
+static ls_metric_rule *take(const char *call, const ls_metric *of) {
+    if (of->rule != NULL) {
+        return of->rule;
+    }
+    ls_metric_rule *rule = ls_allocate_zeroed(1, sizeof *rule);
+    const ls_status status = rule != NULL ? ls_metric_rule_own(call, of, rule) : ls_fail_memory(call, sizeof *rule);
+    if (status != LS_OK) {
+        ls_free(rule);
+        ls_metrics_drop(of, 1);
+        return NULL;
+    }
+    return rule;
+}
+
+ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const char *before, const char *behind) {
+    if (of.invalid) {
+        return NULL; /* and why is told already */
+    }
+    ls_metric_rule *rule = take(call, &of);
+    if (rule == NULL) {
+        return NULL;
+    }
+    const bool has_mean = rule->aggregate == &ls_aggregate_mean;
+    const ls_status status = has_mean ? name_rule(call, rule, before, of.name, behind)
+                                      : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is no mean", call, of.name);
+    if (status != LS_OK) {
+        (void)ls_metric_refuse(rule);
+        return NULL;
+    }
+    return rule;
+}
+
+/* ---- names -------------------------------------------------------------------------------------------------------
+ *
+ * Every kind has its name, and more of its forms have one: what is made of a mean, and averages over classes.
+ */
+
+typedef enum ls_form { PLAIN = 0, RUNNING, VAR, STD, MACRO, MICRO, PER_CLASS, FORMS } ls_form;
+
+static const struct {
+    const char *before;
+    const char *behind;
+} affixes[FORMS] = {[PLAIN] = {"", ""},
+                    [RUNNING] = {"running_", ""},
+                    [VAR] = {"", "_var"},
+                    [STD] = {"", "_std"},
+                    [MACRO] = {"", "_macro"},
+                    [MICRO] = {"", "_micro"},
+                    [PER_CLASS] = {"", "_per_class"}};
+
+static bool has_form(const ls_metric_kind *kind, int form) {
+    return form == PLAIN || (form <= STD ? kind->aggregate == &ls_aggregate_mean : kind->by_average != NULL);
+}
+
+/* The name of a form of a kind; false where it has no such form. */
+static bool name_form(const ls_metric_kind *kind, int form, char name[LS_METRIC_NAME_LIMIT]) {
+    snprintf(name, LS_METRIC_NAME_LIMIT, "%s%s%s", affixes[form].before, kind->name, affixes[form].behind);
+    return has_form(kind, form);
+}
+
+static ls_metric make_plain(const ls_metric_kind *kind, int k) {
+    return kind == &ls_kind_top_k_acc ? ls_metric_top_k_acc(k) : ls_metric_of_rule(ls_metric_rule_make(kind));
+}
+
+static ls_metric make_form(const ls_metric_kind *kind, int form, int k) {
+    switch ((ls_form)form) {
+    case RUNNING:
+        return ls_metric_running(make_plain(kind, k), NULL);
+    case VAR:
+        return ls_metric_var(make_plain(kind, k), false);
+    case STD:
+        return ls_metric_std(make_plain(kind, k), false);
+    case MACRO:
+        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MACRO});
+    case MICRO:
+        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_MICRO});
+    case PER_CLASS:
+        return kind->by_average(&(ls_class_metric_options){.average = LS_AVERAGE_NONE});
+    default:
+        return make_plain(kind, k);
+    }
+}
+
+/* "running_top_3_acc" as "running_top_5_acc", which is how the kind is called, and the number in it; 5 of others. */
+static int read_number(const char *name, char usual[LS_METRIC_NAME_LIMIT]) {
+    const size_t before = strncmp(name, affixes[RUNNING].before, strlen(affixes[RUNNING].before)) == 0
+                              ? strlen(affixes[RUNNING].before)
+                              : 0;
+    int k = 5;
+    int end = 0;
+    snprintf(usual, LS_METRIC_NAME_LIMIT, "%s", name);
+    if (sscanf(name + before, "top_%9d%n", &k, &end) == 1 && name[before + 4] >= '0' && name[before + 4] <= '9') {
+        snprintf(usual, LS_METRIC_NAME_LIMIT, "%.*stop_5%s", (int)before, name, name + before + end);
+    }
+    return k;
+}
+
+/* ---- what there is none of --------------------------------------------------------------------------------------- */
+
+/* How unlike two names are; one that goes on as the other begins is like it, however long it is. */
+static size_t distance_of(const char *name, const char *candidate) {
+    const size_t length = strlen(name) < strlen(candidate) ? strlen(name) : strlen(candidate);
+    const size_t distance = ls_word_distance(name, candidate);
+    return distance > 2 && strncmp(name, candidate, length) == 0 ? 2 : distance;
+}
+
+/* Of all names there are, the one that is most like this. */
+static void find_nearest(const char *name, char nearest[LS_METRIC_NAME_LIMIT]) {
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < KINDS * FORMS; i++) {
+        char candidate[LS_METRIC_NAME_LIMIT];
+        if (!name_form(kinds[i / FORMS], i % FORMS, candidate)) {
+            continue;
+        }
+        const size_t distance = distance_of(name, candidate);
+        if (distance < least) {
+            least = distance;
+            memcpy(nearest, candidate, sizeof candidate);
         }
     }
+}
+
+static ls_metric refuse_name(const char *name) {
+    char nearest[LS_METRIC_NAME_LIMIT] = "";
+    char list[512] = "";
+    size_t length = 0;
+    find_nearest(name, nearest);
+    for (int i = 0; i < KINDS; i++) {
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s, ", kinds[i]->name,
+                                   kinds[i]->by_average != NULL ? " (_macro, _micro, _per_class)" : "");
+    }
     (void)ls_fail(LS_ERR_ARGUMENT,
-                  "ls_trial_new: there is no metric \"%s\"; there are \"loss\", \"acc\", \"binary_acc\" and "
-                  "\"binary_acc_logits\", and custom_metrics",
-                  name != NULL ? name : "");
+                  "ls_trial_new: there is no metric \"%s\"; the nearest is \"%s\"; there are %sand of each that is a "
+                  "mean running_NAME, NAME_var and NAME_std, and custom_metrics",
+                  name, nearest, list);
     return ls_metric_of_rule(NULL);
+}
+
+ls_metric ls_metric_named(const char *name) {
+    char usual[LS_METRIC_NAME_LIMIT];
+    if (name == NULL) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_metric_named: the name is NULL");
+        return ls_metric_of_rule(NULL);
+    }
+    const int k = read_number(name, usual);
+    for (int i = 0; i < KINDS * FORMS; i++) {
+        char candidate[LS_METRIC_NAME_LIMIT];
+        if (name_form(kinds[i / FORMS], i % FORMS, candidate) && strcmp(candidate, usual) == 0) {
+            return make_form(kinds[i / FORMS], i % FORMS, k);
+        }
+    }
+    return refuse_name(name);
 }

@@ -41,22 +41,25 @@ static const ls_metric_kind several_numbers = {.name = "own", .aggregate = &by_f
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-static ls_status check(const ls_metric *metric) {
+static ls_status check(const char *call, const ls_metric *metric) {
+    if (metric->name == NULL || (metric->measure == NULL && metric->add == NULL)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a metric has no name or no function", call);
+    }
     const bool one = metric->measure != NULL && metric->add == NULL && metric->result == NULL && metric->width == 0;
     const bool several = metric->measure == NULL && metric->add != NULL && metric->result != NULL && metric->width > 0;
     if (strlen(metric->name) > LS_METRIC_NAME_LIMIT / 2) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: the metric's name \"%s\" is longer than %d bytes", metric->name,
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, metric->name,
                        LS_METRIC_NAME_LIMIT / 2);
     }
     return one || several ? LS_OK
                           : ls_fail(LS_ERR_ARGUMENT,
-                                    "ls_trial_new: the metric \"%s\" (width %d) has either measure alone, or add, "
+                                    "%s: the metric \"%s\" (width %d) has either measure alone, or add, "
                                     "result and a width of 1 or more",
-                                    metric->name, metric->width);
+                                    call, metric->name, metric->width);
 }
 
-ls_status ls_metric_rule_own(const ls_metric *metric, ls_metric_rule *rule) {
-    LS_TRY(check(metric));
+ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metric_rule *rule) {
+    LS_TRY(check(call, metric));
     const ls_metric_kind *kind = metric->measure != NULL ? &one_number : &several_numbers;
     *rule = (ls_metric_rule){.kind = kind, .aggregate = kind->aggregate, .own = *metric};
     rule->width = metric->measure != NULL ? kind->aggregate->width : metric->width;

@@ -89,6 +89,7 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
     for (int i = 0; i < metrics->count; i++) {
         LS_TRY(copy(find(tensors, count, metrics->measures[i].rule->name), &metrics->set->numbers[i]));
     }
+    metrics->set->at_ns = ls_clock_ns();
     return LS_OK;
 }
 
