@@ -20,7 +20,17 @@
 #include "tests/support/elements.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { SAMPLES = 38, HELD_BACK = 11, INPUTS = 6, CLASSES = 3, GLOBAL_BATCH = 8, EPOCHS = 3, STEPS = 5, SEED = 7 };
+enum {
+    SAMPLES = 38,
+    HELD_BACK = 11,
+    INPUTS = 6,
+    CLASSES = 3,
+    GLOBAL_BATCH = 8,
+    EPOCHS = 3,
+    STEPS = 5,
+    SEED = 7,
+    RESULTS = 10
+};
 
 /* ---- folders of a test ------------------------------------------------------------------------------------------- */
 
@@ -178,18 +188,20 @@ static ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                   .state = watcher_state,
                                   .set_state = watcher_set_state};
     const ls_callback callbacks[] = {watching, ls_checkpoint_callback(how->checkpoints)};
-    t->trial = ls_trial_new(&(ls_trial_options){.model = t->model,
-                                                .optimizer = t->optimizer,
-                                                .criterion = ls_criterion_cross_entropy,
-                                                .train = t->train,
-                                                .validate = t->validate,
-                                                .comm = comm,
-                                                .metrics = LS_METRICS("loss", "acc"),
-                                                .callbacks = callbacks,
-                                                .callback_count = how->checkpoints != NULL ? 2 : 1,
-                                                .train_steps = how->train_steps,
-                                                .resume = how->resume,
-                                                .quiet = true});
+    t->trial =
+        ls_trial_new(&(ls_trial_options){.model = t->model,
+                                         .optimizer = t->optimizer,
+                                         .criterion = ls_criterion_cross_entropy,
+                                         .train = t->train,
+                                         .validate = t->validate,
+                                         .comm = comm,
+                                         .metrics = LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var",
+                                                               "f1", "recall_per_class", "running_acc"),
+                                         .callbacks = callbacks,
+                                         .callback_count = how->checkpoints != NULL ? 2 : 1,
+                                         .train_steps = how->train_steps,
+                                         .resume = how->resume,
+                                         .quiet = true});
     return t->trial != NULL ? LS_OK : ls_error_status();
 }
 
@@ -206,7 +218,7 @@ static void end(training *t) {
 
 typedef struct outcome {
     uint64_t model, buffers, optimizer;
-    double history[EPOCHS][4], steps;
+    double history[EPOCHS][RESULTS], steps;
     int64_t epochs;
     ls_random_state random;
 } outcome;
@@ -219,7 +231,8 @@ static uint64_t hash_tensor(uint64_t hash, const ls_tensor *tensor) {
 }
 
 static ls_status look(const training *t, outcome *is) {
-    static const char *const names[] = {"loss", "acc", "val_loss", "val_acc"};
+    static const char *const names[RESULTS] = {"loss", "acc",         "running_loss", "loss_std", "acc_var",
+                                               "f1",   "running_acc", "val_loss",     "val_acc",  "val_f1"};
     const ls_named *tensors;
     int count;
     *is = (outcome){.model = ls_module_hash(t->model),
@@ -236,7 +249,7 @@ static ls_status look(const training *t, outcome *is) {
         is->optimizer = hash_tensor(is->optimizer, tensors[i].tensor);
     }
     for (int64_t epoch = 0; epoch < is->epochs && epoch < EPOCHS; epoch++) {
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < RESULTS; k++) {
             is->history[epoch][k] = ls_trial_history(t->trial, epoch, names[k]);
         }
     }

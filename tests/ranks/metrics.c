@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/device.h"
 #include "train/trial.h"
 
 enum { CLASSES = 4, EPOCHS = 3, MOST_METRICS = 32 };
@@ -236,6 +237,20 @@ static ls_status keep_state(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+static void release_state(kept_state *kept) {
+    for (int i = 0; i < kept->count; i++) {
+        ls_release(kept->tensors[i].tensor);
+    }
+}
+
+static ls_status go_on_to_the_end(participant *p, int64_t done) {
+    p->trial->continues = true;
+    p->trial->state.batch = done;
+    p->trial->epochs_run = 1;
+    LS_TRY(ls_loader_seek(p->train, 1, done));
+    return ls_trial_run(p->trial, 2);
+}
+
 static ls_status same_as(const participant *one, const participant *other, const char *const *names) {
     for (; *names != NULL; names++) {
         int64_t count = 0;
@@ -258,18 +273,71 @@ static ls_status goes_on(ls_comm *world, bool classes, int64_t done) {
     how.callback = (ls_callback){.name = "none"};
     LS_TRY(begin(&rest, &how, world));
     LS_TRY(ls_metrics_set_state(rest.trial, kept.tensors, kept.count));
-    rest.trial->continues = true;
-    rest.trial->state.batch = done;
-    rest.trial->epochs_run = 1;
-    LS_TRY(ls_loader_seek(rest.train, 1, done));
-    LS_TRY(ls_trial_run(rest.trial, 2));
+    LS_TRY(go_on_to_the_end(&rest, done));
     LS_TRY(same_as(&rest, &whole, classes ? of_classes : of_numbers));
     LS_TRY(same_as(&rest, &whole, of_users));
-    for (int i = 0; i < kept.count; i++) {
-        ls_release(kept.tensors[i].tensor);
-    }
+    release_state(&kept);
     end(&rest);
     end(&whole);
+    return LS_OK;
+}
+
+/* ---- on another number of ranks ---------------------------------------------------------------------------------- */
+
+/* What rank `of` kept, on every rank. */
+static ls_status send_state(ls_comm *world, int of, const kept_state *kept, kept_state *theirs) {
+    *theirs = (kept_state){.count = kept->count};
+    for (int i = 0; i < kept->count; i++) {
+        int64_t count = ls_numel(kept->tensors[i].tensor);
+        LS_TRY(ls_comm_broadcast(world, &count, 1, LS_I64, of, NULL));
+        ls_tensor *copy = ls_empty(LS_SHAPE(count), LS_F64);
+        ls_host_view view;
+        if (ls_comm_rank(world) == of) {
+            LS_TRY(ls_copy_into(copy, kept->tensors[i].tensor));
+        }
+        LS_TRY(ls_host_view_begin(&view, copy, LS_HOST_READ | LS_HOST_WRITE));
+        LS_TRY(ls_host_view_end(&view, ls_comm_broadcast(world, view.memory, (size_t)count, LS_F64, of, NULL)));
+        theirs->tensors[i] = (ls_named){.name = kept->tensors[i].name, .tensor = copy};
+    }
+    return LS_OK;
+}
+
+/* One process goes on with what all ranks counted, and all ranks with what one did: of the epoch's values there are the
+ * same. */
+static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
+    kept_state kept = {.after = 8 + done};
+    kept_state theirs;
+    plan how = {classes, .global_batch = 7, .samples = 53, .held_back = 17};
+    participant all, alone, rest;
+    how.callback = (ls_callback){.on_step_training = keep_state, .user = &kept};
+    LS_TRY(begin(&all, &how, world));
+    LS_TRY(ls_trial_run(all.trial, 2));
+    how.callback = (ls_callback){.name = "none"};
+    LS_TRY(begin(&alone, &how, NULL));
+    for (int rank = 0; rank < ls_comm_size(world); rank++) {
+        LS_TRY(send_state(world, rank, &kept, &theirs));
+        LS_TRY(rank == 0 ? ls_metrics_set_state(alone.trial, theirs.tensors, theirs.count)
+                         : ls_metrics_add_state(alone.trial, theirs.tensors, theirs.count, false));
+        release_state(&theirs);
+    }
+    LS_TRY(go_on_to_the_end(&alone, done));
+    LS_TRY(compare_all(world, &all, &alone, &how, ""));
+    release_state(&kept);
+
+    how.callback = (ls_callback){.on_step_training = keep_state, .user = &kept};
+    LS_TRY(begin(&rest, &how, NULL));
+    LS_TRY(ls_trial_run(rest.trial, 2));
+    how.callback = (ls_callback){.name = "none"};
+    end(&all);
+    LS_TRY(begin(&all, &how, world));
+    LS_TRY(ls_comm_rank(world) == 0 ? ls_metrics_set_state(all.trial, kept.tensors, kept.count)
+                                    : ls_metrics_add_state(all.trial, kept.tensors, kept.count, true));
+    LS_TRY(go_on_to_the_end(&all, done));
+    LS_TRY(compare_all(world, &all, &alone, &how, ""));
+    release_state(&kept);
+    end(&all);
+    end(&alone);
+    end(&rest);
     return LS_OK;
 }
 
@@ -310,6 +378,8 @@ ls_status rank_test(ls_comm *world) {
     for (int64_t done = 1; done < 8; done += 3) {
         LS_TRY(goes_on(world, true, done));
         LS_TRY(goes_on(world, false, done));
+        LS_TRY(goes_on_elsewhere(world, true, done));
+        LS_TRY(goes_on_elsewhere(world, false, done));
     }
     LS_TRY(different_classes(world));
     return ls_comm_barrier(world, NULL);

@@ -140,10 +140,6 @@ static ls_status set_metrics_from(const loading *load, const ls_safetensors *fil
 
 /* Where there were more ranks, each takes the numbers of some of them: those of all are what they were. */
 static ls_status set_metrics(const loading *load) {
-    ls_metrics_begin(load->trial);
-    if (!load->manifest.continues) {
-        return LS_OK;
-    }
     if (load->rank >= load->manifest.world_size) {
         return set_metrics_from(load, load->own, add_none);
     }

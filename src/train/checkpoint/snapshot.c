@@ -127,9 +127,7 @@ static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
     if (ls_data_parallel_memory(trial->state.model, &memory)) {
         LS_TRY(add_numbers(&snapshot->own, "averaging", LS_F64, 2, (double[]){memory.usual, memory.agrees}));
     }
-    if (snapshot->manifest.continues) {
-        LS_TRY(copy_metrics(trial, &snapshot->own));
-    }
+    LS_TRY(copy_metrics(trial, &snapshot->own));
     return copy_callbacks(trial, &snapshot->own);
 }
 

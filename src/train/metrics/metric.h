@@ -69,6 +69,10 @@ typedef struct ls_aggregate {
     ls_status (*values)(const double *numbers, size_t count, ls_numbers *values);
     /* Whether these can be the numbers of a pass that is under way. NULL: there are always `width` of them. */
     bool (*fits)(const ls_metric_rule *rule, const double *numbers, size_t count);
+    /* Where training goes on with fewer ranks: puts those of a rank that is gone, as many, to a rank's own. With
+     * `nothing`, where it goes on with more: makes of the zeros of a new rank what all ranks have alike. NULL: adds
+     * them, or leaves zeros. Rows just follow each other. */
+    void (*join)(double *numbers, const double *of, size_t count, bool nothing);
 } ls_aggregate;
 
 /* What is measured. */

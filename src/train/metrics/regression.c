@@ -87,7 +87,15 @@ static bool fits_r2(const ls_metric_rule *rule, const double *numbers, size_t co
     return count % R2_NUMBERS == 0;
 }
 
-static const ls_aggregate by_r2 = {.together = LS_APART, .settles = true, .add = add_r2, .value = r2, .fits = fits_r2};
+static void join_r2(double *numbers, const double *of, size_t count, bool nothing) {
+    for (size_t i = 0; i < count && !nothing; i += R2_NUMBERS) {
+        numbers[i + ERRORS] += of[i + ERRORS];
+        ls_moments_add(numbers + i + TARGETS, of[i + TARGETS], of[i + TARGETS + 1], of[i + TARGETS + 2]);
+    }
+}
+
+static const ls_aggregate by_r2 = {
+    .together = LS_APART, .settles = true, .add = add_r2, .value = r2, .fits = fits_r2, .join = join_r2};
 
 /* ---- the rows ---------------------------------------------------------------------------------------------------- */
 

@@ -63,8 +63,15 @@ static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count
            numbers[SEEN] - numbers[MADE_AT] < rule->every;
 }
 
+/* All ranks have seen as many batches, of which each had its share. */
+static void join(double *numbers, const double *of, size_t count, bool nothing) {
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = i < HEAD ? of[i] : nothing ? 0 : numbers[i] + of[i];
+    }
+}
+
 const ls_aggregate ls_aggregate_running = {
-    .training_only = true, .begin = begin, .add = add, .value = value, .fits = fits};
+    .training_only = true, .begin = begin, .add = add, .value = value, .fits = fits, .join = join};
 
 /* ---- the constructor --------------------------------------------------------------------------------------------- */
 

@@ -33,6 +33,13 @@ static double variance_of(const ls_measure *measure, double count, double scatte
     return degrees > 0 ? scatter / degrees : (double)NAN;
 }
 
+static void join_elements(double *numbers, const double *of, size_t count, bool nothing) {
+    (void)count;
+    if (!nothing) {
+        ls_moments_add(numbers, of[0], of[1], of[2]);
+    }
+}
+
 static double element_var(const ls_measure *measure, double *numbers, size_t count) {
     double all[LS_MOMENTS] = {0};
     for (size_t i = 0; i < count; i += LS_MOMENTS) {
@@ -76,9 +83,12 @@ static bool are_pairs(const ls_metric_rule *rule, const double *numbers, size_t 
 
 /* ---- the rows and their constructors ----------------------------------------------------------------------------- */
 
+#define OF_ELEMENTS                                                                                                    \
+    .width = LS_MOMENTS, .together = LS_APART, .scatter = true, .add = add_elements, .join = join_elements
+
 static const ls_aggregate of_elements[] = {
-    {.width = LS_MOMENTS, .together = LS_APART, .scatter = true, .add = add_elements, .value = element_var},
-    {.width = LS_MOMENTS, .together = LS_APART, .scatter = true, .add = add_elements, .value = element_std},
+    {OF_ELEMENTS, .value = element_var},
+    {OF_ELEMENTS, .value = element_std},
 };
 static const ls_aggregate of_batches[] = {
     {.add = add_batch, .value = batch_var, .fits = are_pairs},

@@ -95,17 +95,26 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
 
 /* ---- of other ranks ---------------------------------------------------------------------------------------------- */
 
-static ls_status add(const ls_tensor *tensor, ls_union together, bool nothing, ls_numbers *numbers) {
-    const size_t count = (size_t)tensor->count, before = numbers->count;
-    const size_t at = together == LS_ROWS ? before : 0;
-    ls_host_view view;
-    if (together == LS_ROWS && nothing) {
-        return LS_OK;
+static void join(const ls_aggregate *aggregate, double *numbers, const double *of, size_t count, bool nothing) {
+    if (aggregate->join != NULL) {
+        aggregate->join(numbers, of, count, nothing);
+        return;
     }
-    LS_TRY(ls_numbers_resize(numbers, at + count > before ? at + count : before));
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
     for (size_t i = 0; i < count && !nothing; i++) {
-        numbers->items[at + i] += ((const double *)view.memory)[i];
+        numbers[i] += of[i];
+    }
+}
+
+static ls_status add(const ls_tensor *tensor, const ls_aggregate *aggregate, bool nothing, ls_numbers *numbers) {
+    const bool rows = aggregate->together == LS_ROWS;
+    const size_t count = rows && nothing ? 0 : (size_t)tensor->count;
+    numbers->count = nothing ? 0 : numbers->count;
+    const size_t at = rows ? numbers->count : 0;
+    ls_host_view view;
+    LS_TRY(ls_numbers_resize(numbers, at + count > numbers->count ? at + count : numbers->count));
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+    if (count > 0) {
+        join(aggregate, numbers->items + at, view.memory, count, nothing);
     }
     return ls_host_view_end(&view, LS_OK);
 }
@@ -115,7 +124,8 @@ ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int cou
     LS_TRY(check(metrics, tensors, count));
     for (int i = 0; i < metrics->count; i++) {
         const ls_metric_rule *rule = metrics->measures[i].rule;
-        LS_TRY(add(find(tensors, count, rule->name), rule->aggregate->together, nothing, &metrics->set->numbers[i]));
+        LS_TRY(add(find(tensors, count, rule->name), rule->aggregate, nothing, &metrics->set->numbers[i]));
     }
+    metrics->set->at_ns = ls_clock_ns();
     return LS_OK;
 }

@@ -60,6 +60,17 @@ static ls_status add_data_wait(const ls_measure *measure, ls_numbers *numbers, c
     return LS_OK;
 }
 
+/* The time is that of the rank itself; the samples are those of both. */
+static void join_time(double *numbers, const double *of, size_t count, bool nothing) {
+    (void)count;
+    if (nothing) {
+        numbers[SECONDS] = of[SECONDS];
+        numbers[RANKS] = of[RANKS];
+    } else {
+        numbers[SAMPLES] += of[SAMPLES];
+    }
+}
+
 /* Of one rank, on average. */
 static double seconds(const ls_measure *measure, double *numbers, size_t count) {
     (void)measure;
@@ -77,8 +88,10 @@ static double samples_per_second(const ls_measure *measure, double *numbers, siz
 static const ls_aggregate by_rate = {
     .width = 1, .training_only = true, .add = tell_rate, .end = tell_rate, .value = what_was_told};
 static const ls_aggregate by_epoch = {.width = 1, .add = tell_epoch, .end = tell_epoch, .value = what_was_told};
-static const ls_aggregate by_samples = {.width = CLOCK_NUMBERS, .add = add_samples, .value = samples_per_second};
-static const ls_aggregate by_data_wait = {.width = CLOCK_NUMBERS, .add = add_data_wait, .value = seconds};
+static const ls_aggregate by_samples = {
+    .width = CLOCK_NUMBERS, .add = add_samples, .value = samples_per_second, .join = join_time};
+static const ls_aggregate by_data_wait = {
+    .width = CLOCK_NUMBERS, .add = add_data_wait, .value = seconds, .join = join_time};
 
 const ls_metric_kind ls_kind_lr = {.name = "lr", .aggregate = &by_rate, .prepare = prepare_rate};
 const ls_metric_kind ls_kind_epoch = {.name = "epoch", .aggregate = &by_epoch};
