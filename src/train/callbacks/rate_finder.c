@@ -16,6 +16,7 @@ typedef struct rate_finder {
     int64_t done;   /* it was found once */
     double best;    /* smoothed loss */
     double suggestion;
+    ls_callback recorder; /* the trial's only one during the sweep */
     ls_state_list lent;
 } rate_finder;
 
@@ -135,8 +136,8 @@ static ls_status next_batch(ls_loader *loader, ls_batch *batch) {
 }
 
 static ls_status sweep(rate_finder *self, ls_trial *trial) {
-    const ls_callback recorder = {.user = self, .on_step_training = on_step, .name = maker};
-    trial->callbacks = &recorder;
+    self->recorder = (ls_callback){.user = self, .on_step_training = on_step, .name = maker};
+    trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_module_train(trial->state.model, true);
     ls_metrics_begin(trial);
