@@ -330,6 +330,14 @@ typedef struct ls_console_options {
  * training (t), validation (v) and ls_trial_evaluate (e). For logs and batch jobs, with `quiet` in the trial. */
 LS_API ls_callback ls_console(const ls_console_options *options);
 
+/**
+ * Prints a table behind each validation and ls_trial_evaluate, on rank 0: a row for each target, a column for each
+ * answer, of at most 20 classes (torchbearer's PyCM). `metric` is that of an ls_metric_confusion of the trial (copied;
+ * NULL: "confusion"; LS_ERR_ARGUMENT, from on_end_validation, where there is none). With `shares` each row adds up
+ * to 1.
+ */
+LS_API ls_callback ls_confusion_printer(const char *metric, bool shares);
+
 /** What a run spends its time with. */
 typedef enum ls_time {
     LS_TIME_DATA = 0,      /**< waiting for batches, and for the others to agree that there is one more step */

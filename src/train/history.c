@@ -30,10 +30,6 @@ ls_status ls_history_put(ls_history_entry *entry, const char *name, double value
     return LS_OK;
 }
 
-bool ls_history_has(const ls_history_entry *entry, const char *name) {
-    return find_value(entry, name) >= 0;
-}
-
 const double *ls_history_find(const ls_history_entry *entry, const char *name) {
     const int at = find_value(entry, name);
     return at >= 0 ? &entry->values[at].value : NULL;

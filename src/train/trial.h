@@ -178,7 +178,6 @@ ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int cou
 
 /* Stores a value under its name, replacing an older one. Fails when there are too many names. */
 ls_status ls_history_put(ls_history_entry *entry, const char *name, double value);
-bool ls_history_has(const ls_history_entry *entry, const char *name);
 double ls_history_get(const ls_history_entry *entry, const char *name);
 /* The value, lent; NULL when there is none. */
 const double *ls_history_find(const ls_history_entry *entry, const char *name);

@@ -51,7 +51,11 @@ static void log_run(const char *path, const ls_csv_log_options *how, int64_t fro
     ls_trial *trial = ls_trial_new(&options);
     assert_non_null(trial);
     for (int64_t i = 0; i < from; i++) {
-        const ls_history_entry entry = {.count = 0};
+        static const char *const names[] = {"loss", "acc", "val_loss", "val_acc"};
+        ls_history_entry entry = {.count = 0};
+        for (int k = 0; k < 4; k++) {
+            assert_int_equal(ls_history_put(&entry, names[k], 1), LS_OK);
+        }
         assert_int_equal(ls_history_append(trial, &entry), LS_OK);
     }
     trial->epochs_run = from;
@@ -136,7 +140,9 @@ static void test_files_that_cannot_be(void **unused) {
 static const char *printed(ls_callback callback) {
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    options.metrics = LS_METRICS("loss", "acc");
+    options.metrics = LS_METRICS("loss", "acc", "lr");
+    options.custom_metrics = (const ls_metric[]){ls_metric_confusion(NULL)};
+    options.custom_metric_count = 1;
     options.callbacks = &callback;
     options.callback_count = 1;
     const char *path = test_path("printed");
@@ -179,6 +185,55 @@ static void test_console(void **unused) {
     assert_non_null(strstr(text, "0/2(v): 1/2 loss="));
 }
 
+static int count_of(const char *text, const char *words) {
+    int count = 0;
+    for (; (text = strstr(text, words)) != NULL; text++) {
+        count++;
+    }
+    return count;
+}
+
+/* Of 5 samples in 3 classes; of shares each row adds up to 1, or its class is not there. */
+static void test_confusion(void **unused) {
+    (void)unused;
+    const char *text = printed(ls_confusion_printer(NULL, false));
+    assert_int_equal(lines_of(text), 3 * 5);
+    assert_int_equal(count_of(text, "val_confusion: a row for each target"), 2);
+    assert_int_equal(count_of(text, "test_confusion: a row for each target"), 1);
+    double sum = 0, counts[3];
+    const char *at = strstr(text, "test_confusion");
+    for (int i = 0; i < 3; i++) {
+        int row;
+        at = strchr(i == 0 ? strchr(at, '\n') + 1 : at, '\n') + 1;
+        assert_int_equal(sscanf(at, "%d %lf %lf %lf", &row, &counts[0], &counts[1], &counts[2]), 4);
+        assert_int_equal(row, i);
+        int64_t targets = 0;
+        for (int k = 0; k < TEST_COUNT; k++) {
+            targets += target_at(1, k) == i;
+        }
+        assert_int_equal(counts[0] + counts[1] + counts[2], targets);
+        sum += counts[0] + counts[1] + counts[2];
+    }
+    assert_int_equal(sum, TEST_COUNT);
+    text = printed(ls_confusion_printer("confusion", true));
+    assert_int_equal(lines_of(text), 3 * 5);
+    assert_true(strstr(text, "1.000") != NULL || strstr(text, "0.500") != NULL || strstr(text, "0.333") != NULL);
+}
+
+static void test_confusion_of_nothing(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    const ls_callback printer = ls_confusion_printer("mixed_up", false);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &printer;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
+    expect_message("ls_confusion_printer: the trial has measured nothing that is named \"val_mixed_up\"");
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 static void test_timer_prints_a_table(void **unused) {
     (void)unused;
     const char *text = printed(ls_timer(NULL));
@@ -195,6 +250,8 @@ int main(void) {
         cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_a_line_for_each_batch),
         cmocka_unit_test(test_files_that_cannot_be),
+        cmocka_unit_test(test_confusion),
+        cmocka_unit_test(test_confusion_of_nothing),
         cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };

@@ -45,12 +45,11 @@ void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name) {
 }
 
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value) {
-    *value = NAN;
-    if (!ls_history_has(&state->trial->latest, name)) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", call, name);
-    }
-    *value = ls_trial_metric(state->trial, name);
-    return LS_OK;
+    const double *last = ls_history_find(&state->trial->latest, name);
+    *value = last != NULL ? *last : NAN;
+    return last != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", call, name);
 }
 
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {

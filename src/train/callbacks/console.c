@@ -65,7 +65,10 @@ static ls_status print_pass(const console *self, const ls_trial_state *state, bo
                  : training ? ""
                             : "val",
                  training ? "" : "_", name);
-        print_value(self, &first, full, ls_trial_metric(state->trial, full));
+        const double *value = ls_history_find(&state->trial->latest, full);
+        if (value != NULL) { /* some are not measured in every pass */
+            print_value(self, &first, full, *value);
+        }
     }
     return end_line();
 }

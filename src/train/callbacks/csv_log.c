@@ -92,6 +92,7 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
+/* The columns are those of the trial's first epoch. */
 static void write_names(csv_log *self, const ls_history_entry *entry) {
     const char separator = self->options.separator;
     fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
@@ -135,10 +136,11 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     }
     const ls_history_entry *entry =
         ls_callback_in_replay(state) ? &trial->latest : &trial->history[trial->history_count - 1];
-    begin(self, entry);
+    const ls_history_entry *first = &trial->history[0];
+    begin(self, first);
     fprintf(self->file, "%lld", (long long)state->epoch);
-    for (int i = 0; i < entry->count; i++) {
-        fprintf(self->file, "%c%.9g", self->options.separator, entry->values[i].value);
+    for (int i = 0; i < first->count; i++) {
+        fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, first->values[i].name));
     }
     return end_line(self);
 }

@@ -1,0 +1,75 @@
+/* How often which class was taken for which, as a table. */
+#include "train/callbacks/callback.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const char *const maker = "ls_confusion_printer";
+
+enum { WIDEST = 20 };
+
+typedef struct confusion {
+    char metric[LS_METRIC_NAME_LIMIT];
+    bool shares;
+} confusion;
+
+/* Rows are targets, columns answers. */
+static void print_row(const confusion *self, const double *row, int classes, int target) {
+    double sum = 0;
+    for (int i = 0; i < classes; i++) {
+        sum += row[i];
+    }
+    printf("%8d", target);
+    for (int i = 0; i < classes; i++) {
+        if (self->shares) {
+            printf(" %7.3f", sum > 0 ? row[i] / sum : 0);
+        } else {
+            printf(" %7.0f", row[i]);
+        }
+    }
+    putchar('\n');
+}
+
+static ls_status print_table(const confusion *self, const char *name, const double *counts, int64_t count) {
+    const int classes = (int)(sqrt((double)count) + 0.5);
+    if (classes > WIDEST) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: a table of %d classes is wider than %d", maker, classes, WIDEST);
+    }
+    printf("%s: a row for each target, a column for each answer\n        ", name);
+    for (int i = 0; i < classes; i++) {
+        printf(" %7d", i);
+    }
+    putchar('\n');
+    for (int i = 0; i < classes; i++) {
+        print_row(self, counts + (size_t)i * (size_t)classes, classes, i);
+    }
+    return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);
+}
+
+static ls_status on_end_validation(ls_trial_state *state, void *user) {
+    const confusion *self = user;
+    const ls_trial *trial = state->trial;
+    char name[LS_LABEL_LIMIT + LS_METRIC_NAME_LIMIT];
+    int64_t count;
+    if (ls_callback_in_replay(state) || state->phase == LS_PHASE_PREDICTION) {
+        return LS_OK;
+    }
+    (void)snprintf(name, sizeof name, "%s_%s", state->phase == LS_PHASE_EVALUATION ? trial->progress.label : "val",
+                   self->metric);
+    const double *counts = ls_trial_metric_values(trial, name, &count);
+    if (counts == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", maker, name);
+    }
+    return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
+}
+
+ls_callback ls_confusion_printer(const char *metric, bool shares) {
+    confusion *self = ls_callback_check_name(maker, metric) == LS_OK ? ls_callback_allocate(maker, sizeof *self) : NULL;
+    if (self == NULL) {
+        return ls_callback_failed();
+    }
+    ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
+    self->shares = shares;
+    return (ls_callback){
+        .user = self, .on_end_validation = on_end_validation, .name = "confusion_printer", .release = ls_free};
+}
