@@ -26,6 +26,7 @@ static long limit = 0;
 static double learning_rate = 1e-3;
 static const char *data;
 static const char *save = "runs/fashion_mnist";
+static const char *checkpoints;
 static bool quiet;
 
 static const argument options[] = {
@@ -36,6 +37,7 @@ static const argument options[] = {
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
     {"--save", ARGUMENT_TEXT, &save, "folder for weights and log (runs/fashion_mnist)"},
+    {"--checkpoints", ARGUMENT_TEXT, &checkpoints, "folder of checkpoints, to go on from if there are some (none)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -119,6 +121,10 @@ static ls_status train(ls_comm *world) {
     const bool ready = test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
     ls_module *model = ready ? build_model(world) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_adam(model, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
+    const bool saves = optimizer != NULL && checkpoints != NULL;
+    const ls_callback saving = saves ? ls_checkpoint_callback(&(ls_checkpoint_options){
+                                           .folder = checkpoints, .every_epochs = 1, .every_seconds = 60})
+                                     : (ls_callback){0};
     ls_trial *trial = optimizer == NULL ? NULL
                                         : ls_trial_new(&(ls_trial_options){.model = model,
                                                                            .optimizer = optimizer,
@@ -126,6 +132,9 @@ static ls_status train(ls_comm *world) {
                                                                            .train = training,
                                                                            .validate = test,
                                                                            .metrics = LS_METRICS("loss", "acc"),
+                                                                           .callbacks = &saving,
+                                                                           .callback_count = saves,
+                                                                           .resume = checkpoints,
                                                                            .max_steps = max_steps,
                                                                            .quiet = quiet});
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
@@ -143,9 +152,12 @@ static ls_status train(ls_comm *world) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains a perceptron with two hidden layers on Fashion-MNIST.", options);
     ls_comm *world = ls_init(NULL);
-    if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {
-        fprintf(stderr, "fashion_mnist: %s\n", ls_error_message());
-        return 1;
+    ls_status status = world != NULL ? train(world) : ls_error_status();
+    if (status == LS_OK) {
+        status = ls_finalize();
     }
-    return 0;
+    if (status != LS_OK) {
+        fprintf(stderr, "fashion_mnist: %s\n", ls_error_message());
+    }
+    return status == LS_OK ? 0 : status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1;
 }

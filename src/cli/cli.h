@@ -11,11 +11,12 @@
  *   guard.c      ends the ranks of a launcher that was killed
  *   nodes.c      several machines, each with a launcher: meeting, starting; nodes_events.c: while ranks run;
  *                node_message.c: what launchers say to each other
+ *   checkpoint.c `lockstep checkpoint`: looks at checkpoints, see checkpoint.h
  *   bench.c      `lockstep bench`: measures collectives, see bench.h
  *   doctor.c     `lockstep doctor`: looks at the machine, see doctor.h
  *
  * Functions that fail leave their sentence in ls_error_message() as everywhere; only main.c, options.c (--help),
- * outlet.c, nodes.c (while it waits), bench and doctor print.
+ * outlet.c, nodes.c (while it waits), checkpoint, bench and doctor print.
  */
 #ifndef LS_CLI_CLI_H
 #define LS_CLI_CLI_H
@@ -33,6 +34,7 @@ enum {
 
 /* The subcommands. */
 extern const ls_command ls_run_command;
+extern const ls_command ls_checkpoint_command;
 extern const ls_command ls_bench_command;
 extern const ls_command ls_doctor_command;
 

@@ -11,7 +11,8 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-static const ls_command *const commands[] = {&ls_run_command, &ls_bench_command, &ls_doctor_command};
+static const ls_command *const commands[] = {&ls_run_command, &ls_checkpoint_command, &ls_bench_command,
+                                             &ls_doctor_command};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* Where one of the three is closed, the next file opened would take its place and receive somebody's output. */

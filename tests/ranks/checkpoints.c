@@ -150,14 +150,19 @@ typedef struct training {
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
     const char *resume;
-    int64_t batch_size;   /* 0: global batches of GLOBAL_BATCH */
-    int64_t global_batch; /* 0: that */
-    bool divided;         /* a model that is cut over the ranks */
+    int64_t batch_size;                    /* 0: global batches of GLOBAL_BATCH */
+    int64_t global_batch;                  /* 0: that */
+    enum { WHOLE, DIVIDED, PIPELINE } cut; /* over the ranks */
     int64_t train_steps;
 } plan;
 
-static ls_module *make_model(ls_comm *comm, bool divided) {
-    if (divided) {
+static ls_module *make_model(ls_comm *comm, int cut) {
+    if (cut == PIPELINE) {
+        return ls_pipeline(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_linear(8, 7), ls_nn_linear(7, 6),
+                                         ls_nn_linear(6, 5), ls_nn_linear(5, 4), ls_nn_linear(4, CLASSES)),
+                           comm, NULL);
+    }
+    if (cut == DIVIDED) {
         return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
@@ -166,18 +171,28 @@ static ls_module *make_model(ls_comm *comm, bool divided) {
     return comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
 }
 
+/* A step of a pipeline. */
+static ls_status step_pipeline(ls_trial_state *state, void *user) {
+    double loss = 0;
+    (void)user;
+    ls_optimizer_zero_grad(state->optimizer);
+    LS_TRY(ls_pipeline_backward(state->model, state->input, state->target, ls_criterion_cross_entropy, NULL, &loss));
+    state->loss = ls_scalar(loss, LS_F64);
+    return ls_optimizer_step(state->optimizer);
+}
+
 static ls_status begin(training *t, ls_comm *comm, const plan *how) {
     memset(t, 0, sizeof *t);
     t->watcher.shape = LS_SCALAR;
     t->watcher.comm = comm;
-    ls_comm *data = how->divided ? NULL : comm;
+    ls_comm *data = how->cut != WHOLE ? NULL : comm;
     const int64_t global_batch = how->global_batch > 0 ? how->global_batch : GLOBAL_BATCH;
     const ls_loader_options loading = {.batch_size = how->batch_size,
                                        .global_batch_size = how->batch_size > 0 ? 0 : global_batch,
                                        .comm = data,
                                        .seed = SEED};
     ls_seed(SEED);
-    t->model = make_model(comm, how->divided);
+    t->model = make_model(comm, how->cut);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
     t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
@@ -188,20 +203,22 @@ static ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                   .state = watcher_state,
                                   .set_state = watcher_set_state};
     const ls_callback callbacks[] = {watching, ls_checkpoint_callback(how->checkpoints)};
-    t->trial =
-        ls_trial_new(&(ls_trial_options){.model = t->model,
-                                         .optimizer = t->optimizer,
-                                         .criterion = ls_criterion_cross_entropy,
-                                         .train = t->train,
-                                         .validate = t->validate,
-                                         .comm = comm,
-                                         .metrics = LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var",
-                                                               "f1", "recall_per_class", "running_acc"),
-                                         .callbacks = callbacks,
-                                         .callback_count = how->checkpoints != NULL ? 2 : 1,
-                                         .train_steps = how->train_steps,
-                                         .resume = how->resume,
-                                         .quiet = true});
+    const char *const *metrics = how->cut == PIPELINE ? LS_METRICS("loss", "running_loss")
+                                                      : LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var",
+                                                                   "f1", "recall_per_class", "running_acc");
+    t->trial = ls_trial_new(&(ls_trial_options){.model = t->model,
+                                                .optimizer = t->optimizer,
+                                                .criterion = ls_criterion_cross_entropy,
+                                                .train = t->train,
+                                                .validate = t->validate,
+                                                .comm = comm,
+                                                .step = how->cut == PIPELINE ? step_pipeline : NULL,
+                                                .metrics = metrics,
+                                                .callbacks = callbacks,
+                                                .callback_count = how->checkpoints != NULL ? 2 : 1,
+                                                .train_steps = how->train_steps,
+                                                .resume = how->resume,
+                                                .quiet = true});
     return t->trial != NULL ? LS_OK : ls_error_status();
 }
 
@@ -292,13 +309,13 @@ static ls_status goes_on_from(ls_comm *comm, const plan *how, const char *checkp
 }
 
 /* At step `step`; 0: at the end of epochs. Later ones come when the one before is on disk, whenever that is. */
-static ls_status interrupted_at(ls_comm *world, bool divided, int64_t step, const outcome *want) {
-    const plan plain = {.divided = divided};
+static ls_status interrupted_at(ls_comm *world, int cut, int64_t step, const outcome *want) {
+    const plan plain = {.cut = cut};
     char name[32];
     outcome is;
-    snprintf(name, sizeof name, "step-%d-%d", divided, (int)step);
+    snprintf(name, sizeof name, "step-%d-%d", cut, (int)step);
     const ls_checkpoint_options often = {.folder = in_scratch(name), .every_steps = step, .keep = 1000};
-    LS_TRY(train(world, &(plan){.checkpoints = &often, .divided = divided}, &is));
+    LS_TRY(train(world, &(plan){.checkpoints = &often, .cut = cut}, &is));
     LS_TRY(same(&is, want)); /* writing them changes nothing */
     LS_TRY(goes_on_from(world, &plain, checkpoint_at(name, step > 0 ? (step - 1) / STEPS : 2, step > 0 ? step : 10),
                         want));
@@ -309,27 +326,66 @@ static ls_status same_bits(ls_comm *world) {
     outcome want;
     LS_TRY(train(world, &(plan){0}, &want));
     for (int64_t step = 0; step <= EPOCHS * STEPS; step += 3) {
-        LS_TRY(interrupted_at(world, false, step, &want));
+        LS_TRY(interrupted_at(world, WHOLE, step, &want));
     }
-    return interrupted_at(world, false, STEPS, &want); /* behind the last batch of an epoch */
+    return interrupted_at(world, WHOLE, STEPS, &want); /* behind the last batch of an epoch */
 }
 
 static ls_status divided_models(ls_comm *world) {
     outcome want;
     ls_comm *part = NULL;
     training t;
-    LS_TRY(train(world, &(plan){.divided = true}, &want));
-    LS_TRY(interrupted_at(world, true, 7, &want));
+    LS_TRY(train(world, &(plan){.cut = DIVIDED}, &want));
+    LS_TRY(interrupted_at(world, DIVIDED, 7, &want));
     if (ls_comm_size(world) == 1) {
         return LS_OK;
     }
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) == 0 ? 0 : 1, 0, &part)); /* it cannot be cut otherwise */
-    LS_TRY(begin(&t, part, &(plan){.divided = true}));
+    LS_TRY(begin(&t, part, &(plan){.cut = DIVIDED}));
     LS_CHECK(ls_trial_load(t.trial, checkpoint_at("step-1-7", 1, 7)) == LS_ERR_UNSUPPORTED);
     LS_CHECK(strstr(ls_error_message(), "can go on with as many only") != NULL);
     end(&t);
     ls_comm_free(part);
     return LS_OK;
+}
+
+static ls_status pipelines(ls_comm *world) {
+    outcome want;
+    LS_TRY(train(world, &(plan){.cut = PIPELINE}, &want));
+    LS_TRY(interrupted_at(world, PIPELINE, 7, &want));
+    return interrupted_at(world, PIPELINE, 0, &want);
+}
+
+/* Rank 0's clock says when, and all follow. */
+static ls_status by_time(ls_comm *world) {
+    outcome want, is;
+    ls_folder_names names;
+    const ls_checkpoint_options at_once = {.folder = in_scratch("time"), .every_seconds = 1e-9, .keep = 1000};
+    LS_TRY(train(world, &(plan){0}, &want));
+    LS_TRY(train(world, &(plan){.checkpoints = &at_once}, &is));
+    LS_TRY(same(&is, &want));
+    LS_TRY(ls_folder_list(in_scratch("time"), NULL, &names));
+    LS_CHECK(names.count > EPOCHS); /* the first step, and the end of each epoch, at least */
+    LS_CHECK(strcmp(names.items[0], "epoch-000000-step-0000000001") == 0);
+    ls_folder_names_free(&names);
+    return LS_OK;
+}
+
+/* Other communicators have parts that would be missing. */
+static ls_status parts_of_others(ls_comm *world) {
+    training t;
+    const ls_checkpoint_options some = {.folder = in_scratch("parts")};
+    ls_comm *alone = NULL;
+    if (ls_world() != world || ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world), 0, &alone));
+    LS_TRY(begin(&t, alone, &(plan){.cut = DIVIDED, .checkpoints = &some}));
+    LS_CHECK(ls_comm_rank(world) != 0 || ls_trial_run(t.trial, 1) == LS_ERR_UNSUPPORTED);
+    LS_CHECK(ls_comm_rank(world) != 0 || strstr(ls_error_message(), "give ls_trial_options the .comm of all") != NULL);
+    end(&t);
+    ls_comm_free(alone);
+    return ls_comm_barrier(world, NULL);
 }
 
 /* Epochs of fewer and of more steps than the loader's. */
@@ -501,6 +557,9 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(same_bits(world));
     LS_TRY(divided_models(world));
+    LS_TRY(pipelines(world));
+    LS_TRY(parts_of_others(world));
+    LS_TRY(by_time(world));
     LS_TRY(epochs_of_steps(world));
     LS_TRY(other_numbers_of_ranks(world));
     LS_TRY(stopped_by_signal(world));

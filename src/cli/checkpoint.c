@@ -1,0 +1,321 @@
+/* `lockstep checkpoint`: which action, and those of a few lines: ls, verify, export. */
+#include "cli/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "formats/file.h"
+
+enum { MOST_WORDS = 3, PIECE = 1 << 18 };
+
+typedef struct checkpoint_values {
+    bool json;
+} checkpoint_values;
+
+static const ls_option options[] = {
+    {"json", 0, LS_OPTION_FLAG, NULL, offsetof(checkpoint_values, json), 0, 0,
+     "one JSON object (ls, verify: per line)"},
+};
+
+static const struct {
+    const char *name;
+    int paths;
+    const char *usage;
+    ls_checkpoint_action *act;
+} actions[] = {
+    {"ls", 1, "ls FOLDER", ls_checkpoint_list},
+    {"show", 1, "show PATH", ls_checkpoint_show},
+    {"verify", 1, "verify PATH", ls_checkpoint_check},
+    {"diff", 2, "diff PATH PATH", ls_checkpoint_compare},
+    {"export", 2, "export PATH FILE", ls_checkpoint_export},
+};
+enum { ACTIONS = sizeof actions / sizeof actions[0] };
+
+/* ---- what actions share ------------------------------------------------------------------------------------------ */
+
+ls_size_text ls_size_describe(int64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    ls_size_text size;
+    double number = (double)bytes;
+    int unit = 0;
+    for (; number >= 1024 && unit < 4; unit++) {
+        number /= 1024;
+    }
+    snprintf(size.text, sizeof size.text, unit == 0 ? "%.0f %s" : "%.1f %s", number, units[unit]);
+    return size;
+}
+
+int64_t ls_manifest_bytes(const ls_manifest *manifest) {
+    int64_t bytes = 0;
+    for (int i = 0; i < manifest->file_count; i++) {
+        bytes += manifest->files[i].bytes;
+    }
+    return bytes;
+}
+
+ls_status ls_checkpoint_print(json_t *object) {
+    const int failed = json_dumpf(object, stdout, JSON_COMPACT);
+    json_decref(object);
+    putchar('\n');
+    return failed == 0 ? LS_OK : ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot print the result");
+}
+
+static ls_status check_folder(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0) {
+        return ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot read %s: %s", path, strerror(errno));
+    }
+    return S_ISDIR(about.st_mode)
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: %s is a file: a checkpoint is a folder", path);
+}
+
+ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]) {
+    LS_TRY(check_folder(path));
+    LS_TRY(ls_checkpoint_find(path, folder));
+    return folder[0] != '\0'
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "lockstep checkpoint: %s is no checkpoint, and holds none that is whole", path);
+}
+
+/* ---- ls ---------------------------------------------------------------------------------------------------------- */
+
+static ls_status list_json(const char *name, const ls_manifest *manifest, const char *damage, bool best) {
+    json_t *line =
+        json_pack("{s:s, s:b, s:b, s:s?}", "name", name, "readable", damage == NULL, "best", best, "reason", damage);
+    if (damage == NULL) {
+        json_object_set_new(line, "epochs_run", json_integer(manifest->epochs_run));
+        json_object_set_new(line, "step", json_integer(manifest->step));
+        json_object_set_new(line, "batch", json_integer(manifest->batch));
+        json_object_set_new(line, "world_size", json_integer(manifest->world_size));
+        json_object_set_new(line, "bytes", json_integer(ls_manifest_bytes(manifest)));
+    }
+    return ls_checkpoint_print(line);
+}
+
+static ls_status list_one(const char *folder, const char *name, const char *best, bool json) {
+    char path[PATH_MAX];
+    ls_manifest manifest;
+    LS_TRY(ls_path_join(path, folder, name));
+    const char *damage = ls_manifest_read(path, &manifest) == LS_OK ? NULL : ls_error_message();
+    const bool is_best = strcmp(name, best) == 0;
+    ls_status status = LS_OK;
+    if (json) {
+        status = list_json(name, &manifest, damage, is_best);
+    } else if (damage != NULL) {
+        printf("%s  %s\n", name, damage);
+    } else {
+        char place[64] = "";
+        if (manifest.continues) {
+            snprintf(place, sizeof place, ", in the midst of an epoch");
+        }
+        printf("%s  %3d rank%s  %10s%s%s\n", name, manifest.world_size, manifest.world_size == 1 ? " " : "s",
+               ls_size_describe(ls_manifest_bytes(&manifest)).text, is_best ? "  best" : "", place);
+    }
+    ls_manifest_free(&manifest);
+    return status;
+}
+
+ls_status ls_checkpoint_list(const ls_checkpoint_words *words) {
+    const char *folder = words->paths[0];
+    char link[PATH_MAX], best[PATH_MAX] = "";
+    ls_folder_names names;
+    LS_TRY(check_folder(folder));
+    LS_TRY(ls_path_join(link, folder, "best"));
+    const ssize_t length = readlink(link, best, sizeof best - 1);
+    best[length > 0 ? length : 0] = '\0';
+    LS_TRY(ls_folder_list(folder, NULL, &names));
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < names.count; i++) {
+        status = list_one(folder, names.items[i], best, words->json);
+    }
+    if (names.count == 0) {
+        status = ls_fail(LS_ERR_IO, "lockstep checkpoint: %s holds no checkpoints%s", folder,
+                         ls_checkpoint_is_one(folder) ? ": it is one; see `lockstep checkpoint show`" : "");
+    }
+    ls_folder_names_free(&names);
+    return status;
+}
+
+/* ---- verify ------------------------------------------------------------------------------------------------------ */
+
+static ls_status check_one(const char *path, const ls_checkpoint_words *words) {
+    const char *damage = ls_checkpoint_verify(path) == LS_OK ? NULL : ls_error_message();
+    if (damage != NULL) {
+        *words->exit_status = LS_EXIT_FAILED;
+    }
+    if (words->json) {
+        return ls_checkpoint_print(
+            json_pack("{s:s, s:b, s:s?}", "path", path, "whole", damage == NULL, "reason", damage));
+    }
+    printf("%s  %s\n", path, damage == NULL ? "whole" : damage);
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_check(const ls_checkpoint_words *words) {
+    const char *folder = words->paths[0];
+    ls_folder_names names;
+    LS_TRY(check_folder(folder));
+    LS_TRY(ls_folder_list(folder, NULL, &names));
+    ls_status status = names.count == 0 || ls_checkpoint_is_one(folder) ? check_one(folder, words) : LS_OK;
+    for (int i = 0; status == LS_OK && i < names.count; i++) {
+        char path[PATH_MAX];
+        status = ls_path_join(path, folder, names.items[i]);
+        status = status == LS_OK ? check_one(path, words) : status;
+    }
+    ls_folder_names_free(&names);
+    return status;
+}
+
+/* ---- export ------------------------------------------------------------------------------------------------------ */
+
+static ls_status copy_bytes(ls_source *source, ls_new_file *file, void *piece) {
+    for (size_t got = PIECE; got == PIECE;) {
+        LS_TRY(ls_source_read(source, piece, PIECE, &got));
+        if (fwrite(piece, 1, got, file->stream) != got) {
+            return ls_fail(LS_ERR_IO, "lockstep checkpoint: cannot write %s: is the disk full?", file->path);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status copy_file(const char *from, const char *to) {
+    ls_source source;
+    ls_new_file file;
+    LS_TRY(ls_source_open("lockstep checkpoint", from, false, &source));
+    void *piece = ls_allocate(PIECE);
+    ls_status status =
+        piece != NULL ? ls_file_create("lockstep checkpoint", to, &file) : ls_fail_memory("lockstep checkpoint", PIECE);
+    if (status == LS_OK) {
+        status = ls_file_commit("lockstep checkpoint", &file, copy_bytes(&source, &file, piece));
+    }
+    ls_free(piece);
+    ls_source_close(&source);
+    return status;
+}
+
+ls_status ls_checkpoint_export(const ls_checkpoint_words *words) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    ls_manifest manifest;
+    LS_TRY(ls_checkpoint_resolve(words->paths[0], folder));
+    LS_TRY(ls_manifest_read(folder, &manifest));
+    const int ranks = manifest.world_size;
+    const bool divided = manifest.divided;
+    ls_manifest_free(&manifest);
+    if (divided) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "lockstep checkpoint: the model of %s is divided over %d ranks: its weights are in one file of "
+                       "each rank, model-0000.safetensors and so on",
+                       folder, ranks);
+    }
+    LS_TRY(ls_path_join(path, folder, "model.safetensors"));
+    LS_TRY(copy_file(path, words->paths[1]));
+    return words->json ? ls_checkpoint_print(json_pack("{s:s, s:s}", "checkpoint", folder, "file", words->paths[1]))
+                       : LS_OK;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static ls_status fail_unknown(const char *word) {
+    int nearest = 0;
+    for (int i = 1; i < ACTIONS; i++) {
+        if (ls_word_distance(word, actions[i].name) < ls_word_distance(word, actions[nearest].name)) {
+            nearest = i;
+        }
+    }
+    if (ls_word_is_near(word, ls_word_distance(word, actions[nearest].name))) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: unknown action '%s'; did you mean '%s'?", word,
+                       actions[nearest].name);
+    }
+    return ls_fail(LS_ERR_ARGUMENT,
+                   "lockstep checkpoint: unknown action '%s'; there are ls, show, verify, diff and export", word);
+}
+
+static ls_status act(const char *const *words, int count, const checkpoint_values *values, int *exit_status) {
+    if (count == 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: no action given (usage: lockstep checkpoint %s)",
+                       ls_checkpoint_command.usage);
+    }
+    for (int i = 0; i < ACTIONS; i++) {
+        if (strcmp(words[0], actions[i].name) != 0) {
+            continue;
+        }
+        if (count != actions[i].paths + 1) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint %s: %d path%s given (usage: lockstep checkpoint %s)",
+                           actions[i].name, count - 1, count == 2 ? "" : "s", actions[i].usage);
+        }
+        return actions[i].act(
+            &(ls_checkpoint_words){.paths = words + 1, .json = values->json, .exit_status = exit_status});
+    }
+    return fail_unknown(words[0]);
+}
+
+/* Options may stand before, between and behind the words. */
+static ls_status run(int argc, char **argv, int *exit_status) {
+    checkpoint_values values = {0};
+    const char *words[MOST_WORDS];
+    int count = 0;
+    for (int at = 0; at < argc;) {
+        int rest = 0;
+        bool help = false;
+        LS_TRY(ls_options_parse(&ls_checkpoint_command, argc - at, argv + at, &values, &rest, &help));
+        if (help) {
+            ls_options_help(&ls_checkpoint_command);
+            return LS_OK;
+        }
+        at += rest;
+        if (at < argc && count == MOST_WORDS) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep checkpoint: '%s' is too much (usage: lockstep checkpoint %s)",
+                           argv[at], ls_checkpoint_command.usage);
+        }
+        if (at < argc) {
+            words[count++] = argv[at];
+        }
+    }
+    return act(words, count, &values, exit_status);
+}
+
+const ls_command ls_checkpoint_command = {
+    .name = "checkpoint",
+    .summary = "look at checkpoints of trials, check and compare them",
+    .usage = "ACTION PATH [PATH] [--json]",
+    .about = "Looks at checkpoints that ls_checkpoint_callback and ls_trial_save wrote; changes none of them.\n"
+             "\n"
+             "actions:\n"
+             "  ls FOLDER          the checkpoints in a folder, the oldest first\n"
+             "  show PATH          where training stood, its results, files, parameters\n"
+             "  verify PATH        whether all files are as they were written; of a folder, of all in it\n"
+             "  diff PATH PATH     which parameters, buffers and numbers of the optimizer differ, and by how much\n"
+             "  export PATH FILE   the weights alone, as one safetensors file (ls_module_load reads it)\n"
+             "\n"
+             "PATH is a checkpoint, or a folder of them: then the newest whole one is meant.\n",
+    .notes = "examples:\n"
+             "  lockstep checkpoint ls run1\n"
+             "  lockstep checkpoint diff run1/epoch-000003-step-0000000300 run2/epoch-000003-step-0000000300\n"
+             "  lockstep checkpoint export run1/best weights.safetensors\n"
+             "\n"
+             "keys of --json:\n"
+             "  ls        name, readable, best, reason (why it cannot be read, else null), epochs_run, step, batch,\n"
+             "            world_size, bytes\n"
+             "  show      path, version, world_size, divided, epochs_run, step, batch, continues (in the midst of an\n"
+             "            epoch), loader_epoch, loader_batch, epochs (in the history), latest (results by name; null:\n"
+             "            not finite), files (each: name, bytes, blake2b), tensors (each: file, name, dtype, shape)\n"
+             "  verify    path, whole, reason\n"
+             "  diff      same, tensors (each: file, name, difference; elements and largest where they have one "
+             "shape)\n"
+             "  export    checkpoint, file\n"
+             "\n"
+             "exit status:\n"
+             "  0    it is well, or the same     1    damaged, different, not to be read     2    the command line is "
+             "wrong\n",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .run = run,
+};

@@ -1,0 +1,35 @@
+/* `lockstep checkpoint`: looks at what ls_checkpoint_callback wrote. One function for each action. */
+#ifndef LS_CLI_CHECKPOINT_H
+#define LS_CLI_CHECKPOINT_H
+
+#include <jansson.h>
+
+#include "train/checkpoint/checkpoint.h"
+
+/* What an action was given. */
+typedef struct ls_checkpoint_words {
+    const char *const *paths; /* as many as the action takes */
+    bool json;
+    int *exit_status;
+} ls_checkpoint_words;
+
+typedef ls_status ls_checkpoint_action(const ls_checkpoint_words *words);
+
+ls_checkpoint_action ls_checkpoint_list, ls_checkpoint_show, ls_checkpoint_check, ls_checkpoint_compare,
+    ls_checkpoint_export;
+
+/* The checkpoint at the path, or the newest whole one in that folder. */
+ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]);
+
+/* Prints an object, on one line, and gives up the reference to it. */
+ls_status ls_checkpoint_print(json_t *object);
+
+/* "1.2 MiB" */
+typedef struct ls_size_text {
+    char text[32];
+} ls_size_text;
+ls_size_text ls_size_describe(int64_t bytes);
+
+int64_t ls_manifest_bytes(const ls_manifest *manifest);
+
+#endif

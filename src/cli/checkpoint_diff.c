@@ -1,0 +1,139 @@
+/* `lockstep checkpoint diff`: the tensors of two checkpoints, by file and name. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cli/checkpoint.h"
+#include "cli/cli.h"
+#include "tensor/tensor.h"
+
+typedef struct comparison {
+    char folders[2][PATH_MAX];
+    json_t *lines; /* NULL: for people */
+    int64_t differences;
+} comparison;
+
+/* What is to be said of one tensor; `elements` -1: it cannot be compared number by number. */
+static void report(comparison *c, const char *file, const char *name, const char *what, int64_t elements,
+                   double largest) {
+    c->differences++;
+    if (c->lines != NULL) {
+        json_t *line = json_pack("{s:s, s:s, s:s}", "file", file, "name", name, "difference", what);
+        if (elements >= 0) {
+            json_object_set_new(line, "elements", json_integer(elements));
+            json_object_set_new(line, "largest", isfinite(largest) ? json_real(largest) : json_null());
+        }
+        json_array_append_new(c->lines, line);
+    } else {
+        printf("%s: %s: %s\n", file, name, what);
+    }
+}
+
+static void compare_numbers(comparison *c, const char *file, ls_named left, const ls_tensor *right) {
+    const size_t size = ls_dtype_size(ls_dtype_of(right));
+    const char *ours = ls_data(left.tensor), *theirs = ls_data(right);
+    int64_t elements = 0;
+    double largest = 0;
+    for (int64_t i = 0; i < ls_numel(right); i++) {
+        const char *a = ours + (size_t)i * size, *b = theirs + (size_t)i * size;
+        if (memcmp(a, b, size) != 0) {
+            const double distance =
+                fabs(ls_element_number(ls_dtype_of(right), a) - ls_element_number(ls_dtype_of(right), b));
+            largest = !(distance <= largest) ? distance : largest;
+            elements++;
+        }
+    }
+    if (elements > 0) {
+        char what[128];
+        snprintf(what, sizeof what, "%lld of %lld elements differ, by %g at most", (long long)elements,
+                 (long long)ls_numel(right), largest);
+        report(c, file, left.name, what, elements, largest);
+    }
+}
+
+static void compare_tensor(comparison *c, const char *file, ls_named left, const ls_safetensors *others) {
+    const ls_tensor *right = ls_safetensors_find(others, left.name);
+    char what[512];
+    if (right == NULL) {
+        report(c, file, left.name, "only in the first", -1, 0);
+    } else if (!ls_tensor_same_shape(left.tensor, right) || ls_dtype_of(left.tensor) != ls_dtype_of(right)) {
+        snprintf(what, sizeof what, "%s of %s, and %s of %s", LS_SHAPE_TEXT(left.tensor),
+                 ls_dtype_name(ls_dtype_of(left.tensor)), LS_SHAPE_TEXT(right), ls_dtype_name(ls_dtype_of(right)));
+        report(c, file, left.name, what, -1, 0);
+    } else {
+        compare_numbers(c, file, left, right);
+    }
+}
+
+static ls_status compare_files(comparison *c, const char *name) {
+    ls_safetensors *files[2] = {NULL, NULL};
+    ls_status status = LS_OK;
+    for (int side = 0; status == LS_OK && side < 2; side++) {
+        char path[PATH_MAX];
+        status = ls_path_join(path, c->folders[side], name);
+        files[side] = status == LS_OK ? ls_safetensors_load(path) : NULL;
+        status = files[side] != NULL ? LS_OK : ls_error_status();
+    }
+    for (int i = 0; status == LS_OK && i < ls_safetensors_count(files[0]); i++) {
+        compare_tensor(c, name, ls_safetensors_at(files[0], i), files[1]);
+    }
+    for (int i = 0; status == LS_OK && i < ls_safetensors_count(files[1]); i++) {
+        const ls_named right = ls_safetensors_at(files[1], i);
+        if (ls_safetensors_find(files[0], right.name) == NULL) {
+            report(c, name, right.name, "only in the second", -1, 0);
+        }
+    }
+    ls_safetensors_free(files[0]);
+    ls_safetensors_free(files[1]);
+    return status;
+}
+
+static bool has_file(const ls_manifest *manifest, const char *name) {
+    for (int i = 0; i < manifest->file_count; i++) {
+        if (strcmp(manifest->files[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What ranks have of their own is not compared: how many there were is no difference of two models. */
+static ls_status compare(comparison *c, const ls_manifest manifests[2]) {
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < manifests[side].file_count; i++) {
+            const char *name = manifests[side].files[i].name;
+            const bool both = has_file(&manifests[1 - side], name);
+            if (strncmp(name, "rank-", 5) == 0 || (both && side == 1)) {
+                continue;
+            }
+            if (both) {
+                LS_TRY(compare_files(c, name));
+            } else {
+                report(c, name, "the file", side == 0 ? "only in the first" : "only in the second", -1, 0);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_checkpoint_compare(const ls_checkpoint_words *words) {
+    comparison c = {.differences = 0};
+    ls_manifest manifests[2] = {{.file_count = 0}, {.file_count = 0}};
+    ls_status status = LS_OK;
+    for (int side = 0; status == LS_OK && side < 2; side++) {
+        status = ls_checkpoint_resolve(words->paths[side], c.folders[side]);
+        status = status == LS_OK ? ls_manifest_read(c.folders[side], &manifests[side]) : status;
+    }
+    c.lines = words->json ? json_array() : NULL;
+    status = status == LS_OK ? compare(&c, manifests) : status;
+    ls_manifest_free(&manifests[0]);
+    ls_manifest_free(&manifests[1]);
+    if (status != LS_OK) {
+        json_decref(c.lines);
+        return status;
+    }
+    *words->exit_status = c.differences > 0 ? LS_EXIT_FAILED : 0;
+    return words->json ? ls_checkpoint_print(json_pack("{s:b, s:o}", "same", c.differences == 0, "tensors", c.lines))
+                       : LS_OK;
+}

@@ -1,0 +1,127 @@
+/* `lockstep checkpoint show`: a manifest, and what tensors the model's files have. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/status.h"
+#include "cli/checkpoint.h"
+#include "tensor/tensor.h"
+
+/* Calls `each` for the tensors of the model's files. */
+static ls_status for_tensors(const char *folder, const ls_manifest *manifest,
+                             void (*each)(const char *file, ls_named named, void *user), void *user) {
+    for (int rank = 0; rank < (manifest->divided ? manifest->world_size : 1); rank++) {
+        char name[LS_FILE_NAME_LIMIT], path[PATH_MAX];
+        ls_part_name(name, "model", manifest->divided ? rank : -1);
+        LS_TRY(ls_path_join(path, folder, name));
+        ls_safetensors *file = ls_safetensors_load(path);
+        if (file == NULL) {
+            return ls_error_status();
+        }
+        for (int i = 0; i < ls_safetensors_count(file); i++) {
+            each(name, ls_safetensors_at(file, i), user);
+        }
+        ls_safetensors_free(file);
+    }
+    return LS_OK;
+}
+
+/* ---- for people -------------------------------------------------------------------------------------------------- */
+
+static void print_tensor(const char *file, ls_named named, void *user) {
+    (void)user;
+    printf("  %-28s %-5s %-20s %s\n", named.name, ls_dtype_name(ls_dtype_of(named.tensor)), LS_SHAPE_TEXT(named.tensor),
+           file);
+}
+
+static void print_place(const ls_manifest *manifest) {
+    printf("written by     Lockstep %s, %d rank%s%s\n", manifest->version, manifest->world_size,
+           manifest->world_size == 1 ? "" : "s", manifest->divided ? ", over which the model is divided" : "");
+    printf("epochs run     %lld\n", (long long)manifest->epochs_run);
+    printf("steps          %lld\n", (long long)manifest->step);
+    if (manifest->continues) {
+        printf("in the epoch   behind %lld batches\n", (long long)manifest->batch);
+    }
+    if (manifest->loader_epoch >= 0) {
+        printf("loader         epoch %lld, batch %lld", (long long)manifest->loader_epoch,
+               (long long)manifest->loader_batch);
+        if (manifest->loader_batches >= 0) {
+            printf(" of %lld", (long long)manifest->loader_batches);
+        }
+        if (manifest->global_batch > 0) {
+            printf(", of %lld samples", (long long)manifest->global_batch);
+        }
+        printf("\n");
+    }
+}
+
+static ls_status show_text(const char *folder, const ls_manifest *manifest) {
+    printf("%s\n", folder);
+    print_place(manifest);
+    printf("results        %s\n", manifest->latest.count == 0 ? "none yet" : "");
+    for (int i = 0; i < manifest->latest.count; i++) {
+        printf("  %-28s %.9g\n", manifest->latest.values[i].name, manifest->latest.values[i].value);
+    }
+    printf("files          %s\n", ls_size_describe(ls_manifest_bytes(manifest)).text);
+    for (int i = 0; i < manifest->file_count; i++) {
+        printf("  %-28s %-10s %.16s...\n", manifest->files[i].name, ls_size_describe(manifest->files[i].bytes).text,
+               manifest->files[i].checksum);
+    }
+    printf("parameters and buffers\n");
+    return for_tensors(folder, manifest, print_tensor, NULL);
+}
+
+/* ---- for programs ------------------------------------------------------------------------------------------------ */
+
+static void add_tensor(const char *file, ls_named named, void *user) {
+    json_t *shape = json_array();
+    for (int i = 0; i < ls_ndim(named.tensor); i++) {
+        json_array_append_new(shape, json_integer(ls_size(named.tensor, i)));
+    }
+    json_array_append_new(user, json_pack("{s:s, s:s, s:s, s:o}", "file", file, "name", named.name, "dtype",
+                                          ls_dtype_name(ls_dtype_of(named.tensor)), "shape", shape));
+}
+
+static json_t *files_of(const ls_manifest *manifest) {
+    json_t *files = json_array();
+    for (int i = 0; i < manifest->file_count; i++) {
+        const ls_manifest_file *file = &manifest->files[i];
+        json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes", (json_int_t)file->bytes,
+                                               "blake2b", file->checksum));
+    }
+    return files;
+}
+
+static json_t *results_of(const ls_manifest *manifest) {
+    json_t *results = json_object();
+    for (int i = 0; i < manifest->latest.count; i++) {
+        const double value = manifest->latest.values[i].value;
+        json_object_set_new(results, manifest->latest.values[i].name, isfinite(value) ? json_real(value) : json_null());
+    }
+    return results;
+}
+
+static ls_status show_json(const char *folder, const ls_manifest *manifest) {
+    json_t *tensors = json_array();
+    const ls_status status = for_tensors(folder, manifest, add_tensor, tensors);
+    if (status != LS_OK) {
+        json_decref(tensors);
+        return status;
+    }
+    return ls_checkpoint_print(json_pack(
+        "{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:o, s:o, s:o}", "path", folder, "version",
+        manifest->version, "world_size", manifest->world_size, "divided", manifest->divided, "epochs_run",
+        (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch", (json_int_t)manifest->batch,
+        "continues", manifest->continues, "loader_epoch", (json_int_t)manifest->loader_epoch, "loader_batch",
+        (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history_count, "latest",
+        results_of(manifest), "files", files_of(manifest), "tensors", tensors));
+}
+
+ls_status ls_checkpoint_show(const ls_checkpoint_words *words) {
+    char folder[PATH_MAX];
+    ls_manifest manifest;
+    LS_TRY(ls_checkpoint_resolve(words->paths[0], folder));
+    LS_TRY(ls_manifest_read(folder, &manifest));
+    const ls_status status = words->json ? show_json(folder, &manifest) : show_text(folder, &manifest);
+    ls_manifest_free(&manifest);
+    return status;
+}

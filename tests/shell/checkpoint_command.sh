@@ -1,0 +1,90 @@
+# `lockstep checkpoint`: what it says of checkpoints that are well, damaged, different, or none.
+. "$LS_SOURCE/tests/support/checks.sh"
+
+program=$LS_BUILD/tests/checkpoint_program
+launch run -n 2 "$program" </dev/null
+check "there is something to look at" is "$status" 0
+newest=run/epoch-000006-step-0000000126
+
+# wrong STATUS SENTENCE ARGUMENTS...: one sentence on standard error, nothing else.
+wrong() {
+    local wanted=$1 sentence=$2
+    shift 2
+    launch checkpoint "$@"
+    check "checkpoint $*: exit status" is "$status" "$wanted"
+    check "checkpoint $*: one sentence" is "$(cat err)" "$sentence"
+    check "checkpoint $*: nothing else" is "$(wc -c <out)" 0
+}
+
+launch checkpoint --help
+check "--help" is "$status $(wc -c <err)" "0 0"
+check "--help tells the actions" says out "^  verify PATH"
+launch checkpoint ls --help
+check "ls --help" says out "^usage: lockstep checkpoint ACTION PATH"
+
+# ---- ls ----
+launch checkpoint ls run
+check "ls: a line for each checkpoint" is "$status $(wc -l <out)" "0 $(ls run | grep -c epoch-)"
+check "ls: the newest is the last" says <(tail -1 out) '^epoch-000006-step-0000000126    2 ranks .* KiB'
+check "ls: one is the best" is "$(grep -c '  best' out)" 1
+launch checkpoint ls --json run
+check "ls --json" is "$(python3 -c 'import json,sys; l=[json.loads(x) for x in open("out")]
+print(len(l), l[-1]["step"], l[-1]["epochs_run"], l[-1]["world_size"], l[-1]["readable"], sum(x["best"] for x in l))')" \
+    "$(ls run | grep -c epoch-) 126 6 2 True 1"
+mkdir empty
+wrong 1 "lockstep checkpoint: empty holds no checkpoints" ls empty
+wrong 1 "lockstep checkpoint: $newest holds no checkpoints: it is one; see \`lockstep checkpoint show\`" ls $newest
+wrong 1 "lockstep checkpoint: cannot read nowhere: No such file or directory" ls nowhere
+
+# ---- show ----
+launch checkpoint show run
+check "show: of a folder the newest" is "$status $(head -1 out)" "0 $newest"
+check "show: where training stood" says out '^epochs run     6$'
+check "show: results" says out '^  val_loss  *[0-9.]*$'
+check "show: tensors" says out '^  0.weight  *f32  *\[16, 8\]  *model.safetensors$'
+launch checkpoint show $newest --json
+check "show --json" is "$(python3 -c 'import json; o=json.load(open("out"))
+print(o["step"], o["epochs"], o["world_size"], o["continues"], len(o["files"]), len(o["tensors"]))')" "126 6 2 False 4 8"
+wrong 1 "lockstep checkpoint: empty is no checkpoint, and holds none that is whole" show empty
+
+# ---- verify ----
+launch checkpoint verify run
+check "verify: all are whole" is "$status $(grep -c '  whole$' out)" "0 $(ls run | grep -c epoch-)"
+cp -r run harmed
+printf x | dd of=harmed/${newest#run/}/model.safetensors bs=1 seek=200 conv=notrunc status=none
+launch checkpoint verify harmed
+check "verify: one is damaged" is "$status $(grep -vc '  whole$' out)" "1 1"
+check "verify: and named" says out "^harmed/${newest#run/}  checkpoint: harmed/${newest#run/}/model.safetensors is damaged: its checksum"
+launch checkpoint verify --json harmed/${newest#run/}
+check "verify --json" is "$status $(python3 -c 'import json; o=json.load(open("out")); print(o["whole"], "model.safetensors is damaged" in o["reason"])')" \
+    "1 False True"
+wrong 2 "lockstep checkpoint: err is a file: a checkpoint is a folder" verify err
+launch checkpoint show harmed
+check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the checkpoint before it is used' err)" "0 0 1"
+
+# ---- diff ----
+launch checkpoint diff run $newest
+check "diff: the same" is "$status $(cat out err | wc -c)" "0 0"
+first=run/$(ls run | grep epoch- | head -1)
+launch checkpoint diff "$first" $newest
+check "diff: others" is "$status" 1
+check "diff: by how much" says out '^model.safetensors: 0.weight: [0-9]* of 128 elements differ, by [0-9.e-]* at most$'
+check "diff: of the optimizer, too" says out '^optimizer.safetensors: 0.weight.exp_avg: '
+launch checkpoint diff "$first" $newest --json
+check "diff --json" is "$(python3 -c 'import json; o=json.load(open("out")); print(o["same"], min(t["elements"] for t in o["tensors"]) > 0)')" "False True"
+
+# ---- export ----
+launch checkpoint export run/best weights.safetensors
+check "export" is "$status $(cat out err | wc -c)" "0 0"
+check "export: the model's file" cmp weights.safetensors run/best/model.safetensors
+wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory" export run nowhere/x
+
+# ---- what cannot be meant ----
+wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json])"
+wrong 2 "lockstep checkpoint: unknown action 'verfy'; did you mean 'verify'?" verfy run
+wrong 2 "lockstep checkpoint: unknown action 'what'; there are ls, show, verify, diff and export" what
+wrong 2 "lockstep checkpoint diff: 1 path given (usage: lockstep checkpoint diff PATH PATH)" diff run
+wrong 2 "lockstep checkpoint: 'c' is too much (usage: lockstep checkpoint ACTION PATH [PATH] [--json])" diff a b c
+wrong 2 "lockstep checkpoint: unknown option --jsn; did you mean --json?" ls run --jsn
+
+finish

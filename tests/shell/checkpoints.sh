@@ -1,0 +1,90 @@
+# Trainings that are killed and stopped, and go on from their checkpoints: they end with the bits of one that was not.
+. "$LS_SOURCE/tests/support/checks.sh"
+
+program=$LS_BUILD/tests/checkpoint_program
+kills=${LOCKSTEP_TEST_FULL:+50}
+kills=${kills:-10}
+
+# The results of all ranks in one line.
+result() {
+    cat result.* 2>/dev/null | tr '\n' ,
+}
+
+fresh() {
+    rm -rf run result.* up.* new.*
+}
+
+whole() {
+    "$lockstep" checkpoint verify run >verified && ! grep -v '  whole$' verified
+}
+
+# No folder that was not finished, but for those of one that was killed.
+tidy() {
+    is "$(ls -A run | grep -v '^epoch-[0-9]*-step-[0-9]*$')" best
+}
+
+for ranks in 1 2 3; do
+    fresh
+    launch run -n $ranks "$program" </dev/null
+    check "$ranks ranks: a training ends well" is "$status" 0
+    wanted[ranks]=$(result)
+    check "$ranks ranks: it leaves the newest and the best" whole
+    launch run -n $ranks "$program" </dev/null
+    check "$ranks ranks: started again there is nothing left to do" is "$status $(result)" "0 ${wanted[ranks]}"
+done
+check "a training has a result" is "$(cat result.* | wc -l)" 21
+
+# ---- kill -9 of a rank ----
+for ranks in 2 3; do
+    fresh
+    seed=$RANDOM
+    KILLS=$kills SEED=$seed launch run -n $ranks --max-restarts "$kills" "$program" </dev/null
+    check "$ranks ranks, $kills kills (SEED=$seed): the training ends well" is "$status" 0
+    check "$ranks ranks, $kills kills (SEED=$seed): it was started so often" is "$(grep -c 'restarting the job' err)" "$kills"
+    check "$ranks ranks, $kills kills (SEED=$seed): the same bits" is "$(result)" "${wanted[ranks]}"
+    check "$ranks ranks, $kills kills (SEED=$seed): all checkpoints are whole" whole
+    check "$ranks ranks, $kills kills (SEED=$seed): nothing else is left" tidy
+    check "$ranks ranks, $kills kills (SEED=$seed): none was damaged" is "$(grep -c damaged err)" 0
+done
+
+# ---- kill -9 of the launcher, and everything with it ----
+fresh
+for i in 1 2 3 4; do
+    launch_aside run -n 2 "$program"
+    sleep 0.0$((RANDOM % 9 + 1))
+    kill -9 "$launcher" 2>/dev/null
+    ended
+    check "the launcher is killed ($i): all ranks end" nobody_soon
+done
+launch run -n 2 "$program" </dev/null
+check "after four dead launchers: the same bits" is "$status $(result)" "0 ${wanted[2]}"
+check "after four dead launchers: nothing else is left" tidy
+
+# ---- signals ----
+# stop_by SIGNAL STATUS: the signal goes to the launcher while both ranks are in step 20.
+stop_by() {
+    fresh
+    HOLD=20 launch_aside run -n 2 --max-restarts 5 --grace 60 "$program"
+    check "$1: ranks are up" up 2
+    kill -"$1" "$launcher"
+    ended
+    check "$1 at the launcher: its exit status" is "$status" "$2"
+    check "$1 at the launcher: ranks say where they can go on" says err "stopped by SIG$1 behind step 20; it can go on from run/epoch-000000-step-0000000020"
+    check "$1 at the launcher: nothing is started again" is "$(grep -c 'restarting the job' err)" 0
+    launch run -n 2 "$program" </dev/null
+    check "$1 at the launcher: started again, the same bits" is "$status $(result)" "0 ${wanted[2]}"
+}
+stop_by USR1 75
+stop_by TERM 143
+
+fresh
+HOLD=27 HOLD_RANK=1 launch_aside run -n 2 --max-restarts 5 "$program"
+check "TERM: rank 1 is up" up 1
+kill -TERM "$(cat up.1)"
+ended
+check "TERM at one rank: the launcher stops" is "$status $(grep -c 'restarting the job' err)" "75 0"
+check "TERM at one rank: there is a checkpoint" whole
+launch run -n 2 "$program" </dev/null
+check "TERM at one rank: started again, the same bits" is "$status $(result)" "0 ${wanted[2]}"
+
+finish
