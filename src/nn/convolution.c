@@ -72,7 +72,8 @@ static ls_module *conv_new(conv_layer layer) {
         return NULL;
     }
     const bool transposed = is_transposed(&layer);
-    ls_shape shape = LS_SHAPE(transposed ? layer.in : layer.out, (transposed ? layer.out : layer.in) / window.groups);
+    const int64_t groups = layer.options->groups != 0 ? layer.options->groups : 1;
+    ls_shape shape = LS_SHAPE(transposed ? layer.in : layer.out, (transposed ? layer.out : layer.in) / groups);
     double fan_in = (double)shape.size[1];
     for (int i = LS_SPATIAL - layer.axes; i < LS_SPATIAL; i++) {
         shape.size[shape.ndim++] = window.kernel[i];
