@@ -174,6 +174,21 @@ LS_API ls_tensor *ls_softplus(ls_tensor *x);
 /** min(max(x, low), high); the gradient is 0 outside. */
 LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 
+/** The largest whole number that is not above x; integers stay. The gradient of this and the next three is 0. */
+LS_API ls_tensor *ls_floor(ls_tensor *x);
+/** The smallest whole number that is not below x; integers stay. */
+LS_API ls_tensor *ls_ceil(ls_tensor *x);
+/** The nearest whole number, of two equally near the even one; integers stay. */
+LS_API ls_tensor *ls_round(ls_tensor *x);
+/** -1, 0 or 1, in x's dtype; of NaN 0. LS_ERR_SHAPE for bool, as the three above. */
+LS_API ls_tensor *ls_sign(ls_tensor *x);
+/** Whether x is NaN: bool, without gradient. */
+LS_API ls_tensor *ls_is_nan(ls_tensor *x);
+/** Whether x is neither NaN nor infinite: bool, without gradient. */
+LS_API ls_tensor *ls_is_finite(ls_tensor *x);
+/** Whether x is 0: bool, without gradient. */
+LS_API ls_tensor *ls_logical_not(ls_tensor *x);
+
 /* ---- of two tensors, or a tensor and a number ------------------------------------------------------------------ */
 
 /*
@@ -256,8 +271,22 @@ LS_DECLARE_LEFT(pow)
 #define ls_ge(a, b) LS_BINARY(ge, a, b)
 #endif
 
+/** Whether both are not 0, of tensors of any dtypes that broadcast: bool, without gradient. */
+LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
+/** Whether one of them is not 0, or both. */
+LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
+/** Whether one of them is not 0, and the other is. */
+LS_API ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b);
 /** a where condition (bool or u8) is not zero, else b. The three broadcast to one shape. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
+
+/** `value` where mask (bool or u8) is not zero, else x; the mask broadcasts to x, whose shape and dtype the result has.
+ * LS_ERR_ARGUMENT for a value that x's dtype does not hold. */
+LS_API ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value);
+/** The lower triangles of x [..., n, m]: 0 where column > row + diagonal. */
+LS_API ls_tensor *ls_tril(ls_tensor *x, int64_t diagonal);
+/** The upper triangles of x [..., n, m]: 0 where column < row + diagonal. */
+LS_API ls_tensor *ls_triu(ls_tensor *x, int64_t diagonal);
 
 /* ---- reductions: of everything, or over axes ------------------------------------------------------------------- */
 
@@ -358,6 +387,30 @@ LS_API ls_tensor *ls_take_along_axis(ls_tensor *x, int axis, ls_tensor *index);
 LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
 /** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
+
+/** The positions along these axes (LS_ALL_AXES: all) in reverse. */
+LS_API ls_tensor *ls_flip(ls_tensor *x, ls_axes axes);
+/** Position i along `axis` comes to (i + shift) modulo the size. */
+LS_API ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis);
+/** x times.size[i] times one after the other along axis i: a number for each axis, and before them for new ones in
+ * front (PyTorch's Tensor.repeat, NumPy's tile). */
+LS_API ls_tensor *ls_repeat(ls_tensor *x, ls_shape times);
+
+/* ---- order along an axis --------------------------------------------------------------------------------------- */
+
+/*
+ * Equal elements stay in their order, and NaN counts as the largest, as PyTorch's stable sort has it. The gradient of a
+ * value goes to the place that it came from. `indices`, where it is not NULL, gets their positions along the axis
+ * (i64).
+ */
+
+/** x's elements in order along `axis`, the smallest first, or the largest. */
+LS_API ls_tensor *ls_sort(ls_tensor *x, int axis, bool descending, ls_tensor **indices);
+/** The positions (i64) that ls_sort takes them from. */
+LS_API ls_tensor *ls_argsort(ls_tensor *x, int axis, bool descending);
+/** The k largest along `axis`, the largest first; or the k smallest, the smallest first. The axis gets size k.
+ * LS_ERR_ARGUMENT for a k that is negative or larger than its size. */
+LS_API ls_tensor *ls_top_k(ls_tensor *x, int64_t k, int axis, bool smallest, ls_tensor **indices);
 
 /* ---- copies and types ------------------------------------------------------------------------------------------ */
 

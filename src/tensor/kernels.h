@@ -131,9 +131,10 @@ typedef struct ls_window {
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, ls_random_state state, uint64_t first, double p
 #define LS_PARAMETERS_along          ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis
 #define LS_PARAMETERS_along_backward ls_stream *stream, ls_tensor *dx, const ls_tensor *dy, const ls_tensor *y, int axis
-#define LS_PARAMETERS_cumsum         ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
-#define LS_PARAMETERS_index          ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
-#define LS_PARAMETERS_gemm           ls_stream *stream, const ls_gemm *gemm
+/* directed: from the end of the axis instead of its start, or the largest first. */
+#define LS_PARAMETERS_directed ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool reverse
+#define LS_PARAMETERS_index    ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, const ls_tensor *index
+#define LS_PARAMETERS_gemm     ls_stream *stream, const ls_gemm *gemm
 #define LS_PARAMETERS_nll                                                                                              \
     ls_stream *stream, ls_tensor *element, ls_tensor *row_weight, const ls_tensor *log_probability,                    \
         const ls_class_loss *loss
@@ -185,7 +186,7 @@ typedef ls_status ls_random_integer_kernel(LS_PARAMETERS_random_integer);
 typedef ls_status ls_dropout_kernel(LS_PARAMETERS_dropout);
 typedef ls_status ls_along_kernel(LS_PARAMETERS_along);
 typedef ls_status ls_along_backward_kernel(LS_PARAMETERS_along_backward);
-typedef ls_status ls_cumsum_kernel(LS_PARAMETERS_cumsum);
+typedef ls_status ls_directed_kernel(LS_PARAMETERS_directed);
 typedef ls_status ls_index_kernel(LS_PARAMETERS_index);
 typedef ls_status ls_gemm_kernel(LS_PARAMETERS_gemm);
 typedef ls_status ls_nll_kernel(LS_PARAMETERS_nll);
@@ -219,8 +220,9 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
 
 /* clang-format off */
 #define LS_MAPS(MAP)                                                                                                   \
-    /* of one operand; neg, abs, square and clamp (low, high) of any */                                                \
-    MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2)                                                   \
+    /* of one operand; neg, abs, square, sign and clamp (low, high) of any */                                          \
+    MAP(neg, 1, 0) MAP(abs, 1, 0) MAP(square, 1, 0) MAP(clamp, 1, 2) MAP(sign, 1, 0)                                   \
+    MAP(floor, 1, 0) MAP(ceil, 1, 0) MAP(round, 1, 0) /* half to even */                                               \
     MAP(sqrt, 1, 0) MAP(exp, 1, 0) MAP(log, 1, 0) MAP(log1p, 1, 0) MAP(sin, 1, 0) MAP(cos, 1, 0) MAP(tanh, 1, 0)       \
     MAP(erf, 1, 0) MAP(sigmoid, 1, 0) MAP(relu, 1, 0) MAP(gelu, 1, 0) MAP(silu, 1, 0) MAP(softplus, 1, 0)              \
     MAP(leaky_relu, 1, 1) /* slope */ MAP(elu, 1, 1) /* alpha */                                                       \
@@ -237,6 +239,7 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
     MAP(add_number, 1, 1) MAP(sub_number, 1, 1) MAP(mul_number, 1, 1) MAP(div_number, 1, 1) MAP(pow_number, 1, 1)      \
     MAP(maximum_number, 1, 1) MAP(minimum_number, 1, 1) MAP(eq_number, 1, 1) MAP(ne_number, 1, 1)                      \
     MAP(lt_number, 1, 1) MAP(le_number, 1, 1) MAP(gt_number, 1, 1) MAP(ge_number, 1, 1)                                \
+    MAP(is_nan, 1, 0) MAP(is_finite, 1, 0) /* any; y bool */                                                           \
     MAP(where, 3, 0) /* (condition, a, b) */                                                                           \
     /* gradients of those; ties of maximum and minimum are halved */                                                   \
     MAP(div_backward_divisor, 3, 0)  /* (g, a, b): -g a / b^2 */                                                       \
@@ -265,7 +268,7 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
      * never one long chain. add_sum: y += the sum of x over the axes y lacks */                                       \
     KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
     KERNEL(argmax, along) KERNEL(argmin, along) /* y i64, size 1 along the axis */                                     \
-    KERNEL(cumsum, cumsum)                                                                                             \
+    KERNEL(cumsum, directed)                                                                                             \
     KERNEL(gemm, gemm)                                                                                                 \
     /* along an axis of contiguous tensors */                                                                          \
     KERNEL(softmax, along) KERNEL(softmax_backward, along_backward)                                                    \
@@ -292,6 +295,9 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
     /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
      * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
+    /* y i64, x's shape: where the first, second, ... along the axis are; equal ones in their order, NaN the largest;     \
+     * contiguous */                                                                                                   \
+    KERNEL(argsort, directed)                                                                                          \
     /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
      * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \

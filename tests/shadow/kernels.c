@@ -59,7 +59,7 @@ KIND(dropout, add(made, y); add(made, x); made->random = state; made->integer[0]
 KIND(along, add(made, y); add(made, x); made->integer[0] = axis;, T(0), T(1), (int)made->integer[0])
 KIND(along_backward, add(made, dx); add(made, dy); add(made, y); made->integer[0] = axis;,
      T(0), T(1), T(2), (int)made->integer[0])
-KIND(cumsum, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = reverse;,
+KIND(directed, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = reverse;,
      T(0), T(1), (int)made->integer[0], made->integer[1] != 0)
 KIND(index, add(made, y); add(made, x); add(made, index); made->integer[0] = axis;,
      T(0), T(1), (int)made->integer[0], T(2))
@@ -133,7 +133,7 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_dropout               y, x, state, first, p
 #define NAMES_along                 y, x, axis
 #define NAMES_along_backward        dx, dy, y, axis
-#define NAMES_cumsum                y, x, axis, reverse
+#define NAMES_directed              y, x, axis, reverse
 #define NAMES_index                 y, x, axis, index
 #define NAMES_gemm                  gemm
 #define NAMES_nll                   element, row_weight, log_probability, loss

@@ -54,6 +54,9 @@ FUNCTION(f_gelu, ls_gelu(x[0]))
 FUNCTION(f_silu, ls_silu(x[0]))
 FUNCTION(f_softplus, ls_softplus(x[0]))
 FUNCTION(f_clamp, ls_clamp(x[0], -0.5, 0.8))
+FUNCTION(f_steps, ls_add(x[0], ls_add(ls_add(ls_floor(x[0]), ls_round(x[0])), ls_add(ls_ceil(x[0]), ls_sign(x[0])))))
+FUNCTION(f_masked_fill, ls_masked_fill(x[0], ls_lt(ls_sin(ls_arange(ls_shape_of(x[1]), LS_F64)), 0.2), 0.7))
+FUNCTION(f_triangles, ls_add(ls_tril(x[0], 1), ls_mul(ls_triu(x[0], -1), 0.5)))
 FUNCTION(f_add, ls_add(x[0], x[1]))
 FUNCTION(f_sub, ls_sub(x[0], x[1]))
 FUNCTION(f_mul, ls_mul(x[0], x[1]))
@@ -144,6 +147,13 @@ FUNCTION(f_embedding, ls_embedding(x[0], index_below(LS_SHAPE(2, 3), ls_size(x[0
 FUNCTION(f_take_along,
          ls_take_along_axis(x[0], 1,
                             index_below(LS_SHAPE(ls_size(x[0], 0), 5, ls_size(x[0], 2) - 1), ls_size(x[0], 1))))
+
+FUNCTION(f_flip, ls_flip(x[0], LS_AXES(0, -1)))
+FUNCTION(f_roll, ls_roll(x[0], 1, 0))
+FUNCTION(f_repeat, ls_repeat(x[0], LS_SHAPE(2, 1, 3)))
+FUNCTION(f_sort_first, ls_sort(x[0], 0, true, NULL))
+FUNCTION(f_sort_last, ls_sort(x[0], -1, false, NULL))
+FUNCTION(f_top_k, ls_top_k(x[0], 2, -1, false, NULL))
 
 static ls_tensor *f_split(ls_tensor **x, int count, void *user) {
     ls_tensor *parts[4] = {NULL};
@@ -268,6 +278,9 @@ static const gradcheck_case elementwise_cases[] = {
     {.name = "silu", .function = f_silu, .shapes = ONE_TENSOR},
     {.name = "softplus", .function = f_softplus, .shapes = ONE_TENSOR},
     {.name = "clamp", .function = f_clamp, .shapes = ONE_TENSOR},
+    {.name = "steps", .function = f_steps, .shapes = ONE_TENSOR},
+    {.name = "masked_fill", .function = f_masked_fill, .shapes = "ij,ij ij,j ijk,1k"},
+    {.name = "tril and triu", .function = f_triangles, .shapes = "ij ijk"},
     {.name = "add", .function = f_add, .shapes = TWO_TENSORS},
     {.name = "sub", .function = f_sub, .shapes = TWO_TENSORS},
     {.name = "mul", .function = f_mul, .shapes = TWO_TENSORS},
@@ -336,6 +349,12 @@ static const gradcheck_case shape_cases[] = {
     {.name = "index_select", .function = f_index_select, .shapes = "ij ijk"},
     {.name = "to_device", .function = f_to_device, .shapes = ONE_TENSOR},
     {.name = "embedding", .function = f_embedding, .shapes = "ij"},
+    {.name = "flip", .function = f_flip, .shapes = "ij ijk"},
+    {.name = "roll", .function = f_roll, .shapes = "i ij"},
+    {.name = "repeat", .function = f_repeat, .shapes = "i ij ijk"},
+    {.name = "sort of the first axis", .function = f_sort_first, .shapes = "i ij ijk"},
+    {.name = "sort of the last axis", .function = f_sort_last, .shapes = "i ij ijk"},
+    {.name = "top_k", .function = f_top_k, .shapes = "A iB ijC"},
     {.name = "take_along", .function = f_take_along, .shapes = "ijK"},
 };
 

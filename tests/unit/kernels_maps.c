@@ -66,6 +66,13 @@ FORMULA(leaky_relu, a > 0 ? a : p * a)
 FORMULA(elu, a > 0 ? a : p * (exp(a) - 1))
 FORMULA(clamp, smaller(larger(a, p), q))
 
+FORMULA(sign, sign(a))
+FORMULA(floor, floor(a))
+FORMULA(ceil, ceil(a))
+FORMULA(round, nearbyint(a))
+FORMULA(is_nan, isnan(a))
+FORMULA(is_finite, isfinite(a))
+
 FORMULA(abs_backward, a *sign(b))
 FORMULA(square_backward, 2 * a * b)
 FORMULA(log1p_backward, a / (1 + b))
@@ -148,6 +155,12 @@ static const map_case cases[] = {
     CASE(neg, 1, ANY, ALL),
     CASE(abs, 1, ANY, ALL),
     CASE(square, 1, ANY, ALL),
+    CASE(sign, 1, ANY, ALL),
+    CASE(floor, 1, ANY, FLOATS),
+    CASE(ceil, 1, ANY, FLOATS),
+    CASE(round, 1, ANY, FLOATS),
+    CASE(is_nan, 1, ANY, COMPARES),
+    CASE(is_finite, 1, ANY, COMPARES),
     CASE_WITH(clamp, 1, ANY, ALL, -0.5, 1),
     CASE_WITH(clamp, 1, ANY, FLOATS, -INFINITY, 0.5),
     CASE(sqrt, 1, POSITIVE, FLOATS),

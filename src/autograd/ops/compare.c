@@ -17,6 +17,8 @@ static const ls_op lt_op = COMPARISON(lt, lt);
 static const ls_op le_op = COMPARISON(le, le);
 static const ls_op gt_op = COMPARISON(gt, gt);
 static const ls_op ge_op = COMPARISON(ge, ge);
+static const ls_op is_nan_op = COMPARISON(is_nan, is_nan);
+static const ls_op is_finite_op = COMPARISON(is_finite, is_finite);
 static const ls_op eq_number_op = COMPARISON(eq, eq_number);
 static const ls_op ne_number_op = COMPARISON(ne, ne_number);
 static const ls_op lt_number_op = COMPARISON(lt, lt_number);
@@ -70,6 +72,48 @@ FORMS(lt)
 FORMS(le)
 FORMS(gt)
 FORMS(ge)
+
+/* Of one tensor. */
+static ls_tensor *test(const ls_op *op, ls_tensor *x) {
+    return x == NULL ? ls_apply(op, &x, 1, NULL)
+                     : ls_apply_as(op, &x, 1, 1, NULL, ls_compute_dtype((ls_dtype)x->dtype), LS_BOOL);
+}
+
+ls_tensor *ls_is_nan(ls_tensor *x) {
+    return test(&is_nan_op, x);
+}
+
+ls_tensor *ls_is_finite(ls_tensor *x) {
+    return test(&is_finite_op, x);
+}
+
+/* ---- logic: of what the conversion to bool makes of any dtype --------------------------------------------------- */
+
+static const ls_op logical_not_op = COMPARISON(logical_not, eq_number);
+static const ls_op logical_and_op = COMPARISON(logical_and, minimum);
+static const ls_op logical_or_op = COMPARISON(logical_or, maximum);
+static const ls_op logical_xor_op = COMPARISON(logical_xor, ne);
+
+static ls_tensor *logic(const ls_op *op, ls_tensor *a, ls_tensor *b) {
+    return ls_apply_as(op, (ls_tensor *[]){a, b}, 2, 2, NULL, LS_BOOL, LS_BOOL);
+}
+
+ls_tensor *ls_logical_not(ls_tensor *x) {
+    const ls_op_parameters zero = {0};
+    return ls_apply_as(&logical_not_op, &x, 1, 1, &zero, LS_BOOL, LS_BOOL);
+}
+
+ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b) {
+    return logic(&logical_and_op, a, b);
+}
+
+ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b) {
+    return logic(&logical_or_op, a, b);
+}
+
+ls_tensor *ls_logical_xor(ls_tensor *a, ls_tensor *b) {
+    return logic(&logical_xor_op, a, b);
+}
 
 /* ---- where ---------------------------------------------------------------------------------------------------- */
 
@@ -125,6 +169,7 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b) {
 }
 
 const ls_op *const ls_compare_ops[] = {
-    &eq_op,        &ne_op,        &lt_op,        &le_op,        &gt_op,        &ge_op,    &eq_number_op,
-    &ne_number_op, &lt_number_op, &le_number_op, &gt_number_op, &ge_number_op, &where_op, NULL,
+    &eq_op,        &ne_op,          &lt_op,          &le_op,         &gt_op,          &ge_op,    &eq_number_op,
+    &ne_number_op, &lt_number_op,   &le_number_op,   &gt_number_op,  &ge_number_op,   &where_op, &is_nan_op,
+    &is_finite_op, &logical_not_op, &logical_and_op, &logical_or_op, &logical_xor_op, NULL,
 };

@@ -5,6 +5,15 @@
 
 #include "autograd/ops/promote.h"
 
+bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count) {
+    for (int i = 0; i < input_count; i++) {
+        if (inputs[i] == NULL) {
+            return ls_apply(&(const ls_op){.name = call}, inputs, input_count, NULL) != NULL; /* refuses */
+        }
+    }
+    return ls_inputs_are_here(call, inputs, input_count);
+}
+
 int ls_op_axis(const char *call, const ls_tensor *x, int axis) {
     const int index = ls_axis_index(axis, x->ndim);
     if (index < 0) {

@@ -9,6 +9,7 @@
 
 /* The rows of each family, NULL at the end: what the gradient-check table goes through. */
 extern const ls_op *const ls_elementwise_ops[];
+extern const ls_op *const ls_steps_ops[];
 extern const ls_op *const ls_compare_ops[];
 extern const ls_op *const ls_reduce_ops[];
 extern const ls_op *const ls_extremes_ops[];
@@ -16,6 +17,7 @@ extern const ls_op *const ls_statistics_ops[];
 extern const ls_op *const ls_shape_ops[];
 extern const ls_op *const ls_join_ops[];
 extern const ls_op *const ls_index_ops[];
+extern const ls_op *const ls_sort_ops[];
 extern const ls_op *const ls_copy_ops[];
 extern const ls_op *const ls_matmul_ops[];
 extern const ls_op *const ls_linear_ops[];
@@ -29,6 +31,9 @@ extern const ls_op *const ls_random_ops[];
 
 /* Sets the error, notes it in the scope and gives NULL: how a public function refuses its arguments. */
 #define ls_fail_noted(...) ((void)ls_error_set(__VA_ARGS__), ls_scope_failed())
+
+/* False, with the error noted, when one of the inputs is NULL or gone: for calls that are composed of others. */
+bool ls_inputs_are_given(const char *call, ls_tensor *const *inputs, int input_count);
 
 /* `axis` of x as 0..ndim-1; -1 with the error set and noted when there is no such axis. */
 int ls_op_axis(const char *call, const ls_tensor *x, int axis);

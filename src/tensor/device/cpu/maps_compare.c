@@ -30,6 +30,18 @@ COMPARE(le, a, b, a <= b)
 COMPARE(gt, a, b, a > b)
 COMPARE(ge, a, b, a >= b)
 
+/* clang-format off */
+#define TEST(name, a, expression)                                                                                      \
+    LS_CLONES LS_BODY1(name##_f32, float, bool, bool, LS_NONE, a, expression)                                          \
+    LS_CLONES LS_BODY1(name##_f64, double, bool, bool, LS_NONE, a, expression)                                         \
+    LS_BODY1(name##_i64, int64_t, bool, bool, LS_NONE, a, expression)                                                  \
+    LS_BODY1(name##_i32, int32_t, bool, bool, LS_NONE, a, expression)                                                  \
+    LS_BODY1(name##_u8, uint8_t, bool, bool, LS_NONE, a, expression)                                                   \
+    COMPARE_KERNEL(name, 1)
+/* clang-format on */
+TEST(is_nan, a, a != a)
+TEST(is_finite, a, a - a == 0)
+
 #define WHERE(name, T_)                                                                                                \
     LS_CLONES LS_BODY_HEAD(name, T_, T_, T_, LS_NONE) const uint8_t *const condition = at[1];                          \
     const T *const chosen = at[2];                                                                                     \

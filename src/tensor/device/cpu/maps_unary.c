@@ -9,6 +9,12 @@ LS_MAP1_ANY(square, LS_NONE, x, ((U)x * (U)x))
 #define AT_MOST(x, high) ((((x) > (high)) | ((high) != (high))) ? (high) : (x))
 LS_MAP1_ANY(clamp, LS_TAKE2(low, high), x, AT_MOST(AT_LEAST(x, low), high))
 
+/* Negative is what is not 0, not above 0 and not NaN: u8 has no "x < 0" to compare. */
+LS_MAP1_ANY(sign, LS_NONE, x, (x > 0) - ((x != 0) & !(x > 0) & (x == x)))
+
+LS_MAP1(floor, LS_NONE, x, floor(x))
+LS_MAP1(ceil, LS_NONE, x, ceil(x))
+LS_MAP1(round, LS_NONE, x, rint(x))
 LS_MAP1(sqrt, LS_NONE, x, sqrt(x))
 LS_MAP1_F64_CALLS(exp, LS_NONE, x, LS_EXP(x))
 LS_MAP1_CALLS(log, LS_NONE, x, log(x))

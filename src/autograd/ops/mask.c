@@ -1,0 +1,94 @@
+/* Elements chosen by truths and by their places, composed of comparisons and ls_where. */
+#include "autograd/ops/ops.h"
+
+#include <math.h>
+
+/* A tensor of no dimensions beside x, of its dtype. */
+static ls_tensor *number_beside(const char *call, const ls_tensor *x, double value) {
+    return ls_tensor_give(ls_number_owned(call, ls_tensor_device(x), (ls_dtype)x->dtype, value));
+}
+
+/* x where `mask`, else zero; consumes the mask. */
+static ls_tensor *kept(const char *call, ls_tensor *x, ls_tensor *mask) {
+    ls_tensor *zero = mask == NULL ? NULL : number_beside(call, x, 0);
+    ls_tensor *y = zero == NULL ? NULL : ls_where(mask, x, zero);
+    ls_release(zero);
+    ls_release(mask);
+    return y;
+}
+
+static bool holds(ls_dtype dtype, double value) {
+    switch (dtype) {
+    case LS_BOOL:
+        return value == 0 || value == 1;
+    case LS_U8:
+        return value == trunc(value) && value >= 0 && value <= UINT8_MAX;
+    case LS_I32:
+        return value == trunc(value) && value >= INT32_MIN && value <= INT32_MAX;
+    case LS_I64:
+        return value == trunc(value) && value >= -0x1p63 && value < 0x1p63;
+    default:
+        return true;
+    }
+}
+
+ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
+    static const char call[] = "ls_masked_fill";
+    if (!ls_inputs_are_given(call, (ls_tensor *[]){x, mask}, 2)) {
+        return NULL;
+    }
+    int ndim = 0;
+    int64_t size[LS_MAX_DIMS];
+    if (ls_broadcast_shapes(call, x, mask, &ndim, size) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const ls_tensor together = ls_stack_view_dense(x, ndim, size);
+    if (!ls_tensor_same_shape(&together, x)) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: a mask of %s for %s: the mask broadcasts to x, not x to the mask", call,
+                             LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(x));
+    }
+    if (!holds((ls_dtype)x->dtype, value)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %g does not fit into %s, the tensor's dtype", call, value,
+                             ls_dtype_name((ls_dtype)x->dtype));
+    }
+    ls_tensor *number = number_beside(call, x, value);
+    ls_tensor *y = number == NULL ? NULL : ls_where(mask, number, x);
+    ls_release(number);
+    return y;
+}
+
+/* 0, 1, ... along one axis of a tensor of [rows, columns], on x's device. */
+static ls_tensor *counted(const char *call, const ls_tensor *x, int64_t rows, int64_t columns) {
+    ls_tensor *y = ls_tensor_new(call, ls_tensor_device(x), 2, (const int64_t[]){rows, columns}, LS_I64);
+    if (y != NULL && ls_kernels_of(y)->count_up(ls_stream_of(y), y) != LS_OK) {
+        ls_release(y);
+        return ls_scope_failed();
+    }
+    return y;
+}
+
+/* A triangle of each matrix of x: columns up to, or from, the row plus `diagonal`. */
+static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, bool upper) {
+    if (!ls_inputs_are_given(call, &x, 1)) {
+        return NULL;
+    }
+    if (x->ndim < 2) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no matrices: two dimensions or more", call, LS_SHAPE_TEXT(x));
+    }
+    ls_tensor *row = counted(call, x, x->size[x->ndim - 2], 1);
+    ls_tensor *column = row == NULL ? NULL : counted(call, x, 1, x->size[x->ndim - 1]);
+    ls_tensor *end = column == NULL ? NULL : ls_add_integer(row, diagonal);
+    ls_tensor *mask = end == NULL ? NULL : upper ? ls_ge_tensor(column, end) : ls_le_tensor(column, end);
+    ls_release(row);
+    ls_release(column);
+    ls_release(end);
+    return kept(call, x, mask);
+}
+
+ls_tensor *ls_tril(ls_tensor *x, int64_t diagonal) {
+    return triangle("ls_tril", x, diagonal, false);
+}
+
+ls_tensor *ls_triu(ls_tensor *x, int64_t diagonal) {
+    return triangle("ls_triu", x, diagonal, true);
+}
