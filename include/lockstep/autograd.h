@@ -440,6 +440,14 @@ LS_API ls_tensor *ls_dropout(ls_tensor *x, double p);
 /** (x - mean) / sqrt(var + epsilon) * weight + bias over the last `axes` axes (Ba et al., arXiv 1607.06450): x's shape.
  * Weight and bias have the sizes of those, and x's dtype; either may be NULL. `epsilon` is not negative. */
 LS_API ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon);
+/** x / sqrt(mean(x^2) + epsilon) * weight over the last `axes` axes (Zhang and Sennrich, arXiv 1910.07467): x's shape;
+ * weight as in ls_layer_norm. */
+LS_API ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon);
+/** (x - mean) / sqrt(var + epsilon) * weight + bias, for each sample and each of `groups` groups of neighbouring
+ * channels of x [n, channels, ...] (Wu and He, arXiv 1803.08494; with as many groups as channels the instance norm of
+ * Ulyanov et al., arXiv 1607.08022): x's shape. Weight and bias are [channels], of x's dtype; either may be NULL.
+ * LS_ERR_SHAPE where the channels do not make equal groups. */
+LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias, double epsilon);
 /**
  * Over all axes but 1 of x [n, channels, ...]: in training with the batch's mean and (biased) variance, and
  * running_mean and running_var (may be NULL) move by `momentum` towards the batch's (unbiased variance); otherwise with

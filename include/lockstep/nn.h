@@ -219,6 +219,7 @@ typedef struct ls_layer_options {
     ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
     bool no_bias;
     bool no_affine;  /**< normalisation layers: no weight and bias */
+    bool affine;     /**< InstanceNorm, which has none: weight and bias */
     double epsilon;  /**< normalisation layers, not negative; 0: 1e-5, LS_ZERO: none */
     double momentum; /**< BatchNorm, 0 to 1; 0: 0.1, LS_ZERO: the running statistics stay */
 } ls_layer_options;
@@ -268,6 +269,16 @@ LS_API ls_module *ls_nn_embedding(int64_t count, int64_t width);
  * LayerNorm; ls_layer_norm). `options` may be NULL.
  */
 LS_API ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options);
+/** x / sqrt(mean(x^2) + epsilon) * weight over the last axes, whose sizes are `shape`: x and y [..., shape], weight of
+ * `shape`, which starts as ones; there is no bias (Zhang and Sennrich, arXiv 1910.07467; ls_rms_norm). `options` may be
+ * NULL. PyTorch's RMSNorm has the dtype's epsilon where none is given. */
+LS_API ls_module *ls_nn_rms_norm(ls_shape shape, const ls_layer_options *options);
+/** ls_group_norm of x [n, channels, ...], which y is like; weight and bias [channels] start as ones and zeros
+ * (PyTorch's GroupNorm). LS_ERR_ARGUMENT where `channels` is no multiple of `groups`. `options` may be NULL. */
+LS_API ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_layer_options *options);
+/** Each channel of each sample by itself: ls_group_norm of as many groups as channels, x [n, channels, length, ...]
+ * (PyTorch's InstanceNorm1d and so on, also in having weight and bias only with `affine`). `options` may be NULL. */
+LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *options);
 /**
  * (x - mean) / sqrt(var + epsilon) * weight + bias for each of `channels` over all other axes: x and y [n, channels] or
  * [n, channels, length]. While training with the batch's mean and variance, towards which the buffers running_mean and
@@ -313,6 +324,8 @@ LS_API ls_module *ls_nn_adaptive_max_pool(ls_shape size);
  */
 LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_tensor *x, void *user), void *user);
 
+/** x + f(x), where `f` (one input and one output of one shape) is child "0" (He et al., arXiv 1512.03385). */
+LS_API ls_module *ls_nn_residual(ls_module *f);
 /** The modules, each of one input and one output, one after the other; their names are "0", "1", ... Of none, what it
  * is given. */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);

@@ -197,6 +197,7 @@ typedef struct norm_state {
     ls_tensor *running_mean;
     ls_tensor *running_var;
     int axes;
+    int64_t groups;
     double epsilon;
     double momentum;
 } norm_state;
@@ -235,6 +236,59 @@ ls_module *ls_nn_layer_norm(ls_shape shape, const ls_layer_options *options) {
         norm_begin("ls_nn_layer_norm", module, shape, options != NULL ? options : &defaults);
     }
     return ls_module_finish(module);
+}
+
+static ls_tensor *rms_norm_forward(ls_module *self, ls_tensor *input) {
+    const norm_state *norm = self->state;
+    return ls_rms_norm(input, norm->axes, norm->weight, norm->epsilon);
+}
+
+ls_module *ls_nn_rms_norm(ls_shape shape, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "RMSNorm", .state_size = sizeof(norm_state), .forward = rms_norm_forward};
+    ls_layer_options own = options != NULL ? *options : (ls_layer_options){0};
+    own.no_bias = true;
+    if (shape.ndim < 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_rms_norm: the shape must have one axis or more");
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module != NULL) {
+        norm_begin("ls_nn_rms_norm", module, shape, &own);
+    }
+    return ls_module_finish(module);
+}
+
+static ls_tensor *group_norm_forward(ls_module *self, ls_tensor *input) {
+    const norm_state *norm = self->state;
+    return ls_group_norm(input, norm->groups, norm->weight, norm->bias, norm->epsilon);
+}
+
+static ls_module *group_norm(const char *call, const ls_module_type *type, int64_t groups, int64_t channels,
+                             const ls_layer_options *options) {
+    if (groups <= 0 || channels <= 0 || channels % groups != 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: %lld channels do not make %lld equal groups", call,
+                            (long long)channels, (long long)groups);
+    }
+    ls_module *module = ls_module_new(type);
+    if (module != NULL) {
+        norm_begin(call, module, LS_SHAPE(channels), options)->groups = groups;
+    }
+    return ls_module_finish(module);
+}
+
+ls_module *ls_nn_group_norm(int64_t groups, int64_t channels, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "GroupNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
+    static const ls_layer_options defaults;
+    return group_norm("ls_nn_group_norm", &type, groups, channels, options != NULL ? options : &defaults);
+}
+
+ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "InstanceNorm", .state_size = sizeof(norm_state), .forward = group_norm_forward};
+    ls_layer_options own = options != NULL ? *options : (ls_layer_options){0};
+    own.no_affine = !own.affine;
+    return group_norm("ls_nn_instance_norm", &type, channels, channels, &own);
 }
 
 static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {

@@ -1,4 +1,5 @@
-/* Modules one after the other. A Linear that a ReLU follows is carried out as one fused operation. */
+/* Modules one after the other, and one beside nothing. A Linear that a ReLU follows is carried out as one fused
+ * operation. */
 #include <stdio.h>
 
 #include "autograd/ops/linear.h"
@@ -40,5 +41,21 @@ ls_module *ls_sequential_of(ls_module *const *modules, int count) {
     for (int i = 0; i < count; i++) {
         ls_module_drop(modules[i]);
     }
+    return ls_module_finish(module);
+}
+
+static ls_tensor *residual_forward(ls_module *self, ls_tensor *input) {
+    ls_tensor *y = ls_forward(self->children[0].module, input);
+    ls_tensor *sum = y == NULL ? NULL : ls_add_tensor(input, y);
+    if (y != input) {
+        ls_release(y);
+    }
+    return sum;
+}
+
+ls_module *ls_nn_residual(ls_module *f) {
+    static const ls_module_type type = {.name = "Residual", .forward = residual_forward};
+    ls_module *module = ls_module_new(&type);
+    (void)ls_module_add_child(module, "0", f);
     return ls_module_finish(module);
 }

@@ -279,7 +279,7 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
      * log_softmax(logits) and gives the gradient of logits in one pass. g is [n], or one number for all rows. */      \
     KERNEL(nll, nll) KERNEL(nll_backward, class_loss_backward) KERNEL(cross_entropy_backward, class_loss_backward)     \
     /* x as [rows, width]; mean and rstd [rows] are kept for the gradient; weight, bias and their gradients may be     \
-     * NULL; weight gradients accumulate */                                                                            \
+     * NULL; weight gradients accumulate. Where mean is NULL it is taken as 0: the RMS norm */                         \
     KERNEL(layer_norm, layer_norm) KERNEL(layer_norm_backward, layer_norm_backward)                                    \
     /* x [n, channels, inner]; mean and rstd [channels]: computed when training (variance [channels] too, biased),     \
      * else given */                                                                                                   \

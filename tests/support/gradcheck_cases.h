@@ -176,6 +176,9 @@ FUNCTION(f_logsumexp_first, ls_logsumexp(x[0], 0, false))
 FUNCTION(f_logsumexp_last, ls_logsumexp(x[0], -1, true))
 FUNCTION(f_dropout, (ls_seed(5), ls_dropout(x[0], 0.4)))
 FUNCTION(f_layer_norm, ls_layer_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
+FUNCTION(f_rms_norm, ls_rms_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, 0.1))
+FUNCTION(f_group_norm,
+         ls_group_norm(x[0], 1 + (ls_size(x[0], 1) == 4), count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
 FUNCTION(f_batch_norm,
          ls_batch_norm(x[0], NULL, NULL, count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, true, 0.1, 0.1))
 
@@ -372,6 +375,8 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "logsumexp of the last axis", .function = f_logsumexp_last, .shapes = "i ij ijk"},
     {.name = "dropout", .function = f_dropout, .shapes = ONE_TENSOR},
     {.name = "layer_norm", .function = f_layer_norm, .shapes = "aB,B,B abC,bC,bC aB"},
+    {.name = "rms_norm", .function = f_rms_norm, .shapes = "aB,B abC,bC aB"},
+    {.name = "group_norm", .function = f_group_norm, .shapes = "iBjk,B,B iBj"},
     {.name = "batch_norm", .function = f_batch_norm, .shapes = "AB,B,B ABc,B,B Ab"},
     {.name = "batch_norm, not training", .function = f_batch_norm_eval, .shapes = "ab,b,b abc,b,b"},
 };

@@ -54,13 +54,13 @@ static ls_status norm_backward(ls_node *node, ls_tensor *gradient, norm_rule rul
 
 /* saved[] of its node, and integer[] of its parameters. */
 enum { SAVED_MEAN, SAVED_RSTD };
-enum { WIDTH, AXES };
+enum { WIDTH, AXES, NOT_CENTERED };
 
 static ls_status layer_norm_forward(ls_op_call *call) {
     const ls_tensor *x = call->inputs[X];
     const int64_t width = call->parameters->integer[WIDTH];
     const int64_t rows = width > 0 ? x->count / width : 0;
-    for (int i = SAVED_MEAN; i <= SAVED_RSTD; i++) {
+    for (int i = call->parameters->integer[NOT_CENTERED] != 0 ? SAVED_RSTD : SAVED_MEAN; i <= SAVED_RSTD; i++) {
         call->saved[i] = ls_tensor_new_owned(call->op->name, ls_tensor_device(x), 1, &rows, (ls_dtype)x->dtype);
         LS_TRY(ls_made(call->saved[i]));
     }
@@ -92,6 +92,14 @@ static const ls_op layer_norm_op = {.name = "ls_layer_norm",
                                     .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
                                     .optional = 1U << WEIGHT | 1U << BIAS};
 
+static const ls_op rms_norm_op = {.name = "ls_rms_norm",
+                                  .shape = ls_shape_as_input,
+                                  .forward = layer_norm_forward,
+                                  .backward = layer_norm_backward,
+                                  .over_samples = layer_norm_samples,
+                                  .reads = {[X] = 1U << X | 1U << WEIGHT, [WEIGHT] = 1U << X},
+                                  .optional = 1U << WEIGHT | 1U << BIAS};
+
 /* Whether `part` (may be NULL) has the last `axes` sizes of x. */
 static bool ends(const ls_tensor *x, const ls_tensor *part, int axes) {
     bool fits = part == NULL || part->ndim == axes;
@@ -101,8 +109,7 @@ static bool ends(const ls_tensor *x, const ls_tensor *part, int axes) {
     return fits;
 }
 
-static ls_status check_layer_norm(ls_tensor *const *inputs, int axes, double epsilon) {
-    const char *call = layer_norm_op.name;
+static ls_status check_layer_norm(const char *call, ls_tensor *const *inputs, int axes, double epsilon) {
     const ls_tensor *x = inputs[X];
     LS_TRY(ls_check_floating(call, inputs, BIAS + 1));
     LS_TRY(check_epsilon(call, epsilon));
@@ -118,22 +125,32 @@ static ls_status check_layer_norm(ls_tensor *const *inputs, int axes, double eps
     return LS_OK;
 }
 
-ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon) {
+static ls_tensor *norm_rows(const ls_op *op, ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias,
+                            double epsilon) {
     ls_tensor *const inputs[] = {[X] = x, [WEIGHT] = weight, [BIAS] = bias};
     if (x == NULL) {
-        return ls_apply(&layer_norm_op, inputs, 3, NULL); /* refuses */
+        return ls_apply(op, inputs, 3, NULL); /* refuses */
     }
     if (axes == 0) {
         axes = weight != NULL ? weight->ndim : bias != NULL ? bias->ndim : 0;
     }
-    if (check_layer_norm(inputs, axes, epsilon) != LS_OK) {
+    if (check_layer_norm(op->name, inputs, axes, epsilon) != LS_OK) {
         return ls_scope_failed();
     }
-    ls_op_parameters parameters = {.number = {epsilon}, .integer = {[WIDTH] = 1, [AXES] = axes}};
+    ls_op_parameters parameters = {.number = {epsilon},
+                                   .integer = {[WIDTH] = 1, [AXES] = axes, [NOT_CENTERED] = op == &rms_norm_op}};
     for (int i = x->ndim - axes; i < x->ndim; i++) {
         parameters.integer[WIDTH] *= x->size[i];
     }
-    return ls_apply_dense(&layer_norm_op, inputs, 3, 3, &parameters, 1U << X | 1U << WEIGHT | 1U << BIAS);
+    return ls_apply_dense(op, inputs, 3, 3, &parameters, 1U << X | 1U << WEIGHT | 1U << BIAS);
+}
+
+ls_tensor *ls_layer_norm(ls_tensor *x, int axes, ls_tensor *weight, ls_tensor *bias, double epsilon) {
+    return norm_rows(&layer_norm_op, x, axes, weight, bias, epsilon);
+}
+
+ls_tensor *ls_rms_norm(ls_tensor *x, int axes, ls_tensor *weight, double epsilon) {
+    return norm_rows(&rms_norm_op, x, axes, weight, NULL, epsilon);
 }
 
 /* ---- batch_norm -------------------------------------------------------------------------------------------------- */
@@ -189,7 +206,7 @@ static const ls_op batch_norm_op = {
     .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
     .optional = 1U << WEIGHT | 1U << BIAS};
 
-const ls_op *const ls_norm_ops[] = {&layer_norm_op, &batch_norm_op, NULL};
+const ls_op *const ls_norm_ops[] = {&layer_norm_op, &rms_norm_op, &batch_norm_op, NULL};
 
 /* ---- batch_norm of a batch that ranks share ---------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* Layer normalisation and its gradient. Variances are biased and taken around the mean (two passes). */
+/* Layer normalisation and its gradient. Variances are biased and taken around the mean (two passes), or around 0. */
 #include "tensor/device/cpu/floating.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ ls_status ls_cpu_layer_norm(ls_stream *stream, ls_tensor *y, ls_tensor *mean, ls
                             int64_t width, const ls_tensor *weight, const ls_tensor *bias, double epsilon) {
     (void)stream;
     const int64_t rows = width > 0 ? x->count / width : 0;
-    return LS_FLOATING(x->dtype, layer_norm, rows, width, y->data, mean->data, rstd->data, x->data,
+    return LS_FLOATING(x->dtype, layer_norm, rows, width, y->data, ls_data_or_null(mean), rstd->data, x->data,
                        ls_data_or_null(weight), ls_data_or_null(bias), epsilon);
 }
 
@@ -27,5 +27,6 @@ ls_status ls_cpu_layer_norm_backward(ls_stream *stream, ls_tensor *dx, ls_tensor
     (void)stream;
     const int64_t rows = width > 0 ? x->count / width : 0;
     return LS_FLOATING(x->dtype, layer_norm_backward, rows, width, ls_data_or_null(dx), ls_data_or_null(d_weight),
-                       ls_data_or_null(d_bias), g->data, x->data, ls_data_or_null(weight), mean->data, rstd->data);
+                       ls_data_or_null(d_bias), g->data, x->data, ls_data_or_null(weight), ls_data_or_null(mean),
+                       rstd->data);
 }
