@@ -318,6 +318,47 @@ LS_API ls_module *ls_nn_average_pool(const ls_pool_options *options);
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** See ls_adaptive_max_pool. */
 LS_API ls_module *ls_nn_adaptive_max_pool(ls_shape size);
+
+/** Options of ls_nn_multi_head_attention; zero fields mean what their comments say. */
+typedef struct ls_attention_layer_options {
+    ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
+    bool no_bias;
+    bool causal;                 /**< position i attends to positions 0 to i only */
+    bool rotary;                 /**< queries and keys are turned by their positions (ls_rotary) */
+    ls_rotary_options positions; /**< how, with `rotary` */
+} ls_attention_layer_options;
+
+/**
+ * Attention with several heads (Vaswani et al., arXiv 1706.03762): queries, keys and values are linear maps of the
+ * inputs, each of `heads` equal parts of them attends by itself (ls_attention), and a linear map puts the results
+ * together. One input x [n, length, width]: self-attention; up to four with ls_forward_many: query, key (NULL: the
+ * query), value (NULL: the key) and a mask of keys (bool or u8 [n, keys], 0 where nobody attends; NULL: none). One
+ * output, like the query. Parameters are those of PyTorch's MultiheadAttention (batch_first, no dropout of weights):
+ * in_proj_weight [3 width, width], which starts Xavier uniform, in_proj_bias [3 width] and out_proj.bias, zeros, and
+ * out_proj.weight as in ls_nn_linear. PyTorch's key_padding_mask is true where ours is 0. `options` may be NULL.
+ * LS_ERR_ARGUMENT where width is no multiple of heads.
+ */
+LS_API ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options);
+/** Learned positions: x [..., positions, width], of at most `count` positions, plus the first rows of weight [count,
+ * width], which starts normal with deviation 0.02 (as in GPT-2; Radford et al., 2019). `options` (`dtype`) may be NULL.
+ */
+LS_API ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options *options);
+
+/** Options of ls_nn_transformer_block; zero fields mean what their comments say. */
+typedef struct ls_transformer_options {
+    int64_t hidden;                       /**< width inside of the MLP; 0: 4 * width */
+    double dropout;                       /**< behind attention, inside of the MLP and behind it */
+    double epsilon;                       /**< of the layer norms, as in ls_layer_options */
+    ls_attention_layer_options attention; /**< dtype and no_bias are those of all layers */
+} ls_transformer_options;
+
+/**
+ * A block of a Transformer with the norm in front: x + attention(norm1(x)), then x + linear2(gelu(linear1(norm2(x))));
+ * x and y [n, length, width]; a second input, of ls_forward_many, is the mask of keys. Parameters are those of
+ * PyTorch's TransformerEncoderLayer (norm_first, activation "gelu"): self_attn, linear1, linear2, norm1, norm2. With
+ * `.attention.causal` it is a layer of a GPT. `options` may be NULL.
+ */
+LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options);
 /**
  * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
  * copied: both must outlive the module. What the function returns belongs to the scope; NULL when it failed.
@@ -326,6 +367,7 @@ LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_ten
 
 /** x + f(x), where `f` (one input and one output of one shape) is child "0" (He et al., arXiv 1512.03385). */
 LS_API ls_module *ls_nn_residual(ls_module *f);
+
 /** The modules, each of one input and one output, one after the other; their names are "0", "1", ... Of none, what it
  * is given. */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);

@@ -167,6 +167,13 @@ typedef struct ls_window {
 #define LS_PARAMETERS_max_pool                                                                                         \
     ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
 #define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
+#define LS_PARAMETERS_attention                                                                                        \
+    ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
+        const ls_tensor *mask, double scale, bool causal
+#define LS_PARAMETERS_attention_backward                                                                               \
+    ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
+        const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
+        double scale, bool causal
 /* Flat runs of numbers; results are numbers of f64 on the device. */
 #define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
 #define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
@@ -202,6 +209,8 @@ typedef ls_status ls_conv_kernel(LS_PARAMETERS_conv);
 typedef ls_status ls_conv_weight_kernel(LS_PARAMETERS_conv_weight);
 typedef ls_status ls_max_pool_kernel(LS_PARAMETERS_max_pool);
 typedef ls_status ls_pool_kernel(LS_PARAMETERS_pool);
+typedef ls_status ls_attention_kernel(LS_PARAMETERS_attention);
+typedef ls_status ls_attention_backward_kernel(LS_PARAMETERS_attention_backward);
 typedef ls_status ls_axpy_kernel(LS_PARAMETERS_axpy);
 typedef ls_status ls_scale_kernel(LS_PARAMETERS_scale);
 typedef ls_status ls_dot_kernel(LS_PARAMETERS_dot);
@@ -268,7 +277,7 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
      * never one long chain. add_sum: y += the sum of x over the axes y lacks */                                       \
     KERNEL(sum, pair) KERNEL(prod, pair) KERNEL(min, pair) KERNEL(max, pair) KERNEL(add_sum, pair)                     \
     KERNEL(argmax, along) KERNEL(argmin, along) /* y i64, size 1 along the axis */                                     \
-    KERNEL(cumsum, directed)                                                                                             \
+    KERNEL(cumsum, directed)                                                                                           \
     KERNEL(gemm, gemm)                                                                                                 \
     /* along an axis of contiguous tensors */                                                                          \
     KERNEL(softmax, along) KERNEL(softmax_backward, along_backward)                                                    \
@@ -295,9 +304,16 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
     /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
      * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
-    /* y i64, x's shape: where the first, second, ... along the axis are; equal ones in their order, NaN the largest;     \
+    /* y i64, x's shape: where the first, second, ... along the axis are; equal ones in their order, NaN the largest;  \
      * contiguous */                                                                                                   \
     KERNEL(argsort, directed)                                                                                          \
+    /* y = softmax(scale q k^T) v, matrix by matrix of q [batch, heads, queries, width], k [.., keys, width] and       \
+     * v [.., keys, value width], any strides but 1 along the last axis; with causal key j for query i only where      \
+     * j <= i, with a mask (contiguous [batch, keys] of truths, or NULL) only where it is not 0; y is 0 where there is \
+     * no key. log_sum (contiguous [batch, heads, queries]) is the logarithm of the sum of exp(scale q k^T), infinite  \
+     * where there is no key. g is like y, dq like q ...; what of those is NULL is not wanted. Room beyond these       \
+     * tensors does not grow with the lengths. */                                                                      \
+    KERNEL(attention, attention) KERNEL(attention_backward, attention_backward)                                        \
     /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
      * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \

@@ -86,6 +86,12 @@ KIND(conv_weight, add(made, d_weight); add(made, large); add(made, small); made-
      T(0), T(1), T(2), &made->window)
 KIND(max_pool, add(made, y); add(made, index); add(made, x); made->window = *window;, T(0), T(1), T(2), &made->window)
 KIND(pool, add(made, y); add(made, x); made->window = *window;, T(0), T(1), &made->window)
+KIND(attention, add(made, y); add(made, log_sum); add(made, q); add(made, k); add(made, v); add(made, mask);
+     made->number[0] = scale; made->integer[0] = causal;,
+     T(0), T(1), T(2), T(3), T(4), T(5), made->number[0], made->integer[0] != 0)
+KIND(attention_backward, add(made, dq); add(made, dk); add(made, dv); add(made, g); add(made, y); add(made, log_sum);
+     add(made, q); add(made, k); add(made, v); add(made, mask); made->number[0] = scale; made->integer[0] = causal;,
+     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), T(8), T(9), made->number[0], made->integer[0] != 0)
 KIND(axpy, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->from = shadow_inside(x);
      made->to = shadow_inside(y);, (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->from, made->to)
 KIND(scale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);,
@@ -149,6 +155,8 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_conv_weight           d_weight, large, small, window
 #define NAMES_max_pool              y, index, x, window
 #define NAMES_pool                  y, x, window
+#define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal
+#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal
 #define NAMES_axpy                  dtype, count, a, x, y
 #define NAMES_scale                 dtype, count, a, y
 #define NAMES_dot                   dtype, count, x, y, sum

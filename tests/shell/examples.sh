@@ -178,6 +178,23 @@ done
 alone "$examples/own_operation" --points 1
 check "own_operation of one point: refused" is "$status $(grep -c 'must be 2 at least' err)" "2 1"
 
+# ---- a GPT ----
+yes 'to be, or not to be: ' | head -400 | tr -d '\n' >text
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/gpt" --file text --layers 1 --heads 2 --width 32 --context 25 --batch-size $((12 / ranks)) \
+        --steps 300 --lr 0.01 --sample 60 --temperature 0.1 --quiet </dev/null
+    check "gpt on $ranks: ends well" is "$status" 0
+    check "gpt on $ranks: one model" one_model $ranks
+    check "gpt on $ranks: learns" holds "$(number loss) < 3"
+    check "gpt on $ranks: writes what it has read" says out "or not to be: to be, or"
+done
+launch run -n 2 "$examples/gpt" --file text --layers 1 --heads 2 --width 32 --context 25 --steps 3 --rotary --sample 0 --quiet </dev/null
+check "gpt with rotary positions" is "$status $(grep -c '^loss: ' out)" "0 1"
+alone "$examples/gpt" --file text --width 30
+check "gpt, heads that do not fit: refused" is "$status $(grep -c 'width 30 does not make 4 heads' err)" "1 1"
+alone "$examples/gpt" --file text --context 100000
+check "gpt, a file that is too short: refused" is "$status $(grep -c 'text has 8400 bytes' err)" "1 1"
+
 # ---- those on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
     echo "SKIPPED fashion_mnist, cnn and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"

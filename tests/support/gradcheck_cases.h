@@ -176,6 +176,22 @@ FUNCTION(f_logsumexp_first, ls_logsumexp(x[0], 0, false))
 FUNCTION(f_logsumexp_last, ls_logsumexp(x[0], -1, true))
 FUNCTION(f_dropout, (ls_seed(5), ls_dropout(x[0], 0.4)))
 FUNCTION(f_layer_norm, ls_layer_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
+FUNCTION(f_attention, ls_attention(x[0], x[1], x[2], NULL))
+FUNCTION(f_attention_causal, ls_attention(x[0], x[1], x[2], &(ls_attention_options){.causal = true, .scale = 0.7}))
+FUNCTION(f_attention_heads,
+         ls_attention(ls_transpose(x[0], 1, 2), ls_transpose(x[1], 1, 2), ls_transpose(x[1], 1, 2), NULL))
+FUNCTION(f_rotary, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1), NULL))
+FUNCTION(f_rotary_halves, ls_rotary(ls_concat((ls_tensor *[]){x[0], x[0]}, 2, -1),
+                                    &(ls_rotary_options){.base = 5, .first = 3, .halves = true}))
+
+/* Every other key. */
+static ls_tensor *f_attention_masked(ls_tensor **x, int count, void *user) {
+    ls_tensor *mask = ls_gt(ls_sin(ls_mul(ls_arange(LS_SHAPE(ls_size(x[1], 0), ls_size(x[1], -2)), LS_F64), 3)), -0.2);
+    (void)count;
+    (void)user;
+    return ls_attention(x[0], x[1], x[2], &(ls_attention_options){.key_mask = mask});
+}
+
 FUNCTION(f_rms_norm, ls_rms_norm(x[0], count > 1 ? 0 : 1, count > 1 ? x[1] : NULL, 0.1))
 FUNCTION(f_group_norm,
          ls_group_norm(x[0], 1 + (ls_size(x[0], 1) == 4), count > 1 ? x[1] : NULL, count > 2 ? x[2] : NULL, 0.1))
@@ -375,6 +391,12 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "logsumexp of the last axis", .function = f_logsumexp_last, .shapes = "i ij ijk"},
     {.name = "dropout", .function = f_dropout, .shapes = ONE_TENSOR},
     {.name = "layer_norm", .function = f_layer_norm, .shapes = "aB,B,B abC,bC,bC aB"},
+    {.name = "attention", .function = f_attention, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
+    {.name = "attention, causal", .function = f_attention_causal, .shapes = "ij,kj,kl aij,akj,akl abij,abkj,abkl"},
+    {.name = "attention, masked", .function = f_attention_masked, .shapes = "aij,akj,akl abij,abkj,abkl"},
+    {.name = "attention, heads inside", .function = f_attention_heads, .shapes = "aiBj,akBj"},
+    {.name = "rotary", .function = f_rotary, .shapes = "ij aij"},
+    {.name = "rotary, halves", .function = f_rotary_halves, .shapes = "ij aij"},
     {.name = "rms_norm", .function = f_rms_norm, .shapes = "aB,B abC,bC aB"},
     {.name = "group_norm", .function = f_group_norm, .shapes = "iBjk,B,B iBj"},
     {.name = "batch_norm", .function = f_batch_norm, .shapes = "AB,B,B ABc,B,B Ab"},

@@ -1,0 +1,246 @@
+/*
+ * A small GPT that reads bytes: it learns to continue any file, data-parallel over all ranks, and then writes a sample.
+ *
+ *     lockstep run -n 2 build/examples/gpt --file README.md
+ *
+ * The same program runs alone, or as any number of ranks.
+ */
+#include <inttypes.h>
+
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+
+enum { BYTES = 256, TOP = 20 };
+
+/* ---- what can be chosen ------------------------------------------------------------------------------------------ */
+
+static const char *file = "README.md";
+static long layers = 4;
+static long heads = 4;
+static long width = 128;
+static long context = 64;
+static long batch_size = 16;
+static long steps = 500;
+static long sample = 300;
+static long seed = 1;
+static double learning_rate = 1e-3;
+static double temperature = 0.8;
+static bool rotary;
+static bool quiet;
+
+static const argument options[] = {
+    {"--file", ARGUMENT_TEXT, &file, "what to learn, any file (README.md)"},
+    {"--layers", ARGUMENT_SIZE, &layers, "blocks of attention and MLP (4)"},
+    {"--heads", ARGUMENT_SIZE, &heads, "of attention (4)"},
+    {"--width", ARGUMENT_SIZE, &width, "numbers a position, a multiple of the heads (128)"},
+    {"--context", ARGUMENT_SIZE, &context, "bytes that it sees (64)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "pieces of the file per rank and step (16)"},
+    {"--steps", ARGUMENT_SIZE, &steps, "of training (500)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "AdamW's learning rate at its highest (0.001)"},
+    {"--rotary", ARGUMENT_FLAG, &rotary, "rotary positions instead of learned ones"},
+    {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (300)"},
+    {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
+    {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
+};
+
+/* ---- data: pieces of the file, and the same one byte further on -------------------------------------------------- */
+
+typedef struct pieces {
+    unsigned char *bytes;
+    long count;
+} pieces;
+
+static ls_status pieces_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                              ls_tensor *target) {
+    const pieces *text = ls_dataset_state(self);
+    int64_t *now = ls_data(input), *next = ls_data(target);
+    for (int64_t i = 0; i < n * context; i++) {
+        const int64_t at = indices[i / context] * context + i % context;
+        now[i] = text->bytes[at];
+        next[i] = text->bytes[at + 1];
+    }
+    return LS_OK;
+}
+
+static void pieces_free(ls_dataset *self) {
+    free(((pieces *)ls_dataset_state(self))->bytes);
+}
+
+static ls_status read_file(pieces *text) {
+    FILE *stream = fopen(file, "rb");
+    if (stream == NULL) {
+        return ls_error_set(LS_ERR_IO, "--file: cannot open %s: %s", file, strerror(errno));
+    }
+    size_t room = 0;
+    for (size_t got = 1; got > 0; text->count += (long)got) {
+        if ((size_t)text->count == room) {
+            room = room == 0 ? 1 << 16 : 2 * room;
+            unsigned char *larger = realloc(text->bytes, room);
+            if (larger == NULL) {
+                break;
+            }
+            text->bytes = larger;
+        }
+        got = fread(text->bytes + text->count, 1, room - (size_t)text->count, stream);
+    }
+    const bool good = feof(stream) != 0 && ferror(stream) == 0;
+    fclose(stream);
+    return good ? LS_OK : ls_error_set(LS_ERR_IO, "--file: cannot read %s", file);
+}
+
+static ls_dataset *open_pieces(void) {
+    static const ls_dataset_type type = {
+        .name = "Pieces", .state_size = sizeof(pieces), .fetch = pieces_fetch, .free_state = pieces_free};
+    pieces text = {0};
+    ls_status status = read_file(&text);
+    if (status == LS_OK && text.count <= context) {
+        status = ls_error_set(LS_ERR_ARGUMENT, "--file: %s has %ld bytes, and a piece is %ld and one more", file,
+                              text.count, context);
+    }
+    const ls_sample_layout layout = {LS_SHAPE(context), LS_I64, LS_SHAPE(context), LS_I64};
+    ls_dataset *set = status == LS_OK ? ls_dataset_new(&type, (text.count - 1) / context, &layout) : NULL;
+    if (set == NULL) {
+        free(text.bytes);
+        return NULL;
+    }
+    *(pieces *)ls_dataset_state(set) = text;
+    return set;
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+static ls_module *build_model(void) {
+    enum { MOST = 128 };
+    if (layers > MOST - 5) {
+        (void)ls_error_set(LS_ERR_ARGUMENT, "--layers: %ld are more than %d", layers, MOST - 5);
+        return NULL;
+    }
+    const ls_transformer_options block = {.dropout = 0.1, .attention = {.causal = true, .rotary = rotary}};
+    ls_module *parts[MOST];
+    int count = 0;
+    parts[count++] = ls_nn_embedding(BYTES, width);
+    if (!rotary) {
+        parts[count++] = ls_nn_positions(context, width, NULL);
+    }
+    for (long i = 0; i < layers; i++) {
+        parts[count++] = ls_nn_transformer_block(width, heads, &block);
+    }
+    parts[count++] = ls_nn_layer_norm(LS_SHAPE(width), NULL);
+    parts[count++] = ls_nn_linear(width, BYTES);
+    return ls_sequential_of(parts, count);
+}
+
+/* Each position is a sample of its own: its logits against the byte that comes next. */
+static ls_tensor *next_byte(ls_tensor *output, ls_tensor *target, void *user) {
+    (void)user;
+    return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, BYTES)), ls_reshape(target, LS_SHAPE(-1)), NULL);
+}
+
+/* ---- a sample ---------------------------------------------------------------------------------------------------- */
+
+/* One of the likeliest bytes, drawn by probability; -1 on failure. */
+static int draw(ls_tensor *logits) {
+    ls_tensor *indices = NULL;
+    ls_tensor *values = ls_top_k(logits, TOP, 0, false, &indices);
+    ls_tensor *sums = ls_cumsum(ls_softmax(ls_div(values, temperature), 0), 0);
+    ls_tensor *below = ls_sum(ls_to(ls_lt(sums, ls_rand(LS_SCALAR, LS_F32)), LS_I64));
+    const double place = below != NULL ? ls_item(below) : -1;
+    ls_tensor *byte = place >= 0 ? ls_select(indices, 0, place < TOP ? (int64_t)place : TOP - 1) : NULL;
+    return byte != NULL ? (int)ls_item(byte) : -1;
+}
+
+/* Begins with a byte, and goes on with one after the other. */
+static ls_status write_sample(ls_module *model, int first) {
+    int64_t seen[4096] = {first};
+    const long most = context < 4096 ? context : 4096;
+    long count = 1;
+    ls_status status = LS_OK;
+    ls_module_train(model, false);
+    const bool before = ls_no_grad(true);
+    ls_seed((uint64_t)seed);
+    putchar(first);
+    for (long i = 1; i < sample && status == LS_OK; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *output = ls_forward(model, ls_from(LS_SHAPE(1, count), LS_I64, seen));
+        const int byte = draw(ls_select(ls_select(output, 0, 0), 0, -1));
+        status = ls_scope_end(scope);
+        if (status == LS_OK) {
+            putchar(byte);
+            if (count == most) {
+                memmove(seen, seen + 1, (size_t)(--count) * sizeof *seen);
+            }
+            seen[count++] = byte;
+        }
+    }
+    (void)ls_no_grad(before);
+    putchar('\n');
+    return status;
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const pieces *text) {
+    const double samples = ls_trial_throughput(trial); /* of all ranks: each asks */
+    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
+    fflush(stdout);
+    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
+    if (status != LS_OK || ls_comm_rank(world) != 0) {
+        return status;
+    }
+    printf("parameters: %" PRId64 "\n", ls_module_size(model));
+    printf("throughput: %.0f bytes/s\n", samples * (double)context);
+    printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
+    return sample > 0 ? write_sample(model, text->bytes[0]) : LS_OK;
+}
+
+static ls_status train(ls_comm *world) {
+    ls_seed((uint64_t)seed);
+    ls_dataset *set = open_pieces();
+    ls_loader *loader =
+        set == NULL
+            ? NULL
+            : ls_loader_new(set, &(ls_loader_options){.batch_size = batch_size, .comm = world, .seed = (uint64_t)seed});
+    ls_module *model = loader != NULL ? ls_module_retain(build_model()) : NULL;
+    ls_module *parallel = model != NULL ? ls_data_parallel(model, world, NULL) : NULL;
+    const ls_adam_options adam = {.learning_rate = learning_rate, .weight_decay = 0.1};
+    ls_optimizer *optimizer = parallel != NULL ? ls_adamw(parallel, &adam) : NULL;
+    const long rising = (steps + 9) / 10;
+    ls_schedule *falling =
+        optimizer != NULL ? ls_schedule_cosine(optimizer, steps - rising + 1, learning_rate / 10) : NULL;
+    ls_schedule *schedule = falling != NULL ? ls_schedule_warm_up(falling, rising, 0.01) : NULL;
+    ls_trial *trial = schedule == NULL
+                          ? NULL
+                          : ls_trial_new(&(ls_trial_options){
+                                .model = parallel,
+                                .optimizer = optimizer,
+                                .criterion = next_byte,
+                                .train = loader,
+                                .metrics = LS_METRICS("loss"),
+                                LS_CALLBACKS(ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true}),
+                                             ls_gradient_norm_clipping(1)),
+                                .train_steps = steps,
+                                .endless = true,
+                                .quiet = quiet});
+    ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
+    if (status == LS_OK) {
+        status = report(trial, world, model, ls_dataset_state(set));
+    }
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(parallel);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    ARGUMENTS_READ(argc, argv, "Trains a small GPT on the bytes of a file, and writes a sample.", options);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "gpt: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,195 @@
+/* Attention: softmax(scale q k^T) v, and its gradient, by kernels that never have the matrix of all scores. */
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+#include "autograd/ops/promote.h"
+
+#include <math.h>
+
+enum { Q, K, V, MASK, INPUTS };
+enum { SAVED_OUTPUT, SAVED_LOG_SUM };
+
+/* [length, width] and [batch, length, width] as the kernels take them, [batch, heads, length, width]. */
+static ls_tensor with_four_axes(const ls_tensor *x) {
+    int64_t size[4], stride[4];
+    for (int i = 3, from = x->ndim - 1; i >= 0; i--) {
+        const bool there = i >= 2 || (i == 0 ? x->ndim > 2 : x->ndim > 3);
+        size[i] = there ? x->size[from] : 1;
+        stride[i] = there ? x->stride[from--] : 0;
+    }
+    return ls_stack_view(x, 4, size, stride, 0);
+}
+
+/*
+ * A tensor of these sizes with the memory order of q: where heads lie inside of positions, as a projection leaves them,
+ * they do so here, and what puts them back together is a view.
+ */
+static ls_tensor *laid_out_like(const char *call, const ls_tensor *q, const ls_tensor *x, int64_t width) {
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++) {
+        size[i] = i == x->ndim - 1 ? width : x->size[i];
+    }
+    if (q->ndim < 4 || q->stride[1] >= q->stride[2]) {
+        return ls_tensor_new(call, ls_tensor_device(x), x->ndim, size, (ls_dtype)x->dtype);
+    }
+    const int64_t heads = size[1], length = size[2];
+    ls_tensor *base = ls_tensor_new(call, ls_tensor_device(x), 4, (const int64_t[]){size[0], length, heads, width},
+                                    (ls_dtype)x->dtype);
+    ls_tensor *view =
+        base == NULL
+            ? NULL
+            : ls_tensor_view(base, 4, size, (const int64_t[]){length * heads * width, width, heads * width, 1}, 0);
+    ls_release(base);
+    return view;
+}
+
+static ls_status attention_shape(ls_op_call *call) {
+    const ls_tensor *q = call->inputs[Q], *v = call->inputs[V];
+    call->output = laid_out_like(call->op->name, q, q, v->size[v->ndim - 1]);
+    return ls_made(call->output);
+}
+
+static ls_status attention_forward(ls_op_call *call) {
+    const ls_op_parameters *p = call->parameters;
+    const ls_tensor q = with_four_axes(call->inputs[Q]), k = with_four_axes(call->inputs[K]),
+                    v = with_four_axes(call->inputs[V]);
+    ls_tensor y = with_four_axes(call->output);
+    ls_tensor *log_sum = ls_tensor_new_owned(call->op->name, ls_tensor_device(&q), 3, q.size, (ls_dtype)q.dtype);
+    call->saved[SAVED_LOG_SUM] = log_sum;
+    LS_TRY(ls_made(log_sum));
+    return ls_kernels_of(&q)->attention(ls_stream_of(&q), &y, log_sum, &q, &k, &v, call->inputs[MASK], p->number[0],
+                                        p->integer[0] != 0);
+}
+
+static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls_tensor *const *d) {
+    ls_tensor views[3];
+    for (int i = Q; i <= V; i++) {
+        if (d[i] != NULL) {
+            views[i] = with_four_axes(d[i]);
+        }
+    }
+    const ls_tensor g = with_four_axes(gradient), y = with_four_axes(node->saved[SAVED_OUTPUT]),
+                    q = with_four_axes(node->inputs[Q]), k = with_four_axes(node->inputs[K]),
+                    v = with_four_axes(node->inputs[V]);
+    return ls_kernels_of(&q)->attention_backward(ls_stream_of(&q), d[Q] != NULL ? &views[Q] : NULL,
+                                                 d[K] != NULL ? &views[K] : NULL, d[V] != NULL ? &views[V] : NULL, &g,
+                                                 &y, node->saved[SAVED_LOG_SUM], &q, &k, &v, node->inputs[MASK],
+                                                 node->parameters.number[0], node->parameters.integer[0] != 0);
+}
+
+/* Whether its rows can be read as they lie: the last axis dense, and no row over another. */
+static bool rows_are_dense(const ls_tensor *x) {
+    const int last = x->ndim - 1;
+    return (x->size[last] <= 1 || x->stride[last] == 1) &&
+           (x->size[last - 1] <= 1 || x->stride[last - 1] >= x->size[last]);
+}
+
+static ls_status attention_backward(ls_node *node, ls_tensor *gradient) {
+    ls_tensor *d[3] = {NULL};
+    for (int i = Q; i <= V; i++) {
+        if (ls_wants(node, i)) {
+            const ls_tensor *x = node->inputs[i];
+            d[i] = laid_out_like(node->op->name, x, x, x->size[x->ndim - 1]);
+            LS_TRY(ls_made(d[i]));
+        }
+    }
+    ls_tensor *g = rows_are_dense(gradient) ? ls_tensor_hold(gradient) : ls_dense(node->op->name, gradient);
+    LS_TRY(ls_made(g));
+    const ls_status status = run_backward(node, g, d);
+    ls_tensor_drop(g);
+    LS_TRY(status);
+    for (int i = Q; i <= V; i++) {
+        if (d[i] != NULL) {
+            LS_TRY(ls_accumulate(node, i, d[i]));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_samples_use attention_samples(const ls_node *node, double *divisor) {
+    (void)divisor;
+    return node->inputs[Q]->ndim == 2 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+}
+
+static const ls_op attention_op = {.name = "ls_attention",
+                                   .shape = attention_shape,
+                                   .forward = attention_forward,
+                                   .backward = attention_backward,
+                                   .over_samples = attention_samples,
+                                   .saves_output = true,
+                                   .optional = 1U << MASK,
+                                   .reads = {[Q] = 1U << Q | 1U << K | 1U << V | 1U << MASK,
+                                             [K] = 1U << Q | 1U << K | 1U << V | 1U << MASK,
+                                             [V] = 1U << Q | 1U << K | 1U << MASK}};
+
+const ls_op *const ls_attention_ops[] = {&attention_op, NULL};
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
+
+static ls_status refuse(ls_tensor *const *inputs, const char *why) {
+    return ls_fail(LS_ERR_SHAPE, "ls_attention: q %s, k %s, v %s: %s", LS_SHAPE_TEXT(inputs[Q]),
+                   LS_SHAPE_TEXT(inputs[K]), LS_SHAPE_TEXT(inputs[V]), why);
+}
+
+static ls_status check_shapes(ls_tensor *const *inputs) {
+    const ls_tensor *q = inputs[Q], *k = inputs[K], *v = inputs[V];
+    const int ndim = q->ndim;
+    if (ndim < 2 || ndim > 4 || k->ndim != ndim || v->ndim != ndim) {
+        return refuse(inputs, "all must be [batch, heads, length, width], [batch, length, width] or [length, width]");
+    }
+    for (int i = 0; i < ndim - 2; i++) {
+        if (k->size[i] != q->size[i] || v->size[i] != q->size[i]) {
+            return refuse(inputs, i == 0 ? "the batches differ" : "the numbers of heads differ");
+        }
+    }
+    if (k->size[ndim - 1] != q->size[ndim - 1]) {
+        return refuse(inputs, "the widths of q and k differ");
+    }
+    return v->size[ndim - 2] != k->size[ndim - 2] ? refuse(inputs, "the lengths of k and v differ") : LS_OK;
+}
+
+static ls_status check_mask(ls_tensor *const *inputs) {
+    const ls_tensor *k = inputs[K], *mask = inputs[MASK];
+    if (mask == NULL) {
+        return LS_OK;
+    }
+    if (mask->dtype != LS_BOOL && mask->dtype != LS_U8) {
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the mask is a tensor of %s, must be bool or u8",
+                       ls_dtype_name((ls_dtype)mask->dtype));
+    }
+    if (k->ndim < 3 || mask->ndim != 2 || mask->size[0] != k->size[0] || mask->size[1] != k->size[k->ndim - 2]) {
+        return ls_fail(LS_ERR_SHAPE, "ls_attention: the mask is %s, must be [batch, keys] of k %s", LS_SHAPE_TEXT(mask),
+                       LS_SHAPE_TEXT(k));
+    }
+    return LS_OK;
+}
+
+ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options) {
+    static const ls_attention_options defaults;
+    options = options != NULL ? options : &defaults;
+    ls_tensor *inputs[INPUTS] = {q, k, v, options->key_mask};
+    if (!ls_inputs_are_given(attention_op.name, inputs, 3) || !ls_inputs_are_here(attention_op.name, inputs, INPUTS)) {
+        return NULL;
+    }
+    if (ls_check_floating(attention_op.name, inputs, 3) != LS_OK || check_shapes(inputs) != LS_OK ||
+        check_mask(inputs) != LS_OK) {
+        return ls_scope_failed();
+    }
+    const int64_t width = q->size[q->ndim - 1];
+    const double usual = width > 0 ? 1 / sqrt((double)width) : 1;
+    const ls_op_parameters parameters = {.number = {options->scale != 0 ? options->scale : usual},
+                                         .integer = {options->causal}};
+    bool good = true;
+    for (int i = 0; i < INPUTS && good; i++) {
+        const bool dense = inputs[i] == NULL || (i == MASK ? inputs[i]->contiguous : rows_are_dense(inputs[i]));
+        inputs[i] = dense ? inputs[i] : ls_contiguous(inputs[i]);
+        good = dense || inputs[i] != NULL;
+    }
+    const ls_dtype dtype = (ls_dtype)q->dtype;
+    ls_tensor *y =
+        good ? ls_apply_as(&attention_op, inputs, INPUTS, 3, &parameters, ls_compute_dtype(dtype), dtype) : NULL;
+    ls_tensor *const given[INPUTS] = {q, k, v, options->key_mask};
+    for (int i = 0; i < INPUTS; i++) {
+        (void)ls_replaced(NULL, inputs[i], given[i]);
+    }
+    return y;
+}

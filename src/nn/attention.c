@@ -1,0 +1,243 @@
+/* Layers of attention: several heads, positions, and the block that Transformers are made of. */
+#include <math.h>
+
+#include "base/option.h"
+#include "nn/module.h"
+
+/* ---- attention with several heads -------------------------------------------------------------------------------- */
+
+typedef struct attention_state {
+    ls_tensor *in_weight; /* [3 width, width]: of queries, keys and values */
+    ls_tensor *in_bias;   /* [3 width] or NULL */
+    ls_module *out;
+    int64_t width, heads;
+    bool causal, rotary;
+    ls_rotary_options positions;
+} attention_state;
+
+enum { QUERY, KEY, VALUE, MASK, INPUTS };
+
+/* [n, length, width] as [n, heads, length, width / heads]; NULL for NULL. */
+static ls_tensor *heads_apart(const attention_state *state, ls_tensor *x) {
+    if (x == NULL) {
+        return NULL;
+    }
+    return ls_transpose(
+        ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1), state->heads, state->width / state->heads)), 1, 2);
+}
+
+/* Queries, keys and values of one input: one product. */
+static void project_one(const attention_state *state, ls_tensor *x, ls_tensor **parts) {
+    ls_tensor *all = ls_linear(x, state->in_weight, state->in_bias);
+    for (int i = 0; i < 3; i++) {
+        parts[i] = all == NULL ? NULL : heads_apart(state, ls_narrow(all, -1, i * state->width, state->width));
+    }
+}
+
+static void project_each(const attention_state *state, ls_tensor *const *inputs, ls_tensor **parts) {
+    for (int i = 0; i < 3; i++) {
+        ls_tensor *weight = ls_narrow(state->in_weight, 0, i * state->width, state->width);
+        ls_tensor *bias = state->in_bias != NULL ? ls_narrow(state->in_bias, 0, i * state->width, state->width) : NULL;
+        const bool made = weight != NULL && (bias != NULL || state->in_bias == NULL);
+        parts[i] = made ? heads_apart(state, ls_linear(inputs[i], weight, bias)) : NULL;
+    }
+}
+
+static ls_status check_inputs(const ls_module *self, ls_tensor *const *inputs, int input_count) {
+    const attention_state *state = self->state;
+    if (input_count < 1 || input_count > INPUTS || inputs[QUERY] == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "%s: takes 1 to 4 inputs, of which the first is there: query, key, value and key mask",
+                       self->type->name);
+    }
+    for (int i = 0; i < input_count && i < MASK; i++) {
+        const ls_tensor *x = inputs[i];
+        if (x != NULL && (ls_ndim(x) != 3 || ls_size(x, 2) != state->width)) {
+            return ls_fail(LS_ERR_SHAPE, "%s: input %d is %s, must be [n, length, %lld]", self->type->name, i + 1,
+                           LS_SHAPE_TEXT(x), (long long)state->width);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_tensor *attend(const attention_state *state, ls_tensor **parts, ls_tensor *mask) {
+    for (int i = QUERY; i <= KEY && state->rotary; i++) {
+        parts[i] = parts[i] == NULL ? NULL : ls_rotary(parts[i], &state->positions);
+    }
+    if (parts[QUERY] == NULL || parts[KEY] == NULL || parts[VALUE] == NULL) {
+        return NULL;
+    }
+    ls_tensor *y = ls_attention(parts[QUERY], parts[KEY], parts[VALUE],
+                                &(ls_attention_options){.causal = state->causal, .key_mask = mask});
+    ls_tensor *together = y == NULL ? NULL : ls_transpose(y, 1, 2);
+    return together == NULL ? NULL
+                            : ls_reshape(together, LS_SHAPE(ls_size(together, 0), ls_size(together, 1), state->width));
+}
+
+static ls_status attention_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                   int output_count) {
+    const attention_state *state = self->state;
+    (void)output_count;
+    LS_TRY(check_inputs(self, inputs, input_count));
+    ls_tensor *given[INPUTS] = {NULL};
+    for (int i = 0; i < input_count; i++) {
+        given[i] = inputs[i];
+    }
+    ls_tensor *parts[3];
+    if ((given[KEY] == NULL || given[KEY] == given[QUERY]) && (given[VALUE] == NULL || given[VALUE] == given[QUERY])) {
+        project_one(state, given[QUERY], parts);
+    } else {
+        given[KEY] = given[KEY] != NULL ? given[KEY] : given[QUERY];
+        given[VALUE] = given[VALUE] != NULL ? given[VALUE] : given[KEY];
+        project_each(state, given, parts);
+    }
+    ls_tensor *y = attend(state, parts, given[MASK]);
+    outputs[0] = y == NULL ? NULL : ls_forward(state->out, y);
+    return outputs[0] != NULL ? LS_OK : ls_error_status();
+}
+
+/* A parameter that starts as zeros, or as an initialiser leaves it. */
+static void add_projections(ls_module *module, const ls_attention_layer_options *options) {
+    attention_state *state = module->state;
+    const int64_t width = state->width;
+    state->in_weight = ls_out_of_scope(
+        ls_module_add_parameter(module, "in_proj_weight", ls_empty(LS_SHAPE(3 * width, width), options->dtype)));
+    module->failed |= state->in_weight == NULL || ls_nn_init_xavier_uniform(state->in_weight, 1) != LS_OK;
+    if (!options->no_bias) {
+        state->in_bias = ls_out_of_scope(
+            ls_module_add_parameter(module, "in_proj_bias", ls_zeros(LS_SHAPE(3 * width), options->dtype)));
+    }
+    state->out = ls_module_add_child(
+        module, "out_proj",
+        ls_nn_linear_with(width, width, &(ls_layer_options){.dtype = options->dtype, .no_bias = options->no_bias}));
+    ls_tensor *bias = state->out != NULL ? ls_module_find(state->out, "bias") : NULL;
+    module->failed |= bias != NULL && ls_nn_init_constant(bias, 0) != LS_OK;
+}
+
+ls_module *ls_nn_multi_head_attention(int64_t width, int64_t heads, const ls_attention_layer_options *options) {
+    static const ls_module_type type = {.name = "MultiheadAttention",
+                                        .state_size = sizeof(attention_state),
+                                        .forward_many = attention_forward,
+                                        .outputs = 1};
+    static const ls_attention_layer_options defaults;
+    options = options != NULL ? options : &defaults;
+    if (width <= 0 || heads <= 0 || width % heads != 0 || (options->rotary && width / heads % 2 != 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "ls_nn_multi_head_attention: width %lld does not make %lld heads of an equal%s width",
+                            (long long)width, (long long)heads, options->rotary ? ", even" : "");
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module == NULL) {
+        return NULL;
+    }
+    *(attention_state *)module->state = (attention_state){.width = width,
+                                                          .heads = heads,
+                                                          .causal = options->causal,
+                                                          .rotary = options->rotary,
+                                                          .positions = options->positions};
+    add_projections(module, options);
+    return ls_module_finish(module);
+}
+
+/* ---- learned positions ------------------------------------------------------------------------------------------- */
+
+typedef struct positions_state {
+    ls_tensor *weight;
+} positions_state;
+
+static ls_tensor *positions_forward(ls_module *self, ls_tensor *input) {
+    const positions_state *state = self->state;
+    const int64_t count = ls_size(state->weight, 0), width = ls_size(state->weight, 1);
+    const int ndim = ls_ndim(input);
+    if (ndim < 2 || ls_size(input, -1) != width || ls_size(input, -2) > count) {
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [..., positions, %lld] of at most %lld positions",
+                      self->type->name, LS_SHAPE_TEXT(input), (long long)width, (long long)count);
+        return ls_scope_failed();
+    }
+    ls_tensor *used = ls_narrow(state->weight, 0, 0, ls_size(input, -2));
+    return used == NULL ? NULL : ls_add_tensor(input, used);
+}
+
+ls_module *ls_nn_positions(int64_t count, int64_t width, const ls_layer_options *options) {
+    static const ls_module_type type = {
+        .name = "Positions", .state_size = sizeof(positions_state), .forward = positions_forward};
+    if (count <= 0 || width <= 0) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_nn_positions: %lld positions of width %lld: both must be positive",
+                            (long long)count, (long long)width);
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module == NULL) {
+        return NULL;
+    }
+    positions_state *state = module->state;
+    const ls_dtype dtype = options != NULL ? options->dtype : LS_F32;
+    state->weight = ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(count, width), dtype)));
+    module->failed |= state->weight == NULL || ls_nn_init_normal(state->weight, 0, 0.02) != LS_OK;
+    return ls_module_finish(module);
+}
+
+/* ---- the block of a Transformer ---------------------------------------------------------------------------------- */
+
+typedef struct block_state {
+    ls_module *attention, *linear1, *linear2, *norm1, *norm2;
+    ls_module *dropout, *dropout1, *dropout2; /* inside of the MLP, behind attention, behind the MLP */
+} block_state;
+
+/* x + attention(norm1(x)). */
+static ls_tensor *attention_part(const block_state *state, ls_tensor *x, ls_tensor *mask) {
+    ls_tensor *normal = ls_forward(state->norm1, x);
+    ls_tensor *y = NULL;
+    if (normal == NULL ||
+        ls_forward_many(state->attention, (ls_tensor *[]){normal, NULL, NULL, mask}, INPUTS, &y, 1) != LS_OK) {
+        return NULL;
+    }
+    ls_tensor *dropped = ls_forward(state->dropout1, y);
+    return dropped == NULL ? NULL : ls_add_tensor(x, dropped);
+}
+
+/* x + linear2(gelu(linear1(norm2(x)))). */
+static ls_tensor *mlp_part(const block_state *state, ls_tensor *x) {
+    ls_tensor *y = ls_forward(state->norm2, x);
+    y = y == NULL ? NULL : ls_forward(state->linear1, y);
+    y = y == NULL ? NULL : ls_forward(state->dropout, ls_gelu(y));
+    y = y == NULL ? NULL : ls_forward(state->linear2, y);
+    y = y == NULL ? NULL : ls_forward(state->dropout2, y);
+    return y == NULL ? NULL : ls_add_tensor(x, y);
+}
+
+static ls_status block_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                               int output_count) {
+    const block_state *state = self->state;
+    (void)output_count;
+    if (input_count < 1 || input_count > 2 || inputs[0] == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: takes x and, where there is one, a key mask", self->type->name);
+    }
+    ls_tensor *x = attention_part(state, inputs[0], input_count > 1 ? inputs[1] : NULL);
+    outputs[0] = x == NULL ? NULL : mlp_part(state, x);
+    return outputs[0] != NULL ? LS_OK : ls_error_status();
+}
+
+ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options) {
+    static const ls_module_type type = {
+        .name = "TransformerBlock", .state_size = sizeof(block_state), .forward_many = block_forward, .outputs = 1};
+    static const ls_transformer_options defaults;
+    options = options != NULL ? options : &defaults;
+    const int64_t hidden = options->hidden != 0 ? options->hidden : 4 * width;
+    const ls_layer_options layer = {
+        .dtype = options->attention.dtype, .no_bias = options->attention.no_bias, .epsilon = options->epsilon};
+    ls_module *module = ls_module_new(&type);
+    if (module == NULL) {
+        return NULL;
+    }
+    block_state *state = module->state;
+    state->attention =
+        ls_module_add_child(module, "self_attn", ls_nn_multi_head_attention(width, heads, &options->attention));
+    state->linear1 = ls_module_add_child(module, "linear1", ls_nn_linear_with(width, hidden, &layer));
+    state->dropout = ls_module_add_child(module, "dropout", ls_nn_dropout(options->dropout));
+    state->linear2 = ls_module_add_child(module, "linear2", ls_nn_linear_with(hidden, width, &layer));
+    state->norm1 = ls_module_add_child(module, "norm1", ls_nn_layer_norm(LS_SHAPE(width), &layer));
+    state->norm2 = ls_module_add_child(module, "norm2", ls_nn_layer_norm(LS_SHAPE(width), &layer));
+    state->dropout1 = ls_module_add_child(module, "dropout1", ls_nn_dropout(options->dropout));
+    state->dropout2 = ls_module_add_child(module, "dropout2", ls_nn_dropout(options->dropout));
+    return ls_module_finish(module);
+}
