@@ -3,7 +3,11 @@
  *
  *     lockstep run -n 2 build/examples/fashion_mnist
  *
- * The same program runs alone, or as any number of ranks.
+ * The same program runs alone, or as any number of ranks. One that can be killed at any moment, and shows itself to
+ * TensorBoard:
+ *
+ *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard
+ * runs/board
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,10 +27,12 @@ static long hidden = 512;
 static long seed = 1;
 static long max_steps = 0;
 static long limit = 0;
+static long checkpoint = 0;
 static double learning_rate = 1e-3;
 static const char *data;
 static const char *save = "runs/fashion_mnist";
-static const char *checkpoints;
+static const char *tensorboard;
+static bool resume;
 static bool quiet;
 
 static const argument options[] = {
@@ -36,8 +42,10 @@ static const argument options[] = {
     {"--hidden", ARGUMENT_SIZE, &hidden, "width of the two hidden layers (512)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
-    {"--save", ARGUMENT_TEXT, &save, "folder for weights and log (runs/fashion_mnist)"},
-    {"--checkpoints", ARGUMENT_TEXT, &checkpoints, "folder of checkpoints, to go on from if there are some (none)"},
+    {"--save", ARGUMENT_TEXT, &save, "folder for weights, log and checkpoints (runs/fashion_mnist)"},
+    {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
+    {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
+    {"--tensorboard", ARGUMENT_TEXT, &tensorboard, "folder for TensorBoard's event files"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -83,15 +91,10 @@ static ls_status make_folder(const char *path) {
                : ls_error_set(LS_ERR_IO, "--save: cannot write to the folder %s: %s", path, strerror(errno));
 }
 
-static ls_status write_results(const ls_trial *trial, const ls_module *model) {
-    char path[4096 + 64];
-    snprintf(path, sizeof path, "%s/weights.safetensors", save);
-    ls_status status = ls_module_save(model, path, NULL);
-    if (status == LS_OK) {
-        snprintf(path, sizeof path, "%s/log.csv", save);
-        status = ls_trial_save_history(trial, path);
-    }
-    return status;
+/* The path of something in the folder of --save. */
+static const char *in_folder(char path[4096 + 64], const char *name) {
+    snprintf(path, 4096 + 64, "%s/%s", save, name);
+    return path;
 }
 
 static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_loader *test) {
@@ -103,7 +106,8 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
         status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
     }
     if (status == LS_OK && ls_comm_rank(world) == 0) {
-        status = write_results(trial, model);
+        char path[4096 + 64];
+        status = ls_module_save(model, in_folder(path, "weights.safetensors"), NULL);
         printf("throughput: %.0f samples/s\n", throughput);
         printf("test accuracy: %.4f\n", ls_trial_metric(trial, "test_acc"));
         if (status == LS_OK && !quiet) {
@@ -111,6 +115,30 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, ls_lo
         }
     }
     return status;
+}
+
+static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
+    char log[4096 + 64], checkpoints[4096 + 64];
+    ls_callback callbacks[3] = {ls_csv_log(in_folder(log, "log.csv"), NULL)};
+    int count = 1;
+    if (checkpoint > 0) {
+        callbacks[count++] = ls_checkpoint_callback(
+            &(ls_checkpoint_options){.folder = in_folder(checkpoints, "checkpoints"), .every_steps = checkpoint});
+    }
+    if (tensorboard != NULL) {
+        callbacks[count++] = ls_tensorboard(tensorboard, NULL);
+    }
+    return ls_trial_new(&(ls_trial_options){.model = model,
+                                            .optimizer = optimizer,
+                                            .criterion = ls_criterion_cross_entropy,
+                                            .train = training,
+                                            .validate = test,
+                                            .metrics = LS_METRICS("loss", "acc"),
+                                            .callbacks = callbacks,
+                                            .callback_count = count,
+                                            .resume = resume ? in_folder(checkpoints, "checkpoints") : NULL,
+                                            .max_steps = max_steps,
+                                            .quiet = quiet});
 }
 
 static ls_status train(ls_comm *world) {
@@ -121,22 +149,7 @@ static ls_status train(ls_comm *world) {
     const bool ready = test != NULL && (ls_comm_rank(world) != 0 || make_folder(save) == LS_OK);
     ls_module *model = ready ? build_model(world) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_adam(model, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
-    const bool saves = optimizer != NULL && checkpoints != NULL;
-    const ls_callback saving = saves ? ls_checkpoint_callback(&(ls_checkpoint_options){
-                                           .folder = checkpoints, .every_epochs = 1, .every_seconds = 60})
-                                     : (ls_callback){0};
-    ls_trial *trial = optimizer == NULL ? NULL
-                                        : ls_trial_new(&(ls_trial_options){.model = model,
-                                                                           .optimizer = optimizer,
-                                                                           .criterion = ls_criterion_cross_entropy,
-                                                                           .train = training,
-                                                                           .validate = test,
-                                                                           .metrics = LS_METRICS("loss", "acc"),
-                                                                           .callbacks = &saving,
-                                                                           .callback_count = saves,
-                                                                           .resume = checkpoints,
-                                                                           .max_steps = max_steps,
-                                                                           .quiet = quiet});
+    ls_trial *trial = optimizer != NULL ? make_trial(model, optimizer, training, test) : NULL;
     ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     if (status == LS_OK) {
         status = report(trial, world, model, test);
@@ -152,12 +165,10 @@ static ls_status train(ls_comm *world) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains a perceptron with two hidden layers on Fashion-MNIST.", options);
     ls_comm *world = ls_init(NULL);
-    ls_status status = world != NULL ? train(world) : ls_error_status();
-    if (status == LS_OK) {
-        status = ls_finalize();
-    }
-    if (status != LS_OK) {
+    const ls_status status = world != NULL ? train(world) : ls_error_status();
+    if (status != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "fashion_mnist: %s\n", ls_error_message());
+        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, with a checkpoint */
     }
-    return status == LS_OK ? 0 : status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1;
+    return 0;
 }
