@@ -169,11 +169,12 @@ ls_status ls_writer_join(ls_writer *writer);
 
 /* ---- signals.c --------------------------------------------------------------------------------------------------- */
 
-/* SIGTERM and SIGUSR1 are counted from here on, in this process; *before is the count so far. */
-void ls_signals_begin(uint32_t *before);
+/* SIGTERM and SIGUSR1 are counted from here on, in this process; *before is the count so far, *stack the thread's for
+ * their handlers, for the end on the same thread. */
+ls_status ls_signals_begin(uint32_t *before, void **stack);
 /* The last of them; 0: none since. */
 int ls_signals_since(uint32_t before);
-void ls_signals_end(void);
+void ls_signals_end(void *stack);
 
 /* ---- runs.c ------------------------------------------------------------------------------------------------------ */
 
@@ -186,6 +187,7 @@ struct ls_checkpointer {
     ls_named lent;                 /* the same, as its state */
     bool begun;                    /* in a run */
     bool signals;                  /* are counted */
+    void *signal_stack;            /* for ls_signals_end */
     uint32_t heard;                /* signals before */
     int lock;                      /* of the folder, a descriptor on rank 0; -1 */
     uint64_t nonce;                /* of the next writing */

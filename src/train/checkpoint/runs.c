@@ -298,11 +298,12 @@ ls_status ls_checkpoints_begin(ls_trial *trial) {
     self->begun = true;
     self->last = ls_clock_ns();
     self->due = false;
+    ls_status status = LS_OK;
     if (!self->options.no_signals) {
-        ls_signals_begin(&self->heard);
-        self->signals = true;
+        status = ls_signals_begin(&self->heard, &self->signal_stack);
+        self->signals = status == LS_OK;
     }
-    LS_TRY(ls_trial_agree(trial, rank_of(trial) == 0 ? open_folder(trial) : LS_OK));
+    LS_TRY(ls_trial_agree(trial, status == LS_OK && rank_of(trial) == 0 ? open_folder(trial) : status));
     return meet(trial, &self->nonce, &self->divided);
 }
 
@@ -333,7 +334,7 @@ void ls_checkpoints_end(ls_trial *trial) {
     }
     give_up(self);
     if (self->signals) {
-        ls_signals_end();
+        ls_signals_end(self->signal_stack);
         self->signals = false;
     }
     if (self->lock >= 0) {
