@@ -227,6 +227,17 @@ check "fashion_mnist --quiet: result lines only" only '^(rank [012] parameters|t
 launch run -n 3 "${quick[@]}" --seed 2 </dev/null
 check "fashion_mnist: another seed, another model" test "$(hashes)" != "$before"
 
+long=("$examples/fashion_mnist" --limit 600 --hidden 32 --epochs 2 --quiet)
+launch run -n 2 "${long[@]}" --save whole </dev/null
+launch run -n 2 "${long[@]}" --save part --max-steps 3 --checkpoint 2 --tensorboard board </dev/null
+check "fashion_mnist --checkpoint: ends well" is "$status" 0
+check "fashion_mnist --tensorboard: rank 0's events are there" is "$(ls board | grep -c '^events\.out\.tfevents')" 1
+launch run -n 2 "${long[@]}" --save part --checkpoint 2 </dev/null
+check "fashion_mnist: no second history beside the first" says err 'is further than this trial: go on from it'
+launch run -n 2 "${long[@]}" --save part --checkpoint 2 --resume </dev/null
+check "fashion_mnist --resume: ends well" is "$status" 0
+check "fashion_mnist --resume: with the bits of a run in one go" cmp -s part/weights.safetensors whole/weights.safetensors
+
 if [ -n "$python" ]; then
     # Format and hash as documented, read without Lockstep: 8 bytes of length, a JSON header, the tensors' bytes.
     cat >read.py <<'END'
