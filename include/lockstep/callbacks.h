@@ -80,7 +80,7 @@ typedef struct ls_terminate_on_nan_options {
 } ls_terminate_on_nan_options;
 
 /**
- * Ends a run, on all ranks with LS_ERR_STOPPED and one sentence, at the first number that is NaN or infinite in the
+ * Ends a run, on all ranks with LS_ERR_STATE and one sentence, at the first number that is NaN or infinite in the
  * model's output, the loss or a gradient, before the optimizer's step; in a trial with a step of its own in its output
  * and loss, after the step. The sentence names the tensor, the rank and the step: of several, what comes first in the
  * step, on the lowest rank. The gradients of a data-parallel module are those of all ranks by then. In validation it
@@ -171,7 +171,7 @@ typedef struct ls_rate_finder_options {
     int64_t steps;     /**< of training; 0: 100 */
     double smoothing;  /**< below 1: how much the smoothed loss keeps of the one before; 0: 0.9, LS_ZERO: none */
     double divergence; /**< ends where the smoothed loss is so many times the best; above 1; 0: 4 */
-    bool apply;        /**< training begins with the suggestion */
+    bool apply;        /**< training begins with the suggestion; a schedule keeps to the rates that it was made with */
 } ls_rate_finder_options;
 
 /**

@@ -114,7 +114,7 @@ static ls_status end_at(ls_comm *world, faulty f, bool by_layer, const char *wor
                                      ls_terminate_on_nan(&(ls_terminate_on_nan_options){.by_layer = by_layer})};
     training t;
     LS_TRY(training_begin(&t, &(training_plan){.callbacks = callbacks, .callback_count = 2}, world));
-    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_STOPPED);
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_STATE);
     LS_TRY(one_sentence(world, words, rank));
     for (int i = 0; i < ls_module_parameter_count(t.model); i++) {
         ls_scope *scope = ls_scope_begin();

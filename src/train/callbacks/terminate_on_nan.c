@@ -176,7 +176,7 @@ static ls_status agree(watch *self, const ls_trial_state *state, const char *whe
         LS_TRY(ls_comm_broadcast(state->comm, self->message, sizeof self->message, LS_U8, (int)first.location, NULL));
         self->message[sizeof self->message - 1] = '\0';
     }
-    return ls_fail(LS_ERR_STOPPED, "%s: %s on rank %d, in %sepoch %lld, batch %lld (step %lld)", maker, self->message,
+    return ls_fail(LS_ERR_STATE, "%s: %s on rank %d, in %sepoch %lld, batch %lld (step %lld)", maker, self->message,
                    (int)first.location, when, (long long)state->epoch, (long long)state->batch, (long long)state->step);
 }
 
