@@ -151,11 +151,13 @@ typedef struct ls_trial_options {
 LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 
 /**
- * Runs epochs until `epochs` have been run since the trial was made. The training loader goes on from where it stands
+ * Runs epochs until `epochs` have been run since the trial was made, those before a checkpoint that it goes on from
+ * counted. The training loader goes on from where it stands
  * (ls_loader_seek): what is left of its epoch counts as one. Validation begins at epoch 0, batch 0 of its loader each
  * time. Collective where the trial has a communicator. A rank that fails, in a hook or in its own step, ends the run on
  * all ranks with its status and a message that names it
  * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
+ * LS_ERR_STOPPED where a signal has ended it behind a checkpoint (ls_checkpoint_callback): a further call goes on.
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

@@ -2,8 +2,8 @@
 . "$LS_SOURCE/tests/support/checks.sh"
 
 program=$LS_BUILD/tests/checkpoint_program
-kills=${LOCKSTEP_TEST_FULL:+50}
-kills=${kills:-10}
+kills=10
+[ -z "${LOCKSTEP_TEST_LONG:-}${LOCKSTEP_TEST_FULL:-}" ] || kills=50
 
 # The results of all ranks in one line.
 result() {

@@ -143,6 +143,15 @@ static int count_whole(const char *folder) {
     return count;
 }
 
+/* Of whatever is there, hidden or not. */
+static int count_names(const char *folder) {
+    ls_folder_names names;
+    assert_int_equal(ls_folder_list(folder, "", &names), LS_OK);
+    const int count = names.count - 2; /* . and .. */
+    ls_folder_names_free(&names);
+    return count;
+}
+
 static void expect_failure(ls_status is, ls_status want, const char *message) {
     assert_int_equal(is, want);
     expect_message(message);
@@ -527,10 +536,7 @@ static void test_killed_at_every_call(void **state) {
         assert_true(count_whole(busy()->folder) >= 1);
         assert_int_equal(train_on(4), LS_OK);
         assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
-        ls_folder_names names;
-        assert_int_equal(ls_folder_list(busy()->folder, "", &names), LS_OK);
-        assert_int_equal(names.count, 2 + 2); /* it, the link, and . and .. */
-        ls_folder_names_free(&names);
+        assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
         if (ended == 0) {
             break;
         }
@@ -555,7 +561,7 @@ static void test_full_disk(void **state) {
         assert_int_equal(train_on(1), LS_OK);
         assert_int_equal(process_wait(process_start(train_on_small_disk, bytes, NULL)), 0);
         assert_int_equal(count_whole(busy()->folder), 1);
-        assert_int_equal(test_folder_count(busy()->folder), 2);
+        assert_int_equal(count_names(busy()->folder), 2);
         assert_int_equal(train_on(3), LS_OK);
     }
 }
