@@ -58,6 +58,99 @@ typedef struct ls_adagrad_options {
 } ls_adagrad_options;
 
 /**
+ * Zeiler, arXiv 1212.5701: v = rho v + (1 - rho) g^2; d = sqrt(u + epsilon) / sqrt(v + epsilon) g;
+ * u = rho u + (1 - rho) d^2; p -= learning_rate d.
+ */
+typedef struct ls_adadelta_options {
+    double learning_rate; /**< 0: 1 */
+    double rho;           /**< 0: 0.9 */
+    double epsilon;       /**< 0: 1e-6 */
+    double weight_decay;
+} ls_adadelta_options;
+
+/**
+ * Dozat, Incorporating Nesterov Momentum into Adam (2016): Adam with mu(t) = beta1 (1 - 0.96^(t momentum_decay) / 2)
+ * and M(t) = mu(1) ... mu(t): p -= learning_rate ((1 - mu(t)) / (1 - M(t)) g + mu(t + 1) / (1 - M(t + 1)) m) / (sqrt(v
+ * / (1 - beta2^t)) + epsilon).
+ */
+typedef struct ls_nadam_options {
+    double learning_rate;  /**< 0: 2e-3 */
+    double beta1;          /**< 0: 0.9 */
+    double beta2;          /**< 0: 0.999 */
+    double epsilon;        /**< 0: 1e-8 */
+    double momentum_decay; /**< 0: 4e-3 */
+    double weight_decay;   /**< added to the gradient */
+    bool decoupled;        /**< weight decay as in ls_adamw */
+} ls_nadam_options;
+
+/**
+ * Liu et al., arXiv 1908.03265: Adam whose steps are scaled by how much its second moment can be relied on; for the
+ * first steps, where that is not at all, p -= learning_rate m / (1 - beta1^t).
+ */
+typedef struct ls_radam_options {
+    double learning_rate; /**< 0: 1e-3 */
+    double beta1;         /**< 0: 0.9 */
+    double beta2;         /**< 0: 0.999 */
+    double epsilon;       /**< 0: 1e-8 */
+    double weight_decay;  /**< added to the gradient */
+    bool decoupled;       /**< weight decay as in ls_adamw */
+} ls_radam_options;
+
+/**
+ * Chen et al., arXiv 2302.06675, algorithm 2: p -= learning_rate (sign(beta1 m + (1 - beta1) g) + weight_decay p);
+ * m = beta2 m + (1 - beta2) g. Its learning rate is a third to a tenth of Adam's, its weight decay as much larger.
+ */
+typedef struct ls_lion_options {
+    double learning_rate; /**< 0: 1e-4 */
+    double beta1;         /**< 0: 0.9 */
+    double beta2;         /**< 0: 0.99 */
+    double weight_decay;
+} ls_lion_options;
+
+/**
+ * You et al., arXiv 1904.00962, algorithm 2, for large batches: with r the direction of Adam plus weight_decay p,
+ * p -= learning_rate |p| / |r| r, where the norms are those of each parameter, and their quotient 1 where one is 0.
+ * Parameters that are divided over ranks (ls_nn_column_parallel) are refused.
+ */
+typedef struct ls_lamb_options {
+    double learning_rate; /**< 0: 1e-3 */
+    double beta1;         /**< 0: 0.9 */
+    double beta2;         /**< 0: 0.999 */
+    double epsilon;       /**< 0: 1e-6 */
+    double weight_decay;  /**< 0: 0.01 */
+} ls_lamb_options;
+
+/** How ls_muon's learning rate goes with the shape of a matrix. */
+typedef enum ls_muon_rates {
+    LS_MUON_ORIGINAL = 0, /**< times sqrt(max(1, rows / columns)) */
+    LS_MUON_AS_ADAMW,     /**< times 0.2 sqrt(max(rows, columns)): steps as large as ls_adamw's, "match_rms_adamw" */
+} ls_muon_rates;
+
+/**
+ * Jordan et al., Muon: An optimizer for hidden layers in neural networks (2024), as PyTorch has it: momentum whose
+ * matrix is made nearly orthogonal, by `iterations` of X = a X + (b X X^T + c (X X^T)^2) X from X = M / |M|, in the
+ * dtype of the parameter (PyTorch: in bf16). p -= learning_rate weight_decay p, p -= adjusted learning_rate X.
+ *
+ * It is for matrices: of a model it takes the parameters of two dimensions in group 0, and all others go to ls_adamw in
+ * group 1. Of ls_optimizer_add_group a group without a matrix is ls_adamw's, and one that is asked for with `.adamw`:
+ * embeddings and the last layer do better there. Divided parameters are refused as in ls_lamb.
+ *
+ * A step takes 2 n m^2 + m^3 multiplications per iteration and matrix [m, n], m the smaller side, in one thread, and
+ * memory for two such matrices and two [m, m].
+ */
+typedef struct ls_muon_options {
+    double learning_rate; /**< 0: 1e-3 */
+    double weight_decay;  /**< 0: 0.1 */
+    double momentum;      /**< 0: 0.95 */
+    double a, b, c;       /**< all 0: 3.4445, -4.7750, 2.0315 */
+    double epsilon;       /**< the least |M|; 0: 1e-7 */
+    int iterations;       /**< to 99; 0: 5 */
+    ls_muon_rates rates;
+    bool no_nesterov;
+    ls_adam_options adamw; /**< for the parameters that are no matrices */
+} ls_muon_options;
+
+/**
  * Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5): quasi-Newton
  * directions from the last `history_size` steps. All fields mean what PyTorch's LBFGS means by them; zero is its
  * default, and a tolerance of LS_ZERO ends a step only where nothing changes. It steps by ls_optimizer_step_closure and
@@ -105,6 +198,18 @@ LS_API ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options);
 LS_API ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options);
 /** As ls_sgd, by ls_adagrad_options. */
 LS_API ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options);
+/** As ls_sgd, by ls_adadelta_options. */
+LS_API ls_optimizer *ls_adadelta(ls_module *model, const ls_adadelta_options *options);
+/** As ls_sgd, by ls_nadam_options. */
+LS_API ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options);
+/** As ls_sgd, by ls_radam_options. */
+LS_API ls_optimizer *ls_radam(ls_module *model, const ls_radam_options *options);
+/** As ls_sgd, by ls_lion_options. */
+LS_API ls_optimizer *ls_lion(ls_module *model, const ls_lion_options *options);
+/** As ls_sgd, by ls_lamb_options. */
+LS_API ls_optimizer *ls_lamb(ls_module *model, const ls_lamb_options *options);
+/** As ls_sgd, by ls_muon_options, in two groups. */
+LS_API ls_optimizer *ls_muon(ls_module *model, const ls_muon_options *options);
 /** As ls_sgd, by ls_lbfgs_options. */
 LS_API ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options);
 /** As ls_sgd, by ls_conjugate_gradient_options. */
@@ -115,6 +220,7 @@ typedef struct ls_group_options {
     double learning_rate; /**< 0: the optimizer's */
     double weight_decay;  /**< 0: the optimizer's */
     bool no_weight_decay;
+    bool adamw; /**< of ls_muon: this group is ls_adamw's, though it may have matrices */
 } ls_group_options;
 
 /** Adds a group of `count` parameters (lent). A parameter may be in one group only. */
@@ -127,7 +233,7 @@ LS_API double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int grou
 /** Sets the learning rate of a group, or of all with group -1. */
 LS_API ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group,
                                                 double learning_rate) LS_WARN_UNUSED;
-/** The momentum of ls_sgd and ls_rmsprop, beta1 of ls_adam and ls_adamw; 0 where there is none. */
+/** The momentum of ls_sgd, ls_rmsprop and ls_muon, beta1 of ls_adam and its kin; 0 where there is none. */
 LS_API double ls_optimizer_momentum(const ls_optimizer *optimizer);
 /**
  * Sets that for all groups, between 0 and 1. LS_ERR_STATE for a method that has none, and for ls_sgd and ls_rmsprop
@@ -164,10 +270,10 @@ LS_API void ls_optimizer_zero_grad(ls_optimizer *optimizer);
  * and are the memory that it works with: good until it next steps, is given a group or a state, is asked again or is
  * freed. Words are PyTorch's. "param_groups.0.lr" (f64) of each group; behind each parameter's name in the model that
  * the optimizer was made for (behind its number, counted over all groups, where groups were added) "step" (i64) and
- * momentum_buffer (ls_sgd, ls_rmsprop), exp_avg, exp_avg_sq, max_exp_avg_sq (ls_adam, ls_adamw), square_avg, grad_avg
- * (ls_rmsprop), sum (ls_adagrad): "0.weight.exp_avg". ls_lbfgs and ls_conjugate_gradient have vectors of all
- * parameters, each of which begins at a multiple of 64 bytes: d, prev_flat_grad, and, the oldest first, old_stps.0,
- * old_dirs.0.
+ * momentum_buffer (ls_sgd, ls_rmsprop, ls_muon), exp_avg, exp_avg_sq, max_exp_avg_sq (ls_adam and its kin), mu_product
+ * (f64, ls_nadam), square_avg, grad_avg (ls_rmsprop), acc_delta (ls_adadelta), sum (ls_adagrad): "0.weight.exp_avg".
+ * ls_lbfgs and ls_conjugate_gradient have vectors of all parameters, each of which begins at a multiple of 64 bytes: d,
+ * prev_flat_grad, and, the oldest first, old_stps.0, old_dirs.0.
  */
 LS_API ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /**
@@ -333,6 +439,31 @@ LS_API ls_status ls_schedule_state(ls_schedule *schedule, const ls_named **tenso
 LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *tensors, int count) LS_WARN_UNUSED;
 /** Frees it; the optimizer stays with the rates that it has. NULL is allowed. */
 LS_API void ls_schedule_free(ls_schedule *schedule);
+
+/** Averages of a model's parameters over the steps of its training. They lend the model: free them before. Opaque. */
+typedef struct ls_ema ls_ema;
+
+/**
+ * Averages that forget exponentially: average = decay average + (1 - decay) parameter, with each ls_ema_update; the
+ * first takes the parameters as they are. Parameters only, as with PyTorch's AveragedModel: buffers such as the
+ * statistics of batch normalisation stay those of the model. `decay` is between 0 and 1, as a rule 0.999. NULL and an
+ * error otherwise, and for parameters that are neither f32 nor f64.
+ */
+LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
+/** Adds the parameters to the averages: after ls_optimizer_step. LS_ERR_STATE while the averages are in the model. */
+LS_API ls_status ls_ema_update(ls_ema *ema) LS_WARN_UNUSED;
+/** Puts the averages into the model and its own parameters aside, to measure or to save it; the next call, back. */
+LS_API ls_status ls_ema_swap(ls_ema *ema) LS_WARN_UNUSED;
+/**
+ * The averages as named tensors, with the names of the parameters, and "n_averaged" (i64, how many updates), to be
+ * saved. Lent, as in ls_optimizer_state. LS_ERR_STATE while they are in the model.
+ */
+LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
+/** Goes on from such averages, of the same model and decay, with the same bits. Checked as in ls_optimizer_set_state.
+ */
+LS_API ls_status ls_ema_set_state(ls_ema *ema, const ls_named *tensors, int count) LS_WARN_UNUSED;
+/** Frees them; the model keeps what is in it. NULL is allowed. */
+LS_API void ls_ema_free(ls_ema *ema);
 
 /**
  * Scales all gradients of the model so that their common Euclidean norm is at most `max_norm`. `*norm` (may be NULL) is

@@ -2,11 +2,16 @@
 
 #include "optim/optimizer.h"
 
-static int adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
+int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
+    (void)optimizer;
     words[0] = (ls_state_word){"exp_avg", LS_STATE_ANY};
     words[1] = (ls_state_word){"exp_avg_sq", LS_STATE_NOT_NEGATIVE};
+    return 2;
+}
+
+static int adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]) {
     words[2] = (ls_state_word){"max_exp_avg_sq", LS_STATE_NOT_NEGATIVE};
-    return optimizer->options.adam.amsgrad ? 3 : 2;
+    return ls_adam_states(optimizer, words) + (optimizer->options.adam.amsgrad ? 1 : 0);
 }
 
 static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
@@ -20,14 +25,13 @@ static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kern
                                      .first_moment = run->state[0],
                                      .second_moment = run->state[1],
                                      .largest_second_moment = run->state[2],
-                                     .learning_rate = learning_rate,
                                      .beta1 = options->beta1,
                                      .beta2 = options->beta2,
                                      .epsilon = options->epsilon,
-                                     .weight_decay = weight_decay,
-                                     .decoupled = optimizer->decoupled,
-                                     .correction1 = 1 - pow(options->beta1, (double)run->t),
-                                     .correction2 = 1 - pow(options->beta2, (double)run->t),
+                                     .parameter_decay = optimizer->decoupled ? learning_rate * weight_decay : 0,
+                                     .gradient_decay = optimizer->decoupled ? 0 : weight_decay,
+                                     .rate = learning_rate / (1 - pow(options->beta1, (double)run->t)),
+                                     .root = 1 / sqrt(1 - pow(options->beta2, (double)run->t)),
                                  });
 }
 
@@ -35,16 +39,20 @@ static double *adam_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.adam.beta1;
 }
 
+ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double usual_beta2) {
+    const double below_one = nextafter(1, 0);
+    *beta1 = ls_option(*beta1, 0.9);
+    *beta2 = ls_option(*beta2, usual_beta2);
+    LS_TRY(ls_option_within(call, "beta1", *beta1, 0, below_one));
+    return ls_option_within(call, "beta2", *beta2, 0, below_one);
+}
+
 static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, bool decoupled, ls_module *model,
                               const ls_adam_options *options) {
     ls_adam_options given = options != NULL ? *options : (ls_adam_options){0};
-    given.beta1 = ls_option(given.beta1, 0.9);
-    given.beta2 = ls_option(given.beta2, 0.999);
-    given.epsilon = ls_option(given.epsilon, 1e-8);
     given.weight_decay = ls_option(given.weight_decay, decoupled ? 0.01 : 0);
-    const double below_one = nextafter(1, 0);
-    if (ls_option_within(call, "beta1", given.beta1, 0, below_one) != LS_OK ||
-        ls_option_within(call, "beta2", given.beta2, 0, below_one) != LS_OK ||
+    given.epsilon = ls_option(given.epsilon, 1e-8);
+    if (ls_adam_check(call, &given.beta1, &given.beta2, 0.999) != LS_OK ||
         ls_option_within(call, "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
         return NULL;
     }

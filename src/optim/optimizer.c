@@ -40,9 +40,10 @@ static ls_status fill_state(char *state, const ls_tensor *parameter, double valu
 
 static ls_status allocate_states(const ls_optimizer *optimizer, ls_group *group) {
     const size_t bytes = group->bytes;
+    const ls_optimizer *by = group->by;
     ls_state_word words[LS_OPTIMIZER_STATES];
-    const int states = optimizer->type->states != NULL ? optimizer->type->states(optimizer, words) : 0;
-    const double start = optimizer->type->state_start != NULL ? optimizer->type->state_start(optimizer) : 0;
+    const int states = by->type->states != NULL ? by->type->states(by, words) : 0;
+    const double start = by->type->state_start != NULL ? by->type->state_start(by) : 0;
     for (int k = 0; k < states; k++) {
         ls_stream *stream = ls_device_stream(group->device);
         group->state[k] = group->device->allocate(group->device, bytes);
@@ -114,13 +115,27 @@ static ls_status group_init(const ls_optimizer *optimizer, ls_group *group, ls_t
                         : &ls_cpu;
     for (int i = 0; i < count; i++) {
         LS_TRY(check_parameter(optimizer, group, parameters[i]));
-        group->slots[group->count++].parameter = parameters[i];
+        group->slots[group->count++] = (ls_slot){.parameter = parameters[i], .product = 1};
     }
     place_slots(group);
-    if (optimizer->type->check_group != NULL) {
-        LS_TRY(optimizer->type->check_group(optimizer, group));
+    if (group->by->type->check_group != NULL) {
+        LS_TRY(group->by->type->check_group(optimizer, group));
     }
     return allocate_states(optimizer, group);
+}
+
+static bool is_matrix(const ls_tensor *parameter) {
+    return parameter != NULL && !ls_tensor_is_gone(parameter) && parameter->ndim == 2;
+}
+
+/* Whose method steps a group of these: where there are others, theirs, unless a matrix is among them. */
+static const ls_optimizer *choose_method(const ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
+                                         bool others) {
+    bool matrices = count == 0;
+    for (int i = 0; i < count; i++) {
+        matrices = matrices || is_matrix(parameters[i]);
+    }
+    return optimizer->others != NULL && (others || !matrices) ? optimizer->others : optimizer;
 }
 
 ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *parameters, int count,
@@ -132,9 +147,14 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     }
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
     LS_TRY(ls_option_within(optimizer->type->name, "weight_decay", options->weight_decay, 0, INFINITY));
+    if (options->adamw && optimizer->others == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: .adamw of a group is for ls_muon", optimizer->type->name);
+    }
+    const ls_optimizer *by = choose_method(optimizer, parameters, count, options->adamw);
     ls_group group = {
-        .learning_rate = ls_option(options->learning_rate, optimizer->learning_rate),
-        .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, optimizer->weight_decay),
+        .by = by,
+        .learning_rate = ls_option(options->learning_rate, by->learning_rate),
+        .weight_decay = options->no_weight_decay ? 0 : ls_option(options->weight_decay, by->weight_decay),
     };
     ls_status status = group_init(optimizer, &group, parameters, count);
     ls_group *groups =
@@ -152,11 +172,8 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
 
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
 
-static ls_status add_model(ls_optimizer *optimizer, ls_module *model) {
-    ls_flat flats[LS_FLAT_LIMIT];
-    if (ls_module_flatten(model, flats) < 0) {
-        return ls_error_status();
-    }
+/* Adds a group of those that want a gradient, of a method for matrices those that are some, or that are none. */
+static ls_status add_trained(ls_optimizer *optimizer, const ls_module *model, bool matrices) {
     const int count = ls_module_parameter_count(model);
     ls_tensor **trained = ls_allocate_zeroed((size_t)count, sizeof(ls_tensor *));
     if (trained == NULL) {
@@ -165,16 +182,25 @@ static ls_status add_model(ls_optimizer *optimizer, ls_module *model) {
     int used = 0;
     for (int i = 0; i < count; i++) {
         ls_tensor *parameter = ls_module_parameter(model, i);
-        if (parameter->leaf != NULL) {
+        if (parameter->leaf != NULL && (optimizer->others == NULL || is_matrix(parameter) == matrices)) {
             trained[used++] = parameter;
         }
     }
-    const ls_status status = ls_optimizer_add_group(optimizer, trained, used, NULL);
+    const ls_status status = ls_optimizer_add_group(optimizer, trained, used, &(ls_group_options){.adamw = !matrices});
     ls_free(trained);
     return status;
 }
 
-ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
+static ls_status add_model(ls_optimizer *optimizer, ls_module *model) {
+    ls_flat flats[LS_FLAT_LIMIT];
+    if (ls_module_flatten(model, flats) < 0) {
+        return ls_error_status();
+    }
+    LS_TRY(add_trained(optimizer, model, true));
+    return optimizer->others != NULL ? add_trained(optimizer, model, false) : LS_OK;
+}
+
+static ls_optimizer *copy_of(const ls_optimizer *initial) {
     const char *call = initial->type->name;
     if (ls_option_within(call, "learning_rate", initial->learning_rate, 0, INFINITY) != LS_OK ||
         ls_option_within(call, "weight_decay", initial->weight_decay, 0, INFINITY) != LS_OK) {
@@ -186,6 +212,15 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
         return NULL;
     }
     *optimizer = *initial;
+    return optimizer;
+}
+
+ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
+    ls_optimizer *optimizer = copy_of(initial);
+    if (optimizer == NULL) {
+        ls_optimizer_free(initial->others);
+        return NULL;
+    }
     optimizer->model = model;
     if (model != NULL && add_model(optimizer, model) != LS_OK) {
         ls_optimizer_free(optimizer);
@@ -204,6 +239,7 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     for (int g = 0; g < optimizer->group_count; g++) {
         group_free(&optimizer->groups[g]);
     }
+    ls_optimizer_free(optimizer->others);
     ls_state_forget(&optimizer->lent);
     ls_free(optimizer->groups);
     ls_free(optimizer);
@@ -265,7 +301,7 @@ static bool takes_part(const ls_slot *slot) {
 static bool adjoins(const ls_slot *slot, const ls_slot *next) {
     const size_t distance = next->offset - slot->offset;
     const ls_tensor *gradient = next->parameter->leaf->gradient;
-    return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t &&
+    return next->parameter->dtype == slot->parameter->dtype && next->t == slot->t && next->product == slot->product &&
            next->parameter->storage->whole == slot->parameter->storage->whole &&
            (char *)next->parameter->data == (char *)slot->parameter->data + distance &&
            gradient->storage->whole == slot->parameter->leaf->gradient->storage->whole &&
@@ -274,23 +310,39 @@ static bool adjoins(const ls_slot *slot, const ls_slot *next) {
 
 static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
     const ls_tensor *parameter = first->parameter;
+    const ls_optimizer_type *type = group->by->type;
     const size_t width = ls_dtype_size((ls_dtype)parameter->dtype);
+    const double factor = type->product_factor != NULL ? type->product_factor(group->by, first->t + 1) : 1;
     ls_run run = {
         .dtype = (ls_dtype)parameter->dtype,
         .count = (int64_t)((last->offset - first->offset) / width) + last->parameter->count,
+        .tensor = parameter,
         .parameter = parameter->data,
         .gradient = parameter->leaf->gradient->data,
         .first = first->t == 0,
         .t = first->t + 1,
+        .product = first->product * factor,
     };
     for (int k = 0; k < LS_OPTIMIZER_STATES; k++) {
         run.state[k] = group->state[k] != NULL ? group->state[k] + first->offset : NULL;
     }
-    LS_TRY(optimizer->type->step(optimizer, ls_kernels_of(parameter), ls_stream_of(parameter), &run,
-                                 group->learning_rate, group->weight_decay));
+    LS_TRY(type->step(group->by, ls_kernels_of(parameter), ls_stream_of(parameter), &run, group->learning_rate,
+                      group->weight_decay));
     for (ls_slot *slot = first; slot <= last; slot++) {
         slot->t++;
+        slot->product = run.product;
         ls_tensor_changed(slot->parameter, optimizer->type->name);
+    }
+    return LS_OK;
+}
+
+ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group) {
+    for (int i = 0; i < group->count; i++) {
+        if (group->slots[i].parameter->leaf->divisions[LS_DIVIDED_TENSOR].add != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: parameter %d is divided over ranks, and this method needs whole tensors",
+                           optimizer->type->name, i);
+        }
     }
     return LS_OK;
 }
@@ -327,7 +379,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                 continue;
             }
             int last = i;
-            while (last + 1 < group->count && takes_part(&group->slots[last + 1]) &&
+            while (!group->by->type->one_by_one && last + 1 < group->count && takes_part(&group->slots[last + 1]) &&
                    adjoins(&group->slots[last], &group->slots[last + 1])) {
                 last++;
             }

@@ -1,7 +1,7 @@
 /*
- * optim: optimizers, schedules and clipping. This header: the frame that all optimizers share. An optimizer is one
- * `static const ls_optimizer_type` row; the frame keeps groups, gathers parameters that lie side by side into runs and
- * calls `step` once per run.
+ * optim: optimizers, schedules, averages and clipping. This header: the frame that all optimizers share. An optimizer
+ * is one `static const ls_optimizer_type` row; the frame keeps groups, gathers parameters that lie side by side into
+ * runs and calls `step` once per run.
  */
 #ifndef LS_OPTIM_OPTIMIZER_H
 #define LS_OPTIM_OPTIMIZER_H
@@ -18,11 +18,13 @@
 typedef struct ls_run {
     ls_dtype dtype;
     int64_t count;
+    const ls_tensor *tensor; /* the first of them */
     void *parameter;
     const void *gradient;
     void *state[LS_OPTIMIZER_STATES];
-    bool first; /* its first step: the state is as it was initialised */
-    int64_t t;  /* the number of this step, from 1 */
+    bool first;     /* its first step: the state is as it was initialised */
+    int64_t t;      /* the number of this step, from 1 */
+    double product; /* of the type's product_factor of all steps, this one included */
 } ls_run;
 
 typedef struct ls_group ls_group;
@@ -54,6 +56,11 @@ typedef struct ls_optimizer_type {
                       double learning_rate, double weight_decay);
     /* Where its momentum is; NULL when it was made without. The row may have none. */
     double *(*momentum)(ls_optimizer *optimizer);
+    bool one_by_one; /* a run is one parameter: the method looks at it as a whole */
+    /* What each step multiplies into a product that goes with each parameter, and what PyTorch calls that; NULL: none.
+     */
+    double (*product_factor)(const ls_optimizer *optimizer, int64_t t);
+    const char *product_word;
 
     /* Methods that evaluate the loss themselves have these in place of the three above. */
     ls_status (*step_closure)(ls_optimizer *optimizer, ls_closure closure, void *argument, double *loss);
@@ -72,9 +79,11 @@ typedef struct ls_slot {
     ls_tensor *parameter; /* lent */
     size_t offset;
     int64_t t; /* steps taken */
+    double product;
 } ls_slot;
 
 struct ls_group {
+    const ls_optimizer *by; /* whose method and options step it: the group's own optimizer, or that one's `others` */
     double learning_rate;
     double weight_decay;
     ls_slot *slots;
@@ -91,6 +100,12 @@ struct ls_optimizer {
         ls_adam_options adam;
         ls_rmsprop_options rmsprop;
         ls_adagrad_options adagrad;
+        ls_adadelta_options adadelta;
+        ls_nadam_options nadam;
+        ls_radam_options radam;
+        ls_lion_options lion;
+        ls_lamb_options lamb;
+        ls_muon_options muon;
         ls_lbfgs_options lbfgs;
         ls_conjugate_gradient_options conjugate_gradient;
     } options;
@@ -99,15 +114,25 @@ struct ls_optimizer {
     double weight_decay;
     ls_group *groups;
     int group_count;
-    const ls_module *model;     /* lent, for names; NULL when groups were added by hand */
-    ls_state_list lent;         /* what ls_optimizer_state gave last */
+    ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
+    const ls_module *model; /* lent, for names; NULL when groups were added by hand */
+    ls_state_list lent;     /* what ls_optimizer_state gave last */
     struct ls_descent *descent; /* what a method that evaluates the loss remembers; NULL before its first step */
 };
 
 /*
- * An optimizer with the options of `initial`, over the parameters of `model` if that is not NULL.
+ * An optimizer with the options of `initial`, over the parameters of `model` if that is not NULL. It takes `others`
+ * over, also when it fails.
  */
 ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
+
+/* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
+ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group);
+
+/* Checks the betas of Adam and its kin, and sets those that were left zero. */
+ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double usual_beta2);
+/* The states of those that remember both moments: exp_avg and exp_avg_sq. */
+int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
 
 /* LS_ERR_STATE where a parameter has moved away from its state. */
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);

@@ -74,14 +74,19 @@ static const char *parameter_name(const ls_optimizer *optimizer, const ls_tensor
 
 static ls_status list_slot(const ls_optimizer *optimizer, const ls_group *group, ls_slot *slot, int number,
                            ls_state_list *list) {
+    const ls_optimizer_type *type = group->by->type;
     ls_state_word words[LS_OPTIMIZER_STATES];
-    const int states = optimizer->type->states(optimizer, words);
+    const int states = type->states(group->by, words);
     const ls_tensor *parameter = slot->parameter;
     char room[16];
     const char *name = parameter_name(optimizer, parameter, number, room);
     for (int k = 0; k < states; k++) {
         LS_TRY(ls_state_add(list, name, words[k], ls_shape_of(parameter), (ls_dtype)parameter->dtype, group->device,
                             group->state[k] + slot->offset));
+    }
+    if (type->product_word != NULL) {
+        LS_TRY(ls_state_add(list, name, (ls_state_word){type->product_word, LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_F64,
+                            &ls_cpu, &slot->product));
     }
     return ls_state_add(list, name, (ls_state_word){"step", LS_STATE_NOT_NEGATIVE}, LS_SCALAR, LS_I64, &ls_cpu,
                         &slot->t);

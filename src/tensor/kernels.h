@@ -56,6 +56,10 @@ typedef struct ls_sgd_step {
     bool first; /* the momentum buffer starts as the gradient */
 } ls_sgd_step;
 
+/*
+ * p -= parameter_decay p; g += gradient_decay p; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+ * p -= (rate m + gradient_rate g) / (root sqrt(v) + epsilon): Adam and its kin, which differ in the numbers.
+ */
 typedef struct ls_adam_step {
     ls_dtype dtype;
     int64_t count;
@@ -63,10 +67,10 @@ typedef struct ls_adam_step {
     const void *gradient;
     void *first_moment;
     void *second_moment;
-    void *largest_second_moment; /* AMSGrad; else NULL */
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    bool decoupled;                  /* AdamW: decay the parameter, not the gradient */
-    double correction1, correction2; /* 1 - beta^t */
+    void *largest_second_moment; /* AMSGrad: in v's place below the fraction; else NULL */
+    double beta1, beta2, epsilon;
+    double parameter_decay, gradient_decay;
+    double rate, gradient_rate, root;
 } ls_adam_step;
 
 typedef struct ls_rmsprop_step {
@@ -88,6 +92,60 @@ typedef struct ls_adagrad_step {
     void *sum;
     double learning_rate, epsilon, weight_decay;
 } ls_adagrad_step;
+
+typedef struct ls_adadelta_step {
+    ls_dtype dtype;
+    int64_t count;
+    void *parameter;
+    const void *gradient;
+    void *square_average;
+    void *change_average; /* of squares, too */
+    double learning_rate, rho, epsilon, weight_decay;
+} ls_adadelta_step;
+
+typedef struct ls_lion_step {
+    ls_dtype dtype;
+    int64_t count;
+    void *parameter;
+    const void *gradient;
+    void *average;
+    double learning_rate, beta1, beta2, weight_decay;
+} ls_lion_step;
+
+/* The numbers are those of one parameter, whose norm they have; sums are made in double precision. */
+typedef struct ls_lamb_step {
+    ls_dtype dtype;
+    int64_t count;
+    void *parameter;
+    const void *gradient;
+    void *first_moment;
+    void *second_moment;
+    double learning_rate, beta1, beta2, epsilon, weight_decay;
+    double correction1, correction2; /* 1 - beta^t */
+} ls_lamb_step;
+
+/*
+ * One parameter, a matrix, row-major. Its products are to be made in an order that follows from the shape alone: each
+ * rank makes them for itself, and all must end with the same bits.
+ */
+typedef struct ls_muon_step {
+    ls_dtype dtype;
+    int64_t rows, columns;
+    void *parameter;
+    const void *gradient;
+    void *momentum_buffer;
+    void *work; /* ls_muon_work numbers of the dtype, of which nothing is kept */
+    double rate, momentum, parameter_decay, epsilon;
+    double a, b, c; /* of an iteration: X = a X + (b X X^T + c (X X^T)^2) X */
+    int iterations;
+    bool nesterov;
+} ls_muon_step;
+
+/* Two matrices, and two with their smaller side as both. */
+static inline int64_t ls_muon_work(int64_t rows, int64_t columns) {
+    const int64_t side = rows < columns ? rows : columns;
+    return 2 * (rows * columns + side * side);
+}
 
 /* Class losses: log_probability and gradient are [n, classes], target [n] of i64. */
 typedef struct ls_class_loss {
@@ -175,14 +233,18 @@ typedef struct ls_window {
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
         double scale, bool causal
 /* Flat runs of numbers; results are numbers of f64 on the device. */
-#define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
-#define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
-#define LS_PARAMETERS_dot     ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
-#define LS_PARAMETERS_measure ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
-#define LS_PARAMETERS_sgd     ls_stream *stream, const ls_sgd_step *step
-#define LS_PARAMETERS_adam    ls_stream *stream, const ls_adam_step *step
-#define LS_PARAMETERS_rmsprop ls_stream *stream, const ls_rmsprop_step *step
-#define LS_PARAMETERS_adagrad ls_stream *stream, const ls_adagrad_step *step
+#define LS_PARAMETERS_axpy     ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
+#define LS_PARAMETERS_scale    ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
+#define LS_PARAMETERS_dot      ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
+#define LS_PARAMETERS_measure  ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
+#define LS_PARAMETERS_sgd      ls_stream *stream, const ls_sgd_step *step
+#define LS_PARAMETERS_adam     ls_stream *stream, const ls_adam_step *step
+#define LS_PARAMETERS_rmsprop  ls_stream *stream, const ls_rmsprop_step *step
+#define LS_PARAMETERS_adagrad  ls_stream *stream, const ls_adagrad_step *step
+#define LS_PARAMETERS_adadelta ls_stream *stream, const ls_adadelta_step *step
+#define LS_PARAMETERS_lion     ls_stream *stream, const ls_lion_step *step
+#define LS_PARAMETERS_lamb     ls_stream *stream, const ls_lamb_step *step
+#define LS_PARAMETERS_muon     ls_stream *stream, const ls_muon_step *step
 
 typedef ls_status ls_map_kernel(LS_PARAMETERS_map);
 typedef ls_status ls_pair_kernel(LS_PARAMETERS_pair);
@@ -219,6 +281,10 @@ typedef ls_status ls_sgd_kernel(LS_PARAMETERS_sgd);
 typedef ls_status ls_adam_kernel(LS_PARAMETERS_adam);
 typedef ls_status ls_rmsprop_kernel(LS_PARAMETERS_rmsprop);
 typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
+typedef ls_status ls_adadelta_kernel(LS_PARAMETERS_adadelta);
+typedef ls_status ls_lion_kernel(LS_PARAMETERS_lion);
+typedef ls_status ls_lamb_kernel(LS_PARAMETERS_lamb);
+typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
 
 /*
  * ---- the list ----------------------------------------------------------------------------------------------------
@@ -321,7 +387,8 @@ typedef ls_status ls_adagrad_kernel(LS_PARAMETERS_adagrad);
      * the largest) */                                                                                                 \
     KERNEL(axpy, axpy) KERNEL(scale, scale) KERNEL(dot, dot)                                                           \
     KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure)                                              \
-    KERNEL(sgd, sgd) KERNEL(adam, adam) KERNEL(rmsprop, rmsprop) KERNEL(adagrad, adagrad)
+    KERNEL(sgd, sgd) KERNEL(adam, adam) KERNEL(rmsprop, rmsprop) KERNEL(adagrad, adagrad) KERNEL(adadelta, adadelta)   \
+    KERNEL(lion, lion) KERNEL(lamb, lamb) KERNEL(muon, muon)
 /* clang-format on */
 
 typedef struct ls_kernels {

@@ -1,14 +1,16 @@
 /*
- * Training on several ranks, broken off, with what each rank's optimizer remembers put into a new one: it goes on with
- * the bits of training that was not broken off, on every rank.
+ * Training on several ranks, broken off, with what each rank's optimizer and averages remember put into new ones: it
+ * goes on with the bits of training that was not broken off, and all ranks have the same.
  */
 #include "tests/support/ranks.h"
+
+#include <string.h>
 
 #include "base/memory.h"
 
 #include <lockstep/lockstep.h>
 
-enum { KINDS = 5, BEFORE = 4, AFTER = 4, MOST = 64 };
+enum { KINDS = 8, BEFORE = 4, AFTER = 4, MOST = 64 };
 
 static ls_optimizer *make(int kind, ls_module *model) {
     switch (kind) {
@@ -20,6 +22,12 @@ static ls_optimizer *make(int kind, ls_module *model) {
         return ls_rmsprop(model, &(ls_rmsprop_options){.momentum = 0.9, .centered = true});
     case 3:
         return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 5, .strong_wolfe = true});
+    case 4:
+        return ls_lamb(model, NULL);
+    case 5:
+        return ls_muon(model, &(ls_muon_options){.learning_rate = 0.02});
+    case 6:
+        return ls_nadam(model, NULL);
     default:
         return ls_conjugate_gradient(model, &(ls_conjugate_gradient_options){.max_iterations = 3});
     }
@@ -47,59 +55,102 @@ static ls_module *make_model(void) {
     return ls_sequential(ls_nn_linear(5, 7), ls_nn_tanh(), ls_nn_linear(7, 3));
 }
 
-static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_comm *world, int steps) {
+static ls_status train(ls_module *model, ls_optimizer *optimizer, ls_ema *averages, ls_comm *world, int steps) {
     problem p = {model, world};
     for (int step = 0; step < steps; step++) {
         double loss;
         LS_TRY(ls_optimizer_step_closure(optimizer, mean_loss, &p, &loss));
+        LS_TRY(ls_ema_update(averages));
     }
     return LS_OK;
 }
 
+/* All ranks have the same parameters. */
+static ls_status check_same(const ls_module *model, ls_comm *world) {
+    const uint64_t hash = ls_module_hash(model);
+    const int64_t own = (int64_t)(hash >> 1); /* what fits */
+    int64_t least = 0, most = 0;
+    LS_TRY(ls_comm_allreduce(world, &own, &least, 1, LS_I64, LS_MIN, NULL));
+    LS_TRY(ls_comm_allreduce(world, &own, &most, 1, LS_I64, LS_MAX, NULL));
+    LS_CHECK(least == own && most == own);
+    return LS_OK;
+}
+
 /* Copies of what is lent, as they would come from a file. */
-static ls_status take_state(ls_optimizer *optimizer, ls_named *copies, int *count) {
-    const ls_named *tensors;
-    LS_TRY(ls_optimizer_state(optimizer, &tensors, count));
-    LS_CHECK(*count <= MOST);
-    for (int i = 0; i < *count; i++) {
+static ls_status copy_tensors(const ls_named *tensors, int count, ls_named *copies) {
+    LS_CHECK(count <= MOST);
+    for (int i = 0; i < count; i++) {
         copies[i] = (ls_named){ls_duplicate_string(tensors[i].name), ls_clone(tensors[i].tensor)};
         LS_CHECK(copies[i].name != NULL && copies[i].tensor != NULL);
     }
     return LS_OK;
 }
 
+static void free_names(const ls_named *copies, int count) {
+    for (int i = 0; i < count; i++) {
+        ls_free((char *)copies[i].name);
+    }
+}
+
 static ls_status compare(int kind, ls_comm *world) {
     ls_scope *scope = ls_scope_begin();
     ls_module *model = make_model(), *other = make_model();
     ls_optimizer *first = make(kind, model);
-    LS_TRY(train(model, first, world, BEFORE));
-    ls_named copies[MOST];
-    int count = 0;
-    LS_TRY(take_state(first, copies, &count));
+    ls_ema *averages = ls_ema_new(model, 0.8), *other_averages = ls_ema_new(other, 0.8);
+    LS_TRY(train(model, first, averages, world, BEFORE));
+    const ls_named *lent;
+    ls_named copies[MOST], averaged[MOST];
+    int count = 0, averaged_count = 0;
+    LS_TRY(ls_optimizer_state(first, &lent, &count));
+    LS_TRY(copy_tensors(lent, count, copies));
+    LS_TRY(ls_ema_state(averages, &lent, &averaged_count));
+    LS_TRY(copy_tensors(lent, averaged_count, averaged));
     const bool before = ls_no_grad(true);
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         LS_TRY(ls_copy_into(ls_module_parameter(other, i), ls_module_parameter(model, i)));
     }
     (void)ls_no_grad(before);
-    LS_TRY(train(model, first, world, AFTER));
+    LS_TRY(train(model, first, averages, world, AFTER));
     ls_optimizer_free(first);
 
     ls_optimizer *second = make(kind, other);
     LS_TRY(ls_optimizer_set_state(second, copies, count));
-    LS_TRY(train(other, second, world, AFTER));
-    LS_CHECK(ls_module_hash(other) == ls_module_hash(model));
-    ls_optimizer_free(second);
-    for (int i = 0; i < count; i++) {
-        ls_free((char *)copies[i].name);
+    LS_TRY(ls_ema_set_state(other_averages, averaged, averaged_count));
+    LS_TRY(train(other, second, other_averages, world, AFTER));
+    for (int i = 0; i < 2; i++) { /* the parameters, and then their averages */
+        LS_CHECK(ls_module_hash(other) == ls_module_hash(model));
+        LS_TRY(check_same(model, world));
+        LS_TRY(ls_ema_swap(averages));
+        LS_TRY(ls_ema_swap(other_averages));
     }
+    ls_ema_free(averages);
+    ls_ema_free(other_averages);
+    ls_optimizer_free(second);
+    free_names(copies, count);
+    free_names(averaged, averaged_count);
     ls_module_free(model);
     ls_module_free(other);
     return ls_scope_end(scope);
+}
+
+/* What needs norms of whole tensors refuses parts of them. */
+static ls_status check_divided(ls_comm *world) {
+    ls_module *model = ls_sequential(ls_nn_column_parallel(world, 4, 8 * ls_comm_size(world), NULL));
+    LS_CHECK(model != NULL);
+    LS_CHECK(ls_lamb(model, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    LS_CHECK(strstr(ls_error_message(), "ls_lamb: parameter 0 is divided over ranks") != NULL);
+    LS_CHECK(ls_muon(model, NULL) == NULL && ls_error_status() == LS_ERR_UNSUPPORTED);
+    LS_CHECK(strstr(ls_error_message(), "ls_muon: parameter 0 is divided over ranks") != NULL);
+    ls_optimizer *optimizer = ls_lion(model, NULL);
+    LS_CHECK(optimizer != NULL);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
 }
 
 ls_status rank_test(ls_comm *world) {
     for (int kind = 0; kind < KINDS; kind++) {
         LS_TRY(compare(kind, world));
     }
-    return LS_OK;
+    return check_divided(world);
 }

@@ -112,6 +112,25 @@ KIND(rmsprop, made->rmsprop = *step; made->rmsprop.parameter = shadow_inside(ste
      made->rmsprop.momentum_buffer = shadow_inside(step->momentum_buffer);, &made->rmsprop)
 KIND(adagrad, made->adagrad = *step; made->adagrad.parameter = shadow_inside(step->parameter);
      made->adagrad.gradient = shadow_inside(step->gradient); made->adagrad.sum = shadow_inside(step->sum);, &made->adagrad)
+KIND(adadelta, made->adadelta = *step;
+     made->adadelta.parameter = shadow_inside(step->parameter);
+     made->adadelta.gradient = shadow_inside(step->gradient);
+     made->adadelta.square_average = shadow_inside(step->square_average);
+     made->adadelta.change_average = shadow_inside(step->change_average);, &made->adadelta)
+KIND(lion, made->lion = *step;
+     made->lion.parameter = shadow_inside(step->parameter);
+     made->lion.gradient = shadow_inside(step->gradient);
+     made->lion.average = shadow_inside(step->average);, &made->lion)
+KIND(lamb, made->lamb = *step;
+     made->lamb.parameter = shadow_inside(step->parameter);
+     made->lamb.gradient = shadow_inside(step->gradient);
+     made->lamb.first_moment = shadow_inside(step->first_moment);
+     made->lamb.second_moment = shadow_inside(step->second_moment);, &made->lamb)
+KIND(muon, made->muon = *step;
+     made->muon.parameter = shadow_inside(step->parameter);
+     made->muon.gradient = shadow_inside(step->gradient);
+     made->muon.momentum_buffer = shadow_inside(step->momentum_buffer);
+     made->muon.work = shadow_inside(step->work);, &made->muon)
 
 /* The tensors of a class loss are those from `first` on. */
 static void add_loss(shadow_job *made, const ls_class_loss *loss) {
@@ -165,6 +184,10 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_adam                  step
 #define NAMES_rmsprop               step
 #define NAMES_adagrad               step
+#define NAMES_adadelta              step
+#define NAMES_lion                  step
+#define NAMES_lamb                  step
+#define NAMES_muon                  step
 
 static ls_status run_map(shadow_job *made) {
     const ls_tensor *operands[3] = {made->tensors > 1 ? T(1) : NULL, made->tensors > 2 ? T(2) : NULL,

@@ -33,6 +33,10 @@ typedef struct shadow_job {
         ls_adam_step adam;
         ls_rmsprop_step rmsprop;
         ls_adagrad_step adagrad;
+        ls_adadelta_step adadelta;
+        ls_lion_step lion;
+        ls_lamb_step lamb;
+        ls_muon_step muon;
     };
 } shadow_job;
 

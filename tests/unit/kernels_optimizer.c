@@ -105,14 +105,13 @@ static void check_adam(ls_dtype dtype, bool decoupled, bool amsgrad, double deca
                                    .first_moment = t.state[0].data,
                                    .second_moment = t.state[1].data,
                                    .largest_second_moment = amsgrad ? t.state[2].data : NULL,
-                                   .learning_rate = 0.01,
                                    .beta1 = 0.9,
                                    .beta2 = 0.999,
                                    .epsilon = 1e-8,
-                                   .weight_decay = decay,
-                                   .decoupled = decoupled,
-                                   .correction1 = correction1,
-                                   .correction2 = correction2};
+                                   .parameter_decay = decoupled ? 0.01 * decay : 0,
+                                   .gradient_decay = decoupled ? 0 : decay,
+                                   .rate = 0.01 / correction1,
+                                   .root = 1 / sqrt(correction2)};
         assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
         for (int i = 0; i < COUNT; i++) {
             double g = numbers_get(&t.gradient, i);
@@ -154,12 +153,11 @@ static void test_adam_without_gradient(void **state) {
                                .gradient = zero,
                                .first_moment = m,
                                .second_moment = v,
-                               .learning_rate = 1,
                                .beta1 = 0.9,
                                .beta2 = 0.999,
                                .epsilon = 1e-8,
-                               .correction1 = 0.1,
-                               .correction2 = 0.001};
+                               .rate = 10,
+                               .root = 1 / sqrt(0.001)};
     assert_int_equal(ls_cpu_adam(NULL, &step), LS_OK);
     for (int i = 0; i < 20; i++) {
         assert_true(p[i] == 1);
@@ -231,6 +229,111 @@ static void test_adagrad(void **state) {
     }
 }
 
+/* ---- Muon -------------------------------------------------------------------------------------------------------- */
+
+enum { SIDE = 150 };
+
+/* c = a b, of [m, k] and [k, n] */
+static void multiply(int m, int n, int k, const double *a, const double *b, double *c) {
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j < n; j++) {
+            c[i * n + j] = 0;
+            for (int p = 0; p < k; p++) {
+                c[i * n + j] += a[i * k + p] * b[p * n + j];
+            }
+        }
+    }
+}
+
+/* The formula as it stands, whichever side is smaller: X = a X + (b X X^T + c (X X^T)^2) X. */
+static void orthogonalise(int rows, int columns, double *x) {
+    static double transposed[SIDE * SIDE], gram[SIDE * SIDE], square[SIDE * SIDE], product[SIDE * SIDE];
+    double norm = 0;
+    for (int i = 0; i < rows * columns; i++) {
+        norm += x[i] * x[i];
+    }
+    for (int i = 0; i < rows * columns; i++) {
+        x[i] /= fmax(sqrt(norm), 1e-7);
+    }
+    for (int turn = 0; turn < 5; turn++) {
+        for (int i = 0; i < rows * columns; i++) {
+            transposed[i % columns * rows + i / columns] = x[i];
+        }
+        multiply(rows, rows, columns, x, transposed, gram);
+        multiply(rows, rows, rows, gram, gram, square);
+        for (int i = 0; i < rows * rows; i++) {
+            gram[i] = -4.7750 * gram[i] + 2.0315 * square[i];
+        }
+        multiply(rows, columns, rows, gram, x, product);
+        for (int i = 0; i < rows * columns; i++) {
+            x[i] = 3.4445 * x[i] + product[i];
+        }
+    }
+}
+
+static void check_muon(ls_dtype dtype, int rows, int columns, bool nesterov) {
+    static double p[SIDE * SIDE], buffer[SIDE * SIDE], x[SIDE * SIDE];
+    const int count = rows * columns;
+    ls_tensor parameter = numbers_random(dtype, LS_SHAPE(rows, columns), 1, 0);
+    ls_tensor momentum = numbers_new(dtype, LS_SHAPE(rows, columns));
+    ls_tensor work = numbers_new(dtype, LS_SHAPE(ls_muon_work(rows, columns)));
+    for (int i = 0; i < count; i++) {
+        p[i] = numbers_get(&parameter, i);
+        buffer[i] = 0;
+    }
+    for (int n = 1; n <= 2; n++) {
+        ls_tensor gradient = numbers_random(dtype, LS_SHAPE(rows, columns), (uint64_t)(100 + n), 0);
+        const ls_muon_step step = {.dtype = dtype,
+                                   .rows = rows,
+                                   .columns = columns,
+                                   .parameter = parameter.data,
+                                   .gradient = gradient.data,
+                                   .momentum_buffer = momentum.data,
+                                   .work = work.data,
+                                   .rate = 0.1,
+                                   .momentum = 0.9,
+                                   .parameter_decay = 0.05,
+                                   .epsilon = 1e-7,
+                                   .a = 3.4445,
+                                   .b = -4.7750,
+                                   .c = 2.0315,
+                                   .iterations = 5,
+                                   .nesterov = nesterov};
+        assert_int_equal(ls_cpu_muon(NULL, &step), LS_OK);
+        for (int i = 0; i < count; i++) {
+            const double g = numbers_get(&gradient, i);
+            buffer[i] = 0.9 * buffer[i] + 0.1 * g;
+            x[i] = nesterov ? 0.9 * buffer[i] + 0.1 * g : buffer[i];
+        }
+        orthogonalise(rows, columns, x);
+        for (int i = 0; i < count; i++) {
+            p[i] = 0.95 * p[i] - 0.1 * x[i];
+        }
+        numbers_free(&gradient);
+    }
+    const double tolerance = dtype == LS_F32 ? 1e-4 : 1e-11;
+    for (int i = 0; i < count; i++) {
+        numbers_expect("muon", numbers_get(&parameter, i), p[i], tolerance);
+        numbers_expect("its momentum", numbers_get(&momentum, i), buffer[i], 40 * numbers_tolerance(dtype));
+    }
+    numbers_free(&parameter);
+    numbers_free(&momentum);
+    numbers_free(&work);
+}
+
+/* Every way in which blocks of its products can be whole or not. */
+static void test_muon(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{1, 1},  {1, 9},  {9, 1},   {3, 4},   {4, 16},
+                                    {8, 32}, {5, 17}, {37, 70}, {70, 37}, {33, 129}};
+    for (int i = 0; i < 20; i++) {
+        check_muon(i % 2 == 0 ? LS_F32 : LS_F64, shapes[i / 2][0], shapes[i / 2][1], i % 3 == 0);
+    }
+    assert_int_equal(ls_cpu_muon(NULL, &(ls_muon_step){.dtype = LS_F32}), LS_OK); /* [0, 0] */
+}
+
+/* ---- flat kernels ------------------------------------------------------------------------------------------------ */
+
 static void check_flat(ls_dtype dtype, int64_t count) {
     ls_tensor x = numbers_random(dtype, LS_SHAPE(count), 1, 0);
     ls_tensor y = numbers_random(dtype, LS_SHAPE(count), 2, 0);
@@ -286,6 +389,10 @@ static void test_other_types_are_refused(void **state) {
     assert_string_equal(ls_error_message(), "adam: the CPU has no kernel for bf16");
     assert_int_equal(ls_cpu_rmsprop(NULL, &(ls_rmsprop_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_adagrad(NULL, &(ls_adagrad_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_adadelta(NULL, &(ls_adadelta_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_lion(NULL, &(ls_lion_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_lamb(NULL, &(ls_lamb_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_muon(NULL, &(ls_muon_step){.dtype = LS_I64}), LS_ERR_UNSUPPORTED);
 }
 
 int main(void) {
@@ -295,6 +402,7 @@ int main(void) {
         cmocka_unit_test(test_adam_without_gradient),
         cmocka_unit_test(test_rmsprop),
         cmocka_unit_test(test_adagrad),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_flat_kernels),
         cmocka_unit_test(test_other_types_are_refused),
     };

@@ -338,6 +338,45 @@ static void test_groups_differ(void **state) {
     ls_module_free(model);
 }
 
+/* Of ls_muon: matrices have one group, the others another, and who asks for it has matrices in AdamW's. */
+static void test_groups_of_muon(void **state) {
+    (void)state;
+    ls_module *model = ls_sequential(ls_nn_linear(3, 4), ls_nn_linear(4, 2));
+    ls_tensor *p[4];
+    for (int i = 0; i < 4; i++) {
+        p[i] = ls_module_parameter(model, i);
+    }
+    const ls_muon_options options = {.learning_rate = 0.1, .adamw.learning_rate = 0.01};
+    ls_optimizer *optimizer = ls_muon(model, &options);
+    assert_int_equal(ls_optimizer_group_count(optimizer), 2);
+    assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.1);
+    assert_true(ls_optimizer_learning_rate(optimizer, 1) == 0.01);
+    ls_optimizer_free(optimizer);
+
+    optimizer = ls_muon(NULL, &options);
+    assert_int_equal(ls_optimizer_add_group(optimizer, p, 2, NULL), LS_ERR_SHAPE);
+    assert_non_null(strstr(ls_error_message(), "ls_muon: parameter 1 is [4], beside matrices: give it to a group of"));
+    assert_int_equal(ls_optimizer_group_count(optimizer), 0);
+    assert_int_equal(ls_optimizer_add_group(optimizer, &p[0], 1, NULL), LS_OK);
+    assert_int_equal(ls_optimizer_add_group(optimizer, &p[1], 1, NULL), LS_OK);
+    assert_int_equal(ls_optimizer_add_group(optimizer, &p[2], 2, &(ls_group_options){.adamw = true}), LS_OK);
+    assert_true(ls_optimizer_learning_rate(optimizer, 0) == 0.1);
+    assert_true(ls_optimizer_learning_rate(optimizer, 1) == 0.01);
+    assert_true(ls_optimizer_learning_rate(optimizer, 2) == 0.01);
+    const double before = numbers_get(p[2], 0);
+    give_gradient(p[2], 0, 0);
+    assert_int_equal(ls_optimizer_step(optimizer), LS_OK);
+    const double sign = gradient_at(LS_F32, 0, 0, 0) > 0 ? 1 : -1; /* Adam's first step, and its weight decay */
+    numbers_expect("a matrix of AdamW's", numbers_get(p[2], 0), before * (1 - 1e-4) - 0.01 * sign, 1e-6);
+    ls_optimizer_free(optimizer);
+
+    optimizer = ls_adamw(NULL, NULL);
+    assert_int_equal(ls_optimizer_add_group(optimizer, p, 1, &(ls_group_options){.adamw = true}), LS_ERR_ARGUMENT);
+    assert_non_null(strstr(ls_error_message(), "ls_adamw: .adamw of a group is for ls_muon"));
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+}
+
 static void test_no_parameter_is_in_two_groups(void **state) {
     (void)state;
     ls_module *model = make_model(LS_F32);
@@ -462,6 +501,25 @@ static void test_wrong_options(void **state) {
     expect_refused(ls_rmsprop(model, &(ls_rmsprop_options){.momentum = -1}), "momentum is -1");
     expect_refused(ls_adagrad(model, &(ls_adagrad_options){.initial_sum = -1}), "ls_adagrad: initial_sum is -1");
     expect_refused(ls_adagrad(model, &(ls_adagrad_options){.learning_rate_decay = -1}), "learning_rate_decay is -1");
+    expect_refused(ls_adadelta(model, &(ls_adadelta_options){.rho = 1.5}), "ls_adadelta: rho is 1.5");
+    expect_refused(ls_adadelta(model, &(ls_adadelta_options){.epsilon = -1}), "ls_adadelta: epsilon is -1");
+    expect_refused(ls_nadam(model, &(ls_nadam_options){.beta1 = 1}), "ls_nadam: beta1 is 1");
+    expect_refused(ls_nadam(model, &(ls_nadam_options){.epsilon = -1}), "ls_nadam: epsilon is -1");
+    expect_refused(ls_nadam(model, &(ls_nadam_options){.momentum_decay = -1}), "ls_nadam: momentum_decay is -1");
+    expect_refused(ls_radam(model, &(ls_radam_options){.beta2 = 1}), "ls_radam: beta2 is 1");
+    expect_refused(ls_radam(model, &(ls_radam_options){.epsilon = -1}), "ls_radam: epsilon is -1");
+    expect_refused(ls_lion(model, &(ls_lion_options){.beta2 = -1}), "ls_lion: beta2 is -1");
+    expect_refused(ls_lion(model, &(ls_lion_options){.weight_decay = -1}), "ls_lion: weight_decay is -1");
+    expect_refused(ls_lamb(model, &(ls_lamb_options){.beta1 = -1}), "ls_lamb: beta1 is -1");
+    expect_refused(ls_lamb(model, &(ls_lamb_options){.epsilon = -1}), "ls_lamb: epsilon is -1");
+    expect_refused(ls_muon(model, &(ls_muon_options){.momentum = 1}), "ls_muon: momentum is 1");
+    expect_refused(ls_muon(model, &(ls_muon_options){.epsilon = -1}), "ls_muon: epsilon is -1");
+    expect_refused(ls_muon(model, &(ls_muon_options){.iterations = 100}), "ls_muon: iterations is 100");
+    expect_refused(ls_muon(model, &(ls_muon_options){.b = INFINITY}), "ls_muon: b is inf");
+    expect_refused(ls_muon(model, &(ls_muon_options){.rates = (ls_muon_rates)5}), "5 is no ls_muon_rates");
+    expect_refused(ls_muon(model, &(ls_muon_options){.learning_rate = -1}), "ls_muon: learning_rate is -1");
+    expect_refused(ls_muon(model, &(ls_muon_options){.adamw.beta1 = 2}), "ls_adamw: beta1 is 2");
+    expect_refused(ls_muon(model, &(ls_muon_options){.adamw.learning_rate = -1}), "ls_adamw: learning_rate is -1");
     ls_module_free(model);
 }
 
@@ -536,6 +594,7 @@ int main(void) {
         cmocka_unit_test(test_adagrad),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_groups_differ),
+        cmocka_unit_test(test_groups_of_muon),
         cmocka_unit_test(test_no_parameter_is_in_two_groups),
         cmocka_unit_test(test_zero_grad),
         cmocka_unit_test(test_clip_by_norm),

@@ -13,7 +13,7 @@
 #include "tests/support/allocator.h"
 #include "tests/support/files.h"
 
-enum { KINDS = 12, BEFORE = 4, AFTER = 4 };
+enum { KINDS = 18, BEFORE = 4, AFTER = 4 };
 
 /* Every method, with every choice of what it remembers. The pairs of ls_lbfgs run over. */
 static ls_optimizer *make(int kind, ls_module *model) {
@@ -40,8 +40,20 @@ static ls_optimizer *make(int kind, ls_module *model) {
         return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 5, .learning_rate = 0.1});
     case 10:
         return ls_lbfgs(model, &(ls_lbfgs_options){.max_iterations = 3, .history_size = 7, .strong_wolfe = true});
-    default:
+    case 11:
         return ls_conjugate_gradient(model, &(ls_conjugate_gradient_options){.max_iterations = 3});
+    case 12:
+        return ls_adadelta(model, NULL);
+    case 13:
+        return ls_nadam(model, &(ls_nadam_options){.momentum_decay = 0.3});
+    case 14:
+        return ls_radam(model, &(ls_radam_options){.beta2 = 0.9});
+    case 15:
+        return ls_lion(model, NULL);
+    case 16:
+        return ls_lamb(model, NULL);
+    default:
+        return ls_muon(model, NULL);
     }
 }
 
@@ -161,6 +173,18 @@ static void test_names(void **state) {
     assert_non_null(find(optimizer, "0.weight.exp_avg_sq"));
     assert_non_null(find(optimizer, "0.bias.max_exp_avg_sq"));
     ls_optimizer_free(optimizer);
+    optimizer = make(17, model); /* a group of matrices, and one of what is none */
+    train(model, optimizer, 0, 2);
+    assert_int_equal(count_of(optimizer), 2 + 2 * 2 + 2 * 3);
+    assert_int_equal(ls_size(find(optimizer, "2.weight.momentum_buffer"), 1), 7);
+    assert_null(find(optimizer, "2.weight.exp_avg"));
+    assert_non_null(find(optimizer, "2.bias.exp_avg_sq"));
+    assert_non_null(find(optimizer, "param_groups.1.lr"));
+    ls_optimizer_free(optimizer);
+    optimizer = make(13, model);
+    train(model, optimizer, 0, 2);
+    assert_true(ls_item(find(optimizer, "2.bias.mu_product")) < 0.3);
+    ls_optimizer_free(optimizer);
     optimizer = make(1, NULL);
     for (int i = 0; i < 4; i++) { /* a group each: numbers go on from group to group */
         ls_tensor *parameter = ls_module_parameter(model, i);
@@ -234,6 +258,8 @@ static void test_what_does_not_fit(void **state) {
     expect_refusal(0, 1, "there is no tensor 0.weight.momentum_buffer, which this ls_sgd remembers");
     expect_refusal(1, 0, "there is a tensor 0.weight.momentum_buffer that this ls_sgd does not remember");
     expect_refusal(2, 5, "square_avg");
+    expect_refusal(14, 13, "there is no tensor 0.weight.mu_product, which this ls_nadam remembers");
+    expect_refusal(2, 17, "momentum_buffer, which this ls_muon remembers");
     expect_refusal(10, 9, "more steps in it than the history_size 5");
     expect_refusal(2, 10, "does not remember");
     expect_refusal(11, 10, "there is no tensor H_diag");
@@ -286,7 +312,8 @@ static bool ends_in(const char *name, const char *word) {
 }
 
 static void expect_refused_numbers(ls_optimizer *optimizer, int index, const char *name, ls_dtype dtype) {
-    static const char *const never_negative[] = {".lr", "_sq", "square_avg", ".sum", "H_diag"};
+    static const char *const never_negative[] = {".lr",    "_sq",       "square_avg", ".sum",
+                                                 "H_diag", "acc_delta", "mu_product"};
     if (dtype == LS_I64) {
         expect_refused_number(optimizer, index, &(int64_t){-1}, 8);
         expect_refused_number(optimizer, index, &(int64_t){INT64_MAX}, 8);

@@ -4,27 +4,6 @@
 
 #include "tensor/device/cpu/floating.h"
 
-/*
- * Sums `term`, of number i + l of `count`, in sixteen lanes side by side, so that neither the machine's width nor its
- * speed changes the order, and then the lanes in a tree into the first.
- */
-#define SUM_IN_LANES(term)                                                                                             \
-    double lane[16] = {0};                                                                                             \
-    int64_t i = 0;                                                                                                     \
-    for (; i + 16 <= count; i += 16) {                                                                                 \
-        for (int l = 0; l < 16; l++) {                                                                                 \
-            lane[l] += (term);                                                                                         \
-        }                                                                                                              \
-    }                                                                                                                  \
-    for (int l = 0; i + l < count; l++) {                                                                              \
-        lane[l] += (term);                                                                                             \
-    }                                                                                                                  \
-    for (int half = 8; half > 0; half /= 2) {                                                                          \
-        for (int l = 0; l < half; l++) {                                                                               \
-            lane[l] += lane[l + half];                                                                                 \
-        }                                                                                                              \
-    }
-
 #define REAL     float
 #define BITS     int32_t
 #define FN(name) name##_f32

@@ -15,6 +15,27 @@
      : (dtype) == LS_F64 ? (name##_f64(__VA_ARGS__), (ls_status)LS_OK)                                                 \
                          : ls_no_kernel(#name, (ls_dtype)(dtype)))
 
+/*
+ * Sums `term`, of number i + l of `count`, in sixteen lanes side by side, so that neither the machine's width nor its
+ * speed changes the order, and then the lanes in a tree into the first.
+ */
+#define SUM_IN_LANES(term)                                                                                             \
+    double lane[16] = {0};                                                                                             \
+    int64_t i = 0;                                                                                                     \
+    for (; i + 16 <= count; i += 16) {                                                                                 \
+        for (int l = 0; l < 16; l++) {                                                                                 \
+            lane[l] += (term);                                                                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
+    for (int l = 0; i + l < count; l++) {                                                                              \
+        lane[l] += (term);                                                                                             \
+    }                                                                                                                  \
+    for (int half = 8; half > 0; half /= 2) {                                                                          \
+        for (int l = 0; l < half; l++) {                                                                               \
+            lane[l] += lane[l + half];                                                                                 \
+        }                                                                                                              \
+    }
+
 static inline ls_status ls_no_kernel(const char *name, ls_dtype dtype) {
     return ls_fail(LS_ERR_UNSUPPORTED, "%s: the CPU has no kernel for %s", name, ls_dtype_name(dtype));
 }

@@ -2,6 +2,7 @@
 #include "tensor/device/cpu/floating.h"
 
 #include <math.h>
+#include <string.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -67,4 +68,24 @@ ls_status ls_cpu_rmsprop(ls_stream *stream, const ls_rmsprop_step *step) {
 ls_status ls_cpu_adagrad(ls_stream *stream, const ls_adagrad_step *step) {
     (void)stream;
     STEP_FLUSHED(adagrad, step);
+}
+
+ls_status ls_cpu_adadelta(ls_stream *stream, const ls_adadelta_step *step) {
+    (void)stream;
+    STEP_FLUSHED(adadelta, step);
+}
+
+ls_status ls_cpu_lion(ls_stream *stream, const ls_lion_step *step) {
+    (void)stream;
+    STEP_FLUSHED(lion, step);
+}
+
+ls_status ls_cpu_lamb(ls_stream *stream, const ls_lamb_step *step) {
+    (void)stream;
+    STEP_FLUSHED(lamb, step);
+}
+
+ls_status ls_cpu_muon(ls_stream *stream, const ls_muon_step *step) {
+    (void)stream;
+    STEP_FLUSHED(muon, step);
 }

@@ -1,0 +1,58 @@
+#include <math.h>
+
+#include "optim/optimizer.h"
+
+/* The momentum of step t. */
+static double nadam_mu(const ls_optimizer *optimizer, int64_t t) {
+    const ls_nadam_options *options = &optimizer->options.nadam;
+    return options->beta1 * (1 - 0.5 * pow(0.96, (double)t * options->momentum_decay));
+}
+
+static ls_status nadam_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
+                            const ls_run *run, double learning_rate, double weight_decay) {
+    const ls_nadam_options *options = &optimizer->options.nadam;
+    const double next = nadam_mu(optimizer, run->t + 1);
+    return kernels->adam(stream,
+                         &(ls_adam_step){
+                             .dtype = run->dtype,
+                             .count = run->count,
+                             .parameter = run->parameter,
+                             .gradient = run->gradient,
+                             .first_moment = run->state[0],
+                             .second_moment = run->state[1],
+                             .beta1 = options->beta1,
+                             .beta2 = options->beta2,
+                             .epsilon = options->epsilon,
+                             .parameter_decay = options->decoupled ? learning_rate * weight_decay : 0,
+                             .gradient_decay = options->decoupled ? 0 : weight_decay,
+                             .rate = learning_rate * next / (1 - run->product * next),
+                             .gradient_rate = learning_rate * (1 - nadam_mu(optimizer, run->t)) / (1 - run->product),
+                             .root = 1 / sqrt(1 - pow(options->beta2, (double)run->t)),
+                         });
+}
+
+static double *nadam_momentum(ls_optimizer *optimizer) {
+    return &optimizer->options.nadam.beta1;
+}
+
+ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options) {
+    static const ls_optimizer_type type = {.name = "ls_nadam",
+                                           .states = ls_adam_states,
+                                           .step = nadam_step,
+                                           .momentum = nadam_momentum,
+                                           .product_factor = nadam_mu,
+                                           .product_word = "mu_product"};
+    ls_nadam_options given = options != NULL ? *options : (ls_nadam_options){0};
+    given.epsilon = ls_option(given.epsilon, 1e-8);
+    given.momentum_decay = ls_option(given.momentum_decay, 4e-3);
+    if (ls_adam_check("ls_nadam", &given.beta1, &given.beta2, 0.999) != LS_OK ||
+        ls_option_within("ls_nadam", "epsilon", given.epsilon, 0, INFINITY) != LS_OK ||
+        ls_option_within("ls_nadam", "momentum_decay", given.momentum_decay, 0, INFINITY) != LS_OK) {
+        return NULL;
+    }
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.nadam = given,
+                                            .learning_rate = ls_option(given.learning_rate, 2e-3),
+                                            .weight_decay = given.weight_decay},
+                            model);
+}
