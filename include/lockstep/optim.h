@@ -440,23 +440,28 @@ LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *te
 /** Frees it; the optimizer stays with the rates that it has. NULL is allowed. */
 LS_API void ls_schedule_free(ls_schedule *schedule);
 
-/** Averages of a model's parameters over the steps of its training. They lend the model: free them before. Opaque. */
+/** Averages of a model's parameters over its training. They lend the model: free them before it. Opaque. */
 typedef struct ls_ema ls_ema;
 
 /**
- * Averages that forget exponentially: average = decay average + (1 - decay) parameter, with each ls_ema_update; the
- * first takes the parameters as they are. Parameters only, as with PyTorch's AveragedModel: buffers such as the
- * statistics of batch normalisation stay those of the model. `decay` is between 0 and 1, as a rule 0.999. NULL and an
- * error otherwise, and for parameters that are neither f32 nor f64.
+ * Averages that forget exponentially: average = decay average + (1 - decay) parameter with each ls_ema_update, `decay`
+ * from 0 to below 1, as a rule 0.999. With 0 the mean of all updates (stochastic weight averaging: Izmailov et al.,
+ * arXiv 1803.05407). The first update takes the parameters as they are. Buffers, such as the statistics of batch
+ * normalisation, are averaged too, and those that count are copied. NULL and an error for another decay.
  */
 LS_API ls_ema *ls_ema_new(ls_module *model, double decay);
-/** Adds the parameters to the averages: after ls_optimizer_step. LS_ERR_STATE while the averages are in the model. */
+/** Adds the model as it is to the averages: after ls_optimizer_step. LS_ERR_STATE while the averages are in the model.
+ */
 LS_API ls_status ls_ema_update(ls_ema *ema) LS_WARN_UNUSED;
-/** Puts the averages into the model and its own parameters aside, to measure or to save it; the next call, back. */
+/** Puts the averages into the model and what was there aside, to measure or to save it; the next call, back. */
 LS_API ls_status ls_ema_swap(ls_ema *ema) LS_WARN_UNUSED;
+/** Copies the averages into the model, for good. LS_ERR_STATE while they are there by ls_ema_swap. */
+LS_API ls_status ls_ema_put(ls_ema *ema) LS_WARN_UNUSED;
+/** How many updates the averages are of. */
+LS_API int64_t ls_ema_count(const ls_ema *ema);
 /**
- * The averages as named tensors, with the names of the parameters, and "n_averaged" (i64, how many updates), to be
- * saved. Lent, as in ls_optimizer_state. LS_ERR_STATE while they are in the model.
+ * The averages as named tensors, with the names that parameters and buffers have in the model, and "n_averaged" (i64,
+ * ls_ema_count), to be saved. Lent, as in ls_optimizer_state. LS_ERR_STATE while they are in the model.
  */
 LS_API ls_status ls_ema_state(ls_ema *ema, const ls_named **tensors, int *count) LS_WARN_UNUSED;
 /** Goes on from such averages, of the same model and decay, with the same bits. Checked as in ls_optimizer_set_state.

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/option.h"
 #include "optim/optimizer.h"
+#include "optim/snapshot.h"
 #include "train/trial.h"
 
 /* All hooks, in the order of ls_callback. */
@@ -66,26 +67,6 @@ static inline int ls_callback_rank(const ls_trial_state *state) {
 static inline bool ls_callback_is_first_rank(const ls_trial_state *state) {
     return ls_callback_rank(state) == 0;
 }
-
-/* Copies of all parameters and buffers of a model, side by side with them. */
-typedef struct ls_snapshot {
-    const ls_module *model; /* lent */
-    ls_tensor **tensors;    /* owned */
-    int count;
-} ls_snapshot;
-
-/* Makes room, and copies the model as it is. */
-ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
-/* Tensor i of the model that is copied, and the name that it has. */
-ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
-const char *ls_snapshot_name(const ls_snapshot *snapshot, int i);
-/* The model as it is, into the copies; and back; and one for the other. */
-ls_status ls_snapshot_take(const ls_snapshot *snapshot);
-ls_status ls_snapshot_put(const ls_snapshot *snapshot);
-ls_status ls_snapshot_swap(const ls_snapshot *snapshot);
-/* Adds the copies to a list, as "NAME.WORD". */
-ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list);
-void ls_snapshot_forget(ls_snapshot *snapshot);
 
 /* Adds one number of the callback's memory to a list. */
 ls_status ls_callback_list_real(ls_state_list *list, const char *word, double *number);

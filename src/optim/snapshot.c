@@ -1,5 +1,6 @@
-/* Copies of a model's parameters and buffers. */
-#include "train/callbacks/callback.h"
+#include "optim/snapshot.h"
+
+#include "base/memory.h"
 
 static int parameters(const ls_snapshot *snapshot) {
     return ls_module_parameter_count(snapshot->model);
@@ -79,7 +80,8 @@ ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
 ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list) {
     for (int i = 0; i < snapshot->count; i++) {
         ls_tensor *tensor = snapshot->tensors[i];
-        LS_TRY(ls_state_add(list, ls_snapshot_name(snapshot, i), (ls_state_word){word, LS_STATE_ANY},
+        const char *name = ls_snapshot_name(snapshot, i);
+        LS_TRY(ls_state_add(list, word != NULL ? name : "", (ls_state_word){word != NULL ? word : name, LS_STATE_ANY},
                             ls_shape_of(tensor), (ls_dtype)tensor->dtype, ls_tensor_device(tensor), tensor->data));
     }
     return LS_OK;

@@ -1,0 +1,27 @@
+/* Copies of all parameters and buffers of a model, side by side with them. */
+#ifndef LS_OPTIM_SNAPSHOT_H
+#define LS_OPTIM_SNAPSHOT_H
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+
+typedef struct ls_snapshot {
+    const ls_module *model; /* lent */
+    ls_tensor **tensors;    /* owned */
+    int count;
+} ls_snapshot;
+
+/* Makes room, and copies the model as it is. */
+ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
+/* Tensor i of the model that is copied, and the name that it has. */
+ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
+const char *ls_snapshot_name(const ls_snapshot *snapshot, int i);
+/* The model as it is, into the copies; and back; and one for the other. */
+ls_status ls_snapshot_take(const ls_snapshot *snapshot);
+ls_status ls_snapshot_put(const ls_snapshot *snapshot);
+ls_status ls_snapshot_swap(const ls_snapshot *snapshot);
+/* Adds the copies to a list, as "NAME.WORD", or as "NAME" when the word is NULL. */
+ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list);
+void ls_snapshot_forget(ls_snapshot *snapshot);
+
+#endif
