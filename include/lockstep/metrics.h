@@ -87,7 +87,9 @@ typedef enum ls_outputs {
  *   - "lr": the learning rate at the end of training, of group 0 (see ls_metric_lr); there is none of other passes;
  *   - "epoch": its number, from 0;
  *   - "samples_per_second": of all ranks, in a pass, hooks and what is between batches included;
- *   - "data_wait": seconds in which a rank waited for its loader in the pass, the mean over ranks.
+ *   - "data_wait": seconds in which a rank waited for its loader in the pass, the mean over ranks;
+ *   - "comm_wait": seconds in which a rank was in calls of communicators, or waited for them to end, with what other
+ *     ranks were late; the mean over ranks. Of the thread that the trial runs on.
  *
  * Of each NAME of these that is a mean ("loss", accuracies, "mse", "mae"):
  *   - "running_NAME": see ls_metric_running;

@@ -2,7 +2,7 @@
  * A metric that there is not.
  *
  * ranks: 1
- * says: ls_trial_new: .*accuracy
+ * says: ls_trial_new: there is no metric "accuracy"; the nearest is "acc"
  */
 #include "tests/mistakes/mistake.h"
 

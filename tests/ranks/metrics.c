@@ -341,6 +341,39 @@ static ls_status goes_on_elsewhere(ls_comm *world, bool classes, int64_t done) {
     return LS_OK;
 }
 
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+/* How long anything takes nobody knows, but that it is counted. */
+static ls_status takes_time(ls_comm *world) {
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_loader *loader =
+        ls_loader_new(make_dataset(true, 1, 40), &(ls_loader_options){.global_batch_size = 4, .comm = world});
+    ls_trial *trial =
+        ls_trial_new(&(ls_trial_options){.model = model,
+                                         .step = tell_outputs,
+                                         .criterion = ls_criterion_cross_entropy,
+                                         .train = loader,
+                                         .comm = world,
+                                         .metrics = LS_METRICS("samples_per_second", "data_wait", "comm_wait"),
+                                         .quiet = true});
+    const uint64_t began = ls_clock_ns();
+    LS_TRY(ls_trial_run(trial, 1));
+    double seconds = (double)(ls_clock_ns() - began) * 1e-9;
+    LS_TRY(ls_comm_allreduce(world, &seconds, &seconds, 1, LS_F64, LS_MAX, NULL));
+    const double rate = ls_trial_metric(trial, "samples_per_second");
+    const double data = ls_trial_metric(trial, "data_wait");
+    const double communication = ls_trial_metric(trial, "comm_wait");
+    LS_TRY(same_bits(world, rate));
+    LS_TRY(same_bits(world, data));
+    LS_TRY(same_bits(world, communication));
+    LS_CHECK(rate >= 40 / seconds && data > 0 && data <= seconds);
+    LS_CHECK((communication > 0) == (ls_comm_size(world) > 1) && data + communication <= seconds);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 /* ---- ranks that disagree ----------------------------------------------------------------------------------------- */
 
 static ls_status tell_fewer_classes(ls_trial_state *state, void *user) {
@@ -381,6 +414,7 @@ ls_status rank_test(ls_comm *world) {
         LS_TRY(goes_on_elsewhere(world, true, done));
         LS_TRY(goes_on_elsewhere(world, false, done));
     }
+    LS_TRY(takes_time(world));
     LS_TRY(different_classes(world));
     return ls_comm_barrier(world, NULL);
 }

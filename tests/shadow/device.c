@@ -180,7 +180,10 @@ static ls_stream *default_stream(const ls_device *self) {
     return stream;
 }
 
+_Thread_local int shadow_waits;
+
 static ls_status stream_wait(ls_stream *stream) {
+    shadow_waits++;
     char message[LS_ERROR_CAPACITY];
     pthread_mutex_lock(&stream->lock);
     const int all = stream->asked;

@@ -51,4 +51,7 @@ _Noreturn void shadow_die(const char *why);
 
 extern const ls_kernels shadow_kernels;
 
+/* How often this thread has waited for a stream. */
+extern _Thread_local int shadow_waits;
+
 #endif

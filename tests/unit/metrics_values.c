@@ -1,4 +1,5 @@
 /* Metrics of trials: running means and spreads of batches, what a run knows of its steps, and what is refused. */
+#include "tests/shadow/shadow.h"
 #include "tests/support/scores.h"
 #include "tests/support/trials.h"
 
@@ -235,6 +236,44 @@ static void test_time(void **state) {
     ls_trial_free(trial);
     ls_loader_free(train);
     free_setting(&s);
+}
+
+/* ---- fetches ----------------------------------------------------------------------------------------------------- */
+
+/* How often an evaluation of 3 batches waits for the device that the samples are on. */
+static int waits_of(ls_dataset *samples, const char *const *metrics, ls_criterion criterion) {
+    ls_loader *loader = ls_loader_new(samples, &(ls_loader_options){.batch_size = 4, .device = "shadow:0"});
+    ls_module *model = ls_nn_function("AsItIs", as_it_is, NULL);
+    ls_class_loss_options loss = {.ignore = true, .ignore_index = -1};
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model, .criterion = criterion, .criterion_user = &loss, .metrics = metrics, .quiet = true});
+    const int before = shadow_waits;
+    assert_int_equal(ls_trial_evaluate(trial, loader, "test"), LS_OK);
+    const int waits = shadow_waits - before;
+    ls_trial_free(trial);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return waits;
+}
+
+/* All that metrics want of a batch comes from the device at once. */
+static void test_one_fetch_for_all(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *classes = ls_dataset_retain(ls_tensor_dataset(scores(1, LS_SHAPE(12, 5)), score_targets(2, 12, 5)));
+    ls_tensor *yes_or_no = ls_to(score_targets(4, 12, 2), LS_F64);
+    ls_dataset *numbers = ls_dataset_retain(ls_tensor_dataset(scores(3, LS_SHAPE(12)), yes_or_no));
+    const int one = waits_of(classes, LS_METRICS("acc"), ls_criterion_cross_entropy);
+    const int many = waits_of(classes, LS_METRICS("loss", "acc", "acc_std", "top_2_acc", "loss_var", "f1", "confusion"),
+                              ls_criterion_cross_entropy);
+    assert_true(one >= 3);
+    assert_int_equal(many, one);
+    const int loss = waits_of(numbers, LS_METRICS("loss"), ls_criterion_mse);
+    assert_int_equal(waits_of(numbers, LS_METRICS("loss", "mse", "mae_std", "rmse", "r2", "roc_auc"), ls_criterion_mse),
+                     loss);
+    ls_dataset_free(classes);
+    ls_dataset_free(numbers);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* ---- several values ---------------------------------------------------------------------------------------------- */
@@ -490,19 +529,13 @@ static void test_no_value(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running_means),
-        cmocka_unit_test(test_means_of_users_own),
-        cmocka_unit_test(test_rate_and_epoch),
-        cmocka_unit_test(test_rates_of_groups),
-        cmocka_unit_test(test_time),
-        cmocka_unit_test(test_several_values),
-        cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_wrong_options),
-        cmocka_unit_test(test_release),
-        cmocka_unit_test(test_wrong_samples),
-        cmocka_unit_test(test_classes_that_become_more),
-        cmocka_unit_test(test_no_targets),
-        cmocka_unit_test(test_no_value),
+        cmocka_unit_test(test_running_means),  cmocka_unit_test(test_means_of_users_own),
+        cmocka_unit_test(test_rate_and_epoch), cmocka_unit_test(test_rates_of_groups),
+        cmocka_unit_test(test_time),           cmocka_unit_test(test_one_fetch_for_all),
+        cmocka_unit_test(test_several_values), cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_wrong_options),  cmocka_unit_test(test_release),
+        cmocka_unit_test(test_wrong_samples),  cmocka_unit_test(test_classes_that_become_more),
+        cmocka_unit_test(test_no_targets),     cmocka_unit_test(test_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,11 +27,6 @@ static ls_tensor *judge_logits(const ls_measure *measure, const ls_trial_state *
 
 /* ---- of the k largest -------------------------------------------------------------------------------------------- */
 
-/* On the device of the outputs. */
-static ls_tensor *beside(const ls_tensor *output, ls_tensor *x) {
-    return ls_tensor_to_device(x, ls_device_of(output));
-}
-
 /* How many classes come before the one asked for: those with more (NaN is more than any), and of equals the first. */
 static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
     ls_tensor *index = ls_unsqueeze(targets, axis);
@@ -40,7 +35,7 @@ static ls_tensor *places(ls_tensor *output, int axis, ls_tensor *targets) {
     for (int i = 0; i < along.ndim; i++) {
         along.size[i] = i == axis ? ls_size(output, axis) : 1;
     }
-    ls_tensor *earlier = ls_lt(beside(output, ls_arange(along, LS_I64)), index);
+    ls_tensor *earlier = ls_lt(ls_arange(along, LS_I64), index);
     ls_tensor *behind =
         ls_sub(ls_to(ls_le(output, score), LS_F64), ls_mul(ls_to(ls_eq(output, score), LS_F64), earlier));
     return ls_sub((double)ls_size(output, axis), ls_sum_axes(behind, LS_AXES(axis), false));
@@ -60,8 +55,7 @@ static ls_tensor *judge_top_k(const ls_measure *measure, const ls_trial_state *s
     ls_tensor *targets = ls_class_targets(state, &layout);
     *kept = ls_class_targets_kept(state, &layout, targets);
     if (*kept != NULL) {
-        ls_tensor *any = beside(state->output, ls_zeros(LS_SCALAR, LS_I64));
-        targets = ls_where(*kept, targets, any);
+        targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any that is there */
     }
     return ls_lt(places(state->output, layout.axis, targets), k);
 }

@@ -20,9 +20,7 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
     }
     measure->classes = answers.classes;
     ls_tensor *code = ls_add(ls_mul(ls_to(answers.right, LS_F64), (double)answers.classes), answers.said);
-    ls_tensor *none =
-        answers.kept != NULL ? ls_tensor_to_device(ls_scalar((double)NAN, LS_F64), ls_device_of(code)) : NULL;
-    return answers.kept != NULL ? ls_where(answers.kept, code, none) : code;
+    return answers.kept != NULL ? ls_where(answers.kept, code, ls_scalar((double)NAN, LS_F64)) : code;
 }
 
 static ls_status prepare(ls_measure *measure, const ls_trial_options *options) {

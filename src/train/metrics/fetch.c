@@ -127,8 +127,14 @@ ls_status ls_metrics_fetch(ls_metrics *metrics, const ls_trial_state *state) {
     if (scope == NULL) {
         return ls_error_status();
     }
+    ls_thread_state *thread = ls_thread();
+    const ls_device *usual = thread->device;
     const bool before = ls_no_grad(true);
+    if (state->output != NULL && !ls_tensor_is_gone(state->output)) {
+        thread->device = ls_tensor_device(state->output); /* what kinds make stands beside it */
+    }
     const ls_status status = fetch(metrics, state);
+    thread->device = usual;
     ls_no_grad(before);
     const ls_status ended = ls_scope_close(scope);
     return status != LS_OK ? status : ended;

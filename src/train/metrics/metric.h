@@ -40,6 +40,7 @@ typedef struct ls_batch_numbers {
     double scatter;      /* where the aggregate wants it: the sum of squared differences from the batch's mean */
     double seconds;      /* since the batch before */
     double data_seconds; /* of them, in which the loader made the batch */
+    double comm_seconds; /* of them, in calls of communicators; counted where a metric wants them */
 } ls_batch_numbers;
 
 /* How numbers of ranks become those of all. */
@@ -125,6 +126,7 @@ typedef struct ls_metric_set {
     ls_numbers numbers[LS_METRIC_LIMIT];
     uint64_t at_ns;              /* when the last batch was measured, or the pass began */
     uint64_t data_ns;            /* waited for the next one so far */
+    uint64_t comm_ns;            /* what the meter of communication showed then */
     struct ls_metric_set *outer; /* of the pass that was interrupted; NULL: there is none */
 } ls_metric_set;
 
@@ -146,6 +148,7 @@ struct ls_metrics {
     ls_named state[LS_METRIC_LIMIT]; /* lent */
     ls_several *several;             /* the last values of metrics that have several */
     int several_count;
+    bool metered; /* this thread's communication is, for these metrics */
 };
 
 /* together.c: what all ranks counted. `parts[i]` lends the numbers of metric i until the next batch. */
@@ -153,6 +156,9 @@ ls_status ls_metrics_unite(ls_metrics *metrics, const ls_trial_state *state, ls_
 
 /* Whether the metric is measured in this pass. */
 bool ls_measure_is_on(const ls_measure *measure, const ls_trial_state *state);
+
+/* Time is counted from now on. */
+void ls_metrics_mark(ls_metrics *metrics);
 
 /* Every metric has the numbers that it begins with, at least. */
 ls_status ls_metrics_make_room(ls_metrics *metrics);
@@ -183,6 +189,7 @@ void ls_metrics_forget_state(ls_metrics *metrics);
 extern const ls_aggregate ls_aggregate_mean, ls_aggregate_root_mean, ls_aggregate_running;
 extern const ls_metric_kind ls_kind_loss, ls_kind_acc, ls_kind_binary_acc, ls_kind_binary_acc_logits, ls_kind_top_k_acc,
     ls_kind_mse, ls_kind_mae, ls_kind_rmse, ls_kind_r2, ls_kind_precision, ls_kind_recall, ls_kind_f1,
-    ls_kind_confusion, ls_kind_roc_auc, ls_kind_lr, ls_kind_epoch, ls_kind_samples_per_second, ls_kind_data_wait;
+    ls_kind_confusion, ls_kind_roc_auc, ls_kind_lr, ls_kind_epoch, ls_kind_samples_per_second, ls_kind_data_wait,
+    ls_kind_comm_wait;
 
 #endif

@@ -25,6 +25,7 @@ static const ls_metric_kind *const kinds[] = {
     &ls_kind_epoch,
     &ls_kind_samples_per_second,
     &ls_kind_data_wait,
+    &ls_kind_comm_wait,
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

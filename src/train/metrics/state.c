@@ -89,7 +89,7 @@ ls_status ls_metrics_set_state(ls_trial *trial, const ls_named *tensors, int cou
     for (int i = 0; i < metrics->count; i++) {
         LS_TRY(copy(find(tensors, count, metrics->measures[i].rule->name), &metrics->set->numbers[i]));
     }
-    metrics->set->at_ns = ls_clock_ns();
+    ls_metrics_mark(metrics);
     return LS_OK;
 }
 
@@ -126,6 +126,6 @@ ls_status ls_metrics_add_state(ls_trial *trial, const ls_named *tensors, int cou
         const ls_metric_rule *rule = metrics->measures[i].rule;
         LS_TRY(add(find(tensors, count, rule->name), rule->aggregate, nothing, &metrics->set->numbers[i]));
     }
-    metrics->set->at_ns = ls_clock_ns();
+    ls_metrics_mark(metrics);
     return LS_OK;
 }

@@ -60,6 +60,12 @@ static ls_status add_data_wait(const ls_measure *measure, ls_numbers *numbers, c
     return LS_OK;
 }
 
+static ls_status add_comm_wait(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
+    (void)measure;
+    add_seconds(numbers, batch->comm_seconds);
+    return LS_OK;
+}
+
 /* The time is that of the rank itself; the samples are those of both. */
 static void join_time(double *numbers, const double *of, size_t count, bool nothing) {
     (void)count;
@@ -90,6 +96,8 @@ static const ls_aggregate by_rate = {
 static const ls_aggregate by_epoch = {.width = 1, .add = tell_epoch, .end = tell_epoch, .value = what_was_told};
 static const ls_aggregate by_samples = {
     .width = CLOCK_NUMBERS, .add = add_samples, .value = samples_per_second, .join = join_time};
+static const ls_aggregate by_comm_wait = {
+    .width = CLOCK_NUMBERS, .add = add_comm_wait, .value = seconds, .join = join_time};
 static const ls_aggregate by_data_wait = {
     .width = CLOCK_NUMBERS, .add = add_data_wait, .value = seconds, .join = join_time};
 
@@ -97,6 +105,7 @@ const ls_metric_kind ls_kind_lr = {.name = "lr", .aggregate = &by_rate, .prepare
 const ls_metric_kind ls_kind_epoch = {.name = "epoch", .aggregate = &by_epoch};
 const ls_metric_kind ls_kind_samples_per_second = {.name = "samples_per_second", .aggregate = &by_samples};
 const ls_metric_kind ls_kind_data_wait = {.name = "data_wait", .aggregate = &by_data_wait};
+const ls_metric_kind ls_kind_comm_wait = {.name = "comm_wait", .aggregate = &by_comm_wait};
 
 ls_metric ls_metric_lr(int group) {
     if (group < 0) {
