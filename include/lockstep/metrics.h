@@ -154,9 +154,9 @@ typedef struct ls_running_options {
 
 /**
  * "running_NAME" of a metric that is a mean, which it takes over: the mean of the values of the last batches of
- * training, those of the epochs before among them. A batch's value is that of all ranks. There is none of validation
- * and evaluation (torchbearer 0.5's RunningMean; that of an epoch is what it was at the last time that it was made
- * anew). `options` may be NULL.
+ * training, those of the epochs before among them. A batch's value is that of all ranks, which take as many batches
+ * each, here and where variances are those of batches. There is none of validation and evaluation (torchbearer 0.5's
+ * RunningMean; that of an epoch is what it was at the last time that it was made anew). `options` may be NULL.
  */
 LS_API ls_metric ls_metric_running(ls_metric of, const ls_running_options *options);
 
