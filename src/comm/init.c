@@ -1,6 +1,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,12 +86,14 @@ static void share_cores(int local_size) {
 
 /*
  * Under a launcher standard output is a pipe, which the C library fills by blocks: lines would come late, and be lost
- * with a rank that is killed. A rank's lines go out as they are printed.
+ * with a rank that is killed. A rank's lines go out as they are printed. A stream without a buffer, as MPICH leaves it,
+ * stays so: of lines it would make single bytes, which mix with those of other ranks.
  */
 static void print_by_lines(const ls_job *job) {
     struct stat output;
     const bool launched = job->size > 1 || getenv("LOCKSTEP_LAUNCH") != NULL;
-    if (launched && fstat(STDOUT_FILENO, &output) == 0 && (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode))) {
+    if (launched && __fbufsize(stdout) != 1 && fstat(STDOUT_FILENO, &output) == 0 &&
+        (S_ISFIFO(output.st_mode) || S_ISSOCK(output.st_mode))) {
         (void)setvbuf(stdout, NULL, _IOLBF, 0);
     }
 }
