@@ -194,7 +194,7 @@ static void test_history_keeps_its_bits(void **state) {
     training t = begin(NULL, NULL), other = begin(NULL, NULL);
     ls_history_entry entry = {.train_steps = 7, .validate_steps = 3};
     for (int i = 0; i < 8; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "number%d", 7 - i);
         assert_int_equal(ls_history_put(&entry, name, values[i]), LS_OK);
     }
