@@ -2,13 +2,14 @@
  * Attention in blocks of queries and keys: softmax(scale q k^T) v is summed over blocks of keys with a running largest
  * score and a running sum (Rabe and Staats, arXiv 2112.05682), and the backward pass makes each block of probabilities
  * anew from the logarithms of the sums (Dao et al., arXiv 2205.14135), so that no matrix of all scores is ever there.
- * Every sum is made in one order, whatever the number of threads.
+ * Every sum of f32 is made in one order, whatever the number of threads.
  */
 #include <math.h>
 #include <string.h>
 
 #include "tensor/device/cpu/exponential.h"
 #include "tensor/device/cpu/floating.h"
+#include "tensor/device/cpu/gemm.h"
 #include "tensor/scope.h"
 
 /* Products of these sizes run at about the speed of large ones, and two blocks of scores fit into a second cache. */
@@ -87,7 +88,7 @@ static ls_status multiply(const heads *h, matrix a, bool transpose_a, matrix b, 
                           .c = c.data,
                           .ldc = c.step,
                           .accumulate = add};
-    return ls_cpu_gemm(NULL, &gemm);
+    return ls_gemm_in_order(&gemm);
 }
 
 static block block_at(const heads *h, int64_t query, int64_t key) {

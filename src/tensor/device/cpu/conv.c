@@ -8,6 +8,7 @@
  * that follows from the sizes alone. Where a window is a single position, the image itself is the columns.
  */
 #include "tensor/device/cpu/floating.h"
+#include "tensor/device/cpu/gemm.h"
 #include "tensor/scope.h"
 
 #include <string.h>
@@ -24,10 +25,6 @@ typedef struct conv_part {
 
 /* So many bytes of columns at once. */
 enum { COLUMN_BYTES = 256 * 1024, FEWEST_POSITIONS = 32 };
-
-/* The longest sum that is left to a library: one of 400 or more it may share out over its threads, and the bits would
- * depend on how many those are. */
-enum { LONGEST_SUM = 256 };
 
 #define REAL     float
 #define FN(name) name##_f32
@@ -88,20 +85,6 @@ static void move_columns(const conv_sides *sides, int64_t first, int64_t count, 
     }
 }
 
-/* A product as several, one behind the other, with a part of the sums each. */
-static ls_status product(const ls_gemm *gemm) {
-    const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
-    for (int64_t done = 0; done == 0 || done < gemm->k; done += LONGEST_SUM) {
-        ls_gemm part = *gemm;
-        part.k = gemm->k - done < LONGEST_SUM ? gemm->k - done : LONGEST_SUM;
-        part.a = (const char *)gemm->a + done * width * (gemm->transpose_a ? gemm->lda : 1);
-        part.b = (const char *)gemm->b + done * width * (gemm->transpose_b ? 1 : gemm->ldb);
-        part.accumulate = gemm->accumulate || done > 0;
-        LS_TRY(ls_cpu_gemm(NULL, &part));
-    }
-    return LS_OK;
-}
-
 /* The product for `count` positions from `first` on. */
 static ls_status multiply(const conv_sides *sides, conv_work work, int64_t first, int64_t count, void *room) {
     const conv_part *part = sides->part;
@@ -127,7 +110,7 @@ static ls_status multiply(const conv_sides *sides, conv_work work, int64_t first
         gemm.b = columns, gemm.ldb = count, gemm.transpose_b = true;
         gemm.c = sides->weight, gemm.ldc = part->taps, gemm.accumulate = true;
     }
-    LS_TRY(product(&gemm));
+    LS_TRY(ls_gemm_in_order(&gemm));
     if (work == WORK_X) {
         move_columns(sides, first, count, columns, true);
     }

@@ -20,6 +20,10 @@ void ls_gemm_plain(const ls_gemm *gemm);
 /* The bias and the activation of a product that a library made; nothing when it accumulates. */
 void ls_gemm_finish(const ls_gemm *gemm);
 
+/* ls_cpu_gemm of one product without bias and activation, whose bits in f32 do not depend on the number of threads:
+ * long sums are made in parts, one behind the other. */
+ls_status ls_gemm_in_order(const ls_gemm *gemm);
+
 /* oneDNN for f32, OpenBLAS for f64. */
 ls_status ls_gemm_library(const ls_gemm *gemm);
 
