@@ -46,11 +46,7 @@ ls_module *ls_sequential_of(ls_module *const *modules, int count) {
 
 static ls_tensor *residual_forward(ls_module *self, ls_tensor *input) {
     ls_tensor *y = ls_forward(self->children[0].module, input);
-    ls_tensor *sum = y == NULL ? NULL : ls_add_tensor(input, y);
-    if (y != input) {
-        ls_release(y);
-    }
-    return sum;
+    return y == NULL ? NULL : ls_add_tensor(input, y);
 }
 
 ls_module *ls_nn_residual(ls_module *f) {

@@ -81,6 +81,27 @@ static ls_tensor *give_back(ls_tensor *x, void *user) {
     return x;
 }
 
+static ls_status keep_output(ls_module_call *call, void *user) {
+    *(ls_tensor **)user = ls_keep(call->outputs[0]);
+    return LS_OK;
+}
+
+/* What a hook of `f` keeps of its output stays. */
+static void test_residual_with_a_hook(void **state) {
+    (void)state;
+    ls_tensor *kept = NULL;
+    ls_scope *scope = ls_scope_begin();
+    ls_module *module = ls_nn_residual(ls_nn_relu());
+    assert_int_not_equal(
+        ls_module_add_hooks(ls_module_child(module, 0), &(ls_module_hooks){.user = &kept, .forward = keep_output}), 0);
+    ls_tensor *x = ls_full(LS_SHAPE(2), LS_F64, 3);
+    assert_non_null(ls_forward(module, x));
+    assert_true(ls_equal(kept, x));
+    ls_module_free(module);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_release(kept);
+}
+
 static void test_residual(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -114,6 +135,9 @@ static void test_refusals(void **state) {
     check_refused(scope, ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, ls_ones(LS_SHAPE(3), LS_F32), 1e-5),
                   LS_ERR_SHAPE, "ls_group_norm: bias is [3], must be [4]");
     scope = ls_scope_begin();
+    check_refused(scope, ls_group_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 2, NULL, NULL, -1), LS_ERR_ARGUMENT,
+                  "ls_group_norm: epsilon is -1");
+    scope = ls_scope_begin();
     check_refused(scope, ls_rms_norm(NULL, 1, NULL, 1e-5), LS_ERR_ARGUMENT, "ls_rms_norm: argument 1 is NULL");
     scope = ls_scope_begin();
     check_refused(scope, ls_rms_norm(ls_ones(LS_SHAPE(2, 4), LS_F32), 1, NULL, -1), LS_ERR_ARGUMENT,
@@ -122,10 +146,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_agree_with_pytorch),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_residual),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_agree_with_pytorch),   cmocka_unit_test(test_parameters), cmocka_unit_test(test_residual),
+        cmocka_unit_test(test_residual_with_a_hook), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

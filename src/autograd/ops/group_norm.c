@@ -4,10 +4,14 @@
 
 static const char call[] = "ls_group_norm";
 
-static ls_status check(const ls_tensor *x, int64_t groups, const ls_tensor *weight, const ls_tensor *bias) {
+static ls_status check(const ls_tensor *x, int64_t groups, const ls_tensor *weight, const ls_tensor *bias,
+                       double epsilon) {
     if (x->ndim < 2 || groups < 1 || x->size[1] % groups != 0) {
         return ls_fail(LS_ERR_SHAPE, "%s: %lld equal groups of the channels of %s, which must be [n, channels, ...]",
                        call, (long long)groups, LS_SHAPE_TEXT(x));
+    }
+    if (!(epsilon >= 0.0)) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
     }
     const ls_tensor *const parts[] = {weight, bias};
     for (int i = 0; i < 2; i++) {
@@ -38,7 +42,7 @@ ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_ten
     if (!ls_inputs_are_given(call, &x, 1) || !ls_inputs_are_here(call, (ls_tensor *[]){x, weight, bias}, 3)) {
         return NULL;
     }
-    if (check(x, groups, weight, bias) != LS_OK) {
+    if (check(x, groups, weight, bias, epsilon) != LS_OK) {
         return ls_scope_failed();
     }
     const int64_t width = x->size[0] > 0 ? x->count / x->size[0] / groups : 0;
