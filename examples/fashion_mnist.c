@@ -6,8 +6,7 @@
  * The same program runs alone, or as any number of ranks. One that can be killed at any moment, and shows itself to
  * TensorBoard:
  *
- *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard
- * runs/board
+ *     lockstep run -n 2 --max-restarts 3 build/examples/fashion_mnist --checkpoint 200 --resume --tensorboard board
  */
 #include <errno.h>
 #include <inttypes.h>

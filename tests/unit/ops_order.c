@@ -155,6 +155,12 @@ static void test_places(void **state) {
     check_values(ls_repeat(x, LS_SHAPE(2, 1)), LS_SHAPE(4, 3), LS_I32, VALUES(0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5));
     check_values(ls_repeat(x, LS_SHAPE(0, 1)), LS_SHAPE(0, 3), LS_I32, NULL);
     check_values(ls_tril(ls_gt(x, 0), 0), LS_SHAPE(2, 3), LS_BOOL, VALUES(0, 0, 0, 1, 1, 0));
+    const int64_t far[] = {INT64_MIN, -2, 3, INT64_MAX};
+    for (int i = 0; i < 4; i++) {
+        ls_tensor *none = ls_zeros(LS_SHAPE(2, 3), LS_I32);
+        assert_true(ls_equal(ls_tril(x, far[i]), i < 2 ? none : x));
+        assert_true(ls_equal(ls_triu(x, far[i]), i < 2 ? x : none));
+    }
     check_values(ls_triu(of(LS_SHAPE(2, 2), LS_BF16, VALUES(INFINITY, 2, NAN, 4)), 0), LS_SHAPE(2, 2), LS_BF16,
                  VALUES(INFINITY, 2, 0, 4));
     check_values(ls_masked_fill(x, ls_gt(x, 3), -9), LS_SHAPE(2, 3), LS_I32, VALUES(0, 1, 2, 3, -9, -9));

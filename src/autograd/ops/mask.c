@@ -75,8 +75,10 @@ static ls_tensor *triangle(const char *call, ls_tensor *x, int64_t diagonal, boo
     if (x->ndim < 2) {
         return ls_fail_noted(LS_ERR_SHAPE, "%s: %s has no matrices: two dimensions or more", call, LS_SHAPE_TEXT(x));
     }
-    ls_tensor *row = counted(call, x, x->size[x->ndim - 2], 1);
-    ls_tensor *column = row == NULL ? NULL : counted(call, x, 1, x->size[x->ndim - 1]);
+    const int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];
+    diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal; /* further away is the same */
+    ls_tensor *row = counted(call, x, rows, 1);
+    ls_tensor *column = row == NULL ? NULL : counted(call, x, 1, columns);
     ls_tensor *end = column == NULL ? NULL : ls_add_integer(row, diagonal);
     ls_tensor *mask = end == NULL ? NULL : upper ? ls_ge_tensor(column, end) : ls_le_tensor(column, end);
     ls_release(row);
