@@ -72,13 +72,18 @@ static ls_status run_epoch(ls_trial *trial) {
     return ls_trial_between(trial, true);
 }
 
+/* One that goes on behind its last step, in the midst of an epoch, has still the end of that before it. */
+static bool has_more(const ls_trial *trial) {
+    return trial->continues ? !trial->state.stop : !ls_trial_has_ended(trial);
+}
+
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(ls_checkpoints_begin(trial));
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
     ls_progress_begin_run(trial);
-    while (trial->epochs_run < epochs && !ls_trial_has_ended(trial)) {
+    while (trial->epochs_run < epochs && has_more(trial)) {
         trial->state.epoch = trial->epochs_run;
         LS_TRY(run_epoch(trial));
     }

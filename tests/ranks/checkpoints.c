@@ -163,7 +163,7 @@ typedef struct plan {
     int64_t batch_size;                           /* 0: global batches of GLOBAL_BATCH */
     int64_t global_batch;                         /* 0: that */
     enum { WHOLE, PLAIN, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two */
-    int64_t train_steps;
+    int64_t train_steps, max_steps;
 } plan;
 
 static ls_module *make_model(ls_comm *comm, int cut) {
@@ -231,6 +231,7 @@ static ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                                 .callbacks = callbacks,
                                                 .callback_count = how->checkpoints != NULL ? 2 : 1,
                                                 .train_steps = how->train_steps,
+                                                .max_steps = how->max_steps,
                                                 .resume = how->resume,
                                                 .quiet = true});
     return t->trial != NULL ? LS_OK : ls_error_status();
@@ -436,6 +437,18 @@ static ls_status epochs_of_steps(ls_comm *world) {
     return LS_OK;
 }
 
+/* A run that ended in the midst of an epoch, and one that goes on from there, to the end of that epoch. */
+static ls_status ended_in_the_midst(ls_comm *world) {
+    outcome want, is;
+    const plan until = {.max_steps = STEPS + 3};
+    const ls_checkpoint_options there = {.folder = in_scratch("ended"), .every_steps = STEPS + 3};
+    LS_TRY(train(world, &until, &want));
+    LS_CHECK(want.epochs == 2);
+    LS_TRY(train(world, &(plan){.max_steps = STEPS + 3, .checkpoints = &there}, &is));
+    LS_TRY(same(&is, &want));
+    return goes_on_from(world, &until, true, checkpoint_at("ended", 1, STEPS + 3), &want);
+}
+
 /* ---- other numbers of ranks -------------------------------------------------------------------------------------- */
 
 /* Trains to the end from a checkpoint, and adds up on all ranks what was seen in each step. */
@@ -595,6 +608,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(by_time(world));
     LS_TRY(in_the_midst(world));
     LS_TRY(epochs_of_steps(world));
+    LS_TRY(ended_in_the_midst(world));
     LS_TRY(other_numbers_of_ranks(world));
     LS_TRY(stopped_by_signal(world));
     LS_TRY(goes_on_by_itself(world));
