@@ -46,8 +46,8 @@ LS_API ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options);
 
 /**
  * Writes a checkpoint to the folder of this name, which is replaced as a whole if it is one already (LS_ERR_IO where it
- * is something else), and returns when it is whole. Outside of runs (LS_ERR_STATE in a hook: set `state->save` there).
- * A collective call where the trial has a communicator.
+ * is something else, a link to one, too), and returns when it is whole. Outside of runs (LS_ERR_STATE in a hook: set
+ * `state->save` there). A collective call where the trial has a communicator.
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 

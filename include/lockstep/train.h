@@ -202,7 +202,7 @@ LS_API const double *ls_trial_metric_values(const ls_trial *trial, const char *n
 LS_API int64_t ls_trial_history_count(const ls_trial *trial);
 /** A metric's value in an epoch of the history; NAN when there is none. */
 LS_API double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name);
-/** Writes the history as a CSV file, a line per epoch. */
+/** Writes the history as a CSV file: a line per epoch, a column for each name in it, "nan" where an epoch has none. */
 LS_API ls_status ls_trial_save_history(const ls_trial *trial, const char *path) LS_WARN_UNUSED;
 
 /**

@@ -4,6 +4,11 @@
 
 #include "train/trial.h"
 
+/* Whether a hook is being called, of a run or of an evaluation. */
+static bool is_within(const ls_trial *trial) {
+    return trial->running || trial->measuring;
+}
+
 static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(LS_CALL(trial, on_start_epoch));
@@ -16,8 +21,8 @@ static ls_status pass_with_hooks(ls_trial *trial, const ls_pass *pass) {
     return LS_CALL(trial, on_end);
 }
 
-/* A pass that a hook asked for, in the midst of an epoch that goes on afterwards. */
-static ls_status pass_within_run(ls_trial *trial, const ls_pass *pass) {
+/* A pass that a hook asked for, in the midst of a run or of another evaluation, which goes on afterwards. */
+static ls_status pass_within_another(ls_trial *trial, const ls_pass *pass) {
     const int hooks = trial->options.callback_count;
     trial->options.callback_count = 0;
     ls_trial_enter(trial, pass->phase, pass->loader);
@@ -31,8 +36,11 @@ static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
     trial->state.epoch = 0;
     trial->state.epochs = 1;
     trial->state.stop = false;
-    const ls_status status = ls_trial_begin_agreeing(trial);
-    return ls_trial_agree_at_end(trial, status == LS_OK ? pass_with_hooks(trial, pass) : status);
+    trial->measuring = true;
+    ls_status status = ls_trial_begin_agreeing(trial);
+    status = ls_trial_agree_at_end(trial, status == LS_OK ? pass_with_hooks(trial, pass) : status);
+    trial->measuring = false;
+    return status;
 }
 
 ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
@@ -42,8 +50,8 @@ ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
     const bool continues = trial->continues;
     LS_TRY(ls_metrics_set_aside(trial));
     trial->continues = false;
-    /* What a pass within a run fails with goes to the hook that asked for it. */
-    const ls_status status = trial->running ? pass_within_run(trial, pass) : pass_between_runs(trial, pass);
+    /* What a pass within another fails with goes to the hook that asked for it. */
+    const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_put_back(trial);
     ls_module_train(state.model, training);
     trial->continues = continues;
@@ -90,5 +98,5 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                           .prefix = prefix,
                           .entry = &results};
     LS_TRY(ls_trial_pass_aside(trial, &pass));
-    return trial->running ? LS_OK : add_to_history(trial, &results);
+    return is_within(trial) ? LS_OK : add_to_history(trial, &results);
 }

@@ -63,20 +63,32 @@ double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) 
     return known ? ls_history_get(&trial->history[epoch], name) : NAN;
 }
 
-/* The columns are those of the first epoch: every epoch measures the same. */
-static void write_history(const ls_trial *trial, FILE *stream) {
+/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. */
+static ls_status list_columns(const ls_trial *trial, ls_history_entry *columns) {
+    for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
+        for (int i = 0; i < trial->history[epoch].count; i++) {
+            LS_TRY(ls_history_put(columns, trial->history[epoch].values[i].name, 0));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status write_history(const ls_trial *trial, FILE *stream) {
+    ls_history_entry columns = {.count = 0};
+    LS_TRY(list_columns(trial, &columns));
     fprintf(stream, "epoch");
-    for (int i = 0; trial->history_count > 0 && i < trial->history[0].count; i++) {
-        fprintf(stream, ",%s", trial->history[0].values[i].name);
+    for (int i = 0; i < columns.count; i++) {
+        fprintf(stream, ",%s", columns.values[i].name);
     }
     fprintf(stream, "\n");
     for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
         fprintf(stream, "%lld", (long long)epoch);
-        for (int i = 0; i < trial->history[0].count; i++) {
-            fprintf(stream, ",%.9g", ls_history_get(&trial->history[epoch], trial->history[0].values[i].name));
+        for (int i = 0; i < columns.count; i++) {
+            fprintf(stream, ",%.9g", ls_history_get(&trial->history[epoch], columns.values[i].name));
         }
         fprintf(stream, "\n");
     }
+    return LS_OK;
 }
 
 ls_status ls_trial_save_history(const ls_trial *trial, const char *path) {
@@ -85,10 +97,9 @@ ls_status ls_trial_save_history(const ls_trial *trial, const char *path) {
     }
     ls_new_file file;
     LS_TRY(ls_file_create("ls_trial_save_history", path, &file));
-    write_history(trial, file.stream);
-    const ls_status status =
-        ferror(file.stream) == 0
-            ? LS_OK
-            : ls_fail(LS_ERR_IO, "ls_trial_save_history: cannot write %s: is the disk full?", path);
+    ls_status status = write_history(trial, file.stream);
+    if (status == LS_OK && ferror(file.stream) != 0) {
+        status = ls_fail(LS_ERR_IO, "ls_trial_save_history: cannot write %s: is the disk full?", path);
+    }
     return ls_file_commit("ls_trial_save_history", &file, status);
 }

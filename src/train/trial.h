@@ -67,6 +67,7 @@ struct ls_trial {
     bool running;   /* in ls_trial_run */
     bool continues; /* the next training pass goes on in the midst of an epoch, from state.batch and the sums as they
                        are */
+    bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     bool agrees;               /* some rank has callbacks or a step of its own, so that all agree on going on */
     bool agreed;               /* on a failure */
@@ -117,7 +118,7 @@ void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
 /* run.c: whether the run is over, be it in the midst of an epoch. */
 bool ls_trial_has_ended(const ls_trial *trial);
 
-/* evaluate.c: a pass of measuring, with hooks, or, in a run, without; the trial is then as it was. */
+/* evaluate.c: a pass of measuring, with hooks, or, where a hook asks for it, without; the trial is then as it was. */
 ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass);
 
 /* predict.c: keeps the outputs of the batch. */

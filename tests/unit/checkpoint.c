@@ -61,7 +61,13 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
     return fails() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
 }
 
+static atomic_int strays; /* files in the root of the file system that were to be removed */
+
 int unlink(const char *path) {
+    if (strrchr(path, '/') == path) {
+        atomic_fetch_add(&strays, 1);
+        return -1;
+    }
     return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
@@ -269,17 +275,36 @@ static ls_status save_in_hook(ls_trial_state *state, void *user) {
     return ls_trial_save(state->trial, "nowhere");
 }
 
+/* What is no folder stays as it is, and what a link leads to does. */
+static void expect_kept(const training *t) {
+    struct stat about;
+    assert_int_equal(symlink("full", in_root("link")), 0);
+    for (int i = 0; i < 2; i++) {
+        const int file = open(in_root(i == 0 ? "full/file" : "file"), O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+        assert_true(file >= 0);
+        close(file);
+        expect_failure(ls_trial_save(t->trial, in_root(i == 0 ? "link" : "file")), LS_ERR_IO,
+                       "is there already, and is no checkpoint");
+    }
+    assert_int_equal(test_folder_count(in_root("full")), 2);
+    assert_true(lstat(in_root("link"), &about) == 0 && S_ISLNK(about.st_mode));
+    assert_true(lstat(in_root("file"), &about) == 0 && S_ISREG(about.st_mode));
+}
+
 static void test_wrong_use(void **state) {
     (void)state;
     training t = begin(NULL, NULL);
     expect_failure(ls_trial_save(NULL, "x"), LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     expect_failure(ls_trial_load(t.trial, NULL), LS_ERR_ARGUMENT, "ls_trial_load: the trial or the folder is NULL");
     expect_failure(ls_trial_save(t.trial, ".."), LS_ERR_ARGUMENT, "is no name for a checkpoint");
+    assert_int_equal(atomic_load(&strays), 0); /* it had no folder yet of which something were to go */
+    expect_failure(ls_trial_load(t.trial, ""), LS_ERR_IO, "is no checkpoint, and holds none");
     expect_failure(ls_trial_load(t.trial, in_root("nothing")), LS_ERR_IO, "is no checkpoint, and holds none");
     assert_int_equal(mkdir(in_root("full"), 0777), 0);
     assert_int_equal(mkdir(in_root("full/of-something"), 0777), 0);
     expect_failure(ls_trial_save(t.trial, in_root("full")), LS_ERR_IO, "is there already, and is no checkpoint");
     assert_int_equal(test_folder_count(in_root("full")), 1);
+    expect_kept(&t);
     assert_true(ls_checkpoint_callback(NULL).invalid);
     assert_true(ls_checkpoint_callback(&(ls_checkpoint_options){.folder = ""}).invalid);
     expect_message("ls_checkpoint_callback: a folder is needed");
@@ -289,11 +314,13 @@ static void test_wrong_use(void **state) {
 
     setting s = make_setting();
     ls_trial_options options = options_of(&s);
-    const ls_callback hook = {.on_step_training = save_in_hook};
+    const ls_callback hook = {.on_step_training = save_in_hook, .on_step_validation = save_in_hook};
     options.callbacks = &hook;
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     expect_failure(ls_trial_run(trial, 1), LS_ERR_STATE, "in the midst of a run: set state->save");
+    expect_failure(ls_trial_evaluate(trial, s.validate, "test"), LS_ERR_STATE,
+                   "in the midst of a run: set state->save");
     ls_trial_free(trial);
     const ls_callback two[] = {ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"}),
                                ls_checkpoint_callback(&(ls_checkpoint_options){.folder = "x"})};

@@ -142,6 +142,32 @@ static void test_evaluate(void **state) {
     free_setting(&s);
 }
 
+static ls_status evaluate_behind(ls_trial_state *state, void *user) {
+    return ls_trial_evaluate(state->trial, user, "now");
+}
+
+/* A hook that evaluates does so in an evaluation, too, once. */
+static void test_evaluate_in_an_evaluation(void **state) {
+    (void)state;
+    setting s = make_setting();
+    ls_loader *test = make_loader(2, 6);
+    ls_trial_options options = options_of(&s);
+    const ls_callback callback = {.user = test, .on_end_epoch = evaluate_behind};
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_true(ls_trial_history(trial, 0, "test_loss") == ls_trial_history(trial, 0, "val_loss"));
+    double loss, accuracy;
+    measure(s.model, 2, 6, &loss, &accuracy);
+    expect_near(ls_trial_metric(trial, "now_loss"), loss);
+    assert_true(isnan(ls_trial_history(trial, 0, "now_loss")));
+    ls_trial_free(trial);
+    ls_loader_free(test);
+    free_setting(&s);
+}
+
 static void test_history_as_csv(void **state) {
     (void)state;
     setting s = make_setting();
@@ -172,6 +198,15 @@ static void test_history_as_csv(void **state) {
         assert_true(fabs(loss - ls_trial_history(trial, epoch, "loss")) < 1e-8);
         assert_true(fabs(val_acc - ls_trial_history(trial, epoch, "val_acc")) < 1e-8);
     }
+    fclose(stream);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK); /* of the last epoch alone */
+    assert_int_equal(ls_trial_save_history(trial, path), LS_OK);
+    stream = fopen(path, "r");
+    assert_string_equal(fgets(text, sizeof text, stream), "epoch,loss,acc,val_loss,val_acc,test_loss,test_acc\n");
+    assert_non_null(strstr(fgets(text, sizeof text, stream), ",nan,nan\n"));
+    double test_loss, test_acc;
+    assert_int_equal(fscanf(stream, "%*d,%*f,%*f,%*f,%*f,%lf,%lf", &test_loss, &test_acc), 2);
+    assert_true(fabs(test_loss - ls_trial_metric(trial, "test_loss")) < 1e-8);
     fclose(stream);
     assert_int_equal(ls_trial_save_history(trial, "/nowhere/at/all.csv"), LS_ERR_IO);
     expect_message("/nowhere/at/all.csv");
@@ -303,6 +338,7 @@ int main(void) {
         cmocka_unit_test(test_training_learns),
         cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_a_bar_per_run),
+        cmocka_unit_test(test_evaluate_in_an_evaluation),
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_an_end),

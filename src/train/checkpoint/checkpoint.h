@@ -1,11 +1,12 @@
 /*
  * checkpoint: trials on disk. A checkpoint is a folder:
  *
- *   model.safetensors       parameters and buffers, as ls_module_save has them    } by rank 0; model-0001.safetensors
- * ... optimizer.safetensors   what the optimizer remembers                          } by each rank where they are
- * divided rank-0000.safetensors   what each rank has of its own: its random numbers' place, the metrics' sums in the
- * midst of an epoch, the state of each callback manifest.json           where training stands, the history, and the
- * size and checksum of each file; written last
+ *   model.safetensors      parameters and buffers, as ls_module_save has them: by rank 0, or, where they are
+ *                          divided over ranks, by each of them: model-0001.safetensors
+ *   optimizer.safetensors  what the optimizer remembers: likewise
+ *   rank-0000.safetensors  what each rank has of its own: its random numbers' place, the metrics' sums in the
+ *                          midst of an epoch, the state of each callback
+ *   manifest.json          where training stands, the history, and each file's size and checksum: written last
  *
  * All of it is written to a folder of another name, in the same place; that is renamed when everything in it is on
  * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.
@@ -75,7 +76,8 @@ void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_T
 
 /* ---- folder.c ---------------------------------------------------------------------------------------------------- */
 
-/* "folder/name", the folder alone where the name is ""; LS_ERR_ARGUMENT when it is longer than a path can be. */
+/* "folder/name", the folder alone where the name is ""; LS_ERR_ARGUMENT when it is longer than a path can be, or when
+ * the folder is "". */
 ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name);
 ls_status ls_folder_sync(const char *path);
 /* Renames `from` to `to`, a folder or nothing that is there; what was there is then `from`. Both are in `parent`, which

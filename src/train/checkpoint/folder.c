@@ -17,6 +17,9 @@ static ls_status fail_io(const char *what, const char *path) {
 }
 
 ls_status ls_path_join(char path[PATH_MAX], const char *folder, const char *name) {
+    if (folder[0] == '\0') { /* and not the root of the file system */
+        return ls_fail(LS_ERR_ARGUMENT, "checkpoint: the folder of %.50s has no name", name);
+    }
     const int length = snprintf(path, PATH_MAX, "%s%s%s", folder, *name != '\0' ? "/" : "", name);
     return length < PATH_MAX ? LS_OK
                              : ls_fail(LS_ERR_ARGUMENT, "checkpoint: the path %.100s.../%.50s is longer than %d bytes",

@@ -389,7 +389,7 @@ ls_status ls_trial_save(ls_trial *trial, const char *folder) {
     if (trial == NULL || folder == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_save: the trial or the folder is NULL");
     }
-    if (trial->running) {
+    if (trial->running || trial->measuring) {
         return ls_fail(LS_ERR_STATE,
                        "ls_trial_save: the trial is in the midst of a run: set state->save, and give it an "
                        "ls_checkpoint_callback");

@@ -146,8 +146,8 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
 /* What was there under the name is aside then, and goes. */
 static ls_status put_in_place(const ls_checkpoint *snapshot) {
     struct stat about;
-    if (lstat(snapshot->folder, &about) == 0 && S_ISDIR(about.st_mode) && !ls_checkpoint_is_one(snapshot->folder) &&
-        rmdir(snapshot->folder) != 0) {
+    const bool there = lstat(snapshot->folder, &about) == 0, is_folder = there && S_ISDIR(about.st_mode);
+    if (there && !(is_folder && (ls_checkpoint_is_one(snapshot->folder) || rmdir(snapshot->folder) == 0))) {
         return ls_fail(LS_ERR_IO, "checkpoint: %s is there already, and is no checkpoint", snapshot->folder);
     }
     LS_TRY(ls_folder_sync(snapshot->aside));

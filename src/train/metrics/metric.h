@@ -140,7 +140,7 @@ struct ls_metrics {
     ls_measure measures[LS_METRIC_LIMIT];
     int count;
     ls_metric_set *set;              /* of the pass that is under way */
-    ls_metric_set *spare;            /* for the next pass that interrupts one */
+    ls_metric_set *spare;            /* for the next pass that interrupts one; a list by `outer` */
     ls_numbers fetched;              /* of the batch: what all metrics asked for */
     ls_numbers all;                  /* what was brought together of all ranks */
     ls_numbers rows;                 /* of metrics whose rows are kept: those of all ranks */

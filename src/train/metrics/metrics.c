@@ -187,7 +187,7 @@ ls_status ls_metrics_set_aside(ls_trial *trial) {
     for (int i = 0; i < metrics->count; i++) {
         set->numbers[i].count = 0;
     }
-    metrics->spare = NULL;
+    metrics->spare = set->outer;
     set->outer = metrics->set;
     metrics->set = set;
     return LS_OK;
@@ -195,9 +195,10 @@ ls_status ls_metrics_set_aside(ls_trial *trial) {
 
 void ls_metrics_put_back(ls_trial *trial) {
     ls_metrics *metrics = trial->metrics;
-    metrics->spare = metrics->set;
-    metrics->set = metrics->set->outer;
-    metrics->spare->outer = NULL;
+    ls_metric_set *set = metrics->set;
+    metrics->set = set->outer;
+    set->outer = metrics->spare;
+    metrics->spare = set;
 }
 
 /* ---- what others ask --------------------------------------------------------------------------------------------- */
