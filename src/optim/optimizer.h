@@ -29,8 +29,9 @@ typedef struct ls_run {
 
 typedef struct ls_group ls_group;
 
-/* What numbers a state may have: finite ones, and of 64-bit integers, which are counters, 0 to 2^53. */
-typedef enum ls_state_range { LS_STATE_ANY = 0, LS_STATE_NOT_NEGATIVE } ls_state_range;
+/* What numbers a state may have: finite ones, and of 64-bit integers, which are counters, 0 to 2^53; unchecked are
+ * those of a model's buffers, which may be -inf, in a mask, say. */
+typedef enum ls_state_range { LS_STATE_ANY = 0, LS_STATE_NOT_NEGATIVE, LS_STATE_UNCHECKED } ls_state_range;
 
 /* What PyTorch calls a state buffer, and what it may hold. */
 typedef struct ls_state_word {

@@ -81,7 +81,8 @@ ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_sta
     for (int i = 0; i < snapshot->count; i++) {
         ls_tensor *tensor = snapshot->tensors[i];
         const char *name = ls_snapshot_name(snapshot, i);
-        LS_TRY(ls_state_add(list, word != NULL ? name : "", (ls_state_word){word != NULL ? word : name, LS_STATE_ANY},
+        const ls_state_range range = i < parameters(snapshot) ? LS_STATE_ANY : LS_STATE_UNCHECKED;
+        LS_TRY(ls_state_add(list, word != NULL ? name : "", (ls_state_word){word != NULL ? word : name, range},
                             ls_shape_of(tensor), (ls_dtype)tensor->dtype, ls_tensor_device(tensor), tensor->data));
     }
     return LS_OK;

@@ -171,7 +171,7 @@ static ls_status check_numbers(const char *call, const ls_state_list *list, cons
         const double lowest = list->ranges[i] == LS_STATE_NOT_NEGATIVE ? 0 : -DBL_MAX;
         const double highest = tensor->dtype == LS_I64 ? 0x1p53 : DBL_MAX;
         double least = 0, largest = 0;
-        if (tensor->count > 0) {
+        if (tensor->count > 0 && list->ranges[i] != LS_STATE_UNCHECKED) {
             LS_TRY(find_extremes(tensor, &least, &largest));
         }
         if (!(least >= lowest && largest <= highest)) {

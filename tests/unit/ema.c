@@ -121,9 +121,10 @@ static void test_buffers(void **state) {
     ls_module *model = ls_module_new(&type);
     ls_tensor *statistic = ls_module_add_buffer(model, "statistic", ls_full(LS_SHAPE(2), LS_F32, 1));
     ls_tensor *half = ls_module_add_buffer(model, "half", ls_full(LS_SHAPE(2), LS_BF16, 2));
+    ls_tensor *mask = ls_module_add_buffer(model, "mask", ls_full(LS_SHAPE(2), LS_F32, -INFINITY));
     ls_tensor *counter = ls_module_add_buffer(model, "counter", ls_full(LS_SHAPE(1), LS_I64, 3));
     model = ls_module_finish(model);
-    ls_ema *averages = ls_ema_new(model, 0.5);
+    ls_ema *averages = ls_ema_new(model, 0.5), *other = ls_ema_new(model, 0.5);
     assert_int_equal(ls_ema_update(averages), LS_OK);
     ls_tensor *const buffers[] = {statistic, half, counter};
     for (int i = 0; i < 3; i++) {
@@ -132,11 +133,17 @@ static void test_buffers(void **state) {
         ls_release(seven);
     }
     assert_int_equal(ls_ema_update(averages), LS_OK);
+    const ls_named *tensors = NULL;
+    int count = 0;
+    assert_int_equal(ls_ema_state(averages, &tensors, &count), LS_OK);
+    assert_int_equal(ls_ema_set_state(other, tensors, count), LS_OK); /* of buffers any numbers */
     assert_int_equal(ls_ema_put(averages), LS_OK);
+    assert_true(ls_at(mask, (int64_t[]){1}) == -(double)INFINITY);
     assert_true(ls_at(statistic, (int64_t[]){1}) == 4);
     assert_true(ls_at(half, (int64_t[]){1}) == 4.5);
     assert_true(ls_at(counter, (int64_t[]){0}) == 7);
     ls_ema_free(averages);
+    ls_ema_free(other);
     ls_module_free(model);
 }
 
