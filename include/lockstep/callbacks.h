@@ -64,8 +64,9 @@ typedef struct ls_early_stopping_options {
 
 /**
  * Ends a run when a metric has stopped to become better (torchbearer's EarlyStopping): after each epoch, by values that
- * all ranks have alike. A value that is not finite is not better. on_end_epoch fails with LS_ERR_ARGUMENT where the
- * trial has no such metric.
+ * all ranks have alike. A value that is not finite is not better. A run that goes on from the checkpoint behind the
+ * epoch that ended another one ends at once. on_end_epoch fails with LS_ERR_ARGUMENT where the trial has no such
+ * metric.
  */
 LS_API ls_callback ls_early_stopping(const ls_early_stopping_options *options);
 /** The best value so far; NAN before the first epoch, and for another callback. */

@@ -108,7 +108,11 @@ static void test_hooks_of_compositions(void **unused) {
     assert_int_equal(c.released, 1);
     const ls_callback named = ls_once((ls_callback){.name = "mine"});
     assert_string_equal(named.name, "mine");
+    assert_true(named.state != NULL && named.set_state != NULL);
     named.release(named.user);
+    const ls_callback forgetful = ls_on_rank(counting(&c), 0); /* a checkpoint that has nothing of it is whole */
+    assert_true(forgetful.state == NULL && forgetful.set_state == NULL);
+    forgetful.release(forgetful.user);
     const ls_callback none = ls_callbacks_of(NULL, 0);
     assert_false(none.invalid);
     none.release(none.user);
@@ -542,6 +546,28 @@ static void test_states(void **unused) {
     round_trip(make_several);
 }
 
+static ls_callback make_impatient(ls_optimizer *optimizer) {
+    (void)optimizer;
+    return ls_early_stopping(&(ls_early_stopping_options){.monitor = "loss", .mode = LS_MONITOR_MAX});
+}
+
+/* A run that goes on from where another one had been stopped ends there, too; the next goes on. */
+static void test_stopped_before(void **unused) {
+    (void)unused;
+    worked first = work(make_impatient, 8), second = work(make_impatient, 0);
+    copies c;
+    assert_int_equal(ls_trial_history_count(first.trial), 2);
+    copy_state(&first.callback, &c);
+    assert_int_equal(second.callback.set_state(second.callback.user, c.items, c.count), LS_OK);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 0);
+    assert_int_equal(ls_trial_run(second.trial, 8), LS_OK);
+    assert_int_equal(ls_trial_history_count(second.trial), 1);
+    free_copies(&c);
+    stop_work(&first);
+    stop_work(&second);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gates),
@@ -557,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_beta),
         cmocka_unit_test(test_draws_depend_on_their_place),
         cmocka_unit_test(test_states),
+        cmocka_unit_test(test_stopped_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,10 +40,13 @@ static const char *columns(const char *path, char separator, int count) {
     return all;
 }
 
+static ls_tensor *started; /* what the last log remembered */
+
 /* A trial that has run `from` epochs elsewhere runs until `to`. */
-static void log_run(const char *path, const ls_csv_log_options *how, int64_t from, int64_t batch, int64_t to) {
+static void log_with(ls_callback log, int64_t from, int64_t batch, int64_t to) {
     setting s = make_setting();
-    const ls_callback log = ls_csv_log(path, how);
+    const ls_named *remembered;
+    int count;
     ls_trial_options options = options_of(&s);
     options.metrics = LS_METRICS("loss", "acc");
     options.callbacks = &log;
@@ -63,8 +66,15 @@ static void log_run(const char *path, const ls_csv_log_options *how, int64_t fro
     trial->state.batch = batch;
     assert_int_equal(ls_loader_seek(s.train, from, batch), LS_OK);
     assert_int_equal(ls_trial_run(trial, to), LS_OK);
+    assert_int_equal(log.state(log.user, &remembered, &count), LS_OK);
+    ls_release(started);
+    started = ls_clone(remembered[0].tensor);
     ls_trial_free(trial);
     free_setting(&s);
+}
+
+static void log_run(const char *path, const ls_csv_log_options *how, int64_t from, int64_t batch, int64_t to) {
+    log_with(ls_csv_log(path, how), from, batch, to);
 }
 
 static void test_a_line_for_each_epoch(void **unused) {
@@ -79,6 +89,28 @@ static void test_a_line_for_each_epoch(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 0 0 1 ");
     log_run(path, &(ls_csv_log_options){.separator = '\t', .no_header = true}, 0, 0, 2);
     assert_string_equal(columns(path, '\t', 1), "0 1 ");
+}
+
+/* What an evaluation adds to an epoch of the history has no column in lines of later ones. */
+static void test_evaluations_between(void **unused) {
+    (void)unused;
+    const char *path = test_path("between.csv");
+    setting s = make_setting();
+    const ls_callback log = ls_csv_log(path, NULL);
+    ls_trial_options options = options_of(&s);
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    int commas = 0;
+    for (const char *c = contents(path); *c != '\0'; c++) {
+        commas += *c == ',';
+    }
+    assert_int_equal(commas, 3 * 2); /* epoch,loss,val_loss */
+    ls_trial_free(trial);
+    free_setting(&s);
 }
 
 /* What a run wrote behind the checkpoint that another goes on from is written again, not twice. */
@@ -103,6 +135,30 @@ static void test_goes_on(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 1 ");
     log_run(test_path("new.csv"), NULL, 1, 0, 2);
     assert_string_equal(columns(test_path("new.csv"), ',', 1), "epoch 1 ");
+}
+
+/* A log that goes on as the last one did. */
+static ls_callback log_again(const char *path, const ls_csv_log_options *how) {
+    const ls_callback log = ls_csv_log(path, how);
+    assert_int_equal(log.set_state(log.user, &(ls_named){.name = "start", .tensor = started}, 1), LS_OK);
+    return log;
+}
+
+/* Lines that were there before stay, also where none of the trial's own was before the checkpoint. */
+static void test_goes_on_behind_others(void **unused) {
+    (void)unused;
+    static const char before[] = "epoch,loss\n0,1\n1,1\n";
+    const ls_csv_log_options how = {.append = true};
+    const char *path = test_file("others.csv", before, sizeof before - 1);
+    log_run(path, &how, 0, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 0 1 ");
+    log_with(log_again(path, &how), 0, 1, 1);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 0 ");
+    log_with(log_again(path, &how), 1, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 0 1 0 1 ");
+    test_file("others.csv", "", 0); /* another file */
+    log_with(log_again(path, &how), 1, 0, 2);
+    assert_string_equal(columns(path, ',', 1), "epoch 1 ");
 }
 
 static void test_a_line_for_each_batch(void **unused) {
@@ -247,7 +303,9 @@ static void test_timer_prints_a_table(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_line_for_each_epoch),
+        cmocka_unit_test(test_evaluations_between),
         cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_goes_on_behind_others),
         cmocka_unit_test(test_a_line_for_each_batch),
         cmocka_unit_test(test_files_that_cannot_be),
         cmocka_unit_test(test_confusion),

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const maker = "ls_csv_log";
@@ -13,8 +14,10 @@ static const char *const maker = "ls_csv_log";
 typedef struct csv_log {
     ls_csv_log_options options;
     char *path;
-    FILE *file; /* of rank 0, from the first run on */
-    bool begun; /* there is a line of names, or none is wanted */
+    FILE *file;    /* of rank 0, from the first run on */
+    bool begun;    /* there is a line of names, or none is wanted */
+    int64_t start; /* where the trial's own lines begin in the file */
+    ls_state_list lent;
 } csv_log;
 
 static ls_status cannot(const csv_log *self, const char *what) {
@@ -34,12 +37,12 @@ static bool is_before(const csv_log *self, const char *line, int64_t epoch, int6
     return first < epoch || (first == epoch && self->options.per_batch && second < batch);
 }
 
-/* Where the last line ends that is to be kept; the last of the file may be cut short. */
-static long find_end(csv_log *self, int64_t epoch, int64_t batch) {
+/* Where the last line ends that is to be kept; the last of the file may be cut short. The file stands at `start`. */
+static long find_end(csv_log *self, long start, int64_t epoch, int64_t batch) {
     char *line = NULL;
     size_t room = 0;
-    long end = 0;
-    for (bool first = true; getline(&line, &room, self->file) > 0; first = false) {
+    long end = start;
+    for (bool first = start == 0; getline(&line, &room, self->file) > 0; first = false) {
         const bool whole = line[strlen(line) - 1] == '\n';
         const bool names = first && !self->options.no_header && whole;
         if (names || (whole && is_before(self, line, epoch, batch))) {
@@ -54,10 +57,17 @@ static long find_end(csv_log *self, int64_t epoch, int64_t batch) {
 static ls_status open_again(csv_log *self, int64_t epoch, int64_t batch) {
     self->file = fopen(self->path, "r+e");
     if (self->file == NULL) {
+        self->start = 0;
         self->file = errno == ENOENT ? fopen(self->path, "we") : NULL;
         return self->file != NULL ? LS_OK : cannot(self, "open");
     }
-    const long end = find_end(self, epoch, batch);
+    struct stat about;
+    const bool known = fstat(fileno(self->file), &about) == 0;
+    self->start = known && self->start <= about.st_size ? self->start : 0; /* else it is another file */
+    if (!known || fseek(self->file, (long)self->start, SEEK_SET) != 0) {
+        return cannot(self, "read");
+    }
+    const long end = find_end(self, (long)self->start, epoch, batch);
     if (ftruncate(fileno(self->file), end) != 0 || fseek(self->file, end, SEEK_SET) != 0) {
         return cannot(self, "cut");
     }
@@ -70,7 +80,8 @@ static ls_status open_new(csv_log *self) {
     if (self->file == NULL || fseek(self->file, 0, SEEK_END) != 0) {
         return cannot(self, "open");
     }
-    self->begun = ftell(self->file) > 0;
+    self->start = ftell(self->file);
+    self->begun = self->start > 0;
     return LS_OK;
 }
 
@@ -92,7 +103,6 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
-/* The columns are those of the trial's first epoch. */
 static void write_names(csv_log *self, const ls_history_entry *entry) {
     const char separator = self->options.separator;
     fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
@@ -134,15 +144,28 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     if (self->options.per_batch || self->file == NULL || !ls_callback_in_run(state)) {
         return LS_OK;
     }
-    const ls_history_entry *entry =
-        ls_callback_in_replay(state) ? &trial->latest : &trial->history[trial->history_count - 1];
-    const ls_history_entry *first = &trial->history[0];
-    begin(self, first);
+    /* In a run all epochs have the same names; what ls_trial_evaluate adds comes behind this. */
+    const bool replay = ls_callback_in_replay(state);
+    const ls_history_entry *entry = replay ? &trial->latest : &trial->history[trial->history_count - 1];
+    const ls_history_entry *columns = replay ? &trial->history[0] : entry;
+    begin(self, columns);
     fprintf(self->file, "%lld", (long long)state->epoch);
-    for (int i = 0; i < first->count; i++) {
-        fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, first->values[i].name));
+    for (int i = 0; i < columns->count; i++) {
+        fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, columns->values[i].name));
     }
     return end_line(self);
+}
+
+static ls_status list(void *user, ls_state_list *list) {
+    return ls_callback_list_count(list, "start", &((csv_log *)user)->start);
+}
+
+static ls_status state(void *user, const ls_named **tensors, int *count) {
+    return ls_callback_state(user, list, &((csv_log *)user)->lent, tensors, count);
+}
+
+static ls_status set_state(void *user, const ls_named *tensors, int count) {
+    return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
 static void release(void *user) {
@@ -150,6 +173,7 @@ static void release(void *user) {
     if (self->file != NULL) {
         (void)fclose(self->file);
     }
+    ls_state_forget(&self->lent);
     ls_free(self->path);
     ls_free(self);
 }
@@ -183,5 +207,7 @@ ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "csv_log",
+                         .state = state,
+                         .set_state = set_state,
                          .release = release};
 }

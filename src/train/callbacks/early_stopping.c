@@ -14,6 +14,7 @@ typedef struct early_stopping {
     int64_t wait; /* of those, the last that were not better */
     int64_t stopped;
     double best;
+    bool resumed;      /* its state is that of a checkpoint, and no run has begun since */
     ls_snapshot model; /* at its best */
     ls_state_list lent;
 } early_stopping;
@@ -21,6 +22,20 @@ typedef struct early_stopping {
 static ls_status on_init(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     return self->options.restore_best ? ls_snapshot_make(maker, &self->model, state->model) : LS_OK;
+}
+
+static bool has_waited(const early_stopping *self) {
+    return self->wait > 0 && self->wait >= self->options.patience;
+}
+
+/* The checkpoint behind the last epoch is of a run that has ended. */
+static ls_status on_start(ls_trial_state *state, void *user) {
+    early_stopping *self = user;
+    if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+        state->stop = state->stop || (self->resumed && has_waited(self));
+        self->resumed = false;
+    }
+    return LS_OK;
 }
 
 static bool is_better(const early_stopping *self, double value) {
@@ -41,7 +56,8 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
         self->seen++;
         return self->options.restore_best && !ls_callback_in_replay(state) ? ls_snapshot_take(&self->model) : LS_OK;
     }
-    if (++self->wait >= self->options.patience) {
+    self->wait++;
+    if (has_waited(self)) {
         self->stopped = 1;
         state->stop = true;
     }
@@ -68,7 +84,9 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 }
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
-    return ls_callback_set_state(maker, user, list, tensors, count);
+    LS_TRY(ls_callback_set_state(maker, user, list, tensors, count));
+    ((early_stopping *)user)->resumed = true;
+    return LS_OK;
 }
 
 static void release(void *user) {
@@ -103,6 +121,7 @@ ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
         options->mode == LS_MONITOR_MAX || (options->mode == LS_MONITOR_AUTO && strstr(self->monitor, "acc") != NULL);
     return (ls_callback){.user = self,
                          .on_init = on_init,
+                         .on_start = on_start,
                          .on_end_epoch = on_end_epoch,
                          .on_end = on_end,
                          .name = "early_stopping",

@@ -184,14 +184,23 @@ static group *take(const char *name, const ls_callback *callbacks, int count) {
     return self;
 }
 
+/* Of one that does not a checkpoint has nothing to miss. */
+static bool remembers(const group *self) {
+    bool does = self->word != NULL;
+    for (int i = 0; i < self->count; i++) {
+        does = does || self->callbacks[i].state != NULL || self->callbacks[i].set_state != NULL;
+    }
+    return does;
+}
+
 static ls_callback finish(group *self) {
     if (self == NULL) {
         return ls_callback_failed();
     }
     ls_callback callback = {.user = self,
                             .name = self->count == 1 ? self->callbacks[0].name : NULL,
-                            .state = state,
-                            .set_state = set_state,
+                            .state = remembers(self) ? state : NULL,
+                            .set_state = remembers(self) ? set_state : NULL,
                             .release = release};
 #define GIVE_HOOK(hook) callback.hook = has_hook(self, offsetof(ls_callback, hook)) ? call_##hook : NULL;
     LS_HOOKS(GIVE_HOOK)
