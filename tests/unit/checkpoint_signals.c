@@ -44,6 +44,8 @@ static void test_signals_within_products(void **state) {
     flood self = {.target = pthread_self()};
     uint32_t before;
     void *stack = NULL;
+    stack_t first, last;
+    assert_int_equal(sigaltstack(NULL, &first), 0); /* a sanitizer makes one */
     pthread_t sender;
     assert_int_equal(ls_signals_begin(&before, &stack), LS_OK);
     assert_int_equal(ls_signals_since(before), 0);
@@ -55,9 +57,8 @@ static void test_signals_within_products(void **state) {
     assert_int_equal(pthread_join(sender, NULL), 0);
     assert_int_equal(ls_signals_since(before), SIGUSR1);
     ls_signals_end(stack);
-    stack_t left;
-    assert_int_equal(sigaltstack(NULL, &left), 0);
-    assert_true((left.ss_flags & SS_DISABLE) != 0);
+    assert_int_equal(sigaltstack(NULL, &last), 0);
+    assert_int_equal(last.ss_flags, first.ss_flags);
 }
 
 int main(void) {
