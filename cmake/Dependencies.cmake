@@ -1,7 +1,7 @@
 # What the core library and the command link, each with the job it does. scripts/install-deps installs them on Debian.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)                                   # IDX files come gzipped; pictures for TensorBoard are PNG
+find_package(ZLIB REQUIRED)                                   # IDX files come gzipped, .npz is ZIP; pictures for TensorBoard are PNG
 # Headers only: src/tensor/device/cpu/libraries.c opens these two when the first large matrix product comes.
 find_path(LS_DNNL_INCLUDE dnnl.h REQUIRED)                    # oneDNN: matrix products in f32
 find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp

@@ -1,11 +1,13 @@
 /**
  * @file formats.h
- * Files that others read and write: IDX (MNIST), CSV, safetensors, time lines, TensorBoard's event files. IDX and CSV
- * may be gzipped; every reader checks what it reads and names the file and the place when something is wrong.
+ * Files that others read and write: IDX (MNIST), CSV, NumPy's arrays, safetensors, time lines, TensorBoard's event
+ * files. IDX, CSV and .npy may be gzipped; every reader checks what it reads and names the file and the place when
+ * something is wrong.
  *
  * Memory: whatever a file says, reading it takes at most twice what it holds and what it truly can give, and about
- * 1.5 MiB: of IDX the tensor; of CSV one line of text (with its numbers as doubles) and the tensor; of safetensors the
- * file, with less than 1 KiB for each tensor; of event files the largest record.
+ * 1.5 MiB: of IDX and .npy the tensor; of CSV one line of text (with its numbers as doubles) and the tensor; of
+ * safetensors and .npz the tensors, with less than 1 KiB for each beside its elements; of event files the largest
+ * record.
  *
  * Writers, but those of event files, make a new file beside `path`, sync it and rename it to `path`, so that a reader
  * sees the old file or the whole new one. A symbolic link at `path` is replaced, not followed; LS_ERR_IO where a
@@ -78,6 +80,42 @@ LS_API ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *na
 LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key);
 /** Frees it with its tensors. NULL is allowed. */
 LS_API void ls_safetensors_free(ls_safetensors *file);
+
+/*
+ * ---- NumPy ------------------------------------------------------------------------------------------------------
+ * Arrays of float32, float64, float16, int32, int64, uint8 and bool, as np.save and np.savez write them. Those of other
+ * dtypes are refused by name (bf16, which NumPy does not have, is not written).
+ */
+
+/**
+ * Reads a .npy file of version 1, 2 or 3, gzipped or not, as a tensor with the array's shape: in C or Fortran order, of
+ * either byte order. LS_ERR_IO when it cannot be read, LS_ERR_FORMAT when it is cut short, too long, of another dtype,
+ * or no .npy file.
+ */
+LS_API ls_tensor *ls_npy_load(const char *path);
+
+/** Writes a tensor (contiguous) as a .npy file, which np.load reads. LS_ERR_ARGUMENT for bf16. */
+LS_API ls_status ls_npy_save(const char *path, const ls_tensor *tensor) LS_WARN_UNUSED;
+
+/** Writes the tensors (contiguous) as an .npz file, not compressed, of less than 4 GiB; np.load gives them by name. */
+LS_API ls_status ls_npz_save(const char *path, const ls_named *tensors, int count) LS_WARN_UNUSED;
+
+/** An .npz file in memory. Opaque. */
+typedef struct ls_npz ls_npz;
+
+/**
+ * Reads an .npz file, compressed or not; NULL and an error when it is not a good one: all members are arrays below 4
+ * GiB, their names differ, and their checksums are right.
+ */
+LS_API ls_npz *ls_npz_load(const char *path);
+/** The number of tensors in it. */
+LS_API int ls_npz_count(const ls_npz *file);
+/** Tensor `index`, in the order of the file, lent; name and tensor are NULL out of range. */
+LS_API ls_named ls_npz_at(const ls_npz *file, int index);
+/** The tensor of that name, lent; NULL when there is none. */
+LS_API ls_tensor *ls_npz_find(const ls_npz *file, const char *name);
+/** Frees it with its tensors. NULL is allowed. */
+LS_API void ls_npz_free(ls_npz *file);
 
 /**
  * Begins a trace: from now on this thread notes when it did what: communication and waiting for it, operations and

@@ -23,6 +23,14 @@ size_t ls_text_character(const char *bytes, uint32_t *character) {
                : 0;
 }
 
+bool ls_text_is_utf8(const char *text) {
+    size_t length = 1;
+    for (uint32_t character; length > 0 && *text != '\0'; text += length) {
+        length = ls_text_character(text, &character);
+    }
+    return length > 0;
+}
+
 static bool is_printable(uint32_t character) {
     return character >= 0x20 && !(character >= 0x7f && character <= 0x9f) &&
            !(character >= 0x2028 && character <= 0x202e) && !(character >= 0x2066 && character <= 0x2069) &&

@@ -14,6 +14,9 @@
  * NUL. */
 size_t ls_text_character(const char *text, uint32_t *character);
 
+/* Whether the text is UTF-8. */
+bool ls_text_is_utf8(const char *text);
+
 /*
  * Replaces in place, each by one '?', what could steer a terminal or fake a line: control characters (newlines and
  * escape sequences too; those of the range 0x80 to 0x9f also in UTF-8), what orders text from right to left or breaks

@@ -15,11 +15,7 @@
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-enum {
-    INFLATE_BUFFER = 1 << 18,
-    READ_LIMIT = 1 << 30,
-    MOST_INFLATION = 1032 /* a run of 258 bytes takes at least two bits: zlib's technical details */
-};
+enum { INFLATE_BUFFER = 1 << 18, READ_LIMIT = 1 << 30 };
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode) ? "folder" : S_ISCHR(mode) || S_ISBLK(mode) ? "device" : S_ISFIFO(mode) ? "pipe" : "socket";
@@ -106,17 +102,39 @@ ls_status ls_source_read(ls_source *source, void *bytes, size_t size, size_t *go
     size_t part = 1;
     for (*got = 0; *got < size && part > 0; *got += part) {
         const size_t left = size - *got;
-        LS_TRY((source->inflating != NULL ? read_inflating : read_plain)(source, (char *)bytes + *got,
-                                                                         left < READ_LIMIT ? left : READ_LIMIT, &part));
+        LS_TRY((source->read_part != NULL ? source->read_part
+                : source->inflating != NULL
+                    ? read_inflating
+                    : read_plain)(source, (char *)bytes + *got, left < READ_LIMIT ? left : READ_LIMIT, &part));
     }
     return LS_OK;
+}
+
+ls_status ls_source_read_at(const ls_source *source, size_t offset, void *bytes, size_t size) {
+    for (size_t at = 0; at < size;) {
+        const size_t left = size - at;
+        const ssize_t got =
+            pread(source->fd, (char *)bytes + at, left < READ_LIMIT ? left : READ_LIMIT, (off_t)(offset + at));
+        if (got < 0 && errno != EINTR) {
+            return fail_read(source);
+        }
+        if (got == 0) {
+            return ls_source_fail_short(source);
+        }
+        at += got > 0 ? (size_t)got : 0;
+    }
+    return LS_OK;
+}
+
+ls_status ls_source_fail_short(const ls_source *source) {
+    return ls_fail(LS_ERR_IO, "%s: %s became shorter while it was read", source->call, source->path);
 }
 
 size_t ls_source_most(const ls_source *source) {
     if (source->inflating == NULL || gzdirect(source->inflating)) {
         return source->size;
     }
-    return source->size < SIZE_MAX / MOST_INFLATION ? source->size * MOST_INFLATION : SIZE_MAX;
+    return source->size < SIZE_MAX / LS_MOST_INFLATION ? source->size * LS_MOST_INFLATION : SIZE_MAX;
 }
 
 void ls_source_close(ls_source *source) {
@@ -229,6 +247,12 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
     }
     ls_free(file->aside);
     return status;
+}
+
+ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, size_t size) {
+    return size == 0 || fwrite(bytes, 1, size, file->stream) == size
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, file->path);
 }
 
 /* 0, or the reason in errno's terms. */

@@ -10,6 +10,9 @@
 
 #include "base/status.h"
 
+/* Bytes that one deflated byte can give: a run of 258 takes at least two bits (zlib's technical details). */
+enum { LS_MOST_INFLATION = 1032 };
+
 /* A file being read from its beginning to its end, never as a whole: readers hold what they make of it. */
 typedef struct ls_source {
     const char *call; /* begins the message of a failure; lent, like `path` */
@@ -17,6 +20,9 @@ typedef struct ls_source {
     int fd;
     struct gzFile_s *inflating; /* NULL: bytes are taken as they are */
     size_t size;                /* of the file as it is stored; SIZE_MAX for a pipe */
+    /* Gives some of the next bytes, none at the end: of a source that is a part of another (formats/zip.h), whose size
+     * is what it gives in all. NULL: the bytes of the file. */
+    ls_status (*read_part)(struct ls_source *self, void *bytes, size_t size, size_t *got);
 } ls_source;
 
 /* `inflate`: what is gzipped is inflated as it is read, anything else is read as it is, and it may be a pipe. */
@@ -24,6 +30,13 @@ ls_status ls_source_open(const char *call, const char *path, bool inflate, ls_so
 
 /* The next `size` bytes; `*got` is less than that only where the file ends. */
 ls_status ls_source_read(ls_source *source, void *bytes, size_t size, size_t *got);
+
+/* `size` bytes from `offset` on, of a file that is not inflated, wherever it is read. LS_ERR_IO where it ends before.
+ */
+ls_status ls_source_read_at(const ls_source *source, size_t offset, void *bytes, size_t size);
+
+/* LS_ERR_IO: what the file had when it was opened is gone. */
+ls_status ls_source_fail_short(const ls_source *source);
 
 /* The most bytes that reading can give, counted from the beginning. Known once something has been read. */
 size_t ls_source_most(const ls_source *source);
@@ -48,6 +61,9 @@ typedef struct ls_new_file {
 
 ls_status ls_file_create(const char *call, const char *path, ls_new_file *file);
 ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status);
+
+/* LS_ERR_IO where not all of it can be written. */
+ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, size_t size);
 
 /* Makes the folder, and those it lies in, where they are missing. */
 ls_status ls_folder_make(const char *call, const char *path);

@@ -8,15 +8,14 @@
 
 #include "base/memory.h"
 #include "formats/file.h"
+#include "formats/named.h"
 #include "formats/safetensors_header.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum { LENGTH_SIZE = 8, HEADER_LIMIT = 100000000, DATA_ALIGNMENT = 8 };
 
-static size_t byte_count(const ls_tensor *tensor) {
-    return (size_t)ls_numel(tensor) * ls_dtype_size(ls_dtype_of(tensor));
-}
+static const char save[] = "ls_safetensors_save";
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +25,7 @@ static json_t *describe(const ls_tensor *tensor, size_t begin) {
         json_array_append_new(shape, json_integer(ls_size(tensor, i)));
     }
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls_safetensors_dtype_name(ls_dtype_of(tensor)), "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + byte_count(tensor)));
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + ls_tensor_bytes(tensor)));
 }
 
 static bool add_metadata(json_t *header, const char *const *metadata) {
@@ -48,7 +47,7 @@ static char *make_header(const ls_named *tensors, int count, const char *const *
     size_t offset = 0;
     for (int i = 0; good && i < count; i++) {
         good = json_object_set_new(header, tensors[i].name, describe(tensors[i].tensor, offset)) == 0;
-        offset += byte_count(tensors[i].tensor);
+        offset += ls_tensor_bytes(tensors[i].tensor);
     }
     const size_t length = good ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0;
     *size = (length + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT;
@@ -61,17 +60,10 @@ static char *make_header(const ls_named *tensors, int count, const char *const *
     return text;
 }
 
-static ls_status write_bytes(ls_new_file *file, const void *bytes, size_t size) {
-    if (size > 0 && fwrite(bytes, 1, size, file->stream) != size) {
-        return ls_fail(LS_ERR_IO, "ls_safetensors_save: cannot write %s: is the disk full?", file->path);
-    }
-    return LS_OK;
-}
-
 static ls_status write_elements(ls_new_file *file, const ls_tensor *tensor) {
     ls_host_view view;
     LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
-    return ls_host_view_end(&view, write_bytes(file, view.memory, byte_count(tensor)));
+    return ls_host_view_end(&view, ls_file_write(save, file, view.memory, ls_tensor_bytes(tensor)));
 }
 
 static ls_status write_all(ls_new_file *file, const char *header, size_t header_size, const ls_named *tensors,
@@ -80,8 +72,8 @@ static ls_status write_all(ls_new_file *file, const char *header, size_t header_
     for (int i = 0; i < LENGTH_SIZE; i++) {
         length[i] = (unsigned char)((uint64_t)header_size >> (8 * i));
     }
-    LS_TRY(write_bytes(file, length, sizeof length));
-    LS_TRY(write_bytes(file, header, header_size));
+    LS_TRY(ls_file_write(save, file, length, sizeof length));
+    LS_TRY(ls_file_write(save, file, header, header_size));
     for (int i = 0; i < count; i++) {
         LS_TRY(write_elements(file, tensors[i].tensor));
     }
@@ -89,27 +81,11 @@ static ls_status write_all(ls_new_file *file, const char *header, size_t header_
 }
 
 static ls_status check_tensors(const ls_named *tensors, int count) {
-    if (count < 0 || (tensors == NULL && count > 0)) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_safetensors_save: %d tensors%s", count, tensors == NULL ? " at NULL" : "");
-    }
-    for (int i = 0; i < count; i++) {
-        if (tensors[i].name == NULL || tensors[i].tensor == NULL || !ls_is_contiguous(tensors[i].tensor)) {
-            return ls_fail(LS_ERR_ARGUMENT, "ls_safetensors_save: tensor %d (%s) is %s", i,
-                           tensors[i].name != NULL ? tensors[i].name : "without a name",
-                           tensors[i].tensor == NULL ? "NULL" : "not contiguous or has no name");
-        }
-        if (strcmp(tensors[i].name, LS_SAFETENSORS_METADATA) == 0) {
-            return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_safetensors_save: no tensor can be named %s: the format keeps that name",
-                           LS_SAFETENSORS_METADATA);
-        }
-        for (int j = 0; j < i; j++) {
-            if (strcmp(tensors[i].name, tensors[j].name) == 0) {
-                return ls_fail(LS_ERR_ARGUMENT, "ls_safetensors_save: two tensors are named %s", tensors[i].name);
-            }
-        }
-    }
-    return LS_OK;
+    LS_TRY(ls_named_check(save, tensors, count));
+    return ls_named_find(tensors, count, LS_SAFETENSORS_METADATA) == NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: no tensor can be named %s: the format keeps that name", save,
+                         LS_SAFETENSORS_METADATA);
 }
 
 ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
@@ -123,10 +99,10 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
                        path != NULL ? path : "NULL");
     }
     ls_new_file file;
-    ls_status status = ls_file_create("ls_safetensors_save", path, &file);
+    ls_status status = ls_file_create(save, path, &file);
     if (status == LS_OK) {
         status = write_all(&file, header, header_size, tensors, count);
-        status = ls_file_commit("ls_safetensors_save", &file, status);
+        status = ls_file_commit(save, &file, status);
     }
     ls_free(header);
     return status;
@@ -153,10 +129,6 @@ void ls_safetensors_free(ls_safetensors *file) {
     ls_free(file);
 }
 
-static ls_status fail_short(const ls_source *source) {
-    return ls_fail(LS_ERR_IO, "%s: %s became shorter while it was read", source->call, source->path);
-}
-
 /* The header's text, with a zero byte behind it. */
 static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *length) {
     unsigned char bytes[LENGTH_SIZE];
@@ -180,7 +152,7 @@ static ls_status read_header(ls_source *source, ls_safetensors *file, size_t *le
     }
     LS_TRY(ls_source_read(source, file->texts, *length, &got));
     file->texts[*length] = '\0';
-    return got == *length ? LS_OK : fail_short(source);
+    return got == *length ? LS_OK : ls_source_fail_short(source);
 }
 
 /* Side by side, in the order of the file: holes and overlaps are refused before. */
@@ -200,7 +172,7 @@ static ls_status read_tensors(ls_source *source, const ls_safetensors_header *he
         size_t got;
         LS_TRY(ls_source_read(source, ls_host_data(tensor), entry->end - entry->begin, &got));
         if (got < entry->end - entry->begin) {
-            return fail_short(source);
+            return ls_source_fail_short(source);
         }
     }
     return LS_OK;
@@ -246,12 +218,7 @@ ls_named ls_safetensors_at(const ls_safetensors *file, int index) {
 }
 
 ls_tensor *ls_safetensors_find(const ls_safetensors *file, const char *name) {
-    for (int i = 0; name != NULL && i < ls_safetensors_count(file); i++) {
-        if (strcmp(file->tensors[i].name, name) == 0) {
-            return file->tensors[i].tensor;
-        }
-    }
-    return NULL;
+    return file != NULL ? ls_named_find(file->tensors, file->count, name) : NULL;
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {

@@ -9,159 +9,12 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include <zlib.h>
 
+#include "tests/support/damage.h"
 #include "tests/support/files.h"
 #include "tests/support/fuzz.h"
 
-enum { ROOM = 8192, KINDS = 6 };
-
-/* ---- damage ------------------------------------------------------------------------------------------------------ */
-
-typedef struct content {
-    uint8_t bytes[ROOM];
-    size_t size;
-} content;
-
-/* Puts `count` bytes in place of `old` bytes at `at`, if there is room. */
-static void replace(content *c, size_t at, size_t old, const void *with, size_t count) {
-    if (c->size - old + count <= ROOM) {
-        memmove(c->bytes + at + count, c->bytes + at + old, c->size - at - old);
-        memcpy(c->bytes + at, with, count);
-        c->size = c->size - old + count;
-    }
-}
-
-/* Another number in place of the first run of digits at or behind a place. */
-static void change_number(content *c) {
-    static const char *const numbers[] = {
-        "0",
-        "1",
-        "-1",
-        "2",
-        "7",
-        "8",
-        "9",
-        "16",
-        "00",
-        "65536",
-        "4294967296",
-        "2147483648",
-        "1e9",
-        "0.5",
-        "nan",
-        "inf",
-        "",
-        "1e400",
-        "-0",
-        "9223372036854775807",
-        "9223372036854775808",
-        "18446744073709551616",
-    };
-    size_t at = fuzz_below(c->size);
-    while (at < c->size && (c->bytes[at] < '0' || c->bytes[at] > '9')) {
-        at++;
-    }
-    size_t end = at;
-    while (end < c->size && c->bytes[end] >= '0' && c->bytes[end] <= '9') {
-        end++;
-    }
-    const char *number = numbers[fuzz_below(sizeof numbers / sizeof *numbers)];
-    replace(c, at, end - at, number, strlen(number));
-}
-
-/* A part once more at another place, or in place of what is there. */
-static void splice(content *c) {
-    uint8_t part[96];
-    const size_t count = 1 + fuzz_below(c->size < sizeof part ? c->size : sizeof part);
-    const size_t at = fuzz_below(c->size + 1);
-    memcpy(part, c->bytes + fuzz_below(c->size - count + 1), count);
-    const size_t old = fuzz_below(2) == 0 ? 0 : count < c->size - at ? count : c->size - at;
-    replace(c, at, old, part, count);
-}
-
-/* A mark that means something to a parser. */
-static void put_mark(content *c) {
-    static const char marks[] = "\"\\{}[]:,;\n\r \t0-.eu\xef\xc3\x80";
-    replace(c, fuzz_below(c->size + 1), 0, &marks[fuzz_below(sizeof marks - 1)], 1);
-}
-
-static void damage(content *c) {
-    for (size_t times = fuzz_below(4); times > 0 && c->size > 0; times--) {
-        static void (*const kinds[])(content *) = {change_number, splice, put_mark};
-        kinds[fuzz_below(sizeof kinds / sizeof *kinds)](c);
-    }
-    if (fuzz_below(2) == 0) {
-        c->size = fuzz_mutate(c->bytes, c->size, ROOM);
-    }
-}
-
-static void content_of(content *c, const char *path) {
-    FILE *file = fopen(path, "rbe");
-    assert_non_null(file);
-    c->size = fread(c->bytes, 1, ROOM, file);
-    assert_true(c->size < ROOM);
-    fclose(file);
-}
-
-/* As a file in memory: there are many. */
-static const char *file_of(const content *c) {
-    static int fd = -1;
-    static char path[32];
-    if (fd < 0) {
-        fd = memfd_create("damaged", MFD_CLOEXEC);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    }
-    assert_int_equal(ftruncate(fd, 0), 0);
-    assert_int_equal(pwrite(fd, c->bytes, c->size, 0), c->size);
-    return path;
-}
-
-/* Gzipped, and then damaged again now and then. */
-static const char *gzipped_file_of(const content *c) {
-    content packed;
-    z_stream stream = {
-        .next_in = (Bytef *)c->bytes, .avail_in = (uInt)c->size, .next_out = packed.bytes, .avail_out = ROOM};
-    assert_int_equal(deflateInit2(&stream, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
-    packed.size = stream.total_out;
-    assert_int_equal(deflateEnd(&stream), Z_OK);
-    if (fuzz_below(3) == 0) {
-        packed.size = fuzz_mutate(packed.bytes, packed.size, ROOM);
-    }
-    return file_of(&packed);
-}
-
-/* ---- what every reader owes -------------------------------------------------------------------------------------- */
-
-typedef struct tally {
-    uint64_t accepted, refused;
-} tally;
-
-static void refused(tally *counts) {
-    counts->refused++;
-    const ls_status status = ls_error_status();
-    if (status != LS_ERR_FORMAT && status != LS_ERR_SHAPE) {
-        fail_msg("%s: %s", ls_status_name(status), ls_error_message());
-    }
-    assert_true(strlen(ls_error_message()) > 20);
-}
-
-/* Reads every element, so that a sanitizer sees what is not there. */
-static void touch(const ls_tensor *tensor) {
-    const volatile char *bytes = ls_data((ls_tensor *)tensor);
-    for (int64_t i = 0; i < ls_numel(tensor) * (int64_t)ls_dtype_size(ls_dtype_of(tensor)); i++) {
-        (void)bytes[i];
-    }
-}
-
-/* A fuzzer that only says no, or only yes, tests little. */
-static void assert_both(const tally *counts) {
-    const uint64_t all = counts->accepted + counts->refused;
-    assert_true(all < 200 || (counts->accepted > all / 100 && counts->refused > all / 100));
-}
+enum { KINDS = 6 };
 
 /* ---- the formats ------------------------------------------------------------------------------------------------- */
 
@@ -178,15 +31,15 @@ static void round_idx(uint64_t number, void *argument) {
     if (fuzz_below(4) == 0) { /* some of one byte with other sizes, which may be right again */
         c.bytes[4 + fuzz_below(8)] = (uint8_t)fuzz_below(7);
     } else {
-        damage(&c);
+        content_damage(&c);
     }
-    ls_tensor *tensor = ls_idx_read(number / 4 % 3 == 0 ? gzipped_file_of(&c) : file_of(&c));
+    ls_tensor *tensor = ls_idx_read(number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c));
     if (tensor == NULL) {
-        refused(argument);
+        tally_refused(argument);
         return;
     }
     ((tally *)argument)->accepted++;
-    touch(tensor);
+    tally_touch(tensor);
     ls_release(tensor);
 }
 
@@ -194,7 +47,7 @@ static void test_idx(void **state) {
     (void)state;
     tally counts = {0};
     fuzz_run("idx", 3000, round_idx, &counts);
-    assert_both(&counts);
+    tally_assert_both(&counts);
 }
 
 static void round_csv(uint64_t number, void *argument) {
@@ -213,20 +66,20 @@ static void round_csv(uint64_t number, void *argument) {
     };
     content c = {0};
     const char *text = texts[number % 3];
-    replace(&c, 0, 0, text, strlen(text));
-    damage(&c);
-    const char *path = number / 3 % 3 == 0 ? gzipped_file_of(&c) : file_of(&c);
+    content_replace(&c, 0, 0, text, strlen(text));
+    content_damage(&c);
+    const char *path = number / 3 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         ls_tensor *tensor = ls_csv_read(path, &options[i]);
         if (tensor == NULL) {
-            refused(argument);
+            tally_refused(argument);
             continue;
         }
         ((tally *)argument)->accepted++;
         assert_int_equal(ls_ndim(tensor), 2);
         assert_int_equal(ls_dtype_of(tensor), options[i].dtype);
         assert_true((uint64_t)ls_size(tensor, 0) <= c.size + 1);
-        touch(tensor);
+        tally_touch(tensor);
         ls_release(tensor);
     }
 }
@@ -235,7 +88,7 @@ static void test_csv(void **state) {
     (void)state;
     tally counts = {0};
     fuzz_run("csv", 1000, round_csv, &counts);
-    assert_both(&counts);
+    tally_assert_both(&counts);
 }
 
 /* What another reader of JSON finds in the header: the same names and no more. */
@@ -268,13 +121,13 @@ static void damage_safetensors(content *c) {
     uint64_t length = 0;
     memcpy(&length, c->bytes, sizeof length);
     if (fuzz_below(4) == 0) {
-        damage(c);
+        content_damage(c);
         return;
     }
     content header = {.size = (size_t)length};
     memcpy(header.bytes, c->bytes + 8, header.size);
-    damage(&header);
-    replace(c, 8, (size_t)length, header.bytes, header.size);
+    content_damage(&header);
+    content_replace(c, 8, (size_t)length, header.bytes, header.size);
     length = header.size;
     memcpy(c->bytes, &length, sizeof length);
 }
@@ -288,7 +141,7 @@ static const content *good_safetensors(void) {
         const char *const metadata[] = {"format", "pt", "n\xc3\xb6te", "line\n\ttab \\ \"", NULL};
         const char *path = test_path("good");
         assert_int_equal(ls_safetensors_save(path, named, 4, metadata), LS_OK);
-        content_of(&good, path);
+        content_read(&good, path);
         ls_release(tensor);
         ls_release(bytes);
         ls_release(none);
@@ -300,14 +153,14 @@ static void round_safetensors(uint64_t number, void *argument) {
     (void)number;
     content c = *good_safetensors();
     damage_safetensors(&c);
-    ls_safetensors *file = ls_safetensors_load(file_of(&c));
+    ls_safetensors *file = ls_safetensors_load(content_file(&c));
     if (file == NULL) {
-        refused(argument);
+        tally_refused(argument);
         return;
     }
     ((tally *)argument)->accepted++;
     for (int i = 0; i < ls_safetensors_count(file); i++) {
-        touch(ls_safetensors_at(file, i).tensor);
+        tally_touch(ls_safetensors_at(file, i).tensor);
     }
     check_against_jansson(file, &c);
     ls_safetensors_free(file);
@@ -317,7 +170,7 @@ static void test_safetensors(void **state) {
     (void)state;
     tally counts = {0};
     fuzz_run("safetensors", 6000, round_safetensors, &counts);
-    assert_both(&counts);
+    tally_assert_both(&counts);
 }
 
 /* ---- what is loaded ---------------------------------------------------------------------------------------------- */
@@ -354,7 +207,7 @@ static const char *damaged_state(const content *good) {
             memcpy(c.bytes + 8 + length + 8 * fuzz_below(words), word, 8);
         }
     }
-    return file_of(&c);
+    return content_file(&c);
 }
 
 static void round_module(uint64_t number, void *argument) {
@@ -364,7 +217,7 @@ static void round_module(uint64_t number, void *argument) {
     if (ls_module_load(load->model, damaged_state(&load->good)) == LS_OK) {
         load->counts.accepted++;
     } else {
-        refused(&load->counts);
+        tally_refused(&load->counts);
         assert_true(ls_module_hash(load->model) == before);
     }
 }
@@ -373,9 +226,9 @@ static void test_module(void **state) {
     (void)state;
     loading load = {.model = make_model()};
     assert_int_equal(ls_module_save(load.model, test_path("model"), NULL), LS_OK);
-    content_of(&load.good, test_path("model"));
+    content_read(&load.good, test_path("model"));
     fuzz_run("module", 4000, round_module, &load);
-    assert_both(&load.counts);
+    tally_assert_both(&load.counts);
     ls_module_free(load.model);
 }
 
@@ -423,7 +276,7 @@ static void round_optimizer(uint64_t number, void *argument) {
     loading *load = (loading *)argument + number % KINDS;
     const uint64_t before = hash_of(load->optimizer);
     if (ls_optimizer_load(load->optimizer, damaged_state(&load->good)) != LS_OK) {
-        refused(&load->counts);
+        tally_refused(&load->counts);
         assert_true(hash_of(load->optimizer) == before);
         return;
     }
@@ -447,7 +300,7 @@ static void test_optimizer(void **state) {
             assert_int_equal(ls_optimizer_step_closure(load->optimizer, loss_of, load->model, &loss), LS_OK);
         }
         assert_int_equal(ls_optimizer_save(load->optimizer, test_path("state"), NULL), LS_OK);
-        content_of(&load->good, test_path("state"));
+        content_read(&load->good, test_path("state"));
         char name[16];
         snprintf(name, sizeof name, "model%d", kind);
         snprintf(load->weights, sizeof load->weights, "%s", test_path(name));
@@ -455,7 +308,7 @@ static void test_optimizer(void **state) {
     }
     fuzz_run("optimizer", 1000 * KINDS, round_optimizer, loads);
     for (int kind = 0; kind < KINDS; kind++) {
-        assert_both(&loads[kind].counts);
+        tally_assert_both(&loads[kind].counts);
         ls_optimizer_free(loads[kind].optimizer);
         ls_module_free(loads[kind].model);
     }

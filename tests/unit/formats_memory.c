@@ -100,6 +100,18 @@ static ls_status read_idx(const char *path) {
     return tensor != NULL ? LS_OK : ls_error_status();
 }
 
+static ls_status read_npy(const char *path) {
+    ls_tensor *tensor = ls_npy_load(path);
+    ls_release(tensor);
+    return tensor != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status read_npz(const char *path) {
+    ls_npz *file = ls_npz_load(path);
+    ls_npz_free(file);
+    return file != NULL ? LS_OK : ls_error_status();
+}
+
 static ls_status read_csv(const char *path) {
     ls_tensor *tensor = ls_csv_read(path, NULL);
     ls_release(tensor);
@@ -190,6 +202,57 @@ static void test_idx_promises(void **state) {
     expect((bomb){gzipped("many.gz", many, sizeof many, "\0", 1, KIB), read_idx, 0, LS_ERR_FORMAT, "more data"});
     expect((bomb){test_file("many", many, sizeof many), read_idx, 0, LS_ERR_FORMAT, "more data"});
     expect((bomb){gzipped("four.gz", four, sizeof four, "\1", 1, 4 * MIB), read_idx, 16 * MIB, LS_OK, NULL});
+}
+
+#define NPY(descr, fortran, shape)                                                                                     \
+    "\x93NUMPY\1\0\x50\0{'descr': '" descr "', 'fortran_order': " fortran ", 'shape': (" shape ",), }"
+
+static void test_npy_promises(void **state) {
+    (void)state;
+    char head[90];
+    static const struct {
+        const char *text;
+        size_t size, worth; /* bytes of elements, and what reading them is worth */
+        const char *part;
+    } cases[] = {
+        {NPY("|u1", "False", "6"), 24 * MIB, 6, "less data"},
+        {NPY("<f8", "True", "65536, 65536"), KIB, 0, "more data"},
+        {NPY("<f4", "False", "4, 1048576"), 16 * MIB, 16 * MIB, NULL},
+        {NPY(">f4", "True", "4, 1048576"), 16 * MIB, 16 * MIB, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(head, ' ', sizeof head);
+        memcpy(head, cases[i].text, 10 + strlen(cases[i].text + 10));
+        expect((bomb){gzipped("array.npy.gz", head, sizeof head, "\0", 1, cases[i].size), read_npy, cases[i].worth,
+                      cases[i].part != NULL ? LS_ERR_FORMAT : LS_OK, cases[i].part});
+    }
+}
+
+/* Of 8000 empty arrays; then the first member's bytes for all of them. */
+static void test_npz_of_many(void **state) {
+    (void)state;
+    enum { MANY = 8000 };
+    static ls_named tensors[MANY];
+    static char names[MANY][8];
+    static char bytes[8 * MIB];
+    ls_tensor *empty = ls_zeros(LS_SHAPE(0), LS_U8);
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "%d", i);
+        tensors[i] = (ls_named){names[i], empty};
+    }
+    char path[320];
+    snprintf(path, sizeof path, "%s", test_path("many.npz"));
+    assert_int_equal(ls_npz_save(path, tensors, MANY), LS_OK);
+    ls_release(empty);
+    expect((bomb){path, read_npz, MANY * KIB / 2, LS_OK, NULL});
+    FILE *file = fopen(path, "rbe");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    assert_in_range(size, 1, sizeof bytes - 1);
+    for (char *at = bytes; (at = memmem(at, size - (size_t)(at - bytes), "PK\1\2", 4)) != NULL; at += 46) {
+        memset(at + 42, 0, 4);
+    }
+    expect((bomb){test_file("same.npz", bytes, size), read_npz, 4 * MIB, LS_ERR_FORMAT, "overlaps"});
 }
 
 static void test_csv_of_nothing(void **state) {
@@ -298,6 +361,8 @@ static void test_event_files(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idx_promises),
+        cmocka_unit_test(test_npy_promises),
+        cmocka_unit_test(test_npz_of_many),
         cmocka_unit_test(test_csv_of_nothing),
         cmocka_unit_test(test_csv_tables),
         cmocka_unit_test(test_safetensors_are_not_inflated),

@@ -1,0 +1,154 @@
+/*
+ * Damaged files against the readers of NumPy's arrays. The argument of the program, if any, is the one test to run.
+ */
+#include "tests/support/unit.h"
+
+#include <lockstep/data.h>
+#include <lockstep/formats.h>
+
+#include <zlib.h>
+
+#include "tests/support/damage.h"
+#include "tests/support/files.h"
+#include "tests/support/fuzz.h"
+
+/* ---- NumPy ------------------------------------------------------------------------------------------------------- */
+
+static void round_npy(uint64_t number, void *argument) {
+    static const char *const headers[] = {
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n",
+        "{'descr': '>i8', 'fortran_order': True, 'shape': (1, 3, 1), }    \n",
+        "{'descr': '|b1', 'fortran_order': True, 'shape': (4, 6), }\n",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }\n",
+    };
+    const char *header = headers[number % 4];
+    content text = {.size = strlen(header)}, c = {.size = 8};
+    memcpy(text.bytes, header, text.size);
+    const bool whole = fuzz_below(4) != 0; /* the header alone, with its right length before it; else anything */
+    if (whole) {
+        content_damage(&text);
+    }
+    memcpy(c.bytes, "\x93NUMPY\1", 8);
+    c.bytes[6] = (uint8_t)(1 + number % 3);
+    const uint32_t length = (uint32_t)text.size;
+    content_replace(&c, 8, 0, &length, number % 3 == 0 ? 2 : 4);
+    content_replace(&c, c.size, 0, text.bytes, text.size);
+    for (size_t i = 0; i < 24; i++) {
+        c.bytes[c.size++] = (uint8_t)(i % 5);
+    }
+    if (!whole) {
+        content_damage(&c);
+    }
+    ls_tensor *tensor = ls_npy_load(number / 4 % 3 == 0 ? content_gzipped_file(&c) : content_file(&c));
+    if (tensor == NULL) {
+        tally_refused(argument);
+        return;
+    }
+    ((tally *)argument)->accepted++;
+    assert_true(ls_is_contiguous(tensor));
+    tally_touch(tensor);
+    ls_release(tensor);
+}
+
+static void test_npy(void **state) {
+    (void)state;
+    tally counts = {0};
+    fuzz_run("npy", 4000, round_npy, &counts);
+    tally_assert_both(&counts);
+}
+
+/* The place of the next mark of the archive's headers behind `at`; the size where there is none. */
+static size_t find_mark(const content *c, size_t at) {
+    while (at + 4 <= c->size && memcmp(c->bytes + at, "PK", 2) != 0) {
+        at++;
+    }
+    return at + 4 <= c->size ? at : c->size;
+}
+
+/* Numbers of the headers, or a checksum that fits damaged bytes, or anything. */
+static void damage_archive(content *c) {
+    static const uint32_t numbers[] = {0, 1, 2, 22, 46, 128, 0xffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+    if (fuzz_below(4) == 0) {
+        content_damage(c);
+        return;
+    }
+    for (size_t times = fuzz_below(4); times > 0; times--) {
+        const size_t mark = find_mark(c, fuzz_below(c->size)), at = mark + 4 + fuzz_below(42);
+        const uint32_t number =
+            fuzz_below(2) == 0 ? numbers[fuzz_below(sizeof numbers / sizeof *numbers)] : (uint32_t)fuzz_below(c->size);
+        const size_t width = (size_t)1 << fuzz_below(3);
+        if (at + width <= c->size) {
+            memcpy(c->bytes + at, &number, width);
+        }
+    }
+}
+
+/* An archive of one stored member whose bytes are damaged, with the checksum that they have. */
+static void make_archive(content *c) {
+    content array = {.size = 0};
+    static const char head[] = "\x93NUMPY\1\0\x40\0{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }    \n";
+    content_replace(&array, 0, 0, head, 10 + 64);
+    content_replace(&array, array.size, 0, "0123456789abcdefghijklmn", 24);
+    if (fuzz_below(4) > 0) {
+        content_damage(&array);
+    }
+    const uint32_t crc = (uint32_t)crc32(0, array.bytes, (uInt)array.size), size = (uint32_t)array.size;
+    uint8_t local[30 + 5] = "PK\3\4", central[46 + 5] = "PK\1\2", end[22] = "PK\5\6";
+    const uint32_t of_central = sizeof central, behind = sizeof local + size;
+    memcpy(local + 26, "\5\0\0\0a.npy", 9);
+    memcpy(central + 16, &crc, 4);
+    memcpy(central + 20, &size, 4);
+    memcpy(central + 24, &size, 4);
+    central[28] = 5;
+    memcpy(central + 46, "a.npy", 5);
+    end[8] = end[10] = 1;
+    memcpy(end + 12, &of_central, 4);
+    memcpy(end + 16, &behind, 4);
+    c->size = 0;
+    content_replace(c, 0, 0, local, sizeof local);
+    content_replace(c, c->size, 0, array.bytes, array.size);
+    content_replace(c, c->size, 0, central, sizeof central);
+    content_replace(c, c->size, 0, end, sizeof end);
+}
+
+static void round_npz(uint64_t number, void *argument) {
+    static content good[2];
+    if (good[0].size == 0) {
+        content_read(&good[0], LS_FIXTURES "/numpy.npz");
+        content_read(&good[1], LS_FIXTURES "/numpy_packed.npz");
+    }
+    content c = good[number % 2];
+    if (number % 3 == 0) {
+        make_archive(&c);
+    } else {
+        damage_archive(&c);
+    }
+    ls_npz *file = ls_npz_load(content_file(&c));
+    if (file == NULL) {
+        tally_refused(argument);
+        return;
+    }
+    ((tally *)argument)->accepted++;
+    for (int i = 0; i < ls_npz_count(file); i++) {
+        const ls_named item = ls_npz_at(file, i);
+        assert_ptr_equal(ls_npz_find(file, item.name), item.tensor);
+        tally_touch(item.tensor);
+    }
+    ls_npz_free(file);
+}
+
+static void test_npz(void **state) {
+    (void)state;
+    tally counts = {0};
+    fuzz_run("npz", 4000, round_npz, &counts);
+    tally_assert_both(&counts);
+}
+
+int main(int count, char **arguments) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_npz),
+    };
+    cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
+}
