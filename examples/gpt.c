@@ -45,70 +45,6 @@ static const argument options[] = {
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
-/* ---- data: pieces of the file, and the same one byte further on -------------------------------------------------- */
-
-typedef struct pieces {
-    unsigned char *bytes;
-    long count;
-} pieces;
-
-static ls_status pieces_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                              ls_tensor *target) {
-    const pieces *text = ls_dataset_state(self);
-    int64_t *now = ls_data(input), *next = ls_data(target);
-    for (int64_t i = 0; i < n * context; i++) {
-        const int64_t at = indices[i / context] * context + i % context;
-        now[i] = text->bytes[at];
-        next[i] = text->bytes[at + 1];
-    }
-    return LS_OK;
-}
-
-static void pieces_free(ls_dataset *self) {
-    free(((pieces *)ls_dataset_state(self))->bytes);
-}
-
-static ls_status read_file(pieces *text) {
-    FILE *stream = fopen(file, "rb");
-    if (stream == NULL) {
-        return ls_error_set(LS_ERR_IO, "--file: cannot open %s: %s", file, strerror(errno));
-    }
-    size_t room = 0;
-    for (size_t got = 1; got > 0; text->count += (long)got) {
-        if ((size_t)text->count == room) {
-            room = room == 0 ? 1 << 16 : 2 * room;
-            unsigned char *larger = realloc(text->bytes, room);
-            if (larger == NULL) {
-                break;
-            }
-            text->bytes = larger;
-        }
-        got = fread(text->bytes + text->count, 1, room - (size_t)text->count, stream);
-    }
-    const bool good = feof(stream) != 0 && ferror(stream) == 0;
-    fclose(stream);
-    return good ? LS_OK : ls_error_set(LS_ERR_IO, "--file: cannot read %s", file);
-}
-
-static ls_dataset *open_pieces(void) {
-    static const ls_dataset_type type = {
-        .name = "Pieces", .state_size = sizeof(pieces), .fetch = pieces_fetch, .free_state = pieces_free};
-    pieces text = {0};
-    ls_status status = read_file(&text);
-    if (status == LS_OK && text.count <= context) {
-        status = ls_error_set(LS_ERR_ARGUMENT, "--file: %s has %ld bytes, and a piece is %ld and one more", file,
-                              text.count, context);
-    }
-    const ls_sample_layout layout = {LS_SHAPE(context), LS_I64, LS_SHAPE(context), LS_I64};
-    ls_dataset *set = status == LS_OK ? ls_dataset_new(&type, (text.count - 1) / context, &layout) : NULL;
-    if (set == NULL) {
-        free(text.bytes);
-        return NULL;
-    }
-    *(pieces *)ls_dataset_state(set) = text;
-    return set;
-}
-
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static ls_module *build_model(void) {
@@ -151,6 +87,16 @@ static int draw(ls_tensor *logits) {
     return byte != NULL ? (int)ls_item(byte) : -1;
 }
 
+/* The file's first byte; a newline where there is none any more. */
+static int first_byte(void) {
+    FILE *stream = fopen(file, "rb");
+    const int byte = stream != NULL ? fgetc(stream) : EOF;
+    if (stream != NULL) {
+        fclose(stream);
+    }
+    return byte != EOF ? byte : '\n';
+}
+
 /* Begins with a byte, and goes on with one after the other. */
 static ls_status write_sample(ls_module *model, int first) {
     int64_t seen[4096] = {first};
@@ -181,7 +127,7 @@ static ls_status write_sample(ls_module *model, int first) {
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
-static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const pieces *text) {
+static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model) {
     const double samples = ls_trial_throughput(trial); /* of all ranks: each asks */
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
@@ -192,12 +138,12 @@ static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const
     printf("parameters: %" PRId64 "\n", ls_module_size(model));
     printf("throughput: %.0f bytes/s\n", samples * (double)context);
     printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
-    return sample > 0 ? write_sample(model, text->bytes[0]) : LS_OK;
+    return sample > 0 ? write_sample(model, first_byte()) : LS_OK;
 }
 
 static ls_status train(ls_comm *world) {
     ls_seed((uint64_t)seed);
-    ls_dataset *set = open_pieces();
+    ls_dataset *set = ls_tokens_dataset(file, &(ls_tokens_options){.context = context}); /* tokens are bytes */
     ls_loader *loader =
         set == NULL
             ? NULL
@@ -225,7 +171,7 @@ static ls_status train(ls_comm *world) {
                                 .quiet = quiet});
     ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
     if (status == LS_OK) {
-        status = report(trial, world, model, ls_dataset_state(set));
+        status = report(trial, world, model);
     }
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -66,9 +66,36 @@ LS_API ls_dataset *ls_idx_dataset(const char *images, const char *labels);
  * which and what to do.
  */
 LS_API ls_dataset *ls_mnist_dataset(const char *folder, bool train);
+/**
+ * CIFAR-10's images, u8 [3, 32, 32] (red, green, blue), and their classes (0 to 9), u8, from the folder with the files
+ * of its binary version (https://www.cs.toronto.edu/~kriz/cifar.html): data_batch_1.bin to data_batch_5.bin, or, where
+ * `train` is false, test_batch.bin. All are read into memory. LS_ERR_IO names a file that is missing.
+ */
+LS_API ls_dataset *ls_cifar10_dataset(const char *folder, bool train);
+/** The same of CIFAR-100, from train.bin or test.bin. The targets are the 100 classes, or the 20 `coarse` ones. */
+LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coarse);
 /** Rows of a CSV file: the columns named in `targets` are the target, all others (or options->columns) the input. */
 LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                                   const ls_csv_options *options);
+
+/** How to read tokens. Only the context must be given. */
+typedef struct ls_tokens_options {
+    int64_t context;    /**< tokens of a sample */
+    int64_t stride;     /**< from the first token of a sample to that of the next; 0: the context */
+    int width;          /**< bytes of a token: 1, 2 or 4, unsigned, little-endian; 0: 1 */
+    int64_t skip_bytes; /**< at the beginning of the file, which are no tokens */
+} ls_tokens_options;
+
+/**
+ * A file of nothing but tokens, as programs that prepare text for a language model write them; with tokens of one byte,
+ * any file is one, of 256 kinds of token. Sample i is `context` tokens from number i * stride on, i64, and its target
+ * the same one token further on. What is left over at the end is no sample. LS_ERR_ARGUMENT when there is not even one.
+ *
+ * The file stays open and may be larger than memory: each batch reads its tokens straight into its tensors. They are
+ * read and not mapped, since a mapped file that somebody makes shorter ends the process with a signal; so it is
+ * LS_ERR_IO from ls_loader_next.
+ */
+LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /** A step that changes batches on their way out: given a batch [n, ...], returns another, or NULL on failure. It runs
  * in a scope of its own, without recording, on "cpu", where tensors that it makes are, too. */

@@ -48,6 +48,9 @@ static inline void ls_dataset_consume(ls_dataset *dataset) {
     ls_dataset_drop(ls_dataset_take(dataset));
 }
 
+/* Samples from dense tensors; takes references of the caller's, also when it fails. */
+ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target);
+
 /* The shape of one sample of a batch. */
 static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
     ls_shape shape = {.ndim = batch->ndim - 1};

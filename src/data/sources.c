@@ -56,8 +56,7 @@ static ls_status check_pair(const ls_tensor *input, const ls_tensor *target) {
     return LS_OK;
 }
 
-/* Takes references of the caller's, also when it fails. */
-static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
+ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target) {
     static const ls_dataset_type type = {
         .name = "tensors", .state_size = sizeof(tensor_state), .fetch = tensor_fetch, .free_state = tensor_free_state};
     ls_dataset *dataset = NULL;
@@ -88,7 +87,7 @@ static ls_dataset *dataset_of(ls_tensor *input, ls_tensor *target) {
 ls_dataset *ls_tensor_dataset(ls_tensor *input, ls_tensor *target) {
     (void)ls_inputs_are_here("ls_tensor_dataset", (ls_tensor *[]){input, target}, 2);
     ls_tensor *owned_input = ls_tensor_own(input);
-    return dataset_of(owned_input, ls_tensor_own(target));
+    return ls_dataset_of_tensors(owned_input, ls_tensor_own(target));
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -106,7 +105,7 @@ ls_dataset *ls_idx_dataset(const char *images, const char *labels) {
         ls_release(target);
         return NULL;
     }
-    return dataset_of(ls_tensor_take(input), ls_tensor_take(target));
+    return ls_dataset_of_tensors(ls_tensor_take(input), ls_tensor_take(target));
 }
 
 /* Writes the path of a file in the folder, gzipped or not, whichever is there. */
@@ -187,7 +186,7 @@ ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int tar
         ls_release(target);
         return NULL;
     }
-    return dataset_of(ls_tensor_take(input), ls_tensor_take(target));
+    return ls_dataset_of_tensors(ls_tensor_take(input), ls_tensor_take(target));
 }
 
 /* ---- in memory --------------------------------------------------------------------------------------------------- */
@@ -248,5 +247,5 @@ ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
         ls_tensor_drop(target);
         return NULL;
     }
-    return dataset_of(input, target);
+    return ls_dataset_of_tensors(input, target);
 }

@@ -1,0 +1,118 @@
+/* Files of tokens of one, two or four bytes: windows of them, each read when it is wanted. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/dataset.h"
+#include "formats/file.h"
+#include "tensor/device.h"
+
+static const char call[] = "ls_tokens_dataset";
+
+typedef struct tokens_state {
+    char *path;
+    ls_source source;
+    int64_t context, stride, skip;
+    size_t width;
+} tokens_state;
+
+static int64_t token_at(const char *bytes, int64_t index, size_t width) {
+    uint32_t token = 0;
+    memcpy(&token, bytes + (size_t)index * width, width);
+    return token;
+}
+
+/*
+ * The bytes of a sample are read into its row of the targets, which is larger: context + 1 tokens of at most 4 bytes,
+ * and room for `context` of 8. Then the row of the inputs is filled, and the targets' from its end, where each token is
+ * put behind the bytes that are still to be read.
+ */
+static ls_status tokens_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
+                              ls_tensor *target) {
+    const tokens_state *state = self->state;
+    const int64_t context = state->context;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t *now = (int64_t *)ls_host_data(input) + i * context,
+                *next = (int64_t *)ls_host_data(target) + i * context;
+        const char *bytes = (const char *)next;
+        const size_t first = (size_t)(indices[i] * state->stride);
+        LS_TRY(ls_source_read_at(&state->source, (size_t)state->skip + first * state->width, next,
+                                 (size_t)(context + 1) * state->width));
+        for (int64_t at = 0; at < context; at++) {
+            now[at] = token_at(bytes, at, state->width);
+        }
+        for (int64_t at = context; at-- > 0;) {
+            next[at] = token_at(bytes, at + 1, state->width);
+        }
+    }
+    return LS_OK;
+}
+
+static void tokens_free_state(ls_dataset *self) {
+    tokens_state *state = self->state;
+    if (state->path != NULL) {
+        ls_source_close(&state->source);
+        ls_free(state->path);
+    }
+}
+
+static ls_status check_options(const ls_tokens_options *options) {
+    if (options == NULL || options->context < 1 || options->stride < 0 || options->skip_bytes < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the context must be a token or more, stride and skip_bytes not negative",
+                       call);
+    }
+    return options->width == 0 || options->width == 1 || options->width == 2 || options->width == 4
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "%s: tokens of %d bytes: they have 1, 2 or 4", call, options->width);
+}
+
+/* How many samples the file has. */
+static ls_status count_samples(const tokens_state *state, int64_t *count) {
+    const ls_source *source = &state->source;
+    const int64_t size = (int64_t)source->size - state->skip, width = (int64_t)state->width;
+    if (size >= 0 && size % width != 0) {
+        return ls_fail(LS_ERR_FORMAT,
+                       "%s: %s has %zu bytes: behind %lld of them that is no whole number of tokens of %lld", call,
+                       source->path, source->size, (long long)state->skip, (long long)width);
+    }
+    const int64_t tokens = size / width;
+    if (tokens <= state->context) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: %s has %zu bytes, %lld tokens: a sample takes %lld and one more", call,
+                       source->path, source->size, tokens > 0 ? (long long)tokens : 0LL, (long long)state->context);
+    }
+    *count = (tokens - 1 - state->context) / state->stride + 1;
+    return LS_OK;
+}
+
+static ls_status open_tokens(const char *path, tokens_state *state, int64_t *count) {
+    LS_TRY(ls_source_open(call, path, false, &state->source));
+    state->path = ls_duplicate_string(path);
+    if (state->path == NULL) {
+        ls_source_close(&state->source);
+        return ls_fail_memory(call, strlen(path) + 1);
+    }
+    state->source.path = state->path;
+    return count_samples(state, count);
+}
+
+ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options) {
+    static const ls_dataset_type type = {
+        .name = "tokens", .state_size = sizeof(tokens_state), .fetch = tokens_fetch, .free_state = tokens_free_state};
+    if (check_options(options) != LS_OK) {
+        return NULL;
+    }
+    tokens_state state = {.context = options->context,
+                          .stride = options->stride > 0 ? options->stride : options->context,
+                          .skip = options->skip_bytes,
+                          .width = options->width > 0 ? (size_t)options->width : 1};
+    const ls_shape shape = LS_SHAPE(options->context);
+    const ls_sample_layout layout = {shape, LS_I64, shape, LS_I64};
+    int64_t count = 0;
+    const bool good = open_tokens(path, &state, &count) == LS_OK;
+    ls_dataset *dataset = good ? ls_dataset_new(&type, count, &layout) : NULL;
+    if (dataset == NULL) {
+        tokens_free_state(&(ls_dataset){.state = &state});
+        return NULL;
+    }
+    *(tokens_state *)dataset->state = state;
+    return dataset;
+}
