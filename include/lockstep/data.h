@@ -22,13 +22,26 @@ extern "C" {
  */
 typedef struct ls_dataset ls_dataset;
 
+/**
+ * Samples that are wanted of a data set. What is random about a sample is drawn by seed, epoch and place (ls_random_u32
+ * and its kin), and not by what was drawn before: then it is the same on any number of ranks and threads, and again
+ * when a loader goes back.
+ */
+typedef struct ls_samples {
+    const int64_t *indices; /**< their numbers in the data set */
+    const int64_t *places;  /**< where each stands in the order of the epoch, of all ranks, from 0 */
+    int64_t count;
+    uint64_t seed; /**< the loader's */
+    int64_t epoch;
+} ls_samples;
+
 /** What a kind of data set does. Keep one static const of it per kind. */
 typedef struct ls_dataset_type {
     const char *name;
     size_t state_size; /**< bytes of ls_dataset_state, cleared when made */
-    /** Copies the samples numbered indices[0 .. n-1] into the rows of `input` [n, ...] and `target` [n, ...], which
-     * are on "cpu", whatever device batches go to. */
-    ls_status (*fetch)(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target);
+    /** Copies samples into the rows of `input` [samples->count, ...] and `target` [samples->count, ...], which are on
+     * "cpu", whatever device batches go to. */
+    ls_status (*fetch)(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target);
     void (*free_state)(ls_dataset *self); /**< frees what the state owns; may be NULL */
 } ls_dataset_type;
 
@@ -97,9 +110,9 @@ typedef struct ls_tokens_options {
  */
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
-/** A step that changes batches on their way out: given a batch [n, ...], returns another, or NULL on failure. It runs
- * in a scope of its own, without recording, on "cpu", where tensors that it makes are, too. */
-typedef ls_tensor *(*ls_transform)(ls_tensor *batch, void *user);
+/** A step that changes batches on their way out: given a batch [n, ...], and which samples that is, returns another, or
+ * NULL on failure. It runs in a scope of its own, without recording, on "cpu", where tensors that it makes are, too. */
+typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
 /**
  * Adds a transform to the inputs (or targets) of a data set (taken over), after those it has. `user` is lent and given
@@ -117,6 +130,66 @@ LS_API ls_dataset *ls_dataset_flatten(ls_dataset *dataset);
 LS_API ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes);
 /** All samples, transformed once and kept in memory, as a data set of their own. Takes `dataset` over. */
 LS_API ls_dataset *ls_dataset_preload(ls_dataset *dataset);
+
+/* ---- random changes of pictures --------------------------------------------------------------------------------- */
+
+/*
+ * Inputs are [n, ..., height, width], u8 or f32. Each sample is changed by itself, by numbers that follow from the seed
+ * of the loader, the epoch and the sample's place in it: the same on any number of ranks and threads, other ones for
+ * each call among the transforms of a data set. Results are those of torchvision's functions for the same numbers: of
+ * u8 the changes of colour are rounded down, rotations to the nearest. ls_dataset_preload keeps what it drew.
+ */
+
+/** Options of ls_dataset_random_crop. */
+typedef struct ls_random_crop_options {
+    int64_t height;  /**< of what is cut out; 0: as it was */
+    int64_t width;   /**< likewise */
+    int64_t padding; /**< so many pixels of `fill` are put on all sides first */
+    double fill;
+} ls_random_crop_options;
+
+/** Inputs become a part of themselves, each possible one as likely (torchvision's RandomCrop). */
+LS_API ls_dataset *ls_dataset_random_crop(ls_dataset *dataset, const ls_random_crop_options *options);
+
+/** Left and right, and top and bottom, change places with these probabilities (torchvision's RandomHorizontalFlip and
+ * RandomVerticalFlip). */
+LS_API ls_dataset *ls_dataset_random_flip(ls_dataset *dataset, double horizontal, double vertical);
+
+/** Rotation about the middle by an angle between -degrees and degrees, positive against the clock, with bilinear
+ * interpolation between pixels, of which those outside are `fill` (torchvision's RandomRotation, which weighs pixels at
+ * the edges twice where it has a fill). */
+LS_API ls_dataset *ls_dataset_random_rotation(ls_dataset *dataset, double degrees, double fill);
+
+/** Options of ls_dataset_color_jitter: of each, a factor is between max(0, 1 - x) and 1 + x. */
+typedef struct ls_color_jitter_options {
+    double brightness; /**< factor times the picture */
+    double contrast;   /**< its distance from its mean grey */
+    double saturation; /**< its distance from its own grey; of one channel it stays */
+} ls_color_jitter_options;
+
+/** Brightness, contrast and saturation change, in random order (torchvision's ColorJitter). Inputs are [n, 3, height,
+ * width], or of one channel: [n, 1, height, width] or [n, height, width]. Values are from 0 to 255 (u8) or from 0 to 1
+ * (f32) and stay so: it comes before ls_dataset_normalize with a mean. Grey is 0.2989 red + 0.587 green + 0.114
+ * blue. */
+LS_API ls_dataset *ls_dataset_color_jitter(ls_dataset *dataset, const ls_color_jitter_options *options);
+
+/** Options of ls_dataset_random_erasing. */
+typedef struct ls_random_erasing_options {
+    double probability; /**< that a sample is changed; 0: 0.5 */
+    double least_area;  /**< of the rectangle, as a share of the picture; 0: 0.02 */
+    double most_area;   /**< likewise; 0: 0.33 */
+    double least_ratio; /**< of its height to its width; 0: 0.3 */
+    double most_ratio;  /**< likewise; 0: 3.3 */
+    double fill;        /**< its new value */
+    bool noise;         /**< instead: each element by itself, normal with deviation 1 (f32), or uniform (u8) */
+} ls_random_erasing_options;
+
+/** A rectangle of each input is filled (Zhong et al., arXiv 1708.04896; torchvision's RandomErasing). */
+LS_API ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasing_options *options);
+
+/** Squares of each input, `holes` of them around random points, are filled; they may lie over the edges (DeVries and
+ * Taylor, arXiv 1708.04552). The callback ls_cutout does so on the batch's device, and takes any floating dtype. */
+LS_API ls_dataset *ls_dataset_cutout(ls_dataset *dataset, int64_t length, int holes, double fill);
 
 /* ---- data sets of others, whose samples they share -------------------------------------------------------------- */
 

@@ -114,7 +114,7 @@ static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dt
 }
 
 /* Carries the steps out in a scope of their own, without recording. Takes `batch` over. */
-static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
+static ls_tensor *run_chain(const ls_transform_chain *chain, const ls_samples *samples, ls_tensor *batch) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         ls_tensor_drop(batch);
@@ -127,7 +127,8 @@ static ls_tensor *run_chain(const ls_transform_chain *chain, ls_tensor *batch) {
     ls_tensor *x = ls_tensor_give(batch);
     for (int i = 0; i < chain->count && x != NULL; i++) {
         const ls_transform_step *step = &chain->steps[i];
-        x = step->function(x, step->built_in ? (void *)step->numbers : step->user);
+        ls_step_options own = step->options;
+        x = step->function(x, samples, step->built_in ? &own : step->user);
     }
     thread->device = device;
     ls_no_grad(before);
@@ -152,20 +153,20 @@ static bool check_rows(const ls_tensor *batch, int64_t n, const char *which) {
     return true;
 }
 
-static ls_tensor *transform(const ls_transform_chain *chain, ls_tensor *batch, int64_t n, const char *which) {
+static ls_tensor *transform(const ls_transform_chain *chain, const ls_samples *samples, ls_tensor *batch,
+                            const char *which) {
     if (chain->count == 0 || batch == NULL) {
         return batch;
     }
-    ls_tensor *result = run_chain(chain, batch);
-    if (result != NULL && !check_rows(result, n, which)) {
+    ls_tensor *result = run_chain(chain, samples, batch);
+    if (result != NULL && !check_rows(result, samples->count, which)) {
         ls_tensor_drop(result);
         return NULL;
     }
     return result;
 }
 
-ls_status ls_dataset_batch(ls_dataset *dataset, const int64_t *indices, int64_t n, ls_tensor **input,
-                           ls_tensor **target) {
+ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
     /* What a transform made is not what fetch fills, so only untransformed batches are used again. */
     if (dataset->input.count > 0) {
         ls_tensor_drop(*input);
@@ -176,13 +177,13 @@ ls_status ls_dataset_batch(ls_dataset *dataset, const int64_t *indices, int64_t 
         *target = NULL;
     }
     const ls_sample_layout *raw = &dataset->raw;
-    *input = reuse_or_new(*input, n, raw->input_shape, raw->input_dtype);
-    *target = reuse_or_new(*target, n, raw->target_shape, raw->target_dtype);
+    *input = reuse_or_new(*input, samples->count, raw->input_shape, raw->input_dtype);
+    *target = reuse_or_new(*target, samples->count, raw->target_shape, raw->target_dtype);
     ls_status status =
-        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, indices, n, *input, *target) : LS_ERR_MEMORY;
+        *input != NULL && *target != NULL ? dataset->type->fetch(dataset, samples, *input, *target) : LS_ERR_MEMORY;
     if (status == LS_OK) {
-        *input = transform(&dataset->input, *input, n, "input");
-        *target = transform(&dataset->target, *target, n, "target");
+        *input = transform(&dataset->input, samples, *input, "input");
+        *target = transform(&dataset->target, samples, *target, "target");
         status = *input != NULL && *target != NULL ? LS_OK : ls_error_status();
     }
     if (status != LS_OK) {

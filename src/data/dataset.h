@@ -9,16 +9,23 @@
 
 #include "base/owners.h"
 #include "base/status.h"
+#include "data/augment.h"
 #include "tensor/tensor.h"
 
 #define LS_TRANSFORM_LIMIT 8
 
-/* A transform and its argument: the user's pointer, or two numbers that the data set keeps for its own transforms. */
+/* What the data set keeps for its own transforms. */
+typedef union ls_step_options {
+    double numbers[2];
+    ls_augmentation augmentation;
+} ls_step_options;
+
+/* A transform and its argument. */
 typedef struct ls_transform_step {
     ls_transform function;
     void *user;
-    bool built_in; /* it is given the numbers instead of `user` */
-    double numbers[2];
+    bool built_in; /* it is given the options instead of `user` */
+    ls_step_options options;
 } ls_transform_step;
 
 /* The steps of inputs, or of targets. */
@@ -36,6 +43,7 @@ struct ls_dataset {
     ls_sample_layout layout; /* after the transforms */
     ls_transform_chain input;
     ls_transform_chain target;
+    int earlier_steps; /* of inputs, that samples have gone through before */
 };
 
 /* A reference for who takes the data set over; ls_dataset_drop gives it back. NULL is allowed. NULL with an error when
@@ -60,12 +68,14 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
     return shape;
 }
 
+/* Adds a step of the inputs, or of the targets: as ls_dataset_transform_input does. */
+ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step);
+
 /*
- * Samples indices[0 .. n-1], transformed. *input and *target come in as NULL or as the tensors of an earlier call
+ * Samples, transformed. *input and *target come in as NULL or as the tensors of an earlier call
  * (references of the caller's), which are used again when they fit and nobody else refers to them; they go out as
  * references of the caller's. On failure both are NULL.
  */
-ls_status ls_dataset_batch(ls_dataset *dataset, const int64_t *indices, int64_t n, ls_tensor **input,
-                           ls_tensor **target);
+ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target);
 
 #endif

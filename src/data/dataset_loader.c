@@ -6,6 +6,7 @@
 #include "data/loader.h"
 #include "data/order.h"
 #include "tensor/device.h"
+#include "tensor/scope.h"
 
 typedef struct loader_state {
     ls_dataset *dataset;
@@ -140,6 +141,26 @@ static ls_status lend(loader_state *state) {
     return state->lent[0] != NULL && state->lent[1] != NULL ? LS_OK : ls_error_status();
 }
 
+/* Samples that stand one after the other, the first of them at a place. */
+static ls_status fetch(loader_state *state, const int64_t *indices, int64_t first, int64_t count) {
+    const size_t size = (size_t)count * sizeof(int64_t);
+    int64_t *places = ls_record_allocate(size);
+    if (places == NULL) {
+        return ls_fail_memory("ls_loader_next", size);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        places[i] = first + i;
+    }
+    const ls_samples samples = {.indices = indices,
+                                .places = places,
+                                .count = count,
+                                .seed = state->options.seed,
+                                .epoch = state->ordered_epoch};
+    const ls_status status = ls_dataset_batch(state->dataset, &samples, &state->input, &state->target);
+    ls_record_release(places, size);
+    return status;
+}
+
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
     (void)more; /* there are as many as the loader was said to have */
@@ -155,7 +176,7 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
     state->mine = mine;
     const int64_t next = begin + all * (state->rank + 1) / state->world_size;
     give_up_lent(state);
-    LS_TRY(ls_dataset_batch(state->dataset, state->order + mine, next - mine, &state->input, &state->target));
+    LS_TRY(fetch(state, state->order + mine, mine, next - mine));
     LS_TRY(lend(state));
     batch->input = state->lent[0];
     batch->target = state->lent[1];
@@ -243,9 +264,24 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
             return ls_fail(LS_ERR_ARGUMENT, "ls_loader: there is no sample %lld in a batch of %lld",
                            (long long)places[i], (long long)state->all);
         }
-        places[i] = state->order[state->begin + places[i]];
+        places[i] += state->begin;
     }
-    return ls_dataset_batch(state->dataset, places, count, input, target);
+    const size_t size = (size_t)count * sizeof(int64_t);
+    int64_t *indices = ls_record_allocate(size);
+    if (indices == NULL) {
+        return ls_fail_memory("ls_loader", size);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        indices[i] = state->order[places[i]];
+    }
+    const ls_samples samples = {.indices = indices,
+                                .places = places,
+                                .count = count,
+                                .seed = state->options.seed,
+                                .epoch = state->ordered_epoch};
+    const ls_status status = ls_dataset_batch(state->dataset, &samples, input, target);
+    ls_record_release(indices, size);
+    return status;
 }
 
 int64_t ls_loader_global_batch(const ls_loader *loader) {

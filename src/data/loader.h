@@ -19,8 +19,8 @@ const int64_t *ls_loader_samples(const ls_loader *loader);
 
 /*
  * The samples at those places, from 0, of the global batch lent last, whichever ranks have them: copied from the data
- * set into *input and *target, which are used and given as ls_dataset_batch says, on "cpu". `places` become the numbers
- * of the samples. LS_ERR_UNSUPPORTED of a loader of another kind.
+ * set, and changed as in the batch itself, into *input and *target, which are used and given as ls_dataset_batch says,
+ * on "cpu". `places` become places in the epoch. LS_ERR_UNSUPPORTED of a loader of another kind.
  */
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target);
 

@@ -16,20 +16,19 @@ typedef struct tensor_state {
     ls_tensor *rows[2]; /* the same on the host, where batches are put together */
 } tensor_state;
 
-static void copy_rows(const ls_tensor *from, const int64_t *indices, int64_t n, ls_tensor *to) {
+static void copy_rows(const ls_tensor *from, const ls_samples *samples, ls_tensor *to) {
     const size_t row =
         from->size[0] > 0 ? (size_t)(from->count / from->size[0]) * ls_dtype_size((ls_dtype)from->dtype) : 0;
-    for (int64_t i = 0; i < n; i++) {
-        memcpy((char *)ls_host_data(to) + (size_t)i * row, (const char *)ls_host_data(from) + (size_t)indices[i] * row,
-               row);
+    for (int64_t i = 0; i < samples->count; i++) {
+        memcpy((char *)ls_host_data(to) + (size_t)i * row,
+               (const char *)ls_host_data(from) + (size_t)samples->indices[i] * row, row);
     }
 }
 
-static ls_status tensor_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                              ls_tensor *target) {
+static ls_status tensor_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     const tensor_state *state = self->state;
-    copy_rows(state->rows[0], indices, n, input);
-    copy_rows(state->rows[1], indices, n, target);
+    copy_rows(state->rows[0], samples, input);
+    copy_rows(state->rows[1], samples, target);
     return LS_OK;
 }
 
@@ -219,7 +218,8 @@ static ls_status load_all(ls_dataset *dataset, ls_tensor *input, ls_tensor *targ
         for (int64_t i = 0; i < n; i++) {
             indices[i] = first + i;
         }
-        status = ls_dataset_batch(dataset, indices, n, &batch_input, &batch_target);
+        const ls_samples samples = {.indices = indices, .places = indices, .count = n};
+        status = ls_dataset_batch(dataset, &samples, &batch_input, &batch_target);
         if (status == LS_OK) {
             status = put_rows(input, first, batch_input);
         }
@@ -241,11 +241,16 @@ ls_dataset *ls_dataset_preload(ls_dataset *dataset) {
     ls_tensor *input = whole_tensor(dataset->count, layout->input_shape, layout->input_dtype);
     ls_tensor *target = whole_tensor(dataset->count, layout->target_shape, layout->target_dtype);
     const bool good = input != NULL && target != NULL && load_all(dataset, input, target) == LS_OK;
+    const int steps = dataset->earlier_steps + dataset->input.count;
     ls_dataset_drop(dataset);
     if (!good) {
         ls_tensor_drop(input);
         ls_tensor_drop(target);
         return NULL;
     }
-    return ls_dataset_of_tensors(input, target);
+    dataset = ls_dataset_of_tensors(input, target);
+    if (dataset != NULL) {
+        dataset->earlier_steps = steps;
+    }
+    return dataset;
 }

@@ -26,15 +26,14 @@ static int64_t token_at(const char *bytes, int64_t index, size_t width) {
  * and room for `context` of 8. Then the row of the inputs is filled, and the targets' from its end, where each token is
  * put behind the bytes that are still to be read.
  */
-static ls_status tokens_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                              ls_tensor *target) {
+static ls_status tokens_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     const tokens_state *state = self->state;
     const int64_t context = state->context;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < samples->count; i++) {
         int64_t *now = (int64_t *)ls_host_data(input) + i * context,
                 *next = (int64_t *)ls_host_data(target) + i * context;
         const char *bytes = (const char *)next;
-        const size_t first = (size_t)(indices[i] * state->stride);
+        const size_t first = (size_t)(samples->indices[i] * state->stride);
         LS_TRY(ls_source_read_at(&state->source, (size_t)state->skip + first * state->width, next,
                                  (size_t)(context + 1) * state->width));
         for (int64_t at = 0; at < context; at++) {

@@ -10,7 +10,8 @@ static ls_status find_layout(ls_dataset *dataset) {
     const int64_t first = 0;
     ls_tensor *input = NULL;
     ls_tensor *target = NULL;
-    LS_TRY(ls_dataset_batch(dataset, &first, 1, &input, &target));
+    const ls_samples samples = {.indices = &first, .places = &first, .count = 1};
+    LS_TRY(ls_dataset_batch(dataset, &samples, &input, &target));
     dataset->layout = (ls_sample_layout){.input_shape = ls_sample_shape(input),
                                          .input_dtype = (ls_dtype)input->dtype,
                                          .target_shape = ls_sample_shape(target),
@@ -26,7 +27,7 @@ static ls_dataset *to_be_changed(ls_dataset *dataset) {
                                                                    : ls_dataset_subset(dataset, 0, dataset->count);
 }
 
-static ls_dataset *add_step(ls_dataset *given, bool of_targets, ls_transform_step step) {
+ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step) {
     ls_dataset *dataset = given != NULL ? to_be_changed(given) : NULL;
     if (dataset == NULL) {
         return NULL;
@@ -49,16 +50,17 @@ static ls_dataset *add_step(ls_dataset *given, bool of_targets, ls_transform_ste
 }
 
 ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user) {
-    return add_step(dataset, false, (ls_transform_step){.function = transform, .user = user});
+    return ls_dataset_add_step(dataset, false, (ls_transform_step){.function = transform, .user = user});
 }
 
 ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user) {
-    return add_step(dataset, true, (ls_transform_step){.function = transform, .user = user});
+    return ls_dataset_add_step(dataset, true, (ls_transform_step){.function = transform, .user = user});
 }
 
 /* numbers: factor and shift, so that the whole is one product and one sum. */
-static ls_tensor *scale_and_shift(ls_tensor *batch, void *user) {
-    const double *numbers = user;
+static ls_tensor *scale_and_shift(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    const double *numbers = ((const ls_step_options *)user)->numbers;
     return ls_add(ls_mul(ls_to(batch, LS_F32), numbers[0]), numbers[1]);
 }
 
@@ -71,23 +73,25 @@ ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviat
         return NULL;
     }
     const double scale = dataset->layout.input_dtype == LS_U8 ? 1.0 / 255 : 1.0;
-    return add_step(dataset, false,
-                    (ls_transform_step){.function = scale_and_shift,
-                                        .built_in = true,
-                                        .numbers = {scale / deviation, -mean / deviation}});
+    return ls_dataset_add_step(dataset, false,
+                               (ls_transform_step){.function = scale_and_shift,
+                                                   .built_in = true,
+                                                   .options.numbers = {scale / deviation, -mean / deviation}});
 }
 
-static ls_tensor *flatten_samples(ls_tensor *batch, void *user) {
+static ls_tensor *flatten_samples(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_flatten(batch, 1, -1);
 }
 
 ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
-    return add_step(dataset, false, (ls_transform_step){.function = flatten_samples});
+    return ls_dataset_add_step(dataset, false, (ls_transform_step){.function = flatten_samples});
 }
 
-static ls_tensor *to_one_hot(ls_tensor *batch, void *user) {
-    const double *numbers = user;
+static ls_tensor *to_one_hot(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
+    const double *numbers = ((const ls_step_options *)user)->numbers;
     const int64_t classes = (int64_t)numbers[0];
     ls_tensor *targets = ls_to(batch, LS_I64);
     if (ls_numel(targets) > 0) {
@@ -108,6 +112,7 @@ ls_dataset *ls_dataset_one_hot(ls_dataset *dataset, int64_t classes) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_dataset_one_hot: %lld classes: the number must be positive",
                             (long long)classes);
     }
-    return add_step(dataset, true,
-                    (ls_transform_step){.function = to_one_hot, .built_in = true, .numbers = {(double)classes, 0}});
+    return ls_dataset_add_step(
+        dataset, true,
+        (ls_transform_step){.function = to_one_hot, .built_in = true, .options.numbers = {(double)classes, 0}});
 }

@@ -15,30 +15,29 @@ typedef struct part_state {
     ls_dataset *whole;
     int64_t first;
     int64_t *numbers; /* in the whole, of each sample; NULL: they are first, first + 1, ... */
-    int64_t *wanted;  /* scratch: those of a batch */
-    int64_t capacity;
 } part_state;
 
-static ls_status part_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input, ls_tensor *target) {
-    part_state *state = self->state;
-    if (n > state->capacity) {
-        ls_free(state->wanted);
-        state->wanted = ls_allocate((size_t)n * sizeof *state->wanted);
-        state->capacity = state->wanted != NULL ? n : 0;
-        if (state->wanted == NULL) {
-            return ls_fail_memory("ls_loader_next", (size_t)n * sizeof *state->wanted);
-        }
+static ls_status part_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const part_state *state = self->state;
+    const size_t size = (size_t)samples->count * sizeof(int64_t);
+    int64_t *numbers = ls_record_allocate(size);
+    if (numbers == NULL) {
+        return ls_fail_memory("ls_loader_next", size);
     }
-    for (int64_t i = 0; i < n; i++) {
-        state->wanted[i] = state->numbers != NULL ? state->numbers[indices[i]] : state->first + indices[i];
+    for (int64_t i = 0; i < samples->count; i++) {
+        const int64_t index = samples->indices[i];
+        numbers[i] = state->numbers != NULL ? state->numbers[index] : state->first + index;
     }
-    return state->whole->type->fetch(state->whole, state->wanted, n, input, target);
+    ls_samples of_whole = *samples;
+    of_whole.indices = numbers;
+    const ls_status status = state->whole->type->fetch(state->whole, &of_whole, input, target);
+    ls_record_release(numbers, size);
+    return status;
 }
 
 static void part_free_state(ls_dataset *self) {
     part_state *state = self->state;
     ls_free(state->numbers);
-    ls_free(state->wanted);
     ls_dataset_drop(state->whole);
 }
 
@@ -56,6 +55,7 @@ static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, i
     part->layout = whole->layout;
     part->input = whole->input;
     part->target = whole->target;
+    part->earlier_steps = whole->earlier_steps;
     *(part_state *)part->state = (part_state){.whole = whole, .first = first, .numbers = numbers};
     return part;
 }
@@ -193,8 +193,6 @@ ls_status ls_dataset_split(ls_dataset *dataset, const double *fractions, int cou
 typedef struct concat_state {
     ls_dataset **parts;
     int count;
-    int64_t *places; /* scratch: where in a batch the samples of a part stand, and behind that their numbers in it */
-    int64_t capacity;
 } concat_state;
 
 /* Samples of these shapes and dtypes are alike. */
@@ -202,8 +200,8 @@ static bool same_sample(ls_shape a, ls_dtype a_dtype, ls_shape b, ls_dtype b_dty
     return a_dtype == b_dtype && a.ndim == b.ndim && memcmp(a.size, b.size, (size_t)a.ndim * sizeof *a.size) == 0;
 }
 
-/* Copies row i of `from` to row places[i] of `to`. */
-static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *places, const char *which) {
+/* Copies row i of `from` to row rows[i] of `to`. */
+static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *rows, const char *which) {
     if (!same_sample(ls_sample_shape(from), (ls_dtype)from->dtype, ls_sample_shape(to), (ls_dtype)to->dtype)) {
         return ls_fail(LS_ERR_SHAPE,
                        "ls_dataset_concat: a batch of %ss became %s of %s, where %s of %s of one sample did before: a "
@@ -217,61 +215,60 @@ static ls_status put_rows(ls_tensor *to, const ls_tensor *from, const int64_t *p
     }
     const size_t row = (size_t)(dense->count / dense->size[0]) * ls_dtype_size((ls_dtype)dense->dtype);
     for (int64_t i = 0; i < dense->size[0]; i++) {
-        memcpy((char *)ls_host_data(to) + (size_t)places[i] * row, (const char *)ls_host_data(dense) + (size_t)i * row,
+        memcpy((char *)ls_host_data(to) + (size_t)rows[i] * row, (const char *)ls_host_data(dense) + (size_t)i * row,
                row);
     }
     ls_tensor_drop(dense);
     return LS_OK;
 }
 
-/* The samples of a batch that are in one part, whose first is number `first` of all. */
-static ls_status fetch_part(const concat_state *state, ls_dataset *part, int64_t first, const int64_t *indices,
-                            int64_t n, ls_tensor *input, ls_tensor *target) {
-    int64_t *places = state->places;
-    int64_t *numbers = places + state->capacity;
+/* The samples of a batch that are in one part, whose first is number `first` of all. `scratch` has room for three
+ * numbers of each. */
+static ls_status fetch_part(ls_dataset *part, int64_t first, const ls_samples *samples, int64_t *scratch,
+                            ls_tensor *input, ls_tensor *target) {
+    int64_t *rows = scratch, *numbers = rows + samples->count, *places = numbers + samples->count;
     int64_t found = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (indices[i] >= first && indices[i] - first < part->count) {
-            places[found] = i;
-            numbers[found++] = indices[i] - first;
+    for (int64_t i = 0; i < samples->count; i++) {
+        if (samples->indices[i] >= first && samples->indices[i] - first < part->count) {
+            rows[found] = i;
+            places[found] = samples->places[i];
+            numbers[found++] = samples->indices[i] - first;
         }
     }
     if (found == 0) {
         return LS_OK;
     }
+    ls_samples of_part = *samples;
+    of_part.indices = numbers;
+    of_part.places = places;
+    of_part.count = found;
     ls_tensor *batch_input = NULL;
     ls_tensor *batch_target = NULL;
-    LS_TRY(ls_dataset_batch(part, numbers, found, &batch_input, &batch_target));
-    ls_status status = put_rows(input, batch_input, places, "input");
+    LS_TRY(ls_dataset_batch(part, &of_part, &batch_input, &batch_target));
+    ls_status status = put_rows(input, batch_input, rows, "input");
     if (status == LS_OK) {
-        status = put_rows(target, batch_target, places, "target");
+        status = put_rows(target, batch_target, rows, "target");
     }
     ls_tensor_drop(batch_input);
     ls_tensor_drop(batch_target);
     return status;
 }
 
-static ls_status concat_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                              ls_tensor *target) {
-    concat_state *state = self->state;
-    if (n == 0) {
-        return LS_OK;
+static ls_status concat_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const concat_state *state = self->state;
+    const size_t size = 3 * (size_t)samples->count * sizeof(int64_t);
+    int64_t *scratch = ls_record_allocate(size);
+    if (scratch == NULL) {
+        return ls_fail_memory("ls_loader_next", size);
     }
-    if (n > state->capacity) {
-        const size_t size = 2 * (size_t)n * sizeof *state->places;
-        ls_free(state->places);
-        state->places = ls_allocate(size);
-        state->capacity = state->places != NULL ? n : 0;
-        if (state->places == NULL) {
-            return ls_fail_memory("ls_loader_next", size);
-        }
-    }
+    ls_status status = LS_OK;
     int64_t first = 0;
-    for (int i = 0; i < state->count; i++) {
-        LS_TRY(fetch_part(state, state->parts[i], first, indices, n, input, target));
+    for (int i = 0; status == LS_OK && i < state->count; i++) {
+        status = fetch_part(state->parts[i], first, samples, scratch, input, target);
         first += state->parts[i]->count;
     }
-    return LS_OK;
+    ls_record_release(scratch, size);
+    return status;
 }
 
 static void concat_free_state(ls_dataset *self) {
@@ -280,7 +277,6 @@ static void concat_free_state(ls_dataset *self) {
         ls_dataset_drop(state->parts[i]);
     }
     ls_free(state->parts);
-    ls_free(state->places);
 }
 
 static ls_status compare_samples(int part, int other, const char *which, ls_shape a, ls_dtype a_dtype, ls_shape b,
@@ -339,6 +335,10 @@ static ls_dataset *concat(ls_dataset *const *parts, int count) {
         (void)(kept == NULL ? ls_fail_memory("ls_dataset_concat", size) : LS_OK);
         ls_free(kept);
         return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        const int steps = parts[i]->earlier_steps + parts[i]->input.count;
+        dataset->earlier_steps = steps > dataset->earlier_steps ? steps : dataset->earlier_steps;
     }
     memcpy(kept, parts, size);
     *(concat_state *)dataset->state = (concat_state){.parts = kept, .count = count};

@@ -1,6 +1,7 @@
 /*
- * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), the ranks' shares of a
- * global batch, one after the other, are the batch of a loader in one process.
+ * Whatever the order of samples is (shuffled, as they are, drawn by weights, a program's own), and whatever random
+ * changes they go through, the ranks' shares of a global batch, one after the other, are the batch of a loader in one
+ * process.
  */
 #include "tests/support/elements.h"
 #include "tests/support/ranks.h"
@@ -15,6 +16,23 @@ static ls_dataset *numbers(void) {
     ls_tensor *x = ls_arange(LS_SHAPE(SAMPLES, 1), LS_F64);
     return ls_tensor_dataset(x, x);
 }
+
+/* Pictures of f32, which are changed in every way. */
+static ls_dataset *pictures(void) {
+    ls_tensor *input = ls_empty(LS_SHAPE(SAMPLES, 3, 6, 5), LS_U8);
+    for (int64_t i = 0; i < ls_numel(input); i++) {
+        ((uint8_t *)elements(input))[i] = (uint8_t)ls_random_u32(SEED, 1, (uint64_t)i);
+    }
+    ls_dataset *set = ls_tensor_dataset(input, ls_arange(LS_SHAPE(SAMPLES), LS_I64));
+    set = ls_dataset_random_crop(set, &(ls_random_crop_options){.height = 5, .padding = 2, .fill = 9});
+    set = ls_dataset_random_rotation(ls_dataset_random_flip(set, 0.5, 0.5), 40, 0);
+    set =
+        ls_dataset_color_jitter(set, &(ls_color_jitter_options){.brightness = 0.5, .contrast = 0.5, .saturation = 0.5});
+    set = ls_dataset_random_erasing(ls_dataset_normalize(set, 0.4, 0.3), &(ls_random_erasing_options){.noise = true});
+    return ls_dataset_cutout(set, 2, 1, 0);
+}
+
+typedef ls_dataset *maker(void);
 
 /* Each sample is as likely to stand at each place. */
 static ls_status draw_evenly(int64_t epoch, int64_t *order, int64_t count, void *user) {
@@ -39,16 +57,17 @@ static ls_status share_is_right(ls_comm *world, const ls_batch *mine, const ls_b
     LS_CHECK(all == whole->count && mine->global_count == all && mine->number == whole->number);
     LS_CHECK(ls_size(mine->input, 0) == mine->count && ls_size(mine->target, 0) == mine->count);
     if (mine->count > 0) {
-        const double *rows = (const double *)elements(whole->input) + before;
-        LS_CHECK(memcmp(elements(mine->input), rows, (size_t)mine->count * sizeof *rows) == 0);
+        const size_t row = (size_t)(ls_numel(mine->input) / mine->count) * ls_dtype_size(ls_dtype_of(mine->input));
+        const char *rows = (const char *)elements(whole->input) + (size_t)before * row;
+        LS_CHECK(memcmp(elements(mine->input), rows, (size_t)mine->count * row) == 0);
     }
     return LS_OK;
 }
 
-static ls_status compare(ls_comm *world, ls_loader_options options) {
-    ls_loader *alone = ls_loader_new(numbers(), &options);
+static ls_status compare(ls_comm *world, maker *make, ls_loader_options options) {
+    ls_loader *alone = ls_loader_new(make(), &options);
     options.comm = world;
-    ls_loader *all = ls_loader_new(numbers(), &options);
+    ls_loader *all = ls_loader_new(make(), &options);
     LS_CHECK(alone != NULL && all != NULL);
     LS_CHECK(ls_loader_batch_count(all) == ls_loader_batch_count(alone));
     /* The ranks come to the same place on different ways. */
@@ -103,20 +122,22 @@ ls_status rank_test(ls_comm *world) {
     for (int64_t batch = 2; batch <= 10; batch += 4) { /* of 2: some ranks have none */
         const ls_loader_options options = {.global_batch_size = batch, .seed = SEED};
         ls_loader_options other = options;
-        LS_TRY(compare(world, options));
+        LS_TRY(compare(world, numbers, options));
+        LS_TRY(compare(world, pictures, options));
         other.no_shuffle = true;
-        LS_TRY(compare(world, other));
+        LS_TRY(compare(world, numbers, other));
         other = options;
         other.weights = weights;
         other.weight_count = SAMPLES;
         other.epoch_samples = 41;
-        LS_TRY(compare(world, other));
+        LS_TRY(compare(world, numbers, other));
+        LS_TRY(compare(world, pictures, other));
         other = options;
         other.sampler = draw_evenly;
         other.sampler_user = &seed;
         other.epoch_samples = 33;
         other.drop_last = true;
-        LS_TRY(compare(world, other));
+        LS_TRY(compare(world, numbers, other));
     }
     return same_split(world);
 }

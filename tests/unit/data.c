@@ -91,10 +91,10 @@ typedef struct squares {
 
 static int finished;
 
-static ls_status fetch_squares(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                               ls_tensor *target) {
+static ls_status fetch_squares(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const int64_t *indices = samples->indices;
     const squares *own = ls_dataset_state(self);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < samples->count; i++) {
         if (indices[i] == 5) {
             return ls_error_set(LS_ERR_FORMAT, "squares: sample 5 is spoilt");
         }
@@ -109,7 +109,8 @@ static void finish_squares(ls_dataset *self) {
     finished++;
 }
 
-static ls_tensor *negate(ls_tensor *batch, void *user) {
+static ls_tensor *negate(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_neg(batch);
 }
@@ -165,26 +166,31 @@ static void test_transforms_change_batches_and_layout(void **state) {
     ls_loader_free(loader);
 }
 
-static ls_tensor *add_user_number(ls_tensor *batch, void *user) {
+static ls_tensor *add_user_number(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     return ls_add(batch, *(const double *)user);
 }
 
-static ls_tensor *lose_a_row(ls_tensor *batch, void *user) {
+static ls_tensor *lose_a_row(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_narrow(batch, 0, 0, 0);
 }
 
-static ls_tensor *expect_no_user(ls_tensor *batch, void *user) {
+static ls_tensor *expect_no_user(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     return user == NULL ? batch : NULL;
 }
 
-static ls_tensor *give_nothing(ls_tensor *batch, void *user) {
+static ls_tensor *give_nothing(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)batch;
     (void)user;
     return NULL;
 }
 
-static ls_tensor *fail_in_words(ls_tensor *batch, void *user) {
+static ls_tensor *fail_in_words(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)batch;
     (void)user;
     (void)ls_error_set(LS_ERR_STOPPED, "the user's own words");

@@ -8,10 +8,10 @@
 
 static int ended;
 
-static ls_status fetch_numbers(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                               ls_tensor *target) {
+static ls_status fetch_numbers(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    const int64_t *indices = samples->indices;
     const double *offset = ls_dataset_state(self);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < samples->count; i++) {
         ((double *)elements(input))[2 * i] = *offset + (double)indices[i];
         ((double *)elements(input))[2 * i + 1] = 0.5;
         ((int64_t *)elements(target))[i] = -indices[i];
@@ -68,7 +68,8 @@ static void inputs_are(ls_dataset *dataset, const int64_t *wanted) {
         __VA_ARGS__, -1                                                                                                \
     }
 
-static ls_tensor *add_hundred(ls_tensor *batch, void *user) {
+static ls_tensor *add_hundred(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_add(batch, 100);
 }
@@ -248,7 +249,8 @@ static void test_parts_of_a_concatenation(void **state) {
 }
 
 /* An array of a transform that is a view with other strides than its own memory's. */
-static ls_tensor *swap_columns(ls_tensor *batch, void *user) {
+static ls_tensor *swap_columns(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     ls_tensor *wide = ls_stack((ls_tensor *[]){batch, ls_mul(batch, 2)}, 2, 2);
     return ls_select(wide, 2, 1);
@@ -268,20 +270,21 @@ static void expect_no_concat(ls_dataset *a, ls_dataset *b, ls_status status, con
     }
 }
 
-static ls_tensor *to_integers(ls_tensor *batch, void *user) {
+static ls_tensor *to_integers(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_to(batch, LS_I32);
 }
 
 /* One sample keeps its shape: what one sample becomes does not show what others do. */
-static ls_tensor *narrow_many(ls_tensor *batch, void *user) {
+static ls_tensor *narrow_many(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_size(batch, 0) > 1 ? ls_narrow(batch, 1, 0, 1) : batch;
 }
 
-static ls_status fetch_nothing(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                               ls_tensor *target) {
-    (void)self, (void)indices, (void)n, (void)input, (void)target;
+static ls_status fetch_nothing(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
+    (void)self, (void)samples, (void)input, (void)target;
     return LS_OK;
 }
 

@@ -10,12 +10,11 @@
 
 static int ended; /* data sets that count their end */
 
-static ls_status counting_fetch(ls_dataset *self, const int64_t *indices, int64_t n, ls_tensor *input,
-                                ls_tensor *target) {
+static ls_status counting_fetch(ls_dataset *self, const ls_samples *samples, ls_tensor *input, ls_tensor *target) {
     (void)self;
-    for (int64_t i = 0; i < n; i++) {
-        ((float *)elements(input))[i] = (float)indices[i];
-        ((float *)elements(target))[i] = (float)-indices[i];
+    for (int64_t i = 0; i < samples->count; i++) {
+        ((float *)elements(input))[i] = (float)samples->indices[i];
+        ((float *)elements(target))[i] = (float)-samples->indices[i];
     }
     return LS_OK;
 }
@@ -213,7 +212,8 @@ static void test_tensors_that_a_data_set_fails_to_take(void **state) {
     assert_int_equal(ls_numel(y), 0);
 }
 
-static ls_tensor *plus_ten(ls_tensor *batch, void *user) {
+static ls_tensor *plus_ten(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples;
     (void)user;
     return ls_add(batch, 10.0);
 }

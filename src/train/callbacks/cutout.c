@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "data/augment.h"
+
 enum { SALT = 3 };
 
 static const char *const maker = "ls_cutout";
@@ -14,17 +16,11 @@ typedef struct pictures {
     int64_t first;
 } pictures;
 
-static int64_t held(int64_t position, int64_t size) {
-    return position < 0 ? 0 : position > size ? size : position;
-}
-
 /* Marks one square of a picture. */
 static void mark_hole(const pictures *p, int64_t length, ls_draws *draws, bool *mask) {
-    const int64_t top = ls_draw_below(draws, p->height) - length / 2;
-    const int64_t left = ls_draw_below(draws, p->width) - length / 2;
-    const int64_t from = held(left, p->width), to = held(left + length, p->width);
-    for (int64_t row = held(top, p->height); row < held(top + length, p->height); row++) {
-        memset(mask + row * p->width + from, true, (size_t)(to - from));
+    const ls_rectangle hole = ls_draw_square(draws, p->height, p->width, length);
+    for (int64_t row = hole.top; row < hole.bottom; row++) {
+        memset(mask + row * p->width + hole.left, true, (size_t)(hole.right - hole.left));
     }
 }
 

@@ -2,7 +2,6 @@
 
 #include <math.h>
 
-#include "base/random.h"
 #include "data/loader.h"
 #include "data/order.h"
 
@@ -10,39 +9,7 @@
 
 ls_draws ls_draws_of(const ls_trial_state *state, uint64_t seed, uint64_t salt, int64_t place) {
     const uint64_t batch = ((uint64_t)state->epoch << 24) + (uint64_t)state->batch;
-    return (ls_draws){.seed = seed + salt * 0x9E3779B97F4A7C15U, .stream = (batch << 20) + (uint64_t)(place + 1)};
-}
-
-/* Far enough apart for uniform and normal numbers alike. */
-static uint64_t next(ls_draws *draws) {
-    return 4 * draws->drawn++;
-}
-
-double ls_draw_uniform(ls_draws *draws) {
-    return ls_random_uniform(draws->seed, draws->stream, next(draws));
-}
-
-int64_t ls_draw_below(ls_draws *draws, int64_t bound) {
-    return (int64_t)ls_random_below(draws->seed, draws->stream, next(draws), (uint64_t)bound);
-}
-
-/* The logarithm of a number from Gamma(alpha, 1): Marsaglia and Tsang, ACM Transactions on Mathematical Software 26,
- * 2000; for alpha below 1 that of alpha + 1 times u^(1/alpha). */
-static double draw_log_gamma(ls_draws *draws, double alpha) {
-    const double shape = alpha < 1 ? alpha + 1 : alpha;
-    const double d = shape - 1.0 / 3, c = 1 / sqrt(9 * d);
-    double v, x;
-    do {
-        x = ls_random_normal(draws->seed, draws->stream, next(draws));
-        v = 1 + c * x;
-        v = v * v * v;
-    } while (v <= 0 || log1p(-ls_draw_uniform(draws)) >= x * x / 2 + d - d * v + d * log(v));
-    return log(d * v) + (alpha < 1 ? log1p(-ls_draw_uniform(draws)) / alpha : 0);
-}
-
-double ls_draw_beta(ls_draws *draws, double alpha) {
-    const double x = draw_log_gamma(draws, alpha), y = draw_log_gamma(draws, alpha);
-    return 1 / (1 + exp(y - x));
+    return ls_draws_salted(seed, salt, (batch << 20) + (uint64_t)(place + 1));
 }
 
 /* ---- places and partners ----------------------------------------------------------------------------------------- */

@@ -2,25 +2,14 @@
 #ifndef LS_TRAIN_CALLBACKS_SAMPLES_H
 #define LS_TRAIN_CALLBACKS_SAMPLES_H
 
+#include "base/draws.h"
 #include "train/callbacks/callback.h"
-
-/* Random numbers of one sample of a batch, or of all of it: functions of what they are of, and how many were drawn. */
-typedef struct ls_draws {
-    uint64_t seed;
-    uint64_t stream;
-    uint64_t drawn;
-} ls_draws;
 
 enum { LS_WHOLE_BATCH = -1 };
 
-/* Of the sample at a place in the global batch, or LS_WHOLE_BATCH. `salt` differs from one kind of callback to another.
- */
+/* Random numbers of the sample at a place in the global batch, or of LS_WHOLE_BATCH. `salt` differs from one kind of
+ * callback to another. */
 ls_draws ls_draws_of(const ls_trial_state *state, uint64_t seed, uint64_t salt, int64_t place);
-double ls_draw_uniform(ls_draws *draws);
-/* From 0 to below `bound`. */
-int64_t ls_draw_below(ls_draws *draws, int64_t bound);
-/* From Beta(alpha, alpha). */
-double ls_draw_beta(ls_draws *draws, double alpha);
 
 /* This rank's first place in the global batch. LS_ERR_UNSUPPORTED where the loader shares samples out in another way
  * than ls_loader_new. */
