@@ -388,7 +388,8 @@ LS_API ls_tensor *ls_index_select(ls_tensor *x, int axis, ls_tensor *index);
 /** Rows of weight [n, width] by index (any shape, i64 or i32): [..., width]. */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 
-/** The positions along these axes (LS_ALL_AXES: all) in reverse. */
+/** The positions along these axes (LS_ALL_AXES: all) in reverse. Where the first axis counts the samples of
+ * ls_data_parallel these are places in this rank's share; in ls_roll, ls_tril and ls_triu, too. */
 LS_API ls_tensor *ls_flip(ls_tensor *x, ls_axes axes);
 /** Position i along `axis` comes to (i + shift) modulo the size. */
 LS_API ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis);
@@ -487,7 +488,7 @@ typedef struct ls_rotary_options {
 
 /** Rotary positions (Su et al., arXiv 2104.09864): pair i of the last axis of x [..., positions, width], an even width,
  * is turned by the angle (first + position) base^(-2 i / width): x's shape. Products of queries and keys then depend on
- * the distance of their positions. `options` may be NULL. */
+ * the distance of their positions. LS_ERR_SHAPE for x of LS_MAX_DIMS axes without `halves`. `options` may be NULL. */
 LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);
 
 /* ---- losses ---------------------------------------------------------------------------------------------------- */

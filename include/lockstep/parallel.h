@@ -144,12 +144,15 @@ typedef struct ls_data_parallel_options {
  * Where a loss is not one mean the ranks exchange a few numbers before the pass. What one process would not compute
  * from its samples one by one and add up (ls_sqrt or ls_max of it, ls_softmax over the first axis) fails with
  * LS_ERR_UNSUPPORTED, unless the ranks first exchange it (ls_allreduce, ls_allgather), which is then theirs to get
- * right. Gradients of other leaves are such that those of the ranks have to be averaged. While the model trains, batch
- * normalisation is over the samples of all ranks, and dropout draws for each sample the numbers of its place in the
- * whole batch (that of rank 0 comes first), if the ranks are seeded alike: for a model with either (or with a module
- * that says whole_batch) every forward pass in training mode is a collective call. Other random numbers are each rank's
- * own. Parameters that no sample used on some or all ranks are fine. Buffers become the mean over samples, so that all
- * ranks keep the same model. `options` may be NULL. A collective call.
+ * right. What picks samples or moves them by their places along the first axis (ls_narrow, ls_index_select, ls_flip,
+ * ls_roll; ls_tril and ls_triu of [samples, n], which zero by them) goes by the places in this rank's share, and is not
+ * refused: where those of the whole batch are meant, gather it first. Gradients of other leaves are such that those of
+ * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
+ * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
+ * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training
+ * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
+ * ranks are fine. Buffers become the mean over samples, so that all ranks keep the same model. `options` may be NULL. A
+ * collective call.
  *
  * Of several inputs (ls_forward_many) the first that is not NULL counts the samples. The others are handed on as each
  * rank gives them: those of samples with this rank's share, what is the same for all samples (a mask of positions)

@@ -132,20 +132,20 @@ static int axes_of(const ls_shape *const *shapes, int count) {
     return axes < LS_SPATIAL ? axes : LS_SPATIAL;
 }
 
-static ls_status check_pool(const char *call, const ls_pool_options *options) {
+static ls_status check_pool(const char *call, bool of_means, const ls_pool_options *options) {
     ls_window window;
     if (options == NULL) {
-        return ls_pool_window(call, 1, NULL, &window); /* refuses */
+        return ls_pool_window(call, of_means, 1, NULL, &window); /* refuses */
     }
     const ls_shape *const shapes[] = {&options->kernel, &options->stride, &options->padding, &options->dilation};
-    return ls_pool_window(call, axes_of(shapes, 4), options, &window);
+    return ls_pool_window(call, of_means, axes_of(shapes, 4), options, &window);
 }
 
 #define POOL_LAYER(constructor, text, operation)                                                                       \
     ls_module *constructor(const ls_pool_options *options) {                                                           \
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(pool_state), .forward = pool_forward};                                \
-        return check_pool(#constructor, options) != LS_OK                                                              \
+        return check_pool(#constructor, (operation) == ls_average_pool, options) != LS_OK                              \
                    ? NULL                                                                                              \
                    : pool_new(&type, (pool_state){.function = (operation), .options = *options});                      \
     }

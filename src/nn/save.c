@@ -93,6 +93,14 @@ ls_status ls_module_save(const ls_module *module, const char *path, const char *
     return status;
 }
 
+/* What is loaded, and in which call of the user's. */
+typedef struct loading {
+    const char *call;
+    const char *path;
+    ls_module *module;
+    const ls_safetensors *file;
+} loading;
+
 /* The tensor of that name, also of a further name. */
 static const ls_tensor *find_saved(const ls_safetensors *file, const char *name) {
     const ls_tensor *saved = ls_safetensors_find(file, name);
@@ -110,15 +118,16 @@ static const ls_tensor *find_any(const ls_module *module, const ls_safetensors *
 }
 
 /* A file may have a tensor under each name of a shared one, if all are equal. */
-static ls_status check_aliases(const ls_module *module, const ls_safetensors *file, const char *path) {
+static ls_status check_aliases(const loading *load) {
+    const ls_module *module = load->module;
     for (int i = 0; i < module->aliases.count; i++) {
         const ls_named_tensor *alias = &module->aliases.items[i];
         const char *name = ls_module_name_of(module, alias->tensor);
         const ls_named_tensor own = {.name = (char *)name, .tensor = alias->tensor};
-        const ls_tensor *saved = find_saved(file, alias->name);
-        if (saved != NULL && !ls_equal(saved, find_any(module, file, &own))) {
-            return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s: %s and %s are one tensor in the model and differ there",
-                           path, name, alias->name);
+        const ls_tensor *saved = find_saved(load->file, alias->name);
+        if (saved != NULL && !ls_equal(saved, find_any(module, load->file, &own))) {
+            return ls_fail(LS_ERR_FORMAT, "%s: %s: %s and %s are one tensor in the model and differ there", load->call,
+                           load->path, name, alias->name);
         }
     }
     return LS_OK;
@@ -149,7 +158,9 @@ static bool is_extra(const ls_module *module, ls_named saved) {
 }
 
 /* Tells the caller what either side has not. */
-static void report(const ls_module *module, const ls_safetensors *file, const ls_module_load_options *options) {
+static void report(const loading *load, const ls_module_load_options *options) {
+    const ls_module *module = load->module;
+    const ls_safetensors *file = load->file;
     for (int i = 0; options->on_missing != NULL && i < item_count(module); i++) {
         if (find_any(module, file, item(module, i)) == NULL) {
             options->on_missing(item(module, i)->name, options->user);
@@ -163,8 +174,9 @@ static void report(const ls_module *module, const ls_safetensors *file, const ls
 }
 
 /* Fails with the first name on either side that may not be so. */
-static ls_status check_names(const ls_module *module, const ls_safetensors *file, const char *path,
-                             const ls_module_load_options *options) {
+static ls_status check_names(const loading *load, const ls_module_load_options *options) {
+    const ls_module *module = load->module;
+    const ls_safetensors *file = load->file;
     const char *missing = NULL, *extra = NULL;
     for (int i = item_count(module) - 1; i >= 0; i--) {
         missing = find_any(module, file, item(module, i)) == NULL ? item(module, i)->name : missing;
@@ -173,41 +185,42 @@ static ls_status check_names(const ls_module *module, const ls_safetensors *file
         extra = is_extra(module, ls_safetensors_at(file, i)) ? ls_safetensors_at(file, i).name : extra;
     }
     if (missing != NULL && !options->allow_missing) {
-        return ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has no tensor %s", path, missing);
+        return ls_fail(LS_ERR_FORMAT, "%s: %s has no tensor %s", load->call, load->path, missing);
     }
     return extra == NULL || options->allow_extra
                ? LS_OK
-               : ls_fail(LS_ERR_FORMAT, "ls_module_load: %s has a tensor %s that the model has not", path, extra);
+               : ls_fail(LS_ERR_FORMAT, "%s: %s has a tensor %s that the model has not", load->call, load->path, extra);
 }
 
-static ls_status check_shapes(const ls_module *module, const ls_safetensors *file, const char *path) {
-    for (int i = 0; i < item_count(module); i++) {
-        const ls_named_tensor *own = item(module, i);
-        const ls_tensor *saved = find_any(module, file, own);
+static ls_status check_shapes(const loading *load) {
+    for (int i = 0; i < item_count(load->module); i++) {
+        const ls_named_tensor *own = item(load->module, i);
+        const ls_tensor *saved = find_any(load->module, load->file, own);
         if (saved != NULL && !ls_tensor_same_shape(saved, own->tensor)) {
-            return ls_fail(LS_ERR_SHAPE, "ls_module_load: %s: %s is %s there and %s in the model", path, own->name,
-                           LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
+            return ls_fail(LS_ERR_SHAPE, "%s: %s: %s is %s there and %s in the model", load->call, load->path,
+                           own->name, LS_SHAPE_TEXT(saved), LS_SHAPE_TEXT(own->tensor));
         }
     }
     return LS_OK;
 }
 
-static ls_status copy_all(const ls_module *module, const ls_safetensors *file) {
+static ls_status copy_all(const loading *load) {
     ls_status status = LS_OK;
     const bool before = ls_no_grad(true);
-    for (int i = 0; status == LS_OK && i < item_count(module); i++) {
-        const ls_tensor *saved = find_any(module, file, item(module, i));
-        status = saved != NULL ? ls_copy_into(item(module, i)->tensor, saved) : LS_OK;
+    for (int i = 0; status == LS_OK && i < item_count(load->module); i++) {
+        const ls_named_tensor *own = item(load->module, i);
+        const ls_tensor *saved = find_any(load->module, load->file, own);
+        status = saved != NULL ? ls_copy_into(own->tensor, saved) : LS_OK;
     }
     ls_no_grad(before);
     return status;
 }
 
-ls_status ls_module_load_with(ls_module *module, const char *path, const ls_module_load_options *options) {
+static ls_status load_as(const char *call, ls_module *module, const char *path, const ls_module_load_options *options) {
     static const ls_module_load_options defaults;
     options = options != NULL ? options : &defaults;
     if (module == NULL) {
-        return ls_fail_missing("ls_module_load: the module");
+        return ls_fail_missing("%s: the module", call);
     }
     if (!ls_module_list(module)) {
         return ls_error_status();
@@ -216,15 +229,20 @@ ls_status ls_module_load_with(ls_module *module, const char *path, const ls_modu
     if (file == NULL) {
         return ls_error_status();
     }
-    report(module, file, options);
-    ls_status status = check_names(module, file, path, options);
-    status = status == LS_OK ? check_shapes(module, file, path) : status;
-    status = status == LS_OK ? check_aliases(module, file, path) : status;
-    status = status == LS_OK ? copy_all(module, file) : status;
+    const loading load = {.call = call, .path = path, .module = module, .file = file};
+    report(&load, options);
+    ls_status status = check_names(&load, options);
+    status = status == LS_OK ? check_shapes(&load) : status;
+    status = status == LS_OK ? check_aliases(&load) : status;
+    status = status == LS_OK ? copy_all(&load) : status;
     ls_safetensors_free(file);
     return status;
 }
 
+ls_status ls_module_load_with(ls_module *module, const char *path, const ls_module_load_options *options) {
+    return load_as("ls_module_load_with", module, path, options);
+}
+
 ls_status ls_module_load(ls_module *module, const char *path) {
-    return ls_module_load_with(module, path, NULL);
+    return load_as("ls_module_load", module, path, NULL);
 }

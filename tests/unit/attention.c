@@ -375,6 +375,8 @@ static void test_refusals(void **state) {
     REFUSED(ls_attention(x, x, x, &(ls_attention_options){.key_mask = ls_ones(LS_SHAPE(3), LS_BOOL)}), LS_ERR_SHAPE,
             "the mask is [3], must be [batch, keys] of k [2, 3, 4]")
     REFUSED(ls_rotary(ls_narrow(x, 2, 0, 3), NULL), LS_ERR_SHAPE, "ls_rotary: x is [2, 3, 3]")
+    REFUSED(ls_rotary(ls_zeros(LS_SHAPE(1, 1, 1, 1, 1, 1, 3, 4), LS_F32), NULL), LS_ERR_SHAPE,
+            "ls_rotary: x is [1, 1, 1, 1, 1, 1, 3, 4], may have 7 dimensions at most")
     REFUSED(ls_rotary(x, &(ls_rotary_options){.base = -1}), LS_ERR_ARGUMENT, "ls_rotary: base is -1")
     assert_null(ls_nn_multi_head_attention(6, 4, NULL));
     assert_non_null(strstr(ls_error_message(), "width 6 does not make 4 heads"));

@@ -199,6 +199,8 @@ static void test_layers_refuse(void **state) {
     assert_refused(ls_nn_max_pool(NULL), "ls_nn_max_pool: no kernel is given");
     assert_refused(ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2, 2), .stride = LS_SHAPE(1, 2, 3)}),
                    "ls_nn_average_pool: kernel has 2 numbers");
+    assert_refused(ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2), .dilation = LS_SHAPE(2)}),
+                   "ls_nn_average_pool: dilation is of maximum pooling only");
     assert_refused(ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2, 2), .padding = LS_SHAPE(2)}),
                    "ls_nn_max_pool: padding of 2 is more than half of the kernel's 2");
     assert_refused(ls_nn_adaptive_average_pool(LS_SHAPE(0)), "ls_nn_adaptive_average_pool: size is [0]");

@@ -323,7 +323,7 @@ static void test_pooling_refuses(void **state) {
                         POOLING(.kernel = LS_SHAPE(2), .padding = LS_SHAPE(1), .dilation = LS_SHAPE(4))),
             LS_ERR_ARGUMENT, "a window would see padding alone");
     REFUSED(ls_average_pool(x, POOLING(.kernel = LS_SHAPE(2), .dilation = LS_SHAPE(2))), LS_ERR_ARGUMENT,
-            "dilation is of ls_max_pool only");
+            "ls_average_pool: dilation is of maximum pooling only");
     REFUSED(ls_adaptive_average_pool(x, LS_SCALAR), LS_ERR_ARGUMENT, "no size is given");
     REFUSED(ls_adaptive_average_pool(x, LS_SHAPE(0)), LS_ERR_ARGUMENT, "size is [0]");
     REFUSED(ls_adaptive_max_pool(ls_zeros(LS_SHAPE(2, 3, 0), LS_F64), LS_SHAPE(1)), LS_ERR_SHAPE,

@@ -153,6 +153,9 @@ static void test_places(void **state) {
     check_values(ls_roll(x, 4, -1), LS_SHAPE(2, 3), LS_I32, VALUES(2, 0, 1, 5, 3, 4));
     check_values(ls_roll(x, 3, -1), LS_SHAPE(2, 3), LS_I32, VALUES(0, 1, 2, 3, 4, 5));
     check_values(ls_repeat(x, LS_SHAPE(2, 1)), LS_SHAPE(4, 3), LS_I32, VALUES(0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5));
+    ls_tensor *eight = ls_reshape(x, LS_SHAPE(1, 1, 1, 1, 1, 1, 2, 3));
+    check_values(ls_repeat(eight, LS_SHAPE(1, 1, 1, 1, 2, 1, 1, 2)), LS_SHAPE(1, 1, 1, 1, 2, 1, 2, 6), LS_I32,
+                 VALUES(0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5, 0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5));
     check_values(ls_repeat(x, LS_SHAPE(0, 1)), LS_SHAPE(0, 3), LS_I32, NULL);
     check_values(ls_tril(ls_gt(x, 0), 0), LS_SHAPE(2, 3), LS_BOOL, VALUES(0, 0, 0, 1, 1, 0));
     const int64_t far[] = {INT64_MIN, -2, 3, INT64_MAX};
@@ -189,6 +192,8 @@ static void test_refusals(void **state) {
     REFUSED(ls_roll(x, 1, 2), LS_ERR_ARGUMENT, "ls_roll: axis 2 of [2, 3]")
     REFUSED(ls_repeat(x, LS_SHAPE(2)), LS_ERR_SHAPE, "ls_repeat: 1 numbers for [2, 3]")
     REFUSED(ls_repeat(x, LS_SHAPE(2, -1)), LS_ERR_ARGUMENT, "ls_repeat: axis 1 -1 times")
+    REFUSED(ls_repeat(ls_zeros(LS_SHAPE(5000000000, 0), LS_F32), LS_SHAPE(5000000000, 1)), LS_ERR_SHAPE,
+            "ls_repeat: [5000000000, 0], axis 0 of it 5000000000 times, has more elements than can be counted")
     REFUSED(ls_sort(NULL, 0, false, NULL), LS_ERR_ARGUMENT, "ls_sort: argument 1 is NULL")
     REFUSED(ls_argsort(x, -3, false), LS_ERR_ARGUMENT, "ls_argsort: axis -3 of [2, 3]")
     REFUSED(ls_top_k(x, 4, 1, false, NULL), LS_ERR_ARGUMENT, "ls_top_k: 4 of the 3 positions along axis 1 of [2, 3]")

@@ -125,6 +125,7 @@ static void test_missing_and_extra_names(void **state) {
     snprintf(want, sizeof want, "-2.weight -2.bias %s%s", counters, all + strlen("-2.weight -2.bias "));
     const uint64_t hash = ls_module_hash(part);
     assert_int_equal(load(part, weights, false, true), LS_ERR_FORMAT);
+    assert_ptr_equal(strstr(ls_error_message(), "ls_module_load_with: "), ls_error_message());
     assert_non_null(strstr(ls_error_message(), "pytorch_norms.safetensors has no tensor 2.weight"));
     assert_string_equal(told, want);
     assert_int_equal(load(part, weights, true, false), LS_ERR_FORMAT);

@@ -63,34 +63,52 @@ ls_tensor *ls_roll(ls_tensor *x, int64_t shift, int axis) {
 
 /* x `times` times one after the other along the axis. */
 static ls_tensor *repeated(ls_tensor *x, int axis, int64_t times) {
-    ls_tensor *apart = ls_unsqueeze(x, axis);
-    ls_shape shape = {.ndim = 0};
-    for (int i = 0; apart != NULL && i < apart->ndim; i++) {
-        shape.size[shape.ndim++] = i == axis ? times : apart->size[i];
+    int64_t before = 1, behind = 1;
+    ls_shape shape = ls_shape_of(x);
+    for (int i = 0; i < x->ndim; i++) {
+        *(i < axis ? &before : &behind) *= x->size[i];
     }
-    ls_tensor *all = apart == NULL ? NULL : ls_expand(apart, shape);
-    ls_tensor *y = all == NULL ? NULL : ls_flatten(all, axis, axis + 1);
+    shape.size[axis] *= times;
+    ls_tensor *apart = ls_reshape(x, LS_SHAPE(before, 1, behind));
+    ls_tensor *all = apart == NULL ? NULL : ls_expand(apart, LS_SHAPE(before, times, behind));
+    ls_tensor *y = all == NULL ? NULL : ls_reshape(all, shape);
     ls_release(apart);
     ls_release(all);
     return y;
 }
 
+/* `shape` gets that of x with as many axes as there are numbers. */
+static ls_status check_repeat(const char *call, const ls_tensor *x, const ls_shape *times, ls_shape *shape) {
+    const int added = times->ndim - x->ndim;
+    int64_t bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
+    if (added < 0) {
+        return ls_fail(LS_ERR_SHAPE, "%s: %d numbers for %s: one for each axis, or more", call, times->ndim,
+                       LS_SHAPE_TEXT(x));
+    }
+    shape->ndim = times->ndim;
+    for (int i = 0; i < times->ndim; i++) {
+        const int64_t size = i < added ? 1 : x->size[i - added];
+        if (times->size[i] < 0) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: axis %d %lld times", call, i, (long long)times->size[i]);
+        }
+        if (__builtin_mul_overflow(bytes, size > 0 ? size : 1, &bytes) ||
+            __builtin_mul_overflow(bytes, times->size[i] > 0 ? times->size[i] : 1, &bytes)) {
+            return ls_fail(LS_ERR_SHAPE, "%s: %s, axis %d of it %lld times, has more elements than can be counted",
+                           call, LS_SHAPE_TEXT(x), i, (long long)times->size[i]);
+        }
+        shape->size[i] = size;
+    }
+    return LS_OK;
+}
+
 ls_tensor *ls_repeat(ls_tensor *x, ls_shape times) {
     static const char call[] = "ls_repeat";
+    ls_shape shape = {.ndim = 0};
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
-    if (times.ndim < x->ndim) {
-        return ls_fail_noted(LS_ERR_SHAPE, "%s: %d numbers for %s: one for each axis, or more", call, times.ndim,
-                             LS_SHAPE_TEXT(x));
-    }
-    const int added = times.ndim - x->ndim;
-    ls_shape shape = {.ndim = times.ndim};
-    for (int i = 0; i < times.ndim; i++) {
-        shape.size[i] = i < added ? 1 : x->size[i - added];
-        if (times.size[i] < 0) {
-            return ls_fail_noted(LS_ERR_ARGUMENT, "%s: axis %d %lld times", call, i, (long long)times.size[i]);
-        }
+    if (check_repeat(call, x, &times, &shape) != LS_OK) {
+        return ls_scope_failed();
     }
     ls_tensor *y = ls_reshape(x, shape);
     for (int i = 0; i < times.ndim && y != NULL; i++) {

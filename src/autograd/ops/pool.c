@@ -141,9 +141,12 @@ static ls_status check_windows(const char *call, const ls_tensor *x, bool ceil_m
     return LS_OK;
 }
 
-ls_status ls_pool_window(const char *call, int axes, const ls_pool_options *options, ls_window *window) {
+ls_status ls_pool_window(const char *call, bool of_means, int axes, const ls_pool_options *options, ls_window *window) {
     if (options == NULL || options->kernel.ndim == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: no kernel is given", call);
+    }
+    if (of_means && options->dilation.ndim != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s: dilation is of maximum pooling only", call);
     }
     const ls_shape *stride = options->stride.ndim != 0 ? &options->stride : &options->kernel;
     LS_TRY(ls_spatial_numbers(call, "kernel", &options->kernel, axes, 1, 1, window->kernel));
@@ -160,10 +163,10 @@ ls_status ls_pool_window(const char *call, int axes, const ls_pool_options *opti
     return LS_OK;
 }
 
-static ls_status fill_window(const char *call, const ls_tensor *x, const ls_pool_options *options,
+static ls_status fill_window(const ls_op *op, const ls_tensor *x, const ls_pool_options *options,
                              ls_op_parameters *parameters) {
-    LS_TRY(ls_pool_window(call, x->ndim - 2, options, &parameters->window));
-    return check_windows(call, x, options->ceil_mode, parameters);
+    LS_TRY(ls_pool_window(op->name, op == &average_pool_op, x->ndim - 2, options, &parameters->window));
+    return check_windows(op->name, x, options->ceil_mode, parameters);
 }
 
 static ls_status fill_adaptive(const char *call, const ls_tensor *x, const ls_shape *size,
@@ -191,8 +194,8 @@ static ls_tensor *apply_pool(const ls_op *op, ls_tensor *x, const ls_pool_option
     }
     ls_op_parameters parameters = {0};
     if (ls_check_floating(op->name, &x, 1) != LS_OK || ls_check_image(op->name, x) != LS_OK ||
-        (size != NULL ? fill_adaptive(op->name, x, size, &parameters)
-                      : fill_window(op->name, x, options, &parameters)) != LS_OK) {
+        (size != NULL ? fill_adaptive(op->name, x, size, &parameters) : fill_window(op, x, options, &parameters)) !=
+            LS_OK) {
         return ls_scope_failed();
     }
     return ls_apply_dense(op, &x, 1, 1, &parameters, 1);
@@ -203,9 +206,6 @@ ls_tensor *ls_max_pool(ls_tensor *x, const ls_pool_options *options) {
 }
 
 ls_tensor *ls_average_pool(ls_tensor *x, const ls_pool_options *options) {
-    if (x != NULL && options != NULL && options->dilation.ndim != 0) {
-        return ls_fail_noted(LS_ERR_ARGUMENT, "ls_average_pool: dilation is of ls_max_pool only");
-    }
     return apply_pool(&average_pool_op, x, options, NULL);
 }
 

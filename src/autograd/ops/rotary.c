@@ -65,11 +65,15 @@ static ls_tensor *turned(ls_tensor *const pair[2], ls_tensor *cosine, ls_tensor 
     return y;
 }
 
-static ls_status check(const ls_tensor *x, double base) {
+static ls_status check(const ls_tensor *x, double base, bool halves) {
     LS_TRY(ls_check_floating(call, (ls_tensor *[]){(ls_tensor *)x}, 1));
-    if (x->ndim < 2 || x->ndim == LS_MAX_DIMS || x->size[x->ndim - 1] % 2 != 0) {
+    if (x->ndim < 2 || x->size[x->ndim - 1] % 2 != 0) {
         return ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [..., positions, width] of an even width", call,
                        LS_SHAPE_TEXT(x));
+    }
+    if (x->ndim == LS_MAX_DIMS && !halves) { /* neighbours are put together along an axis of their own */
+        return ls_fail(LS_ERR_SHAPE, "%s: x is %s, may have %d dimensions at most", call, LS_SHAPE_TEXT(x),
+                       LS_MAX_DIMS - 1);
     }
     return base > 0 ? LS_OK : ls_fail(LS_ERR_ARGUMENT, "%s: base is %g, must be positive", call, base);
 }
@@ -81,7 +85,7 @@ ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options) {
     if (!ls_inputs_are_given(call, &x, 1)) {
         return NULL;
     }
-    if (check(x, base) != LS_OK) {
+    if (check(x, base, options->halves) != LS_OK) {
         return ls_scope_failed();
     }
     const int64_t width = x->size[x->ndim - 1];

@@ -28,7 +28,7 @@ ls_tensor *ls_image_new(const char *call, const ls_tensor *x, int64_t channels, 
  */
 ls_status ls_conv_window(const char *call, bool transposed, int axes, const ls_conv_options *options,
                          ls_window *window);
-/* The same of pooling; the kernel is an option. */
-ls_status ls_pool_window(const char *call, int axes, const ls_pool_options *options, ls_window *window);
+/* The same of pooling, of maxima or of means; the kernel is an option. */
+ls_status ls_pool_window(const char *call, bool of_means, int axes, const ls_pool_options *options, ls_window *window);
 
 #endif
