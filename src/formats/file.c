@@ -215,13 +215,14 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes) {
     return true;
 }
 
-/* A new name is on disk only when its folder is. Some file systems cannot sync folders, and say EINVAL. */
+/* A new name is on disk only when its folder is. Some file systems cannot sync folders, and say EINVAL; one that this
+ * process may write to, but not read, it cannot sync either. */
 static bool sync_folder(const char *path) {
     char copy[PATH_MAX]; /* no file has a longer name */
     snprintf(copy, sizeof copy, "%s", path);
     const int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) {
-        return false;
+        return errno == EACCES;
     }
     const bool synced = fsync(folder) == 0 || errno == EINVAL;
     const int reason = errno;

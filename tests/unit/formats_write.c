@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/fsuid.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -229,11 +230,38 @@ static void test_open_files_are_not_inherited(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* One may make folders where one may not list them. */
+static void test_folders_in_one_that_cannot_be_read(void **state) {
+    (void)state;
+    enum { NOBODY = 65534 };
+    char parent[320];
+    struct stat about;
+    snprintf(parent, sizeof parent, "%s", test_path("unlisted"));
+    assert_int_equal(mkdir(parent, 0777), 0);
+    assert_int_equal(chmod(parent, 0333), 0);
+    *strrchr(parent, '/') = '\0';
+    assert_int_equal(chmod(parent, 0711), 0);
+    const bool is_root = geteuid() == 0;
+    if (is_root) { /* which may read everything */
+        (void)setfsuid(NOBODY);
+    }
+    const ls_status status = ls_folder_make("test", test_path("unlisted/deep/er"));
+    if (is_root) {
+        (void)setfsuid(0);
+    }
+    assert_int_equal(chmod(test_path("unlisted"), 0755), 0);
+    assert_int_equal(status, LS_OK);
+    assert_true(stat(test_path("unlisted/deep/er"), &about) == 0 && S_ISDIR(about.st_mode));
+    assert_int_equal(rmdir(test_path("unlisted/deep/er")), 0);
+    assert_int_equal(rmdir(test_path("unlisted/deep")), 0);
+    assert_int_equal(rmdir(test_path("unlisted")), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_links_are_not_followed),       cmocka_unit_test(test_guessed_names_are_left_alone),
         cmocka_unit_test(test_only_files_are_replaced),      cmocka_unit_test(test_names_are_not_foreseen),
-        cmocka_unit_test(test_open_files_are_not_inherited),
+        cmocka_unit_test(test_open_files_are_not_inherited), cmocka_unit_test(test_folders_in_one_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, make_folder, test_files_teardown);
 }
