@@ -463,6 +463,37 @@ static void test_damaged_files(void **state) {
     ls_log_set_sink(NULL, NULL);
 }
 
+/* The folder's second checkpoint damaged by the manifest's first byte, and training that begins at the first. */
+static void damage_and_go_on(const ls_checkpoint_options *options, unsigned char byte) {
+    training t = begin(options, options->folder);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    end(&t);
+    write_bytes(in_root("twice/epoch-000002-step-0000000006/manifest.json"), &byte, 1);
+    t = begin(options, options->folder);
+    assert_int_equal(ls_trial_history_count(t.trial), 1);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    end(&t);
+}
+
+/* Damaged twice: what is left is the newer of the two, and nothing that looks like a checkpoint. */
+static void test_damaged_twice(void **state) {
+    (void)state;
+    unsigned char byte = 0;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("twice"));
+    const ls_checkpoint_options options = {.folder = folder};
+    ls_log_set_level(LS_LOG_OFF);
+    damage_and_go_on(&options, 'a');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'a');
+    damage_and_go_on(&options, 'b');
+    assert_int_equal(read_bytes(in_root("twice/damaged-epoch-000002-step-0000000006/manifest.json"), &byte, 1), 1);
+    assert_int_equal(byte, 'b');
+    assert_int_equal(count_whole(in_root("twice")), 1);
+    assert_int_equal(count_names(in_root("twice")), 2);
+    ls_log_set_level(LS_LOG_WARNING);
+}
+
 /* In place of a text in the manifest. */
 static void change_manifest(const char *path, const char *from, const char *to) {
     unsigned char bytes[16384];
@@ -652,19 +683,13 @@ static void test_fuzzed_manifests(void **state) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_history_keeps_its_bits),
-        cmocka_unit_test(test_a_hook_asks),
-        cmocka_unit_test(test_keeps_the_newest_and_the_best),
-        cmocka_unit_test(test_wrong_use),
-        cmocka_unit_test(test_folder_of_another_run),
-        cmocka_unit_test(test_wrong_trial),
-        cmocka_unit_test(test_damaged_files),
-        cmocka_unit_test(test_newer_format),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_killed_at_every_call),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_fuzzed_manifests),
+        cmocka_unit_test(test_save_and_load),    cmocka_unit_test(test_history_keeps_its_bits),
+        cmocka_unit_test(test_a_hook_asks),      cmocka_unit_test(test_keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_wrong_use),        cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_wrong_trial),      cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_damaged_twice),    cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_every_call_fails), cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_fuzzed_manifests),
     };
     cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
     return cmocka_run_group_tests(tests, make_root, test_files_teardown);

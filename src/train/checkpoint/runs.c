@@ -223,7 +223,7 @@ static ls_status clean_up(const char *folder) {
 
 /* One that is further than the trial is of another history, or was refused. */
 static ls_status check_later(const char *folder, const char *name) {
-    char path[PATH_MAX], aside[PATH_MAX], renamed[NAME_MAX + 1];
+    char path[PATH_MAX], damaged[PATH_MAX], renamed[NAME_MAX + 1];
     LS_TRY(ls_path_join(path, folder, name));
     const ls_status status = ls_checkpoint_verify(path);
     if (status == LS_OK) {
@@ -236,8 +236,9 @@ static ls_status check_later(const char *folder, const char *name) {
         return status;
     }
     snprintf(renamed, sizeof renamed, "damaged-%s", name);
-    LS_TRY(ls_path_join(aside, folder, renamed));
-    return ls_folder_replace(folder, path, aside);
+    LS_TRY(ls_path_join(damaged, folder, renamed));
+    LS_TRY(ls_folder_replace(folder, path, damaged));
+    return ls_folder_delete(path); /* where one was damaged before, that is there now */
 }
 
 static ls_status check_folder(const ls_trial *trial, const char *folder) {
