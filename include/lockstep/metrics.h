@@ -25,7 +25,7 @@ typedef struct ls_trial_state ls_trial_state;
  * gives it back, or ls_trial_new where it fails.
  */
 typedef struct ls_metric {
-    const char *name; /**< up to 32 bytes; lent, and must outlive the trial */
+    const char *name; /**< up to 32 bytes of UTF-8; lent, and must outlive the trial */
     /** Of a mean: over a pass, the sum of `sum` over all batches and ranks, divided by that of `weight`. */
     ls_status (*measure)(const ls_trial_state *state, void *user, double *sum, double *weight);
     void *user; /**< given to the functions */
@@ -88,8 +88,9 @@ typedef enum ls_outputs {
  *   - "epoch": its number, from 0;
  *   - "samples_per_second": of all ranks, in a pass, hooks and what is between batches included;
  *   - "data_wait": seconds in which a rank waited for its loader in the pass, the mean over ranks;
- *   - "comm_wait": seconds in which a rank was in calls of communicators, or waited for them to end, with what other
- *     ranks were late; the mean over ranks. Of the thread that the trial runs on.
+ *   - "comm_wait": seconds that a rank's thread, the one that the trial runs on, spent in calls of communicators and
+ *     in waiting for them to end: the work of these calls and what other ranks were late; the mean over ranks. Of a
+ *     call that goes on beside the thread's own work (ls_work) its start and the wait for its end count.
  *
  * Of each NAME of these that is a mean ("loss", accuracies, "mse", "mae"):
  *   - "running_NAME": see ls_metric_running;

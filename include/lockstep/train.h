@@ -162,11 +162,11 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 
 /**
- * Measures the model on the batches of epoch 0 of the loader, in evaluation mode. `label` is shown with the progress,
- * and names the results: "test_loss"; they are added to the last epoch of the history, if there is one. Hooks are
- * called as torchbearer does: on_start, on_start_epoch, those of validation, on_end_epoch, on_end. The model is then in
- * the mode it was in, and training goes on from where its loader stood, if it is that one. A hook may evaluate too, on
- * a loader that no run is using: then no hooks are called, and the history stays as it is.
+ * Measures the model on the batches of epoch 0 of the loader, in evaluation mode. `label`, UTF-8, is shown with the
+ * progress, and names the results: "test_loss"; they are added to the last epoch of the history, if there is one. Hooks
+ * are called as torchbearer does: on_start, on_start_epoch, those of validation, on_end_epoch, on_end. The model is
+ * then in the mode it was in, and training goes on from where its loader stood, if it is that one. A hook may evaluate
+ * too, on a loader that no run is using: then no hooks are called, and the history stays as it is.
  */
 LS_API ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *label) LS_WARN_UNUSED;
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "train/trial.h"
 
 /* Whether a hook is being called, of a run or of an evaluation. */
@@ -75,6 +76,9 @@ static ls_status check(ls_trial *trial, const ls_loader *loader, const char *lab
     }
     if (trial->options.criterion == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial was made without a criterion");
+    }
+    if (!ls_text_is_utf8(label)) { /* as files have names */
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the label \"%s\" is not UTF-8", label);
     }
     if (strlen(label) + 1 + ls_metrics_longest(trial) + 1 > LS_METRIC_NAME_LIMIT) {
         return ls_fail(LS_ERR_ARGUMENT,

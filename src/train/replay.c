@@ -3,11 +3,14 @@
 
 #include "train/trial.h"
 
-/* What was known in the pass: the results of training are those without "val_" in their name. */
-static void recall(ls_trial *trial, const ls_history_entry *entry, bool validation) {
+/* What was known in a pass whose results begin so: behind that stands the name of a metric. An epoch may hold those of
+ * evaluations, too. */
+static void recall(ls_trial *trial, const ls_history_entry *entry, const char *prefix) {
+    const size_t length = strlen(prefix);
     trial->latest.count = 0;
     for (int i = 0; i < entry->count; i++) {
-        if ((strstr(entry->values[i].name, "val_") != NULL) == validation) {
+        const char *name = entry->values[i].name;
+        if (strncmp(name, prefix, length) == 0 && ls_metrics_has(trial, name + length)) {
             trial->latest.values[trial->latest.count++] = entry->values[i];
         }
     }
@@ -43,10 +46,10 @@ static ls_status replay_validation(ls_trial *trial, int64_t batches) {
 
 static ls_status replay_epoch(ls_trial *trial, const ls_history_entry *entry, bool one_batch) {
     LS_TRY(LS_CALL(trial, on_start_epoch));
-    recall(trial, entry, false);
+    recall(trial, entry, "");
     LS_TRY(replay_training(trial, one_batch && entry->train_steps > 1 ? 1 : entry->train_steps));
     if (entry->validate_steps > 0 && !trial->state.stop) {
-        recall(trial, entry, true);
+        recall(trial, entry, "val_");
         LS_TRY(replay_validation(trial, one_batch ? 1 : entry->validate_steps));
     }
     trial->latest = *entry;

@@ -162,6 +162,8 @@ ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *
 /* A pass is interrupted by others, and goes on. */
 ls_status ls_metrics_set_aside(ls_trial *trial);
 void ls_metrics_put_back(ls_trial *trial);
+/* Whether a metric has this name. */
+bool ls_metrics_has(const ls_trial *trial, const char *name);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
 /* Of the metrics that have one value in this pass: the name of number `index`, NULL when there are no more; and its

@@ -91,12 +91,12 @@ static ls_status spoil_gradient(ls_trial_state *state, void *user) {
                : LS_OK;
 }
 
-/* The sentence is the same on all ranks, and has the words. */
+/* The sentence is the same on all ranks, and has the words. `rank`: -1 is every one. */
 static ls_status one_sentence(ls_comm *world, const char *words, int rank) {
     char mine[512] = "", first[512] = "", where[64];
     snprintf(mine, sizeof mine, "%s", ls_error_message());
     memcpy(first, mine, sizeof first);
-    snprintf(where, sizeof where, "on rank %d", rank);
+    snprintf(where, sizeof where, rank < 0 ? "on every rank" : "on rank %d", rank);
     LS_TRY(ls_comm_broadcast(world, first, sizeof first, LS_U8, 0, NULL));
     if (strcmp(first, mine) != 0 || strstr(mine, words) == NULL || strstr(mine, where) == NULL) {
         return ls_fail(LS_ERR_INTERNAL, "\"%s\" and rank 0's \"%s\" must be one and say \"%s\" and \"%s\"", mine, first,
@@ -133,7 +133,7 @@ static ls_status not_finite(ls_comm *world) {
     LS_TRY(end_at(world, (faulty){IN_INPUT, last, 7}, true, "the output of layer \"0\" (Linear) has NaN", last));
     LS_TRY(end_at(world, (faulty){IN_LOSS, last, 3}, false, "the loss has an infinite number", last));
     LS_TRY(end_at(world, (faulty){IN_PARAMETER_GRADIENT, last, 2}, true,
-                  "the gradient of \"2.weight\" has an infinite number", 0));
+                  "the gradient of \"2.weight\" has an infinite number", last > 0 ? -1 : 0));
     LS_TRY(end_at(world, (faulty){IN_VALIDATION, last, 0}, false, "the model's output has NaN", last));
     LS_CHECK(strstr(ls_error_message(), "in the validation of epoch 0") != NULL);
     return LS_OK;

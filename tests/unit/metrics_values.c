@@ -427,7 +427,9 @@ static void test_wrong_samples(void **state) {
     expect_refused(three, labels, ls_metric_named("top_5_acc"), LS_ERR_SHAPE,
                    "ls_trial: metric \"top_5_acc\": output [4, 3] has 3 classes, fewer than 5");
     expect_refused(three, labels, ls_metric_named("top_2_acc"), LS_ERR_ARGUMENT,
-                   "is out of range for axis 1 of size 3");
+                   "ls_trial: metric \"top_2_acc\": a target is no class of output [4, 3]");
+    expect_refused(three, ls_sub(labels, 1), ls_metric_std(ls_metric_named("top_2_acc"), false), LS_ERR_ARGUMENT,
+                   "ls_trial: metric \"top_2_acc_std\": a target is no class of output [4, 3]");
     expect_refused(three, labels, ls_metric_named("precision"), LS_ERR_ARGUMENT,
                    "ls_trial: metric \"precision\": the target 3 is no class of output [4, 3]");
     expect_refused(three, ls_sub(labels, 1), ls_metric_named("confusion"), LS_ERR_ARGUMENT,

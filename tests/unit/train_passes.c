@@ -147,7 +147,7 @@ static ls_status see_validation(ls_trial_state *state, void *user) {
     "end_training start_validation " VALIDATE_STEP VALIDATE_STEP "end_validation end_epoch "
 #define REPLAYED_BRIEFLY                                                                                               \
     "start_epoch start_training " TRAIN_STEP "end_training start_validation " VALIDATE_STEP "end_validation "          \
-                                                                                            "end_epoch "
+    "end_epoch "
 
 static void test_replay(void **state) {
     (void)state;
@@ -170,6 +170,49 @@ static void test_replay(void **state) {
     assert_int_equal(ls_trial_history_count(trial), 2);
     assert_int_equal(ls_trial_replay(trial, NULL, 1, true), LS_ERR_ARGUMENT);
     assert_int_equal(ls_trial_replay(NULL, &callback, 1, true), LS_ERR_ARGUMENT);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
+static ls_status count_to(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    (void)user;
+    *sum = (double)state->step + (state->phase == LS_PHASE_VALIDATION ? 100 : 0);
+    *weight = 1;
+    return LS_OK;
+}
+
+static ls_status recall_training(ls_trial_state *state, void *user) {
+    const ls_trial *trial = state->trial;
+    *(int *)user += 1;
+    assert_true(ls_trial_metric(trial, "interval_steps") == ls_trial_history(trial, state->epoch, "interval_steps"));
+    assert_true(isnan(ls_trial_metric(trial, "val_interval_steps")) && isnan(ls_trial_metric(trial, "test_loss")));
+    return LS_OK;
+}
+
+static ls_status recall_validation(ls_trial_state *state, void *user) {
+    const ls_trial *trial = state->trial;
+    *(int *)user += 1;
+    assert_true(ls_trial_metric(trial, "val_interval_steps") >= 100);
+    assert_true(isnan(ls_trial_metric(trial, "interval_steps")) && isnan(ls_trial_metric(trial, "test_loss")));
+    return LS_OK;
+}
+
+/* A metric's name may have "val_" in it, and results of evaluations are of neither pass. */
+static void test_replay_knows_passes_by_names(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int calls = 0;
+    const ls_metric own = {.name = "interval_steps", .measure = count_to};
+    const ls_callback callback = {
+        .user = &calls, .on_end_training = recall_training, .on_end_validation = recall_validation};
+    ls_trial_options options = options_of(&s);
+    options.custom_metrics = &own;
+    options.custom_metric_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate, "test"), LS_OK);
+    assert_int_equal(ls_trial_replay(trial, &callback, 1, false), LS_OK);
+    assert_int_equal(calls, 4);
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -325,6 +368,7 @@ int main(void) {
         cmocka_unit_test(test_prediction),
         cmocka_unit_test(test_what_cannot_be_predicted),
         cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_replay_knows_passes_by_names),
         cmocka_unit_test(test_steps_of_an_epoch),
         cmocka_unit_test(test_steps_of_a_loader_without_batches),
         cmocka_unit_test(test_evaluations_in_the_history),

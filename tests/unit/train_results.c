@@ -4,6 +4,8 @@
 
 #include "tests/support/elements.h"
 #include "tests/support/files.h"
+#include <lockstep/callbacks.h>
+
 #include "tests/support/trials.h"
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
@@ -332,6 +334,65 @@ static void test_progress_without_an_end(void **state) {
     free_setting(&s);
 }
 
+/* Names stand in files that are UTF-8. */
+static void test_names_are_utf_8(void **state) {
+    (void)state;
+    setting s = make_setting();
+    int calls = 0;
+    const ls_metric own = {.name = "gr\xf6\xdf"
+                                   "e",
+                           .measure = measure_inputs,
+                           .user = &calls};
+    ls_trial_options options = options_of(&s);
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_evaluate(trial, s.validate,
+                                       "gr\xf6\xdf"
+                                       "e"),
+                     LS_ERR_ARGUMENT);
+    expect_message("ls_trial_evaluate: the label \"gr??e\" is not UTF-8");
+    assert_int_equal(ls_trial_evaluate(trial, s.validate,
+                                       "gr\xc3\xb6\xc3\x9f"
+                                       "e"),
+                     LS_OK);
+    ls_trial_free(trial);
+    options.custom_metrics = &own;
+    options.custom_metric_count = 1;
+    assert_null(ls_trial_new(&options));
+    expect_message("ls_trial_new: the metric's name \"gr??e\" is not UTF-8");
+    free_setting(&s);
+}
+
+typedef struct sighting {
+    const ls_loader *loader;
+    int batches; /* of training, over that loader */
+} sighting;
+
+static ls_status see_training(const ls_trial_state *state, void *user, double *sum, double *weight) {
+    sighting *seen = user;
+    seen->batches += state->phase == LS_PHASE_TRAINING && state->loader == seen->loader;
+    *sum = *weight = 1;
+    return LS_OK;
+}
+
+/* What is measured in a rate finder's sweep is measured of training. */
+static void test_a_sweep_is_training(void **state) {
+    (void)state;
+    setting s = make_setting();
+    sighting seen = {.loader = s.train};
+    const ls_metric own = {.name = "own", .measure = see_training, .user = &seen};
+    const ls_callback finder = ls_rate_finder(&(ls_rate_finder_options){.steps = 7, .highest = 1e-3});
+    ls_trial_options options = options_of(&s);
+    options.custom_metrics = &own;
+    options.custom_metric_count = 1;
+    options.callbacks = &finder;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 1), LS_OK);
+    assert_int_equal(seen.batches, 7 + 3);
+    ls_trial_free(trial);
+    free_setting(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_are_means_over_samples),
@@ -342,6 +403,8 @@ int main(void) {
         cmocka_unit_test(test_history_as_csv),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_progress_without_an_end),
+        cmocka_unit_test(test_names_are_utf_8),
+        cmocka_unit_test(test_a_sweep_is_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

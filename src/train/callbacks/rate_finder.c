@@ -140,6 +140,7 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
     ls_module_train(trial->state.model, true);
+    ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
     ls_metrics_begin(trial);
     for (self->count = 0; self->count < self->options.steps;) {
         ls_batch batch;

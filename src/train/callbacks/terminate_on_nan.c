@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
+
 static const char *const maker = "ls_terminate_on_nan";
 
 /* What comes first in a step comes first here. */
@@ -161,23 +163,30 @@ static ls_status watch_layers(watch *self, ls_module *module) {
 
 /* All ranks fail with what comes first in the step, on the lowest rank that has it. */
 static ls_status agree(watch *self, const ls_trial_state *state, const char *when) {
-    ls_loc_i64 first = {.value = self->found != NOTHING ? PLACES - self->found : 0,
-                        .location = ls_callback_rank(state)};
+    const int rank = ls_callback_rank(state);
     const bool alone = ls_comm_size(state->comm) <= 1;
+    const size_t length = self->found != NOTHING ? strlen(self->message) : 0;
+    const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, self->message, length) >> 2);
+    /* The place, and the largest and the smallest of what ranks have to say: where all say the same they are one. */
+    ls_loc_i64 all[] = {{self->found != NOTHING ? PLACES - self->found : 0, rank}, {hash, rank}, {-hash, rank}};
+    char where[32] = "every rank";
     self->looks = false;
     self->found = NOTHING;
     if (!alone) {
-        LS_TRY(ls_comm_allreduce(state->comm, &first, &first, 1, LS_I64, LS_MAXLOC, NULL));
+        LS_TRY(ls_comm_allreduce(state->comm, all, all, 3, LS_I64, LS_MAXLOC, NULL));
     }
-    if (first.value == 0) {
+    if (all[0].value == 0) {
         return LS_OK;
     }
+    if (alone || all[1].value != -all[2].value) {
+        snprintf(where, sizeof where, "rank %d", (int)all[0].location);
+    }
     if (!alone) {
-        LS_TRY(ls_comm_broadcast(state->comm, self->message, sizeof self->message, LS_U8, (int)first.location, NULL));
+        LS_TRY(ls_comm_broadcast(state->comm, self->message, sizeof self->message, LS_U8, (int)all[0].location, NULL));
         self->message[sizeof self->message - 1] = '\0';
     }
-    return ls_fail(LS_ERR_STATE, "%s: %s on rank %d, in %sepoch %lld, batch %lld (step %lld)", maker, self->message,
-                   (int)first.location, when, (long long)state->epoch, (long long)state->batch, (long long)state->step);
+    return ls_fail(LS_ERR_STATE, "%s: %s on %s, in %sepoch %lld, batch %lld (step %lld)", maker, self->message, where,
+                   when, (long long)state->epoch, (long long)state->batch, (long long)state->step);
 }
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* Accuracies: the share of targets that are met. */
+#include <math.h>
 #include <stdio.h>
 
 #include "tensor/tensor.h"
@@ -57,7 +58,10 @@ static ls_tensor *judge_top_k(const ls_measure *measure, const ls_trial_state *s
     if (*kept != NULL) {
         targets = ls_where(*kept, targets, ls_zeros(LS_SCALAR, LS_I64)); /* any that is there */
     }
-    return ls_lt(places(state->output, layout.axis, targets), k);
+    ls_tensor *is_class = ls_logical_and(ls_ge(targets, 0), ls_lt(targets, (double)classes));
+    targets = ls_where(is_class, targets, ls_zeros(LS_SCALAR, LS_I64));
+    ls_tensor *met = ls_to(ls_lt(places(state->output, layout.axis, targets), k), LS_F64);
+    return ls_where(is_class, met, ls_scalar((double)NAN, LS_F64));
 }
 
 ls_metric ls_metric_top_k_acc(int k) {
@@ -81,4 +85,4 @@ const ls_metric_kind ls_kind_binary_acc = {
 const ls_metric_kind ls_kind_binary_acc_logits = {
     .name = "binary_acc_logits", .aggregate = &ls_aggregate_mean, .elements = judge_logits};
 const ls_metric_kind ls_kind_top_k_acc = {
-    .name = "top_5_acc", .aggregate = &ls_aggregate_mean, .elements = judge_top_k};
+    .name = "top_5_acc", .aggregate = &ls_aggregate_mean, .refuses = true, .elements = judge_top_k};

@@ -85,7 +85,9 @@ typedef struct ls_metric_kind {
     /* When the trial is made: checks what the metric needs of it. NULL: nothing. */
     ls_status (*prepare)(ls_measure *measure, const ls_trial_options *options);
     /* What there is a mean of: a number of each sample or each part of one. Its sum over the batch is asked for.
-     * `*kept`, NULL before, may become which of them count, as bool; they are numbers where they do not, too. */
+     * `*kept`, NULL before, may become which of them count, as bool; they are numbers where they do not, too. With
+     * `refuses` an element is NaN where a target is no class, which ends the run. */
+    bool refuses;
     ls_tensor *(*elements)(const ls_measure *measure, const ls_trial_state *state, ls_tensor **kept);
     /* What is asked for, where that is something else: any shape and dtype. NULL: nothing. */
     ls_tensor *(*ask)(ls_measure *measure, const ls_trial_state *state);

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "comm/meter.h"
+#include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
 ls_status ls_metrics_make_room(ls_metrics *metrics) {
@@ -54,6 +55,10 @@ static ls_status take_mean(const ls_measure *measure, ls_batch_numbers *batch) {
     if (kind->elements != NULL) {
         const double *next = measure->asked;
         batch->sum = *next++;
+        if (kind->refuses && isnan(batch->sum)) {
+            return ls_fail(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": a target is no class of output %s",
+                           measure->rule->name, LS_SHAPE_TEXT(batch->state->output));
+        }
         batch->weight = measure->elements >= 0 ? (double)measure->elements : *next++;
         batch->scatter = measure->rule->aggregate->scatter ? *next : 0;
         return LS_OK;
@@ -202,6 +207,14 @@ void ls_metrics_put_back(ls_trial *trial) {
 }
 
 /* ---- what others ask --------------------------------------------------------------------------------------------- */
+
+bool ls_metrics_has(const ls_trial *trial, const char *name) {
+    bool has = false;
+    for (int i = 0; i < trial->metrics->count; i++) {
+        has = has || strcmp(trial->metrics->measures[i].rule->name, name) == 0;
+    }
+    return has;
+}
 
 size_t ls_metrics_longest(const ls_trial *trial) {
     size_t longest = 0;

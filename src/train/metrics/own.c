@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "train/metrics/metric.h"
 
 /* What the user's function fails with, in a sentence even where it gave none. */
@@ -50,6 +51,9 @@ static ls_status check(const char *call, const ls_metric *metric) {
     if (strlen(metric->name) > LS_METRIC_NAME_LIMIT / 2) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is longer than %d bytes", call, metric->name,
                        LS_METRIC_NAME_LIMIT / 2);
+    }
+    if (!ls_text_is_utf8(metric->name)) { /* as files have names */
+        return ls_fail(LS_ERR_ARGUMENT, "%s: the metric's name \"%s\" is not UTF-8", call, metric->name);
     }
     return one || several ? LS_OK
                           : ls_fail(LS_ERR_ARGUMENT,
