@@ -359,6 +359,49 @@ typedef struct ls_transformer_options {
  * `.attention.causal` it is a layer of a GPT. `options` may be NULL.
  */
 LS_API ls_module *ls_nn_transformer_block(int64_t width, int64_t heads, const ls_transformer_options *options);
+/** Options of recurrent layers; zero fields mean what their comments say. */
+typedef struct ls_recurrent_options {
+    ls_dtype dtype;     /**< of the parameters; zero is LS_F32 */
+    int layers;         /**< each takes the y of the one before, at most 64; 0: 1 */
+    bool bidirectional; /**< each layer also goes from the end to the start, with parameters of its own: y is twice as
+                             wide, first forwards, then backwards */
+    double dropout;     /**< between layers, of their y, in training mode */
+    bool no_bias;
+    bool relu;       /**< ls_nn_rnn: instead of tanh */
+    bool time_first; /**< the steps come before the samples: x and y [length, n, ...], states [layers, n, hidden]; not
+                          for ls_data_parallel, whose samples come first */
+} ls_recurrent_options;
+
+/**
+ * A recurrent layer: h_t = tanh(x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T + bias_hh) (Elman, Cognitive Science
+ * 14, 1990; PyTorch's RNN with batch_first). x [n, length, in] gives y [n, length, hidden], the h of the last layer.
+ *
+ * ls_forward_many also takes and gives states: inputs x, h, lengths, and outputs y, h, of which all but x and y may be
+ * left out (NULL). h [n, layers, hidden] is where the layers begin (NULL: zeros) and end, those of both directions one
+ * after the other; PyTorch has its first two axes the other way round. lengths [n] (i64 or i32, 0 to length) says how
+ * many steps each sequence has: y behind them is zero, a sequence's last h is that of its own end, and backwards begins
+ * there, as of PyTorch's packed sequences; what x has behind them must be finite. LS_ERR_ARGUMENT for lengths that are
+ * out of range.
+ *
+ * Parameters are weight_ih_l0 [hidden, in], weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], and so
+ * on for l1, where `in` is the width of the y before, and with "_reverse" behind them backwards, as PyTorch's. All
+ * start uniform in +-1/sqrt(hidden). `options` may be NULL.
+ */
+LS_API ls_module *ls_nn_rnn(int64_t in, int64_t hidden, const ls_recurrent_options *options);
+/**
+ * LSTM (Hochreiter and Schmidhuber, Neural Computation 9, 1997; PyTorch's): c_t = f c_{t-1} + i g and h_t = o
+ * tanh(c_t), where the gates i, f, g, o are a quarter each of x_t weight_ih^T + bias_ih + h_{t-1} weight_hh^T +
+ * bias_hh, behind tanh for g and the sigmoid for the others. As ls_nn_rnn, but that there are two states, h and c
+ * (given together): inputs x, h, c, lengths; outputs y, h, c; and four times as many rows of parameters. There are no
+ * projections (proj_size).
+ */
+LS_API ls_module *ls_nn_lstm(int64_t in, int64_t hidden, const ls_recurrent_options *options);
+/**
+ * GRU (Cho et al., arXiv 1406.1078; PyTorch's): h_t = (1 - z) n + z h_{t-1}, where of a = x_t weight_ih^T + bias_ih and
+ * b = h_{t-1} weight_hh^T + bias_hh, in three parts r, z, n: r = sigmoid(a_r + b_r), z = sigmoid(a_z + b_z) and n =
+ * tanh(a_n + r b_n). As ls_nn_rnn, with three times as many rows of parameters.
+ */
+LS_API ls_module *ls_nn_gru(int64_t in, int64_t hidden, const ls_recurrent_options *options);
 /**
  * A layer without parameters from a function, which is given `user` too. Neither `name` nor what `user` points to is
  * copied: both must outlive the module. What the function returns belongs to the scope; NULL when it failed.

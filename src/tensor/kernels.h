@@ -170,6 +170,36 @@ typedef struct ls_window {
 } ls_window;
 
 /*
+ * One step of a recurrent layer for n sequences. Tensors are contiguous, gates lie side by side in rows. Sequence i has
+ * lengths[i] steps, checked to be 0 to `steps` (LS_ERR_ARGUMENT): at a later one it stays as it was.
+ */
+typedef struct ls_cell {
+    const ls_tensor *x;                   /* [n, gates * hidden]: the input's part */
+    const ls_tensor *recurrent;           /* likewise: that of the step before */
+    const ls_tensor *h_before, *c_before; /* [n, hidden]; c: LSTM only, as below */
+    ls_tensor *h, *c;
+    ls_tensor *kept;          /* [n, 4 * hidden] for the gradient: not of the plain cell; NULL: nobody wants it */
+    const ls_tensor *lengths; /* i64 [n], or NULL: all have them all */
+    int64_t step, steps;
+    bool relu; /* the plain cell: instead of tanh */
+} ls_cell;
+
+/* Its gradient. Where a sequence has ended, x and `recurrent` get zeros. */
+typedef struct ls_cell_gradient {
+    ls_tensor *d_x;          /* [n, gates * hidden] */
+    ls_tensor *d_recurrent;  /* likewise, of the GRU; of the others it is d_x */
+    ls_tensor *dh, *dc;      /* [n, hidden], of this step, but for `g`; become those of the step before, but for what
+                                flows through `recurrent` */
+    const ls_tensor *g;      /* [n, hidden], more of dh */
+    const ls_tensor *kept;   /* of ls_cell */
+    const ls_tensor *before; /* [n, hidden]: c_before of the LSTM, h_before of the GRU */
+    const ls_tensor *after;  /* [n, hidden]: c of the LSTM, h of the plain cell */
+    const ls_tensor *lengths;
+    int64_t step;
+    bool relu;
+} ls_cell_gradient;
+
+/*
  * ---- the types of kernels ----------------------------------------------------------------------------------------
  */
 
@@ -233,6 +263,9 @@ typedef struct ls_window {
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
         double scale, bool causal
 /* Flat runs of numbers; results are numbers of f64 on the device. */
+#define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
+#define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
+/* What optimizers and norms need; pointers are to numbers of the dtype. */
 #define LS_PARAMETERS_axpy     ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
 #define LS_PARAMETERS_scale    ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
 #define LS_PARAMETERS_dot      ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
@@ -273,6 +306,8 @@ typedef ls_status ls_max_pool_kernel(LS_PARAMETERS_max_pool);
 typedef ls_status ls_pool_kernel(LS_PARAMETERS_pool);
 typedef ls_status ls_attention_kernel(LS_PARAMETERS_attention);
 typedef ls_status ls_attention_backward_kernel(LS_PARAMETERS_attention_backward);
+typedef ls_status ls_cell_kernel(LS_PARAMETERS_cell);
+typedef ls_status ls_cell_backward_kernel(LS_PARAMETERS_cell_backward);
 typedef ls_status ls_axpy_kernel(LS_PARAMETERS_axpy);
 typedef ls_status ls_scale_kernel(LS_PARAMETERS_scale);
 typedef ls_status ls_dot_kernel(LS_PARAMETERS_dot);
@@ -380,6 +415,12 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
      * where there is no key. g is like y, dq like q ...; what of those is NULL is not wanted. Room beyond these       \
      * tensors does not grow with the lengths. */                                                                      \
     KERNEL(attention, attention) KERNEL(attention_backward, attention_backward)                                        \
+    /* Cells of recurrent layers, with a = x + recurrent. rnn_cell: h = tanh(a) or relu(a). lstm_cell, whose gates are \
+     * (i, f, g, o): c = sigmoid(f) c_before + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c). gru_cell, (r, z, n): n =    \
+     * tanh(x_n + sigmoid(r) recurrent_n), h = n + sigmoid(z) (h_before - n). */                                       \
+    KERNEL(rnn_cell, cell) KERNEL(lstm_cell, cell) KERNEL(gru_cell, cell)                                              \
+    KERNEL(rnn_cell_backward, cell_backward) KERNEL(lstm_cell_backward, cell_backward)                                 \
+    KERNEL(gru_cell_backward, cell_backward)                                                                           \
     /* indexing of any; index of i64, checked: LS_ERR_ARGUMENT names the first that is out of range. take_along's and  \
      * scatter_add's index may be smaller than x (or y) along the other axes. */                                       \
     KERNEL(index_select, index) KERNEL(index_add, index) KERNEL(take_along, index) KERNEL(scatter_add, index)          \

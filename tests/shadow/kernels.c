@@ -132,6 +132,18 @@ KIND(muon, made->muon = *step;
      made->muon.momentum_buffer = shadow_inside(step->momentum_buffer);
      made->muon.work = shadow_inside(step->work);, &made->muon)
 
+KIND(cell, made->cell = *cell; add(made, cell->x); add(made, cell->recurrent); add(made, cell->h_before);
+     add(made, cell->c_before); add(made, cell->h); add(made, cell->c); add(made, cell->kept); add(made, cell->lengths);,
+     (made->cell.x = T(0), made->cell.recurrent = T(1), made->cell.h_before = T(2), made->cell.c_before = T(3),
+      made->cell.h = T(4), made->cell.c = T(5), made->cell.kept = T(6), made->cell.lengths = T(7), &made->cell))
+KIND(cell_backward, made->cell_gradient = *cell; add(made, cell->d_x); add(made, cell->d_recurrent); add(made, cell->dh);
+     add(made, cell->dc); add(made, cell->g); add(made, cell->kept); add(made, cell->before); add(made, cell->after);
+     add(made, cell->lengths);,
+     (made->cell_gradient.d_x = T(0), made->cell_gradient.d_recurrent = T(1), made->cell_gradient.dh = T(2),
+      made->cell_gradient.dc = T(3), made->cell_gradient.g = T(4), made->cell_gradient.kept = T(5),
+      made->cell_gradient.before = T(6), made->cell_gradient.after = T(7), made->cell_gradient.lengths = T(8),
+      &made->cell_gradient))
+
 /* The tensors of a class loss are those from `first` on. */
 static void add_loss(shadow_job *made, const ls_class_loss *loss) {
     made->integer[3] = made->tensors;
@@ -176,6 +188,8 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_pool                  y, x, window
 #define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal
 #define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal
+#define NAMES_cell                  cell
+#define NAMES_cell_backward         cell
 #define NAMES_axpy                  dtype, count, a, x, y
 #define NAMES_scale                 dtype, count, a, y
 #define NAMES_dot                   dtype, count, x, y, sum

@@ -29,6 +29,8 @@ typedef struct shadow_job {
         ls_gemm gemm;
         ls_class_loss loss;
         ls_window window;
+        ls_cell cell;
+        ls_cell_gradient cell_gradient;
         ls_sgd_step sgd;
         ls_adam_step adam;
         ls_rmsprop_step rmsprop;

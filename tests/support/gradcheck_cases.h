@@ -15,6 +15,7 @@
 
 #include "autograd/ops/linear.h"
 #include "autograd/ops/ops.h"
+#include "autograd/ops/recurrent.h"
 
 enum { MAX_INPUTS = 6, ROUNDS = 4, LAYOUTS = 4 };
 
@@ -206,6 +207,34 @@ static ls_tensor *f_batch_norm_eval(ls_tensor **x, int count, void *user) {
     return ls_batch_norm(x[0], mean, variance, x[1], x[2], false, 0.1, 0.1);
 }
 
+/* x [steps, n, gates * hidden], weight, bias, state; `lengths`: 0, 2, 4 ... steps. */
+static ls_tensor *recur(ls_recurrence kind, ls_tensor **x, int count, bool reverse, bool lengths) {
+    ls_tensor *given = NULL;
+    if (lengths) {
+        given = ls_minimum(ls_mul(ls_arange(LS_SHAPE(ls_size(x[0], 1)), LS_I64), 2), ls_size(x[0], 0));
+    }
+    const int64_t gates = ls_recurrence_gates(kind);
+    ls_tensor *wide = ls_repeat(x[0], LS_SHAPE(1, 1, gates)), *weight = ls_repeat(x[1], LS_SHAPE(gates, 1));
+    ls_tensor *bias = count > 2 ? ls_repeat(x[2], LS_SHAPE(gates)) : NULL, *state = NULL;
+    for (int64_t i = 1; i < gates; i++) { /* gates that differ */
+        wide = ls_mul(wide, ls_cos(ls_arange(LS_SHAPE(ls_size(wide, 2)), LS_F64)));
+        weight = ls_mul(weight, ls_sin(ls_add(ls_arange(LS_SHAPE(ls_size(weight, 0), 1), LS_F64), i)));
+    }
+    if (count > 3) {
+        ls_tensor *half = ls_mul(x[3], 0.5);
+        state = ls_stack((ls_tensor *[]){x[3], half}, (int)ls_recurrence_states(kind), 0);
+    }
+    return ls_recur(kind, wide, weight, bias, state, given, reverse);
+}
+
+FUNCTION(f_rnn, recur(LS_RECURRENCE_TANH, x, count, false, false))
+FUNCTION(f_rnn_relu, recur(LS_RECURRENCE_RELU, x, count, true, false))
+FUNCTION(f_rnn_lengths, recur(LS_RECURRENCE_TANH, x, count, true, true))
+FUNCTION(f_lstm, recur(LS_RECURRENCE_LSTM, x, count, false, false))
+FUNCTION(f_lstm_lengths, recur(LS_RECURRENCE_LSTM, x, count, true, true))
+FUNCTION(f_gru, recur(LS_RECURRENCE_GRU, x, count, false, false))
+FUNCTION(f_gru_lengths, recur(LS_RECURRENCE_GRU, x, count, true, true))
+
 /* ---- functions: convolution and pooling -------------------------------------------------------------------------- */
 
 #define CONV(name, call, ...)                                                                                          \
@@ -377,6 +406,8 @@ static const gradcheck_case shape_cases[] = {
     {.name = "take_along", .function = f_take_along, .shapes = "ijK"},
 };
 
+#define SEQUENCES "abc,cc,c,bc Abc,cc,c,bc Abc,cc"
+
 static const gradcheck_case matrix_cases[] = {
     {.name = "matmul",
      .function = f_matmul,
@@ -401,6 +432,13 @@ static const gradcheck_case matrix_cases[] = {
     {.name = "group_norm", .function = f_group_norm, .shapes = "iBjk,B,B iBj"},
     {.name = "batch_norm", .function = f_batch_norm, .shapes = "AB,B,B ABc,B,B Ab"},
     {.name = "batch_norm, not training", .function = f_batch_norm_eval, .shapes = "ab,b,b abc,b,b"},
+    {.name = "rnn", .function = f_rnn, .shapes = SEQUENCES},
+    {.name = "rnn, relu", .function = f_rnn_relu, .shapes = SEQUENCES},
+    {.name = "rnn, lengths", .function = f_rnn_lengths, .shapes = SEQUENCES},
+    {.name = "lstm", .function = f_lstm, .shapes = SEQUENCES},
+    {.name = "lstm, lengths", .function = f_lstm_lengths, .shapes = SEQUENCES},
+    {.name = "gru", .function = f_gru, .shapes = SEQUENCES},
+    {.name = "gru, lengths", .function = f_gru_lengths, .shapes = SEQUENCES},
 };
 
 #define IMAGES "abC abCD 1bCDE"
