@@ -5,13 +5,10 @@
  *
  * The same program runs alone, or as any number of ranks.
  */
-#include <inttypes.h>
-
 #include <lockstep/lockstep.h>
 
 #include "arguments.h"
-
-enum { BYTES = 256, TOP = 20 };
+#include "text.h"
 
 /* ---- what can be chosen ------------------------------------------------------------------------------------------ */
 
@@ -68,34 +65,7 @@ static ls_module *build_model(void) {
     return ls_sequential_of(parts, count);
 }
 
-/* Each position is a sample of its own: its logits against the byte that comes next. */
-static ls_tensor *next_byte(ls_tensor *output, ls_tensor *target, void *user) {
-    (void)user;
-    return ls_cross_entropy(ls_reshape(output, LS_SHAPE(-1, BYTES)), ls_reshape(target, LS_SHAPE(-1)), NULL);
-}
-
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
-
-/* One of the likeliest bytes, drawn by probability; -1 on failure. */
-static int draw(ls_tensor *logits) {
-    ls_tensor *indices = NULL;
-    ls_tensor *values = ls_top_k(logits, TOP, 0, false, &indices);
-    ls_tensor *sums = ls_cumsum(ls_softmax(ls_div(values, temperature), 0), 0);
-    ls_tensor *below = ls_sum(ls_to(ls_lt(sums, ls_rand(LS_SCALAR, LS_F32)), LS_I64));
-    const double place = below != NULL ? ls_item(below) : -1;
-    ls_tensor *byte = place >= 0 ? ls_select(indices, 0, place < TOP ? (int64_t)place : TOP - 1) : NULL;
-    return byte != NULL ? (int)ls_item(byte) : -1;
-}
-
-/* The file's first byte; a newline where there is none any more. */
-static int first_byte(void) {
-    FILE *stream = fopen(file, "rb");
-    const int byte = stream != NULL ? fgetc(stream) : EOF;
-    if (stream != NULL) {
-        fclose(stream);
-    }
-    return byte != EOF ? byte : '\n';
-}
 
 /* Begins with a byte, and goes on with one after the other. */
 static ls_status write_sample(ls_module *model, int first) {
@@ -110,7 +80,7 @@ static ls_status write_sample(ls_module *model, int first) {
     for (long i = 1; i < sample && status == LS_OK; i++) {
         ls_scope *scope = ls_scope_begin();
         ls_tensor *output = ls_forward(model, ls_from(LS_SHAPE(1, count), LS_I64, seen));
-        const int byte = draw(ls_select(ls_select(output, 0, 0), 0, -1));
+        const int byte = draw_byte(ls_select(ls_select(output, 0, 0), 0, -1), temperature);
         status = ls_scope_end(scope);
         if (status == LS_OK) {
             putchar(byte);
@@ -126,20 +96,6 @@ static ls_status write_sample(ls_module *model, int first) {
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
-
-static ls_status report(ls_trial *trial, ls_comm *world, ls_module *model) {
-    const double samples = ls_trial_throughput(trial); /* of all ranks: each asks */
-    printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
-    fflush(stdout);
-    const ls_status status = ls_comm_barrier(world, NULL); /* so that rank 0's lines are the last */
-    if (status != LS_OK || ls_comm_rank(world) != 0) {
-        return status;
-    }
-    printf("parameters: %" PRId64 "\n", ls_module_size(model));
-    printf("throughput: %.0f bytes/s\n", samples * (double)context);
-    printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
-    return sample > 0 ? write_sample(model, first_byte()) : LS_OK;
-}
 
 static ls_status train(ls_comm *world) {
     ls_seed((uint64_t)seed);
@@ -171,7 +127,10 @@ static ls_status train(ls_comm *world) {
                                 .quiet = quiet});
     ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
     if (status == LS_OK) {
-        status = report(trial, world, model);
+        status = report(trial, world, model, context);
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0 && sample > 0) {
+        status = write_sample(model, first_byte(file));
     }
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);

@@ -195,6 +195,22 @@ check "gpt, heads that do not fit: refused" is "$status $(grep -c 'width 30 does
 alone "$examples/gpt" --file text --context 100000
 check "gpt, a file that is too short: refused" is "$status $(grep -c 'text has 8400 bytes' err)" "1 1"
 
+# ---- an LSTM ----
+for ranks in 1 2 3; do
+    launch run -n $ranks "$examples/charlstm" --file text --layers 2 --width 32 --context 25 --batch-size $((12 / ranks)) \
+        --steps 200 --lr 0.02 --sample 60 --temperature 0.1 --quiet </dev/null
+    check "charlstm on $ranks: ends well" is "$status" 0
+    check "charlstm on $ranks: one model" one_model $ranks
+    check "charlstm on $ranks: learns" holds "$(number loss) < 2"
+    check "charlstm on $ranks: writes what it has read" says out "^to be, or not to be: to be"
+    number loss >lstm.$ranks
+    check "charlstm on $ranks: as on one" holds "($(cat lstm.1) - $(cat lstm.$ranks)) ^ 2 < 1e-4"
+done
+alone "$examples/charlstm" --help
+check "charlstm --help tells of --layers" says out "^  --layers "
+alone "$examples/charlstm" --file text --layers 65
+check "charlstm of 65 layers: refused" is "$status $(grep -c '65 layers: must be from 1 to 64' err)" "1 1"
+
 # ---- those on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
     echo "SKIPPED fashion_mnist, cnn and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"

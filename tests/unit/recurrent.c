@@ -179,10 +179,12 @@ static void test_lengths(void **state) {
             ls_tensor *own_states[] = {ls_narrow(states[0], 0, i, 1), ls_narrow(states[1], 0, i, 1)};
             call(module, &kinds[k], own, own_states, NULL, alone);
             ls_tensor *y = ls_narrow(outputs[0], 0, i, 1);
-            assert_true(ls_equal(ls_narrow(y, 1, 0, lengths[i]), alone[0]));
+            if (lengths[i] > 0) {
+                expect_near("y", ls_narrow(y, 1, 0, lengths[i]), alone[0], 1e-14);
+            }
             assert_true(ls_item(ls_sum(ls_abs(ls_narrow(y, 1, lengths[i], LENGTH - lengths[i])))) == 0);
             for (int s = 1; s <= kinds[k].states; s++) {
-                assert_true(ls_equal(ls_narrow(outputs[s], 0, i, 1), alone[s]));
+                expect_near("state", ls_narrow(outputs[s], 0, i, 1), alone[s], 1e-14);
             }
         }
         assert_int_equal(ls_backward(ls_sum(in_one(outputs, kinds[k].states + 1))), LS_OK);
@@ -232,9 +234,9 @@ static void test_states_go_on(void **state) {
         call(module, &kinds[k], x, NULL, NULL, whole);
         call(module, &kinds[k], ls_narrow(x, 1, 0, 2), NULL, NULL, first);
         call(module, &kinds[k], ls_narrow(x, 1, 2, 2), first + 1, NULL, second);
-        expect_near("y", ls_concat((ls_tensor *[]){first[0], second[0]}, 2, 1), whole[0], 1e-15);
+        expect_near("y", ls_concat((ls_tensor *[]){first[0], second[0]}, 2, 1), whole[0], 1e-14);
         for (int i = 1; i <= kinds[k].states; i++) {
-            expect_near("state", second[i], whole[i], 1e-15);
+            expect_near("state", second[i], whole[i], 1e-14);
         }
         assert_true(ls_equal(ls_forward(module, x), whole[0]));
         ls_module_free(module);

@@ -12,6 +12,8 @@ enum { X, WEIGHT, BIAS, STATE, LENGTHS, INPUTS };
 enum { SAVED_OUTPUT, SAVED_GATES, SAVED_CELLS };
 /* integer[] of the parameters. */
 enum { KIND, REVERSE };
+/* From so many steps on it pays to transpose the weight. */
+enum { FEW_STEPS = 4 };
 
 int64_t ls_recurrence_gates(ls_recurrence kind) {
     return kind == LS_RECURRENCE_LSTM ? 4 : kind == LS_RECURRENCE_GRU ? 3 : 1;
@@ -75,8 +77,14 @@ static ls_status begin_state(const pass *p, ls_tensor *row, const ls_tensor *sta
     return p->kernels->copy(p->stream, row, &from);
 }
 
-static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, ls_tensor *recurrent) {
-    const ls_tensor *weight = call->inputs[WEIGHT], *bias = call->inputs[BIAS];
+/* What the steps of a call use beside its tensors. */
+typedef struct workspace {
+    ls_tensor *recurrent; /* [n, gates] */
+    ls_tensor *turned; /* [hidden, gates]: the weight transposed, which products run faster on; NULL: too few steps */
+} workspace;
+
+static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, const workspace *work) {
+    const ls_tensor *weight = work->turned != NULL ? work->turned : call->inputs[WEIGHT], *bias = call->inputs[BIAS];
     ls_tensor *kept = call->saved[SAVED_GATES], *cells = call->saved[SAVED_CELLS];
     const ls_tensor x = ls_stack_view_select(call->inputs[X], 0, step_at(p, i));
     const ls_tensor before = ls_stack_view_select(call->output, 0, row_before(p, i));
@@ -88,14 +96,14 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
                           .a = before.data,
                           .lda = p->hidden,
                           .b = weight->data,
-                          .ldb = p->hidden,
-                          .transpose_b = true,
-                          .c = recurrent->data,
+                          .ldb = weight->size[1],
+                          .transpose_b = work->turned == NULL,
+                          .c = work->recurrent->data,
                           .ldc = p->gates,
                           .bias = bias != NULL ? bias->data : NULL};
     LS_TRY(p->kernels->gemm(p->stream, &gemm));
     ls_cell cell = {.x = &x,
-                    .recurrent = recurrent,
+                    .recurrent = work->recurrent,
                     .h_before = &before,
                     .h = &behind,
                     .lengths = call->inputs[LENGTHS],
@@ -116,7 +124,7 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
 }
 
 /* The states before all steps, and in the LSTM's extra row its last c. */
-static ls_status forward_steps(const ls_op_call *call, const pass *p, ls_tensor *recurrent) {
+static ls_status forward_steps(const ls_op_call *call, const pass *p, const workspace *work) {
     ls_tensor *cells = call->saved[SAVED_CELLS];
     ls_tensor first = ls_stack_view_select(call->output, 0, row_before(p, 0));
     LS_TRY(begin_state(p, &first, call->inputs[STATE], 0));
@@ -125,7 +133,7 @@ static ls_status forward_steps(const ls_op_call *call, const pass *p, ls_tensor 
         LS_TRY(begin_state(p, &first, call->inputs[STATE], 1));
     }
     for (int64_t i = 0; i < p->steps && p->n > 0; i++) {
-        LS_TRY(forward_step(call, p, i, recurrent));
+        LS_TRY(forward_step(call, p, i, work));
     }
     if (cells != NULL) {
         const ls_tensor last = ls_stack_view_select(cells, 0, row_before(p, p->steps));
@@ -133,6 +141,22 @@ static ls_status forward_steps(const ls_op_call *call, const pass *p, ls_tensor 
         return p->kernels->copy(p->stream, &row, &last);
     }
     return LS_OK;
+}
+
+static ls_status make_workspace(const ls_op_call *call, const pass *p, workspace *work) {
+    const ls_tensor *weight = call->inputs[WEIGHT];
+    const ls_device *device = ls_tensor_device(weight);
+    const char *name = call->op->name;
+    work->recurrent = ls_tensor_new_owned(name, device, 2, (const int64_t[]){p->n, p->gates}, p->dtype);
+    LS_TRY(ls_made(work->recurrent));
+    if (p->steps < FEW_STEPS) {
+        return LS_OK;
+    }
+    const int64_t size[] = {p->hidden, p->gates}, stride[] = {1, p->hidden};
+    const ls_tensor view = ls_stack_view(weight, 2, size, stride, 0);
+    work->turned = ls_tensor_new_owned(name, device, 2, size, p->dtype);
+    LS_TRY(ls_made(work->turned));
+    return p->kernels->copy(p->stream, work->turned, &view);
 }
 
 static ls_status recur_forward(ls_op_call *call) {
@@ -149,10 +173,11 @@ static ls_status recur_forward(ls_op_call *call) {
             ls_tensor_new_owned(name, device, 3, (const int64_t[]){p.steps, p.n, 4 * p.hidden}, p.dtype);
         LS_TRY(ls_made(call->saved[SAVED_GATES]));
     }
-    ls_tensor *recurrent = ls_tensor_new_owned(name, device, 2, (const int64_t[]){p.n, p.gates}, p.dtype);
-    LS_TRY(ls_made(recurrent));
-    const ls_status status = forward_steps(call, &p, recurrent);
-    ls_tensor_drop(recurrent);
+    workspace work = {NULL};
+    ls_status status = make_workspace(call, &p, &work);
+    status = status == LS_OK ? forward_steps(call, &p, &work) : status;
+    ls_tensor_drop(work.recurrent);
+    ls_tensor_drop(work.turned);
     return status;
 }
 

@@ -1,0 +1,136 @@
+/*
+ * An LSTM that reads bytes: it learns to continue any file, data-parallel over all ranks, and then writes a sample, for
+ * which its states go from byte to byte.
+ *
+ *     lockstep run -n 2 build/examples/charlstm --file README.md
+ *
+ * The same program runs alone, or as any number of ranks.
+ */
+#include <lockstep/lockstep.h>
+
+#include "arguments.h"
+#include "text.h"
+
+/* ---- what can be chosen ------------------------------------------------------------------------------------------ */
+
+static const char *file = "README.md";
+static long layers = 2;
+static long width = 128;
+static long context = 64;
+static long batch_size = 16;
+static long steps = 500;
+static long sample = 300;
+static long seed = 1;
+static double learning_rate = 5e-3;
+static double temperature = 0.8;
+static bool quiet;
+
+static const argument options[] = {
+    {"--file", ARGUMENT_TEXT, &file, "what to learn, any file (README.md)"},
+    {"--layers", ARGUMENT_SIZE, &layers, "of the LSTM (2)"},
+    {"--width", ARGUMENT_SIZE, &width, "numbers of a state (128)"},
+    {"--context", ARGUMENT_SIZE, &context, "bytes of a piece that it learns from (64)"},
+    {"--batch-size", ARGUMENT_SIZE, &batch_size, "pieces of the file per rank and step (16)"},
+    {"--steps", ARGUMENT_SIZE, &steps, "of training (500)"},
+    {"--lr", ARGUMENT_NUMBER, &learning_rate, "AdamW's learning rate at its highest (0.005)"},
+    {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (300)"},
+    {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
+    {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
+    {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
+};
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+enum { EMBEDDING, LSTM, HEAD };
+
+static ls_module *build_model(void) {
+    const ls_recurrent_options recurrent = {.layers = (int)layers, .dropout = 0.1};
+    return ls_sequential(ls_nn_embedding(BYTES, width), ls_nn_lstm(width, width, &recurrent),
+                         ls_nn_linear(width, BYTES));
+}
+
+/* ---- a sample ---------------------------------------------------------------------------------------------------- */
+
+/* The byte behind `byte`; the states h and c are replaced by those behind it. -1 on failure. */
+static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = ls_forward(ls_module_child(model, EMBEDDING), ls_full(LS_SHAPE(1, 1), LS_I64, byte));
+    ls_tensor *inputs[] = {x, *h, *c}, *outputs[3] = {NULL};
+    (void)ls_forward_many(ls_module_child(model, LSTM), inputs, 3, outputs, 3);
+    ls_tensor *logits = ls_forward(ls_module_child(model, HEAD), outputs[0]);
+    const int next = draw_byte(ls_reshape(logits, LS_SHAPE(BYTES)), temperature);
+    ls_release(*h);
+    ls_release(*c);
+    *h = ls_keep(ls_clone(outputs[1]));
+    *c = ls_keep(ls_clone(outputs[2]));
+    return ls_scope_end(scope) == LS_OK ? next : -1;
+}
+
+/* Begins with a byte, and goes on with one after the other. */
+static ls_status write_sample(ls_module *model, int byte) {
+    ls_tensor *h = NULL, *c = NULL;
+    ls_module_train(model, false);
+    const bool before = ls_no_grad(true);
+    ls_seed((uint64_t)seed);
+    for (long i = 0; i < sample && byte >= 0; i++) {
+        putchar(byte);
+        byte = i + 1 < sample ? next_of(model, byte, &h, &c) : byte;
+    }
+    (void)ls_no_grad(before);
+    ls_release(h);
+    ls_release(c);
+    putchar('\n');
+    return byte >= 0 ? LS_OK : ls_error_status();
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+static ls_status train(ls_comm *world) {
+    ls_seed((uint64_t)seed);
+    ls_dataset *set = ls_tokens_dataset(file, &(ls_tokens_options){.context = context}); /* tokens are bytes */
+    ls_loader *loader =
+        set == NULL
+            ? NULL
+            : ls_loader_new(set, &(ls_loader_options){.batch_size = batch_size, .comm = world, .seed = (uint64_t)seed});
+    ls_module *model = loader != NULL ? ls_module_retain(build_model()) : NULL;
+    ls_module *parallel = model != NULL ? ls_data_parallel(model, world, NULL) : NULL;
+    ls_optimizer *optimizer =
+        parallel != NULL ? ls_adamw(parallel, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
+    ls_schedule *schedule = optimizer != NULL ? ls_schedule_cosine(optimizer, steps, learning_rate / 10) : NULL;
+    ls_trial *trial = schedule == NULL
+                          ? NULL
+                          : ls_trial_new(&(ls_trial_options){
+                                .model = parallel,
+                                .optimizer = optimizer,
+                                .criterion = next_byte,
+                                .train = loader,
+                                .metrics = LS_METRICS("loss"),
+                                LS_CALLBACKS(ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true}),
+                                             ls_gradient_norm_clipping(1)),
+                                .train_steps = steps,
+                                .endless = true,
+                                .quiet = quiet});
+    ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
+    if (status == LS_OK) {
+        status = report(trial, world, model, context);
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0 && sample > 0) {
+        status = write_sample(model, first_byte(file));
+    }
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(parallel);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    ARGUMENTS_READ(argc, argv, "Trains an LSTM on the bytes of a file, and writes a sample.", options);
+    ls_comm *world = ls_init(NULL);
+    if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {
+        fprintf(stderr, "charlstm: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
