@@ -37,6 +37,9 @@ typedef struct ls_checkpoint_options {
  * way (in validation: after the epoch); ls_trial_run then returns LS_ERR_STOPPED on all ranks, without calling on_end.
  * Afterwards the signals do what they did before. A program ends with LS_EXIT_STOPPED then.
  *
+ * What is written behind a step or an epoch at which a hook has stopped the run is of a run that has ended: the first
+ * ls_trial_run of a trial that goes on from there ends as that did, the next one goes on.
+ *
  * A folder is used by one trial at a time, and a trial refuses (LS_ERR_STATE) a folder in which there are whole
  * checkpoints further than where it begins: it would leave two histories there.
  *

@@ -49,7 +49,10 @@ struct ls_trial_state {
     ls_tensor *target;      /**< likewise */
     ls_tensor *output;      /**< of the model */
     ls_tensor *loss;        /**< of the criterion */
-    bool stop; /**< set by a hook or a step, on one rank or several: training ends on all after this step */
+    /** Set by a hook or a step, on one rank or several: training ends on all after this step. The epoch has then its
+     * on_end_training, but no validation, no on_end_epoch and no place in the history (torchbearer's STOP_TRAINING); in
+     * validation, or behind it, the epoch is ended as usual. A further ls_trial_run goes on. */
+    bool stop;
     bool save; /**< likewise: a checkpoint is written after this step, or this epoch, where the trial has an
                     ls_checkpoint_callback */
 };
@@ -138,7 +141,8 @@ typedef struct ls_trial_options {
     int64_t validate_steps; /**< likewise, of each validation */
     int64_t evaluate_steps; /**< likewise, of ls_trial_evaluate and ls_trial_predict */
     bool endless;           /**< with train_steps: an epoch begins where the one before left the loader */
-    int64_t max_steps;      /**< stop after so many training steps, also in the midst of an epoch; 0: no limit */
+    int64_t max_steps;      /**< end after so many training steps, also in the midst of an epoch, which has its
+                               validation then; 0: no limit */
     /** A folder with checkpoints (checkpoint.h): ls_trial_new puts the trial where the newest whole one is, as
      * ls_trial_load does; damaged ones are named in the log and passed over. Where there is none the trial begins anew.
      * NULL: it does so anyway. With it, ls_trial_new is a collective call where the trial has a communicator. */

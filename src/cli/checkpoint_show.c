@@ -41,6 +41,9 @@ static void print_place(const ls_manifest *manifest) {
     if (manifest->continues) {
         printf("in the epoch   behind %lld batches\n", (long long)manifest->batch);
     }
+    if (manifest->stopped) {
+        printf("stopped        by a hook\n");
+    }
     if (manifest->loader_epoch >= 0) {
         printf("loader         epoch %lld, batch %lld", (long long)manifest->loader_epoch,
                (long long)manifest->loader_batch);
@@ -107,13 +110,14 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
         json_decref(tensors);
         return status;
     }
-    return ls_checkpoint_print(json_pack(
-        "{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:o, s:o, s:o}", "path", folder, "version",
-        manifest->version, "world_size", manifest->world_size, "divided", manifest->divided, "epochs_run",
-        (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch", (json_int_t)manifest->batch,
-        "continues", manifest->continues, "loader_epoch", (json_int_t)manifest->loader_epoch, "loader_batch",
-        (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history_count, "latest",
-        results_of(manifest), "files", files_of(manifest), "tensors", tensors));
+    return ls_checkpoint_print(
+        json_pack("{s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:o, s:o, s:o}", "path", folder,
+                  "version", manifest->version, "world_size", manifest->world_size, "divided", manifest->divided,
+                  "epochs_run", (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
+                  (json_int_t)manifest->batch, "continues", manifest->continues, "stopped", manifest->stopped,
+                  "loader_epoch", (json_int_t)manifest->loader_epoch, "loader_batch",
+                  (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history_count, "latest",
+                  results_of(manifest), "files", files_of(manifest), "tensors", tensors));
 }
 
 ls_status ls_checkpoint_show(const ls_checkpoint_words *words) {

@@ -56,15 +56,13 @@ static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
     return LS_CALL(trial, on_end_validation);
 }
 
-static ls_status run_epoch(ls_trial *trial) {
-    ls_history_entry entry = {.count = 0};
-    LS_TRY(begin_epoch(trial));
-    LS_TRY(train(trial, &entry));
+/* What follows an epoch's training. */
+static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     if (trial->options.validate != NULL) {
-        LS_TRY(validate(trial, &entry));
+        LS_TRY(validate(trial, entry));
     }
     ls_trial_enter(trial, LS_PHASE_NONE, NULL);
-    LS_TRY(ls_history_append(trial, &entry));
+    LS_TRY(ls_history_append(trial, entry));
     trial->epochs_run++;
     ls_progress_epoch(trial);
     LS_TRY(LS_CALL(trial, on_end_epoch));
@@ -72,9 +70,18 @@ static ls_status run_epoch(ls_trial *trial) {
     return ls_trial_between(trial, true);
 }
 
+/* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */
+static ls_status run_epoch(ls_trial *trial) {
+    ls_history_entry entry = {.count = 0};
+    LS_TRY(begin_epoch(trial));
+    LS_TRY(train(trial, &entry));
+    LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook of one rank may have stopped it behind the last step */
+    return trial->state.stop ? LS_OK : end_epoch(trial, &entry);
+}
+
 /* One that goes on behind its last step, in the midst of an epoch, has still the end of that before it. */
 static bool has_more(const ls_trial *trial) {
-    return trial->continues ? !trial->state.stop : !ls_trial_has_ended(trial);
+    return trial->continues || !ls_trial_has_ended(trial);
 }
 
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
@@ -100,7 +107,8 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
                        "of one's own instead of that");
     }
     trial->state.epochs = epochs;
-    trial->state.stop = false;
+    trial->state.stop = trial->stopped;
+    trial->stopped = false;
     trial->state.save = false;
     trial->running = true;
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));

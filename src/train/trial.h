@@ -67,6 +67,8 @@ struct ls_trial {
     bool running;   /* in ls_trial_run */
     bool continues; /* the next training pass goes on in the midst of an epoch, from state.batch and the sums as they
                        are */
+    bool stopped;   /* a hook had stopped the run before the checkpoint that the trial goes on from: the next one ends
+                       as that did */
     bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
     bool agrees;               /* some rank has callbacks or a step of its own, so that all agree on going on */

@@ -99,6 +99,7 @@ typedef struct watcher {
     ls_comm *comm;
     double seen[EPOCHS * SAMPLES]; /* a number of the samples of each step, of all ranks */
     int64_t signal_at, save_at;    /* 0: never */
+    int64_t stop_at;               /* likewise; by the last rank alone */
     int64_t spoil_at;              /* the folder of checkpoints goes */
     const char *awaited;           /* training ends when this is there; NULL: nothing is */
     uint64_t began;
@@ -128,7 +129,8 @@ static ls_status watch_step(ls_trial_state *state, void *user) {
         (void)nftw(in_scratch("spoiled"), remove_one, 8, FTW_DEPTH | FTW_PHYS);
     }
     state->save = state->step == self->save_at;
-    state->stop = self->awaited != NULL && access(self->awaited, F_OK) == 0;
+    state->stop = (self->awaited != NULL && access(self->awaited, F_OK) == 0) ||
+                  (state->step == self->stop_at && ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1);
     LS_CHECK(self->awaited == NULL || ls_clock_ns() - self->began < (uint64_t)60 * 1000000000);
     return LS_OK;
 }
@@ -163,7 +165,7 @@ typedef struct plan {
     int64_t batch_size;                           /* 0: global batches of GLOBAL_BATCH */
     int64_t global_batch;                         /* 0: that */
     enum { WHOLE, PLAIN, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two */
-    int64_t train_steps, max_steps;
+    int64_t train_steps, max_steps, stop_at;
 } plan;
 
 static ls_module *make_model(ls_comm *comm, int cut) {
@@ -199,6 +201,7 @@ static ls_status begin(training *t, ls_comm *comm, const plan *how) {
     memset(t, 0, sizeof *t);
     t->watcher.shape = LS_SCALAR;
     t->watcher.comm = comm;
+    t->watcher.stop_at = how->stop_at;
     ls_comm *data = how->cut >= DIVIDED ? NULL : comm;
     const int64_t global_batch = how->global_batch > 0 ? how->global_batch : GLOBAL_BATCH;
     const ls_loader_options loading = {.batch_size = how->batch_size,
@@ -449,6 +452,28 @@ static ls_status ended_in_the_midst(ls_comm *world) {
     return goes_on_from(world, &until, true, checkpoint_at("ended", 1, STEPS + 3), &want);
 }
 
+/* A hook ends the run in the midst of an epoch, behind a step that has a checkpoint: whoever goes on from there has
+ * ended as well, and can be told to run on. */
+static ls_status stopped_at_a_checkpoint(ls_comm *world) {
+    enum { AT = STEPS + 2 };
+    outcome want, is;
+    training t;
+    const ls_checkpoint_options there = {.folder = in_scratch("stopped"), .every_steps = AT};
+    LS_TRY(train(world, &(plan){.stop_at = AT}, &want));
+    LS_CHECK(want.epochs == 1 && want.steps == AT);
+    LS_TRY(train(world, &(plan){.stop_at = AT, .checkpoints = &there}, &is));
+    LS_TRY(same(&is, &want));
+    LS_TRY(begin(&t, world, &(plan){.resume = in_scratch("stopped")}));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_TRY(look(&t, &is));
+    LS_TRY(same(&is, &want));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_CHECK(ls_trial_history_count(t.trial) == EPOCHS);
+    LS_CHECK(t.watcher.steps == EPOCHS * STEPS); /* an epoch was what was left of the loader's */
+    end(&t);
+    return LS_OK;
+}
+
 /* ---- other numbers of ranks -------------------------------------------------------------------------------------- */
 
 /* Trains to the end from a checkpoint, and adds up on all ranks what was seen in each step. */
@@ -609,6 +634,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(in_the_midst(world));
     LS_TRY(epochs_of_steps(world));
     LS_TRY(ended_in_the_midst(world));
+    LS_TRY(stopped_at_a_checkpoint(world));
     LS_TRY(other_numbers_of_ranks(world));
     LS_TRY(stopped_by_signal(world));
     LS_TRY(goes_on_by_itself(world));

@@ -44,7 +44,7 @@ check "show: results" says out '^  val_loss  *[0-9.]*$'
 check "show: tensors" says out '^  0.weight  *f32  *\[16, 8\]  *model.safetensors$'
 launch checkpoint show $newest --json
 check "show --json" is "$(python3 -c 'import json; o=json.load(open("out"))
-print(o["step"], o["epochs"], o["world_size"], o["continues"], len(o["files"]), len(o["tensors"]))')" "126 6 2 False 4 8"
+print(o["step"], o["epochs"], o["world_size"], o["continues"], o["stopped"], len(o["files"]), len(o["tensors"]))')" "126 6 2 False False 4 8"
 wrong 1 "lockstep checkpoint: empty is no checkpoint, and holds none that is whole" show empty
 
 # ---- verify ----

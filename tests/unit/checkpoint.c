@@ -268,6 +268,41 @@ static void test_a_hook_asks(void **state) {
     free_setting(&s);
 }
 
+static ls_status stop_after_two(ls_trial_state *state, void *user) {
+    (void)user;
+    state->stop = state->epoch == 1;
+    return LS_OK;
+}
+
+/* A run that a hook has ended behind an epoch has ended for whoever goes on from there. */
+static void test_a_hook_stops(void **state) {
+    (void)state;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", in_root("stopped"));
+    setting s = make_setting();
+    ls_trial_options options = options_of(&s);
+    const ls_callback callbacks[] = {{.on_end_epoch = stop_after_two},
+                                     ls_checkpoint_callback(&(ls_checkpoint_options){.folder = folder})};
+    options.callbacks = callbacks;
+    options.callback_count = 2;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 5), LS_OK);
+    assert_int_equal(ls_trial_save(trial, in_root("stopped-and-saved")), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+    training t = begin(NULL, folder);
+    assert_int_equal(ls_trial_history_count(t.trial), 2);
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 2);
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 5);
+    end(&t);
+    t = begin(NULL, in_root("stopped-and-saved")); /* when the run was over */
+    assert_int_equal(ls_trial_run(t.trial, 5), LS_OK);
+    assert_int_equal(ls_trial_history_count(t.trial), 5);
+    end(&t);
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static ls_status save_in_hook(ls_trial_state *state, void *user) {
@@ -683,13 +718,21 @@ static void test_fuzzed_manifests(void **state) {
 
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_save_and_load),    cmocka_unit_test(test_history_keeps_its_bits),
-        cmocka_unit_test(test_a_hook_asks),      cmocka_unit_test(test_keeps_the_newest_and_the_best),
-        cmocka_unit_test(test_wrong_use),        cmocka_unit_test(test_folder_of_another_run),
-        cmocka_unit_test(test_wrong_trial),      cmocka_unit_test(test_damaged_files),
-        cmocka_unit_test(test_damaged_twice),    cmocka_unit_test(test_newer_format),
-        cmocka_unit_test(test_every_call_fails), cmocka_unit_test(test_killed_at_every_call),
-        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_fuzzed_manifests),
+        cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_history_keeps_its_bits),
+        cmocka_unit_test(test_a_hook_asks),
+        cmocka_unit_test(test_a_hook_stops),
+        cmocka_unit_test(test_keeps_the_newest_and_the_best),
+        cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_wrong_trial),
+        cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_damaged_twice),
+        cmocka_unit_test(test_newer_format),
+        cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_killed_at_every_call),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_fuzzed_manifests),
     };
     cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);
     return cmocka_run_group_tests(tests, make_root, test_files_teardown);

@@ -179,10 +179,28 @@ static void test_hooks(void **state) {
     free_all(&p);
 }
 
+static ls_status stop_at_sixteen(ls_trial_state *state, void *user) {
+    (void)user;
+    state->stop = state->epoch == 1 && state->batch == 3;
+    return LS_OK;
+}
+
+static void test_hooks_of_a_run_that_is_stopped(void **state) {
+    (void)state;
+    calls made = {.count = 0};
+    const ls_callback callbacks[] = {{.on_step_training = stop_at_sixteen}, {.user = &made, HOOKS(FIELD)}};
+    participants p = make_trial(callbacks, 2);
+    assert_int_equal(ls_trial_run(p.trial, EPOCHS), LS_OK);
+    check_calls("hooks_stopped", &made);
+    assert_int_equal(ls_trial_history_count(p.trial), (int64_t)fixture_find(fixtures, "epochs_stopped")->values[0]);
+    free_all(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_history),
         cmocka_unit_test(test_hooks),
+        cmocka_unit_test(test_hooks_of_a_run_that_is_stopped),
     };
     return cmocka_run_group_tests(tests, load, fixtures_end);
 }

@@ -51,6 +51,7 @@ typedef struct ls_manifest {
     int64_t step;
     int64_t batch;
     bool continues; /* it is of the midst of an epoch */
+    bool stopped;   /* by a hook: there the run ends */
     /* Where the training loader stood, -1 where there was none; the batches of its epoch, and samples of a global batch
      * (0: not known). */
     int64_t loader_epoch, loader_batch, loader_batches, global_batch;

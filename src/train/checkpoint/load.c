@@ -212,6 +212,7 @@ static void set_place(const loading *load) {
     trial->state.step = manifest->step;
     trial->state.batch = load->batch;
     trial->continues = manifest->continues;
+    trial->stopped = manifest->stopped;
     trial->latest = manifest->latest;
 }
 

@@ -94,13 +94,13 @@ static json_t *loader_of(const ls_manifest *manifest) {
 
 /* NULL without memory. */
 static json_t *content_of(const ls_manifest *manifest) {
-    return json_pack("{s:s, s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:o, s:o, s:o, s:o}", "checksum", ZEROS,
+    return json_pack("{s:s, s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o, s:o, s:o, s:o}", "checksum", ZEROS,
                      FORMAT_KEY, LS_CHECKPOINT_FORMAT, "lockstep", ls_version(), "world_size", manifest->world_size,
                      "divided", manifest->divided, "optimizer", manifest->optimizer, "epochs_run",
                      (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
-                     (json_int_t)manifest->batch, "continues", manifest->continues, "loader", loader_of(manifest),
-                     "latest", values_of(&manifest->latest), "history", history_of(manifest), "files",
-                     files_of(manifest));
+                     (json_int_t)manifest->batch, "continues", manifest->continues, "stopped", manifest->stopped,
+                     "loader", loader_of(manifest), "latest", values_of(&manifest->latest), "history",
+                     history_of(manifest), "files", files_of(manifest));
 }
 
 /* What every manifest begins with, and then the checksum. */
@@ -266,7 +266,7 @@ static bool read_place(const json_t *content, ls_manifest *manifest) {
         get_flag(content, "divided", &manifest->divided) && get_flag(content, "optimizer", &manifest->optimizer) &&
         get_count(content, "epochs_run", 0, &manifest->epochs_run) && get_count(content, "step", 0, &manifest->step) &&
         get_count(content, "batch", 0, &manifest->batch) && get_flag(content, "continues", &manifest->continues) &&
-        get_count(loader, "epoch", -1, &manifest->loader_epoch) &&
+        get_flag(content, "stopped", &manifest->stopped) && get_count(loader, "epoch", -1, &manifest->loader_epoch) &&
         get_count(loader, "batch", 0, &manifest->loader_batch) &&
         get_count(loader, "batches", -1, &manifest->loader_batches) &&
         get_count(loader, "global_batch", 0, &manifest->global_batch) &&

@@ -107,6 +107,7 @@ static ls_status pause_run(ls_trial *trial, int signal, bool best) {
     LS_TRY(finish(trial));
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
     trial->continues = continues;
+    trial->stopped = trial->state.stop;
     trial->agreed = true; /* all ranks return this */
     return ls_fail(LS_ERR_STOPPED, "ls_trial_run: stopped by %s behind step %lld; it can go on from %s/%s",
                    signal == SIGTERM ? "SIGTERM" : "SIGUSR1", (long long)trial->state.step, self->options.folder, name);

@@ -185,6 +185,7 @@ static ls_status describe(const ls_trial *trial, ls_manifest *manifest) {
     manifest->epochs_run = trial->epochs_run;
     manifest->step = trial->state.step;
     manifest->continues = trial->continues || (trial->running && trial->state.phase == LS_PHASE_TRAINING);
+    manifest->stopped = trial->running ? trial->state.stop : trial->stopped;
     manifest->batch = manifest->continues ? trial->state.batch : 0;
     manifest->loader_epoch = -1;
     if (loader != NULL) {
