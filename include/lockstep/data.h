@@ -91,6 +91,24 @@ LS_API ls_dataset *ls_cifar100_dataset(const char *folder, bool train, bool coar
 LS_API ls_dataset *ls_csv_dataset(const char *path, const char *const *targets, int target_count,
                                   const ls_csv_options *options);
 
+/** How to read pictures. Zero fields: red, green and blue; all pictures must have the size of the first one. */
+typedef struct ls_image_options {
+    int64_t height, width; /**< to resize all to: see ls_image_folder_dataset */
+    int channels;          /**< 1: gray, 3: red, green, blue; 0: 3 */
+} ls_image_options;
+
+/**
+ * Pictures of classes, as torchvision's ImageFolder has them: a folder for each class, and in it its pictures (.png,
+ * .jpg, .jpeg; other files and names that begin with a dot are left out). The classes are the folders in the order of
+ * their names' bytes, so are the samples of a class. Inputs are u8 [channels, height, width], targets i64. Each batch
+ * decodes its pictures, in the way of ls_image_read; resizing is bilinear, with the mean of the pixels that are under
+ * one where a picture becomes smaller (Pillow's BILINEAR). LS_ERR_IO and LS_ERR_ARGUMENT name what is missing,
+ * LS_ERR_SHAPE from ls_loader_next a picture of another size than the first. `options` may be NULL.
+ */
+LS_API ls_dataset *ls_image_folder_dataset(const char *folder, const ls_image_options *options);
+/** The name of a class, lent; NULL behind the last, and of a data set of another kind. */
+LS_API const char *ls_image_folder_class(const ls_dataset *dataset, int64_t number);
+
 /** How to read tokens. Only the context must be given. */
 typedef struct ls_tokens_options {
     int64_t context;    /**< tokens of a sample */

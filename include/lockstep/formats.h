@@ -81,6 +81,16 @@ LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const cha
 /** Frees it with its tensors. NULL is allowed. */
 LS_API void ls_safetensors_free(ls_safetensors *file);
 
+/**
+ * Reads a PNG or JPEG file, of any kind that is usual, as u8 [channels, height, width]: 1 channel is gray, 3 are red,
+ * green and blue, 0 what the file has. Opacity is left out, 16 bits become the upper 8, and colours become gray by
+ * ITU-R BT.601. libpng and libjpeg are opened when the first such file comes: LS_ERR_UNSUPPORTED where they are
+ * missing. LS_ERR_IO when it cannot be read; LS_ERR_FORMAT when it is damaged, cut short, of more than 2^28 pixels or
+ * more than its bytes can give, or neither PNG nor JPEG. Takes the memory of the file and twice the picture, of a JPEG
+ * file five times.
+ */
+LS_API ls_tensor *ls_image_read(const char *path, int channels);
+
 /*
  * ---- NumPy ------------------------------------------------------------------------------------------------------
  * Arrays of float32, float64, float16, int32, int64, uint8 and bool, as np.save and np.savez write them. Those of other

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/doctor.h"
 #include "comm/rendezvous.h"
+#include "formats/image.h"
 #include "tensor/device/cpu/libraries.h"
 
 /* ---- libraries ------------------------------------------------------------------------------------------------- */
@@ -30,7 +31,22 @@ static void openblas_version(void *library, char version[VERSION]) {
     }
 }
 
-static void check_library(ls_report *report, const char *key, const void *functions,
+static void libpng_version(void *library, char version[VERSION]) {
+    const char *(*function)(const void *) = NULL;
+    *(void **)&function = dlsym(library, "png_get_libpng_ver");
+    if (function != NULL) {
+        snprintf(version, VERSION, "%s", function(NULL));
+    }
+}
+
+/* libjpeg does not tell. */
+static void libjpeg_version(void *library, char version[VERSION]) {
+    (void)library;
+    (void)version;
+}
+
+/* `needed`: Lockstep cannot do without it. */
+static void check_library(ls_report *report, const char *key, bool needed, const void *functions,
                           void (*read_version)(void *library, char version[VERSION])) {
     char version[VERSION] = "";
     Dl_info about;
@@ -40,7 +56,9 @@ static void check_library(ls_report *report, const char *key, const void *functi
             report, key,
             json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason)),
             "not here: %s", reason);
-        ls_report_problem(report, "%s", reason);
+        if (needed) {
+            ls_report_problem(report, "%s", reason);
+        }
         return;
     }
     void *const *first = functions;
@@ -57,8 +75,10 @@ static void check_library(ls_report *report, const char *key, const void *functi
 }
 
 void ls_doctor_libraries(ls_report *report) {
-    check_library(report, "onednn", ls_onednn_open(), onednn_version);
-    check_library(report, "openblas", ls_openblas_open(), openblas_version);
+    check_library(report, "onednn", true, ls_onednn_open(), onednn_version);
+    check_library(report, "openblas", true, ls_openblas_open(), openblas_version);
+    check_library(report, "libpng", false, ls_libpng_open(), libpng_version);
+    check_library(report, "libjpeg", false, ls_libjpeg_open(), libjpeg_version);
 }
 
 /* ---- environment ----------------------------------------------------------------------------------------------- */

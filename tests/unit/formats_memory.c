@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
+#include "formats/image.h"
 #include "tensor/scope.h"
 #include "tests/support/events.h"
 #include "tests/support/files.h"
@@ -110,6 +111,12 @@ static ls_status read_npz(const char *path) {
     ls_npz *file = ls_npz_load(path);
     ls_npz_free(file);
     return file != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status read_image(const char *path) {
+    ls_tensor *tensor = ls_image_read(path, 3);
+    ls_release(tensor);
+    return tensor != NULL ? LS_OK : ls_error_status();
 }
 
 static ls_status read_csv(const char *path) {
@@ -233,7 +240,7 @@ static void test_npz_of_many(void **state) {
     (void)state;
     enum { MANY = 8000 };
     static ls_named tensors[MANY];
-    static char names[MANY][8];
+    static char names[MANY][12];
     static char bytes[8 * MIB];
     ls_tensor *empty = ls_zeros(LS_SHAPE(0), LS_U8);
     for (int i = 0; i < MANY; i++) {
@@ -253,6 +260,48 @@ static void test_npz_of_many(void **state) {
         memset(at + 42, 0, 4);
     }
     expect((bomb){test_file("same.npz", bytes, size), read_npz, 4 * MIB, LS_ERR_FORMAT, "overlaps"});
+}
+
+static size_t put_chunk(uint8_t *to, const char *name, const void *bytes, size_t size) {
+    for (int i = 0; i < 4; i++) {
+        to[i] = (uint8_t)(size >> (24 - 8 * i));
+    }
+    memcpy(to + 4, name, 4);
+    memcpy(to + 8, bytes, size);
+    const uLong crc = crc32(0, to + 4, (uInt)size + 4);
+    for (int i = 0; i < 4; i++) {
+        to[8 + size + (size_t)i] = (uint8_t)(crc >> (24 - 8 * i));
+    }
+    return size + 12;
+}
+
+/* Gray of 8 bits, 2048 x 2048; before it 400 texts that would inflate to 4 MiB each. */
+static void test_pictures(void **state) {
+    (void)state;
+    enum { SIDE = 2048, TEXTS = 400, ROWS = SIDE * (SIDE + 1) };
+    static uint8_t file[8 * MIB], zeros[4 * MIB + ROWS], packed[MIB];
+    const uint8_t head[] = {0, 0, SIDE >> 8, 0, 0, 0, SIDE >> 8, 0, 8, 0, 0, 0, 0};
+    if (ls_libpng_open() == NULL) {
+        printf("SKIPPED pictures: %s\n", ls_error_message());
+        skip();
+    }
+    memcpy(file, "\x89PNG\r\n\x1a\n", 8);
+    size_t size = 8;
+    size += put_chunk(file + size, "IHDR", head, sizeof head);
+    uLongf length = sizeof packed - 3;
+    memcpy(packed, "a\0", 3);
+    assert_int_equal(compress(packed + 3, &length, zeros, 4 * MIB), Z_OK);
+    for (int i = 0; i < TEXTS; i++) {
+        size += put_chunk(file + size, "zTXt", packed, length + 3);
+    }
+    length = sizeof packed;
+    assert_int_equal(compress(packed, &length, zeros, ROWS), Z_OK);
+    size += put_chunk(file + size, "IDAT", packed, length);
+    size += put_chunk(file + size, "IEND", "", 0);
+    assert_true(size < sizeof file);
+    expect((bomb){test_file("texts.png", file, size), read_image, SIDE * SIDE * 3 + size / 2, LS_OK, NULL});
+    file[16] = 64; /* times as wide: which the bytes cannot give */
+    expect((bomb){test_file("wide.png", file, size), read_image, size / 2, LS_ERR_FORMAT, NULL});
 }
 
 static void test_csv_of_nothing(void **state) {
@@ -363,6 +412,7 @@ int main(void) {
         cmocka_unit_test(test_idx_promises),
         cmocka_unit_test(test_npy_promises),
         cmocka_unit_test(test_npz_of_many),
+        cmocka_unit_test(test_pictures),
         cmocka_unit_test(test_csv_of_nothing),
         cmocka_unit_test(test_csv_tables),
         cmocka_unit_test(test_safetensors_are_not_inflated),

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/library.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "tensor/device/cpu/cpu_kernels.h"
@@ -249,14 +250,22 @@ static void test_other_types_are_refused(void **state) {
 
 static void test_missing_libraries_are_named(void **state) {
     (void)state;
-    ls_library absent = {.title = "oneTwo", .package = "libonetwo9", .files = {"libonetwo.so.9"}, .functions = {"one"}};
+    ls_library absent = {.use = "matrix product",
+                         .title = "oneTwo",
+                         .package = "libonetwo9",
+                         .files = {"libonetwo.so.9"},
+                         .functions = {"one"}};
     for (int again = 0; again < 2; again++) {
         assert_null(ls_library_get(&absent));
         assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
         assert_non_null(strstr(ls_error_message(), "oneTwo cannot be opened (libonetwo.so.9: "));
         assert_non_null(strstr(ls_error_message(), "install libonetwo9 or newer"));
     }
-    ls_library other = {.title = "libc", .package = "libc6", .files = {"libc.so.9", "libc.so.6"}, .functions = {"one"}};
+    ls_library other = {.use = "matrix product",
+                        .title = "libc",
+                        .package = "libc6",
+                        .files = {"libc.so.9", "libc.so.6"},
+                        .functions = {"one"}};
     assert_null(ls_library_get(&other));
     assert_string_equal(ls_error_message(), "matrix product: libc has no function one");
 }

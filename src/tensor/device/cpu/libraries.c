@@ -1,53 +1,17 @@
 #include "tensor/device/cpu/libraries.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
+#include "base/library.h"
 
-enum { NOT_TRIED = 0, OPEN, FAILED };
-
-static ls_library onednn = {
-    .title = "oneDNN", .package = "libdnnl2", .files = {"libdnnl.so.3", "libdnnl.so.2"}, .functions = {"dnnl_sgemm"}};
-static ls_library openblas = {
-    .title = "OpenBLAS", .package = "libopenblas0-openmp", .files = {"libopenblas.so.0"}, .functions = {"cblas_dgemm"}};
-
-static int open_library(ls_library *library) {
-    void *handle = NULL;
-    for (int i = 0; i < LS_LIBRARY_FILES && library->files[i] != NULL && handle == NULL; i++) {
-        handle = dlopen(library->files[i], RTLD_NOW | RTLD_LOCAL);
-    }
-    if (handle == NULL) {
-        const char *reason = dlerror();
-        (void)snprintf(library->failure, sizeof library->failure, "%s cannot be opened (%.120s): install %s or newer",
-                       library->title, reason != NULL ? reason : "no reason given", library->package);
-        return FAILED;
-    }
-    for (int i = 0; i < LS_LIBRARY_FUNCTIONS; i++) {
-        library->pointers[i] = dlsym(handle, library->functions[i]);
-        if (library->pointers[i] == NULL) {
-            (void)snprintf(library->failure, sizeof library->failure, "%s has no function %s", library->title,
-                           library->functions[i]);
-            (void)dlclose(handle);
-            return FAILED;
-        }
-    }
-    return OPEN;
-}
-
-const void *ls_library_get(ls_library *library) {
-    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_load_explicit(&library->state, memory_order_acquire) == NOT_TRIED) {
-        (void)pthread_mutex_lock(&opening);
-        if (atomic_load_explicit(&library->state, memory_order_relaxed) == NOT_TRIED) {
-            atomic_store_explicit(&library->state, open_library(library), memory_order_release);
-        }
-        (void)pthread_mutex_unlock(&opening);
-    }
-    if (atomic_load_explicit(&library->state, memory_order_relaxed) == FAILED) {
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "matrix product: %s", library->failure);
-    }
-    return library->pointers;
-}
+static ls_library onednn = {.use = "matrix product",
+                            .title = "oneDNN",
+                            .package = "libdnnl2",
+                            .files = {"libdnnl.so.3", "libdnnl.so.2"},
+                            .functions = {"dnnl_sgemm"}};
+static ls_library openblas = {.use = "matrix product",
+                              .title = "OpenBLAS",
+                              .package = "libopenblas0-openmp",
+                              .files = {"libopenblas.so.0"},
+                              .functions = {"cblas_dgemm"}};
 
 const ls_onednn *ls_onednn_open(void) {
     return ls_library_get(&onednn);

@@ -9,8 +9,6 @@
 
 #include "base/status.h"
 
-#include <stdatomic.h>
-
 #include <cblas.h>
 #include <dnnl.h>
 
@@ -26,20 +24,5 @@ typedef struct ls_openblas {
 /* The opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED where it is missing. */
 const ls_onednn *ls_onednn_open(void);
 const ls_openblas *ls_openblas_open(void);
-
-/* A library: the names its file goes by, the functions wanted of it, where to put them, and what came of opening it. */
-enum { LS_LIBRARY_FILES = 2, LS_LIBRARY_FUNCTIONS = 1 };
-typedef struct ls_library {
-    const char *title;
-    const char *package; /* Debian's, for the message */
-    const char *files[LS_LIBRARY_FILES];
-    const char *functions[LS_LIBRARY_FUNCTIONS];
-    void *pointers[LS_LIBRARY_FUNCTIONS];
-    atomic_int state; /* 0: not tried yet */
-    char failure[256];
-} ls_library;
-
-/* The library's functions, in their order; opens it the first time. NULL with LS_ERR_UNSUPPORTED. */
-const void *ls_library_get(ls_library *library);
 
 #endif
