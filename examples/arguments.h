@@ -17,6 +17,7 @@ typedef enum argument_kind {
     ARGUMENT_COUNT,  /* a whole number from 0 to INT_MAX, into a long */
     ARGUMENT_SIZE,   /* the same, from 1 */
     ARGUMENT_NUMBER, /* a number above 0, into a double */
+    ARGUMENT_PART,   /* a number from 0 to below 1, into a double */
     ARGUMENT_TEXT,   /* into a const char * */
     ARGUMENT_FLAG    /* takes no value, into a bool */
 } argument_kind;
@@ -31,7 +32,7 @@ typedef struct argument {
 static inline void arguments_help(const char *program, const char *about, const argument *table, int count) {
     printf("Usage: %s [OPTIONS]\n%s\n\n", program, about);
     for (int i = 0; i < count; i++) {
-        static const char *const kinds[] = {"N", "N", "X", "TEXT", ""};
+        static const char *const kinds[] = {"N", "N", "X", "X", "TEXT", ""};
         printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
     printf("  %-15s %-5s %s\n", "--help", "", "this text");
@@ -45,10 +46,11 @@ static inline bool argument_store(const argument *option, const char *text) {
         *(const char **)option->value = text;
         return *text != '\0';
     }
-    if (option->kind == ARGUMENT_NUMBER) {
-        *(double *)option->value = strtod(text, &end);
-        return end != text && *end == '\0' && errno == 0 && *(double *)option->value > 0 &&
-               isfinite(*(double *)option->value);
+    if (option->kind == ARGUMENT_NUMBER || option->kind == ARGUMENT_PART) {
+        const double number = strtod(text, &end);
+        *(double *)option->value = number;
+        return end != text && *end == '\0' && errno == 0 && isfinite(number) &&
+               (option->kind == ARGUMENT_PART ? number >= 0 && number < 1 : number > 0);
     }
     const long number = strtol(text, &end, 10);
     *(long *)option->value = number;
@@ -87,7 +89,8 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
             *(bool *)option->value = true;
         } else if (i + 1 == argc || !argument_store(option, argv[i + 1])) {
             static const char *const wants[] = {"a whole number from 0 to 2147483647",
-                                                "a whole number from 1 to 2147483647", "a number above 0", "a text"};
+                                                "a whole number from 1 to 2147483647", "a number above 0",
+                                                "a number from 0 to below 1", "a text"};
             const char *given = i + 1 == argc ? "(nothing)" : argv[i + 1][0] == '\0' ? "''" : argv[i + 1];
             fprintf(stderr, "%s: %s %s: it takes %s\n", argv[0], argv[i], given, wants[option->kind]);
             exit(2);

@@ -23,6 +23,7 @@ static long sample = 300;
 static long seed = 1;
 static double learning_rate = 1e-3;
 static double temperature = 0.8;
+static double dropout = 0.1;
 static bool rotary;
 static bool quiet;
 
@@ -35,6 +36,7 @@ static const argument options[] = {
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "pieces of the file per rank and step (16)"},
     {"--steps", ARGUMENT_SIZE, &steps, "of training (500)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "AdamW's learning rate at its highest (0.001)"},
+    {"--dropout", ARGUMENT_PART, &dropout, "the part of the numbers that training leaves out (0.1)"},
     {"--rotary", ARGUMENT_FLAG, &rotary, "rotary positions instead of learned ones"},
     {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (300)"},
     {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
@@ -50,7 +52,7 @@ static ls_module *build_model(void) {
         (void)ls_error_set(LS_ERR_ARGUMENT, "--layers: %ld are more than %d", layers, MOST - 5);
         return NULL;
     }
-    const ls_transformer_options block = {.dropout = 0.1, .attention = {.causal = true, .rotary = rotary}};
+    const ls_transformer_options block = {.dropout = dropout, .attention = {.causal = true, .rotary = rotary}};
     ls_module *parts[MOST];
     int count = 0;
     parts[count++] = ls_nn_embedding(BYTES, width);

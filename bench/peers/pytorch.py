@@ -3,7 +3,9 @@
 gradients as bucket views. Prints what the examples print: `throughput: N samples/s`, or fits/s for regression, of which
 a step is one.
 
-    pytorch.py --work perceptron|mlp|regression --processes 1|2 --threads N --batch B --steps S
+    pytorch.py --work perceptron|mlp|cnn|gpt|regression --processes 1|2 --threads N --batch B --steps S [--bf16]
+
+A sample of gpt is a byte.
 """
 import argparse
 import os
@@ -11,11 +13,12 @@ import socket
 import time
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--work", choices=["perceptron", "mlp", "regression"], required=True)
+parser.add_argument("--work", choices=["perceptron", "mlp", "cnn", "gpt", "regression"], required=True)
 parser.add_argument("--processes", type=int, default=1)
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--batch", type=int, default=1)
 parser.add_argument("--steps", type=int, default=2000)
+parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--warm-up", type=int, default=50)
 arguments = parser.parse_args()
 
@@ -46,6 +49,78 @@ def make_mlp():
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return x, y, model, optimizer, torch.nn.CrossEntropyLoss()
+
+
+def fused(optimizer, parameters, **options):
+    """The fused kind, where this version has it for the CPU."""
+    parameters = list(parameters)
+    try:
+        return optimizer(parameters, fused=True, **options)
+    except (RuntimeError, TypeError):
+        return optimizer(parameters, **options)
+
+
+def make_cnn():
+    """The network of examples/cnn.c with 32 channels; channels_last is its best layout."""
+    x = torch.rand(8192, 1, 28, 28)
+    y = torch.randint(0, 10, (8192,))
+
+    def block(before, after):
+        convolution = torch.nn.Conv2d(before, after, 3, padding="same", bias=False)
+        return convolution, torch.nn.BatchNorm2d(after), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+
+    head = torch.nn.Flatten(), torch.nn.Linear(64 * 7 * 7, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+    model = torch.nn.Sequential(*block(1, 32), *block(32, 64), *head).to(memory_format=torch.channels_last)
+    return x, y, model, fused(torch.optim.Adam, model.parameters(), lr=2e-3), torch.nn.CrossEntropyLoss()
+
+
+class Block(torch.nn.Module):
+    """A Transformer block, normalised before each part, with causal attention."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+            seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1)
+            seen = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        x = x + self.out(seen.transpose(1, 2).reshape(n, length, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, layers, heads, width, context):
+        super().__init__()
+        self.bytes, self.positions = torch.nn.Embedding(256, width), torch.nn.Embedding(context, width)
+        self.blocks = torch.nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, 256)
+
+    def forward(self, x):
+        x = self.bytes(x) + self.positions.weight
+        return self.head(self.norm(self.blocks(x))).flatten(0, 1)
+
+
+def make_gpt():
+    """The network of examples/gpt.c: 4 layers, 4 heads, width 128, context 128, without dropout."""
+    x = torch.randint(0, 256, (4096, 128))
+    model = Gpt(4, 4, 128, 128)
+    criterion = torch.nn.CrossEntropyLoss()
+    optimizer = fused(torch.optim.AdamW, model.parameters(), lr=1e-3, weight_decay=0.1)
+    return x, x.roll(-1, 1), model, optimizer, lambda output, target: criterion(output, target.flatten())
+
+
+MAKE = {"perceptron": make_perceptron, "mlp": make_mlp, "cnn": make_cnn, "gpt": make_gpt}
 
 
 class AllReduce(torch.autograd.Function):
@@ -120,24 +195,25 @@ def run(rank, port):
 
 def train(rank):
     ddp = arguments.processes > 1
-    x, y, model, optimizer, criterion = make_perceptron() if arguments.work == "perceptron" else make_mlp()
+    x, y, model, optimizer, criterion = MAKE[arguments.work]()
     if ddp:
         model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
     batches = len(x) // arguments.batch
-    x = x[: batches * arguments.batch].view(batches, arguments.batch, -1)
+    x = x[: batches * arguments.batch].view(batches, arguments.batch, *x.shape[1:])
     y = y[: batches * arguments.batch].view(batches, arguments.batch, *y.shape[1:])
     began = 0.0
     for step in range(arguments.warm_up + arguments.steps):
         if step == arguments.warm_up:
             began = time.perf_counter()
         at = step % batches
-        loss = criterion(model(x[at]), y[at])
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+            loss = criterion(model(x[at]), y[at])
         optimizer.zero_grad(set_to_none=not ddp)
         loss.backward()
         optimizer.step()
     elapsed = time.perf_counter() - began
     if rank == 0:
-        samples = arguments.steps * arguments.batch * arguments.processes
+        samples = arguments.steps * arguments.batch * arguments.processes * (128 if arguments.work == "gpt" else 1)
         print(f"throughput: {samples / elapsed:.0f} samples/s", flush=True)
 
 

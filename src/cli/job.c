@@ -228,12 +228,12 @@ static bool wait_for_reader(int fd, void *user) {
     job *self = user;
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = self->signal_fd, .events = POLLIN}};
-        int timeout = -1;
+        int patience = -1;
         if (self->phase != RUNNING) {
             const double left = (self->deadline - ls_clock_seconds()) * 1000.0 + READER_MS;
-            timeout = left > 0.0 ? (int)left : 0;
+            patience = left > 0.0 ? (int)left : 0;
         }
-        const int ready = poll(fds, 2, timeout);
+        const int ready = poll(fds, 2, patience);
         if (ready == 0) {
             return false;
         }

@@ -601,7 +601,7 @@ static ls_status other_options(ls_comm *world) {
     return LS_OK;
 }
 
-/* The newest is damaged: the one before it counts, and the newest is renamed when training goes on. */
+/* The newest is damaged: the one before it counts, and the newest is put aside when training goes on. */
 static ls_status damaged(ls_comm *world) {
     outcome want, is;
     char path[PATH_MAX + 128];

@@ -6,7 +6,7 @@
 
 #include "tensor/scope.h"
 
-static void *run_writer(void *argument) {
+static void *write_aside(void *argument) {
     ls_writer *writer = argument;
     writer->status = writer->function(writer->snapshot);
     memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",
@@ -24,7 +24,7 @@ ls_status ls_writer_start(ls_writer *writer, ls_writing *function, ls_checkpoint
     atomic_store(&writer->done, false);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are for its own threads */
-    const int error = pthread_create(&writer->thread, NULL, run_writer, writer);
+    const int error = pthread_create(&writer->thread, NULL, write_aside, writer);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     writer->started = error == 0;
     return error == 0 ? LS_OK

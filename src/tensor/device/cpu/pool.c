@@ -7,7 +7,10 @@
 typedef struct pool {
     const ls_window *window;
     int64_t planes, size[3], plane, out[3], positions;
+    bool by_rows; /* all windows of a row are alike, and a place in one fits 32 bits */
 } pool;
+
+enum { LANES = 16, AT_ONCE = 4 * LANES /* windows of a row */ };
 
 typedef struct pool_span {
     int64_t start, end, step;
@@ -59,6 +62,7 @@ static pool pool_of(const ls_tensor *x, const ls_tensor *y, const ls_window *win
         p.plane *= p.size[i];
         p.positions *= p.out[i];
     }
+    p.by_rows = !window->adaptive && p.plane + (int64_t)window->kernel[2] * window->dilation[2] <= INT32_MAX;
     return p;
 }
 
