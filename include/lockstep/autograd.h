@@ -343,6 +343,16 @@ LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
  * dtype. */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 
+/**
+ * Sums over products by letters, as PyTorch's and NumPy's einsum: "ij,jk->ik" is the matrix product. Each axis of each
+ * of the `count` operands (1 to 16, of one floating dtype) has a letter; those that the result does not name are summed
+ * over; one that an operand has twice is its diagonal. Without "->" the result has the letters that are there once, in
+ * alphabetical order, capitals first. Operands are taken in from left to right, by matrix products. LS_ERR_ARGUMENT for
+ * an equation that is none, also one with an ellipsis; LS_ERR_SHAPE where a letter has two sizes (1 does not
+ * broadcast).
+ */
+LS_API ls_tensor *ls_einsum(const char *equation, ls_tensor *const *operands, int count);
+
 /* ---- shape: views where they can be ---------------------------------------------------------------------------- */
 
 /** The same elements in another shape of as many; one size may be -1, what is left. A view when the strides allow, else
@@ -459,6 +469,11 @@ LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight,
  */
 LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor *running_var, ls_tensor *weight,
                                 ls_tensor *bias, bool training, double momentum, double epsilon);
+
+/** length direction / |direction|, for each position of the first axis by itself (Salimans and Kingma, arXiv
+ * 1602.07868; PyTorch's weight_norm with dim=0): the shape of `direction` [n, ...], of which |direction| is the
+ * Euclidean norm over all other axes, and `length` is [n, 1, ...]. */
+LS_API ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 

@@ -1,8 +1,8 @@
 /**
  * @file convolution.h
- * Convolution and pooling over one, two or three spatial axes, with gradients; autograd.h includes it. Images are
- * x [n, channels, ...] with 1 to 3 axes behind the channels, and that many spatial axes an operation has. Formulas and
- * defaults are PyTorch's (conv1d, conv2d, conv3d and so on). x is floating; halves are computed by way of f32.
+ * Convolution, pooling and resizing over one, two or three spatial axes, with gradients; autograd.h includes it. Images
+ * are x [n, channels, ...] with 1 to 3 axes behind the channels, and that many spatial axes an operation has. Formulas
+ * and defaults are PyTorch's (conv1d, conv2d, conv3d and so on). x is floating; halves are computed by way of f32.
  *
  * A number for each spatial axis is given as a shape: LS_SHAPE(2) is 2 for all of them, LS_SHAPE(2, 1) has one for
  * each, and nothing is the default.
@@ -29,6 +29,7 @@ typedef struct ls_conv_options {
     int64_t groups;    /**< the channels in so many equal parts that do not see each other; 1 */
     ls_shape output_padding; /**< transposed convolution: so much more output behind, less than stride or dilation; 0 */
     bool no_bias;            /**< layers: there is none */
+    bool weight_norm;        /**< layers: as in ls_layer_options */
     ls_dtype dtype;          /**< layers: of the parameters; zero is LS_F32 */
 } ls_conv_options;
 
@@ -73,6 +74,32 @@ LS_API ls_tensor *ls_average_pool(ls_tensor *x, const ls_pool_options *options);
 LS_API ls_tensor *ls_adaptive_average_pool(ls_tensor *x, ls_shape size);
 /** The largest number of the same windows; gradients as of ls_max_pool. */
 LS_API ls_tensor *ls_adaptive_max_pool(ls_tensor *x, ls_shape size);
+
+/** How ls_resize makes new positions of the old. */
+typedef enum ls_resize_mode { LS_RESIZE_NEAREST = 0, LS_RESIZE_LINEAR } ls_resize_mode;
+
+/** Options of ls_resize; zero fields are their defaults. */
+typedef struct ls_resize_options {
+    ls_resize_mode mode; /**< nearest */
+    bool align_corners;  /**< linear: the first and the last position of both lie on each other; else their edges do */
+} ls_resize_options;
+
+/**
+ * x [n, channels, ...] with other spatial sizes: one number for all axes or one for each, each positive (PyTorch's
+ * interpolate with `size`, of its modes nearest, linear, bilinear and trilinear). Output o of an axis is position
+ * floor(o in / out); or, linear, at s = max((o + 0.5) in / out - 0.5, 0), or o (in - 1) / (out - 1) with align_corners,
+ * (1 - f) x[floor(s)] + f x[floor(s) + 1] where f = s - floor(s), one axis after the other. `options` may be NULL.
+ * LS_ERR_SHAPE for x without positions.
+ */
+LS_API ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options);
+/** x [n, channels factor^2, height, width] as [n, channels, height factor, width factor]: y[n, c, h factor + i, w
+ * factor
+ * + j] = x[n, (c factor + i) factor + j, h, w] (Shi et al., arXiv 1609.05158). LS_ERR_SHAPE where the channels do not
+ * divide so, LS_ERR_ARGUMENT for a factor below 1. */
+LS_API ls_tensor *ls_pixel_shuffle(ls_tensor *x, int64_t factor);
+/** What takes ls_pixel_shuffle back: [n, channels, height factor, width factor] as [n, channels factor^2, height,
+ * width]. LS_ERR_SHAPE where height or width is no multiple of the factor. */
+LS_API ls_tensor *ls_pixel_unshuffle(ls_tensor *x, int64_t factor);
 
 #ifdef __cplusplus
 }

@@ -218,10 +218,12 @@ LS_API ls_status ls_module_remove_hooks(ls_module *module, int number);
 typedef struct ls_layer_options {
     ls_dtype dtype; /**< of the parameters; zero is LS_F32 */
     bool no_bias;
-    bool no_affine;  /**< normalisation layers: no weight and bias */
-    bool affine;     /**< InstanceNorm, which has none: weight and bias */
-    double epsilon;  /**< normalisation layers, not negative; 0: 1e-5, LS_ZERO: none */
-    double momentum; /**< BatchNorm, 0 to 1; 0: 0.1, LS_ZERO: the running statistics stay */
+    bool weight_norm; /**< Linear: the weight by length and direction of its rows (ls_weight_norm): parameters weight_g
+                           and weight_v instead of weight, as of PyTorch's weight_norm */
+    bool no_affine;   /**< normalisation layers: no weight and bias */
+    bool affine;      /**< InstanceNorm, which has none: weight and bias */
+    double epsilon;   /**< normalisation layers, not negative; 0: 1e-5, LS_ZERO: none */
+    double momentum;  /**< BatchNorm, 0 to 1; 0: 0.1, LS_ZERO: the running statistics stay */
 } ls_layer_options;
 
 /**
@@ -318,6 +320,14 @@ LS_API ls_module *ls_nn_average_pool(const ls_pool_options *options);
 LS_API ls_module *ls_nn_adaptive_average_pool(ls_shape size);
 /** See ls_adaptive_max_pool. */
 LS_API ls_module *ls_nn_adaptive_max_pool(ls_shape size);
+
+/** Spatial sizes times whole numbers, one for all axes or one for each: see ls_resize (PyTorch's Upsample with a
+ * scale_factor). `options` may be NULL. */
+LS_API ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options);
+/** See ls_pixel_shuffle. */
+LS_API ls_module *ls_nn_pixel_shuffle(int64_t factor);
+/** See ls_pixel_unshuffle. */
+LS_API ls_module *ls_nn_pixel_unshuffle(int64_t factor);
 
 /** Options of ls_nn_multi_head_attention; zero fields mean what their comments say. */
 typedef struct ls_attention_layer_options {

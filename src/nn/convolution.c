@@ -3,24 +3,27 @@
 #include <math.h>
 
 #include "autograd/ops/window.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 typedef struct conv_state {
-    ls_tensor *weight;
+    ls_layer_weight weight;
     ls_tensor *bias; /* NULL without */
     ls_conv_options options;
 } conv_state;
 
 static ls_tensor *conv_forward(ls_module *self, ls_tensor *input) {
     const conv_state *conv = self->state;
-    return ls_conv(input, conv->weight, conv->bias, &conv->options);
+    ls_tensor *weight = ls_layer_weight_of(&conv->weight);
+    return weight == NULL ? NULL : ls_conv(input, weight, conv->bias, &conv->options);
 }
 
 static ls_tensor *transpose_forward(ls_module *self, ls_tensor *input) {
     const conv_state *conv = self->state;
-    return ls_conv_transpose(input, conv->weight, conv->bias, &conv->options);
+    ls_tensor *weight = ls_layer_weight_of(&conv->weight);
+    return weight == NULL ? NULL : ls_conv_transpose(input, weight, conv->bias, &conv->options);
 }
 
 /* A constructor's arguments. */
@@ -54,12 +57,6 @@ static ls_status check_layer(const conv_layer *layer, ls_window *window) {
     return LS_OK;
 }
 
-static ls_tensor *uniform_parameter(ls_module *module, const char *name, ls_shape shape, ls_dtype dtype, double bound) {
-    ls_tensor *parameter = ls_out_of_scope(ls_module_add_parameter(module, name, ls_empty(shape, dtype)));
-    module->failed |= parameter == NULL || ls_nn_init_uniform(parameter, -bound, bound) != LS_OK;
-    return parameter;
-}
-
 static ls_module *conv_new(conv_layer layer) {
     static const ls_conv_options defaults;
     ls_window window = {0};
@@ -82,9 +79,11 @@ static ls_module *conv_new(conv_layer layer) {
     conv_state *conv = module->state;
     const double bound = 1.0 / sqrt(fan_in);
     conv->options = *layer.options;
-    conv->weight = uniform_parameter(module, "weight", shape, layer.options->dtype, bound);
+    conv->weight = ls_layer_add_weight(module, shape, layer.options->dtype, bound, layer.options->weight_norm);
     if (!layer.options->no_bias) {
-        conv->bias = uniform_parameter(module, "bias", LS_SHAPE(layer.out), layer.options->dtype, bound);
+        conv->bias = ls_out_of_scope(
+            ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(layer.out), layer.options->dtype)));
+        module->failed |= conv->bias == NULL || ls_nn_init_uniform(conv->bias, -bound, bound) != LS_OK;
     }
     return ls_module_finish(module);
 }
@@ -170,3 +169,63 @@ static ls_status check_size(const char *call, const ls_shape *size) {
     }
 ADAPTIVE_LAYER(ls_nn_adaptive_average_pool, "AdaptiveAveragePool", ls_adaptive_average_pool)
 ADAPTIVE_LAYER(ls_nn_adaptive_max_pool, "AdaptiveMaxPool", ls_adaptive_max_pool)
+
+/* ---- resizing ---------------------------------------------------------------------------------------------------- */
+
+typedef struct resize_state {
+    ls_tensor *(*function)(ls_tensor *, int64_t);
+    ls_shape factors;
+    int64_t factor;
+    ls_resize_options options;
+} resize_state;
+
+static ls_tensor *upsample_forward(ls_module *self, ls_tensor *input) {
+    const resize_state *state = self->state;
+    ls_shape size = {.ndim = ls_ndim(input) - 2};
+    for (int i = 0; i < size.ndim; i++) {
+        const int64_t factor = state->factors.size[state->factors.ndim == 1 ? 0 : i];
+        if ((state->factors.ndim != 1 && state->factors.ndim != size.ndim) ||
+            __builtin_mul_overflow(ls_size(input, i + 2), factor, &size.size[i])) {
+            (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, with %d factors", self->type->name, LS_SHAPE_TEXT(input),
+                          state->factors.ndim);
+            return ls_scope_failed();
+        }
+    }
+    return ls_resize(input, size, &state->options);
+}
+
+static ls_tensor *shuffle_forward(ls_module *self, ls_tensor *input) {
+    const resize_state *state = self->state;
+    return state->function(input, state->factor);
+}
+
+ls_module *ls_nn_upsample(ls_shape factor, const ls_resize_options *options) {
+    static const ls_module_type type = {
+        .name = "Upsample", .state_size = sizeof(resize_state), .forward = upsample_forward};
+    if (check_size("ls_nn_upsample", &factor) != LS_OK) {
+        return NULL;
+    }
+    ls_module *module = ls_module_new(&type);
+    if (module != NULL) {
+        *(resize_state *)module->state =
+            (resize_state){.factors = factor, .options = options != NULL ? *options : (ls_resize_options){0}};
+    }
+    return module;
+}
+
+#define SHUFFLE_LAYER(constructor, text, operation)                                                                    \
+    ls_module *constructor(int64_t factor) {                                                                           \
+        static const ls_module_type type = {                                                                           \
+            .name = (text), .state_size = sizeof(resize_state), .forward = shuffle_forward};                           \
+        if (factor < 1) {                                                                                              \
+            return ls_fail_null(LS_ERR_ARGUMENT, "%s: a factor of %lld: must be positive", #constructor,               \
+                                (long long)factor);                                                                    \
+        }                                                                                                              \
+        ls_module *module = ls_module_new(&type);                                                                      \
+        if (module != NULL) {                                                                                          \
+            *(resize_state *)module->state = (resize_state){.function = (operation), .factor = factor};                \
+        }                                                                                                              \
+        return module;                                                                                                 \
+    }
+SHUFFLE_LAYER(ls_nn_pixel_shuffle, "PixelShuffle", ls_pixel_shuffle)
+SHUFFLE_LAYER(ls_nn_pixel_unshuffle, "PixelUnshuffle", ls_pixel_unshuffle)

@@ -7,9 +7,24 @@
 
 /* ---- linear ------------------------------------------------------------------------------------------------------ */
 
+ls_layer_weight ls_layer_add_weight(ls_module *module, ls_shape shape, ls_dtype dtype, double bound, bool normed) {
+    ls_layer_weight weight = {NULL, NULL};
+    weight.direction =
+        ls_out_of_scope(ls_module_add_parameter(module, normed ? "weight_v" : "weight", ls_empty(shape, dtype)));
+    module->failed |= weight.direction == NULL || ls_nn_init_uniform(weight.direction, -bound, bound) != LS_OK;
+    if (normed && !module->failed) {
+        const bool before = ls_no_grad(true);
+        weight.length = ls_out_of_scope(ls_module_add_parameter(module, "weight_g", ls_weight_norms(weight.direction)));
+        (void)ls_no_grad(before);
+        module->failed |= weight.length == NULL;
+    }
+    return weight;
+}
+
 static ls_tensor *linear_forward(ls_module *self, ls_tensor *input) {
     const ls_linear_state *linear = self->state;
-    return ls_linear(input, linear->weight, linear->bias);
+    ls_tensor *weight = ls_layer_weight_of(&linear->weight);
+    return weight == NULL ? NULL : ls_linear(input, weight, linear->bias);
 }
 
 const ls_module_type ls_linear_type = {
@@ -28,9 +43,7 @@ ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *op
     }
     ls_linear_state *linear = module->state;
     const double bound = 1.0 / sqrt((double)in);
-    linear->weight =
-        ls_out_of_scope(ls_module_add_parameter(module, "weight", ls_empty(LS_SHAPE(out, in), options->dtype)));
-    module->failed |= linear->weight == NULL || ls_nn_init_uniform(linear->weight, -bound, bound) != LS_OK;
+    linear->weight = ls_layer_add_weight(module, LS_SHAPE(out, in), options->dtype, bound, options->weight_norm);
     if (!options->no_bias) {
         linear->bias =
             ls_out_of_scope(ls_module_add_parameter(module, "bias", ls_empty(LS_SHAPE(out), options->dtype)));

@@ -1,13 +1,29 @@
-/* What Sequential needs to know of some layers to fuse them. */
+/* What Sequential needs to know of some layers to fuse them, and weights of layers. */
 #ifndef LS_NN_LAYERS_H
 #define LS_NN_LAYERS_H
 
 #include <lockstep/nn.h>
 
+#include "autograd/ops/weight_norm.h"
+
+/* A weight as it is, or by length and direction of its rows. */
+typedef struct ls_layer_weight {
+    ls_tensor *direction; /* the weight itself where `length` is NULL */
+    ls_tensor *length;
+} ls_layer_weight;
+
 typedef struct ls_linear_state {
-    ls_tensor *weight;
+    ls_layer_weight weight;
     ls_tensor *bias; /* NULL without */
 } ls_linear_state;
+
+/* Adds the parameter "weight", uniform in +-bound; with `normed` "weight_g", its norms, and "weight_v", itself. */
+ls_layer_weight ls_layer_add_weight(ls_module *module, ls_shape shape, ls_dtype dtype, double bound, bool normed);
+
+/* What the layer multiplies by, lent to the scope. NULL: failed. */
+static inline ls_tensor *ls_layer_weight_of(const ls_layer_weight *weight) {
+    return weight->length == NULL ? weight->direction : ls_weight_norm(weight->direction, weight->length);
+}
 
 extern const ls_module_type ls_linear_type;
 extern const ls_module_type ls_relu_type;

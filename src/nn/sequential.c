@@ -14,7 +14,8 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
         if (child->type == &ls_linear_type && next != NULL && next->type == &ls_relu_type && child->hooks == NULL &&
             next->hooks == NULL) {
             const ls_linear_state *linear = child->state;
-            x = ls_linear_activation(x, linear->weight, linear->bias, LS_ACTIVATION_RELU);
+            ls_tensor *weight = ls_layer_weight_of(&linear->weight);
+            x = weight == NULL ? NULL : ls_linear_activation(x, weight, linear->bias, LS_ACTIVATION_RELU);
             i++;
         } else {
             x = ls_forward(child, x);

@@ -235,6 +235,9 @@ FUNCTION(f_lstm_lengths, recur(LS_RECURRENCE_LSTM, x, count, true, true))
 FUNCTION(f_gru, recur(LS_RECURRENCE_GRU, x, count, false, false))
 FUNCTION(f_gru_lengths, recur(LS_RECURRENCE_GRU, x, count, true, true))
 
+FUNCTION(f_einsum, ls_einsum(count > 2 ? "ij,jk,ik->ki" : count > 1 ? "bij,bkj->bik" : "iji->j", x, count))
+FUNCTION(f_weight_norm, ls_weight_norm(x[0], x[1]))
+
 /* ---- functions: convolution and pooling -------------------------------------------------------------------------- */
 
 #define CONV(name, call, ...)                                                                                          \
@@ -258,6 +261,9 @@ POOL(average_pool_options, ls_average_pool, .kernel = LS_SHAPE(3), .stride = LS_
      .ceil_mode = true, .exclude_padding = true)
 FUNCTION(f_adaptive_average_pool, ls_adaptive_average_pool(x[0], LS_SHAPE(3)))
 FUNCTION(f_adaptive_max_pool, ls_adaptive_max_pool(x[0], LS_SHAPE(2)))
+FUNCTION(f_resize, ls_resize(x[0], LS_SHAPE(3), NULL))
+FUNCTION(f_resize_linear, ls_resize(x[0], LS_SHAPE(3), &(ls_resize_options){.mode = LS_RESIZE_LINEAR}))
+FUNCTION(f_pixel_shuffle, ls_pixel_shuffle(ls_concat((ls_tensor *[]){x[0], x[0], x[0], x[0]}, 4, 1), 2))
 
 #define LOSS(name, call)                                                                                               \
     FUNCTION(f_##name##_mean, call(LS_LOSS_MEAN))                                                                      \
@@ -414,6 +420,8 @@ static const gradcheck_case matrix_cases[] = {
      .shapes = "i,i ij,j j,jk ij,jk hij,jk ij,hjk hij,hjk 1hij,g1jk hij,j j,hjk"},
     {.name = "linear", .function = f_linear, .shapes = "ij,oj,o hij,oj,o j,oj,o ij,oj"},
     {.name = "linear and relu", .function = f_linear_relu, .shapes = "ij,oj,o hij,oj,o j,oj,o ij,oj"},
+    {.name = "einsum", .function = f_einsum, .shapes = "ij,jk,ik bij,bkj iji"},
+    {.name = "weight_norm", .function = f_weight_norm, .shapes = "ij,i1 ijk,i11"},
     {.name = "softmax of the first axis", .function = f_softmax_first, .shapes = "i ij ijk"},
     {.name = "softmax of the last axis", .function = f_softmax_last, .shapes = "i ij ijk"},
     {.name = "log_softmax of the first axis", .function = f_log_softmax_first, .shapes = "i ij ijk"},
@@ -459,6 +467,9 @@ static const gradcheck_case image_cases[] = {
     {.name = "average_pool, options", .function = f_average_pool_options, .shapes = IMAGES},
     {.name = "adaptive_average_pool", .function = f_adaptive_average_pool, .shapes = IMAGES},
     {.name = "adaptive_max_pool", .function = f_adaptive_max_pool, .shapes = IMAGES},
+    {.name = "resize", .function = f_resize, .shapes = IMAGES},
+    {.name = "resize, linear", .function = f_resize_linear, .shapes = IMAGES},
+    {.name = "pixel_shuffle", .function = f_pixel_shuffle, .shapes = "abcd"},
 };
 
 #define LOSS_CASES(name_, shapes_, ...)                                                                                \
