@@ -231,7 +231,7 @@ typedef struct ls_layer_options {
  * (PyTorch's Linear; ls_linear).
  */
 LS_API ls_module *ls_nn_linear(int64_t in, int64_t out);
-/** The same with options (`dtype`, `no_bias`), which may be NULL. */
+/** The same with options (`dtype`, `no_bias`, `weight_norm`), which may be NULL. */
 LS_API ls_module *ls_nn_linear_with(int64_t in, int64_t out, const ls_layer_options *options);
 /** The activations apply the operation of their name to every element of x, of any shape, which y has too: ls_relu and
  * so on say the formulas. */

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake.
+# README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake;
+# and the layer of docs/MODELS.md.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,8 +20,11 @@ check() { # NAME COMMAND...
     fi
 }
 
-awk '/<!-- first.c -->/ {wanted = 1} wanted && /^```$/ {exit} inside {print} wanted && /^```c$/ {inside = 1}' \
-    "$LS_SOURCE/README.md" >"$work/first.c"
+shown() { # NAME PAGE: the program that the page shows behind <!-- NAME -->
+    awk -v mark="<!-- $1 -->" '$0 == mark {wanted = 1} wanted && /^```$/ {exit} inside {print} wanted && /^```c$/ {inside = 1}' \
+        "$LS_SOURCE/$2" >"$work/$1"
+}
+shown first.c README.md
 check "README shows a first program" test -s "$work/first.c"
 cp "$work/first.c" "$work/first.cpp"
 check "install" cmake --install "$LS_BUILD" --prefix "$work/prefix"
@@ -40,6 +44,17 @@ runs_on_two() {
 check "C program learns on two ranks" runs_on_two "$work/first-c"
 check "C++ program learns on two ranks" runs_on_two "$work/first-cpp"
 check "C program learns alone" "$work/first-c"
+
+shown layer.c docs/MODELS.md
+layer_learns() {
+    "$work/prefix/bin/lockstep" run -n 2 "$work/layer" >"$work/run" || return 1
+    cat "$work/run"
+    is_learned='loss 0.00[0-9]*, 0.scale$'
+    grep -q "rank 0 $is_learned" "$work/run" && grep -q "rank 1 $is_learned" "$work/run"
+}
+check "docs/MODELS.md shows a layer" test -s "$work/layer.c"
+check "the layer builds" cc -std=c17 "${strict[@]}" "$work/layer.c" "${flags[@]}" -o "$work/layer"
+check "the layer learns on two ranks" layer_learns
 
 mkdir "$work/project"
 cat >"$work/project/CMakeLists.txt" <<'TXT'
