@@ -552,6 +552,19 @@ LS_API ls_tensor *ls_bce_with_logits_loss(ls_tensor *logits, ls_tensor *target, 
 /** target * (log target - log_probabilities), 0 where target is 0. LS_LOSS_MEAN divides by the number of elements. */
 LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target, ls_loss_reduction reduction);
 
+/** a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, which goes away (PyTorch's cosine_similarity, whose
+ * epsilon is 1e-8). a and b have as many axes and broadcast. `epsilon` is not negative. */
+LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
+/** 1 - cos where target is above 0, else max(cos - margin, 0), of the cosine similarities of a and b [n, width]; target
+ * [n] (1 and -1, of any dtype). PyTorch's cosine_embedding_loss. */
+LS_API ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
+                                           ls_loss_reduction reduction);
+/** max(d(anchor, positive) - d(anchor, negative) + margin, 0), d(x, y) = |x - y + 1e-6| along the last axis (Schroff et
+ * al., arXiv 1503.03832; PyTorch's triplet_margin_loss, whose margin is 1, without `swap`). All three are [n, ...,
+ * width] of one shape. */
+LS_API ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_tensor *negative, double margin,
+                                         ls_loss_reduction reduction);
+
 /** What a trial and a pipeline train by: the loss of a batch from the model's output and its target, one number, a mean
  * over the samples. `user` is the pointer that was given with it. */
 typedef ls_tensor *(*ls_criterion)(ls_tensor *output, ls_tensor *target, void *user);

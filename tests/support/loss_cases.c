@@ -132,6 +132,21 @@ static ls_tensor *beside_a_metric(const loss_case *c, const sample_batch *b) {
     return loss;
 }
 
+static ls_tensor *cosine_embedding(const loss_case *c, const sample_batch *b) {
+    ls_tensor *alike = ls_sub(ls_to(ls_gt(ls_select(b->target, 1, 0), 0.5), LS_F32), 0.5);
+    return reduced(c, ls_cosine_embedding_loss(narrow_output(b), b->target, alike, 0.1, c->reduction));
+}
+
+static ls_tensor *triplet_margin(const loss_case *c, const sample_batch *b) {
+    ls_tensor *negative = ls_narrow(b->output, 1, LOSS_WIDTH, LOSS_WIDTH);
+    return reduced(c, ls_triplet_margin_loss(b->target, narrow_output(b), negative, 3, c->reduction));
+}
+
+static ls_tensor *mean_of_products(const loss_case *c, const sample_batch *b) {
+    (void)c;
+    return ls_mean(ls_square(ls_sub(ls_einsum("ni,ni->n", (ls_tensor *[]){narrow_output(b), b->target}, 2), 1)));
+}
+
 const loss_case loss_own_cases[] = {
     {.name = "mean", .make = mean_by_hand},
     {.name = "sum", .make = sum_by_hand},
@@ -146,6 +161,10 @@ const loss_case loss_own_cases[] = {
     {.name = "weighed by a parameter", .make = weighed_by_parameter, .ignore = true},
     {.name = "in another dtype", .make = in_half},
     {.name = "beside a metric", .make = beside_a_metric},
+    {.name = "cosine embedding", .make = cosine_embedding},
+    {.name = "triplet margin, sum", .make = triplet_margin, .reduction = LS_LOSS_SUM},
+    {.name = "triplet margin of each", .make = triplet_margin, .reduction = LS_LOSS_NONE, .then_mean = true},
+    {.name = "mean of products", .make = mean_of_products},
 };
 
 const size_t loss_own_count = sizeof loss_own_cases / sizeof *loss_own_cases;

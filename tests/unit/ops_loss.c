@@ -56,6 +56,61 @@ static void test_element_losses_agree_with_pytorch(void **state) {
     }
 }
 
+static void test_similarities_agree_with_pytorch(void **state) {
+    (void)state;
+    const int64_t classes[] = {1, -1, -1, 1, -1};
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *wide[] = {wave(LS_SHAPE(2, 3, 4), 1), wave(LS_SHAPE(2, 1, 4), 2)};
+    check_against(fixtures, "cosine_similarity/2", ls_cosine_similarity(wide[0], wide[1], 2, 1e-8), wide, 2, NULL, 0);
+    ls_tensor *flat[] = {wave(LS_SHAPE(2, 3), 1), wave(LS_SHAPE(2, 3), 2)};
+    check_against(fixtures, "cosine_similarity/0", ls_cosine_similarity(flat[0], flat[1], 0, 1e-8), flat, 2, NULL, 0);
+    for (int i = LS_LOSS_MEAN; i <= LS_LOSS_NONE; i++) {
+        char name[64];
+        ls_tensor *x[] = {wave(LS_SHAPE(5, 3), 1), wave(LS_SHAPE(5, 3), 2)};
+        ls_tensor *three[] = {wave(LS_SHAPE(5, 3), 1), wave(LS_SHAPE(5, 3), 2), wave(LS_SHAPE(5, 3), 4)};
+        ls_tensor *target = ls_from(LS_SHAPE(5), LS_I64, classes);
+        snprintf(name, sizeof name, "cosine_embedding/%s", reductions[i]);
+        check_against(fixtures, name, ls_cosine_embedding_loss(x[0], x[1], target, 0.3, (ls_loss_reduction)i), x, 2,
+                      NULL, 0);
+        snprintf(name, sizeof name, "triplet_margin/%s", reductions[i]);
+        check_against(fixtures, name, ls_triplet_margin_loss(three[0], three[1], three[2], 0.7, (ls_loss_reduction)i),
+                      three, 3, NULL, 0);
+    }
+    /* Nothing is similar to nothing. */
+    ls_tensor *zero = leaf_from(LS_SHAPE(2, 3), (const double[6]){0});
+    ls_tensor *none = ls_cosine_similarity(ls_detach(flat[0]), zero, 1, 1e-8);
+    check_values(none, LS_SHAPE(2), LS_F64, (const double[]){0, 0});
+    assert_int_equal(ls_backward(ls_sum(none)), LS_OK);
+    assert_true(ls_item(ls_sum(ls_to(ls_is_finite(ls_grad(zero)), LS_I64))) == 6);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void test_similarities_refuse(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cosine_similarity(a, ls_select(a, 0, 0), 0, 1e-8), LS_ERR_SHAPE,
+                  "ls_cosine_similarity: [2, 3] with [3]: one has more axes");
+    scope = ls_scope_begin();
+    a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cosine_similarity(a, a, 2, 1e-8), LS_ERR_ARGUMENT, "axis 2 of [2, 3]");
+    scope = ls_scope_begin();
+    a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cosine_similarity(a, a, 1, -1), LS_ERR_ARGUMENT, "epsilon is -1, must not be negative");
+    scope = ls_scope_begin();
+    a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_cosine_embedding_loss(a, a, a, 0, LS_LOSS_MEAN), LS_ERR_SHAPE,
+                  "[2, 3], [2, 3] and target [2, 3]: must be [n, width] twice and [n]");
+    scope = ls_scope_begin();
+    a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_triplet_margin_loss(a, a, ls_narrow(a, 0, 0, 1), 1, LS_LOSS_MEAN), LS_ERR_SHAPE,
+                  "[2, 3], [2, 3] and [1, 3]: must be [n, ..., width] of one shape");
+    scope = ls_scope_begin();
+    a = ls_ones(LS_SHAPE(2, 3), LS_F32);
+    check_refused(scope, ls_triplet_margin_loss(a, a, a, 1, (ls_loss_reduction)7), LS_ERR_ARGUMENT,
+                  "reduction 7 is none");
+}
+
 /* The gradient of each input alone, through views. */
 static void test_element_losses_of_views(void **state) {
     (void)state;
@@ -356,6 +411,8 @@ static void test_class_losses_refuse(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_element_losses_agree_with_pytorch),
+        cmocka_unit_test(test_similarities_agree_with_pytorch),
+        cmocka_unit_test(test_similarities_refuse),
         cmocka_unit_test(test_element_losses_of_views),
         cmocka_unit_test(test_bce_holds_its_logarithms),
         cmocka_unit_test(test_kl_div_of_zero),

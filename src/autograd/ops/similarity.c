@@ -1,0 +1,107 @@
+/* Similarities and distances of vectors, and losses of them, composed of other operations. */
+#include "autograd/ops/loss.h"
+#include "autograd/ops/operand.h"
+#include "autograd/ops/ops.h"
+
+/* What a loss makes of its elements, which it takes over. */
+static ls_tensor *reduced(ls_tensor *elements, ls_loss_reduction reduction) {
+    if (elements == NULL || reduction == LS_LOSS_NONE) {
+        return elements;
+    }
+    return ls_replaced(reduction == LS_LOSS_MEAN ? ls_mean(elements) : ls_sum(elements), elements, NULL);
+}
+
+/* |x| along the axis, which stays with size 1, at least epsilon. */
+static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
+    ls_tensor *norm = ls_norm_axes(x, 2, LS_AXES(axis), true);
+    return norm == NULL ? NULL : ls_replaced(ls_maximum_number(norm, epsilon), norm, NULL);
+}
+
+/* x / max(|x|, epsilon). */
+static ls_tensor *direction_of(ls_tensor *x, int axis, double epsilon) {
+    ls_tensor *length = length_of(x, axis, epsilon);
+    return length == NULL ? NULL : ls_replaced(ls_div_tensor(x, length), length, NULL);
+}
+
+ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon) {
+    static const char call[] = "ls_cosine_similarity";
+    ls_tensor *const inputs[] = {a, b};
+    if (!ls_inputs_are_given(call, inputs, 2)) {
+        return NULL;
+    }
+    if (!(epsilon >= 0)) {
+        return ls_fail_noted(LS_ERR_ARGUMENT, "%s: epsilon is %g, must not be negative", call, epsilon);
+    }
+    if (ls_check_floating(call, inputs, 2) != LS_OK) {
+        return ls_scope_failed();
+    }
+    if (a->ndim != b->ndim) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s with %s: one has more axes", call, LS_SHAPE_TEXT(a),
+                             LS_SHAPE_TEXT(b));
+    }
+    const int along = ls_op_axis(call, a, axis);
+    ls_tensor *x = along < 0 ? NULL : direction_of(a, along, epsilon);
+    ls_tensor *y = x == NULL ? NULL : direction_of(b, along, epsilon);
+    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
+    ls_release(x);
+    ls_release(y);
+    return product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(along), false), product, NULL);
+}
+
+ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
+                                    ls_loss_reduction reduction) {
+    static const char call[] = "ls_cosine_embedding_loss";
+    ls_tensor *const inputs[] = {a, b, target};
+    if (!ls_inputs_are_given(call, inputs, 3)) {
+        return NULL;
+    }
+    if (ls_loss_check_reduction(call, reduction) != LS_OK) {
+        return ls_scope_failed();
+    }
+    if (a->ndim != 2 || !ls_tensor_same_shape(a, b) || target->ndim != 1 || target->size[0] != a->size[0]) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s, %s and target %s: must be [n, width] twice and [n]", call,
+                             LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
+    }
+    ls_tensor *cosine = ls_cosine_similarity(a, b, 1, 1e-8);
+    ls_tensor *alike = cosine == NULL ? NULL : ls_rsub_number(1, cosine);
+    ls_tensor *beyond = cosine == NULL ? NULL : ls_sub_number(cosine, margin);
+    beyond = beyond == NULL ? NULL : ls_replaced(ls_relu(beyond), beyond, NULL);
+    ls_tensor *wanted = ls_gt_number(target, 0);
+    ls_tensor *y = alike == NULL || beyond == NULL || wanted == NULL ? NULL : ls_where(wanted, alike, beyond);
+    ls_release(cosine);
+    ls_release(alike);
+    ls_release(beyond);
+    ls_release(wanted);
+    return reduced(y, reduction);
+}
+
+/* |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
+static ls_tensor *distance(ls_tensor *a, ls_tensor *b) {
+    ls_tensor *apart = ls_sub_tensor(a, b);
+    apart = apart == NULL ? NULL : ls_replaced(ls_add_number(apart, 1e-6), apart, NULL);
+    return apart == NULL ? NULL : ls_replaced(ls_norm_axes(apart, 2, LS_AXES(-1), false), apart, NULL);
+}
+
+ls_tensor *ls_triplet_margin_loss(ls_tensor *anchor, ls_tensor *positive, ls_tensor *negative, double margin,
+                                  ls_loss_reduction reduction) {
+    static const char call[] = "ls_triplet_margin_loss";
+    ls_tensor *const inputs[] = {anchor, positive, negative};
+    if (!ls_inputs_are_given(call, inputs, 3)) {
+        return NULL;
+    }
+    if (ls_check_floating(call, inputs, 3) != LS_OK || ls_loss_check_reduction(call, reduction) != LS_OK) {
+        return ls_scope_failed();
+    }
+    if (anchor->ndim < 2 || !ls_tensor_same_shape(anchor, positive) || !ls_tensor_same_shape(anchor, negative)) {
+        return ls_fail_noted(LS_ERR_SHAPE, "%s: %s, %s and %s: must be [n, ..., width] of one shape", call,
+                             LS_SHAPE_TEXT(anchor), LS_SHAPE_TEXT(positive), LS_SHAPE_TEXT(negative));
+    }
+    ls_tensor *near = distance(anchor, positive);
+    ls_tensor *far = near == NULL ? NULL : distance(anchor, negative);
+    ls_tensor *y = far == NULL ? NULL : ls_sub_tensor(near, far);
+    ls_release(near);
+    ls_release(far);
+    y = y == NULL ? NULL : ls_replaced(ls_add_number(y, margin), y, NULL);
+    y = y == NULL ? NULL : ls_replaced(ls_relu(y), y, NULL);
+    return reduced(y, reduction);
+}
