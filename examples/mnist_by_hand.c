@@ -18,7 +18,10 @@ static long port = 29500;
 static long epochs = 3;
 static long seed = 1;
 static long max_steps = 0;
+static long checkpoint = 0;
 static const char *data;
+static const char *save = "runs/mnist_by_hand";
+static bool resume;
 static bool quiet;
 
 static const argument options[] = {
@@ -29,6 +32,9 @@ static const argument options[] = {
     {"--epochs", ARGUMENT_COUNT, &epochs, "times over the training data (3)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
+    {"--save", ARGUMENT_TEXT, &save, "folder for checkpoints (runs/mnist_by_hand)"},
+    {"--checkpoint", ARGUMENT_COUNT, &checkpoint, "steps from one checkpoint to the next (0: none)"},
+    {"--resume", ARGUMENT_FLAG, &resume, "go on from the newest checkpoint, if there is one"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
@@ -52,12 +58,6 @@ static ls_status flatten(ls_trial_state *state, void *user) {
     return state->input != NULL ? LS_OK : ls_error_status();
 }
 
-static const ls_callback callbacks[] = {
-    {.on_init = sync_model},
-    {.on_backward = average_gradients},
-    {.on_sample = flatten, .on_sample_validation = flatten},
-};
-
 /* --------------------------------------------------------------------------------------------------------------------
  */
 
@@ -68,24 +68,39 @@ static ls_loader *open_data(ls_comm *world, bool train) {
                  .batch_size = 128, .comm = world, .seed = (uint64_t)seed, .no_shuffle = !train, .drop_last = train});
 }
 
+static ls_trial *make_trial(ls_comm *world, ls_module *model, ls_optimizer *optimizer, ls_loader *training,
+                            ls_loader *test) {
+    ls_callback callbacks[4] = {
+        {.on_init = sync_model},
+        {.on_backward = average_gradients},
+        {.on_sample = flatten, .on_sample_validation = flatten},
+    };
+    int count = 3;
+    if (checkpoint > 0) {
+        callbacks[count++] =
+            ls_checkpoint_callback(&(ls_checkpoint_options){.folder = save, .every_steps = checkpoint});
+    }
+    return ls_trial_new(&(ls_trial_options){.model = model,
+                                            .optimizer = optimizer,
+                                            .criterion = ls_criterion_cross_entropy,
+                                            .train = training,
+                                            .validate = test,
+                                            .comm = world,
+                                            .metrics = LS_METRICS("loss", "acc"),
+                                            .callbacks = callbacks,
+                                            .callback_count = count,
+                                            .resume = resume ? save : NULL,
+                                            .max_steps = max_steps,
+                                            .quiet = quiet});
+}
+
 static ls_status train(ls_comm *world) {
     ls_seed((uint64_t)(seed + ls_comm_rank(world))); /* different weights everywhere, until the first callback */
     ls_loader *training = open_data(world, true);
     ls_loader *test = training != NULL ? open_data(world, false) : NULL;
     ls_module *model = test != NULL ? ls_sequential(ls_nn_linear(784, 100), ls_nn_relu(), ls_nn_linear(100, 10)) : NULL;
     ls_optimizer *optimizer = model != NULL ? ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.001}) : NULL;
-    ls_trial *trial = optimizer == NULL ? NULL
-                                        : ls_trial_new(&(ls_trial_options){.model = model,
-                                                                           .optimizer = optimizer,
-                                                                           .criterion = ls_criterion_cross_entropy,
-                                                                           .train = training,
-                                                                           .validate = test,
-                                                                           .comm = world,
-                                                                           .metrics = LS_METRICS("loss", "acc"),
-                                                                           .callbacks = callbacks,
-                                                                           .callback_count = 3,
-                                                                           .max_steps = max_steps,
-                                                                           .quiet = quiet});
+    ls_trial *trial = optimizer != NULL ? make_trial(world, model, optimizer, training, test) : NULL;
     const ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
     const double throughput = status == LS_OK ? ls_trial_throughput(trial) : 0;
     if (status == LS_OK) {
@@ -113,9 +128,10 @@ int main(int argc, char **argv) {
     snprintf(url, sizeof url, strchr(host, ':') != NULL ? "tcp://[%s]:%ld" : "tcp://%s:%ld", host, port);
     ls_comm *world = ls_init(
         world_size == 0 ? NULL : &(ls_init_options){.init = url, .world_size = (int)world_size, .rank = (int)rank});
-    if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {
+    const ls_status status = world != NULL ? train(world) : ls_error_status();
+    if (status != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "mnist_by_hand: %s\n", ls_error_message());
-        return 1;
+        return status == LS_ERR_STOPPED ? LS_EXIT_STOPPED : 1; /* after SIGTERM, with a checkpoint */
     }
     return 0;
 }

@@ -353,6 +353,11 @@ check "mnist_by_hand: silent otherwise" is "$(complaints err.0 err.1)" ""
 launch run -n 2 "$examples/mnist_by_hand" --epochs 1 --max-steps 20 --quiet </dev/null
 check "mnist_by_hand under the launcher: the same model" is "$(hashes)" "$(hashes out.0)"
 check "mnist_by_hand --quiet: result lines only" only '^(rank [01] parameters|throughput:|test accuracy:) '
+undisturbed=$(hashes)
+launch run -n 2 "$examples/mnist_by_hand" --epochs 1 --max-steps 8 --quiet --save by_hand --checkpoint 6 </dev/null
+launch run -n 2 "$examples/mnist_by_hand" --epochs 1 --max-steps 20 --quiet --save by_hand --checkpoint 6 --resume \
+    </dev/null
+check "mnist_by_hand --resume: goes on to the same model" is "$status $(hashes)" "0 $undisturbed"
 alone "$examples/mnist_by_hand" --max-steps 20 --quiet
 check "mnist_by_hand alone: ends well" is "$status" 0
 check "mnist_by_hand alone: one model" one_model 1

@@ -95,6 +95,29 @@ static void test_select(void **state) {
     assert_int_equal(ls_error_status(), LS_ERR_STATE);
 }
 
+/* So many samples of a batch that their numbers fill more memory than lies about. */
+static void test_select_for_large_batches(void **state) {
+    (void)state;
+    enum { COUNT = 200000 };
+    int64_t *wanted = calloc(COUNT, sizeof *wanted);
+    assert_non_null(wanted);
+    for (int64_t i = 0; i < COUNT; i++) {
+        wanted[i] = i % 5;
+    }
+    ls_loader *loader = ls_loader_new(ls_dataset_select(numbers(5, 10), wanted, COUNT),
+                                      &(ls_loader_options){.batch_size = COUNT, .no_shuffle = true});
+    free(wanted);
+    ls_batch batch;
+    bool more;
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_int_equal(batch.count, COUNT);
+    const double *seen = elements(batch.input);
+    for (int64_t i = 0; i < COUNT; i++) {
+        assert_true(seen[2 * i] == (double)(10 + i % 5));
+    }
+    ls_loader_free(loader);
+}
+
 static void test_select_what_is_not_there(void **state) {
     (void)state;
     ended = 0;
@@ -341,6 +364,7 @@ static void test_concatenations_of_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_select),
+        cmocka_unit_test(test_select_for_large_batches),
         cmocka_unit_test(test_select_what_is_not_there),
         cmocka_unit_test(test_sizes_of_parts),
         cmocka_unit_test(test_parts_are_random),
