@@ -101,45 +101,41 @@ static double expected(const product_case *c, const matrix *a, const matrix *b, 
     return c->relu && sum < 0 ? 0 : sum;
 }
 
-static void check_product_by(way *multiply, const product_case *c, uint64_t stream) {
-    const matrix a =
-        matrix_random(c->dtype, c->transpose_a ? c->k : c->m, (c->transpose_a ? c->m : c->k) + c->slack, 4 * stream);
-    const matrix b = matrix_random(c->dtype, c->transpose_b ? c->n : c->k, (c->transpose_b ? c->k : c->n) + c->slack,
-                                   4 * stream + 1);
-    const matrix bias = matrix_random(c->dtype, 1, c->n, 4 * stream + 2);
-    matrix out = matrix_random(c->dtype, c->m, c->n + c->slack, 4 * stream + 3);
-    if (!c->accumulate) {
-        for (int64_t i = 0; i < c->m; i++) {
-            for (int64_t j = 0; j < c->n; j++) {
-                matrix_set(&out, i * out.stride + j, NAN); /* must not be read */
+/* What a case multiplies, what lies where its result goes, and the result. */
+typedef struct operands {
+    matrix a, b, bias, before, want;
+} operands;
+
+static operands operands_of(const product_case *c, uint64_t stream) {
+    operands o = {
+        .a = matrix_random(c->dtype, c->transpose_a ? c->k : c->m, (c->transpose_a ? c->m : c->k) + c->slack,
+                           4 * stream),
+        .b = matrix_random(c->dtype, c->transpose_b ? c->n : c->k, (c->transpose_b ? c->k : c->n) + c->slack,
+                           4 * stream + 1),
+        .bias = matrix_random(c->dtype, 1, c->n, 4 * stream + 2),
+        .before = matrix_random(c->dtype, c->m, c->n + c->slack, 4 * stream + 3),
+        .want = matrix_random(LS_F64, c->m, c->n + c->slack, 0),
+    };
+    for (int64_t i = 0; i < c->m; i++) {
+        for (int64_t j = 0; j < c->n; j++) {
+            const int64_t at = i * o.before.stride + j;
+            matrix_set(&o.want, at, expected(c, &o.a, &o.b, &o.bias, matrix_get(&o.before, at), i, j));
+            if (!c->accumulate) {
+                matrix_set(&o.before, at, NAN); /* must not be read */
             }
         }
     }
-    const matrix before = matrix_copy(&out);
-    const ls_gemm gemm = {.dtype = c->dtype,
-                          .m = c->m,
-                          .n = c->n,
-                          .k = c->k,
-                          .a = matrix_data(&a),
-                          .lda = a.stride,
-                          .transpose_a = c->transpose_a,
-                          .b = matrix_data(&b),
-                          .ldb = b.stride,
-                          .transpose_b = c->transpose_b,
-                          .c = matrix_data(&out),
-                          .ldc = out.stride,
-                          .accumulate = c->accumulate,
-                          .bias = c->bias ? matrix_data(&bias) : NULL,
-                          .activation = c->relu ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
-    assert_int_equal(multiply(&gemm), LS_OK);
+    return o;
+}
+
+static void check_result(const product_case *c, const operands *o, const matrix *out) {
     const double tolerance = (c->dtype == LS_F32 ? 1e-6 : 1e-14) * (double)(c->k + 2);
-    for (int64_t at = -FRAME; at < out.rows * out.stride + FRAME; at++) {
-        const int64_t i = at < 0 ? -1 : at / out.stride;
-        const int64_t j = at < 0 ? -1 : at % out.stride;
-        const double was = matrix_get(&before, at);
-        const double is = matrix_get(&out, at);
+    for (int64_t at = -FRAME; at < out->rows * out->stride + FRAME; at++) {
+        const int64_t i = at < 0 ? -1 : at / out->stride;
+        const int64_t j = at < 0 ? -1 : at % out->stride;
+        const double is = matrix_get(out, at);
         const bool inside = i >= 0 && i < c->m && j < c->n;
-        const double want = inside ? expected(c, &a, &b, &bias, was, i, j) : was;
+        const double want = matrix_get(inside ? &o->want : &o->before, at);
         if (!(fabs(is - want) <= (inside ? tolerance : 0))) {
             fail_msg("%s %lld x %lld x %lld%s%s%s%s%s slack %lld: [%lld, %lld] is %.9g, not %.9g",
                      ls_dtype_name(c->dtype), (long long)c->m, (long long)c->n, (long long)c->k,
@@ -148,17 +144,40 @@ static void check_product_by(way *multiply, const product_case *c, uint64_t stre
                      is, want);
         }
     }
-    free(a.memory);
-    free(b.memory);
-    free(bias.memory);
+}
+
+static void check_product_by(way *multiply, const product_case *c, const operands *o) {
+    const matrix out = matrix_copy(&o->before);
+    const ls_gemm gemm = {.dtype = c->dtype,
+                          .m = c->m,
+                          .n = c->n,
+                          .k = c->k,
+                          .a = matrix_data(&o->a),
+                          .lda = o->a.stride,
+                          .transpose_a = c->transpose_a,
+                          .b = matrix_data(&o->b),
+                          .ldb = o->b.stride,
+                          .transpose_b = c->transpose_b,
+                          .c = matrix_data(&out),
+                          .ldc = out.stride,
+                          .accumulate = c->accumulate,
+                          .bias = c->bias ? matrix_data(&o->bias) : NULL,
+                          .activation = c->relu ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
+    assert_int_equal(multiply(&gemm), LS_OK);
+    check_result(c, o, &out);
     free(out.memory);
-    free(before.memory);
 }
 
 static void check_product(const product_case *c, uint64_t stream) {
+    operands o = operands_of(c, stream);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        check_product_by(ways[i], c, stream);
+        check_product_by(ways[i], c, &o);
     }
+    free(o.a.memory);
+    free(o.b.memory);
+    free(o.bias.memory);
+    free(o.before.memory);
+    free(o.want.memory);
 }
 
 /* All twenty ways to transpose, accumulate or finish one shape. */
