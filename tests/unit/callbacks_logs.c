@@ -1,5 +1,7 @@
 /* Callbacks that tell what a run does: files and lines, and that a run goes on in them. */
+#include "tests/support/damage.h"
 #include "tests/support/files.h"
+#include "tests/support/fuzz.h"
 #include "tests/support/trials.h"
 
 #include <unistd.h>
@@ -172,6 +174,67 @@ static void test_a_line_for_each_batch(void **unused) {
     assert_non_null(strstr(contents(path), "epoch;batch;loss;learning_rate\n"));
 }
 
+/* What a log finds when a run goes on, damaged; and what it keeps of it. */
+typedef struct damaged_log {
+    ls_trial *trial;
+    tally counts; /* accepted: all is kept */
+} damaged_log;
+
+static void keep_lines(const char *path, const ls_csv_log_options *how, int64_t start, ls_trial_state *state) {
+    const ls_callback log = ls_csv_log(path, how);
+    ls_tensor *where = ls_full(LS_SCALAR, LS_I64, (double)start);
+    assert_int_equal(log.set_state(log.user, &(ls_named){.name = "start", .tensor = where}, 1), LS_OK);
+    assert_int_equal(log.on_start(state, log.user), LS_OK);
+    log.release(log.user);
+    ls_release(where);
+}
+
+/* The beginning of the file, up to a line that is of an epoch before, or names; and again the same. */
+static void round_log(uint64_t number, void *argument) {
+    static const char *const texts[] = {"epoch,loss,val_loss\n0,0.5,1\n1,0.25,nan\n2,0.125,1e-3\n",
+                                        "epoch,batch,loss,learning_rate\n0,0,1,0.1\n0,1,1,0.1\n1,0,1,0.1\n1,1,0,0.1\n",
+                                        "0,0.5\n1,0.25\n2,0.125\n"};
+    damaged_log *log = argument;
+    const int kind = (int)(number % 3);
+    const ls_csv_log_options how = {.per_batch = kind == 1, .no_header = kind == 2};
+    const int64_t epochs = 1 + (int64_t)fuzz_below(2);
+    log->trial->epochs_run = epochs;
+    log->trial->continues = kind == 1;
+    log->trial->state.batch = kind == 1;
+    content before = {.size = 0}, after, again;
+    content_replace(&before, 0, 0, texts[kind], strlen(texts[kind]));
+    if (fuzz_below(3) == 0) { /* a byte that ends texts, but no lines */
+        content_replace(&before, fuzz_below(before.size), 0, "", 1);
+    }
+    content_damage(&before);
+    const int64_t start = fuzz_below(4) == 0 ? (int64_t)fuzz_below(before.size + 20) : 0;
+    const char *path = content_file(&before);
+    keep_lines(path, &how, start, &log->trial->state);
+    content_read(&after, path);
+    assert_true(after.size <= before.size);
+    assert_memory_equal(after.bytes, before.bytes, after.size);
+    const size_t own = (size_t)start <= before.size ? (size_t)start : 0;
+    assert_true(after.size == own || (after.size > own && after.bytes[after.size - 1] == '\n'));
+    keep_lines(path, &how, start, &log->trial->state);
+    content_read(&again, path);
+    assert_int_equal(again.size, after.size);
+    log->counts.accepted += after.size == before.size;
+    log->counts.refused += after.size < before.size;
+}
+
+static void test_damaged_logs(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    const ls_trial_options options = options_of(&s);
+    damaged_log log = {.trial = ls_trial_new(&options)};
+    log.trial->running = true;
+    fuzz_run("csv_log", 3000, round_log, &log);
+    tally_assert_both(&log.counts);
+    log.trial->running = false;
+    ls_trial_free(log.trial);
+    free_setting(&s);
+}
+
 static void test_files_that_cannot_be(void **unused) {
     (void)unused;
     static const char *const paths[] = {"/no/such/folder/log.csv", "/dev/full"};
@@ -300,18 +363,20 @@ static void test_timer_prints_a_table(void **unused) {
     assert_string_equal(printed(ls_timer(&(ls_timer_options){.no_table = true})), "");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_line_for_each_epoch),
         cmocka_unit_test(test_evaluations_between),
         cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_goes_on_behind_others),
         cmocka_unit_test(test_a_line_for_each_batch),
+        cmocka_unit_test(test_damaged_logs),
         cmocka_unit_test(test_files_that_cannot_be),
         cmocka_unit_test(test_confusion),
         cmocka_unit_test(test_confusion_of_nothing),
         cmocka_unit_test(test_console),
         cmocka_unit_test(test_timer_prints_a_table),
     };
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -42,8 +42,9 @@ static long find_end(csv_log *self, long start, int64_t epoch, int64_t batch) {
     char *line = NULL;
     size_t room = 0;
     long end = start;
-    for (bool first = start == 0; getline(&line, &room, self->file) > 0; first = false) {
-        const bool whole = line[strlen(line) - 1] == '\n';
+    ssize_t length; /* of text that may have zero bytes in it: a file may hold anything */
+    for (bool first = start == 0; (length = getline(&line, &room, self->file)) > 0; first = false) {
+        const bool whole = line[length - 1] == '\n';
         const bool names = first && !self->options.no_header && whole;
         if (names || (whole && is_before(self, line, epoch, batch))) {
             end = ftell(self->file);
