@@ -7,6 +7,8 @@
 
 #include <lockstep/data.h>
 
+#include "formats/image.h"
+#include "tests/support/allocator.h"
 #include "tests/support/files.h"
 
 static void expect_none(ls_dataset *dataset, ls_status status, const char *part) {
@@ -233,11 +235,111 @@ static void test_tokens_of_a_large_file(void **state) {
     ls_loader_free(loader);
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* The first batch of a data set, which it frees. */
+static ls_status read_batch(ls_dataset *dataset) {
+    ls_batch batch;
+    bool more;
+    if (dataset == NULL) {
+        return ls_error_status();
+    }
+    ls_loader *loader = ls_loader_new(dataset, &(ls_loader_options){.batch_size = 2, .no_shuffle = true});
+    const ls_status status = loader != NULL ? ls_loader_next(loader, &batch, &more) : ls_error_status();
+    ls_loader_free(loader);
+    return status;
+}
+
+static ls_status read_arrays(void) {
+    ls_npz *file = ls_npz_load(LS_FIXTURES "/numpy_packed.npz");
+    ls_status status = ls_error_status();
+    if (file != NULL) {
+        const ls_named named[] = {ls_npz_at(file, 0), ls_npz_at(file, 1)};
+        status = ls_npz_save(test_path("copy.npz"), named, 2);
+        status = status == LS_OK ? ls_npy_save(test_path("copy.npy"), named[0].tensor) : status;
+        ls_npz_free(file);
+    }
+    if (status == LS_OK) {
+        ls_tensor *tensor = ls_npy_load(LS_FIXTURES "/numpy_fortran.npy");
+        status = tensor != NULL ? LS_OK : ls_error_status();
+        ls_release(tensor);
+    }
+    return status;
+}
+
+static ls_status read_cifar(void) {
+    return read_batch(ls_cifar10_dataset(folder(), false));
+}
+
+static ls_status read_tokens(void) {
+    return read_batch(ls_tokens_dataset(test_path("tokens"), &(ls_tokens_options){.context = 8}));
+}
+
+static ls_status read_pictures(void) {
+    char path[320];
+    snprintf(path, sizeof path, "%s/pictures", folder());
+    const ls_status status = read_batch(ls_image_folder_dataset(path, NULL));
+    return status == LS_OK ? read_batch(ls_image_folder_dataset(path, &(ls_image_options){7, 40, 1})) : status;
+}
+
+static void put_pictures(void) {
+    ls_npz *file = ls_npz_load(LS_FIXTURES "/image_files.npz");
+    assert_int_equal(mkdir(test_path("pictures"), 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        static const char *const names[] = {"color.png", "color.jpg"};
+        char path[64];
+        snprintf(path, sizeof path, "pictures/%d", i);
+        assert_int_equal(mkdir(test_path(path), 0700), 0);
+        snprintf(path, sizeof path, "pictures/%d/%s", i, names[i]);
+        ls_tensor *bytes = ls_npz_find(file, names[i]);
+        (void)test_file(path, ls_data(bytes), (size_t)ls_numel(bytes));
+    }
+    ls_npz_free(file);
+}
+
+/* One run in which call `n` of the allocator fails, or all from there on. Returns whether it came to that. */
+static bool run_out(ls_status (*program)(void), long n, bool once) {
+    test_allocator allocator;
+    (void)ls_error_set(LS_OK, "%s", "");
+    test_allocator_start(&allocator);
+    atomic_store(once ? &allocator.fail_once : &allocator.fail_from, n);
+    const ls_status status = program();
+    const long calls = atomic_load(&allocator.calls), left = test_allocator_stop(&allocator);
+    const bool good = calls <= n ? status == LS_OK : status == LS_ERR_MEMORY || (status == LS_OK && once);
+    if (left != 0 || !good) {
+        fail_msg("allocation %ld fails: %ld blocks are left: %s", n, left, ls_error_message());
+    }
+    return calls > n;
+}
+
+/* Wherever it does, it is told so, and all is given back. */
+static void test_memory_runs_out(void **state) {
+    (void)state;
+    static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_pictures};
+    const bool pictures = ls_libpng_open() != NULL && ls_libjpeg_open() != NULL;
+    cifar_file("test_batch.bin", 1, 0, 3, 0);
+    tokens_file(1, 100, 0);
+    put_pictures();
+    for (size_t i = 0; i < sizeof programs / sizeof *programs - !pictures; i++) {
+        for (int once = 0; once < 2; once++) {
+            long n = 0;
+            while (run_out(programs[i], n, once)) {
+                n++;
+            }
+            assert_true(n > 4);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cifar_10),       cmocka_unit_test(test_cifar_100),
-        cmocka_unit_test(test_tokens),         cmocka_unit_test(test_tokens_that_are_not_there),
-        cmocka_unit_test(test_tokens_that_go), cmocka_unit_test(test_tokens_of_a_large_file),
+        cmocka_unit_test(test_cifar_10),
+        cmocka_unit_test(test_cifar_100),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_tokens_that_are_not_there),
+        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_tokens_that_go),
+        cmocka_unit_test(test_tokens_of_a_large_file),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

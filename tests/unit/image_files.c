@@ -265,6 +265,20 @@ static void expect_promise(size_t size, size_t height, size_t width, int depth, 
     expect_error(test_file("promise", bytes, size), part);
 }
 
+/* What ends up before a marker is no part of the picture; many programs leave something there. */
+static void test_bytes_between_markers(void **state) {
+    (void)state;
+    need_libraries();
+    unsigned char bytes[4096];
+    ls_tensor *file = ls_npz_find(pictures, "color.jpg");
+    const size_t size = (size_t)ls_numel(file);
+    memcpy(bytes, ls_data(file), size);
+    unsigned char *at = memmem(bytes, size, "\xff\xc0", 2);
+    memmove(at + 3, at, size - (size_t)(at - bytes));
+    memcpy(at, "abc", 3);
+    check_picture(test_file("more.jpg", bytes, size + 3), "color.jpg", 3, "RGB");
+}
+
 static void test_files_that_are_wrong(void **state) {
     (void)state;
     need_libraries();
@@ -301,7 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_what_pillow_reads), cmocka_unit_test(test_folder_of_classes),
         cmocka_unit_test(test_resizes_as_pillow_does),  cmocka_unit_test(test_folders_that_are_wrong),
-        cmocka_unit_test(test_files_that_are_wrong),
+        cmocka_unit_test(test_bytes_between_markers),   cmocka_unit_test(test_files_that_are_wrong),
     };
     return cmocka_run_group_tests(tests, open_pictures, close_pictures);
 }
