@@ -2,8 +2,7 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)                                   # IDX files come gzipped, .npz is ZIP; pictures for TensorBoard are PNG
-# Headers only: src/tensor/device/cpu/libraries.c opens these two when the first large matrix product comes.
-find_path(LS_DNNL_INCLUDE dnnl.h REQUIRED)                    # oneDNN: matrix products in f32
+# Headers only: src/tensor/device/cpu/libraries.c opens it when the first large matrix product comes.
 find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
           aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: matrix products in f64
 # Optional, and opened likewise, by src/formats/png.c and jpeg.c: pictures as data.
@@ -17,7 +16,7 @@ pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the l
 add_library(lockstep_dependencies INTERFACE)
 target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM
                       PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
-target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_DNNL_INCLUDE} ${LS_CBLAS_INCLUDE})
+target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_CBLAS_INCLUDE})
 
 foreach(name PNG JPEG)
   if(LS_${name}_INCLUDE)

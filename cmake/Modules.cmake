@@ -1,15 +1,13 @@
-# Backends that the core opens on demand: src/comm/module.h says how.
+# What the core opens on demand: src/base/module_file.h says where it looks.
 #
-#   ls_add_backend_module(NAME SOURCES a.c b.c LIBRARIES target...)
+#   ls_add_module(NAME SOURCES a.c b.c LIBRARIES target...)
 #
-# builds them into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs of the build tree find it, and installs it
-# into LIBDIR/lockstep. The caller has found what the module stands on: without it, there is no module.
+# builds sources into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs of the build tree find it, and installs
+# it into LIBDIR/lockstep. The caller has found what the module stands on: without it, there is no module.
 add_custom_target(lockstep_modules)
-function(ls_add_backend_module NAME)
+function(ls_add_module NAME)
   cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})
-  set(comm ${PROJECT_SOURCE_DIR}/src/comm)
-  add_library(lockstep_module_${NAME} MODULE ${MODULE_SOURCES}
-    ${comm}/backend/module/core.c ${comm}/operation.c ${comm}/pieces.c)
+  add_library(lockstep_module_${NAME} MODULE ${MODULE_SOURCES})
   target_link_libraries(lockstep_module_${NAME} PRIVATE lockstep_options ${MODULE_LIBRARIES})
   target_include_directories(lockstep_module_${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   set_target_properties(lockstep_module_${NAME} PROPERTIES PREFIX "" OUTPUT_NAME lockstep-${NAME}
@@ -18,9 +16,17 @@ function(ls_add_backend_module NAME)
   install(TARGETS lockstep_module_${NAME} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
 endfunction()
 
+# The same for a backend, as src/comm/module.h has it.
+function(ls_add_backend_module NAME)
+  cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(comm ${PROJECT_SOURCE_DIR}/src/comm)
+  ls_add_module(${NAME} SOURCES ${MODULE_SOURCES} ${comm}/backend/module/core.c ${comm}/operation.c ${comm}/pieces.c
+                LIBRARIES ${MODULE_LIBRARIES})
+endfunction()
+
 # A module's sources are those of its folder.
-foreach(name mpi gloo)
-  if(EXISTS ${PROJECT_SOURCE_DIR}/src/comm/backend/${name}/module.cmake)
-    include(${PROJECT_SOURCE_DIR}/src/comm/backend/${name}/module.cmake)
+foreach(folder comm/backend/mpi comm/backend/gloo tensor/device/onednn)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
+    include(${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
   endif()
 endforeach()

@@ -14,15 +14,6 @@
 
 enum { VERSION = 160 };
 
-static void onednn_version(void *library, char version[VERSION]) {
-    const dnnl_version_t *(*function)(void) = NULL;
-    *(void **)&function = dlsym(library, "dnnl_version");
-    if (function != NULL) {
-        const dnnl_version_t *found = function();
-        snprintf(version, VERSION, "%d.%d.%d", found->major, found->minor, found->patch);
-    }
-}
-
 static void openblas_version(void *library, char version[VERSION]) {
     char *(*function)(void) = NULL;
     *(void **)&function = dlsym(library, "openblas_get_config");
@@ -45,6 +36,20 @@ static void libjpeg_version(void *library, char version[VERSION]) {
     (void)version;
 }
 
+static void report_library(ls_report *report, const char *key, const char *version, const char *file) {
+    ls_report_fact(report, key,
+                   json_pack("{s:b, s:o, s:o, s:n}", "found", true, "version", ls_report_text(version), "file",
+                             ls_report_text(file), "reason"),
+                   "%s (%s)", version[0] != '\0' ? version : "of unknown version", file);
+}
+
+static void report_missing(ls_report *report, const char *key, const char *reason) {
+    ls_report_fact(
+        report, key,
+        json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason)),
+        "not here: %s", reason);
+}
+
 /* `needed`: Lockstep cannot do without it. */
 static void check_library(ls_report *report, const char *key, bool needed, const void *functions,
                           void (*read_version)(void *library, char version[VERSION])) {
@@ -52,10 +57,7 @@ static void check_library(ls_report *report, const char *key, bool needed, const
     Dl_info about;
     if (functions == NULL) {
         const char *reason = ls_error_message();
-        ls_report_fact(
-            report, key,
-            json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason)),
-            "not here: %s", reason);
+        report_missing(report, key, reason);
         if (needed) {
             ls_report_problem(report, "%s", reason);
         }
@@ -68,14 +70,23 @@ static void check_library(ls_report *report, const char *key, bool needed, const
         read_version(library, version);
         dlclose(library);
     }
-    ls_report_fact(report, key,
-                   json_pack("{s:b, s:o, s:o, s:n}", "found", true, "version", ls_report_text(version), "file",
-                             ls_report_text(file), "reason"),
-                   "%s (%s)", version[0] != '\0' ? version : "of unknown version", file);
+    report_library(report, key, version, file);
+}
+
+static void check_onednn(ls_report *report) {
+    const ls_onednn *onednn = ls_onednn_open();
+    if (onednn != NULL) {
+        report_library(report, "onednn", onednn->version, onednn->file);
+        return;
+    }
+    report_missing(report, "onednn", ls_onednn_failure());
+    ls_report_note(report,
+                   "without module onednn, convolutions and products of f32 are slower: install libdnnl-dev and "
+                   "build Lockstep again");
 }
 
 void ls_doctor_libraries(ls_report *report) {
-    check_library(report, "onednn", true, ls_onednn_open(), onednn_version);
+    check_onednn(report);
     check_library(report, "openblas", true, ls_openblas_open(), openblas_version);
     check_library(report, "libpng", false, ls_libpng_open(), libpng_version);
     check_library(report, "libjpeg", false, ls_libjpeg_open(), libjpeg_version);

@@ -4,17 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
+#include "base/module_file.h"
 #include "base/status.h"
 #include "comm/store.h"
-
-#ifndef LS_LIBDIR
-#define LS_LIBDIR "lib"
-#endif
-
-#define PATH_CAPACITY 4096
 
 static const ls_core core = {.error_restore = ls_error_restore,
                              .error_message = ls_error_message,
@@ -46,65 +40,6 @@ static const ls_core core = {.error_restore = ls_error_restore,
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm};
 
-/* ---- where modules are ---------------------------------------------------------------------------------------------
- */
-
-/* The folder of the library or program that this code is in; "." when the system does not say. */
-static void own_folder(char folder[PATH_CAPACITY]) {
-    Dl_info info;
-    char path[PATH_CAPACITY] = "";
-    snprintf(folder, PATH_CAPACITY, ".");
-    if (dladdr((const void *)&core, &info) == 0 || info.dli_fname == NULL) {
-        return;
-    }
-    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[length > 0 ? length : 0] = '\0';
-    /* A program's own name may be relative to a folder it has left, or found by way of PATH. */
-    const bool library = strstr(info.dli_fname, ".so") != NULL;
-    const char *file = library || length <= 0 ? info.dli_fname : path;
-    const char *slash = strrchr(file, '/');
-    if (slash != NULL) {
-        snprintf(folder, PATH_CAPACITY, "%.*s", (int)(slash - file), file);
-    }
-}
-
-/* Opens FOLDER/lockstep-NAME.so. NULL with `*there` false when there is none. */
-static void *open_in(const char *folder, size_t length, const char *name, bool *there) {
-    char path[PATH_CAPACITY];
-    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", (int)length, folder, name) >= (int)sizeof path) {
-        return NULL;
-    }
-    *there = access(path, F_OK) == 0;
-    return *there ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-}
-
-static void *open_on_path(const char *path, const char *name, bool *there) {
-    while (*path != '\0') {
-        const size_t length = strcspn(path, ":");
-        void *module = length == 0 ? NULL : open_in(path, length, name, there);
-        if (module != NULL || *there) {
-            return module;
-        }
-        path += length;
-        path += *path == ':';
-    }
-    return NULL;
-}
-
-/* Looks on the path, then around `folder`; `*there` says whether a file was found. */
-static void *open_module(const char *name, const char *folder, bool *there) {
-    static const char *const places[] = {"", "/lockstep", "/../lib", "/../" LS_LIBDIR "/lockstep"};
-    const char *path = getenv("LOCKSTEP_MODULE_PATH");
-    *there = false;
-    void *module = path == NULL ? NULL : open_on_path(path, name, there);
-    for (size_t i = 0; i < sizeof places / sizeof places[0] && !*there; i++) {
-        char place[PATH_CAPACITY + 64];
-        const int length = snprintf(place, sizeof place, "%s%s", folder, places[i]);
-        module = open_in(place, (size_t)length, name, there);
-    }
-    return module;
-}
-
 /* ---- backends by name ----------------------------------------------------------------------------------------------
  */
 
@@ -127,11 +62,10 @@ static const char *module_of(const char *name) {
 
 /* The backend in lockstep-NAME.so. */
 static const ls_backend *find_module(const char *backend_name, const char *name) {
-    char folder[PATH_CAPACITY];
+    char folder[LS_MODULE_FOLDER];
     bool there = false;
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
-    own_folder(folder);
-    void *module = open_module(name, folder, &there);
+    void *module = ls_module_file_open(name, folder, &there);
     if (!there) {
         return ls_fail_null(LS_ERR_ARGUMENT,
                             "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "

@@ -13,9 +13,7 @@
  * comm/pieces.h, comm/reduce.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the
  * core's own do.
  *
- * ls_backend_find looks for the file in the folders of LOCKSTEP_MODULE_PATH (separated by colons), then, seen from the
- * folder of the library or program that holds the core, in that folder, in lockstep/, in ../lib, and in
- * ../LIBDIR/lockstep for the LIBDIR that the installation uses.
+ * base/module_file.h says where ls_backend_find looks for the file.
  */
 #ifndef LS_COMM_MODULE_H
 #define LS_COMM_MODULE_H

@@ -71,6 +71,12 @@ check "find_package configures" cmake -S "$work/project" -B "$work/project/build
 check "find_package builds C and C++" cmake --build "$work/project/build"
 check "find_package program learns on two ranks" runs_on_two "$work/project/build/first-c"
 
+# The module of the installed tree is found from there.
+if [ -e "$LS_BUILD/lib/lockstep-onednn.so" ]; then
+    check "the installed command finds module onednn" sh -c \
+        "'$work/prefix/bin/lockstep' doctor 2>&1 | grep -q '^  onednn  *[0-9][0-9.]* ('"
+fi
+
 # Opened while the program runs: by a program that was not linked with it, and by Python's ctypes.
 library=$(find "$work/prefix" -name liblockstep.so)
 check "a program that opens the library builds" cc -std=gnu17 "${strict[@]}" -I"$work/prefix/include" \

@@ -1,6 +1,6 @@
 /*
- * Convolution by matrix products. What a window sees at an output position is a column; the columns of some positions
- * are laid side by side (im2col), and with them
+ * Convolution. In f32 oneDNN makes the larger ones; the rest is made by matrix products: what a window sees at an
+ * output position is a column; the columns of some positions are laid side by side (im2col), and with them
  *
  *     y = weight columns     d_weight = d_y columns^T     d_columns = weight^T d_y
  *
@@ -9,6 +9,7 @@
  */
 #include "tensor/device/cpu/floating.h"
 #include "tensor/device/cpu/gemm.h"
+#include "tensor/device/cpu/libraries.h"
 #include "tensor/scope.h"
 
 #include <string.h>
@@ -65,9 +66,6 @@ static int64_t positions_at_once(const conv_part *part, ls_dtype dtype) {
     return count < part->positions ? count : part->positions;
 }
 
-/* Which of the three products a walk makes. */
-typedef enum conv_work { WORK_Y, WORK_X, WORK_WEIGHT } conv_work;
-
 typedef struct conv_sides {
     const conv_part *part;
     ls_dtype dtype;
@@ -86,20 +84,20 @@ static void move_columns(const conv_sides *sides, int64_t first, int64_t count, 
 }
 
 /* The product for `count` positions from `first` on. */
-static ls_status multiply(const conv_sides *sides, conv_work work, int64_t first, int64_t count, void *room) {
+static ls_status multiply(const conv_sides *sides, ls_conv_work work, int64_t first, int64_t count, void *room) {
     const conv_part *part = sides->part;
     void *columns = part->is_column ? sides->large : room;
     void *outputs = sides->small + first * (int64_t)ls_dtype_size(sides->dtype);
     ls_gemm gemm = {.dtype = sides->dtype};
-    if (work != WORK_X) {
+    if (work != LS_CONV_LARGE) {
         move_columns(sides, first, count, columns, false);
     }
-    if (work == WORK_Y) {
+    if (work == LS_CONV_SMALL) {
         gemm.m = part->outputs, gemm.n = count, gemm.k = part->taps;
         gemm.a = sides->weight, gemm.lda = part->taps;
         gemm.b = columns, gemm.ldb = count;
         gemm.c = outputs, gemm.ldc = part->positions;
-    } else if (work == WORK_X) {
+    } else if (work == LS_CONV_LARGE) {
         gemm.m = part->taps, gemm.n = count, gemm.k = part->outputs;
         gemm.a = sides->weight, gemm.lda = part->taps, gemm.transpose_a = true;
         gemm.b = outputs, gemm.ldb = part->positions;
@@ -111,14 +109,14 @@ static ls_status multiply(const conv_sides *sides, conv_work work, int64_t first
         gemm.c = sides->weight, gemm.ldc = part->taps, gemm.accumulate = true;
     }
     LS_TRY(ls_gemm_in_order(&gemm));
-    if (work == WORK_X) {
+    if (work == LS_CONV_LARGE) {
         move_columns(sides, first, count, columns, true);
     }
     return LS_OK;
 }
 
 /* Goes over samples, groups and positions. */
-static ls_status walk(const conv_part *part, conv_work work, const ls_tensor *large, const ls_tensor *small,
+static ls_status walk(const conv_part *part, ls_conv_work work, const ls_tensor *large, const ls_tensor *small,
                       const ls_tensor *weight) {
     const ls_dtype dtype = (ls_dtype)large->dtype;
     const int64_t width = (int64_t)ls_dtype_size(dtype);
@@ -157,12 +155,47 @@ static ls_status add_bias(ls_tensor *y, const ls_tensor *bias) {
     return LS_FLOATING(y->dtype, add_to_planes, y->size[0], y->size[1], plane, y->data, bias->data);
 }
 
+/* ---- oneDNN --------------------------------------------------------------------------------------------------------
+ */
+
+/* So many multiplications at least; below, oneDNN gains nothing that would make up for the code it writes. */
+enum { FEWEST_MULTIPLICATIONS = 1 << 20, FEW_CHANNELS = 5 };
+
+/*
+ * oneDNN's products of a window of one position (1x1) copy what ours take as it is; and its gradient of an image of few
+ * channels works on sixteen.
+ */
+static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samples) {
+    const double groups = (double)part->window->groups;
+    const double multiplications =
+        (double)samples * (double)part->positions * (double)part->taps * (double)part->outputs * groups;
+    const bool few = part->channels < FEW_CHANNELS && (groups == 1 || part->outputs > 1);
+    return multiplications >= FEWEST_MULTIPLICATIONS && !part->is_column && !(work == LS_CONV_LARGE && few);
+}
+
+/* LS_ERR_UNSUPPORTED, with no error set: it is ours to make. */
+static ls_status by_onednn(const conv_part *part, ls_conv_work work, const ls_tensor *large, const ls_tensor *small,
+                           const ls_tensor *weight, const ls_tensor *bias) {
+    if (large->dtype != LS_F32 || !is_for_onednn(part, work, large->size[0])) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    const ls_onednn *onednn = ls_onednn_open();
+    return onednn != NULL ? onednn->conv(work, large, small, weight, bias, part->window) : LS_ERR_UNSUPPORTED;
+}
+
+/* ---- kernels -------------------------------------------------------------------------------------------------------
+ */
+
 ls_status ls_cpu_conv(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
                       const ls_tensor *bias, const ls_window *window) {
     const conv_part part = part_of(x, y, window);
     (void)stream;
     LS_TRY(check_dtype("conv", x));
-    LS_TRY(walk(&part, WORK_Y, x, y, weight));
+    const ls_status status = by_onednn(&part, LS_CONV_SMALL, x, y, weight, bias);
+    if (status != LS_ERR_UNSUPPORTED) {
+        return status;
+    }
+    LS_TRY(walk(&part, LS_CONV_SMALL, x, y, weight));
     return add_bias(y, bias);
 }
 
@@ -170,10 +203,12 @@ ls_status ls_cpu_conv_transpose(ls_stream *stream, ls_tensor *y, const ls_tensor
                                 const ls_tensor *bias, const ls_window *window) {
     const conv_part part = part_of(y, x, window);
     LS_TRY(check_dtype("conv_transpose", x));
-    if (!part.is_column) {
-        LS_TRY(ls_cpu_fill(stream, y, 0));
+    ls_status status = by_onednn(&part, LS_CONV_LARGE, y, x, weight, NULL);
+    if (status == LS_ERR_UNSUPPORTED) {
+        LS_TRY(part.is_column ? LS_OK : ls_cpu_fill(stream, y, 0));
+        status = walk(&part, LS_CONV_LARGE, y, x, weight);
     }
-    LS_TRY(walk(&part, WORK_X, y, x, weight));
+    LS_TRY(status);
     return add_bias(y, bias);
 }
 
@@ -182,5 +217,6 @@ ls_status ls_cpu_conv_weight(ls_stream *stream, ls_tensor *d_weight, const ls_te
     const conv_part part = part_of(large, small, window);
     (void)stream;
     LS_TRY(check_dtype("conv_weight", large));
-    return walk(&part, WORK_WEIGHT, large, small, d_weight);
+    const ls_status status = by_onednn(&part, LS_CONV_WEIGHT, large, small, d_weight, NULL);
+    return status != LS_ERR_UNSUPPORTED ? status : walk(&part, LS_CONV_WEIGHT, large, small, d_weight);
 }

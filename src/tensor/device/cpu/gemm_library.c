@@ -54,26 +54,30 @@ static void transpose(int64_t rows, int64_t columns, const float *from, int64_t 
     }
 }
 
-static char letter(bool transpose) {
-    return transpose ? 'T' : 'N';
-}
-
-static ls_status onednn_product(const ls_gemm *gemm) {
-    const ls_onednn *onednn = ls_onednn_open();
-    if (onednn == NULL) {
+static ls_status openblas_product(const ls_gemm *gemm) {
+    const ls_openblas *openblas = ls_openblas_open();
+    if (openblas == NULL) {
         return ls_error_status();
     }
-    const dnnl_status_t status =
-        onednn->sgemm(letter(gemm->transpose_a), letter(gemm->transpose_b), gemm->m, gemm->n, gemm->k, 1.0F, gemm->a,
-                      gemm->lda, gemm->b, gemm->ldb, gemm->accumulate ? 1.0F : 0.0F, gemm->c, gemm->ldc);
-    if (status == dnnl_out_of_memory) {
-        return ls_fail_memory("matrix product", (size_t)(gemm->n * gemm->k) * sizeof(float));
-    }
-    if (status != dnnl_success) {
-        return ls_fail(LS_ERR_INTERNAL, "matrix product: oneDNN refuses %lld x %lld x %lld with status %d",
-                       (long long)gemm->m, (long long)gemm->n, (long long)gemm->k, (int)status);
+    const CBLAS_TRANSPOSE a = gemm->transpose_a ? CblasTrans : CblasNoTrans;
+    const CBLAS_TRANSPOSE b = gemm->transpose_b ? CblasTrans : CblasNoTrans;
+    const blasint m = (blasint)gemm->m, n = (blasint)gemm->n, k = (blasint)gemm->k;
+    const blasint lda = (blasint)gemm->lda, ldb = (blasint)gemm->ldb, ldc = (blasint)gemm->ldc;
+    if (gemm->dtype == LS_F64) {
+        openblas->dgemm(CblasRowMajor, a, b, m, n, k, 1.0, gemm->a, lda, gemm->b, ldb, gemm->accumulate ? 1.0 : 0.0,
+                        gemm->c, ldc);
+    } else {
+        openblas->sgemm(CblasRowMajor, a, b, m, n, k, 1.0F, gemm->a, lda, gemm->b, ldb, gemm->accumulate ? 1.0F : 0.0F,
+                        gemm->c, ldc);
     }
     return LS_OK;
+}
+
+/* oneDNN's, or OpenBLAS's where there is none. */
+static ls_status f32_product(const ls_gemm *gemm) {
+    const ls_onednn *onednn = ls_onednn_open();
+    const ls_status status = onednn != NULL ? onednn->gemm(gemm) : LS_ERR_UNSUPPORTED;
+    return status == LS_ERR_UNSUPPORTED ? openblas_product(gemm) : status;
 }
 
 /* Columns from row to row of a matrix of our own: an odd number of cache lines. */
@@ -103,7 +107,7 @@ static ls_status turned_result(const ls_gemm *gemm) {
                                 .ldb = step,
                                 .c = result,
                                 .ldc = step};
-    const ls_status status = onednn_product(&transposed);
+    const ls_status status = f32_product(&transposed);
     for (int64_t i = 0; status == LS_OK && i < gemm->m; i += FINISHED_AT_ONCE) {
         ls_gemm rows = *gemm;
         rows.m = gemm->m - i < FINISHED_AT_ONCE ? gemm->m - i : FINISHED_AT_ONCE;
@@ -139,7 +143,7 @@ static ls_status moved_operands(const ls_gemm *gemm, bool transpose_a, bool spre
         moved.b = b;
         moved.ldb = b_step;
     }
-    const ls_status status = onednn_product(&moved);
+    const ls_status status = f32_product(&moved);
     ls_record_release(scratch, bytes);
     return status;
 }
@@ -170,18 +174,6 @@ static bool is_operand_worth_spreading(const ls_gemm *gemm) {
 #endif
 }
 
-static ls_status openblas_product(const ls_gemm *gemm) {
-    const ls_openblas *openblas = ls_openblas_open();
-    if (openblas == NULL) {
-        return ls_error_status();
-    }
-    openblas->dgemm(CblasRowMajor, gemm->transpose_a ? CblasTrans : CblasNoTrans,
-                    gemm->transpose_b ? CblasTrans : CblasNoTrans, (blasint)gemm->m, (blasint)gemm->n, (blasint)gemm->k,
-                    1.0, gemm->a, (blasint)gemm->lda, gemm->b, (blasint)gemm->ldb, gemm->accumulate ? 1.0 : 0.0,
-                    gemm->c, (blasint)gemm->ldc);
-    return LS_OK;
-}
-
 ls_status ls_gemm_library(const ls_gemm *gemm) {
     if (gemm->dtype == LS_F32 && is_result_worth_transposing(gemm)) {
         return turned_result(gemm);
@@ -193,7 +185,7 @@ ls_status ls_gemm_library(const ls_gemm *gemm) {
     } else if (transpose_a || spread_b) {
         LS_TRY(moved_operands(gemm, transpose_a, spread_b));
     } else {
-        LS_TRY(onednn_product(gemm));
+        LS_TRY(f32_product(gemm));
     }
     ls_gemm_finish(gemm);
     return LS_OK;

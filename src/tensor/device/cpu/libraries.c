@@ -1,22 +1,57 @@
 #include "tensor/device/cpu/libraries.h"
 
-#include "base/library.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
 
-static ls_library onednn = {.use = "matrix product",
-                            .title = "oneDNN",
-                            .package = "libdnnl2",
-                            .files = {"libdnnl.so.3", "libdnnl.so.2"},
-                            .functions = {"dnnl_sgemm"}};
+#include "base/library.h"
+#include "base/module_file.h"
+#include "tensor/scope.h"
+
 static ls_library openblas = {.use = "matrix product",
                               .title = "OpenBLAS",
                               .package = "libopenblas0-openmp",
                               .files = {"libopenblas.so.0"},
-                              .functions = {"cblas_dgemm"}};
-
-const ls_onednn *ls_onednn_open(void) {
-    return ls_library_get(&onednn);
-}
+                              .functions = {"cblas_dgemm", "cblas_sgemm"}};
 
 const ls_openblas *ls_openblas_open(void) {
     return ls_library_get(&openblas);
+}
+
+/* ---- oneDNN --------------------------------------------------------------------------------------------------------
+ */
+
+static pthread_once_t onednn_once = PTHREAD_ONCE_INIT;
+static const ls_onednn *onednn;
+static char onednn_reason[512];
+
+static void open_onednn(void) {
+    static const ls_onednn_core core = {
+        .allocate = ls_record_allocate, .release = ls_record_release, .fail_memory = ls_fail_memory};
+    char folder[LS_MODULE_FOLDER];
+    bool there = false;
+    void *module = ls_module_file_open("onednn", folder, &there);
+    if (module == NULL) {
+        const char *reason = there ? dlerror() : NULL;
+        (void)snprintf(onednn_reason, sizeof onednn_reason, "%s%.300s",
+                       there ? "lockstep-onednn.so cannot be opened: "
+                             : "no lockstep-onednn.so was found in LOCKSTEP_MODULE_PATH and around ",
+                       there ? (reason != NULL ? reason : "the system gives no reason") : folder);
+        return;
+    }
+    ls_onednn_module_function *enter = NULL;
+    *(void **)&enter = dlsym(module, "ls_onednn_module");
+    onednn = enter != NULL ? enter(LS_ONEDNN_ABI, &core) : NULL;
+    if (onednn == NULL) {
+        (void)snprintf(onednn_reason, sizeof onednn_reason, "lockstep-onednn.so is of another version of Lockstep");
+    }
+}
+
+const ls_onednn *ls_onednn_open(void) {
+    (void)pthread_once(&onednn_once, open_onednn);
+    return onednn;
+}
+
+const char *ls_onednn_failure(void) {
+    return onednn_reason;
 }

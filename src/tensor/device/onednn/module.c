@@ -1,0 +1,57 @@
+/* How the core enters the module, and the product of f32. */
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include <lockstep/base.h>
+
+#include "tensor/device/onednn/plan.h"
+
+/* Of OpenMP's library, if oneDNN uses one. */
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern void omp_set_num_threads(int threads) __attribute__((weak));
+
+dnnl_engine_t ls_onednn_engine;
+const ls_onednn_core *ls_onednn_host;
+
+int ls_onednn_single_begin(void) {
+    if (omp_get_max_threads == NULL || omp_set_num_threads == NULL) {
+        return 1;
+    }
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return threads;
+}
+
+void ls_onednn_single_end(int threads) {
+    if (omp_set_num_threads != NULL) {
+        omp_set_num_threads(threads);
+    }
+}
+
+static ls_status gemm_f32(const ls_gemm *gemm) {
+    const dnnl_status_t status =
+        dnnl_sgemm(gemm->transpose_a ? 'T' : 'N', gemm->transpose_b ? 'T' : 'N', gemm->m, gemm->n, gemm->k, 1.0F,
+                   gemm->a, gemm->lda, gemm->b, gemm->ldb, gemm->accumulate ? 1.0F : 0.0F, gemm->c, gemm->ldc);
+    if (status == dnnl_out_of_memory) {
+        return ls_onednn_host->fail_memory("matrix product", (size_t)(gemm->n * gemm->k) * sizeof(float));
+    }
+    return status == dnnl_success ? LS_OK : LS_ERR_UNSUPPORTED;
+}
+
+LS_API ls_onednn_module_function ls_onednn_module;
+
+const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
+    static char version[48];
+    static ls_onednn functions = {.version = version, .file = "", .gemm = gemm_f32, .conv = ls_onednn_conv};
+    if (abi_version != LS_ONEDNN_ABI || dnnl_engine_create(&ls_onednn_engine, dnnl_cpu, 0) != dnnl_success) {
+        return NULL;
+    }
+    const dnnl_version_t *found = dnnl_version();
+    (void)snprintf(version, sizeof version, "%d.%d.%d", found->major, found->minor, found->patch);
+    Dl_info about;
+    if (dladdr((const void *)found, &about) != 0 && about.dli_fname != NULL) {
+        functions.file = about.dli_fname;
+    }
+    ls_onednn_host = core;
+    return &functions;
+}

@@ -1,0 +1,50 @@
+/*
+ * Module onednn (lockstep-onednn.so): what the CPU leaves to oneDNN. The core opens it when the first product or
+ * convolution comes that is large enough to gain by it, so that other processes do not pay for loading it. This header
+ * is all that the two sides know of each other, and dnnl.h is included in this folder only; what differs between
+ * versions 2 and 3 of oneDNN is in describe.c.
+ *
+ * The module exports ls_onednn_module and needs no symbol of the core.
+ */
+#ifndef LS_TENSOR_DEVICE_ONEDNN_ONEDNN_H
+#define LS_TENSOR_DEVICE_ONEDNN_ONEDNN_H
+
+#include "base/status.h"
+#include "tensor/kernels.h"
+#include "tensor/tensor.h"
+
+#define LS_ONEDNN_ABI 1
+
+/* What the core does for the module: the calling thread's cache of memory, and ls_fail_memory. */
+typedef struct ls_onednn_core {
+    void *(*allocate)(size_t bytes);
+    void (*release)(void *memory, size_t bytes);
+    ls_status (*fail_memory)(const char *call, size_t bytes);
+} ls_onednn_core;
+
+/* Which of the three tensors of a convolution is computed from the other two. */
+typedef enum ls_conv_work { LS_CONV_SMALL, LS_CONV_LARGE, LS_CONV_WEIGHT } ls_conv_work;
+
+/*
+ * Every function gives LS_ERR_UNSUPPORTED, without a message and with nothing done, where oneDNN refuses; the caller
+ * then has another way.
+ */
+typedef struct ls_onednn {
+    const char *version; /* "2.6.3" */
+    const char *file;    /* of oneDNN itself */
+
+    /* One product of f32 without bias and activation. Long sums may be shared out over threads. */
+    ls_status (*gemm)(const ls_gemm *gemm);
+
+    /*
+     * `large` is what windows see, `small` has an output of each; all five axes, dense, f32. The bias (or NULL) is of
+     * LS_CONV_SMALL; LS_CONV_WEIGHT adds to `weight`. The bits depend on the shapes, not on the number of threads.
+     */
+    ls_status (*conv)(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
+                      const ls_tensor *bias, const ls_window *window);
+} ls_onednn;
+
+/* NULL where abi_version is not LS_ONEDNN_ABI, or oneDNN does not start. */
+typedef const ls_onednn *ls_onednn_module_function(int abi_version, const ls_onednn_core *core);
+
+#endif
