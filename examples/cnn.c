@@ -3,6 +3,10 @@
  * all of them:
  *
  *     lockstep run -n 2 build/examples/cnn
+ *
+ * With pictures that are moved and flipped at random, which two threads of each rank prepare:
+ *
+ *     lockstep run -n 2 build/examples/cnn --augment --threads 2
  */
 #include <inttypes.h>
 
@@ -16,8 +20,10 @@ static long channels = 16;
 static long seed = 1;
 static long max_steps = 0;
 static long limit = 0;
+static long threads = 0;
 static double learning_rate = 2e-3;
 static const char *data;
+static bool augment;
 static bool quiet;
 
 static const argument options[] = {
@@ -27,6 +33,8 @@ static const argument options[] = {
     {"--channels", ARGUMENT_SIZE, &channels, "of the first convolution; the second has twice as many (16)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights and shuffling (1)"},
     {"--data", ARGUMENT_TEXT, &data, "folder with the four IDX files (Debian's dataset-fashion-mnist)"},
+    {"--augment", ARGUMENT_FLAG, &augment, "moves and flips pictures at random"},
+    {"--threads", ARGUMENT_COUNT, &threads, "that prepare batches ahead (0: none)"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
@@ -37,10 +45,17 @@ static ls_loader *open_data(ls_comm *world, bool train) {
     if (limit > 0 && limit < ls_dataset_count(set)) {
         set = ls_dataset_subset(set, 0, limit);
     }
-    set = ls_dataset_preload(ls_dataset_normalize(set, 0.2860, 0.3530));
-    return ls_loader_new(
-        set, &(ls_loader_options){
-                 .batch_size = train ? batch_size : 500, .comm = world, .seed = (uint64_t)seed, .no_shuffle = !train});
+    if (train && augment) { /* anew in each epoch */
+        set = ls_dataset_random_crop(set, &(ls_random_crop_options){.padding = 2});
+        set = ls_dataset_normalize(ls_dataset_random_flip(set, 0.5, 0), 0.2860, 0.3530);
+    } else {
+        set = ls_dataset_preload(ls_dataset_normalize(set, 0.2860, 0.3530));
+    }
+    return ls_loader_new(set, &(ls_loader_options){.batch_size = train ? batch_size : 500,
+                                                   .comm = world,
+                                                   .seed = (uint64_t)seed,
+                                                   .threads = (int)threads,
+                                                   .no_shuffle = !train});
 }
 
 /* [n, 28, 28] to [n, 1, 28, 28]: images of one channel. */

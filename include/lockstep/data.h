@@ -129,17 +129,22 @@ typedef struct ls_tokens_options {
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /** A step that changes batches on their way out: given a batch [n, ...], and which samples that is, returns another, or
- * NULL on failure. It runs in a scope of its own, without recording, on "cpu", where tensors that it makes are, too. */
+ * NULL on failure. It runs in a scope of its own, without recording, on "cpu", where tensors that it makes are, too.
+ * What operations draw in it (ls_rand, say) follows from seed, epoch and the place of the first sample. */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
 /**
  * Adds a transform to the inputs (or targets) of a data set (taken over), after those it has. `user` is lent and given
  * to each call. Returns the data set, or NULL and an error with the data set freed, so that calls nest. A data set that
  * something has taken over already, a loader say, or that is retained, stays as it is: what is returned is another one
- * over the same samples. So it is with the three calls below, too.
+ * over the same samples. So it is with the calls below, too.
  */
 LS_API ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transform, void *user);
 LS_API ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user);
+/** Says that functions of your own in this data set, fetch and transforms, may be called by several threads at a time:
+ * what `user` points to is only read, and tensors that transforms give are new ones. Else no two of them are called at
+ * a time, also of parts of it in several loaders. Takes and returns as ls_dataset_transform_input does. */
+LS_API ls_dataset *ls_dataset_concurrent(ls_dataset *dataset);
 /** Inputs become f32: (x - mean) / deviation, where integers of type u8 are first divided by 255. */
 LS_API ls_dataset *ls_dataset_normalize(ls_dataset *dataset, double mean, double deviation);
 /** Inputs of any shape become one axis. */
@@ -275,9 +280,17 @@ typedef struct ls_loader_options {
      * III.2) of ls_random_uniform(seed, epoch, i): the first sample at which the sum of the weights so far exceeds that
      * number times the sum of all. */
     const double *weights;
-    int64_t weight_count;  /**< how many they are: as many as samples */
-    ls_sampler sampler;    /**< an order of your own */
-    void *sampler_user;    /**< given to it (lent) */
+    int64_t weight_count; /**< how many they are: as many as samples */
+    ls_sampler sampler;   /**< an order of your own */
+    void *sampler_user;   /**< given to it (lent) */
+    /** Threads that make batches ahead of ls_loader_next, `prefetch` of them at most (0: 2 for each thread); 0: none,
+     * it makes them itself. Batches, their order and what becomes of an error are the same with any number. Functions
+     * of your own in the data set are called by one thread, whatever is given here, unless ls_dataset_concurrent says
+     * that they may be called by several. Samplers are called by the thread that calls ls_loader_next. The threads
+     * start with the first batch, run on the cores of who takes that, and end with the loader; the first batches of an
+     * epoch are begun when one of them is asked for. */
+    int threads;
+    int64_t prefetch;
     int64_t epoch_samples; /**< in an epoch, the first of its order; 0: as many as the data set has. More than those
                                 only with weights or a sampler */
 } ls_loader_options;

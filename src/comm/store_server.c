@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -12,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "comm/store_admission.h"
 #include "comm/store_roster.h"
 #include "comm/store_table.h"
@@ -504,18 +504,13 @@ ls_store_server *ls_store_server_start(int listener, const ls_key *key, int *own
         free_server(server);
         return ls_fail_null(LS_ERR_MEMORY, "out of memory or file descriptors for the store's server");
     }
-    sigset_t all, before; /* the program's signal handlers are not to run on this thread */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&server->thread, NULL, serve, server);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = ls_start_thread(&server->thread, "lockstep-store", serve, server);
     if (error != 0) {
         free_server(server);
         close(*own);
         *own = -1;
         return ls_fail_null(LS_ERR_IO, "cannot start the store's server: %s", strerror(error));
     }
-    pthread_setname_np(server->thread, "lockstep-store");
     return server;
 }
 

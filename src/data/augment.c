@@ -69,7 +69,7 @@ static void copy_picture(const ls_picture *from, const ls_picture *to) {
 
 /* What they draw from: other numbers for each kind, and for each place among a data set's transforms. */
 enum { CROP, FLIP, ROTATION, JITTER, ERASING, CUTOUT, KINDS };
-enum { FIRST_SALT = 64 }; /* behind those of callbacks */
+enum { FIRST_SALT = 64 }; /* behind those of callbacks; dataset.c's are behind these */
 
 static ls_dataset *add(ls_dataset *dataset, ls_transform function, int kind, ls_augmentation own) {
     if (dataset == NULL) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/draws.h"
 #include "base/memory.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
@@ -33,6 +34,9 @@ ls_dataset *ls_dataset_new(const ls_dataset_type *type, int64_t count, const ls_
     dataset->count = count;
     dataset->raw = *layout;
     dataset->layout = *layout;
+    dataset->guard = dataset;
+    dataset->serial = true;
+    pthread_mutex_init(&dataset->lock, NULL);
     return dataset;
 }
 
@@ -41,6 +45,7 @@ static void destroy(ls_dataset *dataset) {
         dataset->type->free_state(dataset);
     }
     ls_free(dataset->state);
+    pthread_mutex_destroy(&dataset->lock);
     *dataset = (ls_dataset){.count = 0};
     ls_retire(dataset);
 }
@@ -105,8 +110,7 @@ static ls_tensor *new_batch(int64_t n, ls_shape sample, ls_dtype dtype) {
 
 /* The tensor of the batch before, when it can hold this one. */
 static ls_tensor *reuse_or_new(ls_tensor *old, int64_t n, ls_shape sample, ls_dtype dtype) {
-    if (old != NULL && old->references == 1 &&
-        atomic_load_explicit(&old->storage->references, memory_order_relaxed) == 1 && old->size[0] == n) {
+    if (old != NULL && old->size[0] == n && ls_tensor_is_alone(old)) {
         return old;
     }
     ls_tensor_drop(old);
@@ -166,7 +170,7 @@ static ls_tensor *transform(const ls_transform_chain *chain, const ls_samples *s
     return result;
 }
 
-ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
+static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
     /* What a transform made is not what fetch fills, so only untransformed batches are used again. */
     if (dataset->input.count > 0) {
         ls_tensor_drop(*input);
@@ -192,5 +196,34 @@ ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_te
         *input = NULL;
         *target = NULL;
     }
+    return status;
+}
+
+/* Operations in a program's own functions draw numbers that follow from the samples, not from the thread. */
+static ls_random_state random_state_of(const ls_dataset *dataset, const ls_samples *samples) {
+    enum { FIRST_SALT = 1024 }; /* behind those of augment.c */
+    const uint64_t place = samples->count > 0 ? (uint64_t)samples->places[0] : 0;
+    const ls_draws draws = ls_draws_salted(samples->seed, (uint64_t)(FIRST_SALT + dataset->earlier_steps),
+                                           ((uint64_t)samples->epoch << 44) + (place << 12));
+    return (ls_random_state){.seed = draws.seed, .stream = draws.stream};
+}
+
+static ls_status make_with_own_numbers(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input,
+                                       ls_tensor **target) {
+    const ls_random_state before = ls_random_get_state();
+    ls_random_set_state(random_state_of(dataset, samples));
+    const ls_status status = make_batch(dataset, samples, input, target);
+    ls_random_set_state(before);
+    return status;
+}
+
+ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
+    if (!dataset->serial) {
+        return make_with_own_numbers(dataset, samples, input, target);
+    }
+    pthread_mutex_t *lock = &dataset->guard->lock;
+    pthread_mutex_lock(lock);
+    const ls_status status = make_with_own_numbers(dataset, samples, input, target);
+    pthread_mutex_unlock(lock);
     return status;
 }

@@ -5,6 +5,8 @@
 #ifndef LS_DATA_DATASET_H
 #define LS_DATA_DATASET_H
 
+#include <pthread.h>
+
 #include <lockstep/data.h>
 
 #include "base/owners.h"
@@ -12,7 +14,7 @@
 #include "data/augment.h"
 #include "tensor/tensor.h"
 
-#define LS_TRANSFORM_LIMIT 8
+#define LS_TRANSFORM_LIMIT 16
 
 /* What the data set keeps for its own transforms. */
 typedef union ls_step_options {
@@ -43,6 +45,14 @@ struct ls_dataset {
     ls_sample_layout layout; /* after the transforms */
     ls_transform_chain input;
     ls_transform_chain target;
+    /*
+     * Its type or a transform is a program's own and has not been said to be safe in several threads (`serial`): it
+     * runs under the lock of `guard`, which is the data set itself, or what this is a part of, with which it shares
+     * them. Locks are taken from data sets to those that they are made of.
+     */
+    bool serial;
+    ls_dataset *guard;
+    pthread_mutex_t lock;
     int earlier_steps; /* of inputs, that samples have gone through before */
 };
 

@@ -5,8 +5,17 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "data/order.h"
+#include "data/prefetch.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
+
+/* A batch: places in the order of the epoch. */
+typedef struct share {
+    int64_t begin; /* the first */
+    int64_t all;   /* samples of all ranks */
+    int64_t mine;  /* this rank's first */
+    int64_t count; /* this rank's */
+} share;
 
 typedef struct loader_state {
     ls_dataset *dataset;
@@ -18,9 +27,8 @@ typedef struct loader_state {
     int64_t samples;       /* of an epoch */
     int64_t *order;        /* theirs, and behind them those that the epoch leaves out */
     int64_t ordered_epoch; /* whose order that is; -1: of none yet */
-    int64_t begin;         /* the first place in it of the batch lent last */
-    int64_t all;           /* its samples, of all ranks */
-    int64_t mine;          /* this rank's first place */
+    share lent_share;      /* the batch lent last */
+    ls_prefetch *prefetch; /* makes batches on threads; NULL: they are made here, into these */
     ls_tensor *input;      /* of the batch before, used again where nobody else holds them */
     ls_tensor *target;
     const ls_device *device; /* of what is lent */
@@ -39,6 +47,18 @@ static ls_status check_sizes(const ls_loader_options *options) {
     if (options->comm != NULL && options->batch_size > INT64_MAX / ls_comm_size(options->comm)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_new: batch size %lld on each of %d ranks is larger than any number",
                        (long long)options->batch_size, ls_comm_size(options->comm));
+    }
+    return LS_OK;
+}
+
+static ls_status check_threads(const ls_loader_options *options) {
+    enum { MOST = 1024 };
+    if (options->threads < 0 || options->threads > MOST || options->prefetch < 0 || options->prefetch > INT32_MAX ||
+        (options->prefetch > 0 && options->threads == 0)) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_new: %d threads and %lld batches ahead: threads are from 0 to %d, and batches are "
+                       "made ahead by threads only",
+                       options->threads, (long long)options->prefetch, MOST);
     }
     return LS_OK;
 }
@@ -135,59 +155,82 @@ static void give_up_lent(loader_state *state) {
     }
 }
 
-static ls_status lend(loader_state *state) {
-    state->lent[0] = ls_tensor_on_device("ls_loader_next", state->input, state->device);
-    state->lent[1] = ls_tensor_on_device("ls_loader_next", state->target, state->device);
+static ls_status lend(loader_state *state, const ls_tensor *input, const ls_tensor *target) {
+    state->lent[0] = ls_tensor_on_device("ls_loader_next", input, state->device);
+    state->lent[1] = ls_tensor_on_device("ls_loader_next", target, state->device);
     return state->lent[0] != NULL && state->lent[1] != NULL ? LS_OK : ls_error_status();
 }
 
-/* Samples that stand one after the other, the first of them at a place. */
-static ls_status fetch(loader_state *state, const int64_t *indices, int64_t first, int64_t count) {
-    const size_t size = (size_t)count * sizeof(int64_t);
-    int64_t *places = ls_record_allocate(size);
-    if (places == NULL) {
-        return ls_fail_memory("ls_loader_next", size);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        places[i] = first + i;
-    }
+static share share_of(const loader_state *state, int64_t number) {
+    const int64_t begin = number * state->global_batch;
+    const int64_t left = state->samples - begin;
+    const int64_t all = left < state->global_batch ? left : state->global_batch;
+    const int64_t mine = all * state->rank / state->world_size, next = all * (state->rank + 1) / state->world_size;
+    return (share){.begin = begin, .all = all, .mine = begin + mine, .count = next - mine};
+}
+
+/* Of the epoch whose order is there, on any thread. */
+static ls_status fetch(const loader_state *state, const int64_t *indices, const int64_t *places, int64_t count,
+                       ls_tensor **input, ls_tensor **target) {
     const ls_samples samples = {.indices = indices,
                                 .places = places,
                                 .count = count,
                                 .seed = state->options.seed,
                                 .epoch = state->ordered_epoch};
-    const ls_status status = ls_dataset_batch(state->dataset, &samples, &state->input, &state->target);
+    return ls_dataset_batch(state->dataset, &samples, input, target);
+}
+
+static ls_status make_batch(void *user, int64_t number, ls_tensor **input, ls_tensor **target) {
+    const loader_state *state = user;
+    const share part = share_of(state, number);
+    const size_t size = (size_t)part.count * sizeof(int64_t);
+    int64_t *places = ls_record_allocate(size);
+    if (places == NULL) {
+        return ls_fail_memory("ls_loader_next", size);
+    }
+    for (int64_t i = 0; i < part.count; i++) {
+        places[i] = part.mine + i;
+    }
+    const ls_status status = fetch(state, state->order + part.mine, places, part.count, input, target);
     ls_record_release(places, size);
+    return status;
+}
+
+/* The batch, on the host, lent until the next call. */
+static ls_status take(ls_loader *self, int64_t number, ls_tensor **input, ls_tensor **target) {
+    loader_state *state = self->state;
+    if (state->prefetch != NULL) {
+        return ls_prefetch_take(state->prefetch, number, self->batches, input, target);
+    }
+    const ls_status status = make_batch(state, number, &state->input, &state->target);
+    *input = state->input;
+    *target = state->target;
     return status;
 }
 
 static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     loader_state *state = self->state;
+    ls_tensor *input, *target;
     (void)more; /* there are as many as the loader was said to have */
     if (state->ordered_epoch != epoch) {
+        ls_prefetch_halt(state->prefetch); /* the order is what it works by */
         LS_TRY(order_epoch(state, epoch));
     }
-    const int64_t begin = number * state->global_batch;
-    const int64_t left = state->samples - begin;
-    const int64_t all = left < state->global_batch ? left : state->global_batch;
-    const int64_t mine = begin + all * state->rank / state->world_size;
-    state->begin = begin;
-    state->all = all;
-    state->mine = mine;
-    const int64_t next = begin + all * (state->rank + 1) / state->world_size;
     give_up_lent(state);
-    LS_TRY(fetch(state, state->order + mine, mine, next - mine));
-    LS_TRY(lend(state));
+    LS_TRY(take(self, number, &input, &target));
+    LS_TRY(lend(state, input, target));
+    state->lent_share = share_of(state, number);
     batch->input = state->lent[0];
     batch->target = state->lent[1];
-    batch->count = next - mine;
-    batch->global_count = all;
+    batch->count = state->lent_share.count;
+    batch->global_count = state->lent_share.all;
     return LS_OK;
 }
 
 static void dataset_free_state(ls_loader *self) {
     loader_state *state = self->state;
     give_up_lent(state);
+    ls_prefetch_free(state->prefetch);
     ls_tensor_drop(state->input);
     ls_tensor_drop(state->target);
     ls_dataset_drop(state->dataset);
@@ -199,6 +242,20 @@ static const ls_loader_type dataset_type = {.name = "of a data set",
                                             .state_size = sizeof(loader_state),
                                             .next = dataset_next,
                                             .free_state = dataset_free_state};
+
+/* What is a program's own is called by one thread, in the order of batches, unless it has said that it may be called by
+ * several. */
+static ls_status make_threads(loader_state *state) {
+    const ls_loader_options *options = &state->options;
+    if (options->threads == 0) {
+        return LS_OK;
+    }
+    const int threads = state->dataset->serial ? 1 : options->threads;
+    const int64_t ahead = options->prefetch > 0 ? options->prefetch : 2 * (int64_t)threads;
+    state->prefetch =
+        ls_prefetch_new(threads, ahead, options->comm != NULL ? ls_comm_rank(options->comm) : -1, make_batch, state);
+    return state->prefetch != NULL ? LS_OK : ls_error_status();
+}
 
 /* Takes the caller's reference to `dataset`, also when it fails. */
 static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *options) {
@@ -223,7 +280,7 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
                             .global_batch = global_batch,
                             .samples = samples,
                             .ordered_epoch = -1};
-    if (state->device == NULL || allocate(state) != LS_OK) {
+    if (state->device == NULL || allocate(state) != LS_OK || make_threads(state) != LS_OK) {
         ls_loader_free(loader);
         return NULL;
     }
@@ -235,7 +292,8 @@ ls_loader *ls_loader_new(ls_dataset *dataset, const ls_loader_options *options) 
     static const ls_loader_options defaults;
     options = options != NULL ? options : &defaults;
     dataset = ls_dataset_take(dataset);
-    if (dataset == NULL || check_sizes(options) != LS_OK || check_order(options, dataset->count) != LS_OK) {
+    if (dataset == NULL || check_sizes(options) != LS_OK || check_threads(options) != LS_OK ||
+        check_order(options, dataset->count) != LS_OK) {
         ls_dataset_drop(dataset);
         return NULL;
     }
@@ -248,7 +306,7 @@ ls_dataset *ls_loader_dataset(const ls_loader *loader) {
 
 const int64_t *ls_loader_samples(const ls_loader *loader) {
     const loader_state *state = loader->state;
-    return loader->type == &dataset_type ? state->order + state->mine : NULL;
+    return loader->type == &dataset_type ? state->order + state->lent_share.mine : NULL;
 }
 
 ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_tensor **input, ls_tensor **target) {
@@ -260,11 +318,11 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
                        loader->type->name);
     }
     for (int64_t i = 0; i < count; i++) {
-        if (places[i] < 0 || places[i] >= state->all) {
+        if (places[i] < 0 || places[i] >= state->lent_share.all) {
             return ls_fail(LS_ERR_ARGUMENT, "ls_loader: there is no sample %lld in a batch of %lld",
-                           (long long)places[i], (long long)state->all);
+                           (long long)places[i], (long long)state->lent_share.all);
         }
-        places[i] += state->begin;
+        places[i] += state->lent_share.begin;
     }
     const size_t size = (size_t)count * sizeof(int64_t);
     int64_t *indices = ls_record_allocate(size);
@@ -274,12 +332,7 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
     for (int64_t i = 0; i < count; i++) {
         indices[i] = state->order[places[i]];
     }
-    const ls_samples samples = {.indices = indices,
-                                .places = places,
-                                .count = count,
-                                .seed = state->options.seed,
-                                .epoch = state->ordered_epoch};
-    const ls_status status = ls_dataset_batch(state->dataset, &samples, input, target);
+    const ls_status status = fetch(state, indices, places, count, input, target);
     ls_record_release(indices, size);
     return status;
 }

@@ -258,6 +258,7 @@ ls_dataset *ls_image_folder_dataset(const char *folder, const ls_image_options *
         return NULL;
     }
     *(image_state *)dataset->state = state;
+    dataset->serial = false;
     return dataset;
 }
 

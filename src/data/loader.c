@@ -124,10 +124,20 @@ static ls_status complete(const ls_loader *loader, ls_batch *batch) {
     return LS_OK;
 }
 
-static ls_status make_in_scope(ls_loader *loader, const ls_scope *scope, ls_batch *batch, bool *more) {
+typedef struct making {
+    ls_loader *loader;
+    ls_batch *batch;
+    bool *more;
+} making;
+
+static ls_status make(void *argument) {
+    const making *m = argument;
+    ls_loader *loader = m->loader;
+    ls_batch *batch = m->batch;
+    const ls_scope *scope = ls_thread()->scope;
     const uint32_t errors = ls_error_count;
-    LS_TRY(explain(loader, "next", loader->type->next(loader, loader->epoch, batch->number, batch, more), errors));
-    if (!*more) {
+    LS_TRY(explain(loader, "next", loader->type->next(loader, loader->epoch, batch->number, batch, m->more), errors));
+    if (!*m->more) {
         return LS_OK;
     }
     if (!ls_inputs_are_here("ls_loader_next", (ls_tensor *[]){batch->input, batch->target}, 2)) {
@@ -139,14 +149,13 @@ static ls_status make_in_scope(ls_loader *loader, const ls_scope *scope, ls_batc
     return LS_OK;
 }
 
-/* The next batch, made in a scope of its own, without recording: what it is made from goes with the scope. */
-static ls_status make(ls_loader *loader, ls_batch *batch, bool *more) {
+ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         return ls_error_status();
     }
     const bool before = ls_no_grad(true);
-    const ls_status status = make_in_scope(loader, scope, batch, more);
+    const ls_status status = function(argument);
     ls_no_grad(before);
     if (status == LS_OK) {
         return ls_scope_close(scope);
@@ -169,7 +178,7 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     bool is_more = loader->batches < 0 || loader->batch < loader->batches;
     if (is_more) {
         const uint64_t began = ls_trace_now();
-        LS_TRY(make(loader, &made, &is_more));
+        LS_TRY(ls_without_recording(make, &(making){.loader = loader, .batch = &made, .more = &is_more}));
         ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
     }
     if (!is_more) {

@@ -71,6 +71,7 @@ ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target) {
         ls_tensor_disown(target);
         return NULL;
     }
+    dataset->serial = false;
     tensor_state *state = dataset->state;
     *state = (tensor_state){.input = input,
                             .target = target,

@@ -113,5 +113,6 @@ ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options
         return NULL;
     }
     *(tokens_state *)dataset->state = state;
+    dataset->serial = false;
     return dataset;
 }

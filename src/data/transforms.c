@@ -37,9 +37,10 @@ ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform
     if (step.function == NULL || chain->count == LS_TRANSFORM_LIMIT) {
         status = ls_fail(LS_ERR_ARGUMENT, "ls_dataset_transform: %s",
                          step.function == NULL ? "the transform is NULL"
-                                               : "a data set has at most 8 transforms of each kind");
+                                               : "a data set has at most 16 transforms of each kind");
     } else {
         chain->steps[chain->count++] = step;
+        dataset->serial = dataset->serial || !step.built_in;
         status = find_layout(dataset);
     }
     if (status != LS_OK) {
@@ -55,6 +56,14 @@ ls_dataset *ls_dataset_transform_input(ls_dataset *dataset, ls_transform transfo
 
 ls_dataset *ls_dataset_transform_target(ls_dataset *dataset, ls_transform transform, void *user) {
     return ls_dataset_add_step(dataset, true, (ls_transform_step){.function = transform, .user = user});
+}
+
+ls_dataset *ls_dataset_concurrent(ls_dataset *given) {
+    ls_dataset *dataset = given != NULL ? to_be_changed(given) : NULL;
+    if (dataset != NULL) {
+        dataset->serial = false;
+    }
+    return dataset;
 }
 
 /* numbers: factor and shift, so that the whole is one product and one sum. */
@@ -86,7 +95,7 @@ static ls_tensor *flatten_samples(ls_tensor *batch, const ls_samples *samples, v
 }
 
 ls_dataset *ls_dataset_flatten(ls_dataset *dataset) {
-    return ls_dataset_add_step(dataset, false, (ls_transform_step){.function = flatten_samples});
+    return ls_dataset_add_step(dataset, false, (ls_transform_step){.function = flatten_samples, .built_in = true});
 }
 
 static ls_tensor *to_one_hot(ls_tensor *batch, const ls_samples *samples, void *user) {

@@ -56,6 +56,8 @@ static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, i
     part->input = whole->input;
     part->target = whole->target;
     part->earlier_steps = whole->earlier_steps;
+    part->serial = whole->serial;
+    part->guard = whole->guard;
     *(part_state *)part->state = (part_state){.whole = whole, .first = first, .numbers = numbers};
     return part;
 }
@@ -336,7 +338,9 @@ static ls_dataset *concat(ls_dataset *const *parts, int count) {
         ls_free(kept);
         return NULL;
     }
+    dataset->serial = false;
     for (int i = 0; i < count; i++) {
+        dataset->serial = dataset->serial || parts[i]->serial;
         const int steps = parts[i]->earlier_steps + parts[i]->input.count;
         dataset->earlier_steps = steps > dataset->earlier_steps ? steps : dataset->earlier_steps;
     }

@@ -119,6 +119,11 @@ static inline bool ls_tensor_is_here(const char *call, const ls_tensor *tensor) 
     return !ls_tensor_is_gone(tensor) || ls_tensor_refuse_gone(call, 0, tensor) == LS_OK;
 }
 
+/* Nobody but who asks refers to the tensor, nor to its elements. */
+static inline bool ls_tensor_is_alone(const ls_tensor *tensor) {
+    return tensor->references == 1 && atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;
+}
+
 /* References. ls_tensor_drop frees with the last one; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;

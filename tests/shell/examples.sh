@@ -293,6 +293,12 @@ for ranks in 1 2 3; do
     check "cnn on $ranks: one model" one_model $ranks
     check "cnn on $ranks --quiet: result lines only" only '^(rank [012] parameters|throughput:|test accuracy:) '
 done
+for threads in 0 2; do
+    launch run -n 2 "$examples/cnn" --max-steps 3 --limit 300 --channels 4 --quiet --augment --threads $threads </dev/null
+    check "cnn --augment, $threads threads: ends well" is "$status $(complaints err)" "0 "
+    grep parameters out | sort >augmented$threads
+done
+check "cnn --augment: the same model with threads" cmp augmented0 augmented2
 launch run -n 2 "$examples/cnn" --epochs 2 --limit 2000 --channels 8 --quiet </dev/null
 check "cnn, 2 epochs of 2,000 samples: accuracy $(number 'test accuracy') is at least 0.7" \
     holds "$(number 'test accuracy') >= 0.7"

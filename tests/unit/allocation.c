@@ -17,6 +17,11 @@ enum { FEATURES = 20, CLASSES = 10, SIDE = 4 };
 /* Batches of 16 and a last one that is smaller. */
 enum { STEADY_SAMPLES = 16 * 110 + 5 };
 
+static ls_tensor *as_pictures(ls_tensor *x, const ls_samples *samples, void *user) {
+    (void)user;
+    return ls_reshape(x, LS_SHAPE(samples->count, 4, FEATURES / 4));
+}
+
 static ls_dataset *make_samples(int64_t count, bool classes) {
     ls_scope *scope = ls_scope_begin();
     ls_tensor *x = ls_rand(LS_SHAPE(count, FEATURES), LS_F32);
@@ -24,6 +29,12 @@ static ls_dataset *make_samples(int64_t count, bool classes) {
         classes ? ls_argmax(ls_narrow(x, 1, 0, CLASSES), 1, false) : ls_sum_axes(ls_pow(x, 3), LS_AXES(1), true);
     ls_dataset *set = ls_tensor_dataset(x, y);
     return ls_scope_end(scope) == LS_OK ? set : NULL;
+}
+
+/* The features as pictures, changed at random. */
+static ls_dataset *change_samples(ls_dataset *set) {
+    return ls_dataset_flatten(
+        ls_dataset_random_flip(ls_dataset_concurrent(ls_dataset_transform_input(set, as_pictures, NULL)), 0.5, 0.5));
 }
 
 static ls_module *make_model(ls_comm *world, int64_t hidden, int64_t outputs) {
@@ -66,13 +77,15 @@ static ls_status average_gradients(ls_trial_state *state, void *user) {
 }
 
 /* Three epochs through a trial; what the third asks of the allocator must be nothing. */
-static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module *model, const ls_callback *averaging) {
+static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module *model, const ls_callback *averaging,
+                           int threads) {
     steady seen = {.allocator = allocator};
     const ls_callback callbacks[] = {{.user = &seen, .on_end_epoch = note_before, .on_end_validation = note_after},
                                      *averaging};
     ls_optimizer *optimizer = ls_adam(model, NULL);
-    ls_loader *train =
-        ls_loader_new(make_samples(STEADY_SAMPLES, true), &(ls_loader_options){.global_batch_size = 16, .comm = world});
+    ls_loader *train = ls_loader_new(threads > 0 ? change_samples(make_samples(STEADY_SAMPLES, true))
+                                                 : make_samples(STEADY_SAMPLES, true),
+                                     &(ls_loader_options){.global_batch_size = 16, .comm = world, .threads = threads});
     ls_loader *validate =
         ls_loader_new(make_samples(50, true), &(ls_loader_options){.global_batch_size = 20, .comm = world});
     ls_trial *trial = ls_trial_new(
@@ -101,11 +114,17 @@ static ls_status run_trial(ls_comm *world, test_allocator *allocator, ls_module 
 }
 
 static ls_status train_by_trial(ls_comm *world, void *argument) {
-    return run_trial(world, argument, make_model(world, 32, CLASSES), &(ls_callback){0});
+    return run_trial(world, argument, make_model(world, 32, CLASSES), &(ls_callback){0}, 0);
+}
+
+/* Batches that threads make, of pictures that they change. */
+static ls_status train_with_threads(ls_comm *world, void *argument) {
+    return run_trial(world, argument, make_model(world, 32, CLASSES), &(ls_callback){0}, 2);
 }
 
 static ls_status train_by_callbacks(ls_comm *world, void *argument) {
-    return run_trial(world, argument, make_model(NULL, 32, CLASSES), &(ls_callback){.on_backward = average_gradients});
+    return run_trial(world, argument, make_model(NULL, 32, CLASSES), &(ls_callback){.on_backward = average_gradients},
+                     0);
 }
 
 /* What ready-made callbacks remember and compute with they have before the third epoch. */
@@ -121,7 +140,7 @@ static ls_status train_with_ready_callbacks(ls_comm *world, void *argument) {
         ls_csv_log("/dev/null", &(ls_csv_log_options){.per_batch = true}),
         ls_timer(&(ls_timer_options){.waiting = true, .no_table = true})};
     const ls_callback all = ls_callbacks_of(list, sizeof list / sizeof *list);
-    return run_trial(world, argument, make_model(world, 32, CLASSES), &all);
+    return run_trial(world, argument, make_model(world, 32, CLASSES), &all, 0);
 }
 
 static ls_status step_by_hand(ls_module *model, ls_optimizer *optimizer, ls_loader *loader) {
@@ -190,6 +209,7 @@ static void test_steady_training_allocates_nothing(void **state) {
 #endif
     for (int ranks = 0; ranks <= 2; ranks++) {
         check_steady(train_by_trial, ranks);
+        check_steady(train_with_threads, ranks);
         check_steady(train_by_callbacks, ranks);
         check_steady(train_with_ready_callbacks, ranks);
         check_steady(train_by_hand, ranks);
@@ -358,11 +378,49 @@ static void test_memory_runs_out_on_two_ranks(void **state) {
     check_every_allocation(RANKS, true);
 }
 
+static ls_status read_two_epochs(void) {
+    ls_dataset *set =
+        ls_tensor_dataset(ls_zeros(LS_SHAPE(FILE_SAMPLES, 4, 3), LS_U8), ls_zeros(LS_SHAPE(FILE_SAMPLES), LS_U8));
+    set = ls_dataset_normalize(ls_dataset_random_flip(set, 0.5, 0.5), 0, 1);
+    ls_loader *loader =
+        ls_loader_new(ls_dataset_select(set, (const int64_t[]){3, 2, 1, 4, 0}, 5),
+                      &(ls_loader_options){.batch_size = 2, .threads = 2, .prefetch = 1, .device = "cpu"});
+    ls_status status = loader != NULL ? LS_OK : ls_error_status();
+    for (int64_t epoch = 0; status == LS_OK && epoch < 2;) {
+        ls_batch batch;
+        bool more;
+        status = ls_loader_next(loader, &batch, &more);
+        ls_loader_position(loader, &epoch, NULL);
+    }
+    ls_loader_free(loader);
+    return status;
+}
+
+/* Wherever it runs out that is told, and all is given back. */
+static void test_memory_runs_out_on_threads_of_a_loader(void **state) {
+    (void)state;
+    bool enough = false;
+    for (long n = 0; !enough; n++) {
+        test_allocator allocator;
+        test_allocator_start(&allocator);
+        atomic_store(&allocator.fail_from, n);
+        const ls_status status = read_two_epochs();
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        enough = atomic_load(&allocator.calls) <= n;
+        assert_int_equal(test_allocator_stop(&allocator), 0);
+        if ((status != LS_OK && status != LS_ERR_MEMORY) || (enough && status != LS_OK)) {
+            fail_msg("allocation %ld: %s: %s", n, ls_status_name(status), message);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steady_training_allocates_nothing),
         cmocka_unit_test(test_memory_runs_out_alone),
         cmocka_unit_test(test_memory_runs_out_on_two_ranks),
+        cmocka_unit_test(test_memory_runs_out_on_threads_of_a_loader),
     };
     return cmocka_run_group_tests(tests, write_files, test_files_teardown);
 }

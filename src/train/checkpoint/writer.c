@@ -1,9 +1,9 @@
 /* The thread that writes a snapshot while training goes on. It touches nothing but that. */
 #include "train/checkpoint/checkpoint.h"
 
-#include <signal.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "tensor/scope.h"
 
 static void *write_aside(void *argument) {
@@ -17,15 +17,11 @@ static void *write_aside(void *argument) {
 }
 
 ls_status ls_writer_start(ls_writer *writer, ls_writing *function, ls_checkpoint *snapshot) {
-    sigset_t all, before;
     writer->function = function;
     writer->snapshot = snapshot;
     writer->status = LS_OK;
     atomic_store(&writer->done, false);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are for its own threads */
-    const int error = pthread_create(&writer->thread, NULL, write_aside, writer);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = ls_start_thread(&writer->thread, "lockstep-writer", write_aside, writer);
     writer->started = error == 0;
     return error == 0 ? LS_OK
                       : ls_fail(LS_ERR_IO, "checkpoint: cannot start the thread that writes it: %s", strerror(error));

@@ -1,0 +1,11 @@
+/* Threads of the library's own. */
+#ifndef LS_BASE_THREADS_H
+#define LS_BASE_THREADS_H
+
+#include <pthread.h>
+
+/* pthread_create, with all signals blocked in the thread: a program's handlers run on its own threads. `name`, at most
+ * 15 characters, is what debuggers show. Gives what pthread_create does. */
+int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void *), void *argument);
+
+#endif

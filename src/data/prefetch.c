@@ -1,0 +1,271 @@
+#include "data/prefetch.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "data/loader.h"
+#include "tensor/device.h"
+#include "tensor/scope.h"
+
+enum { NONE = -1 };
+
+typedef struct slot {
+    int64_t number; /* of the batch that is in it, or that could not be made; NONE while there is none */
+    ls_tensor *input;
+    ls_tensor *target;
+    ls_status status;
+    bool silent; /* it failed without a message */
+    char message[LS_ERROR_CAPACITY];
+} slot;
+
+typedef struct worker {
+    ls_prefetch *prefetch;
+    int64_t next; /* the batch that it makes next */
+    pthread_t thread;
+} worker;
+
+struct ls_prefetch {
+    ls_make_batch *make;
+    void *user;
+    int rank;
+    const ls_device *device; /* for tensors that a program makes in its functions, as where the threads were started */
+    pid_t process;           /* where they are */
+    int threads;
+    int started;
+    int64_t ahead;
+    int64_t slots;
+    worker *workers;
+    slot *batches;
+    /* Under the lock, as are `number` of slots and `next` of workers; `changed` tells of all of it. A slot's other
+     * fields are its worker's from when it may make that batch until its number is there, and then the user's. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t taken; /* the batch taken last: those up to `ahead` behind it may be made */
+    int64_t end;   /* but none from there on */
+    int busy;      /* workers that make one */
+    bool stops;
+};
+
+/* ---- on the threads ---------------------------------------------------------------------------------------------- */
+
+typedef struct making {
+    const ls_prefetch *prefetch;
+    int64_t number;
+    slot *place;
+} making;
+
+static ls_status make(void *argument) {
+    const making *m = argument;
+    const uint32_t errors = ls_error_count;
+    const ls_status status = m->prefetch->make(m->prefetch->user, m->number, &m->place->input, &m->place->target);
+    m->place->silent = status != LS_OK && ls_error_count == errors;
+    return status;
+}
+
+static void fill(const ls_prefetch *self, int64_t number) {
+    slot *place = &self->batches[number % self->slots];
+    place->silent = false;
+    place->status = ls_without_recording(make, &(making){.prefetch = self, .number = number, .place = place});
+    if (place->status != LS_OK) {
+        snprintf(place->message, sizeof place->message, "%s", ls_error_message());
+    }
+}
+
+static bool has_work(const ls_prefetch *self, const worker *own) {
+    return own->next < self->end && own->next <= self->taken + self->ahead;
+}
+
+static void *work(void *argument) {
+    worker *own = argument;
+    ls_prefetch *self = own->prefetch;
+    ls_thread_state *thread = ls_thread();
+    if (thread != NULL) { /* else the first batch fails for want of memory, too */
+        thread->device = self->device;
+    }
+    ls_log_set_rank(self->rank);
+    pthread_mutex_lock(&self->lock);
+    while (!self->stops) {
+        if (!has_work(self, own)) {
+            pthread_cond_wait(&self->changed, &self->lock);
+            continue;
+        }
+        const int64_t number = own->next;
+        own->next += self->threads;
+        self->busy++;
+        pthread_mutex_unlock(&self->lock);
+        fill(self, number);
+        pthread_mutex_lock(&self->lock);
+        self->busy--;
+        self->batches[number % self->slots].number = number;
+        pthread_cond_broadcast(&self->changed);
+    }
+    pthread_mutex_unlock(&self->lock);
+    ls_thread_end();
+    return NULL;
+}
+
+/* ---- beginning and ending ---------------------------------------------------------------------------------------- */
+
+ls_prefetch *ls_prefetch_new(int threads, int64_t ahead, int rank, ls_make_batch *make_batch, void *user) {
+    const int64_t slots = (ahead + threads) / threads * threads; /* one more than `ahead`, or some more */
+    ls_prefetch *self = ls_allocate_zeroed(1, sizeof *self);
+    slot *batches = ls_allocate_zeroed((size_t)slots, sizeof *batches);
+    worker *workers = ls_allocate_zeroed((size_t)threads, sizeof *workers);
+    if (self == NULL || batches == NULL || workers == NULL) {
+        ls_free(self);
+        ls_free(batches);
+        ls_free(workers);
+        (void)ls_fail_memory("ls_loader_new", sizeof *self + (size_t)slots * sizeof *batches);
+        return NULL;
+    }
+    *self = (ls_prefetch){.make = make_batch,
+                          .user = user,
+                          .rank = rank,
+                          .threads = threads,
+                          .ahead = ahead,
+                          .slots = slots,
+                          .batches = batches,
+                          .workers = workers,
+                          .taken = NONE};
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_cond_init(&self->changed, NULL);
+    return self;
+}
+
+static void end_threads(ls_prefetch *self) {
+    pthread_mutex_lock(&self->lock);
+    self->stops = true;
+    pthread_cond_broadcast(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+    for (int i = 0; i < self->started; i++) {
+        pthread_join(self->workers[i].thread, NULL);
+    }
+    self->started = 0;
+    self->stops = false;
+}
+
+static ls_status start_threads(ls_prefetch *self) {
+    self->process = getpid();
+    self->device = ls_device_default();
+    while (self->started < self->threads) {
+        worker *next = &self->workers[self->started];
+        next->prefetch = self;
+        const int error = ls_start_thread(&next->thread, "lockstep-loader", work, next);
+        if (error != 0) {
+            end_threads(self);
+            return ls_fail(LS_ERR_IO, "ls_loader_next: cannot start %d threads: %s", self->threads, strerror(error));
+        }
+        self->started++;
+    }
+    return LS_OK;
+}
+
+static bool is_elsewhere(const ls_prefetch *self) {
+    return self->started > 0 && self->process != getpid();
+}
+
+void ls_prefetch_free(ls_prefetch *self) {
+    if (self == NULL) {
+        return;
+    }
+    if (!is_elsewhere(self)) { /* else neither the threads are here nor who has the lock */
+        end_threads(self);
+        pthread_cond_destroy(&self->changed);
+        pthread_mutex_destroy(&self->lock);
+        for (int64_t i = 0; i < self->slots; i++) {
+            ls_tensor_drop(self->batches[i].input);
+            ls_tensor_drop(self->batches[i].target);
+        }
+    }
+    ls_free(self->batches);
+    ls_free(self->workers);
+    ls_free(self);
+}
+
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static void halt(ls_prefetch *self) {
+    self->end = 0;
+    while (self->busy > 0) {
+        pthread_cond_wait(&self->changed, &self->lock);
+    }
+}
+
+void ls_prefetch_halt(ls_prefetch *self) {
+    if (self != NULL && self->started > 0 && !is_elsewhere(self)) {
+        pthread_mutex_lock(&self->lock);
+        halt(self);
+        pthread_mutex_unlock(&self->lock);
+    }
+}
+
+/* With the lock: `number` is what is to be taken next. */
+static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
+    halt(self);
+    for (int64_t i = 0; i < self->slots; i++) {
+        self->batches[i].number = NONE;
+    }
+    for (int i = 0; i < self->threads; i++) {
+        const int64_t behind = (i - number % self->threads + self->threads) % self->threads;
+        self->workers[i].next = number + behind;
+    }
+    self->end = count;
+}
+
+/* Somebody else has it, too, and keeps it: the thread that makes the next batch must not touch it. */
+static void give_up_kept(ls_tensor **tensor) {
+    if (*tensor != NULL && !ls_tensor_is_alone(*tensor)) {
+        ls_tensor_drop(*tensor);
+        *tensor = NULL;
+    }
+}
+
+static void give_back(ls_prefetch *self) {
+    if (self->taken != NONE) {
+        slot *lent = &self->batches[self->taken % self->slots];
+        give_up_kept(&lent->input);
+        give_up_kept(&lent->target);
+    }
+}
+
+static slot *wait_for(ls_prefetch *self, int64_t number, int64_t count) {
+    slot *place = &self->batches[number % self->slots];
+    pthread_mutex_lock(&self->lock);
+    if (number != self->taken + 1 || self->end != count) {
+        begin_anew(self, number, count);
+    }
+    self->taken = number;
+    pthread_cond_broadcast(&self->changed);
+    while (place->number != number) {
+        pthread_cond_wait(&self->changed, &self->lock);
+    }
+    pthread_mutex_unlock(&self->lock);
+    return place;
+}
+
+ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, ls_tensor **input, ls_tensor **target) {
+    if (is_elsewhere(self)) {
+        return ls_fail(
+            LS_ERR_STATE,
+            "ls_loader_next: the loader's threads are in process %lld, of which this one is a fork: make the "
+            "loader behind the fork, or take no batch before it",
+            (long long)self->process);
+    }
+    LS_TRY(self->started > 0 ? LS_OK : start_threads(self));
+    give_back(self);
+    const slot *place = wait_for(self, number, count);
+    *input = place->input;
+    *target = place->target;
+    if (place->status == LS_OK) {
+        return LS_OK;
+    }
+    if (!place->silent) {
+        ls_error_restore(place->status, place->message);
+    }
+    return place->status;
+}
