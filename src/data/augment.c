@@ -50,8 +50,8 @@ static ls_tensor *change_pictures(const ls_tensor *x, const ls_samples *samples,
     const size_t element = ls_dtype_size(from.dtype);
     for (int64_t i = 0; i < x->size[0]; i++) {
         ls_draws draws = draws_of(samples, own->salt, i);
-        from.data = (char *)ls_host_data(x) + (size_t)(i * from.planes * from.height * from.width) * element;
-        to.data = (char *)ls_host_data(result) + (size_t)(i * to.planes * to.height * to.width) * element;
+        from.pixels = (char *)ls_host_data(x) + (size_t)(i * from.planes * from.height * from.width) * element;
+        to.pixels = (char *)ls_host_data(result) + (size_t)(i * to.planes * to.height * to.width) * element;
         change(own, &draws, &from, &to);
     }
     return result;
@@ -64,7 +64,7 @@ static ls_tensor *change_all(ls_tensor *batch, const ls_samples *samples, const 
 }
 
 static void copy_picture(const ls_picture *from, const ls_picture *to) {
-    memcpy(to->data, from->data, (size_t)(to->planes * to->height * to->width) * ls_dtype_size(to->dtype));
+    memcpy(to->pixels, from->pixels, (size_t)(to->planes * to->height * to->width) * ls_dtype_size(to->dtype));
 }
 
 /* What they draw from: other numbers for each kind, and for each place among a data set's transforms. */
@@ -236,9 +236,9 @@ static void fill_with_noise(const ls_picture *p, ls_rectangle hole, ls_draws *dr
         const bool in_hole = row % p->height >= hole.top && row % p->height < hole.bottom;
         for (int64_t column = hole.left; in_hole && column < hole.right; column++) {
             if (p->dtype == LS_U8) {
-                ((uint8_t *)p->data)[row * p->width + column] = (uint8_t)ls_draw_below(draws, 256);
+                ((uint8_t *)p->pixels)[row * p->width + column] = (uint8_t)ls_draw_below(draws, 256);
             } else {
-                ((float *)p->data)[row * p->width + column] = (float)ls_draw_normal(draws);
+                ((float *)p->pixels)[row * p->width + column] = (float)ls_draw_normal(draws);
             }
         }
     }

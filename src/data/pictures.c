@@ -8,7 +8,7 @@ static size_t element_size(const ls_picture *p) {
 }
 
 static char *row_of(const ls_picture *p, int64_t plane, int64_t row) {
-    return (char *)p->data + (size_t)((plane * p->height + row) * p->width) * element_size(p);
+    return (char *)p->pixels + (size_t)((plane * p->height + row) * p->width) * element_size(p);
 }
 
 static inline float load(const void *data, bool bytes, int64_t i) {
@@ -137,7 +137,7 @@ static inline void blend_all(const ls_picture *p, bool bytes, double factor, flo
     const int64_t count = p->planes * p->height * p->width;
     const float ratio = (float)factor, rest = (float)(1 - factor), bound = bytes ? 255 : 1;
     for (int64_t i = 0; i < count; i++) {
-        store(p->data, bytes, i, blend(load(p->data, bytes, i), other, ratio, rest, bound));
+        store(p->pixels, bytes, i, blend(load(p->pixels, bytes, i), other, ratio, rest, bound));
     }
 }
 
@@ -153,10 +153,10 @@ static void blend_with(const ls_picture *p, double factor, float other) {
 static inline float grey_at(const ls_picture *p, bool bytes, int64_t i) {
     const int64_t pixels = p->height * p->width;
     if (p->planes == 1) {
-        return load(p->data, bytes, i);
+        return load(p->pixels, bytes, i);
     }
-    const float grey = 0.2989F * load(p->data, bytes, i) + 0.587F * load(p->data, bytes, pixels + i) +
-                       0.114F * load(p->data, bytes, 2 * pixels + i);
+    const float grey = 0.2989F * load(p->pixels, bytes, i) + 0.587F * load(p->pixels, bytes, pixels + i) +
+                       0.114F * load(p->pixels, bytes, 2 * pixels + i);
     return bytes ? truncf(grey) : grey;
 }
 
@@ -185,7 +185,7 @@ static inline void saturate(const ls_picture *p, bool bytes, double factor) {
         const float grey = grey_at(p, bytes, i);
         for (int64_t plane = 0; plane < 3; plane++) {
             const int64_t at = plane * pixels + i;
-            store(p->data, bytes, at, blend(load(p->data, bytes, at), grey, ratio, rest, bound));
+            store(p->pixels, bytes, at, blend(load(p->pixels, bytes, at), grey, ratio, rest, bound));
         }
     }
 }

@@ -6,7 +6,7 @@
 
 /* Elements [planes, height, width] of u8 or f32. */
 typedef struct ls_picture {
-    void *data;
+    void *pixels; /* on the host */
     int64_t planes, height, width;
     ls_dtype dtype;
 } ls_picture;

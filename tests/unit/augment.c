@@ -29,7 +29,7 @@ static ls_picture picture_in(room *in, bool bytes, int64_t planes, int64_t heigh
         in->bytes[i] = (uint8_t)((7 * i * i + 13 * i) % 256);
         in->floats[i] = (float)in->bytes[i] / 255;
     }
-    return (ls_picture){.data = bytes ? (void *)in->bytes : (void *)in->floats,
+    return (ls_picture){.pixels = bytes ? (void *)in->bytes : (void *)in->floats,
                         .planes = planes,
                         .height = height,
                         .width = width,
@@ -40,7 +40,8 @@ static ls_picture picture_in(room *in, bool bytes, int64_t planes, int64_t heigh
 static void check_picture(const char *name, const ls_picture *p, const fixture *wanted) {
     assert_int_equal(p->planes * p->height * p->width, wanted->count);
     for (int i = 0; i < wanted->count; i++) {
-        const double value = p->dtype == LS_U8 ? ((const uint8_t *)p->data)[i] : (double)((const float *)p->data)[i];
+        const double value =
+            p->dtype == LS_U8 ? ((const uint8_t *)p->pixels)[i] : (double)((const float *)p->pixels)[i];
         if (!(fabs(value - wanted->values[i]) <= (p->dtype == LS_U8 ? 1 : 2e-5))) {
             fail_msg("%s: element %d is %g, must be %g", name, i, value, wanted->values[i]);
         }
