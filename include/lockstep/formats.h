@@ -114,8 +114,8 @@ LS_API ls_status ls_npz_save(const char *path, const ls_named *tensors, int coun
 typedef struct ls_npz ls_npz;
 
 /**
- * Reads an .npz file, compressed or not; NULL and an error when it is not a good one: all members are arrays below 4
- * GiB, their names differ, and their checksums are right.
+ * Reads an .npz file, compressed or not; NULL and an error when it is not a good one: all members are arrays, their
+ * names differ, and their checksums are right.
  */
 LS_API ls_npz *ls_npz_load(const char *path);
 /** The number of tensors in it. */

@@ -10,6 +10,11 @@ enum {
     LOCAL_MARK = 0x04034b50,
     CENTRAL_MARK = 0x02014b50,
     END_MARK = 0x06054b50,
+    END64_MARK = 0x06064b50,
+    LOCATOR_MARK = 0x07064b50,
+    LOCATOR = 20, /* bytes; that of 64 bits lies right before the end record */
+    END64 = 56,
+    EXTRA64 = 1, /* the extra field of a member's numbers of 64 bits */
     STORED = 0,
     DEFLATED = 8,
     ENCRYPTED = 1, /* of the flags */
@@ -24,6 +29,10 @@ static uint32_t get16(const char *from) {
 
 static uint32_t get32(const char *from) {
     return get16(from) | get16(from + 2) << 16;
+}
+
+static uint64_t get64(const char *from) {
+    return get32(from) | (uint64_t)get32(from + 4) << 32;
 }
 
 static ls_status fail(const ls_source *source, const char *reason) {
@@ -62,6 +71,79 @@ static ls_status find_end(const ls_source *source, char end[LS_ZIP_END], size_t 
     return status;
 }
 
+/* Where the directory is, and how many members it has. */
+typedef struct place {
+    uint64_t count, size, offset;
+} place;
+
+/* Where a number does not fit into the end record, another record has all of them, in 64 bits. */
+static ls_status read_end64(const ls_source *source, size_t at, place *directory) {
+    char locator[LOCATOR], end[END64];
+    if (at < LOCATOR) {
+        return fail(source, "it lacks the record of its 64-bit numbers");
+    }
+    LS_TRY(ls_source_read_at(source, at - LOCATOR, locator, LOCATOR));
+    const uint64_t offset = get64(locator + 8);
+    if (get32(locator) != LOCATOR_MARK || at - LOCATOR < END64 || offset > at - LOCATOR - END64) {
+        return fail(source, "it lacks the record of its 64-bit numbers");
+    }
+    LS_TRY(ls_source_read_at(source, offset, end, END64));
+    /* The numbers of this part of the archive, and of that with the directory; members here, and in all. */
+    if (get32(end) != END64_MARK || get32(end + 16) != 0 || get32(end + 20) != 0 ||
+        get64(end + 24) != get64(end + 32)) {
+        return fail(source, "the record of its 64-bit numbers is damaged");
+    }
+    *directory = (place){.count = get64(end + 32), .size = get64(end + 40), .offset = get64(end + 48)};
+    return LS_OK;
+}
+
+static ls_status find_directory(const ls_source *source, place *directory) {
+    char end[LS_ZIP_END] = "";
+    size_t at = 0;
+    LS_TRY(find_end(source, end, &at));
+    *directory = (place){.count = get16(end + 10), .size = get32(end + 12), .offset = get32(end + 16)};
+    if (directory->count == UINT16_MAX || directory->size == UINT32_MAX || directory->offset == UINT32_MAX) {
+        LS_TRY(read_end64(source, at, directory));
+    } else if (get16(end + 4) != 0 || get16(end + 6) != 0 || get16(end + 8) != directory->count) {
+        return fail(source, "it is one of several parts");
+    }
+    const bool inside = directory->offset <= at && directory->size <= at - directory->offset;
+    return inside && directory->count <= directory->size / LS_ZIP_CENTRAL
+               ? LS_OK
+               : fail(source, "its directory does not lie in it");
+}
+
+/* A number that does not fit into 32 bits is the next one in the extra field, `left` bytes of which are left. */
+static bool widen(size_t *number, const char **extra, size_t *left) {
+    if (*number != UINT32_MAX) {
+        return true;
+    }
+    if (*left < 8) {
+        return false;
+    }
+    *number = get64(*extra);
+    *extra += 8;
+    *left -= 8;
+    return true;
+}
+
+/* Looks for them among the extra fields; false where one is missing. */
+static bool read_numbers64(ls_zip_entry *entry, const char *extra, size_t left) {
+    size_t size = 0;
+    for (; left >= 4; extra += 4 + size, left -= 4 + size) {
+        size = get16(extra + 2);
+        if (size > left - 4) {
+            break;
+        }
+        if (get16(extra) == EXTRA64) {
+            extra += 4;
+            return widen(&entry->size, &extra, &size) && widen(&entry->packed, &extra, &size) &&
+                   widen(&entry->offset, &extra, &size);
+        }
+    }
+    return entry->size != UINT32_MAX && entry->packed != UINT32_MAX && entry->offset != UINT32_MAX;
+}
+
 /* The record at `*at` of the directory, `*left` bytes of which are left. Its name is moved to end with a zero byte. */
 static ls_status read_entry(const ls_source *source, char **at, size_t *left, ls_zip_entry *entry) {
     char *record = *at;
@@ -85,14 +167,17 @@ static ls_status read_entry(const ls_source *source, char **at, size_t *left, ls
     if (strlen(entry->name) != name || !ls_text_is_utf8(entry->name)) {
         return fail_entry(source, entry->name, "its name is not UTF-8");
     }
-    if (entry->packed == UINT32_MAX || entry->size == UINT32_MAX || entry->offset == UINT32_MAX) {
-        return fail_entry(source, entry->name, "it has 4 GiB or more (zip64), which is not read: save it by itself");
+    if (!read_numbers64(entry, record + LS_ZIP_CENTRAL + name, get16(record + 30))) {
+        return fail_entry(source, entry->name, "its 64-bit numbers are missing");
     }
     if ((flags & ENCRYPTED) != 0) {
         return fail_entry(source, entry->name, "it is encrypted");
     }
     if (method != STORED && method != DEFLATED) {
         return fail_entry(source, entry->name, "it is packed by another method than deflate");
+    }
+    if (entry->packed > source->size || entry->offset > source->size) {
+        return fail_entry(source, entry->name, "it does not lie in the archive");
     }
     const bool possible =
         entry->deflated ? entry->size / LS_MOST_INFLATION <= entry->packed : entry->size == entry->packed;
@@ -147,22 +232,11 @@ static ls_status read_directory(ls_zip *zip, size_t offset, size_t size) {
 }
 
 ls_status ls_zip_open(const ls_source *source, ls_zip *zip) {
-    char end[LS_ZIP_END] = "";
-    size_t at = 0;
+    place directory = {0};
     *zip = (ls_zip){.source = source};
-    LS_TRY(find_end(source, end, &at));
-    const size_t count = get16(end + 10), size = get32(end + 12), offset = get32(end + 16);
-    if (count == UINT16_MAX || size == UINT32_MAX || offset == UINT32_MAX) {
-        return fail(source, "it has 4 GiB or 65535 members or more (zip64), which is not read");
-    }
-    if (get16(end + 4) != 0 || get16(end + 6) != 0 || get16(end + 8) != count) {
-        return fail(source, "it is one of several parts");
-    }
-    if (offset > at || size > at - offset || count > size / LS_ZIP_CENTRAL) {
-        return fail(source, "its directory does not lie in it");
-    }
-    zip->count = count;
-    return read_directory(zip, offset, size);
+    LS_TRY(find_directory(source, &directory));
+    zip->count = directory.count;
+    return read_directory(zip, directory.offset, directory.size);
 }
 
 void ls_zip_close(ls_zip *zip) {

@@ -1,7 +1,7 @@
 /*
- * ZIP archives (PKWARE's APPNOTE.TXT), as far as .npz files need them: members stored or deflated, below 4 GiB. What
- * the central directory says counts, and members that overlap are refused, so that all of them give no more than their
- * bytes in the file can.
+ * ZIP archives (PKWARE's APPNOTE.TXT), as far as .npz files need them: members stored or deflated, written below 4 GiB.
+ * What the central directory says counts, and members that overlap are refused, so that all of them give no more than
+ * their bytes in the file can.
  */
 #ifndef LS_FORMATS_ZIP_H
 #define LS_FORMATS_ZIP_H

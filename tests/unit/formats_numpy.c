@@ -53,6 +53,7 @@ static void test_reads_numpy_files(void **state) {
     (void)state;
     check_archive(LS_FIXTURES "/numpy.npz");
     check_archive(LS_FIXTURES "/numpy_packed.npz");
+    check_archive(LS_FIXTURES "/numpy_64.npz");                        /* with the numbers of files of 4 GiB and more */
     ls_tensor *tensor = ls_npy_load(LS_FIXTURES "/numpy_fortran.npy"); /* version 3.0, big-endian */
     check_numbers(tensor, LS_F64, LS_SHAPE(2, 3, 4), 0, 1);
     ls_release(tensor);
@@ -311,8 +312,8 @@ static void test_archives(void **state) {
     expect_damage(path, END + 4, "\1", 1, "one of several parts");
     expect_damage(path, END + 8, "\3\0\3", 3, "its directory does not lie in it");
     expect_damage(path, END + 8, "\1\0\1", 3, "its directory has more than it counts");
-    expect_damage(path, END + 10, "\xff\xff", 2, "zip64");
-    expect_damage(path, END + 16, "\xff\xff\xff\xff", 4, "zip64");
+    expect_damage(path, END + 10, "\xff\xff", 2, "it lacks the record of its 64-bit numbers");
+    expect_damage(path, END + 16, "\xff\xff\xff\xff", 4, "it lacks the record of its 64-bit numbers");
     expect_damage(path, END + 16, "\xff\xff", 2, "its directory does not lie in it");
     expect_damage(path, END + 16, "\0\0", 2, "its directory is damaged");
     expect_damage(path, FIRST, "x", 1, "its directory is damaged");
@@ -320,7 +321,8 @@ static void test_archives(void **state) {
     expect_damage(path, FIRST + 10, "\1", 1, "packed by another method than deflate");
     expect_damage(path, FIRST + 10, "\x08", 1, "member a.npy: ");
     expect_damage(path, FIRST + 16, "xxxx", 4, "member a.npy: its checksum (CRC-32) is wrong");
-    expect_damage(path, FIRST + 20, "\xff\xff\xff\xff", 4, "4 GiB or more (zip64)");
+    expect_damage(path, FIRST + 20, "\xff\xff\xff\xff", 4, "its 64-bit numbers are missing");
+    expect_damage(path, FIRST + 42, "\xff\xff\xff\xf0", 4, "it does not lie in the archive");
     expect_damage(path, FIRST + 20, "\0\1", 2, "its size is not possible");
     expect_damage(path, FIRST + 20, "\0\1\0\0\0\1\0\0", 8, "it overlaps another one");
     expect_damage(path, SECOND + 20, "\0\1\0\0\0\1\0\0", 8, "or the end of the archive");
@@ -338,6 +340,35 @@ static void test_archives(void **state) {
     expect_damage(path, 30 + 5 + 10, "x", 1, "member a.npy: its header is not one of NumPy's");
     static const char packed[] = LS_FIXTURES "/numpy_packed.npz";
     expect_damage(packed, 100, "xxxxxxxxxxxxxxxx", 16, "member f4.npy: ");
+}
+
+/* Python's zipfile leaves the end record as it is where its numbers fit. Here they do not. */
+static void test_archives_of_64_bits(void **state) {
+    (void)state;
+    static const char fixture[] = LS_FIXTURES "/numpy_64.npz";
+    unsigned char bytes[ROOM];
+    const size_t size = bytes_of(fixture, bytes);
+    memset(bytes + size - 22 + 8, 0xff, 12);
+    check_archive(test_file("wide.npz", bytes, size));
+    char path[320];
+    snprintf(path, sizeof path, "%s", test_file("wide.npz", bytes, size));
+    enum { LOCATOR = -22 - 20, END = LOCATOR - 56 };
+    expect_damage(path, LOCATOR, "x", 1, "it lacks the record of its 64-bit numbers");
+    expect_damage(path, LOCATOR + 8, "\0\0\0\0\0\0\0\x80", 8, "it lacks the record of its 64-bit numbers");
+    expect_damage(path, END, "x", 1, "the record of its 64-bit numbers is damaged");
+    expect_damage(path, END + 16, "\1", 1, "the record of its 64-bit numbers is damaged");
+    expect_damage(path, END + 24, "\1", 1, "the record of its 64-bit numbers is damaged");
+    expect_damage(path, END + 47, "\x80", 1, "its directory does not lie in it");
+    expect_damage(path, END + 55, "\x80", 1, "its directory does not lie in it");
+    expect_damage(path, END + 24, "\xff\xff\xff\xff\xff\xff\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x7f", 16,
+                  "its directory does not lie in it");
+    unsigned char *first = memmem(bytes, size, "PK\1\2", 4); /* its name, then an extra field of 16 bytes */
+    const ptrdiff_t extra = first - bytes + 46 + 6;
+    expect_damage(path, extra, "\2", 1, "member f4.npy: its 64-bit numbers are missing");
+    expect_damage(path, extra + 2, "\x08", 1, "member f4.npy: its 64-bit numbers are missing");
+    expect_damage(path, extra + 2, "\xff", 1, "member f4.npy: its 64-bit numbers are missing");
+    expect_damage(path, extra + 11, "\x80", 1, "member f4.npy: its size is not possible");
+    expect_damage(path, extra + 19, "\x80", 1, "member f4.npy: it does not lie in the archive");
 }
 
 static void test_no_archives(void **state) {
@@ -374,6 +405,7 @@ int main(void) {
         cmocka_unit_test(test_fronts),
         cmocka_unit_test(test_bools),
         cmocka_unit_test(test_archives),
+        cmocka_unit_test(test_archives_of_64_bits),
         cmocka_unit_test(test_no_archives),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
