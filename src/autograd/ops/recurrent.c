@@ -173,7 +173,7 @@ static ls_status recur_forward(ls_op_call *call) {
             ls_tensor_new_owned(name, device, 3, (const int64_t[]){p.steps, p.n, 4 * p.hidden}, p.dtype);
         LS_TRY(ls_made(call->saved[SAVED_GATES]));
     }
-    workspace work = {NULL};
+    workspace work = {.recurrent = NULL};
     ls_status status = make_workspace(call, &p, &work);
     status = status == LS_OK ? forward_steps(call, &p, &work) : status;
     ls_tensor_drop(work.recurrent);

@@ -37,7 +37,7 @@ static ls_tensor *beside(ls_tensor *numbers, const ls_tensor *x) {
 /* The positions that nearest takes; of linear ones the position below (0) or above (1). */
 static ls_tensor *pick(const steps *s, ls_tensor *x, int axis, bool linear, int above) {
     ls_tensor *index = host_numbers(s, LS_I64);
-    int64_t *at = index != NULL ? index->data : NULL;
+    int64_t *at = index != NULL ? ls_host_data(index) : NULL;
     for (int64_t o = 0; at != NULL && o < s->out; o++) {
         const int64_t below = linear ? (int64_t)place_of(s, o) : o * s->in / s->out;
         at[o] = below + above < s->in ? below + above : s->in - 1;
@@ -51,7 +51,7 @@ static ls_tensor *pick(const steps *s, ls_tensor *x, int axis, bool linear, int 
 /* The part that the position above has, or that below, in a shape that broadcasts to x. */
 static ls_tensor *parts(const steps *s, const ls_tensor *x, int axis, bool above) {
     ls_tensor *part = host_numbers(s, LS_F64);
-    double *at = part != NULL ? part->data : NULL;
+    double *at = part != NULL ? ls_host_data(part) : NULL;
     for (int64_t o = 0; at != NULL && o < s->out; o++) {
         const double place = place_of(s, o), beyond = place - floor(place);
         at[o] = above ? beyond : 1 - beyond;
