@@ -255,6 +255,8 @@ typedef struct ls_cell_gradient {
 #define LS_PARAMETERS_max_pool                                                                                         \
     ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
 #define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
+#define LS_PARAMETERS_resize                                                                                           \
+    ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool linear, bool align_corners
 #define LS_PARAMETERS_attention                                                                                        \
     ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
         const ls_tensor *mask, double scale, bool causal
@@ -304,6 +306,7 @@ typedef ls_status ls_conv_kernel(LS_PARAMETERS_conv);
 typedef ls_status ls_conv_weight_kernel(LS_PARAMETERS_conv_weight);
 typedef ls_status ls_max_pool_kernel(LS_PARAMETERS_max_pool);
 typedef ls_status ls_pool_kernel(LS_PARAMETERS_pool);
+typedef ls_status ls_resize_kernel(LS_PARAMETERS_resize);
 typedef ls_status ls_attention_kernel(LS_PARAMETERS_attention);
 typedef ls_status ls_attention_backward_kernel(LS_PARAMETERS_attention_backward);
 typedef ls_status ls_cell_kernel(LS_PARAMETERS_cell);
@@ -405,6 +408,10 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
      * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
     KERNEL(max_pool, max_pool) KERNEL(average_pool, pool) KERNEL(average_pool_backward, pool)                          \
+    /* y is x with another size of one axis: output o is position floor(o in / out), or, linear, between the two beside    \
+     * max((o + 0.5) in / out - 0.5, 0), or beside o (in - 1) / (out - 1) with align_corners. resize_backward: y += the  \
+     * gradient, from that of the output, x. Contiguous; in is not 0 */                                                   \
+    KERNEL(resize, resize) KERNEL(resize_backward, resize)                                                             \
     /* y i64, x's shape: where the first, second, ... along the axis are; equal ones in their order, NaN the largest;  \
      * contiguous */                                                                                                   \
     KERNEL(argsort, directed)                                                                                          \

@@ -86,6 +86,9 @@ KIND(conv_weight, add(made, d_weight); add(made, large); add(made, small); made-
      T(0), T(1), T(2), &made->window)
 KIND(max_pool, add(made, y); add(made, index); add(made, x); made->window = *window;, T(0), T(1), T(2), &made->window)
 KIND(pool, add(made, y); add(made, x); made->window = *window;, T(0), T(1), &made->window)
+KIND(resize, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = linear;
+     made->integer[2] = align_corners;,
+     T(0), T(1), (int)made->integer[0], made->integer[1] != 0, made->integer[2] != 0)
 KIND(attention, add(made, y); add(made, log_sum); add(made, q); add(made, k); add(made, v); add(made, mask);
      made->number[0] = scale; made->integer[0] = causal;,
      T(0), T(1), T(2), T(3), T(4), T(5), made->number[0], made->integer[0] != 0)
@@ -186,6 +189,7 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_conv_weight           d_weight, large, small, window
 #define NAMES_max_pool              y, index, x, window
 #define NAMES_pool                  y, x, window
+#define NAMES_resize                y, x, axis, linear, align_corners
 #define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal
 #define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal
 #define NAMES_cell                  cell

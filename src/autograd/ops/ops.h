@@ -27,6 +27,7 @@ extern const ls_op *const ls_conv_ops[];
 extern const ls_op *const ls_pool_ops[];
 extern const ls_op *const ls_attention_ops[];
 extern const ls_op *const ls_recurrent_ops[];
+extern const ls_op *const ls_resize_ops[];
 extern const ls_op *const ls_loss_ops[];
 extern const ls_op *const ls_class_loss_ops[];
 extern const ls_op *const ls_random_ops[];

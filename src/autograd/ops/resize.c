@@ -1,6 +1,4 @@
-/* Images of other sizes, composed of picks along one axis after the other, and channels as positions. */
-#include <math.h>
-
+/* Images of other sizes, one axis after the other, and channels as positions. */
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
@@ -8,79 +6,45 @@
 
 /* ---- resizing ---------------------------------------------------------------------------------------------------- */
 
-/* An axis with `in` positions, at least one, made one with `out`. */
-typedef struct steps {
-    const char *call;
-    int64_t in, out;
-    bool align_corners;
-} steps;
+/* integer[] of the parameters; ls_mixes_along_axis looks at the first. */
+enum { AXIS, OUT, LINEAR, CORNERS };
 
-/* Where output o lies on the input, of linear ones. */
-static double place_of(const steps *s, int64_t o) {
-    if (s->align_corners) {
-        return s->out > 1 ? (double)o * (double)(s->in - 1) / (double)(s->out - 1) : 0;
+static ls_status resize_shape(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    int64_t size[LS_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++) {
+        size[i] = i == call->parameters->integer[AXIS] ? call->parameters->integer[OUT] : x->size[i];
     }
-    const double place = ((double)o + 0.5) * (double)s->in / (double)s->out - 0.5;
-    return place > 0 ? place : 0;
+    call->output = ls_tensor_new(call->op->name, ls_tensor_device(x), x->ndim, size, (ls_dtype)x->dtype);
+    return ls_made(call->output);
 }
 
-/* [out] on the host, of i64 or f64. */
-static ls_tensor *host_numbers(const steps *s, ls_dtype dtype) {
-    return ls_tensor_new(s->call, &ls_cpu, 1, &s->out, dtype);
+static ls_status resize_forward(ls_op_call *call) {
+    const ls_tensor *x = call->inputs[0];
+    const int64_t *p = call->parameters->integer;
+    return ls_kernels_of(x)->resize(ls_stream_of(x), call->output, x, (int)p[AXIS], p[LINEAR] != 0, p[CORNERS] != 0);
 }
 
-/* What is on the host, on x's device; takes it over. */
-static ls_tensor *beside(ls_tensor *numbers, const ls_tensor *x) {
-    return numbers == NULL ? NULL : ls_replaced(ls_tensor_to_device(numbers, ls_tensor_device(x)->name), numbers, NULL);
+static ls_status resize_backward(ls_node *node, ls_tensor *gradient) {
+    const int64_t *p = node->parameters.integer;
+    ls_tensor *dx = ls_gradient_place_zeroed(node, 0);
+    LS_TRY(ls_made(dx));
+    ls_tensor *g = ls_dense(node->op->name, gradient);
+    LS_TRY(ls_made(g));
+    const ls_status status =
+        ls_kernels_of(dx)->resize_backward(ls_stream_of(dx), dx, g, (int)p[AXIS], p[LINEAR] != 0, p[CORNERS] != 0);
+    ls_tensor_drop(g);
+    return status;
 }
 
-/* The positions that nearest takes; of linear ones the position below (0) or above (1). */
-static ls_tensor *pick(const steps *s, ls_tensor *x, int axis, bool linear, int above) {
-    ls_tensor *index = host_numbers(s, LS_I64);
-    int64_t *at = index != NULL ? ls_host_data(index) : NULL;
-    for (int64_t o = 0; at != NULL && o < s->out; o++) {
-        const int64_t below = linear ? (int64_t)place_of(s, o) : o * s->in / s->out;
-        at[o] = below + above < s->in ? below + above : s->in - 1;
-    }
-    index = beside(index, x);
-    ls_tensor *y = index == NULL ? NULL : ls_index_select(x, axis, index);
-    ls_release(index);
-    return y;
-}
+/* One axis of another size. */
+static const ls_op resize_op = {.name = "ls_resize",
+                                .shape = resize_shape,
+                                .forward = resize_forward,
+                                .backward = resize_backward,
+                                .over_samples = ls_mixes_along_axis};
 
-/* The part that the position above has, or that below, in a shape that broadcasts to x. */
-static ls_tensor *parts(const steps *s, const ls_tensor *x, int axis, bool above) {
-    ls_tensor *part = host_numbers(s, LS_F64);
-    double *at = part != NULL ? ls_host_data(part) : NULL;
-    for (int64_t o = 0; at != NULL && o < s->out; o++) {
-        const double place = place_of(s, o), beyond = place - floor(place);
-        at[o] = above ? beyond : 1 - beyond;
-    }
-    ls_shape shape = {.ndim = x->ndim - axis, .size = {s->out}};
-    for (int i = 1; i < shape.ndim; i++) {
-        shape.size[i] = 1;
-    }
-    part = part == NULL ? NULL : ls_replaced(ls_to(part, (ls_dtype)x->dtype), part, NULL);
-    part = beside(part, x);
-    return part == NULL ? NULL : ls_replaced(ls_reshape(part, shape), part, NULL);
-}
-
-/* One of the two summands of a linear axis. */
-static ls_tensor *share(const steps *s, ls_tensor *x, int axis, int above) {
-    ls_tensor *part = parts(s, x, axis, above != 0), *picked = pick(s, x, axis, true, above);
-    ls_tensor *y = part == NULL || picked == NULL ? NULL : ls_mul_tensor(picked, part);
-    ls_release(part);
-    ls_release(picked);
-    return y;
-}
-
-static ls_tensor *linear(const steps *s, ls_tensor *x, int axis) {
-    ls_tensor *below = share(s, x, axis, 0), *above = share(s, x, axis, 1);
-    ls_tensor *y = below == NULL || above == NULL ? NULL : ls_add_tensor(below, above);
-    ls_release(below);
-    ls_release(above);
-    return y;
-}
+const ls_op *const ls_resize_ops[] = {&resize_op, NULL};
 
 ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *options) {
     static const char call[] = "ls_resize";
@@ -106,14 +70,15 @@ ls_tensor *ls_resize(ls_tensor *x, ls_shape size, const ls_resize_options *optio
         return ls_scope_failed();
     }
     const ls_dtype dtype = (ls_dtype)x->dtype, wide = ls_compute_dtype(dtype);
-    ls_tensor *y = is_linear && wide != dtype ? ls_to(x, wide) : x;
+    ls_tensor *y = wide != dtype ? ls_to(x, wide) : x;
     for (int axis = 2; y != NULL && axis < x->ndim; axis++) {
-        const steps s = {call, x->size[axis], out[LS_SPATIAL - x->ndim + axis], options->align_corners};
-        if (s.in < 1) {
+        const ls_op_parameters parameters = {
+            .integer = {axis, out[LS_SPATIAL - x->ndim + axis], is_linear, options->align_corners}};
+        if (x->size[axis] < 1) {
             return ls_fail_noted(LS_ERR_SHAPE, "%s: x is %s: it has no positions", call, LS_SHAPE_TEXT(x));
         }
-        if (s.in != s.out) {
-            y = ls_replaced(is_linear ? linear(&s, y, axis) : pick(&s, y, axis, false, 0), y, x);
+        if (x->size[axis] != parameters.integer[OUT]) {
+            y = ls_replaced(ls_apply_dense(&resize_op, &y, 1, 1, &parameters, 1), y, x);
         }
     }
     y = y == NULL || y->dtype == dtype ? y : ls_replaced(ls_to(y, dtype), y, x);
