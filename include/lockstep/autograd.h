@@ -11,6 +11,7 @@
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
 
+#include <lockstep/attention.h>
 #include <lockstep/convolution.h>
 #include <lockstep/tensor.h>
 
@@ -474,37 +475,6 @@ LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *running_mean, ls_tensor
  * 1602.07868; PyTorch's weight_norm with dim=0): the shape of `direction` [n, ...], of which |direction| is the
  * Euclidean norm over all other axes, and `length` is [n, 1, ...]. */
 LS_API ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
-
-/* ---- attention ------------------------------------------------------------------------------------------------- */
-
-/** Options of ls_attention; zero fields mean what their comments say. */
-typedef struct ls_attention_options {
-    bool causal;         /**< query i attends to keys 0 to i only */
-    ls_tensor *key_mask; /**< bool or u8 [batch, keys]: keys where it is 0 are not attended to; NULL: all are */
-    double scale;        /**< 0: 1 / sqrt(width) */
-} ls_attention_options;
-
-/**
- * softmax(scale q k^T) v (Vaswani et al., arXiv 1706.03762): q [batch, heads, queries, width], k [batch, heads, keys,
- * width] and v [batch, heads, keys, value width] give [batch, heads, queries, value width]; without heads, and without
- * a batch, all have an axis less. 0 where a query has no key to attend to. Memory grows with the lengths, not with
- * their product: scores are made in blocks, and made again on the way back (Dao et al., arXiv 2205.14135; Rabe and
- * Staats, arXiv 2112.05682). Where heads lie inside of positions in q's memory they do so in the result's, too
- * (ls_contiguous moves them). `options` may be NULL. PyTorch's scaled_dot_product_attention.
- */
-LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, const ls_attention_options *options);
-
-/** Options of ls_rotary; zero fields mean what their comments say. */
-typedef struct ls_rotary_options {
-    double base;   /**< 0: 10000 */
-    int64_t first; /**< the place of the first position */
-    bool halves;   /**< pairs are elements i and i + width / 2, as in GPT-NeoX and LLaMA; else 2 i and 2 i + 1 */
-} ls_rotary_options;
-
-/** Rotary positions (Su et al., arXiv 2104.09864): pair i of the last axis of x [..., positions, width], an even width,
- * is turned by the angle (first + position) base^(-2 i / width): x's shape. Products of queries and keys then depend on
- * the distance of their positions. LS_ERR_SHAPE for x of LS_MAX_DIMS axes without `halves`. `options` may be NULL. */
-LS_API ls_tensor *ls_rotary(ls_tensor *x, const ls_rotary_options *options);
 
 /* ---- losses ---------------------------------------------------------------------------------------------------- */
 

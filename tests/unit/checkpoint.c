@@ -1,54 +1,26 @@
 /*
- * Checkpoints of trials in one process: what is refused and with which words, files that are damaged, and a writer
- * whose system calls fail or who is killed at any of them. That training goes on with the same bits is in
+ * Checkpoints of trials in one process: what is in them, what is refused and with which words, and files that are
+ * damaged. Writers that fail or are killed are in checkpoint_faults.c; that training goes on with the same bits is in
  * ranks/checkpoints.c.
  */
-#include "tests/support/files.h"
-#include "tests/support/trials.h"
+#include "tests/support/checkpoints.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "tests/support/fuzz.h"
-#include "tests/support/processes.h"
-#include "train/checkpoint/checkpoint.h"
 
 /* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
-
-static atomic_int calls, fails_at = -1, dies_at = -1; /* counted from 0; -1: never */
-
-/* Whether this call is to fail. */
-static bool fails(void) {
-    const int call = atomic_fetch_add(&calls, 1);
-    if (call == atomic_load(&dies_at)) {
-        (void)raise(SIGKILL);
-    }
-    if (call == atomic_load(&fails_at)) {
-        errno = EIO;
-        return true;
-    }
-    return false;
-}
-
-int mkdir(const char *path, mode_t mode) {
-    return fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
-}
 
 /* What a loss of power leaves is not tried here, so nothing waits for a disk. */
 int fsync(int fd) {
     (void)fd;
-    return fails() ? -1 : 0;
-}
-
-int rename(const char *from, const char *to) {
-    return fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+    return 0;
 }
 
 static bool no_exchange; /* as on a file system that cannot */
@@ -58,7 +30,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
         errno = EINVAL;
         return -1;
     }
-    return fails() ? -1 : (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
 }
 
 static atomic_int strays; /* files in the root of the file system that were to be removed */
@@ -68,99 +40,7 @@ int unlink(const char *path) {
         atomic_fetch_add(&strays, 1);
         return -1;
     }
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
-}
-
-int unlinkat(int folder, const char *path, int flags) {
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, folder, path, flags);
-}
-
-int rmdir(const char *path) {
-    return fails() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
-}
-
-int symlink(const char *target, const char *path) {
-    return fails() ? -1 : (int)syscall(SYS_symlinkat, target, AT_FDCWD, path);
-}
-
-int open(const char *path, int flags, ...) {
-    va_list rest;
-    va_start(rest, flags);
-    const mode_t mode = (flags & O_CREAT) != 0 ? (mode_t)va_arg(rest, unsigned) : 0;
-    va_end(rest);
-    return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
-}
-
-/* ---- trials ------------------------------------------------------------------------------------------------------ */
-
-static char root[320];
-
-static int make_root(void **state) {
-    (void)state;
-    snprintf(root, sizeof root, "%s", test_file("a", "", 0));
-    *strrchr(root, '/') = '\0';
-    return 0;
-}
-
-/* Lent until the next call. */
-static const char *in_root(const char *name) {
-    static char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    return path;
-}
-
-typedef struct training {
-    setting setting;
-    ls_trial *trial;
-} training;
-
-static ls_trial *trial_of(const setting *s, const ls_checkpoint_options *checkpoints, const char *resume) {
-    ls_trial_options options = options_of(s);
-    const ls_callback callback = checkpoints != NULL ? ls_checkpoint_callback(checkpoints) : (ls_callback){0};
-    options.callbacks = &callback;
-    options.callback_count = checkpoints != NULL;
-    options.resume = resume;
-    return ls_trial_new(&options);
-}
-
-static training begin(const ls_checkpoint_options *checkpoints, const char *resume) {
-    training t = {.setting = make_setting()};
-    (void)!ls_optimizer_set_learning_rate(t.setting.optimizer, -1, 0.1);
-    t.trial = trial_of(&t.setting, checkpoints, resume);
-    return t;
-}
-
-static void end(training *t) {
-    ls_trial_free(t->trial);
-    free_setting(&t->setting);
-}
-
-/* Whatever has happened, what looks like a checkpoint is one. */
-static int count_whole(const char *folder) {
-    char path[PATH_MAX];
-    ls_folder_names names;
-    assert_int_equal(ls_folder_list(folder, NULL, &names), LS_OK);
-    for (int i = 0; i < names.count; i++) {
-        assert_int_equal(ls_path_join(path, folder, names.items[i]), LS_OK);
-        assert_int_equal(ls_checkpoint_verify(path), LS_OK);
-    }
-    const int count = names.count;
-    ls_folder_names_free(&names);
-    return count;
-}
-
-/* Of whatever is there, hidden or not. */
-static int count_names(const char *folder) {
-    ls_folder_names names;
-    assert_int_equal(ls_folder_list(folder, "", &names), LS_OK);
-    const int count = names.count - 2; /* . and .. */
-    ls_folder_names_free(&names);
-    return count;
-}
-
-static void expect_failure(ls_status is, ls_status want, const char *message) {
-    assert_int_equal(is, want);
-    expect_message(message);
+    return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
@@ -556,109 +436,6 @@ static void test_newer_format(void **state) {
     end(&t);
 }
 
-/* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
-
-static const ls_checkpoint_options *busy(void) {
-    static ls_checkpoint_options options;
-    static char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", in_root("busy"));
-    options = (ls_checkpoint_options){.folder = folder, .every_epochs = 1, .keep = 1, .best = "loss"};
-    return &options;
-}
-
-static ls_status train_on(int64_t epochs) {
-    training t = begin(busy(), busy()->folder);
-    ls_status status = t.trial != NULL ? ls_trial_run(t.trial, epochs) : ls_error_status();
-    end(&t);
-    return status;
-}
-
-static void forget_folder(const char *folder) {
-    char command[PATH_MAX + 16];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    assert_int_equal(system(command), 0);
-}
-
-/* From one checkpoint to the third: each call fails once. */
-static void test_every_call_fails(void **state) {
-    (void)state;
-    ls_log_set_level(LS_LOG_OFF);
-    int failures = 0;
-    for (int call = 0;; call++) {
-        forget_folder(busy()->folder);
-        assert_int_equal(train_on(1), LS_OK);
-        atomic_store(&calls, 0);
-        atomic_store(&fails_at, call);
-        const ls_status status = train_on(3);
-        atomic_store(&fails_at, -1);
-        const bool over = atomic_load(&calls) <= call;
-        assert_true(status == LS_OK || status == LS_ERR_IO);
-        assert_true(count_whole(busy()->folder) >= 1);
-        if (status == LS_OK) {
-            assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
-        }
-        failures += status != LS_OK;
-        assert_int_equal(train_on(3), LS_OK); /* it goes on, whatever was left */
-        assert_int_equal(ls_checkpoint_verify(in_root("busy/epoch-000003-step-0000000009")), LS_OK);
-        assert_int_equal(ls_checkpoint_verify(in_root("busy/best")), LS_OK);
-        if (over) {
-            break;
-        }
-    }
-    assert_true(failures > 30);
-    ls_log_set_level(LS_LOG_WARNING);
-}
-
-static const char *train_and_die(int call, const void *what) {
-    (void)what;
-    atomic_store(&calls, 0);
-    atomic_store(&dies_at, call);
-    LS_MUST(train_on(3) == LS_OK);
-    return NULL;
-}
-
-/* The same, but for kill -9. Nothing is left behind when training has gone on. */
-static void test_killed_at_every_call(void **state) {
-    (void)state;
-    int killed = 0;
-    for (int call = 0;; call++) {
-        forget_folder(busy()->folder);
-        assert_int_equal(train_on(1), LS_OK);
-        const int ended = process_wait(process_start(train_and_die, call, NULL));
-        assert_true(ended == 0 || ended == -SIGKILL);
-        assert_true(count_whole(busy()->folder) >= 1);
-        assert_int_equal(train_on(4), LS_OK);
-        assert_int_equal(count_whole(busy()->folder), 1); /* the newest is the best */
-        assert_int_equal(count_names(busy()->folder), 2); /* it and the link */
-        if (ended == 0) {
-            break;
-        }
-        killed++;
-    }
-    assert_true(killed > 30);
-}
-
-/* A disk with so much room, as far as one file is concerned. */
-static const char *train_on_small_disk(int bytes, const void *what) {
-    (void)what;
-    signal(SIGXFSZ, SIG_IGN);
-    LS_MUST(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)bytes, RLIM_INFINITY}) == 0);
-    LS_MUST(train_on(3) == LS_ERR_IO && strstr(ls_error_message(), "cannot write") != NULL);
-    return NULL;
-}
-
-static void test_full_disk(void **state) {
-    (void)state;
-    for (int bytes = 0; bytes < 400; bytes += 50) {
-        forget_folder(busy()->folder);
-        assert_int_equal(train_on(1), LS_OK);
-        assert_int_equal(process_wait(process_start(train_on_small_disk, bytes, NULL)), 0);
-        assert_int_equal(count_whole(busy()->folder), 1);
-        assert_int_equal(count_names(busy()->folder), 2);
-        assert_int_equal(train_on(3), LS_OK);
-    }
-}
-
 /* ---- the manifest's reader --------------------------------------------------------------------------------------- */
 
 typedef struct fuzzing {
@@ -729,9 +506,6 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),
         cmocka_unit_test(test_newer_format),
-        cmocka_unit_test(test_every_call_fails),
-        cmocka_unit_test(test_killed_at_every_call),
-        cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_fuzzed_manifests),
     };
     cmocka_set_test_filter(count > 1 ? arguments[1] : NULL);

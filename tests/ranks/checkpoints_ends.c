@@ -1,0 +1,150 @@
+/*
+ * Runs with checkpoints that end early, on any number of ranks: by a limit of steps, a hook or a signal, after which a
+ * trial goes on with the bits of a run that was not interrupted; and what ranks tell each other when one cannot write,
+ * or has other options.
+ */
+#include "tests/support/resumed.h"
+
+/* What a loss of power leaves is not tried here, so nothing waits for a disk. */
+int fsync(int fd) {
+    (void)fd;
+    return 0;
+}
+
+/* A run that ended in the midst of an epoch, and one that goes on from there, to the end of that epoch. */
+static ls_status ended_in_the_midst(ls_comm *world) {
+    outcome want, is;
+    const plan until = {.max_steps = STEPS + 3};
+    const ls_checkpoint_options there = {.folder = in_scratch("ended"), .every_steps = STEPS + 3};
+    LS_TRY(train(world, &until, &want));
+    LS_CHECK(want.epochs == 2);
+    LS_TRY(train(world, &(plan){.max_steps = STEPS + 3, .checkpoints = &there}, &is));
+    LS_TRY(same(&is, &want));
+    return goes_on_from(world, &until, true, checkpoint_at("ended", 1, STEPS + 3), &want);
+}
+
+/* A hook ends the run in the midst of an epoch, behind a step that has a checkpoint: whoever goes on from there has
+ * ended as well, and can be told to run on. */
+static ls_status stopped_at_a_checkpoint(ls_comm *world) {
+    enum { AT = STEPS + 2 };
+    outcome want, is;
+    training t;
+    const ls_checkpoint_options there = {.folder = in_scratch("stopped"), .every_steps = AT};
+    LS_TRY(train(world, &(plan){.stop_at = AT}, &want));
+    LS_CHECK(want.epochs == 1 && want.steps == AT);
+    LS_TRY(train(world, &(plan){.stop_at = AT, .checkpoints = &there}, &is));
+    LS_TRY(same(&is, &want));
+    LS_TRY(begin(&t, world, &(plan){.resume = in_scratch("stopped")}));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_TRY(look(&t, &is));
+    LS_TRY(same(&is, &want));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_CHECK(ls_trial_history_count(t.trial) == EPOCHS);
+    LS_CHECK(t.watcher.steps == EPOCHS * STEPS); /* an epoch was what was left of the loader's */
+    end(&t);
+    return LS_OK;
+}
+
+/* ---- signals ----------------------------------------------------------------------------------------------------- */
+
+static ls_status stopped_by_signal(ls_comm *world) {
+    struct sigaction before, now;
+    outcome want, is;
+    training t;
+    const ls_checkpoint_options seldom = {.folder = in_scratch("signal"), .every_epochs = 100};
+    (void)sigaction(SIGUSR1, NULL, &before);
+    LS_TRY(train(world, &(plan){0}, &want));
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &seldom}));
+    t.watcher.signal_at = ls_comm_rank(world) == ls_comm_size(world) - 1 ? 8 : 0;
+    const ls_status status = ls_trial_run(t.trial, EPOCHS);
+    LS_CHECK(status == LS_ERR_STOPPED && strstr(ls_error_message(), "stopped by SIGUSR1 behind step ") != NULL);
+    end(&t);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    (void)sigaction(SIGUSR1, NULL, &now);
+    LS_CHECK(now.sa_handler == before.sa_handler);
+    LS_TRY(train(world, &(plan){.checkpoints = &seldom, .resume = in_scratch("signal")}, &is));
+    return same(&is, &want);
+}
+
+/* The trial that was stopped can go on itself. */
+static ls_status goes_on_by_itself(ls_comm *world) {
+    outcome want, is;
+    training t;
+    const ls_checkpoint_options seldom = {.folder = in_scratch("itself"), .every_epochs = 100};
+    LS_TRY(train(world, &(plan){0}, &want));
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &seldom}));
+    t.watcher.signal_at = ls_comm_rank(world) == 0 ? 8 : 0;
+    LS_CHECK(ls_trial_run(t.trial, EPOCHS) == LS_ERR_STOPPED);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(ls_trial_evaluate(t.trial, t.validate, "between"));
+    t.watcher.signal_at = 0;
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_TRY(look(&t, &is));
+    end(&t);
+    return same(&is, &want);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
+
+/* The folder goes while rank 0 is in a hook: nobody can write there, and all are told. */
+static ls_status cannot_write(ls_comm *world) {
+    training t;
+    const ls_checkpoint_options often = {.folder = in_scratch("spoiled"), .every_steps = 6};
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &often}));
+    t.watcher.spoil_at = ls_comm_rank(world) == 0 ? 4 : 0;
+    const ls_status status = ls_trial_run(t.trial, EPOCHS);
+    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "cannot make the folder") != NULL);
+    end(&t);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status other_options(ls_comm *world) {
+    training t;
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    const ls_checkpoint_options differ = {.folder = in_scratch("differ"), .every_steps = last ? 2 : 3};
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &differ}));
+    const ls_status status = ls_trial_run(t.trial, 1);
+    LS_CHECK(status == LS_ERR_MISMATCH);
+    LS_CHECK(strstr(ls_error_message(), "different options of ls_checkpoint_callback") != NULL);
+    end(&t);
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = last ? &differ : NULL}));
+    LS_CHECK(ls_trial_run(t.trial, 1) == LS_ERR_MISMATCH);
+    end(&t);
+    return LS_OK;
+}
+
+/* The newest is damaged: the one before it counts, and the newest is renamed when training goes on. */
+static ls_status damaged(ls_comm *world) {
+    outcome want, is;
+    char path[PATH_MAX + 128];
+    const ls_checkpoint_options each = {.folder = in_scratch("damaged")};
+    LS_TRY(train(world, &(plan){.checkpoints = &each}, &want));
+    snprintf(path, sizeof path, "%s/rank-%04d.safetensors", checkpoint_at("damaged", 3, 15), ls_comm_size(world) - 1);
+    LS_CHECK(ls_comm_rank(world) != 0 || truncate(path, 20) == 0);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(train(world, &(plan){.checkpoints = &each, .resume = in_scratch("damaged")}, &is));
+    LS_TRY(same(&is, &want));
+    LS_CHECK(ls_comm_rank(world) != 0 || ls_checkpoint_verify(checkpoint_at("damaged", 3, 15)) == LS_OK);
+    LS_CHECK(access(in_scratch("damaged/damaged-epoch-000003-step-0000000015"), F_OK) == 0);
+    return LS_OK;
+}
+
+static void say_nothing(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    (void)line;
+    (void)user;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(make_scratch(world));
+    LS_TRY(ended_in_the_midst(world));
+    LS_TRY(stopped_at_a_checkpoint(world));
+    LS_TRY(stopped_by_signal(world));
+    LS_TRY(goes_on_by_itself(world));
+    LS_TRY(cannot_write(world));
+    LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
+    ls_log_set_sink(say_nothing, NULL);
+    LS_TRY(damaged(world));
+    return remove_scratch(world);
+}

@@ -1,0 +1,324 @@
+/*
+ * For rank tests of checkpoints: a folder that all ranks see, trainings that write checkpoints there and go on from
+ * them, and what two trainings must have in common to the bit.
+ */
+#ifndef LS_TESTS_SUPPORT_RESUMED_H
+#define LS_TESTS_SUPPORT_RESUMED_H
+
+#include <ftw.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lockstep/lockstep.h>
+
+#include "base/hash.h"
+#include "tensor/device.h"
+#include "tests/support/elements.h"
+#include "tests/support/ranks.h"
+#include "train/checkpoint/checkpoint.h"
+
+enum {
+    SAMPLES = 38,
+    HELD_BACK = 11,
+    INPUTS = 6,
+    CLASSES = 3,
+    GLOBAL_BATCH = 8,
+    EPOCHS = 3,
+    STEPS = 5,
+    SEED = 7,
+    RESULTS = 10
+};
+
+/* ---- folders of a test ------------------------------------------------------------------------------------------- */
+
+static _Thread_local char scratch[64]; /* the same on all ranks */
+
+static inline ls_status make_scratch(ls_comm *world) {
+    snprintf(scratch, sizeof scratch, "/tmp/lockstep-test-XXXXXX");
+    LS_CHECK(ls_comm_rank(world) != 0 || mkdtemp(scratch) != NULL);
+    return ls_comm_broadcast(world, scratch, sizeof scratch, LS_U8, 0, NULL);
+}
+
+static inline int remove_one(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    (void)status;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
+static inline ls_status remove_scratch(ls_comm *world) {
+    LS_TRY(ls_comm_barrier(world, NULL));
+    if (ls_comm_rank(world) == 0) {
+        (void)nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    }
+    return ls_comm_barrier(world, NULL);
+}
+
+/* Lent until the next call. */
+static inline const char *in_scratch(const char *name) {
+    static _Thread_local char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    return path;
+}
+
+static inline const char *checkpoint_at(const char *folder, int64_t epochs_run, int64_t step) {
+    static _Thread_local char path[PATH_MAX + LS_CHECKPOINT_NAME_LIMIT];
+    char name[LS_CHECKPOINT_NAME_LIMIT];
+    ls_checkpoint_name(name, epochs_run, step);
+    snprintf(path, sizeof path, "%s/%s/%s", scratch, folder, name);
+    return path;
+}
+
+/* ---- a training -------------------------------------------------------------------------------------------------- */
+
+/* The first input of a sample is its number. */
+static inline ls_dataset *make_dataset(int set, int64_t count) {
+    ls_tensor *input = ls_empty(LS_SHAPE(count, INPUTS), LS_F32);
+    ls_tensor *target = ls_empty(LS_SHAPE(count), LS_I64);
+    for (int64_t i = 0; i < count * INPUTS; i++) {
+        ((float *)elements(input))[i] =
+            i % INPUTS == 0 ? (float)(i / INPUTS) : (float)ls_random_normal(5, (uint64_t)set, (uint64_t)i);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        ((int64_t *)elements(target))[i] = (int64_t)(ls_random_u32(6, (uint64_t)set, (uint64_t)i) % CLASSES);
+    }
+    return ls_tensor_dataset(input, target);
+}
+
+/* A callback that counts what has passed, and does something at a step. */
+typedef struct watcher {
+    ls_comm *comm;
+    double seen[EPOCHS * SAMPLES]; /* a number of the samples of each step, of all ranks */
+    int64_t signal_at, save_at;    /* 0: never */
+    int64_t stop_at;               /* likewise; by the last rank alone */
+    int64_t spoil_at;              /* the folder of checkpoints goes */
+    const char *awaited;           /* training ends when this is there; NULL: nothing is */
+    uint64_t began;
+    double steps; /* its state */
+    ls_named lent;
+    ls_shape shape;
+} watcher;
+
+static inline ls_status watch_sample(ls_trial_state *state, void *user) {
+    watcher *self = user;
+    double sum = 0;
+    for (int64_t i = 0; i < state->count; i++) {
+        const double number = ls_at(state->input, (int64_t[]){i, 0});
+        sum += (number + 1) * (number + 1);
+    }
+    self->seen[state->step % (EPOCHS * SAMPLES)] += sum;
+    return LS_OK;
+}
+
+static inline ls_status watch_step(ls_trial_state *state, void *user) {
+    watcher *self = user;
+    self->steps++;
+    if (state->step == self->signal_at) {
+        (void)raise(SIGUSR1);
+    }
+    if (state->step == self->spoil_at) {
+        (void)nftw(in_scratch("spoiled"), remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    }
+    state->save = state->step == self->save_at;
+    state->stop = (self->awaited != NULL && access(self->awaited, F_OK) == 0) ||
+                  (state->step == self->stop_at && ls_comm_rank(self->comm) == ls_comm_size(self->comm) - 1);
+    LS_CHECK(self->awaited == NULL || ls_clock_ns() - self->began < (uint64_t)60 * 1000000000);
+    return LS_OK;
+}
+
+static inline ls_status watcher_state(void *user, const ls_named **tensors, int *count) {
+    watcher *self = user;
+    ls_tensor_drop(self->lent.tensor);
+    self->lent = (ls_named){.name = "steps", .tensor = ls_tensor_over(&ls_cpu, &self->shape, LS_F64, &self->steps)};
+    *tensors = &self->lent;
+    *count = 1;
+    return LS_OK;
+}
+
+static inline ls_status watcher_set_state(void *user, const ls_named *tensors, int count) {
+    watcher *self = user;
+    LS_CHECK(count == 1 && strcmp(tensors->name, "steps") == 0);
+    self->steps = ls_item(tensors->tensor);
+    return LS_OK;
+}
+
+typedef struct training {
+    ls_module *model;
+    ls_optimizer *optimizer;
+    ls_loader *train, *validate;
+    ls_trial *trial;
+    watcher watcher;
+} training;
+
+typedef struct plan {
+    const ls_checkpoint_options *checkpoints; /* NULL: none */
+    const char *resume;
+    int64_t batch_size;                           /* 0: global batches of GLOBAL_BATCH */
+    int64_t global_batch;                         /* 0: that */
+    enum { WHOLE, PLAIN, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two */
+    int64_t train_steps, max_steps, stop_at;
+} plan;
+
+static inline ls_module *make_model(ls_comm *comm, int cut) {
+    if (cut == PIPELINE) {
+        return ls_pipeline(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_linear(8, 7), ls_nn_linear(7, 6),
+                                         ls_nn_linear(6, 5), ls_nn_linear(5, 4), ls_nn_linear(4, CLASSES)),
+                           comm, NULL);
+    }
+    if (cut == DIVIDED) {
+        return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
+                             ls_nn_row_parallel(comm, 8, CLASSES, NULL));
+    }
+    if (cut == PLAIN) { /* gradients are weighed by the shares of the first batch that a module saw */
+        return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
+                                NULL);
+    }
+    ls_module *model = ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_batch_norm_1d(8, NULL), ls_nn_relu(),
+                                     ls_nn_dropout(0.3), ls_nn_linear(8, CLASSES));
+    return comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
+}
+
+/* A step of a pipeline. */
+static inline ls_status step_pipeline(ls_trial_state *state, void *user) {
+    double loss = 0;
+    (void)user;
+    ls_optimizer_zero_grad(state->optimizer);
+    LS_TRY(ls_pipeline_backward(state->model, state->input, state->target, ls_criterion_cross_entropy, NULL, &loss));
+    state->loss = ls_scalar(loss, LS_F64);
+    return ls_optimizer_step(state->optimizer);
+}
+
+static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
+    memset(t, 0, sizeof *t);
+    t->watcher.shape = LS_SCALAR;
+    t->watcher.comm = comm;
+    t->watcher.stop_at = how->stop_at;
+    ls_comm *data = how->cut >= DIVIDED ? NULL : comm;
+    const int64_t global_batch = how->global_batch > 0 ? how->global_batch : GLOBAL_BATCH;
+    const ls_loader_options loading = {.batch_size = how->batch_size,
+                                       .global_batch_size = how->batch_size > 0 ? 0 : global_batch,
+                                       .comm = data,
+                                       .seed = SEED};
+    ls_seed(SEED);
+    t->model = make_model(comm, how->cut);
+    t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
+    t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
+    t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    const ls_callback watching = {.user = &t->watcher,
+                                  .on_sample = watch_sample,
+                                  .on_step_training = watch_step,
+                                  .name = "watcher",
+                                  .state = watcher_state,
+                                  .set_state = watcher_set_state};
+    const ls_callback callbacks[] = {watching, ls_checkpoint_callback(how->checkpoints)};
+    const char *const *metrics = how->cut == PIPELINE ? LS_METRICS("loss", "running_loss")
+                                                      : LS_METRICS("loss", "acc", "running_loss", "loss_std", "acc_var",
+                                                                   "f1", "recall_per_class", "running_acc");
+    t->trial = ls_trial_new(&(ls_trial_options){.model = t->model,
+                                                .optimizer = t->optimizer,
+                                                .criterion = ls_criterion_cross_entropy,
+                                                .train = t->train,
+                                                .validate = t->validate,
+                                                .comm = comm,
+                                                .step = how->cut == PIPELINE ? step_pipeline : NULL,
+                                                .metrics = metrics,
+                                                .callbacks = callbacks,
+                                                .callback_count = how->checkpoints != NULL ? 2 : 1,
+                                                .train_steps = how->train_steps,
+                                                .max_steps = how->max_steps,
+                                                .resume = how->resume,
+                                                .quiet = true});
+    return t->trial != NULL ? LS_OK : ls_error_status();
+}
+
+static inline void end(training *t) {
+    ls_trial_free(t->trial);
+    ls_optimizer_free(t->optimizer);
+    ls_module_free(t->model);
+    ls_loader_free(t->train);
+    ls_loader_free(t->validate);
+    ls_tensor_drop(t->watcher.lent.tensor);
+}
+
+/* ---- outcomes ---------------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    uint64_t model, buffers, optimizer;
+    double history[EPOCHS][RESULTS], steps;
+    int64_t epochs;
+    ls_random_state random;
+} outcome;
+
+static inline uint64_t hash_tensor(uint64_t hash, const ls_tensor *tensor) {
+    ls_tensor *dense = ls_tensor_dense_on_host("test", tensor, ls_dtype_of(tensor));
+    hash = ls_hash(hash, ls_host_data(dense), (size_t)ls_numel(dense) * ls_dtype_size(ls_dtype_of(dense)));
+    ls_tensor_drop(dense);
+    return hash;
+}
+
+static inline ls_status look(const training *t, outcome *is) {
+    static const char *const names[RESULTS] = {"loss", "acc",         "running_loss", "loss_std", "acc_var",
+                                               "f1",   "running_acc", "val_loss",     "val_acc",  "val_f1"};
+    const ls_named *tensors;
+    int count;
+    *is = (outcome){.model = ls_module_hash(t->model),
+                    .buffers = LS_HASH_START,
+                    .optimizer = LS_HASH_START,
+                    .steps = t->watcher.steps,
+                    .epochs = ls_trial_history_count(t->trial),
+                    .random = ls_random_get_state()};
+    for (int i = 0; i < ls_module_buffer_count(t->model); i++) {
+        is->buffers = hash_tensor(is->buffers, ls_module_buffer(t->model, i));
+    }
+    LS_TRY(ls_optimizer_state(t->optimizer, &tensors, &count));
+    for (int i = 0; i < count; i++) {
+        is->optimizer = hash_tensor(is->optimizer, tensors[i].tensor);
+    }
+    for (int64_t epoch = 0; epoch < is->epochs && epoch < EPOCHS; epoch++) {
+        for (int k = 0; k < RESULTS; k++) {
+            is->history[epoch][k] = ls_trial_history(t->trial, epoch, names[k]);
+        }
+    }
+    return LS_OK;
+}
+
+static inline ls_status same(const outcome *is, const outcome *want) {
+    LS_CHECK(is->epochs == want->epochs);
+    LS_CHECK(is->model == want->model);
+    LS_CHECK(is->buffers == want->buffers);
+    LS_CHECK(is->optimizer == want->optimizer);
+    LS_CHECK(memcmp(is->history, want->history, sizeof is->history) == 0);
+    LS_CHECK(is->steps == want->steps);
+    LS_CHECK(is->random.seed == want->random.seed && is->random.stream == want->random.stream);
+    return LS_OK;
+}
+
+static inline ls_status train(ls_comm *comm, const plan *how, outcome *is) {
+    training t;
+    LS_TRY(begin(&t, comm, how));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_TRY(look(&t, is));
+    end(&t);
+    return LS_OK;
+}
+
+/* A run goes on from the checkpoint, a fresh one or one that has trained already. */
+static inline ls_status goes_on_from(ls_comm *comm, const plan *how, bool fresh, const char *checkpoint,
+                                     const outcome *want) {
+    training t;
+    outcome is;
+    LS_TRY(begin(&t, comm, how));
+    LS_TRY(fresh ? LS_OK : ls_trial_run(t.trial, 1));
+    ls_seed(SEED + 1);
+    LS_TRY(ls_trial_load(t.trial, checkpoint));
+    LS_TRY(ls_trial_run(t.trial, EPOCHS));
+    LS_TRY(look(&t, &is));
+    end(&t);
+    return same(&is, want);
+}
+
+#endif
