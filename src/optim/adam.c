@@ -14,25 +14,28 @@ static int adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPT
     return ls_adam_states(optimizer, words) + (optimizer->options.adam.amsgrad ? 1 : 0);
 }
 
+ls_adam_step ls_adam_step_of(const ls_run *run, double beta1, double beta2, double epsilon) {
+    return (ls_adam_step){.dtype = run->dtype,
+                          .count = run->count,
+                          .parameter = run->parameter,
+                          .gradient = run->gradient,
+                          .first_moment = run->state[0],
+                          .second_moment = run->state[1],
+                          .beta1 = beta1,
+                          .beta2 = beta2,
+                          .epsilon = epsilon};
+}
+
 static ls_status adam_step(const ls_optimizer *optimizer, const ls_kernels *kernels, ls_stream *stream,
                            const ls_run *run, double learning_rate, double weight_decay) {
     const ls_adam_options *options = &optimizer->options.adam;
-    return kernels->adam(stream, &(ls_adam_step){
-                                     .dtype = run->dtype,
-                                     .count = run->count,
-                                     .parameter = run->parameter,
-                                     .gradient = run->gradient,
-                                     .first_moment = run->state[0],
-                                     .second_moment = run->state[1],
-                                     .largest_second_moment = run->state[2],
-                                     .beta1 = options->beta1,
-                                     .beta2 = options->beta2,
-                                     .epsilon = options->epsilon,
-                                     .parameter_decay = optimizer->decoupled ? learning_rate * weight_decay : 0,
-                                     .gradient_decay = optimizer->decoupled ? 0 : weight_decay,
-                                     .rate = learning_rate / (1 - pow(options->beta1, (double)run->t)),
-                                     .root = 1 / sqrt(1 - pow(options->beta2, (double)run->t)),
-                                 });
+    ls_adam_step step = ls_adam_step_of(run, options->beta1, options->beta2, options->epsilon);
+    step.largest_second_moment = run->state[2];
+    step.parameter_decay = optimizer->decoupled ? learning_rate * weight_decay : 0;
+    step.gradient_decay = optimizer->decoupled ? 0 : weight_decay;
+    step.rate = learning_rate / (1 - pow(options->beta1, (double)run->t));
+    step.root = 1 / sqrt(1 - pow(options->beta2, (double)run->t));
+    return kernels->adam(stream, &step);
 }
 
 static double *adam_momentum(ls_optimizer *optimizer) {
@@ -47,13 +50,17 @@ ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double u
     return ls_option_within(call, "beta2", *beta2, 0, below_one);
 }
 
+ls_status ls_adam_check_all(const char *call, double *beta1, double *beta2, double *epsilon, double usual_epsilon) {
+    *epsilon = ls_option(*epsilon, usual_epsilon);
+    LS_TRY(ls_adam_check(call, beta1, beta2, 0.999));
+    return ls_option_within(call, "epsilon", *epsilon, 0, INFINITY);
+}
+
 static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, bool decoupled, ls_module *model,
                               const ls_adam_options *options) {
     ls_adam_options given = options != NULL ? *options : (ls_adam_options){0};
     given.weight_decay = ls_option(given.weight_decay, decoupled ? 0.01 : 0);
-    given.epsilon = ls_option(given.epsilon, 1e-8);
-    if (ls_adam_check(call, &given.beta1, &given.beta2, 0.999) != LS_OK ||
-        ls_option_within(call, "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
+    if (ls_adam_check_all(call, &given.beta1, &given.beta2, &given.epsilon, 1e-8) != LS_OK) {
         return NULL;
     }
     return ls_optimizer_new(&(ls_optimizer){.type = type,

@@ -34,9 +34,7 @@ ls_optimizer *ls_lamb(ls_module *model, const ls_lamb_options *options) {
                                            .one_by_one = true,
                                            .check_group = ls_group_check_whole};
     ls_lamb_options given = options != NULL ? *options : (ls_lamb_options){0};
-    given.epsilon = ls_option(given.epsilon, 1e-6);
-    if (ls_adam_check("ls_lamb", &given.beta1, &given.beta2, 0.999) != LS_OK ||
-        ls_option_within("ls_lamb", "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
+    if (ls_adam_check_all("ls_lamb", &given.beta1, &given.beta2, &given.epsilon, 1e-6) != LS_OK) {
         return NULL;
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,

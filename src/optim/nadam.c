@@ -12,23 +12,13 @@ static ls_status nadam_step(const ls_optimizer *optimizer, const ls_kernels *ker
                             const ls_run *run, double learning_rate, double weight_decay) {
     const ls_nadam_options *options = &optimizer->options.nadam;
     const double next = nadam_mu(optimizer, run->t + 1);
-    return kernels->adam(stream,
-                         &(ls_adam_step){
-                             .dtype = run->dtype,
-                             .count = run->count,
-                             .parameter = run->parameter,
-                             .gradient = run->gradient,
-                             .first_moment = run->state[0],
-                             .second_moment = run->state[1],
-                             .beta1 = options->beta1,
-                             .beta2 = options->beta2,
-                             .epsilon = options->epsilon,
-                             .parameter_decay = options->decoupled ? learning_rate * weight_decay : 0,
-                             .gradient_decay = options->decoupled ? 0 : weight_decay,
-                             .rate = learning_rate * next / (1 - run->product * next),
-                             .gradient_rate = learning_rate * (1 - nadam_mu(optimizer, run->t)) / (1 - run->product),
-                             .root = 1 / sqrt(1 - pow(options->beta2, (double)run->t)),
-                         });
+    ls_adam_step step = ls_adam_step_of(run, options->beta1, options->beta2, options->epsilon);
+    step.parameter_decay = options->decoupled ? learning_rate * weight_decay : 0;
+    step.gradient_decay = options->decoupled ? 0 : weight_decay;
+    step.rate = learning_rate * next / (1 - run->product * next);
+    step.gradient_rate = learning_rate * (1 - nadam_mu(optimizer, run->t)) / (1 - run->product);
+    step.root = 1 / sqrt(1 - pow(options->beta2, (double)run->t));
+    return kernels->adam(stream, &step);
 }
 
 static double *nadam_momentum(ls_optimizer *optimizer) {
@@ -43,10 +33,8 @@ ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options) {
                                            .product_factor = nadam_mu,
                                            .product_word = "mu_product"};
     ls_nadam_options given = options != NULL ? *options : (ls_nadam_options){0};
-    given.epsilon = ls_option(given.epsilon, 1e-8);
     given.momentum_decay = ls_option(given.momentum_decay, 4e-3);
-    if (ls_adam_check("ls_nadam", &given.beta1, &given.beta2, 0.999) != LS_OK ||
-        ls_option_within("ls_nadam", "epsilon", given.epsilon, 0, INFINITY) != LS_OK ||
+    if (ls_adam_check_all("ls_nadam", &given.beta1, &given.beta2, &given.epsilon, 1e-8) != LS_OK ||
         ls_option_within("ls_nadam", "momentum_decay", given.momentum_decay, 0, INFINITY) != LS_OK) {
         return NULL;
     }

@@ -130,8 +130,12 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 /* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
 ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group);
 
-/* Checks the betas of Adam and its kin, and sets those that were left zero. */
+/* Checks the betas of Adam and its kin, and sets those that were left zero; and with them epsilon, of those whose
+ * second beta is usually 0.999. */
 ls_status ls_adam_check(const char *call, double *beta1, double *beta2, double usual_beta2);
+ls_status ls_adam_check_all(const char *call, double *beta1, double *beta2, double *epsilon, double usual_epsilon);
+/* A step of Adam's kernel over the run, without decay, rate and root, which are to be set. */
+ls_adam_step ls_adam_step_of(const ls_run *run, double beta1, double beta2, double epsilon);
 /* The states of those that remember both moments: exp_avg and exp_avg_sq. */
 int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
 

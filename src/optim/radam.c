@@ -17,22 +17,13 @@ static ls_status radam_step(const ls_optimizer *optimizer, const ls_kernels *ker
     const ls_radam_options *options = &optimizer->options.radam;
     const double t = (double)run->t, rate = learning_rate / (1 - pow(options->beta1, t));
     const double rectified = rectification(options->beta2, t);
-    return kernels->adam(stream, &(ls_adam_step){
-                                     .dtype = run->dtype,
-                                     .count = run->count,
-                                     .parameter = run->parameter,
-                                     .gradient = run->gradient,
-                                     .first_moment = run->state[0],
-                                     .second_moment = run->state[1],
-                                     .beta1 = options->beta1,
-                                     .beta2 = options->beta2,
-                                     .parameter_decay = options->decoupled ? learning_rate * weight_decay : 0,
-                                     .gradient_decay = options->decoupled ? 0 : weight_decay,
-                                     /* without it the second moment has no part: the fraction is over 0 sqrt(v) + 1 */
-                                     .rate = rectified > 0 ? rate * rectified * sqrt(1 - pow(options->beta2, t)) : rate,
-                                     .root = rectified > 0 ? 1 : 0,
-                                     .epsilon = rectified > 0 ? options->epsilon : 1,
-                                 });
+    /* Where it is 0 the second moment has no part: the fraction is over 0 sqrt(v) + 1. */
+    ls_adam_step step = ls_adam_step_of(run, options->beta1, options->beta2, rectified > 0 ? options->epsilon : 1);
+    step.parameter_decay = options->decoupled ? learning_rate * weight_decay : 0;
+    step.gradient_decay = options->decoupled ? 0 : weight_decay;
+    step.rate = rectified > 0 ? rate * rectified * sqrt(1 - pow(options->beta2, t)) : rate;
+    step.root = rectified > 0 ? 1 : 0;
+    return kernels->adam(stream, &step);
 }
 
 static double *radam_momentum(ls_optimizer *optimizer) {
@@ -43,9 +34,7 @@ ls_optimizer *ls_radam(ls_module *model, const ls_radam_options *options) {
     static const ls_optimizer_type type = {
         .name = "ls_radam", .states = ls_adam_states, .step = radam_step, .momentum = radam_momentum};
     ls_radam_options given = options != NULL ? *options : (ls_radam_options){0};
-    given.epsilon = ls_option(given.epsilon, 1e-8);
-    if (ls_adam_check("ls_radam", &given.beta1, &given.beta2, 0.999) != LS_OK ||
-        ls_option_within("ls_radam", "epsilon", given.epsilon, 0, INFINITY) != LS_OK) {
+    if (ls_adam_check_all("ls_radam", &given.beta1, &given.beta2, &given.epsilon, 1e-8) != LS_OK) {
         return NULL;
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,

@@ -44,48 +44,19 @@ static void flush_end(unsigned before) {
 }
 #endif
 
-#define STEP_FLUSHED(kernel, step)                                                                                     \
-    const unsigned before = flush_begin();                                                                             \
-    const ls_status status = LS_FLOATING((step)->dtype, kernel, step);                                                 \
-    flush_end(before);                                                                                                 \
-    return status
-
-ls_status ls_cpu_sgd(ls_stream *stream, const ls_sgd_step *step) {
-    (void)stream;
-    STEP_FLUSHED(sgd, step);
-}
-
-ls_status ls_cpu_adam(ls_stream *stream, const ls_adam_step *step) {
-    (void)stream;
-    STEP_FLUSHED(adam, step);
-}
-
-ls_status ls_cpu_rmsprop(ls_stream *stream, const ls_rmsprop_step *step) {
-    (void)stream;
-    STEP_FLUSHED(rmsprop, step);
-}
-
-ls_status ls_cpu_adagrad(ls_stream *stream, const ls_adagrad_step *step) {
-    (void)stream;
-    STEP_FLUSHED(adagrad, step);
-}
-
-ls_status ls_cpu_adadelta(ls_stream *stream, const ls_adadelta_step *step) {
-    (void)stream;
-    STEP_FLUSHED(adadelta, step);
-}
-
-ls_status ls_cpu_lion(ls_stream *stream, const ls_lion_step *step) {
-    (void)stream;
-    STEP_FLUSHED(lion, step);
-}
-
-ls_status ls_cpu_lamb(ls_stream *stream, const ls_lamb_step *step) {
-    (void)stream;
-    STEP_FLUSHED(lamb, step);
-}
-
-ls_status ls_cpu_muon(ls_stream *stream, const ls_muon_step *step) {
-    (void)stream;
-    STEP_FLUSHED(muon, step);
-}
+#define STEP(kernel)                                                                                                   \
+    ls_status ls_cpu_##kernel(ls_stream *stream, const ls_##kernel##_step *step) {                                     \
+        (void)stream;                                                                                                  \
+        const unsigned before = flush_begin();                                                                         \
+        const ls_status status = LS_FLOATING(step->dtype, kernel, step);                                               \
+        flush_end(before);                                                                                             \
+        return status;                                                                                                 \
+    }
+STEP(sgd)
+STEP(adam)
+STEP(rmsprop)
+STEP(adagrad)
+STEP(adadelta)
+STEP(lion)
+STEP(lamb)
+STEP(muon)
