@@ -7,11 +7,6 @@ bool ls_trial_has_ended(const ls_trial *trial) {
     return trial->state.stop || (trial->options.max_steps > 0 && trial->state.step >= trial->options.max_steps);
 }
 
-static void name_pass(const ls_trial *trial, char kind, char label[LS_LABEL_LIMIT]) {
-    snprintf(label, LS_LABEL_LIMIT, "%lld/%lld(%c)", (long long)trial->state.epoch, (long long)trial->state.epochs,
-             kind);
-}
-
 /* An epoch that a checkpoint was made in the midst of has begun already. */
 static ls_status begin_epoch(ls_trial *trial) {
     if (trial->continues) {
@@ -24,16 +19,23 @@ static ls_status begin_epoch(ls_trial *trial) {
     return ls_trial_agree(trial, LS_OK);
 }
 
+/* Of an epoch of the run, called "0/3(t)" or "0/3(v)". */
+static ls_pass make_pass(const ls_trial *trial, bool training, char label[LS_LABEL_LIMIT], ls_history_entry *entry) {
+    const ls_trial_options *options = &trial->options;
+    snprintf(label, LS_LABEL_LIMIT, "%lld/%lld(%c)", (long long)trial->state.epoch, (long long)trial->state.epochs,
+             training ? 't' : 'v');
+    return (ls_pass){.loader = training ? options->train : options->validate,
+                     .phase = training ? LS_PHASE_TRAINING : LS_PHASE_VALIDATION,
+                     .steps = training ? options->train_steps : options->validate_steps,
+                     .step = training ? ls_trial_training_step : ls_trial_validation_step,
+                     .label = label,
+                     .prefix = training ? "" : "val_",
+                     .entry = entry};
+}
+
 static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
-    name_pass(trial, 't', label);
-    const ls_pass pass = {.loader = trial->options.train,
-                          .phase = LS_PHASE_TRAINING,
-                          .steps = trial->options.train_steps,
-                          .step = ls_trial_training_step,
-                          .label = label,
-                          .prefix = "",
-                          .entry = entry};
+    const ls_pass pass = make_pass(trial, true, label, entry);
     LS_TRY(ls_trial_train_pass(trial, &pass));
     entry->train_steps = trial->state.batch;
     return LS_CALL(trial, on_end_training);
@@ -41,14 +43,7 @@ static ls_status train(ls_trial *trial, ls_history_entry *entry) {
 
 static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
-    name_pass(trial, 'v', label);
-    const ls_pass pass = {.loader = trial->options.validate,
-                          .phase = LS_PHASE_VALIDATION,
-                          .steps = trial->options.validate_steps,
-                          .step = ls_trial_validation_step,
-                          .label = label,
-                          .prefix = "val_",
-                          .entry = entry};
+    const ls_pass pass = make_pass(trial, false, label, entry);
     ls_trial_enter(trial, LS_PHASE_VALIDATION, pass.loader);
     LS_TRY(LS_CALL(trial, on_start_validation));
     LS_TRY(ls_trial_measure_pass(trial, &pass));

@@ -4,6 +4,7 @@
  * in the midst of an epoch.
  */
 #include "tests/support/elements.h"
+#include "tests/support/kept_metrics.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scores.h"
 
@@ -14,7 +15,7 @@
 #include "tensor/device.h"
 #include "train/trial.h"
 
-enum { CLASSES = 4, EPOCHS = 3, MOST_METRICS = 32 };
+enum { CLASSES = 4, EPOCHS = 3 };
 
 static const char *const of_classes[] = {"loss",         "acc",      "running_loss", "running_acc",      "loss_std",
                                          "loss_var",     "acc_std",  "top_2_acc",    "top_2_acc_var",    "precision",
@@ -217,31 +218,6 @@ static ls_status ranks_without_samples(ls_comm *world) {
 }
 
 /* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
-
-typedef struct kept_state {
-    int64_t after;
-    ls_named tensors[MOST_METRICS];
-    int count;
-} kept_state;
-
-static ls_status keep_state(ls_trial_state *state, void *user) {
-    kept_state *kept = user;
-    if (state->step != kept->after) {
-        return LS_OK;
-    }
-    const ls_named *tensors;
-    LS_TRY(ls_metrics_state(state->trial, &tensors, &kept->count));
-    for (int i = 0; i < kept->count; i++) {
-        kept->tensors[i] = (ls_named){.name = tensors[i].name, .tensor = ls_keep(ls_clone(tensors[i].tensor))};
-    }
-    return LS_OK;
-}
-
-static void release_state(kept_state *kept) {
-    for (int i = 0; i < kept->count; i++) {
-        ls_release(kept->tensors[i].tensor);
-    }
-}
 
 static ls_status go_on_to_the_end(participant *p, int64_t done) {
     p->trial->continues = true;

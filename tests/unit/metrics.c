@@ -1,6 +1,6 @@
 /* Metrics of trials: users' own, who frees them, and a trial that goes on in the midst of an epoch. */
+#include "tests/support/kept_metrics.h"
 #include "tests/support/trials.h"
-#include "train/trial.h"
 
 static bool same_bits(double a, double b) {
     return memcmp(&a, &b, sizeof a) == 0;
@@ -184,28 +184,6 @@ static void test_metrics_of_constructors(void **state) {
 
 /* ---- in the midst of an epoch ------------------------------------------------------------------------------------ */
 
-enum { KEPT_LIMIT = 32 };
-
-/* What the metrics had counted after some step. */
-typedef struct kept_state {
-    int64_t after;
-    ls_named tensors[KEPT_LIMIT];
-    int count;
-} kept_state;
-
-static ls_status keep_state(ls_trial_state *state, void *user) {
-    kept_state *kept = user;
-    if (state->step != kept->after) {
-        return LS_OK;
-    }
-    const ls_named *tensors;
-    LS_TRY(ls_metrics_state(state->trial, &tensors, &kept->count));
-    for (int i = 0; i < kept->count; i++) {
-        kept->tensors[i] = (ls_named){.name = tensors[i].name, .tensor = ls_keep(ls_clone(tensors[i].tensor))};
-    }
-    return LS_OK;
-}
-
 /* Two epochs of 3 steps at once, and from behind one of those steps on: the same bits. */
 static void goes_on_after(int64_t after) {
     static const char *const names[] = {"loss",     "acc",     "r",  "running_loss", "running_top_2_acc",
@@ -244,9 +222,7 @@ static void goes_on_after(int64_t after) {
         assert_memory_equal(values, ls_trial_metric_values(whole, "recall_per_class", NULL),
                             (size_t)CLASSES * sizeof *values);
     }
-    for (int i = 0; i < kept.count; i++) {
-        ls_release(kept.tensors[i].tensor);
-    }
+    release_state(&kept);
     ls_trial_free(whole);
     ls_trial_free(rest);
     free_setting(&s);

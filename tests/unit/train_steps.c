@@ -216,6 +216,17 @@ static ls_status log_batch(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+/* A trial over the loader that adds its batches to `log`, of 256 bytes. */
+static ls_trial *logged(const setting *s, ls_loader *train, int64_t max_steps, char *log) {
+    const ls_callback callback = {.user = log, .on_sample = log_batch};
+    ls_trial_options options = options_of(s);
+    options.train = train;
+    options.callbacks = &callback;
+    options.callback_count = 1;
+    options.max_steps = max_steps;
+    return ls_trial_new(&options);
+}
+
 static void stands_at(const ls_loader *loader, int64_t epoch, int64_t batch) {
     int64_t is[2] = {-1, -1};
     ls_loader_position(loader, &is[0], &is[1]);
@@ -228,11 +239,7 @@ static void test_a_trial_goes_on_where_its_loader_stands(void **state) {
     (void)state;
     setting s = make_setting();
     char log[256] = "";
-    const ls_callback callback = {.user = log, .on_sample = log_batch};
-    ls_trial_options options = options_of(&s);
-    options.callbacks = &callback;
-    options.callback_count = 1;
-    ls_trial *trial = ls_trial_new(&options);
+    ls_trial *trial = logged(&s, s.train, 0, log);
     assert_int_equal(ls_loader_seek(s.train, 7, 1), LS_OK);
     assert_int_equal(ls_trial_run(trial, 2), LS_OK);
     assert_string_equal(log, "0.1 0.2 1.0 1.1 1.2 ");
@@ -252,16 +259,10 @@ static void test_a_stopped_run_goes_on(void **state) {
     for (int64_t steps = 1; steps <= 3; steps++) {
         setting s = make_setting();
         char log[256] = "";
-        const ls_callback callback = {.user = log, .on_sample = log_batch};
-        ls_trial_options options = options_of(&s);
-        options.callbacks = &callback;
-        options.callback_count = 1;
-        options.max_steps = steps;
-        ls_trial *first = ls_trial_new(&options);
+        ls_trial *first = logged(&s, s.train, steps, log);
         assert_int_equal(ls_trial_run(first, 5), LS_OK);
         stands_at(s.train, 0, steps);
-        options.max_steps = 0;
-        ls_trial *second = ls_trial_new(&options);
+        ls_trial *second = logged(&s, s.train, 0, log);
         assert_int_equal(ls_trial_run(second, 1), LS_OK);
         assert_string_equal(log, steps == 1   ? "0.0 0.1 0.2 "
                                  : steps == 2 ? "0.0 0.1 0.2 "
@@ -295,17 +296,10 @@ static void test_a_run_stopped_at_an_end_nobody_knew(void **state) {
     setting s = make_setting();
     ls_loader *loader = ls_loader_custom(&type, -1);
     char log[256] = "";
-    const ls_callback callback = {.user = log, .on_sample = log_batch};
-    ls_trial_options options = options_of(&s);
-    options.train = loader;
-    options.callbacks = &callback;
-    options.callback_count = 1;
-    options.max_steps = 2;
-    ls_trial *first = ls_trial_new(&options);
+    ls_trial *first = logged(&s, loader, 2, log);
     assert_int_equal(ls_trial_run(first, 5), LS_OK);
     stands_at(loader, 0, 2);
-    options.max_steps = 0;
-    ls_trial *second = ls_trial_new(&options);
+    ls_trial *second = logged(&s, loader, 0, log);
     assert_int_equal(ls_trial_run(second, 1), LS_OK);
     assert_string_equal(log, "0.0 0.1 0.0 0.1 ");
     stands_at(loader, 2, 0);
@@ -341,13 +335,7 @@ static void test_an_endless_loader(void **state) {
     setting s = make_setting();
     ls_loader *endless = ls_loader_custom(&type, -1);
     char log[256] = "";
-    const ls_callback callback = {.user = log, .on_sample = log_batch};
-    ls_trial_options options = options_of(&s);
-    options.train = endless;
-    options.callbacks = &callback;
-    options.callback_count = 1;
-    options.max_steps = 5;
-    ls_trial *trial = ls_trial_new(&options);
+    ls_trial *trial = logged(&s, endless, 5, log);
     assert_int_equal(ls_trial_run(trial, 3), LS_OK);
     assert_string_equal(log, "0.0 0.1 0.2 0.3 0.4 ");
     assert_int_equal(ls_trial_history_count(trial), 1);
