@@ -228,12 +228,12 @@ static bool wait_for_reader(int fd, void *user) {
     job *self = user;
     for (;;) {
         struct pollfd fds[] = {{.fd = fd, .events = POLLOUT}, {.fd = self->signal_fd, .events = POLLIN}};
-        int patience = -1;
+        int timeout = -1;
         if (self->phase != RUNNING) {
             const double left = (self->deadline - ls_clock_seconds()) * 1000.0 + READER_MS;
-            patience = left > 0.0 ? (int)left : 0;
+            timeout = left > 0.0 ? (int)left : 0;
         }
-        const int ready = poll(fds, 2, patience);
+        const int ready = poll(fds, 2, timeout);
         if (ready == 0) {
             return false;
         }

@@ -19,11 +19,11 @@
 #include "comm/store_greeting.h"
 #include "comm/user_key.h"
 
-enum { MOST_PENDING = LS_UNPROVEN_MOST + 128, MOST_PATIENCE = 60 };
+enum { MOST_PENDING = LS_UNPROVEN_MOST + 128, MOST_SECONDS = 60 };
 
 static const double report_seconds = 5;
 static const double join_seconds = 30; /* that a launcher has to say who it is, once it has proved the key */
-static const double grace_seconds = 1; /* node 0, out of patience itself, says so and hangs up */
+static const double grace_seconds = 1; /* node 0, whose own timeout is over, says so and hangs up */
 static const double flush_seconds = 1;
 
 /* ---- talking --------------------------------------------------------------------------------------------------- */
@@ -68,9 +68,9 @@ void ls_node_name_host(char host[64]) {
 
 /* The kernel finds out about a machine that is gone or cut off, also while nothing is said. */
 static void notice_silence(int socket, double timeout) {
-    const int patience = timeout < 2 ? 2 : timeout > MOST_PATIENCE ? MOST_PATIENCE : (int)timeout;
-    const int yes = 1, idle = patience > 3 ? patience / 3 : 1, probes = 3;
-    const unsigned milliseconds = (unsigned)patience * 1000U;
+    const int seconds = timeout < 2 ? 2 : timeout > MOST_SECONDS ? MOST_SECONDS : (int)timeout;
+    const int yes = 1, idle = seconds > 3 ? seconds / 3 : 1, probes = 3;
+    const unsigned milliseconds = (unsigned)seconds * 1000U;
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
@@ -356,8 +356,7 @@ static ls_status come(ls_nodes *nodes) {
 static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
     ls_node *zero = &nodes->others[0];
     const double timeout = nodes->options.timeout;
-    const double patience = timeout + grace_seconds;
-    ls_deadline deadline = ls_deadline_after(patience);
+    ls_deadline deadline = ls_deadline_after(timeout + grace_seconds);
     for (;;) {
         bool whole = false;
         const ls_status status = ls_node_hear(zero->link, &whole, message);
@@ -380,7 +379,7 @@ static ls_status await_start(ls_nodes *nodes, ls_node_message *message) {
                            message->text);
         } else if (message->word == LS_NODE_NEWS) {
             fprintf(stderr, "lockstep: %s\n", message->text);
-            deadline = ls_deadline_after(patience);
+            deadline = ls_deadline_after(timeout + grace_seconds);
         }
     }
 }

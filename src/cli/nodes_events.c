@@ -44,7 +44,7 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
     nodes->events->failed(nodes->events->user, failure);
 }
 
-static void on_patience(uv_timer_t *timer) {
+static void on_blame_timeout(uv_timer_t *timer) {
     ls_nodes *nodes = timer->data;
     decide(nodes, &nodes->suspect);
 }
@@ -57,7 +57,7 @@ static void judge(ls_nodes *nodes, const ls_failure *failure) {
     } else if (!nodes->suspected && !nodes->decided) {
         nodes->suspected = true;
         nodes->suspect = *failure;
-        uv_timer_start(&nodes->patience, on_patience, BLAME_MS, 0);
+        uv_timer_start(&nodes->blame, on_blame_timeout, BLAME_MS, 0);
     }
 }
 
@@ -213,10 +213,10 @@ static void on_link(uv_poll_t *poll, int status, int events) {
 ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events *events) {
     nodes->loop = loop;
     nodes->events = events;
-    uv_timer_init(loop, &nodes->patience);
+    uv_timer_init(loop, &nodes->blame);
     uv_timer_init(loop, &nodes->silence);
     uv_timer_init(loop, &nodes->pulse);
-    nodes->patience.data = nodes->silence.data = nodes->pulse.data = nodes;
+    nodes->blame.data = nodes->silence.data = nodes->pulse.data = nodes;
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];
         int failure = uv_poll_init(loop, &node->poll, node->link->fd);
@@ -231,11 +231,11 @@ ls_status ls_nodes_watch(ls_nodes *nodes, uv_loop_t *loop, const ls_nodes_events
 }
 
 void ls_nodes_unwatch(ls_nodes *nodes) {
-    if (nodes->patience.data != NULL) { /* it was opened */
-        uv_close((uv_handle_t *)&nodes->patience, NULL);
+    if (nodes->blame.data != NULL) { /* it was opened */
+        uv_close((uv_handle_t *)&nodes->blame, NULL);
         uv_close((uv_handle_t *)&nodes->silence, NULL);
         uv_close((uv_handle_t *)&nodes->pulse, NULL);
-        nodes->patience.data = NULL;
+        nodes->blame.data = NULL;
     }
     for (int i = 0; i < nodes->count; i++) {
         ls_node *node = &nodes->others[nodes->first + i];

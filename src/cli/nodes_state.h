@@ -32,10 +32,10 @@ struct ls_nodes {
     bool failing;                  /* it does not end well, as far as is known here */
     bool suspected; /* a rank failed; on node 0 one that blames another, of which nothing is known yet: */
     ls_failure suspect;
-    uv_timer_t patience; /* until it is taken for the first to fail */
-    uv_timer_t silence;  /* of a job that has failed and of which nothing runs here: until the others must have ended */
-    uv_timer_t pulse;    /* of one that goes on elsewhere alone: when the launchers there are asked */
-    bool done;           /* nothing of it runs here any more */
+    uv_timer_t blame;   /* until it is taken for the first to fail */
+    uv_timer_t silence; /* of a job that has failed and of which nothing runs here: until the others must have ended */
+    uv_timer_t pulse;   /* of one that goes on elsewhere alone: when the launchers there are asked */
+    bool done;          /* nothing of it runs here any more */
     bool over;
     bool restart; /* node 0's wish */
 };

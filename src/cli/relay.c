@@ -28,7 +28,7 @@ static void give_held(ls_relay_stream *stream) {
     stream->held_size = 0;
 }
 
-static void on_patience(uv_timer_t *timer) {
+static void on_prompt_timeout(uv_timer_t *timer) {
     ls_relay_stream *stream = timer->data;
     give_held(stream);
     ls_lines_flush(stream->lines);
@@ -55,7 +55,7 @@ static void hold(ls_relay_stream *stream, const char *data, size_t size) {
         stream->held_size += size;
     }
     if (stream->prompts && stream->held_size > 0) {
-        uv_timer_start(&stream->patience, on_patience, PROMPT_MS, 0);
+        uv_timer_start(&stream->prompt_timer, on_prompt_timeout, PROMPT_MS, 0);
     }
 }
 
@@ -104,7 +104,7 @@ static void shut(ls_relay_stream *stream) {
         ls_lines_say(stream->lines, &stream->speaker, "\n", 1);
     }
     ls_outlet_flush(stream->speaker.outlet);
-    uv_close((uv_handle_t *)&stream->patience, NULL);
+    uv_close((uv_handle_t *)&stream->prompt_timer, NULL);
     ls_free(stream->held);
     stream->held = NULL;
     stream->held_size = stream->held_capacity = 0;
@@ -141,8 +141,8 @@ ls_status ls_relay_open(ls_relay_stream *stream, uv_loop_t *loop, int fd, ls_lin
     if (failure == 0) {
         stream->fd = fd;
         stream->lines = lines;
-        uv_timer_init(loop, &stream->patience);
-        stream->patience.data = stream;
+        uv_timer_init(loop, &stream->prompt_timer);
+        stream->prompt_timer.data = stream;
         failure = uv_poll_start(&stream->poll, UV_READABLE, on_readable);
     }
     return failure == 0 ? LS_OK

@@ -19,7 +19,7 @@ typedef struct ls_relay_stream {
     ls_speaker speaker;
     ls_lines *lines;
     bool prompts; /* a terminal is at the other end: the beginning of a line is not kept for long */
-    uv_timer_t patience;
+    uv_timer_t prompt_timer;
     char *held; /* the beginning of a line whose end has not come */
     size_t held_size;
     size_t held_capacity;

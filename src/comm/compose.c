@@ -132,8 +132,8 @@ static bool is_native(const ls_comm *comm, const ls_call *call) {
                                                        backend->reduces(call->dtype, call->reduction));
 }
 
-/* An alltoall in place: what is sent is set aside, so that no backend need care. */
-static ls_status set_aside(ls_comm *comm) {
+/* An alltoall in place: what is sent is copied, so that no backend need care. */
+static ls_status copy_sent(ls_comm *comm) {
     ls_call *call = &comm->call;
     const size_t bytes = call->count * call->width * (size_t)comm->size;
     unsigned char *memory = NULL;
@@ -151,7 +151,7 @@ ls_status ls_comm_compose(ls_comm *comm, const ls_call *given) {
     call->receive_displacements =
         complete(call->receive_counts, call->receive_displacements, comm->parts[LS_GIVEN_RECEIVE_PLACES], comm->size);
     if (call->operation == LS_OP_ALLTOALL && call->send == call->receive && call->count != 0) {
-        LS_TRY(set_aside(comm));
+        LS_TRY(copy_sent(comm));
     }
     if (is_native(comm, call)) {
         return comm->backend->begin[call->operation](comm->state, call);

@@ -169,17 +169,19 @@ static bool write_all(int file, ls_bytes bytes) {
 }
 
 ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked) {
-    static const char aside[] = ".lockstep-aside"; /* the folder may be the user's own, with files of any other name */
-    unlinkat(folder, aside, 0); /* of a writer that was killed: its file may be locked, even seen under another name */
-    const int file = openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    /* The folder may be the user's own, with files of any other name. */
+    static const char temporary[] = ".lockstep-temporary";
+    /* Of a writer that was killed: its file may be locked, even seen under another name. */
+    unlinkat(folder, temporary, 0);
+    const int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool fine = file >= 0 && (locked == NULL || try_lock(file)) && write_all(file, bytes);
-    fine = fine && renameat(folder, aside, folder, name) == 0;
+    fine = fine && renameat(folder, temporary, folder, name) == 0;
     const int error = errno;
     if (file >= 0 && (!fine || locked == NULL)) {
         close(file);
     }
     if (!fine) {
-        unlinkat(folder, aside, 0);
+        unlinkat(folder, temporary, 0);
         return ls_fail(LS_ERR_IO, "cannot write %s in the store's folder: %s", name, strerror(error));
     }
     if (locked != NULL) {

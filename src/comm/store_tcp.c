@@ -70,16 +70,16 @@ static ls_status check_reply(const ls_store_reply *reply) {
 }
 
 /*
- * Sends a request that may wait `timeout` seconds at the server, and the server `patience` seconds besides. The reply's
+ * Sends a request that may wait `timeout` seconds at the server, and the server `grace` seconds besides. The reply's
  * value lies in the store's buffer.
  */
-static ls_status ask_patiently(ls_store *base, ls_store_request request, double timeout, double patience,
-                               ls_store_reply *reply) {
+static ls_status ask_within(ls_store *base, ls_store_request request, double timeout, double grace,
+                            ls_store_reply *reply) {
     tcp_store *store = (tcp_store *)base;
     if (store->broken != LS_OK) {
         return ls_fail(store->broken, "%s", store->broken_text);
     }
-    const ls_deadline deadline = ls_deadline_after(timeout + patience);
+    const ls_deadline deadline = ls_deadline_after(timeout + grace);
     const size_t size = ls_request_size(&request);
     request.timeout = timeout < 4e6 ? (uint32_t)(timeout * 1e3 + 0.5) : 4000000000U;
     LS_TRY(make_room(store, size));
@@ -92,7 +92,7 @@ static ls_status ask_patiently(ls_store *base, ls_store_request request, double 
 }
 
 static ls_status ask(ls_store *base, ls_store_request request, double timeout, ls_store_reply *reply) {
-    return ask_patiently(base, request, timeout, grace_seconds, reply);
+    return ask_within(base, request, timeout, grace_seconds, reply);
 }
 
 /* ---- operations ---- */
@@ -159,7 +159,7 @@ static ls_status tcp_check(ls_store *store) {
     static const char never[] = "lockstep: nobody sets this";
     ls_store_reply reply;
     const ls_store_request request = {.operation = LS_STORE_WAIT, .key = {never, sizeof never - 1}};
-    const ls_status status = ask_patiently(store, request, 0, store->timeout, &reply);
+    const ls_status status = ask_within(store, request, 0, store->timeout, &reply);
     return status == LS_ERR_TIMEOUT && ((tcp_store *)store)->broken == LS_OK ? LS_OK : status;
 }
 

@@ -45,18 +45,18 @@ static ls_status read_key(int folder, ls_key *key) {
 
 /* Writes a fresh key to a file of its own and then gives it the name that counts, unless another process was first. */
 static ls_status make_key(int folder) {
-    char text[LS_KEY_TEXT_SIZE], random[LS_KEY_TEXT_SIZE], aside[24];
+    char text[LS_KEY_TEXT_SIZE], random[LS_KEY_TEXT_SIZE], temporary[24];
     LS_TRY(ls_key_make(text));
     LS_TRY(ls_key_make(random));
-    snprintf(aside, sizeof aside, "%s-%.16s", key_file, random);
-    const int file = openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    snprintf(temporary, sizeof temporary, "%s-%.16s", key_file, random);
+    const int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool fine = file >= 0 && write(file, text, KEY_SIZE) == KEY_SIZE && fsync(file) == 0;
-    fine = fine && (linkat(folder, aside, folder, key_file, 0) == 0 || errno == EEXIST);
+    fine = fine && (linkat(folder, temporary, folder, key_file, 0) == 0 || errno == EEXIST);
     const int error = errno;
     sodium_memzero(text, sizeof text);
     if (file >= 0) {
         close(file);
-        unlinkat(folder, aside, 0);
+        unlinkat(folder, temporary, 0);
     }
     return fine ? LS_OK : ls_fail(LS_ERR_IO, "cannot write a key: %s", strerror(error));
 }

@@ -164,7 +164,7 @@ static ls_status check_target(const char *call, const char *path) {
  * A file that was not there before, so that nobody who may write in the folder can have put a link in its place. The
  * descriptor, or -1 with errno.
  */
-static int create_aside(const char *path, char *aside, size_t size) {
+static int create_temporary(const char *path, char *temporary, size_t size) {
     int fd = -1;
     errno = EEXIST;
     for (int i = 0; fd < 0 && errno == EEXIST && i < NAME_ATTEMPTS; i++) {
@@ -172,8 +172,8 @@ static int create_aside(const char *path, char *aside, size_t size) {
         if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) {
             return -1;
         }
-        snprintf(aside, size, "%s.new-%016" PRIx64, path, number);
-        fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        snprintf(temporary, size, "%s.new-%016" PRIx64, path, number);
+        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     }
     return fd;
 }
@@ -185,19 +185,19 @@ ls_status ls_file_create(const char *call, const char *path, ls_new_file *file) 
     }
     LS_TRY(check_target(call, path));
     const size_t size = strlen(path) + 32;
-    file->aside = ls_allocate(size);
-    if (file->aside == NULL) {
+    file->temporary = ls_allocate(size);
+    if (file->temporary == NULL) {
         return ls_fail_memory(call, size);
     }
-    const int fd = create_aside(path, file->aside, size);
+    const int fd = create_temporary(path, file->temporary, size);
     file->stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
     if (file->stream == NULL) {
         const ls_status status = ls_fail(LS_ERR_IO, "%s: cannot write %s: %s", call, path, strerror(errno));
         if (fd >= 0) {
             close(fd);
-            (void)unlink(file->aside);
+            (void)unlink(file->temporary);
         }
-        ls_free(file->aside);
+        ls_free(file->temporary);
         return status;
     }
     return LS_OK;
@@ -238,15 +238,15 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
     if (fclose(file->stream) != 0 && status == LS_OK) {
         status = ls_fail(LS_ERR_IO, "%s: cannot write %s: %s", call, file->path, strerror(errno));
     }
-    if (status == LS_OK && rename(file->aside, file->path) != 0) {
+    if (status == LS_OK && rename(file->temporary, file->path) != 0) {
         status = ls_fail(LS_ERR_IO, "%s: cannot replace %s: %s", call, file->path, strerror(errno));
     }
     if (status == LS_OK) {
         (void)sync_folder(file->path);
     } else {
-        (void)unlink(file->aside);
+        (void)unlink(file->temporary);
     }
-    ls_free(file->aside);
+    ls_free(file->temporary);
     return status;
 }
 

@@ -48,7 +48,7 @@ void ls_source_close(ls_source *source);
 bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes);
 
 /*
- * Writing aside: ls_file_create opens a new file beside `path`, of a name that nobody can foresee, and ls_file_commit
+ * ls_file_create opens a new file beside `path`, of a name that nobody can foresee, and ls_file_commit
  * syncs it and renames it to `path`. When anything failed since, it is removed instead and `path` is as it was. Closes
  * the stream in both cases. A symbolic link at `path` is replaced, not followed; a device, a pipe or a socket there is
  * refused.
@@ -56,7 +56,7 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes);
 typedef struct ls_new_file {
     FILE *stream;
     const char *path; /* lent until the commit */
-    char *aside;
+    char *temporary;
 } ls_new_file;
 
 ls_status ls_file_create(const char *call, const char *path, ls_new_file *file);

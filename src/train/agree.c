@@ -14,9 +14,9 @@
 #include "comm/give_up.h"
 #include "train/trial.h"
 
-#define PATIENCE_SECONDS 10   /* for ranks that wait where an agreement does not reach them */
-#define TRIES            1000 /* calls of the others that are under way, and meet it instead */
-#define NAP_NS           100000
+#define TIMEOUT_SECONDS 10   /* for ranks that wait where an agreement does not reach them */
+#define TRIES           1000 /* calls of the others that are under way, and meet it instead */
+#define NAP_NS          100000
 
 /* What became of a rank: of all, the largest counts. */
 enum { GOES_ON = 0, STOPS, FAILS_WITH_OTHERS, FAILS };
@@ -59,7 +59,7 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
         ls_work *work = NULL;
         status = meet(comm, outcome, &worst, &work);
         while (status == LS_OK && !ls_work_done(work)) {
-            if (ls_clock_ns() - start > (uint64_t)PATIENCE_SECONDS * 1000000000) {
+            if (ls_clock_ns() - start > (uint64_t)TIMEOUT_SECONDS * 1000000000) {
                 (void)ls_comm_give_up(comm, ls_error_set((ls_status)own->status, "%s", own->message));
             }
             nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);

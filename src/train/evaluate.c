@@ -44,16 +44,16 @@ static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
     return status;
 }
 
-ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass) {
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass) {
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
     const bool training = ls_module_is_training(state.model);
     const bool continues = trial->continues;
-    LS_TRY(ls_metrics_set_aside(trial));
+    LS_TRY(ls_metrics_push(trial));
     trial->continues = false;
     /* What a pass within another fails with goes to the hook that asked for it. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
-    ls_metrics_put_back(trial);
+    ls_metrics_pop(trial);
     ls_module_train(state.model, training);
     trial->continues = continues;
     trial->progress = progress;
@@ -101,6 +101,6 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                           .label = label,
                           .prefix = prefix,
                           .entry = &results};
-    LS_TRY(ls_trial_pass_aside(trial, &pass));
+    LS_TRY(ls_trial_evaluation_pass(trial, &pass));
     return is_within(trial) ? LS_OK : add_to_history(trial, &results);
 }

@@ -236,7 +236,7 @@ ls_status ls_trial_predict(ls_trial *trial, ls_loader *loader, bool on_all_ranks
                           .label = "predict"};
     ls_prediction prediction = {.rows = NULL};
     trial->prediction = &prediction;
-    ls_status status = ls_trial_pass_aside(trial, &pass);
+    ls_status status = ls_trial_evaluation_pass(trial, &pass);
     trial->prediction = NULL;
     if (status == LS_OK) {
         status = collect(trial->state.comm, &prediction, on_all_ranks, outputs);

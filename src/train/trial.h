@@ -121,7 +121,7 @@ void ls_trial_enter(ls_trial *trial, ls_trial_phase phase, ls_loader *loader);
 bool ls_trial_has_ended(const ls_trial *trial);
 
 /* evaluate.c: a pass of measuring, with hooks, or, where a hook asks for it, without; the trial is then as it was. */
-ls_status ls_trial_pass_aside(ls_trial *trial, const ls_pass *pass);
+ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass);
 
 /* predict.c: keeps the outputs of the batch. */
 ls_status ls_prediction_add(ls_trial *trial);
@@ -161,9 +161,9 @@ ls_status ls_metrics_add(ls_trial *trial);
 /* The loader took so long to make the next batch. */
 void ls_metrics_waited(ls_trial *trial, uint64_t nanoseconds);
 ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *entry);
-/* A pass is interrupted by others, and goes on. */
-ls_status ls_metrics_set_aside(ls_trial *trial);
-void ls_metrics_put_back(ls_trial *trial);
+/* The numbers of a pass that another interrupts are kept, and that one has its own; and back. */
+ls_status ls_metrics_push(ls_trial *trial);
+void ls_metrics_pop(ls_trial *trial);
 /* Whether a metric has this name. */
 bool ls_metrics_has(const ls_trial *trial, const char *name);
 /* The length of the longest metric's name. */

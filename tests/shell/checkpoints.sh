@@ -50,7 +50,7 @@ done
 # ---- kill -9 of the launcher, and everything with it ----
 fresh
 for i in 1 2 3 4; do
-    launch_aside run -n 2 "$program"
+    launch_in_background run -n 2 "$program"
     sleep 0.0$((RANDOM % 9 + 1))
     kill -9 "$launcher" 2>/dev/null
     ended
@@ -64,7 +64,7 @@ check "after four dead launchers: nothing else is left" tidy
 # stop_by SIGNAL STATUS: the signal goes to the launcher while both ranks are in step 20.
 stop_by() {
     fresh
-    HOLD=20 launch_aside run -n 2 --max-restarts 5 --grace 60 "$program"
+    HOLD=20 launch_in_background run -n 2 --max-restarts 5 --grace 60 "$program"
     check "$1: ranks are up" up 2
     kill -"$1" "$launcher"
     ended
@@ -78,7 +78,7 @@ stop_by USR1 75
 stop_by TERM 143
 
 fresh
-HOLD=27 HOLD_RANK=1 launch_aside run -n 2 --max-restarts 5 "$program"
+HOLD=27 HOLD_RANK=1 launch_in_background run -n 2 --max-restarts 5 "$program"
 check "TERM: rank 1 is up" up 1
 kill -TERM "$(cat up.1)"
 ended

@@ -99,7 +99,7 @@ for i in 1 2 3 4 5; do
 done
 
 down
-launch_aside run -n 2 --grace 0.3 bash stubborn
+launch_in_background run -n 2 --grace 0.3 bash stubborn
 check "stubborn ranks are up" up 2
 kill -9 "$(pid_of 0)"
 ended
@@ -108,7 +108,7 @@ check "and that is said" says err "1 rank did not end within 0.3 s and will be k
 check "it left nothing" nobody_soon
 
 down
-launch_aside run -n 2 --grace 60 bash sleeper
+launch_in_background run -n 2 --grace 60 bash sleeper
 check "ranks are up" up 2
 kill -STOP "$(pid_of 1)"
 kill -9 "$(pid_of 0)"
@@ -137,7 +137,7 @@ launch run -n 2 --grace 0.2 bash -c 'setsid sleep 300 & (trap "" TERM; exec slee
 check "ranks that end well and leave processes: 0" is "$status" 0
 check "what they left is ended" nobody
 down
-launch_aside run -n 2 --grace 0.2 bash parent
+launch_in_background run -n 2 --grace 0.2 bash parent
 check "ranks with children are up" up 4
 kill -9 "$(pid_of 1)"
 ended
@@ -156,7 +156,7 @@ kill "$bystander" "$(cat bystander)"
 # ---- signals to the launcher ----
 for signal in INT TERM; do
     down
-    launch_aside run -n 2 bash polite
+    launch_in_background run -n 2 bash polite
     check "SIG$signal: ranks are up" up 2
     kill -$signal "$launcher"
     check "SIG$signal: reaches rank 0" await test -s got.0
@@ -178,7 +178,7 @@ echo $$ >new.$RANK && mv new.$RANK up.$RANK
 while :; do sleep 0.05; done
 END
 down
-launch_aside run -n 2 bash told
+launch_in_background run -n 2 bash told
 up 2
 kill -USR2 "$launcher"
 check "SIGUSR2: every rank is told" await test -e got.0 -a -e got.1
@@ -188,7 +188,7 @@ check "SIGUSR1 and SIGUSR2: the job goes on and ends as its ranks do" is "$statu
 check "SIGUSR1 and SIGUSR2: nothing is left" nobody
 
 down
-launch_aside run -n 3 --grace 0.3 bash stubborn
+launch_in_background run -n 3 --grace 0.3 bash stubborn
 up 3
 kill -INT "$launcher"
 ended
@@ -197,7 +197,7 @@ check "Ctrl-C and ranks that ignore it: killed after the grace time" says err "3
 check "Ctrl-C and ranks that ignore it: nothing is left" nobody
 
 down
-launch_aside run -n 2 --grace 300 bash stubborn
+launch_in_background run -n 2 --grace 300 bash stubborn
 up 2
 kill -INT "$launcher"
 await says err "passed on"
@@ -207,7 +207,7 @@ check "a second Ctrl-C kills at once" is "$status" 130
 check "a second Ctrl-C leaves nothing" nobody
 
 down
-launch_aside run -n 2 --grace 300 bash parent
+launch_in_background run -n 2 --grace 300 bash parent
 up 4
 kill -STOP "$(pid_of 0)" "$(pid_of child1)"
 kill -INT "$launcher"
@@ -286,7 +286,7 @@ check "Ctrl-C while nobody reads the output: nothing is left" nobody
 # ---- kill -9 on the launcher ----
 for program in sleeper stubborn parent; do
     down
-    launch_aside run -n 3 bash $program
+    launch_in_background run -n 3 bash $program
     up $([ $program = parent ] && echo 6 || echo 3)
     check "kill -9 on the launcher of $program: it ran" test -n "$(marked)"
     kill -9 "$launcher"
@@ -301,13 +301,13 @@ kill -9 -- "-$launcher"
 wait 2>/dev/null
 check "kill -9 on its process group: nothing is left" nobody_soon
 down
-launch_aside run -n 2 bash sleeper
+launch_in_background run -n 2 bash sleeper
 up 2
 kill -9 $(pgrep -P "$launcher" lockstep-guard) "$launcher"
 ended
 check "kill -9 on launcher and guard: no rank is left" nobody_soon
 down
-launch_aside run -n 2 bash sleeper
+launch_in_background run -n 2 bash sleeper
 up 2
 guard=$(pgrep -P "$launcher" lockstep-guard)
 kill -9 "$guard"
@@ -338,7 +338,7 @@ launch run -n 2 --max-restarts 1 bash again </dev/null
 check "restarts run out: the status of the last failure" is "$status" 4
 check "restarts run out: two starts" is "$(grep -c '^1 ' starts)" 2
 down
-launch_aside run -n 2 --max-restarts 5 bash sleeper
+launch_in_background run -n 2 --max-restarts 5 bash sleeper
 up 2
 kill -INT "$launcher"
 ended

@@ -100,7 +100,7 @@ nothing_left "the launcher"
 # Starts it, waits until two epochs are done and finds the ranks' process ids.
 start_training() {
     : >out
-    launch_aside run -n 2 "$train" --data good --epochs 100000000 --hidden 64 --save saved
+    launch_in_background run -n 2 "$train" --data good --epochs 100000000 --hidden 64 --save saved
     check "$1: training runs" await says out '^1/100000000(v)'
     mapfile -t pids < <(pgrep -P "$launcher" -x fashion_mnist | sort -n)
     check "$1: as two ranks" is "${#pids[@]}" 2

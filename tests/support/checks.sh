@@ -93,8 +93,8 @@ launch() {
     status=$?
 }
 
-# launch_aside ARGUMENTS...: the same in the background, with its process id in $launcher; `ended` waits for it.
-launch_aside() {
+# launch_in_background ARGUMENTS...: the same in the background, with its process id in $launcher; `ended` waits for it.
+launch_in_background() {
     LS_TEST_MARK=$mark "$lockstep" "$@" >out 2>err </dev/null &
     launcher=$!
 }

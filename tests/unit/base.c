@@ -70,10 +70,10 @@ static void test_messages_are_printable(void **state) {
     ls_log_set_sink(NULL, NULL);
 }
 
-static void *fail_aside(void *good) {
+static void *fail_in_thread(void *good) {
     const bool fresh = ls_error_status() == LS_OK && strcmp(ls_error_message(), "") == 0;
-    (void)ls_fail(LS_ERR_FORMAT, "aside");
-    *(bool *)good = fresh && strcmp(ls_error_message(), "aside") == 0;
+    (void)ls_fail(LS_ERR_FORMAT, "in a thread");
+    *(bool *)good = fresh && strcmp(ls_error_message(), "in a thread") == 0;
     return NULL;
 }
 
@@ -82,7 +82,7 @@ static void test_every_thread_has_its_own_message(void **state) {
     pthread_t thread;
     bool good = false;
     (void)ls_fail(LS_ERR_IO, "here");
-    assert_int_equal(pthread_create(&thread, NULL, fail_aside, &good), 0);
+    assert_int_equal(pthread_create(&thread, NULL, fail_in_thread, &good), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(good);
     assert_string_equal(ls_error_message(), "here");

@@ -18,7 +18,7 @@
 #include "tests/support/files.h"
 #include "tests/support/unauthenticated.h"
 
-#define PATIENT 60.0
+#define LONG_TIMEOUT 60.0
 
 enum { SILENT = 40, GARBAGE = 300 };
 
@@ -26,7 +26,7 @@ enum { SILENT = 40, GARBAGE = 300 };
 static ls_store *open_store(const ls_forks *forks, bool serve) {
     char url[128];
     snprintf(url, sizeof url, "file://%s", forks->folder);
-    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = serve, .timeout = PATIENT});
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = serve, .timeout = LONG_TIMEOUT});
     assert_non_null(store);
     return store;
 }
@@ -63,7 +63,7 @@ static void let_in(ls_forks *forks) {
 static void others_get_nothing(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     const int wrong = connect_to(&ticket);
     const int gone = connect_to(&ticket);
@@ -79,14 +79,14 @@ static void silent_connections_keep_nobody_out(void **state) {
     (void)state;
     ls_forks forks;
     int connections[SILENT];
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     for (int i = 0; i < SILENT; i++) {
         connections[i] = connect_to(&ticket);
     }
     const double start = ls_clock_seconds();
     let_in(&forks);
-    assert_true(ls_clock_seconds() - start < PATIENT / 2);
+    assert_true(ls_clock_seconds() - start < LONG_TIMEOUT / 2);
     for (int i = 0; i < SILENT; i++) {
         assert_true(connection_is_refused(connections[i]));
         close(connections[i]);
@@ -102,7 +102,7 @@ static void garbage_is_turned_away(void **state) {
         unsigned char more[44];
     } greeting;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     const ls_shm_ticket ticket = read_ticket(&forks);
     for (uint64_t i = 0; i < GARBAGE; i++) {
         static const int32_t ranks[] = {-1, 0, 2, INT32_MAX, INT32_MIN};
@@ -138,7 +138,7 @@ typedef struct contended {
 /* The ranks meet when all who connect have found the store: nobody finds it afterwards. */
 static ls_store *join_store(const contended *p, int rank) {
     ls_card cards[3], card = {.machine = "machine", .host = "host"};
-    ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = PATIENT});
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.serve = rank == 0, .timeout = LONG_TIMEOUT});
     snprintf(card.process, sizeof card.process, "%d", (int)getpid());
     const bool joined = store != NULL && ls_store_wait(store, "opened 0", 0) == LS_OK &&
                         ls_store_wait(store, "opened 1", 0) == LS_OK &&
@@ -161,7 +161,7 @@ static const char *survives(int rank, const void *what) {
                           .local_size = p->size,
                           .store = store,
                           .prefix = "test/",
-                          .timeout = PATIENT};
+                          .timeout = LONG_TIMEOUT};
     LS_MUST(ls_comm_open(ls_backend_find("shm"), &join) == NULL);
     LS_MUST(failed_with(LS_ERR_PEER, "rank 1"));
     ls_store_close(store);
@@ -178,7 +178,7 @@ static const char *keeps_connecting(int number, const void *what) {
     snprintf(opened, sizeof opened, "opened %d", number);
     snprintf(key, sizeof key, "contended %d", number);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = PATIENT});
+    ls_store *store = ls_store_open(p->url, &(ls_store_options){.timeout = LONG_TIMEOUT});
     LS_MUST(store != NULL && ls_store_set(store, opened, "", 0) == LS_OK);
     LS_MUST(ls_store_get(store, "test/shm", &ticket, sizeof ticket, &size) == LS_OK);
     memcpy(address.sun_path + 1, ticket.name, strlen(ticket.name));
@@ -241,7 +241,7 @@ static void damaged_announcements(void **state) {
     for (int i = 0; i < 4; i++) {
         ls_shm_ticket ticket;
         ls_forks forks;
-        ls_forks_start(&forks, 2, 3, PATIENT, misled_rank, NULL);
+        ls_forks_start(&forks, 2, 3, LONG_TIMEOUT, misled_rank, NULL);
         ls_store *store = open_store(&forks, true);
         memset(&ticket, i == 0 ? 0xff : 0, sizeof ticket); /* a name without an end, an empty one, one of nobody */
         if (i >= 2) {
@@ -251,7 +251,7 @@ static void damaged_announcements(void **state) {
         const double start = ls_clock_seconds();
         ls_forks_start_late(&forks, 1);
         assert_int_equal(ls_forks_wait(&forks, 1), 0);
-        assert_true(ls_clock_seconds() - start < PATIENT / 2);
+        assert_true(ls_clock_seconds() - start < LONG_TIMEOUT / 2);
         ls_store_close(store);
         ls_forks_end(&forks);
     }

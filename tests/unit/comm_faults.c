@@ -19,7 +19,7 @@
 #include "tests/support/forks.h"
 #include "tests/support/steps.h"
 
-#define PATIENT                                                                                                        \
+#define LONG_TIMEOUT                                                                                                   \
     60.0            /* a timeout that no test waits for: whoever learns of a death sooner learnt it from the system    \
                      */
 #define SILENT  1.5 /* one that tests wait for; a rank of a busy machine may stay away for a part of it */
@@ -285,7 +285,7 @@ static void start_job(const fault *f, int turn, int at_once) {
     j->f.job = turn % at_once;
     j->running = true;
     atomic_store(&board->ended[j->f.job], 0.0);
-    ls_forks_start(&j->forks, f->size, 0, f->how == STOPPED ? SILENT : PATIENT, fault_rank, &j->f);
+    ls_forks_start(&j->forks, f->size, 0, f->how == STOPPED ? SILENT : LONG_TIMEOUT, fault_rank, &j->f);
 }
 
 static bool is_possible(const fault *f) {

@@ -17,9 +17,9 @@
 #include "comm/comm.h"
 #include "tests/support/forks.h"
 
-#define PATIENT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
-#define SILENT  0.3
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
+#define SILENT       0.3
 
 enum { LARGE = 300000 };
 
@@ -83,7 +83,7 @@ static void killed_partners(void **state) {
     (void)state;
     for (int how = 0; how < 4; how++) {
         ls_forks forks;
-        ls_forks_start(&forks, 3, 0, PATIENT, message_rank, &how);
+        ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, message_rank, &how);
         const int first = ls_forks_wait(&forks, 0);
         const int second = ls_forks_wait(&forks, 1);
         ls_forks_end(&forks);
@@ -144,7 +144,7 @@ static void killed_while_others_are_busy(void **state) {
     (void)state;
     for (int how = 0; how < 6; how++) {
         ls_forks forks;
-        ls_forks_start(&forks, 3, 0, PATIENT, busy_rank, &how);
+        ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, busy_rank, &how);
         const int first = ls_forks_wait(&forks, 0);
         const int second = ls_forks_wait(&forks, 1);
         ls_forks_end(&forks);
@@ -279,7 +279,7 @@ static const char *parent_rank(ls_comm *world, int rank, const void *argument) {
 static void a_child_is_not_the_rank(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, parent_rank, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, parent_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     ls_forks_end(&forks);
 }
@@ -322,7 +322,7 @@ static const char *rank_with_child(ls_comm *world, int rank, const void *argumen
 static void children_are_no_ranks(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, rank_with_child, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_with_child, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
@@ -373,7 +373,7 @@ static void children_leave_open_work_alone(void **state) {
         skip();
     }
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, parent_with_work, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, parent_with_work, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), 0);
     ls_forks_end(&forks);
@@ -426,7 +426,7 @@ static void a_shortage_is_an_error(void **state) {
     if (skips(__func__, "a limit on the size of files limits shared memory alone")) {
         skip();
     }
-    assert_true(ls_forks_run(2, PATIENT, poor_rank, NULL));
+    assert_true(ls_forks_run(2, LONG_TIMEOUT, poor_rank, NULL));
 }
 
 /* A rank that has no memory for a call says so to the others, and goes on living. */
@@ -469,7 +469,7 @@ static void a_starving_rank_tells_the_others(void **state) {
     for (int splits = 0; splits < 2; splits++) {
         const bool argument = splits != 0;
         ls_forks forks;
-        ls_forks_start(&forks, 3, 0, PATIENT, starving_rank, &argument);
+        ls_forks_start(&forks, 3, 0, LONG_TIMEOUT, starving_rank, &argument);
         const int first = ls_forks_wait(&forks, 0);
         const int second = ls_forks_wait(&forks, 2);
         ls_forks_end(&forks);
@@ -507,7 +507,7 @@ static const char *work_rank(ls_comm *world, int rank, const void *argument) {
 static void work_fails_with_its_reason(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, work_rank, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, work_rank, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     ls_forks_end(&forks);
 }

@@ -20,9 +20,9 @@
 #include "tests/support/gloo_peer.h"
 #include "tests/support/unauthenticated.h"
 
-#define PATIENT 60.0 /* a timeout that no test waits for */
-#define SILENT  1.5  /* one that a test waits for */
-#define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define SILENT       1.5  /* one that a test waits for */
+#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
 
 enum { CONNECTIONS = 100, GARBAGE = 60 };
 
@@ -41,7 +41,7 @@ static void silent_connections_keep_nobody_out(void **state) {
     }
     ls_forks forks;
     int connections[CONNECTIONS];
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, ranks_meet, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, ranks_meet, NULL);
     ls_store *store = gloo_peer_store(&forks);
     const ls_gloo_card card = gloo_peer_card(store);
     ls_store_close(store);
@@ -103,7 +103,7 @@ static void guesses_and_repetitions_are_turned_away(void **state) {
         skip();
     }
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, deserted_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, deserted_rank, NULL);
     gloo_peer v = gloo_peer_begin(&forks);
     const ls_gloo_answer right = gloo_peer_answer(&v);
     for (uint64_t i = 0; i < GARBAGE; i++) {
@@ -145,7 +145,7 @@ static ls_store *enter(int rank, const meeting *m) {
     ls_card card = {.machine = "machine", .host = "host"};
     const ls_store_place place = {.url = m->url,
                                   .serve = rank == 0,
-                                  .timeout = PATIENT,
+                                  .timeout = LONG_TIMEOUT,
                                   .key = "the key",
                                   .listener = rank == 0 ? m->listener : -1};
     if (rank != 0 && m->listener >= 0) {
@@ -190,7 +190,7 @@ static const char *come(int rank, const void *what) {
                           .local_size = m->size,
                           .store = store,
                           .prefix = "test/",
-                          .timeout = m->how == SILENCE ? SILENT : PATIENT};
+                          .timeout = m->how == SILENCE ? SILENT : LONG_TIMEOUT};
     ls_comm *world = ls_comm_open(ls_backend_find("gloo"), &join);
     LS_MUST(world == NULL);
     snprintf(name, sizeof name, "rank %d", m->victim);

@@ -8,8 +8,8 @@
 
 #include "comm/backend/gloo/connect.c" /* the backend is a module, not a part of the library */
 
-#define PATIENT 60.0 /* a timeout that no test waits for */
-#define HURRIED 0.1  /* one that a test waits for */
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define HURRIED      0.1  /* one that a test waits for */
 
 /* Rank 0 of two waits for rank 1, which never connects. `watched` is the connection to it in the
  * parent. */
@@ -33,11 +33,11 @@ static void a_rank_whose_connection_is_closed_is_gone(void **state) {
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
         assert_true(unread == 0 || send(ends[1], "unread", 6, 0) == 6);
         close(ends[1]);
-        assert_int_equal(wait_for_rank_1(ends[0], PATIENT, cards), LS_ERR_PEER);
+        assert_int_equal(wait_for_rank_1(ends[0], LONG_TIMEOUT, cards), LS_ERR_PEER);
         assert_string_equal(ls_error_message(), "ls_comm_open: rank 1 is gone");
         close(ends[0]);
     }
-    assert_int_equal(wait_for_rank_1(-1, PATIENT, cards), LS_ERR_PEER); /* the parent has none to it any more */
+    assert_int_equal(wait_for_rank_1(-1, LONG_TIMEOUT, cards), LS_ERR_PEER); /* the parent has none to it any more */
     assert_string_equal(ls_error_message(), "ls_comm_open: rank 1 is gone");
 }
 

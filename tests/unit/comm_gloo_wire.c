@@ -13,9 +13,9 @@
 #include "tests/support/fuzz.h"
 #include "tests/support/gloo_peer.h"
 
-#define PATIENT 60.0 /* a timeout that no test waits for */
-#define HURRIED 0.4  /* one that rounds wait for in which the peer's damage is silence */
-#define GUARD   0x5a
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define HURRIED      0.4  /* one that rounds wait for in which the peer's damage is silence */
+#define GUARD        0x5a
 
 enum { ROUNDS = 60, COUNT = 16, GUARDED = 8192 };
 
@@ -71,7 +71,7 @@ static void run(script *sends, const char *said) {
     if (no_gloo()) {
         skip();
     }
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, receiving_rank, said);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, receiving_rank, said);
     gloo_peer peer = gloo_peer_join(&forks);
     for (int number = 0; sends(&o, number); number++) {
         gloo_peer_send(peer.socket, &o);
@@ -217,7 +217,7 @@ static void data_that_nobody_asked_for(void **state) {
     }
     static gloo_operation o;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 1U << 1, PATIENT, flooded_rank, NULL);
+    ls_forks_start(&forks, 2, 1U << 1, LONG_TIMEOUT, flooded_rank, NULL);
     gloo_peer peer = gloo_peer_join(&forks);
     assert_int_equal(recv(peer.socket, &o, GLOO_OPERATION_HEADER, MSG_WAITALL), GLOO_OPERATION_HEADER);
     assert_int_equal(o.before.bytes, GLOO_OPERATION_HEADER);

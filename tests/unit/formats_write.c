@@ -183,8 +183,8 @@ static void test_names_are_not_foreseen(void **state) {
         assert_int_equal(fstat(fileno(file.stream), &about), 0);
         assert_int_equal(about.st_mode & 0777, 0640);
         assert_true(fcntl(fileno(file.stream), F_GETFD) & FD_CLOEXEC);
-        assert_true(i == 0 || strcmp(first, file.aside) != 0);
-        snprintf(first, sizeof first, "%s", file.aside);
+        assert_true(i == 0 || strcmp(first, file.temporary) != 0);
+        snprintf(first, sizeof first, "%s", file.temporary);
         assert_int_equal(ls_file_commit("test", &file, LS_ERR_IO), LS_ERR_IO);
         assert_int_equal(access(first, F_OK), -1); /* removed */
     }

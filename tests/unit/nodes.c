@@ -31,9 +31,9 @@ static ls_nodes_options options_of(const plan *p, int node) {
 /* ---- by hand -------------------------------------------------------------------------------------------------------
  */
 
-static int connect_to(int port, double patience) {
+static int connect_to(int port, double timeout) {
     const ls_address address = {.host = "127.0.0.1", .port = port};
-    const ls_deadline deadline = ls_deadline_after(patience);
+    const ls_deadline deadline = ls_deadline_after(timeout);
     int connection = -1;
     bool retry = true;
     while (retry && ls_socket_connect(&address, true, deadline, &connection, &retry) != LS_OK) {

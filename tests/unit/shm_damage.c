@@ -19,10 +19,10 @@
 #include "tests/support/forks.h"
 #include "tests/support/fuzz.h"
 
-#define PATIENT 60.0
-#define HURRIED 300000000 /* nanoseconds that a call waits for the other rank, once both are there */
-#define LONGEST 20.0      /* seconds that damage lasts */
-#define GUARD   0x5a
+#define LONG_TIMEOUT 60.0
+#define HURRIED      300000000 /* nanoseconds that a call waits for the other rank, once both are there */
+#define LONGEST      20.0      /* seconds that damage lasts */
+#define GUARD        0x5a
 
 enum { ROUNDS = 25, CALLS = 60, MOST = 40000, AROUND = 4096, OFFERS = 20000 };
 
@@ -167,7 +167,7 @@ static void damaged_round(uint64_t number, void *argument) {
     const uint64_t seed = number;
     (void)argument;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, damaged_rank, &seed);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, damaged_rank, &seed);
     const int damaged = ls_forks_wait(&forks, 1);
     assert_true(damaged == 0 || damaged == -SIGKILL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);

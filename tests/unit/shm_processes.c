@@ -15,9 +15,9 @@
 #include "tests/support/files.h"
 #include "tests/support/forks.h"
 
-#define PATIENT 60.0 /* a timeout that no test waits for */
-#define AT_ONCE 5.0  /* what the contract's second may become on a busy machine */
-#define SILENT  0.3
+#define LONG_TIMEOUT 60.0 /* a timeout that no test waits for */
+#define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
+#define SILENT       0.3
 
 enum { LARGE = 300000, LATE_IN_SPLIT = 9 }; /* the ninth allocation of a split is one of its second half */
 
@@ -37,7 +37,7 @@ typedef struct member {
 
 static ls_comm *enter(const member *self) {
     ls_comm *world = ls_init(&(ls_init_options){
-        .init = self->url, .backend = "shm", .world_size = 3, .rank = self->rank, .timeout = PATIENT});
+        .init = self->url, .backend = "shm", .world_size = 3, .rank = self->rank, .timeout = LONG_TIMEOUT});
     return world != NULL && ls_comm_barrier(world, NULL) == LS_OK ? world : NULL;
 }
 
@@ -145,13 +145,13 @@ static const char *rank_that_looks(ls_comm *world, int rank, const void *argumen
 static void a_number_that_is_given_again(void **state) {
     (void)state;
     setenv(LS_SHM_ALGORITHM_VARIABLE, "read=0", 1);
-    if (!ls_forks_run(2, PATIENT, rank_that_looks, NULL)) {
+    if (!ls_forks_run(2, LONG_TIMEOUT, rank_that_looks, NULL)) {
         unsetenv(LS_SHM_ALGORITHM_VARIABLE);
         printf("SKIPPED a number that is given again: the kernel does not let ranks read each other's memory here\n");
         skip();
     }
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, rank_of_reused_number, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_of_reused_number, NULL);
     unsetenv(LS_SHM_ALGORITHM_VARIABLE);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     assert_int_equal(ls_forks_wait(&forks, 1), -SIGKILL);
@@ -299,7 +299,7 @@ static const char *rank_that_was_served(ls_comm *world, int rank, const void *ar
 static void a_message_that_came_is_not_awaited(void **state) {
     (void)state;
     ls_forks forks;
-    ls_forks_start(&forks, 2, 0, PATIENT, rank_that_was_served, NULL);
+    ls_forks_start(&forks, 2, 0, LONG_TIMEOUT, rank_that_was_served, NULL);
     assert_int_equal(ls_forks_wait(&forks, 0), 0);
     ls_forks_end(&forks);
 }

@@ -487,7 +487,7 @@ static void assert_own_stays(const char *name) {
 
 static void test_own_files_stay(void **state) {
     (void)state;
-    static const char *const own[] = {"job-17/results", LEFT "-copy/results", "lock", "aside", "server"};
+    static const char *const own[] = {"job-17/results", LEFT "-copy/results", "lock", "temporary", "server"};
     char url[256], path[256], target[256];
     snprintf(url, sizeof url, "file://%s", folder);
     const char *const folders[] = {"job-17", LEFT "-copy", LEFT};

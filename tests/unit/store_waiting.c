@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "comm/store_deadline.h"
 
-#define PATIENCE (LS_REPORT_SECONDS + 3) /* a report comes well before its end, on a busy machine too */
+#define LONG_TIMEOUT (LS_REPORT_SECONDS + 3) /* a report comes well before its end, on a busy machine too */
 
 /* What those say who wait for rank 0. */
 typedef struct said {
@@ -35,7 +35,7 @@ static void note_waiting(ls_log_level level, int rank, const char *line, void *u
 }
 
 static void *find_no_folder(void *status) {
-    const ls_store *store = ls_store_open("file:///no/folder", &(ls_store_options){.timeout = PATIENCE});
+    const ls_store *store = ls_store_open("file:///no/folder", &(ls_store_options){.timeout = LONG_TIMEOUT});
     *(ls_status *)status = store == NULL ? ls_error_status() : LS_OK;
     return NULL;
 }
@@ -61,7 +61,7 @@ static void test_waiting_for_rank_0_is_told(void **state) {
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
     ls_log_set_sink(note_waiting, &heard);
     assert_int_equal(pthread_create(&thread, NULL, find_no_folder, &other), 0);
-    assert_null(ls_store_open(url, &(ls_store_options){.timeout = PATIENCE}));
+    assert_null(ls_store_open(url, &(ls_store_options){.timeout = LONG_TIMEOUT}));
     assert_int_equal(pthread_join(thread, NULL), 0);
     ls_log_set_sink(NULL, NULL);
     assert_int_equal(ls_error_status(), LS_ERR_TIMEOUT);

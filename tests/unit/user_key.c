@@ -78,7 +78,7 @@ static void all_find_one_key(void **state) {
             assert_memory_equal(keys[i].bytes, keys[0].bytes, keys[0].size);
         }
         snprintf(name, sizeof name, "session%d/lockstep", round);
-        assert_int_equal(test_folder_count(test_path(name)), 1); /* the key, and nothing aside */
+        assert_int_equal(test_folder_count(test_path(name)), 1); /* the key, and no temporary file */
         assert_int_equal(stat(test_path(name), &about), 0);
         assert_int_equal(about.st_mode & 0777, 0700);
         strcat(name, "/key");

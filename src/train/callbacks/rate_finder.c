@@ -71,11 +71,11 @@ static ls_status remember(before *b, ls_trial *trial) {
     ls_loader_position(trial->options.train, &b->epoch, &b->batch);
     LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
     LS_TRY(remember_optimizer(b, state->optimizer));
-    return ls_metrics_set_aside(trial);
+    return ls_metrics_push(trial);
 }
 
 static ls_status put_back(const before *b, ls_trial *trial) {
-    ls_metrics_put_back(trial);
+    ls_metrics_pop(trial);
     trial->callbacks = b->callbacks;
     trial->options.callback_count = b->callback_count;
     trial->state = b->state;

@@ -124,7 +124,7 @@ typedef struct ls_checkpoint {
     ls_copies model, optimizer, own;
     ls_manifest manifest; /* still without files */
     char parent[PATH_MAX];
-    char aside[PATH_MAX]; /* in parent, as is: */
+    char temporary[PATH_MAX]; /* where it is written: in parent, as is: */
     char folder[PATH_MAX];
     char best[PATH_MAX]; /* the link that is to lead there; "": none */
     int keep;            /* 0: nothing else is removed */
@@ -145,11 +145,11 @@ void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
 
 /* ---- write.c ----------------------------------------------------------------------------------------------------- */
 
-/* Writes this rank's files aside. */
+/* Writes this rank's files to the temporary folder. */
 ls_status ls_checkpoint_write(ls_checkpoint *snapshot);
 /* When all ranks have: rank 0 makes a checkpoint of them, and removes older ones. */
 ls_status ls_checkpoint_commit(ls_checkpoint *snapshot);
-/* Removes what this rank has written aside. */
+/* Removes what this rank has written there. */
 void ls_checkpoint_discard(const ls_checkpoint *snapshot);
 
 /* ---- writer.c ---------------------------------------------------------------------------------------------------- */

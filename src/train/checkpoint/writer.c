@@ -6,7 +6,7 @@
 #include "base/threads.h"
 #include "tensor/scope.h"
 
-static void *write_aside(void *argument) {
+static void *run_writer(void *argument) {
     ls_writer *writer = argument;
     writer->status = writer->function(writer->snapshot);
     memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",
@@ -21,7 +21,7 @@ ls_status ls_writer_start(ls_writer *writer, ls_writing *function, ls_checkpoint
     writer->snapshot = snapshot;
     writer->status = LS_OK;
     atomic_store(&writer->done, false);
-    const int error = ls_start_thread(&writer->thread, "lockstep-writer", write_aside, writer);
+    const int error = ls_start_thread(&writer->thread, "lockstep-writer", run_writer, writer);
     writer->started = error == 0;
     return error == 0 ? LS_OK
                       : ls_fail(LS_ERR_IO, "checkpoint: cannot start the thread that writes it: %s", strerror(error));

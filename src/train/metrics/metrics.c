@@ -183,7 +183,7 @@ const double *ls_trial_metric_values(const ls_trial *trial, const char *name, in
 
 /* ---- passes within passes ---------------------------------------------------------------------------------------- */
 
-ls_status ls_metrics_set_aside(ls_trial *trial) {
+ls_status ls_metrics_push(ls_trial *trial) {
     ls_metrics *metrics = trial->metrics;
     ls_metric_set *set = metrics->spare != NULL ? metrics->spare : ls_allocate_zeroed(1, sizeof *set);
     if (set == NULL) {
@@ -198,7 +198,7 @@ ls_status ls_metrics_set_aside(ls_trial *trial) {
     return LS_OK;
 }
 
-void ls_metrics_put_back(ls_trial *trial) {
+void ls_metrics_pop(ls_trial *trial) {
     ls_metrics *metrics = trial->metrics;
     ls_metric_set *set = metrics->set;
     metrics->set = set->outer;

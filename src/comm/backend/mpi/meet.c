@@ -237,7 +237,7 @@ static bool await_worker(double seconds) {
     return worker.task == NULL;
 }
 
-ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout) {
+ls_status ls_mpi_in_thread(int (*task)(void), const char *name, double timeout) {
     const double longest = timeout > LEAST_SECONDS ? timeout : LEAST_SECONDS;
     double waited = 0;
     bool ended = false;

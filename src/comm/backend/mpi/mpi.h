@@ -262,7 +262,7 @@ ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 /* Has the thread that is there for this do `task`, which gives an MPI error code and is called `name`, and waits for
  * it: so many seconds, or 5 if that is less. LS_ERR_TIMEOUT: the task goes on all the same, and there can be no other.
  * One thread at a time calls this. */
-ls_status ls_mpi_aside(int (*task)(void), const char *name, double timeout);
+ls_status ls_mpi_in_thread(int (*task)(void), const char *name, double timeout);
 
 /* ---- transfer.c ----------------------------------------------------------------------------------------------------
  */

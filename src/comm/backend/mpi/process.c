@@ -266,7 +266,7 @@ static ls_status finalize(void) {
     await_leave_notices();
     LS_TRY(ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, process.timeout, &all));
     ls_free(all);
-    return ls_mpi_aside(end_mpi, "MPI_Finalize", process.timeout);
+    return ls_mpi_in_thread(end_mpi, "MPI_Finalize", process.timeout);
 }
 
 /*
@@ -340,7 +340,7 @@ static ls_status start_mpi(double timeout) {
         return ls_fail(LS_ERR_STATE, "MPI was finalized in this process and cannot be started again");
     }
     if (started == 0) {
-        LS_TRY(ls_mpi_aside(init, "MPI_Init_thread", timeout));
+        LS_TRY(ls_mpi_in_thread(init, "MPI_Init_thread", timeout));
         process.id = getpid();
         return on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *));
     }

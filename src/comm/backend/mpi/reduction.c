@@ -87,7 +87,7 @@ static unsigned char *place_of(const ls_mpi *mpi, int rank, size_t number) {
 }
 
 /* Where a result is put that has no place in the user's memory, or not yet. */
-static unsigned char *aside(const ls_mpi *mpi) {
+static unsigned char *spare(const ls_mpi *mpi) {
     return mpi->scratch + 2 * (size_t)mpi->size * mpi->plan.chunk * mpi->call.width;
 }
 
@@ -140,7 +140,7 @@ static const unsigned char *reduce_chunk(ls_mpi *mpi, size_t number, ls_piece pi
     const size_t bytes = piece.count * call->width;
     /* A result at the start of what was sent may overlap this rank's share of it. */
     const bool overlaps = goal != NULL && goal != own && goal < own + bytes && own < goal + bytes;
-    void *result = goal == NULL || overlaps ? aside(mpi) : goal;
+    void *result = goal == NULL || overlaps ? spare(mpi) : goal;
     for (int rank = 0; rank < mpi->size; rank++) {
         const unsigned char *opened = number == 0 && rank != mpi->rank ? ls_mpi_opened(mpi, rank) : NULL;
         mpi->sources[rank] = rank == mpi->rank ? own : opened != NULL ? opened : place_of(mpi, rank, number);
