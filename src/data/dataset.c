@@ -190,12 +190,6 @@ static ls_status make_batch(ls_dataset *dataset, const ls_samples *samples, ls_t
         *target = transform(&dataset->target, samples, *target, "target");
         status = *input != NULL && *target != NULL ? LS_OK : ls_error_status();
     }
-    if (status != LS_OK) {
-        ls_tensor_drop(*input);
-        ls_tensor_drop(*target);
-        *input = NULL;
-        *target = NULL;
-    }
     return status;
 }
 
@@ -208,22 +202,55 @@ static ls_random_state random_state_of(const ls_dataset *dataset, const ls_sampl
     return (ls_random_state){.seed = draws.seed, .stream = draws.stream};
 }
 
-static ls_status make_with_own_numbers(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input,
-                                       ls_tensor **target) {
+ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument) {
+    ls_scope *scope = ls_scope_begin();
+    if (scope == NULL) {
+        return ls_error_status();
+    }
+    const uint32_t errors = ls_error_count;
+    const bool before = ls_no_grad(true);
+    const ls_status status = function(argument);
+    ls_no_grad(before);
+    if (status == LS_OK || ls_error_count == errors) {
+        const ls_status closed = ls_scope_close(scope);
+        return status != LS_OK ? status : closed;
+    }
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)ls_scope_close(scope);
+    ls_error_restore(status, message);
+    return status;
+}
+
+typedef struct making {
+    ls_dataset *dataset;
+    const ls_samples *samples;
+    ls_tensor **input;
+    ls_tensor **target;
+} making;
+
+static ls_status make(void *argument) {
+    const making *m = argument;
     const ls_random_state before = ls_random_get_state();
-    ls_random_set_state(random_state_of(dataset, samples));
-    const ls_status status = make_batch(dataset, samples, input, target);
+    ls_random_set_state(random_state_of(m->dataset, m->samples));
+    const ls_status status = make_batch(m->dataset, m->samples, m->input, m->target);
     ls_random_set_state(before);
     return status;
 }
 
 ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_tensor **input, ls_tensor **target) {
-    if (!dataset->serial) {
-        return make_with_own_numbers(dataset, samples, input, target);
+    making arguments = {.dataset = dataset, .samples = samples, .input = input, .target = target};
+    if (dataset->serial) {
+        pthread_mutex_lock(&dataset->guard->lock);
     }
-    pthread_mutex_t *lock = &dataset->guard->lock;
-    pthread_mutex_lock(lock);
-    const ls_status status = make_with_own_numbers(dataset, samples, input, target);
-    pthread_mutex_unlock(lock);
+    const ls_status status = ls_without_recording(make, &arguments);
+    if (dataset->serial) {
+        pthread_mutex_unlock(&dataset->guard->lock);
+    }
+    if (status != LS_OK) {
+        ls_tensor_drop(*input);
+        ls_tensor_drop(*target);
+        *input = *target = NULL;
+    }
     return status;
 }

@@ -78,6 +78,10 @@ static inline ls_shape ls_sample_shape(const ls_tensor *batch) {
     return shape;
 }
 
+/* Calls the function in a scope of its own, without recording: what it makes a batch from goes with the scope. A
+ * failure keeps its message, or none. */
+ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument);
+
 /* Adds a step of the inputs, or of the targets: as ls_dataset_transform_input does. */
 ls_dataset *ls_dataset_add_step(ls_dataset *given, bool of_targets, ls_transform_step step);
 

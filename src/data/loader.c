@@ -1,11 +1,10 @@
 /* Loaders of any kind: where they stand, and whose batches are. */
 #include "data/loader.h"
 
-#include <string.h>
-
 #include "autograd/op.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "data/dataset.h"
 #include "tensor/scope.h"
 
 ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
@@ -147,24 +146,6 @@ static ls_status make(void *argument) {
     loader->input = hold(batch->input, scope);
     loader->target = hold(batch->target, scope);
     return LS_OK;
-}
-
-ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument) {
-    ls_scope *scope = ls_scope_begin();
-    if (scope == NULL) {
-        return ls_error_status();
-    }
-    const bool before = ls_no_grad(true);
-    const ls_status status = function(argument);
-    ls_no_grad(before);
-    if (status == LS_OK) {
-        return ls_scope_close(scope);
-    }
-    char message[LS_ERROR_CAPACITY];
-    memcpy(message, ls_error_message(), sizeof message);
-    (void)ls_scope_close(scope);
-    ls_error_restore(status, message);
-    return status;
 }
 
 ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {

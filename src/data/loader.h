@@ -14,10 +14,6 @@ struct ls_loader {
     ls_tensor *target;
 };
 
-/* Calls the function in a scope of its own, without recording: what it makes a batch from goes with the scope. A
- * failure keeps its message. */
-ls_status ls_without_recording(ls_status (*function)(void *argument), void *argument);
-
 /* The numbers in its data set of the samples of the batch lent last, this rank's; NULL of a loader of another kind. */
 const int64_t *ls_loader_samples(const ls_loader *loader);
 

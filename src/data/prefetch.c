@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/status.h"
 #include "base/threads.h"
-#include "data/loader.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
@@ -18,7 +18,7 @@ typedef struct slot {
     ls_tensor *input;
     ls_tensor *target;
     ls_status status;
-    bool silent; /* it failed without a message */
+    bool silent; /* where it failed, it gave no message */
     char message[LS_ERROR_CAPACITY];
 } slot;
 
@@ -52,24 +52,11 @@ struct ls_prefetch {
 
 /* ---- on the threads ---------------------------------------------------------------------------------------------- */
 
-typedef struct making {
-    const ls_prefetch *prefetch;
-    int64_t number;
-    slot *place;
-} making;
-
-static ls_status make(void *argument) {
-    const making *m = argument;
-    const uint32_t errors = ls_error_count;
-    const ls_status status = m->prefetch->make(m->prefetch->user, m->number, &m->place->input, &m->place->target);
-    m->place->silent = status != LS_OK && ls_error_count == errors;
-    return status;
-}
-
 static void fill(const ls_prefetch *self, int64_t number) {
     slot *place = &self->batches[number % self->slots];
-    place->silent = false;
-    place->status = ls_without_recording(make, &(making){.prefetch = self, .number = number, .place = place});
+    const uint32_t errors = ls_error_count;
+    place->status = self->make(self->user, number, &place->input, &place->target);
+    place->silent = ls_error_count == errors;
     if (place->status != LS_OK) {
         snprintf(place->message, sizeof place->message, "%s", ls_error_message());
     }

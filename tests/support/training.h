@@ -55,8 +55,10 @@ static inline ls_dataset *training_samples(int set, int64_t count) {
 /* What all need; the optimizer is there before the callbacks, of which some take it. `comm` NULL: alone. */
 static inline ls_status training_prepare(training *t, const training_plan *plan, ls_comm *comm) {
     const ls_layer_options layer = {.dtype = LS_F64};
-    const ls_loader_options loading = {
-        .global_batch_size = plan->global_batch > 0 ? plan->global_batch : 12, .comm = comm, .seed = TRAINING_SEED};
+    const ls_loader_options loading = {.global_batch_size = plan->global_batch > 0 ? plan->global_batch : 12,
+                                       .comm = comm,
+                                       .seed = TRAINING_SEED,
+                                       .threads = comm != NULL ? 2 : 0};
     ls_seed(TRAINING_SEED);
     *t = (training){.model = ls_sequential(ls_nn_linear_with(TRAINING_INPUTS, 6, &layer), ls_nn_tanh(),
                                            ls_nn_linear_with(6, TRAINING_CLASSES, &layer))};
