@@ -454,20 +454,23 @@ static void test_ends_in_the_midst(void **state) {
     threads_are(before);
 }
 
-/* Batches that somebody keeps stay as they are. */
+/* Batches that somebody keeps stay as they are, and are the business of his thread alone. */
 static void test_batches_that_are_kept(void **state) {
     (void)state;
     gate_reset();
-    ls_loader *loader = in_order(gated(true), 2, 2);
-    ls_dataset *kept[BATCHES];
+    ls_loader *loader = in_order(gated(true), 3, 2);
+    ls_dataset *kept[BATCHES], *for_a_while = NULL;
     for (int64_t number = 0; number < BATCHES; number++) {
         ls_batch batch;
         bool more;
         assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
         kept[number] = ls_tensor_dataset(batch.input, batch.target);
         assert_non_null(kept[number]);
+        ls_dataset_free(for_a_while); /* of the batch before, whose place is being used again */
+        for_a_while = ls_tensor_dataset(batch.input, batch.target);
     }
     ls_loader_free(loader);
+    ls_dataset_free(for_a_while);
     for (int64_t number = 0; number < BATCHES; number++) {
         ls_batch batch;
         bool more;
