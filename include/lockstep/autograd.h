@@ -58,6 +58,25 @@ LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *
 /** While on, operations of this thread record nothing. Returns what it was before, to be put back. */
 LS_API bool ls_no_grad(bool on);
 
+/**
+ * Mixed precision: from here on, operations of this thread make products of f32 in bf16, as PyTorch's
+ * torch.autocast("cpu", torch.bfloat16) has them made, until it is given LS_F32. The operands of ls_linear, ls_matmul,
+ * ls_conv, ls_conv_transpose and ls_attention count as rounded to bf16, those of their gradients too, wherever the
+ * backward pass runs; sums are made in f32, and results are f32, where PyTorch's are rounded to bf16. Nothing else
+ * changes: parameters, gradients, losses, softmax, norms and reductions are f32, and f64 stays f64. Returns what it was
+ * before, to be put back:
+ *
+ *     ls_dtype before = ls_autocast(LS_BF16);
+ *     ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
+ *     (void)ls_autocast(before);
+ *     status = ls_backward(loss);
+ *
+ * It is faster where the processor multiplies matrices of bf16 (Intel's AMX) and oneDNN is here; elsewhere the same
+ * values take somewhat longer than f32, which is logged once (as a warning). Other dtypes (f16 would need its loss
+ * scaled) are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
+ */
+LS_API ls_dtype ls_autocast(ls_dtype dtype);
+
 /** Called with a leaf whose gradient of the present backward pass is complete; it may change ls_grad(leaf) in place. */
 typedef ls_status (*ls_grad_hook)(ls_tensor *leaf, void *user);
 

@@ -147,6 +147,9 @@ typedef struct ls_trial_options {
      * ls_trial_load does; damaged ones are named in the log and passed over. Where there is none the trial begins anew.
      * NULL: it does so anyway. With it, ls_trial_new is a collective call where the trial has a communicator. */
     const char *resume;
+    /** LS_BF16: the model, the criterion and a step of one's own run under ls_autocast (autograd.h), in training and in
+     * every measurement. LS_F32, which is zero: in f32. */
+    ls_dtype autocast;
     bool quiet;       /**< no progress on standard output (only rank 0 shows any) */
     bool bar_per_run; /**< one bar for all epochs of a run, in place of one for each pass */
 } ls_trial_options;

@@ -1,4 +1,7 @@
+#include <stdatomic.h>
+
 #include "autograd/tape.h"
+#include "base/log.h"
 #include "base/trace.h"
 
 bool ls_no_grad(bool on) {
@@ -6,6 +9,27 @@ bool ls_no_grad(bool on) {
     const bool before = thread != NULL && thread->no_grad;
     if (thread != NULL) {
         thread->no_grad = on;
+    }
+    return before;
+}
+
+ls_dtype ls_autocast(ls_dtype dtype) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    ls_thread_state *thread = ls_thread();
+    if (thread == NULL) {
+        return LS_F32;
+    }
+    const ls_dtype before = thread->autocast;
+    if (dtype != LS_F32 && dtype != LS_BF16) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_autocast: takes LS_BF16, or LS_F32 to end it, not %s", ls_dtype_name(dtype));
+        (void)ls_scope_failed();
+        return before;
+    }
+    thread->autocast = dtype;
+    const ls_device *device = dtype == LS_BF16 && before != LS_BF16 ? ls_device_default() : NULL;
+    if (device != NULL && device->gains_by_bf16 != NULL && !device->gains_by_bf16(device) &&
+        !atomic_flag_test_and_set(&told)) {
+        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s computes no faster in bf16 than in f32", device->name);
     }
     return before;
 }
@@ -76,6 +100,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
                        .input_count = input_count,
                        .parameters = parameters,
                        .of_gradient = of_gradient,
+                       .in_bf16 = thread->autocast == LS_BF16,
                        .records = wanted && !thread->no_grad && op->backward != NULL};
     ls_status status = op->shape(&call);
     if (status == LS_OK && op->forward != NULL) {

@@ -51,6 +51,7 @@ typedef struct ls_op_call {
     bool records;                    /* whether a node will be made: whether saving pays */
     bool depends;                    /* the gradient is computed from more values than `reads` and `saved` show */
     bool of_gradient;                /* an input is a gradient, or made of one: see ls_tape_gradient */
+    bool in_bf16;                    /* products of f32 are made of numbers rounded to bf16: ls_autocast */
 } ls_op_call;
 
 /*
@@ -103,6 +104,7 @@ struct ls_node {
     uint8_t spread;
     bool sums_samples;
     bool of_gradient; /* of the call */
+    bool in_bf16;     /* likewise */
     bool depends;     /* gradients of its inputs depend on values that depend on leaves */
     bool weighed;     /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment; /* 0, or a part of the program that is walked by itself: a pass walks communication of its own

@@ -41,6 +41,7 @@ typedef struct ls_gemm {
                                  the same place */
     int64_t step_a, step_b, step_c;
     ls_dtype compute; /* sums are made in the wider of this and `dtype` */
+    bool in_bf16;     /* of f32: the numbers of A and B count as rounded to bf16; sums, and C, are of f32 */
 } ls_gemm;
 
 /* One optimizer step over `count` numbers that lie together, f32 or f64; the meaning of the fields is that of optim.h.
@@ -249,9 +250,10 @@ typedef struct ls_cell_gradient {
         const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *of_g, const ls_tensor *of_product
 #define LS_PARAMETERS_conv                                                                                             \
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight, const ls_tensor *bias,               \
-        const ls_window *window
+        const ls_window *window, bool in_bf16
 #define LS_PARAMETERS_conv_weight                                                                                      \
-    ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small, const ls_window *window
+    ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small, const ls_window *window,   \
+        bool in_bf16
 #define LS_PARAMETERS_max_pool                                                                                         \
     ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
 #define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
@@ -259,11 +261,11 @@ typedef struct ls_cell_gradient {
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool linear, bool align_corners
 #define LS_PARAMETERS_attention                                                                                        \
     ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
-        const ls_tensor *mask, double scale, bool causal
+        const ls_tensor *mask, double scale, bool causal, bool in_bf16
 #define LS_PARAMETERS_attention_backward                                                                               \
     ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
-        double scale, bool causal
+        double scale, bool causal, bool in_bf16
 /* Flat runs of numbers; results are numbers of f64 on the device. */
 #define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
 #define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
@@ -403,7 +405,8 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     KERNEL(batch_norm_sums, batch_norm_sums) KERNEL(batch_norm_dx, batch_norm_dx)                                      \
     /* Images, all of five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the cross-correlation  \
      * of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus bias: its x has the   \
-     * sizes of the other's y. conv_weight: d_weight += the gradient, where `small` is of y's sizes, `large` of x's. */\
+     * sizes of the other's y. conv_weight: d_weight += the gradient, where `small` is of y's sizes, `large` of x's.   \
+     * in_bf16, here and below: products are as those of ls_gemm. */                                                    \
     KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
     /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
      * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \

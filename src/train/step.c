@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/trial.h"
 
@@ -21,12 +22,21 @@ static ls_status nothing_made(const char *what, uint32_t errors) {
                                     : ls_fail(LS_ERR_ARGUMENT, "ls_trial: %s returned NULL without an error", what);
 }
 
+/* What to give ls_autocast afterwards. A trial that does not ask for it leaves the thread as it is. */
+static ls_dtype autocast_begin(const ls_trial *trial) {
+    const ls_thread_state *thread = ls_thread();
+    const ls_dtype before = thread != NULL ? thread->autocast : LS_F32;
+    return trial->options.autocast == LS_BF16 ? ls_autocast(LS_BF16) : before;
+}
+
 /* From sample to output, with the hooks of training or of validation. */
 static ls_status compute_output(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
     const uint32_t errors = ls_error_count;
     LS_TRY(training ? LS_CALL(trial, on_sample) : LS_CALL(trial, on_sample_validation));
+    const ls_dtype before = autocast_begin(trial);
     state->output = ls_forward(state->model, state->input);
+    (void)ls_autocast(before);
     if (state->output == NULL) {
         return nothing_made("the model", errors);
     }
@@ -38,7 +48,9 @@ static ls_status compute_loss(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
     LS_TRY(compute_output(trial, training));
     const uint32_t errors = ls_error_count;
+    const ls_dtype before = autocast_begin(trial);
     state->loss = state->criterion(state->output, state->target, state->criterion_user);
+    (void)ls_autocast(before);
     if (state->loss == NULL) {
         return nothing_made("the criterion", errors);
     }
@@ -72,7 +84,9 @@ static ls_status own_step(ls_trial *trial) {
     ls_trial_state *state = &trial->state;
     LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
     const uint32_t errors = ls_error_count;
+    const ls_dtype before = autocast_begin(trial);
     const ls_status status = trial->options.step(state, trial->options.step_user);
+    (void)ls_autocast(before);
     if (status != LS_OK) {
         return ls_trial_fail_in(trial, status, ls_error_count != errors, "the step");
     }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "tensor/device/cpu/libraries.h"
+#include "tests/support/allocator.h"
 
 enum { RESULTS = 4 };
 
@@ -134,8 +135,35 @@ static void test_gradients_add_up(void **state) {
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
+/* Calls on the allocator while a convolution and its gradients run so many times. */
+static long calls_in(test_allocator *allocator, int times) {
+    const long before = atomic_load(&allocator->calls);
+    for (int i = 0; i < times; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = ls_ones(LS_SHAPE(13, 32, 14, 14), LS_F32), *weight = ls_ones(LS_SHAPE(32, 32, 3, 3), LS_F32);
+        assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+        assert_int_equal(ls_set_requires_grad(weight, true), LS_OK);
+        assert_int_equal(ls_backward(ls_sum(ls_conv(x, weight, NULL, NULL))), LS_OK);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+    return atomic_load(&allocator->calls) - before;
+}
+
+static void test_the_steady_state_allocates_nothing(void **state) {
+    (void)state;
+#ifdef LS_SANITIZED
+    skip(); /* nothing is cached there */
+#endif
+    test_allocator allocator;
+    test_allocator_start(&allocator);
+    assert_true(calls_in(&allocator, 3) > 0);
+    assert_int_equal(calls_in(&allocator, 20), 0);
+    (void)test_allocator_stop(&allocator);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_thread), cmocka_unit_test(test_ranks_that_are_threads),
-                                       cmocka_unit_test(test_gradients_add_up)};
+                                       cmocka_unit_test(test_gradients_add_up),
+                                       cmocka_unit_test(test_the_steady_state_allocates_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

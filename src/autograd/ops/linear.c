@@ -95,7 +95,8 @@ static ls_status linear_forward(ls_op_call *call) {
                           .c = output->data,
                           .ldc = map.out,
                           .bias = bias != NULL ? bias->data : NULL,
-                          .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE};
+                          .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE,
+                          .in_bf16 = call->in_bf16};
     return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
 }
 
@@ -116,7 +117,8 @@ static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
                           .transpose_b = map->weight_transposed,
                           .c = dx->data,
                           .ldc = map->in,
-                          .accumulate = accumulate};
+                          .accumulate = accumulate,
+                          .in_bf16 = node->in_bf16};
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
@@ -138,7 +140,8 @@ static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *m
                           .transpose_b = map->x_transposed,
                           .c = dw->data,
                           .ldc = map->in,
-                          .accumulate = accumulate};
+                          .accumulate = accumulate,
+                          .in_bf16 = node->in_bf16};
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 

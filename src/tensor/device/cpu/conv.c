@@ -173,50 +173,94 @@ static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samp
     return multiplications >= FEWEST_MULTIPLICATIONS && !part->is_column && !(work == LS_CONV_LARGE && few);
 }
 
+/* The tensors of one call, and whether its products are in_bf16. */
+typedef struct conv_call {
+    ls_conv_work work;
+    const ls_tensor *large, *small, *weight, *bias;
+    bool in_bf16;
+} conv_call;
+
 /* LS_ERR_UNSUPPORTED, with no error set: it is ours to make. */
-static ls_status by_onednn(const conv_part *part, ls_conv_work work, const ls_tensor *large, const ls_tensor *small,
-                           const ls_tensor *weight, const ls_tensor *bias) {
-    if (large->dtype != LS_F32 || !is_for_onednn(part, work, large->size[0])) {
+static ls_status by_onednn(const conv_part *part, const conv_call *call) {
+    if (call->large->dtype != LS_F32 || !is_for_onednn(part, call->work, call->large->size[0])) {
         return LS_ERR_UNSUPPORTED;
     }
     const ls_onednn *onednn = ls_onednn_open();
-    return onednn != NULL ? onednn->conv(work, large, small, weight, bias, part->window) : LS_ERR_UNSUPPORTED;
+    return onednn != NULL ? onednn->conv(call->work, call->large, call->small, call->weight, call->bias, part->window,
+                                         call->in_bf16)
+                          : LS_ERR_UNSUPPORTED;
+}
+
+static ls_status make(const conv_part *part, const conv_call *call) {
+    const ls_status status = by_onednn(part, call);
+    if (status != LS_ERR_UNSUPPORTED) {
+        return status;
+    }
+    if (call->work == LS_CONV_LARGE && !part->is_column) {
+        ls_tensor zeros = *call->large;
+        LS_TRY(ls_cpu_fill(NULL, &zeros, 0));
+    }
+    LS_TRY(walk(part, call->work, call->large, call->small, call->weight));
+    ls_tensor y = *call->small;
+    return call->work == LS_CONV_SMALL ? add_bias(&y, call->bias) : LS_OK;
+}
+
+/* With rounded copies of the two tensors that the third is made of. */
+static ls_status make_rounded(const conv_part *part, const conv_call *call) {
+    conv_call own = *call;
+    own.in_bf16 = false;
+    const ls_tensor **first = call->work == LS_CONV_LARGE ? &own.small : &own.large;
+    const ls_tensor **second = call->work == LS_CONV_WEIGHT ? &own.small : &own.weight;
+    ls_tensor one = {.data = NULL}, other = {.data = NULL};
+    ls_status status = ls_rounded_begin(*first, &one);
+    if (status == LS_OK) {
+        status = ls_rounded_begin(*second, &other);
+    }
+    if (status == LS_OK) {
+        *first = &one;
+        *second = &other;
+        status = make(part, &own);
+    }
+    ls_rounded_end(&other);
+    ls_rounded_end(&one);
+    return status;
+}
+
+static ls_status convolve(const conv_part *part, const conv_call *call) {
+    const bool rounds = call->in_bf16 && call->large->dtype == LS_F32;
+    if (rounds && is_for_onednn(part, call->work, call->large->size[0]) && ls_bf16_pays()) {
+        const ls_status status = by_onednn(part, call);
+        if (status != LS_ERR_UNSUPPORTED) {
+            return status;
+        }
+    }
+    return rounds ? make_rounded(part, call) : make(part, call);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------
  */
 
 ls_status ls_cpu_conv(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
-                      const ls_tensor *bias, const ls_window *window) {
+                      const ls_tensor *bias, const ls_window *window, bool in_bf16) {
     const conv_part part = part_of(x, y, window);
     (void)stream;
     LS_TRY(check_dtype("conv", x));
-    const ls_status status = by_onednn(&part, LS_CONV_SMALL, x, y, weight, bias);
-    if (status != LS_ERR_UNSUPPORTED) {
-        return status;
-    }
-    LS_TRY(walk(&part, LS_CONV_SMALL, x, y, weight));
-    return add_bias(y, bias);
+    return convolve(&part, &(conv_call){LS_CONV_SMALL, x, y, weight, bias, in_bf16});
 }
 
 ls_status ls_cpu_conv_transpose(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
-                                const ls_tensor *bias, const ls_window *window) {
+                                const ls_tensor *bias, const ls_window *window, bool in_bf16) {
     const conv_part part = part_of(y, x, window);
+    (void)stream;
     LS_TRY(check_dtype("conv_transpose", x));
-    ls_status status = by_onednn(&part, LS_CONV_LARGE, y, x, weight, NULL);
-    if (status == LS_ERR_UNSUPPORTED) {
-        LS_TRY(part.is_column ? LS_OK : ls_cpu_fill(stream, y, 0));
-        status = walk(&part, LS_CONV_LARGE, y, x, weight);
-    }
-    LS_TRY(status);
+    LS_TRY(convolve(&part, &(conv_call){LS_CONV_LARGE, y, x, weight, NULL, in_bf16}));
     return add_bias(y, bias);
 }
 
 ls_status ls_cpu_conv_weight(ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small,
-                             const ls_window *window) {
+                             const ls_window *window, bool in_bf16) {
     const conv_part part = part_of(large, small, window);
     (void)stream;
     LS_TRY(check_dtype("conv_weight", large));
-    const ls_status status = by_onednn(&part, LS_CONV_WEIGHT, large, small, d_weight, NULL);
-    return status != LS_ERR_UNSUPPORTED ? status : walk(&part, LS_CONV_WEIGHT, large, small, d_weight);
+    return convolve(&part, &(conv_call){LS_CONV_WEIGHT, large, small, d_weight, NULL, in_bf16});
 }

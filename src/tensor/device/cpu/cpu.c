@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tensor/device/cpu/gemm.h"
 #include "tensor/scope.h"
 
 struct ls_stream {
@@ -88,10 +89,16 @@ static ls_status clear(ls_stream *stream, void *memory, size_t bytes) {
     return LS_OK;
 }
 
+static bool gains_by_bf16(const ls_device *self) {
+    (void)self;
+    return ls_bf16_pays();
+}
+
 const ls_device ls_cpu = {
     .name = "cpu",
     .is_host = true,
     .kernels = &ls_cpu_kernels,
+    .gains_by_bf16 = gains_by_bf16,
     .allocate = allocate,
     .release = release,
     .allocate_pinned = allocate_pinned,

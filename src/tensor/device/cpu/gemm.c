@@ -43,6 +43,9 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
     if (gemm->batch > 1) {
         return multiply_batch(gemm);
     }
+    if (gemm->in_bf16 && gemm->dtype == LS_F32) {
+        return ls_gemm_bf16(gemm);
+    }
     const bool one_pass = is_one_pass(gemm);
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
     const int most_in_vectors = gemm->transpose_b ? MOST_IN_DOTS : MOST_IN_STRIPS;

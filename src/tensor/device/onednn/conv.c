@@ -24,7 +24,7 @@ typedef struct conv_shape {
     int64_t channels, outputs, groups;
     int64_t size[3], out[3];
     const ls_window *window;
-    bool bias;
+    bool bias, in_bf16;
 } conv_shape;
 
 typedef struct conv_call {
@@ -52,7 +52,7 @@ static ls_plan_key key_of(const conv_task *task) {
     *at++ = shape->channels;
     *at++ = shape->outputs;
     *at++ = shape->groups;
-    *at++ = shape->bias;
+    *at++ = shape->bias + 2 * shape->in_bf16;
     for (int i = 0; i < 3; i++) {
         *at++ = shape->size[i];
         *at++ = shape->out[i];
@@ -83,19 +83,39 @@ static int first_axis(const conv_shape *shape) {
     return shape->size[0] == 1 && shape->out[0] == 1 && shape->window->kernel[0] == 1 ? 1 : 0;
 }
 
-/* Given and wanted layouts of one convolution; NULL where there is no memory. */
+/* What is behind the image in the last window: less than nothing where strides leave out its end. */
+static int64_t padding_after(const conv_shape *shape, int i) {
+    const ls_window *w = shape->window;
+    const int64_t reach = (int64_t)w->dilation[i] * (w->kernel[i] - 1) + 1;
+    return (shape->out[i] - 1) * w->stride[i] + reach - shape->size[i] - w->before[i];
+}
+
+/* Layouts of one convolution: as given (with the bias), as wanted, and of the forward pass that a gradient is of. */
+enum { GIVEN = 0, WANTED = 4, HINT = 7, LAYOUTS = 10 };
 typedef struct conv_layouts {
-    ls_layout given[4];
-    ls_conv_layouts wanted;
+    ls_layout own[LAYOUTS];
 } conv_layouts;
 
 static void free_layouts(conv_layouts *layouts) {
-    for (int i = 0; i < 4; i++) {
-        ls_layout_free(layouts->given[i]);
+    for (int i = 0; i < LAYOUTS; i++) {
+        ls_layout_free(layouts->own[i]);
     }
-    ls_layout_free(layouts->wanted.large);
-    ls_layout_free(layouts->wanted.small);
-    ls_layout_free(layouts->wanted.weight);
+}
+
+static ls_conv_layouts layouts_at(const conv_task *task, const conv_layouts *layouts, int first) {
+    const conv_shape *shape = task->shape;
+    ls_conv_layouts all = {.large = layouts->own[first + LARGE],
+                           .small = layouts->own[first + SMALL],
+                           .weight = layouts->own[first + WEIGHT],
+                           .bias = shape->bias ? layouts->own[GIVEN + BIAS] : NULL};
+    const int axis = first_axis(shape);
+    for (int i = axis; i < 3; i++) {
+        all.stride[i - axis] = shape->window->stride[i];
+        all.dilation[i - axis] = shape->window->dilation[i] - 1;
+        all.before[i - axis] = shape->window->before[i];
+        all.after[i - axis] = padding_after(shape, i);
+    }
+    return all;
 }
 
 static bool make_layouts(const conv_task *task, conv_layouts *layouts) {
@@ -119,43 +139,36 @@ static bool make_layouts(const conv_task *task, conv_layouts *layouts) {
     const dnnl_format_tag_t plain_weight = weight_axes == 6 ? dnnl_abcdef : weight_axes == 5 ? dnnl_abcde : dnnl_abcd;
     const dnnl_format_tag_t tag = best_tag(shape, axes == 3);
     const int64_t outputs = shape->outputs;
-    layouts->given[LARGE] = ls_layout_new(2 + axes, large, dnnl_f32, plain);
-    layouts->given[SMALL] = ls_layout_new(2 + axes, small, dnnl_f32, plain);
-    layouts->given[WEIGHT] = ls_layout_new(weight_axes, weight, dnnl_f32, plain_weight);
-    layouts->given[BIAS] = ls_layout_new(1, &outputs, dnnl_f32, dnnl_a);
-    layouts->wanted.large = ls_layout_new(2 + axes, large, dnnl_f32, tag);
-    layouts->wanted.small = ls_layout_new(2 + axes, small, dnnl_f32, tag);
-    layouts->wanted.weight = ls_layout_new(weight_axes, weight, dnnl_f32, any);
-    layouts->wanted.bias = shape->bias ? layouts->given[BIAS] : NULL;
-    return layouts->given[LARGE] != NULL && layouts->given[SMALL] != NULL && layouts->given[WEIGHT] != NULL &&
-           layouts->given[BIAS] != NULL && layouts->wanted.large != NULL && layouts->wanted.small != NULL &&
-           layouts->wanted.weight != NULL;
-}
-
-/* What is behind the image in the last window: less than nothing where strides leave out its end. */
-static int64_t padding_after(const conv_shape *shape, int i) {
-    const ls_window *w = shape->window;
-    const int64_t reach = (int64_t)w->dilation[i] * (w->kernel[i] - 1) + 1;
-    return (shape->out[i] - 1) * w->stride[i] + reach - shape->size[i] - w->before[i];
+    layouts->own[GIVEN + LARGE] = ls_layout_new(2 + axes, large, dnnl_f32, plain);
+    layouts->own[GIVEN + SMALL] = ls_layout_new(2 + axes, small, dnnl_f32, plain);
+    layouts->own[GIVEN + WEIGHT] = ls_layout_new(weight_axes, weight, dnnl_f32, plain_weight);
+    layouts->own[GIVEN + BIAS] = ls_layout_new(1, &outputs, dnnl_f32, dnnl_a);
+    const dnnl_data_type_t from = shape->in_bf16 ? dnnl_bf16 : dnnl_f32;
+    const ls_conv_work work = shape->work;
+    for (int i = WANTED; i <= HINT; i += HINT - WANTED) { /* oneDNN gives a gradient of f32 for a pass all in bf16 */
+        const bool hint = i == HINT;
+        layouts->own[i + LARGE] = ls_layout_new(2 + axes, large, work == LS_CONV_LARGE && !hint ? dnnl_f32 : from, tag);
+        layouts->own[i + SMALL] = ls_layout_new(2 + axes, small, work == LS_CONV_SMALL && !hint ? dnnl_f32 : from, tag);
+        layouts->own[i + WEIGHT] =
+            ls_layout_new(weight_axes, weight, work == LS_CONV_WEIGHT && !hint ? dnnl_f32 : from, any);
+    }
+    for (int i = 0; i < LAYOUTS; i++) {
+        if (layouts->own[i] == NULL) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static dnnl_status_t describe(const conv_task *task, const conv_layouts *layouts, dnnl_primitive_desc_t *made) {
-    const conv_shape *shape = task->shape;
-    const int first = first_axis(shape);
-    ls_conv_layouts what = layouts->wanted;
-    for (int i = first; i < 3; i++) {
-        what.stride[i - first] = shape->window->stride[i];
-        what.dilation[i - first] = shape->window->dilation[i] - 1;
-        what.before[i - first] = shape->window->before[i];
-        what.after[i - first] = padding_after(shape, i);
-    }
+    const ls_conv_layouts wanted = layouts_at(task, layouts, WANTED), hint = layouts_at(task, layouts, HINT);
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_status_t status = dnnl_primitive_attr_create(&attributes);
     if (status == dnnl_success) {
         status = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
     }
     if (status == dnnl_success) {
-        status = ls_describe_conv(made, ls_onednn_engine, shape->work, &what, attributes);
+        status = ls_describe_conv(made, ls_onednn_engine, task->shape->work, &wanted, &hint, attributes);
     }
     if (attributes != NULL) {
         (void)dnnl_primitive_attr_destroy(attributes);
@@ -174,20 +187,21 @@ static dnnl_status_t make_plan(ls_plan *plan, int slots, const void *context) {
     const conv_task *task = context;
     const ls_conv_work work = task->shape->work;
     const bool weight = work == LS_CONV_WEIGHT;
-    conv_layouts layouts = {.given = {NULL}};
+    conv_layouts layouts = {.own = {NULL}};
     dnnl_primitive_desc_t description = NULL;
     dnnl_status_t status = make_layouts(task, &layouts) ? describe(task, &layouts, &description) : dnnl_out_of_memory;
     if (status == dnnl_success) {
         const ls_operand_plan operands[] = {
             [LARGE] = {work == LS_CONV_LARGE ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC,
                        work == LS_CONV_LARGE ? dnnl_query_diff_src_md : dnnl_query_src_md, work == LS_CONV_LARGE,
-                       layouts.given[LARGE]},
+                       layouts.own[GIVEN + LARGE]},
             [SMALL] = {work == LS_CONV_SMALL ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST,
                        work == LS_CONV_SMALL ? dnnl_query_dst_md : dnnl_query_diff_dst_md, work == LS_CONV_SMALL,
-                       layouts.given[SMALL]},
+                       layouts.own[GIVEN + SMALL]},
             [WEIGHT] = {weight ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
-                        weight ? dnnl_query_diff_weights_md : dnnl_query_weights_md, weight, layouts.given[WEIGHT]},
-            [BIAS] = {DNNL_ARG_BIAS, dnnl_query_undef, false, layouts.given[BIAS]}};
+                        weight ? dnnl_query_diff_weights_md : dnnl_query_weights_md, weight,
+                        layouts.own[GIVEN + WEIGHT]},
+            [BIAS] = {DNNL_ARG_BIAS, dnnl_query_undef, false, layouts.own[GIVEN + BIAS]}};
         status = is_worth_it(description)
                      ? ls_plan_build(plan, description, slots, operands, task->shape->bias ? BIAS + 1 : BIAS)
                      : dnnl_unimplemented;
@@ -411,13 +425,14 @@ static ls_status run_call(const conv_call *call, int threads) {
 }
 
 ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
-                         const ls_tensor *bias, const ls_window *window) {
+                         const ls_tensor *bias, const ls_window *window, bool in_bf16) {
     conv_call call = {.shape = {.work = work,
                                 .channels = large->size[1],
                                 .outputs = small->size[1],
                                 .groups = window->groups,
                                 .window = window,
-                                .bias = bias != NULL},
+                                .bias = bias != NULL,
+                                .in_bf16 = in_bf16},
                       .samples = large->size[0],
                       .large = large->data,
                       .small = small->data,

@@ -40,6 +40,15 @@ static dnnl_status_t describe_backward(dnnl_primitive_desc_t *made, dnnl_engine_
                                                                    l->before, l->after, forward, attributes);
 }
 
+static dnnl_status_t append_sum(dnnl_post_ops_t after) {
+    return dnnl_post_ops_append_sum(after, 1.0F, 0, dnnl_data_type_undef);
+}
+
+static dnnl_status_t describe_matmul(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_layout a, ls_layout b,
+                                     ls_layout c, const_dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(made, engine, a, b, NULL, c, attributes);
+}
+
 #else
 
 static ls_layout kept(dnnl_memory_desc_t *made, dnnl_status_t status) {
@@ -87,18 +96,49 @@ static dnnl_status_t describe_backward(dnnl_primitive_desc_t *made, dnnl_engine_
     return status == dnnl_success ? dnnl_primitive_desc_create(made, &what, attributes, engine, forward) : status;
 }
 
+static dnnl_status_t append_sum(dnnl_post_ops_t after) {
+    return dnnl_post_ops_append_sum(after, 1.0F);
+}
+
+static dnnl_status_t describe_matmul(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_layout a, ls_layout b,
+                                     ls_layout c, const_dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t what;
+    const dnnl_status_t status = dnnl_matmul_desc_init(&what, a, b, NULL, c);
+    return status == dnnl_success ? dnnl_primitive_desc_create(made, &what, attributes, engine, NULL) : status;
+}
+
 #endif
 
 dnnl_status_t ls_describe_conv(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_conv_work work,
-                               const ls_conv_layouts *layouts, const_dnnl_primitive_attr_t attributes) {
+                               const ls_conv_layouts *layouts, const ls_conv_layouts *hint,
+                               const_dnnl_primitive_attr_t attributes) {
     if (work == LS_CONV_SMALL) {
         return describe_forward(made, engine, layouts, attributes);
     }
     dnnl_primitive_desc_t forward = NULL;
-    dnnl_status_t status = describe_forward(&forward, engine, layouts, NULL);
+    dnnl_status_t status = describe_forward(&forward, engine, hint, NULL);
     if (status == dnnl_success) {
         status = describe_backward(made, engine, work, layouts, forward, attributes);
         (void)dnnl_primitive_desc_destroy(forward);
     }
     return status;
+}
+
+dnnl_status_t ls_describe_matmul(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_layout a, ls_layout b,
+                                 ls_layout c, bool accumulate, dnnl_primitive_attr_t attributes) {
+    dnnl_status_t status = dnnl_success;
+    if (accumulate) {
+        dnnl_post_ops_t after = NULL;
+        status = dnnl_post_ops_create(&after);
+        if (status == dnnl_success) {
+            status = append_sum(after);
+        }
+        if (status == dnnl_success) {
+            status = dnnl_primitive_attr_set_post_ops(attributes, after);
+        }
+        if (after != NULL) {
+            (void)dnnl_post_ops_destroy(after);
+        }
+    }
+    return status == dnnl_success ? describe_matmul(made, engine, a, b, c, attributes) : status;
 }

@@ -27,7 +27,13 @@ typedef struct ls_conv_layouts {
     dnnl_dims_t stride, dilation, before, after;
 } ls_conv_layouts;
 
+/* `hint`: of the forward pass, for a gradient. */
 dnnl_status_t ls_describe_conv(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_conv_work work,
-                               const ls_conv_layouts *layouts, const_dnnl_primitive_attr_t attributes);
+                               const ls_conv_layouts *layouts, const ls_conv_layouts *hint,
+                               const_dnnl_primitive_attr_t attributes);
+
+/* c = a b, or c += a b. `attributes` may be changed. */
+dnnl_status_t ls_describe_matmul(dnnl_primitive_desc_t *made, dnnl_engine_t engine, ls_layout a, ls_layout b,
+                                 ls_layout c, bool accumulate, dnnl_primitive_attr_t attributes);
 
 #endif

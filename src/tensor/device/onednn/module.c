@@ -42,10 +42,13 @@ LS_API ls_onednn_module_function ls_onednn_module;
 
 const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
     static char version[48];
-    static ls_onednn functions = {.version = version, .file = "", .gemm = gemm_f32, .conv = ls_onednn_conv};
+    static ls_onednn functions = {
+        .version = version, .file = "", .gemm = gemm_f32, .gemm_bf16 = ls_onednn_gemm_bf16, .conv = ls_onednn_conv};
     if (abi_version != LS_ONEDNN_ABI || dnnl_engine_create(&ls_onednn_engine, dnnl_cpu, 0) != dnnl_success) {
         return NULL;
     }
+    functions.has_fast_bf16 =
+        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
     const dnnl_version_t *found = dnnl_version();
     (void)snprintf(version, sizeof version, "%d.%d.%d", found->major, found->minor, found->patch);
     Dl_info about;

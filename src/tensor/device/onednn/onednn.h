@@ -33,15 +33,20 @@ typedef struct ls_onednn {
     const char *version; /* "2.6.3" */
     const char *file;    /* of oneDNN itself */
 
+    bool has_fast_bf16; /* the processor multiplies matrices of bf16, not only vectors */
+
     /* One product of f32 without bias and activation. Long sums may be shared out over threads. */
     ls_status (*gemm)(const ls_gemm *gemm);
+
+    /* The same in_bf16. */
+    ls_status (*gemm_bf16)(const ls_gemm *gemm);
 
     /*
      * `large` is what windows see, `small` has an output of each; all five axes, dense, f32. The bias (or NULL) is of
      * LS_CONV_SMALL; LS_CONV_WEIGHT adds to `weight`. The bits depend on the shapes, not on the number of threads.
      */
     ls_status (*conv)(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
-                      const ls_tensor *bias, const ls_window *window);
+                      const ls_tensor *bias, const ls_window *window, bool in_bf16);
 } ls_onednn;
 
 /* NULL where abi_version is not LS_ONEDNN_ABI, or oneDNN does not start. */
