@@ -21,7 +21,7 @@ void ls_gemm_plain(const ls_gemm *gemm);
 void ls_gemm_finish(const ls_gemm *gemm);
 
 /* ls_cpu_gemm of one product without bias and activation, whose bits in f32 do not depend on the number of threads:
- * long sums are made in parts, one behind the other. */
+ * long sums are made in parts, one behind the other (OpenBLAS, where oneDNN is missing, does not keep to that). */
 ls_status ls_gemm_in_order(const ls_gemm *gemm);
 
 /* One product of f32 in_bf16, of any size. */
