@@ -129,8 +129,9 @@ typedef struct ls_tokens_options {
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 
 /** A step that changes batches on their way out: given a batch [n, ...], and which samples that is, returns another, or
- * NULL on failure. It runs in a scope of its own, without recording, on "cpu", where tensors that it makes are, too.
- * What operations draw in it (ls_rand, say) follows from seed, epoch and the place of the first sample. */
+ * NULL on failure. It runs in a scope of its own, without recording and ls_autocast, on "cpu", where tensors that it
+ * makes are, too. What operations draw in it (ls_rand, say) follows from seed, epoch and the place of the first sample.
+ */
 typedef ls_tensor *(*ls_transform)(ls_tensor *batch, const ls_samples *samples, void *user);
 
 /**

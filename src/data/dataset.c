@@ -232,9 +232,11 @@ typedef struct making {
 static ls_status make(void *argument) {
     const making *m = argument;
     const ls_random_state before = ls_random_get_state();
+    const ls_dtype autocast = ls_autocast(LS_F32); /* a loader's threads know of none */
     ls_random_set_state(random_state_of(m->dataset, m->samples));
     const ls_status status = make_batch(m->dataset, m->samples, m->input, m->target);
     ls_random_set_state(before);
+    (void)ls_autocast(autocast);
     return status;
 }
 

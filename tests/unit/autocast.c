@@ -8,6 +8,7 @@
 #include "tests/support/unit.h"
 
 #include <math.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <lockstep/lockstep.h>
@@ -356,6 +357,38 @@ static void test_training_ends_where_f32_does(void **state) {
     assert_true(fabs(spread.loss[0] - mixed.loss[0]) < 0.02 * mixed.loss[0]);
 }
 
+/* ---- data sets --------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *turn(ls_tensor *batch, const ls_samples *samples, void *user) {
+    (void)samples, (void)user;
+    return ls_matmul(batch, ls_add(ls_mul(ls_arange(LS_SHAPE(3, 3), LS_F32), 0.1), 1.0));
+}
+
+/* What a program's transforms compute is the same whichever thread makes the batch. */
+static void test_batches_are_those_of_f32(void **state) {
+    (void)state;
+    float wanted[6] = {0};
+    for (int i = 0; i < 3; i++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = ls_add(ls_mul(ls_arange(LS_SHAPE(2, 3), LS_F32), 0.3), 0.7);
+        ls_dataset *set = ls_dataset_transform_input(ls_tensor_dataset(x, ls_zeros(LS_SHAPE(2), LS_I64)), turn, NULL);
+        ls_loader *loader = ls_loader_new(
+            set, &(ls_loader_options){.batch_size = 2, .no_shuffle = true, .threads = i == 2 ? 1 : 0, .device = "cpu"});
+        ls_batch batch;
+        bool more;
+        assert_int_equal(ls_autocast(i > 0 ? LS_BF16 : LS_F32), LS_F32);
+        const ls_status status = ls_loader_next(loader, &batch, &more);
+        assert_int_equal(ls_autocast(LS_F32), i > 0 ? LS_BF16 : LS_F32); /* as it was */
+        assert_int_equal(status, LS_OK);
+        if (i == 0) {
+            memcpy(wanted, elements(batch.input), sizeof wanted);
+        }
+        assert_memory_equal(elements(batch.input), wanted, sizeof wanted);
+        ls_loader_free(loader);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+}
+
 static void test_refuses(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -380,6 +413,7 @@ int main(void) {
         cmocka_unit_test(test_convolutions_of_onednn),
         cmocka_unit_test(test_networks_are_those_of_pytorch),
         cmocka_unit_test(test_training_ends_where_f32_does),
+        cmocka_unit_test(test_batches_are_those_of_f32),
         cmocka_unit_test(test_refuses),
     };
     return cmocka_run_group_tests(tests, load, fixtures_end);
