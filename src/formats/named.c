@@ -2,15 +2,23 @@
 
 #include <string.h>
 
+#include "tensor/tensor.h"
+
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count) {
     if (count < 0 || (tensors == NULL && count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %d tensors%s", call, count, tensors == NULL ? " at NULL" : "");
     }
     for (int i = 0; i < count; i++) {
-        if (tensors[i].name == NULL || tensors[i].tensor == NULL || !ls_is_contiguous(tensors[i].tensor)) {
-            return ls_fail(LS_ERR_ARGUMENT, "%s: tensor %d (%s) is %s", call, i,
-                           tensors[i].name != NULL ? tensors[i].name : "without a name",
-                           tensors[i].tensor == NULL ? "NULL" : "not contiguous or has no name");
+        const ls_tensor *tensor = tensors[i].tensor;
+        if (tensors[i].name == NULL) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: tensor %d has no name", call, i);
+        }
+        if (tensor != NULL && ls_tensor_is_gone(tensor)) {
+            return ls_tensor_refuse_gone(call, i + 1, tensor);
+        }
+        if (tensor == NULL || !tensor->contiguous) {
+            return ls_fail(LS_ERR_ARGUMENT, "%s: tensor %d (%s) is %s", call, i, tensors[i].name,
+                           tensor == NULL ? "NULL" : "not contiguous: ls_contiguous first");
         }
         if (ls_named_find(tensors, i, tensors[i].name) != NULL) {
             return ls_fail(LS_ERR_ARGUMENT, "%s: two tensors are named %s", call, tensors[i].name);

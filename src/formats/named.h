@@ -7,7 +7,7 @@
 #include "base/status.h"
 
 /* LS_ERR_ARGUMENT where there is no such list, or a tensor in it is missing, not contiguous, without a name, or has the
- * name of another. */
+ * name of another; LS_ERR_STATE where one is gone. */
 ls_status ls_named_check(const char *call, const ls_named *tensors, int count);
 
 /* The tensor of that name; NULL when there is none. */

@@ -365,8 +365,8 @@ static void test_safetensors_refuses_bad_arguments(void **state) {
     expect_unsaved(path, &(ls_named){"__metadata__", one}, 1,
                    "no tensor can be named __metadata__: the format keeps that name");
     expect_unsaved(path, &(ls_named){"a", NULL}, 1, "tensor 0 (a) is NULL");
-    expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 (without a name) is not contiguous or has no name");
-    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous or has no name");
+    expect_unsaved(path, &(ls_named){NULL, one}, 1, "tensor 0 has no name");
+    expect_unsaved(path, (ls_named[]){good, {"b", turned}}, 2, "tensor 1 (b) is not contiguous: ls_contiguous first");
     expect_unsaved(path, (ls_named[]){good, {"b", one}, good}, 3, "two tensors are named a");
     const char *const texts[] = {"key", "\xff", NULL}, *const keys[] = {"\xff", "text", NULL};
     assert_int_equal(ls_safetensors_save(path, &good, 1, texts), LS_ERR_MEMORY);
