@@ -82,6 +82,12 @@ static void test_similarities_agree_with_pytorch(void **state) {
     check_values(none, LS_SHAPE(2), LS_F64, (const double[]){0, 0});
     assert_int_equal(ls_backward(ls_sum(none)), LS_OK);
     assert_true(ls_item(ls_sum(ls_to(ls_is_finite(ls_grad(zero)), LS_I64))) == 6);
+    /* What broadcasts along the axis itself is as long as what it is compared with. */
+    ls_tensor *ones = leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 1, 1, 1, 1});
+    ls_tensor *one = leaf_from(LS_SHAPE(2, 1), (const double[]){2, -1});
+    ls_tensor *signs = ls_from(LS_SHAPE(2), LS_F64, (const double[]){1, -1});
+    assert_true(ls_allclose(ls_cosine_similarity(ones, one, 1, 1e-8), signs, 1e-12, 1e-12));
+    assert_true(ls_allclose(ls_cosine_similarity(one, ones, 1, 1e-8), signs, 1e-12, 1e-12));
     assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 

@@ -17,10 +17,14 @@ static ls_tensor *length_of(ls_tensor *x, int axis, double epsilon) {
     return norm == NULL ? NULL : ls_replaced(ls_maximum_number(norm, epsilon), norm, NULL);
 }
 
-/* x / max(|x|, epsilon). */
-static ls_tensor *direction_of(ls_tensor *x, int axis, double epsilon) {
-    ls_tensor *length = length_of(x, axis, epsilon);
-    return length == NULL ? NULL : ls_replaced(ls_div_tensor(x, length), length, NULL);
+/* x / max(|x|, epsilon); x may have one position along the axis in place of `width`. */
+static ls_tensor *direction_of(ls_tensor *x, int axis, int64_t width, double epsilon) {
+    ls_shape shape = ls_shape_of(x);
+    shape.size[axis] = x->size[axis] == 1 ? width : x->size[axis];
+    ls_tensor *wide = ls_expand(x, shape);
+    ls_tensor *length = wide == NULL ? NULL : length_of(wide, axis, epsilon);
+    ls_tensor *y = length == NULL ? NULL : ls_replaced(ls_div_tensor(wide, length), length, NULL);
+    return wide == NULL ? NULL : ls_replaced(y, wide, x);
 }
 
 ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon) {
@@ -40,8 +44,8 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
                              LS_SHAPE_TEXT(b));
     }
     const int along = ls_op_axis(call, a, axis);
-    ls_tensor *x = along < 0 ? NULL : direction_of(a, along, epsilon);
-    ls_tensor *y = x == NULL ? NULL : direction_of(b, along, epsilon);
+    ls_tensor *x = along < 0 ? NULL : direction_of(a, along, b->size[along], epsilon);
+    ls_tensor *y = x == NULL ? NULL : direction_of(b, along, a->size[along], epsilon);
     ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
     ls_release(x);
     ls_release(y);
