@@ -298,6 +298,20 @@ static void test_nothing(void **state) {
     }
 }
 
+/* As of ls_relu: where a network has NaN its gradients do not become 0 and hide it. */
+static void test_relu_of_nan(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_module *module = ls_nn_rnn(1, 1, &(ls_recurrent_options){.relu = true, .dtype = k == 0 ? LS_F32 : LS_F64});
+        ls_tensor *x = ls_full(LS_SHAPE(1, 1, 1), k == 0 ? LS_F32 : LS_F64, (double)NAN);
+        assert_int_equal(ls_backward(ls_sum(ls_forward(module, x))), LS_OK);
+        assert_true(ls_item(ls_grad(ls_module_find(module, "bias_ih_l0"))) == 1);
+        ls_module_free(module);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static ls_tensor *ask(ls_module *module, ls_tensor *x, ls_tensor *h, ls_tensor *c, ls_tensor *lengths) {
@@ -350,6 +364,7 @@ int main(void) {
         cmocka_unit_test(test_states_go_on),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_relu_of_nan),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,7 +183,7 @@ static ls_status recur_forward(ls_op_call *call) {
 
 /* ---- backwards --------------------------------------------------------------------------------------------------- */
 
-/* What a backward pass makes, outside any scope but for d_x. */
+/* What a backward pass makes, outside of any scope. */
 typedef struct gradients {
     ls_tensor *g;           /* of the output, dense */
     ls_tensor *d_x;         /* [steps, n, gates] */
