@@ -60,7 +60,7 @@ check "verify --json" is "$status $(python3 -c 'import json; o=json.load(open("o
     "1 False True"
 wrong 2 "lockstep checkpoint: err is a file: a checkpoint is a folder" verify err
 launch checkpoint show harmed
-check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the checkpoint before it is used' err)" "0 0 1"
+check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the checkpoint before it is tried' err)" "0 0 1"
 
 # ---- diff ----
 launch checkpoint diff run $newest

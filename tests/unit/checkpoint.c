@@ -365,7 +365,7 @@ static void test_damaged_files(void **state) {
                         strcmp(strrchr(found, '/') + 1, "epoch-000001-step-0000000003") == 0);
         }
         assert_non_null(strstr(logged, files[i]));
-        assert_non_null(strstr(logged, "; the checkpoint before it is used"));
+        assert_non_null(strstr(logged, "; the checkpoint before it is tried"));
         write_bytes(path, bytes, size - 1);
         expect_refused(folder, files[i], "is damaged");
         write_bytes(path, bytes, 0);
@@ -375,6 +375,12 @@ static void test_damaged_files(void **state) {
         write_bytes(path, bytes, size);
         assert_int_equal(ls_checkpoint_verify(in_root("harm/epoch-000002-step-0000000006")), LS_OK);
     }
+    logged[0] = '\0';
+    write_bytes(in_root("harm/epoch-000002-step-0000000006/manifest.json"), bytes, 1);
+    write_bytes(in_root("harm/epoch-000001-step-0000000003/manifest.json"), bytes, 1);
+    assert_int_equal(ls_checkpoint_find(folder, path), LS_OK);
+    assert_string_equal(path, "");
+    assert_non_null(strstr(logged, "; there is none before it"));
     ls_log_set_sink(NULL, NULL);
 }
 

@@ -49,7 +49,8 @@ static ls_status find_newest(const char *folder, const ls_folder_names *names, c
         if (status != LS_ERR_FORMAT) {
             return status;
         }
-        ls_log_write(LS_LOG_WARNING, "%s; the checkpoint before it is used", ls_error_message());
+        ls_log_write(LS_LOG_WARNING, "%s; %s", ls_error_message(),
+                     i > 0 ? "the checkpoint before it is tried" : "there is none before it");
     }
     path[0] = '\0';
     return LS_OK;
