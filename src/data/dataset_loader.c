@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "base/option.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "data/order.h"
@@ -53,14 +54,13 @@ static ls_status check_sizes(const ls_loader_options *options) {
 
 static ls_status check_threads(const ls_loader_options *options) {
     enum { MOST = 1024 };
-    if (options->threads < 0 || options->threads > MOST || options->prefetch < 0 || options->prefetch > INT32_MAX ||
-        (options->prefetch > 0 && options->threads == 0)) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "ls_loader_new: %d threads and %lld batches ahead: threads are from 0 to %d, and batches are "
-                       "made ahead by threads only",
-                       options->threads, (long long)options->prefetch, MOST);
-    }
-    return LS_OK;
+    LS_TRY(ls_option_within("ls_loader_new", "threads", options->threads, 0, MOST));
+    LS_TRY(ls_option_within("ls_loader_new", "prefetch", (double)options->prefetch, 0, INT32_MAX));
+    return options->prefetch == 0 || options->threads > 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "ls_loader_new: prefetch is %lld and threads is 0: batches are made ahead by threads only",
+                         (long long)options->prefetch);
 }
 
 static ls_status check_order(const ls_loader_options *options, int64_t count) {

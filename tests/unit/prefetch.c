@@ -521,10 +521,11 @@ static void test_options(void **state) {
     (void)state;
     gate_reset();
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = -1}));
-    assert_non_null(strstr(ls_error_message(), "-1 threads"));
+    assert_non_null(strstr(ls_error_message(), "threads is -1, must lie between 0 and 1024"));
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.prefetch = 3}));
     assert_non_null(strstr(ls_error_message(), "batches are made ahead by threads only"));
     assert_null(ls_loader_new(gated(true), &(ls_loader_options){.threads = 1, .prefetch = -1}));
+    assert_non_null(strstr(ls_error_message(), "prefetch is -1, must lie between 0 and"));
     assert_null(ls_dataset_concurrent(NULL));
 }
 
