@@ -377,7 +377,7 @@ typedef struct ls_recurrent_options {
                              wide, first forwards, then backwards */
     double dropout;     /**< between layers, of their y, in training mode */
     bool no_bias;
-    bool relu;       /**< ls_nn_rnn: instead of tanh */
+    bool relu;       /**< ls_nn_rnn: instead of tanh; the others refuse it */
     bool time_first; /**< the steps come before the samples: x and y [length, n, ...], states [layers, n, hidden]; not
                           for ls_data_parallel, whose samples come first */
 } ls_recurrent_options;

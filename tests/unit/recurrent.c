@@ -338,9 +338,9 @@ static void test_refusals(void **state) {
     REFUSED(ask(module, x, NULL, NULL, h), LS_ERR_SHAPE, "LSTM: the lengths are a tensor of f32")
     REFUSED(ask(module, x, NULL, NULL, ls_zeros(LS_SHAPE(3), LS_I64)), LS_ERR_SHAPE, "the lengths are [3], must be [2]")
     REFUSED(ask(module, x, NULL, NULL, lengths_from((const int64_t[]){4, 5}, 2)), LS_ERR_ARGUMENT,
-            "lengths[1] is 5, but x has 4 steps")
+            "LSTM: lengths[1] is 5, but x has 4 steps")
     REFUSED(ask(module, x, NULL, NULL, lengths_from((const int64_t[]){-1, 4}, 2)), LS_ERR_ARGUMENT,
-            "lengths[0] is -1, but x has 4 steps")
+            "LSTM: lengths[0] is -1, but x has 4 steps")
     REFUSED(ask(module, NULL, NULL, NULL, NULL), LS_ERR_ARGUMENT, "LSTM: x is NULL")
     ls_module_free(module);
     module = ls_nn_gru(3, 5, NULL);
@@ -352,6 +352,10 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(ls_error_message(), "ls_nn_gru: 65 layers: must be from 1 to 64"));
     assert_null(ls_nn_lstm(3, 5, &(ls_recurrent_options){.dropout = 1.5}));
     assert_non_null(strstr(ls_error_message(), "dropout"));
+    assert_null(ls_nn_lstm(3, 5, &(ls_recurrent_options){.relu = true}));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_lstm: relu is an option of ls_nn_rnn"));
+    assert_null(ls_nn_gru(3, 5, &(ls_recurrent_options){.relu = true}));
+    assert_non_null(strstr(ls_error_message(), "ls_nn_gru: relu is an option of ls_nn_rnn"));
 }
 
 int main(void) {

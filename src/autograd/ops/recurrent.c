@@ -120,7 +120,8 @@ static ls_status forward_step(const ls_op_call *call, const pass *p, int64_t i, 
         kept_row = ls_stack_view_select(kept, 0, step_at(p, i));
         cell.kept = &kept_row;
     }
-    return LS_KERNEL_AT(cell, p->kernels, call->op->kernel)(p->stream, &cell);
+    const ls_status status = LS_KERNEL_AT(cell, p->kernels, call->op->kernel)(p->stream, &cell);
+    return status == LS_OK ? LS_OK : ls_fail(status, "%s: %s", call->op->name, ls_error_message());
 }
 
 /* The states before all steps, and in the LSTM's extra row its last c. */
