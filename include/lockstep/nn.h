@@ -286,7 +286,7 @@ LS_API ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *
  * [n, channels, length]. While training with the batch's mean and variance, towards which the buffers running_mean and
  * running_var move by `momentum`; otherwise with those. Weight, bias and buffers are [channels] and start as ones,
  * zeros, zeros and ones (Ioffe and Szegedy, arXiv 1502.03167; PyTorch's BatchNorm1d; ls_batch_norm). `options` may be
- * NULL. LS_ERR_SHAPE, from ls_forward, for training with one value a channel.
+ * NULL. LS_ERR_SHAPE, from ls_forward, for x of other axes, and for training with one value a channel.
  */
 LS_API ls_module *ls_nn_batch_norm_1d(int64_t channels, const ls_layer_options *options);
 /** The same of x [n, channels, height, width] (PyTorch's BatchNorm2d). */

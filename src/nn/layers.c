@@ -305,12 +305,19 @@ ls_module *ls_nn_instance_norm(int64_t channels, const ls_layer_options *options
 }
 
 static ls_tensor *batch_norm_forward(ls_module *self, ls_tensor *input) {
+    static const char *const wanted[] = {"length] or [n, channels", "height, width", "depth, height, width"};
     const norm_state *norm = self->state;
+    const int axes = ls_ndim(input) - 2;
+    if (axes != norm->axes && (axes != 0 || norm->axes != 1)) {
+        (void)ls_fail(LS_ERR_SHAPE, "%s: x is %s, must be [n, channels, %s]", self->type->name, LS_SHAPE_TEXT(input),
+                      wanted[norm->axes - 1]);
+        return ls_scope_failed();
+    }
     return ls_batch_norm(input, norm->running_mean, norm->running_var, norm->weight, norm->bias, self->training,
                          norm->momentum, norm->epsilon);
 }
 
-static ls_module *batch_norm(const char *call, const ls_module_type *type, int64_t channels,
+static ls_module *batch_norm(const char *call, const ls_module_type *type, int axes, int64_t channels,
                              const ls_layer_options *options) {
     static const ls_layer_options defaults;
     if (channels <= 0) {
@@ -323,6 +330,7 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int64
         return NULL;
     }
     norm_state *norm = norm_begin(call, module, LS_SHAPE(channels), options);
+    norm->axes = axes;
     const ls_dtype statistics = options->dtype == LS_F64 ? LS_F64 : LS_F32; /* halves are computed by way of f32 */
     norm->running_mean =
         ls_out_of_scope(ls_module_add_buffer(module, "running_mean", ls_zeros(LS_SHAPE(channels), statistics)));
@@ -331,12 +339,12 @@ static ls_module *batch_norm(const char *call, const ls_module_type *type, int64
     return ls_module_finish(module);
 }
 
-#define BATCH_NORM_LAYER(constructor, text)                                                                            \
+#define BATCH_NORM_LAYER(constructor, text, axes)                                                                      \
     ls_module *constructor(int64_t channels, const ls_layer_options *options) {                                        \
         static const ls_module_type type = {                                                                           \
             .name = (text), .state_size = sizeof(norm_state), .forward = batch_norm_forward, .whole_batch = true};     \
-        return batch_norm(#constructor, &type, channels, options);                                                     \
+        return batch_norm(#constructor, &type, axes, channels, options);                                               \
     }
-BATCH_NORM_LAYER(ls_nn_batch_norm_1d, "BatchNorm1d")
-BATCH_NORM_LAYER(ls_nn_batch_norm_2d, "BatchNorm2d")
-BATCH_NORM_LAYER(ls_nn_batch_norm_3d, "BatchNorm3d")
+BATCH_NORM_LAYER(ls_nn_batch_norm_1d, "BatchNorm1d", 1)
+BATCH_NORM_LAYER(ls_nn_batch_norm_2d, "BatchNorm2d", 2)
+BATCH_NORM_LAYER(ls_nn_batch_norm_3d, "BatchNorm3d", 3)

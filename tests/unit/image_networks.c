@@ -207,11 +207,37 @@ static void test_layers_refuse(void **state) {
     assert_refused(ls_nn_batch_norm_2d(0, NULL), "ls_nn_batch_norm_2d: 0 channels: the number must be positive");
 }
 
+/* Each takes x of its own axes only; the first that of one axis fewer, too. */
+static void test_batch_norms_refuse(void **state) {
+    (void)state;
+    static ls_module *(*const constructors[])(int64_t, const ls_layer_options *) = {
+        ls_nn_batch_norm_1d, ls_nn_batch_norm_2d, ls_nn_batch_norm_3d};
+    static const char *const messages[] = {
+        "BatchNorm1d: x is [2, 4, 3, 3], must be [n, channels, length] or [n, channels]",
+        "BatchNorm2d: x is [2, 4, 3], must be [n, channels, height, width]",
+        "BatchNorm3d: x is [2, 4, 3, 3], must be [n, channels, depth, height, width]"};
+    for (int axes = 1; axes <= 3; axes++) {
+        ls_module *norm = constructors[axes - 1](4, NULL);
+        for (int given = 0; given <= 4; given++) {
+            ls_scope *scope = ls_scope_begin();
+            ls_shape shape = {.ndim = 2 + given, .size = {2, 4, 3, 3, 3, 3}};
+            const bool fits = given == axes || (axes == 1 && given == 0);
+            assert_int_equal(ls_forward(norm, ls_ones(shape, LS_F32)) != NULL, fits);
+            assert_int_equal(ls_scope_end(scope), fits ? LS_OK : LS_ERR_SHAPE);
+            if (given == (axes == 2 ? 1 : 2) && !fits) {
+                assert_string_equal(ls_error_message(), messages[axes - 1]);
+            }
+        }
+        ls_module_free(norm);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_networks_are_pytorchs),
         cmocka_unit_test(test_layers_start_as_pytorchs),
         cmocka_unit_test(test_layers_refuse),
+        cmocka_unit_test(test_batch_norms_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
