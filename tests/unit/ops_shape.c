@@ -224,6 +224,11 @@ static void test_refusals(void **state) {
     REFUSES(ls_reshape(x, LS_SHAPE(INT64_MAX, 8)), "ls_reshape: [2, 3] has 6 elements");
     REFUSES(ls_reshape(x, LS_SHAPE(0, -1)), "ls_reshape: [2, 3] has 6 elements");
     REFUSES(ls_reshape(x, LS_SHAPE(1, 1, 1, 1, 1, 1, 1, 2, 3)), "ls_reshape: more than 8 dimensions");
+    REFUSES(
+        ls_reshape(ls_zeros(LS_SHAPE(0), LS_F32), LS_SHAPE(0, INT64_C(1) << 40, INT64_C(1) << 40)),
+        "ls_reshape: [0] cannot become [0, 1099511627776, 1099511627776]: it has more elements than can be counted");
+    REFUSES(ls_reshape(ls_zeros(LS_SHAPE(0), LS_F32), LS_SHAPE(-1, INT64_C(1) << 40, INT64_C(1) << 40)),
+            "it has more elements than can be counted");
     REFUSES(ls_transpose(x, 0, 2), "ls_transpose: axis 2 of [2, 3]");
     REFUSES(ls_permute(x, LS_AXES(0, 0)), "ls_permute: axis 0 is named twice");
     REFUSES(ls_permute(x, LS_AXES(0, 1, 2)), "ls_permute: 3 axes for [2, 3]");

@@ -114,8 +114,9 @@ ls_tensor *ls_view_as_is(ls_tensor *x) {
 /* Puts in the size that -1 stands for. */
 static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
     const ls_shape asked = *shape;
-    int64_t known = 1;
+    int64_t known = 1, bytes = (int64_t)ls_dtype_size((ls_dtype)x->dtype);
     int unknown = -1;
+    bool fits = true;
     if (asked.ndim < 0 || asked.ndim > LS_MAX_DIMS) {
         return ls_fail(LS_ERR_SHAPE, "ls_reshape: more than %d dimensions", LS_MAX_DIMS);
     }
@@ -129,6 +130,11 @@ static ls_status resolve_shape(const ls_tensor *x, ls_shape *shape) {
         if (!is_unknown && __builtin_mul_overflow(known, asked.size[i], &known)) {
             known = INT64_MAX; /* more than any tensor has; refused below */
         }
+        fits = !__builtin_mul_overflow(bytes, asked.size[i] > 0 ? asked.size[i] : 1, &bytes) && fits;
+    }
+    if (x->count == 0 && !fits) { /* its strides could not be counted */
+        return ls_fail(LS_ERR_SHAPE, "ls_reshape: %s cannot become %s: it has more elements than can be counted",
+                       LS_SHAPE_TEXT(x), ls_shape_describe(asked.ndim, asked.size).text);
     }
     if (unknown >= 0 && known > 0 && x->count % known == 0) {
         shape->size[unknown] = x->count / known;
