@@ -165,6 +165,7 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * all ranks with its status and a message that names it
  * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
  * LS_ERR_STOPPED where a signal has ended it behind a checkpoint (ls_checkpoint_callback): a further call goes on.
+ * LS_ERR_MISMATCH where loaders that divide batches over the ranks differ in samples, batch size, seed or order.
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

@@ -1,6 +1,7 @@
 /* Loaders of data sets: the order of an epoch, cut into global batches, of which each rank takes its share. */
 #include <math.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/option.h"
 #include "data/dataset.h"
@@ -339,4 +340,20 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
 
 int64_t ls_loader_global_batch(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->global_batch : 0;
+}
+
+int64_t ls_loader_hash(const ls_loader *loader, int ranks) {
+    const loader_state *state = loader != NULL && loader->type == &dataset_type ? loader->state : NULL;
+    if (state == NULL || state->world_size != ranks) {
+        return 0;
+    }
+    const ls_loader_options *options = &state->options;
+    const int64_t numbers[] = {state->dataset->count,   state->samples,     state->global_batch,
+                               (int64_t)options->seed,  options->drop_last, options->no_shuffle,
+                               options->sampler != NULL};
+    uint64_t hash = ls_hash(LS_HASH_START, numbers, sizeof numbers);
+    if (state->sums != NULL) {
+        hash = ls_hash(hash, state->sums, (size_t)state->dataset->count * sizeof *state->sums);
+    }
+    return (int64_t)(hash >> 2 | 1); /* its negative is a number, too */
 }

@@ -27,4 +27,8 @@ ls_status ls_loader_fetch(ls_loader *loader, int64_t *places, int64_t count, ls_
 /* The samples of a global batch that is full; 0 of a loader of another kind. */
 int64_t ls_loader_global_batch(const ls_loader *loader);
 
+/* A hash of what the ranks that divide its batches must have alike: samples, their order, batches. 0 of a loader that
+ * does not divide them over `ranks` ranks, or of another kind, or NULL. */
+int64_t ls_loader_hash(const ls_loader *loader, int ranks);
+
 #endif

@@ -42,6 +42,8 @@ typedef struct plan {
     int64_t global_batch;
     bool by_hand; /* a plain model whose callbacks make ranks equal, instead of a data-parallel one */
     int64_t max_steps;
+    uint64_t seed_apart;   /* the last rank's seed is so much larger */
+    int64_t samples_apart; /* the last rank's validation has so many samples fewer */
     ls_callback callback;
 } plan;
 
@@ -58,7 +60,9 @@ static ls_status sync_gradients(ls_trial_state *state, void *user) {
 static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
     const ls_callback callbacks[] = {how->callback, {.on_init = sync_model, .on_backward = sync_gradients}};
     const ls_layer_options layer = {.dtype = LS_F64};
-    const ls_loader_options loading = {.global_batch_size = how->global_batch, .comm = comm, .seed = SEED};
+    const bool last = comm != NULL && ls_comm_rank(comm) == ls_comm_size(comm) - 1;
+    const ls_loader_options loading = {
+        .global_batch_size = how->global_batch, .comm = comm, .seed = SEED + (last ? how->seed_apart : 0)};
     ls_seed(comm != NULL ? (uint64_t)(SEED + ls_comm_rank(comm)) : SEED);
     p->model = ls_sequential(ls_nn_linear_with(INPUTS, 6, &layer), ls_nn_tanh(), ls_nn_linear_with(6, CLASSES, &layer));
     if (comm != NULL && !how->by_hand) {
@@ -66,7 +70,7 @@ static ls_status begin(participant *p, const plan *how, ls_comm *comm) {
     }
     p->optimizer = ls_sgd(p->model, &(ls_sgd_options){.learning_rate = 0.05, .momentum = 0.7});
     p->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
-    p->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
+    p->validate = ls_loader_new(make_dataset(1, HELD_BACK - (last ? how->samples_apart : 0)), &loading);
     p->trial = ls_trial_new(&(ls_trial_options){.model = p->model,
                                                 .optimizer = p->optimizer,
                                                 .criterion = ls_criterion_cross_entropy,
@@ -260,6 +264,20 @@ static ls_status failing_hook(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* Loaders that the ranks made otherwise: data would be left out, or taken twice, without a word. */
+static ls_status loaders_that_differ(ls_comm *world) {
+    const plan plans[] = {{.global_batch = 16, .seed_apart = 1}, {.global_batch = 16, .samples_apart = 1}};
+    for (int i = 0; i < 2; i++) {
+        participant all;
+        LS_TRY(begin(&all, &plans[i], world));
+        const ls_status status = ls_trial_run(all.trial, 1);
+        LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_MISMATCH : LS_OK));
+        LS_CHECK(status == LS_OK || strstr(ls_error_message(), "the ranks' loaders differ") != NULL);
+        end(&all);
+    }
+    return ls_comm_barrier(world, NULL);
+}
+
 /* ---- prediction -------------------------------------------------------------------------------------------------- */
 
 static ls_status same_outputs(const ls_tensor *is, const ls_tensor *want) {
@@ -327,5 +345,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(hooks_on_every_rank(world));
     LS_TRY(early_ends(world));
     LS_TRY(failing_hook(world));
+    LS_TRY(loaders_that_differ(world));
     return ls_comm_barrier(world, NULL);
 }
