@@ -35,7 +35,7 @@ static inline void arguments_help(const char *program, const char *about, const 
         static const char *const kinds[] = {"N", "N", "X", "X", "TEXT", ""};
         printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
-    printf("  %-15s %-5s %s\n", "--help", "", "this text");
+    printf("  %-15s %-5s %s\n", "-h, --help", "", "this text");
 }
 
 /* Stores one value; false when it does not have the form. */
@@ -72,7 +72,7 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
     arguments_program = argv[0];
     atexit(arguments_check_output);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             arguments_help(argv[0], about, table, count);
             exit(0);
         }

@@ -36,6 +36,9 @@ for name in fashion_mnist cnn perceptron mnist_by_hand; do
     for option in --epochs --seed --max-steps --quiet; do
         check "$name --help tells of $option" says out "^  $option "
     done
+    cp out help
+    alone "$program" -h
+    check "$name -h: the same" is "$status $(cmp out help)" "0 "
     alone "$program" --epoch 3
     check "$name, an unknown option: 2" is "$status" 2
     check "$name, an unknown option: named" says err "unknown option --epoch: --help lists"
