@@ -11,12 +11,13 @@ find_path(LS_JPEG_INCLUDE jpeglib.h)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
 pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # the launcher
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors headers and traces, as they are written
+find_path(LS_XXHASH_INCLUDE xxhash.h REQUIRED)                # headers only: checksums of checkpoints
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the launcher
 
 add_library(lockstep_dependencies INTERFACE)
 target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM
                       PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
-target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_CBLAS_INCLUDE})
+target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${LS_CBLAS_INCLUDE} ${LS_XXHASH_INCLUDE})
 
 foreach(name PNG JPEG)
   if(LS_${name}_INCLUDE)

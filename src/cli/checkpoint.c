@@ -307,7 +307,7 @@ const ls_command ls_checkpoint_command = {
         "            world_size, bytes\n"
         "  show      path, version, world_size, divided, epochs_run, step, batch, continues (in the midst of an\n"
         "            epoch), stopped (by a hook), loader_epoch, loader_batch, epochs (in the history), latest\n"
-        "            (results by name; null: not finite), files (each: name, bytes, blake2b), tensors (each: file,\n"
+        "            (results by name; null: not finite), files (each: name, bytes, xxh3), tensors (each: file,\n"
         "            name, dtype, shape)\n"
         "  verify    path, whole, reason\n"
         "  diff      same, tensors (each: file, name, difference; elements and largest where they have one "

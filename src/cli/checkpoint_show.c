@@ -89,7 +89,7 @@ static json_t *files_of(const ls_manifest *manifest) {
     for (int i = 0; i < manifest->file_count; i++) {
         const ls_manifest_file *file = &manifest->files[i];
         json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes", (json_int_t)file->bytes,
-                                               "blake2b", file->checksum));
+                                               "xxh3", file->checksum));
     }
     return files;
 }

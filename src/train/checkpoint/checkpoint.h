@@ -31,7 +31,7 @@
 
 #define LS_CHECKPOINT_FORMAT 1
 #define LS_MANIFEST_NAME     "manifest.json"
-#define LS_CHECKSUM_TEXT     65 /* 256 bits in hexadecimal digits, and a NUL */
+#define LS_CHECKSUM_TEXT     33 /* 128 bits in hexadecimal digits, and a NUL */
 #define LS_FILE_NAME_LIMIT   64
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */

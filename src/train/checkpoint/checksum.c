@@ -1,43 +1,53 @@
 /*
- * Checksums of files: BLAKE2b of 256 bits (RFC 7693), libsodium's generic hash. It is as fast as a disk, tells any
- * damage from what was written, and the library is there already; the CRC of zlib would miss one damage in 2^32, and
- * two checkpoints can be compared by hashes but not by CRCs.
+ * Checksums of files: XXH3 of 128 bits, from xxHash's header. It tells any damage from what was written, two
+ * checkpoints can be compared by it, and it is fifteen times as fast as BLAKE2b, which took two thirds of the writer's
+ * time. It does not guard against who changes a file on purpose: he could write the manifest, too.
  */
-#include <sodium.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <stdio.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { PIECE = 1 << 18, BYTES = 32 };
+enum { PIECE = 1 << 18 };
 
-static ls_status hash_source(ls_source *source, void *piece, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
-    unsigned char hash[BYTES];
-    crypto_generichash_state state;
-    crypto_generichash_init(&state, NULL, 0, sizeof hash);
+static void to_text(XXH128_hash_t hash, char checksum[LS_CHECKSUM_TEXT]) {
+    (void)snprintf(checksum, LS_CHECKSUM_TEXT, "%016llx%016llx", (unsigned long long)hash.high64,
+                   (unsigned long long)hash.low64);
+}
+
+typedef struct hashing {
+    XXH3_state_t state;
+    char piece[PIECE];
+} hashing;
+
+static ls_status hash_source(ls_source *source, hashing *hash, int64_t *bytes) {
     size_t got = PIECE;
+    (void)XXH3_128bits_reset(&hash->state);
     for (*bytes = 0; got == PIECE; *bytes += (int64_t)got) {
-        LS_TRY(ls_source_read(source, piece, PIECE, &got));
-        crypto_generichash_update(&state, piece, got);
+        LS_TRY(ls_source_read(source, hash->piece, PIECE, &got));
+        (void)XXH3_128bits_update(&hash->state, hash->piece, got);
     }
-    crypto_generichash_final(&state, hash, sizeof hash);
-    sodium_bin2hex(checksum, LS_CHECKSUM_TEXT, hash, sizeof hash);
     return LS_OK;
 }
 
 ls_status ls_checksum_file(const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
     ls_source source;
     LS_TRY(ls_source_open("checkpoint", path, false, &source));
-    void *piece = ls_allocate(PIECE);
+    hashing *hash = ls_allocate_aligned(sizeof *hash, _Alignof(hashing));
     const ls_status status =
-        piece != NULL ? hash_source(&source, piece, bytes, checksum) : ls_fail_memory("checkpoint", PIECE);
-    ls_free(piece);
+        hash != NULL ? hash_source(&source, hash, bytes) : ls_fail_memory("checkpoint", sizeof *hash);
+    if (status == LS_OK) {
+        to_text(XXH3_128bits_digest(&hash->state), checksum);
+    }
+    ls_free(hash);
     ls_source_close(&source);
     return status;
 }
 
 void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
-    unsigned char hash[BYTES];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, size, NULL, 0);
-    sodium_bin2hex(checksum, LS_CHECKSUM_TEXT, hash, sizeof hash);
+    to_text(XXH3_128bits(text, size), checksum);
 }

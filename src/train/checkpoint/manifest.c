@@ -78,7 +78,7 @@ static json_t *files_of(const ls_manifest *manifest) {
     for (int i = 0; i < manifest->file_count; i++) {
         const ls_manifest_file *file = &manifest->files[i];
         if (json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes",
-                                                   (json_int_t)file->bytes, "blake2b", file->checksum)) != 0) {
+                                                   (json_int_t)file->bytes, "xxh3", file->checksum)) != 0) {
             json_decref(files);
             return NULL;
         }
@@ -236,7 +236,7 @@ static ls_status read_history(const json_t *content, const char *path, ls_manife
 static bool get_file(const json_t *object, ls_manifest_file *file) {
     return get_text(object, "name", file->name, sizeof file->name) && strchr(file->name, '/') == NULL &&
            file->name[0] != '.' && get_count(object, "bytes", 0, &file->bytes) &&
-           get_text(object, "blake2b", file->checksum, sizeof file->checksum);
+           get_text(object, "xxh3", file->checksum, sizeof file->checksum);
 }
 
 static ls_status read_files(const json_t *content, const char *path, ls_manifest *manifest) {
