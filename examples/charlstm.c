@@ -83,52 +83,20 @@ static ls_status write_sample(ls_module *model, int byte) {
     return byte >= 0 ? LS_OK : ls_error_status();
 }
 
-/* ---- training ---------------------------------------------------------------------------------------------------- */
-
-static ls_status train(ls_comm *world) {
-    ls_seed((uint64_t)seed);
-    ls_dataset *set = ls_tokens_dataset(file, &(ls_tokens_options){.context = context}); /* tokens are bytes */
-    ls_loader *loader =
-        set == NULL
-            ? NULL
-            : ls_loader_new(set, &(ls_loader_options){.batch_size = batch_size, .comm = world, .seed = (uint64_t)seed});
-    ls_module *model = loader != NULL ? ls_module_retain(build_model()) : NULL;
-    ls_module *parallel = model != NULL ? ls_data_parallel(model, world, NULL) : NULL;
-    ls_optimizer *optimizer =
-        parallel != NULL ? ls_adamw(parallel, &(ls_adam_options){.learning_rate = learning_rate}) : NULL;
-    ls_schedule *schedule = optimizer != NULL ? ls_schedule_cosine(optimizer, steps, learning_rate / 10) : NULL;
-    ls_trial *trial = schedule == NULL
-                          ? NULL
-                          : ls_trial_new(&(ls_trial_options){
-                                .model = parallel,
-                                .optimizer = optimizer,
-                                .criterion = next_byte,
-                                .train = loader,
-                                .metrics = LS_METRICS("loss"),
-                                LS_CALLBACKS(ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true}),
-                                             ls_gradient_norm_clipping(1)),
-                                .train_steps = steps,
-                                .endless = true,
-                                .quiet = quiet});
-    ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
-    if (status == LS_OK) {
-        status = report(trial, world, model, context);
-    }
-    if (status == LS_OK && ls_comm_rank(world) == 0 && sample > 0) {
-        status = write_sample(model, first_byte(file));
-    }
-    ls_trial_free(trial);
-    ls_optimizer_free(optimizer);
-    ls_module_free(parallel);
-    ls_module_free(model);
-    ls_loader_free(loader);
-    return status;
-}
-
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains an LSTM on the bytes of a file, and writes a sample.", options);
+    const text_task task = {.file = file,
+                            .context = context,
+                            .batch_size = batch_size,
+                            .steps = steps,
+                            .sample = sample,
+                            .seed = seed,
+                            .learning_rate = learning_rate,
+                            .quiet = quiet,
+                            .build_model = build_model,
+                            .write_sample = write_sample};
     ls_comm *world = ls_init(NULL);
-    if (world == NULL || train(world) != LS_OK || ls_finalize() != LS_OK) {
+    if (world == NULL || train_on_text(world, &task) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "charlstm: %s\n", ls_error_message());
         return 1;
     }

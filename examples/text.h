@@ -1,6 +1,6 @@
 /*
  * What the examples that learn the bytes of a file share: the loss of the byte that comes next, a byte drawn from what
- * a model says of it, the file's first, and the lines at the end.
+ * a model says of it, the training, and the lines at the end.
  */
 #ifndef LS_EXAMPLES_TEXT_H
 #define LS_EXAMPLES_TEXT_H
@@ -52,6 +52,60 @@ static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model
     printf("throughput: %.0f bytes/s\n", samples * (double)context);
     printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
     return LS_OK;
+}
+
+/* What is learnt, by what, and how. */
+typedef struct text_task {
+    const char *file;
+    long context, batch_size, steps, sample, seed; /* bytes that are seen; pieces a rank and step; bytes to write */
+    double learning_rate;
+    bool quiet;
+    ls_module *(*build_model)(void);
+    ls_status (*write_sample)(ls_module *model, int first);
+} text_task;
+
+static inline ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *loader,
+                                   const text_task *task) {
+    const long rising = (task->steps + 9) / 10;
+    ls_schedule *falling = ls_schedule_cosine(optimizer, task->steps - rising + 1, task->learning_rate / 10);
+    ls_schedule *schedule = falling != NULL ? ls_schedule_warm_up(falling, rising, 0.01) : NULL;
+    return schedule == NULL ? NULL
+                            : ls_trial_new(&(ls_trial_options){
+                                  .model = model,
+                                  .optimizer = optimizer,
+                                  .criterion = next_byte,
+                                  .train = loader,
+                                  .metrics = LS_METRICS("loss"),
+                                  LS_CALLBACKS(ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true}),
+                                               ls_gradient_norm_clipping(1)),
+                                  .train_steps = task->steps,
+                                  .endless = true,
+                                  .quiet = task->quiet});
+}
+
+static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
+    ls_seed((uint64_t)task->seed);
+    const ls_loader_options by = {.batch_size = task->batch_size, .comm = world, .seed = (uint64_t)task->seed};
+    const ls_adam_options adam = {.learning_rate = task->learning_rate, .weight_decay = 0.1};
+    ls_dataset *set = ls_tokens_dataset(task->file, &(ls_tokens_options){.context = task->context}); /* of bytes */
+    ls_loader *loader = set != NULL ? ls_loader_new(set, &by) : NULL;
+    ls_module *model = loader != NULL ? ls_module_retain(task->build_model()) : NULL;
+    ls_module *parallel = model != NULL ? ls_data_parallel(model, world, NULL) : NULL;
+    ls_optimizer *optimizer = parallel != NULL ? ls_adamw(parallel, &adam) : NULL;
+    ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, loader, task) : NULL;
+    ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
+    if (status == LS_OK) {
+        status = report(trial, world, model, task->context);
+    }
+    if (status == LS_OK && ls_comm_rank(world) == 0 && task->sample > 0) {
+        status = task->write_sample(model, first_byte(task->file));
+    }
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_module_free(parallel);
+    ls_module_free(model);
+    ls_loader_free(loader);
+    return status;
 }
 
 #endif
