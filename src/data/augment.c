@@ -311,17 +311,13 @@ ls_dataset *ls_dataset_random_erasing(ls_dataset *dataset, const ls_random_erasi
                : refuse(dataset);
 }
 
-static int64_t held(int64_t position, int64_t size) {
-    return position < 0 ? 0 : position > size ? size : position;
-}
-
 ls_rectangle ls_draw_square(ls_draws *draws, int64_t height, int64_t width, int64_t length) {
     const int64_t top = ls_draw_below(draws, height) - length / 2;
     const int64_t left = ls_draw_below(draws, width) - length / 2;
-    return (ls_rectangle){.top = held(top, height),
-                          .left = held(left, width),
-                          .bottom = held(top + length, height),
-                          .right = held(left + length, width)};
+    return (ls_rectangle){.top = ls_picture_clamp(top, height),
+                          .left = ls_picture_clamp(left, width),
+                          .bottom = ls_picture_clamp(top + length, height),
+                          .right = ls_picture_clamp(left + length, width)};
 }
 
 static void cut_out(const ls_augmentation *own, ls_draws *draws, const ls_picture *from, const ls_picture *picture) {

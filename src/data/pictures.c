@@ -36,12 +36,8 @@ static void fill_elements(const ls_picture *p, void *row, int64_t from, int64_t 
     }
 }
 
-static int64_t held(int64_t position, int64_t size) {
-    return position < 0 ? 0 : position > size ? size : position;
-}
-
 void ls_picture_crop(const ls_picture *from, int64_t top, int64_t left, double fill, const ls_picture *to) {
-    const int64_t begin = held(-left, to->width), end = held(from->width - left, to->width);
+    const int64_t begin = ls_picture_clamp(-left, to->width), end = ls_picture_clamp(from->width - left, to->width);
     for (int64_t plane = 0; plane < to->planes; plane++) {
         for (int64_t y = 0; y < to->height; y++) {
             char *row = row_of(to, plane, y);

@@ -16,6 +16,11 @@ typedef struct ls_rectangle {
     int64_t top, left, bottom, right;
 } ls_rectangle;
 
+/* The nearest position from 0 to size. */
+static inline int64_t ls_picture_clamp(int64_t position, int64_t size) {
+    return position < 0 ? 0 : position > size ? size : position;
+}
+
 /* `to` becomes what is at (top, left) of `from`, of its own size; outside of that is `fill`. */
 void ls_picture_crop(const ls_picture *from, int64_t top, int64_t left, double fill, const ls_picture *to);
 /* Exchanges left and right; top and bottom. */
