@@ -25,7 +25,7 @@ for name in differentiable random_gradients messages lifetime; do
     gloo 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
-for ranks in 2 3 4; do
+for ranks in 2 3 ${LOCKSTEP_TEST_LONG:+4}; do
     for name in messages model_parallel pipeline descriptors threads freed_early trial_ends lifetime; do
         gloo $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0

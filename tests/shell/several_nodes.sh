@@ -75,6 +75,9 @@ LOCKSTEP_TIMEOUT=1 node 2 -n 1 --nnodes 3 --key-file key bash who
 ends 0 2
 check "a node that does not come" is "$statuses" "1 1"
 check "it is named, and who is here" says err.0 "node 1 of 3 (here: node 2 on $(hostname)) did not come to $meet within 1 s"
+LOCKSTEP_TIMEOUT=1 node 0 -n 1 --nnodes 2 --key-file key bash who
+ends 0
+check "it is named where nobody else is here" says err.0 "node 1 of 2 did not come to $meet within 1 s"
 check "the one that came is told" says err.2 "node 0 at $meet is gone"
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash who
 ends 1
