@@ -27,6 +27,14 @@ void ls_roster_free(ls_roster *roster) {
     *roster = (ls_roster){0};
 }
 
+static int count_of(const ls_roster *roster, ls_rank_state state) {
+    int count = 0;
+    for (int rank = 0; rank < roster->size; rank++) {
+        count += roster->states[rank] == state;
+    }
+    return count;
+}
+
 ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card) {
     if (roster->size == 0) {
         LS_TRY(ls_roster_make(roster, size));
@@ -42,25 +50,18 @@ ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *
     }
     roster->cards[rank] = *card;
     roster->states[rank] = LS_RANK_HERE;
-    roster->complete = ls_roster_count(roster, LS_RANK_MISSING) == 0;
+    roster->complete = count_of(roster, LS_RANK_MISSING) == 0;
     return LS_OK;
 }
 
-int ls_roster_count(const ls_roster *roster, ls_rank_state state) {
-    int count = 0;
-    for (int rank = 0; rank < roster->size; rank++) {
-        count += roster->states[rank] == state;
-    }
-    return count;
-}
-
 bool ls_roster_is_over(const ls_roster *roster) {
-    return ls_roster_count(roster, LS_RANK_MISSING) == 0 && ls_roster_count(roster, LS_RANK_HERE) == 0;
+    return count_of(roster, LS_RANK_MISSING) == 0 && count_of(roster, LS_RANK_HERE) == 0;
 }
 
-const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity) {
+/* Writes "rank 3" or "ranks 0, 2 and 5" for those in `state`, the first few by name. Returns `text`. */
+static const char *text_of(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity) {
     enum { NAMED = 16 };
-    const int total = ls_roster_count(roster, state);
+    const int total = count_of(roster, state);
     const int named = total > NAMED ? NAMED - 1 : total;
     size_t used = (size_t)snprintf(text, capacity, total == 1 ? "rank " : "ranks ");
     int seen = 0;
@@ -106,8 +107,8 @@ void ls_roster_report_missing(const ls_roster *roster) {
     char hosts[512] = "nowhere";
     list_hosts(roster, hosts, sizeof hosts);
     ls_log_write(LS_LOG_WARNING, "waiting for %s of %d; %s came from %s",
-                 ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size,
-                 ls_roster_text(roster, LS_RANK_HERE, here, sizeof here), hosts);
+                 text_of(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size,
+                 text_of(roster, LS_RANK_HERE, here, sizeof here), hosts);
 }
 
 ls_deadline ls_roster_tell_staying(ls_roster *roster, bool waiting) {
@@ -125,7 +126,7 @@ ls_deadline ls_roster_tell_staying(ls_roster *roster, bool waiting) {
     }
     const uint64_t now = ls_clock_ns();
     roster->leaving_ns = roster->leaving_ns != 0 ? roster->leaving_ns : now;
-    snprintf(more, sizeof more, "; %s called it", ls_roster_text(roster, LS_RANK_LEFT, left, sizeof left));
+    snprintf(more, sizeof more, "; %s called it", text_of(roster, LS_RANK_LEFT, left, sizeof left));
     ls_comm_tell_waiting(&(ls_waiting){
         .awaited = &staying, .waited_ns = now - roster->leaving_ns, .told_ns = &roster->told_ns, .more = more});
     return ls_deadline_after(1);
@@ -138,23 +139,23 @@ ls_status ls_roster_fail_missing(const ls_roster *roster, double seconds) {
         snprintf(refused, sizeof refused, " (refused because of a wrong or missing key: %d)", roster->refused);
     }
     return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not come within %g s%s",
-                   ls_roster_text(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size, seconds, refused);
+                   text_of(roster, LS_RANK_MISSING, missing, sizeof missing), roster->size, seconds, refused);
 }
 
 ls_status ls_roster_fail_staying(const ls_roster *roster, double seconds) {
     char here[160];
     return ls_fail(LS_ERR_TIMEOUT, "%s of %d did not call ls_finalize within %g s",
-                   ls_roster_text(roster, LS_RANK_HERE, here, sizeof here), roster->size, seconds);
+                   text_of(roster, LS_RANK_HERE, here, sizeof here), roster->size, seconds);
 }
 
 ls_status ls_roster_check_deaths(const ls_roster *roster) {
-    const int count = ls_roster_count(roster, LS_RANK_DEAD);
+    const int count = count_of(roster, LS_RANK_DEAD);
     if (count == 0) {
         return LS_OK;
     }
     const char *when = roster->complete ? "without ls_finalize" : "while the ranks were meeting";
     char dead[160];
-    ls_roster_text(roster, LS_RANK_DEAD, dead, sizeof dead);
+    text_of(roster, LS_RANK_DEAD, dead, sizeof dead);
     if (count > 1) {
         return ls_fail(LS_ERR_PEER, "%s of %d ended %s", dead, roster->size, when);
     }

@@ -35,14 +35,8 @@ void ls_roster_free(ls_roster *roster);
 /* Enters a rank; LS_ERR_MISMATCH with a sentence when world sizes differ, LS_ERR_ARGUMENT when the rank is taken. */
 ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card);
 
-/* How many ranks are in `state`. */
-int ls_roster_count(const ls_roster *roster, ls_rank_state state);
-
 /* Whether each of them left or died. */
 bool ls_roster_is_over(const ls_roster *roster);
-
-/* Writes "rank 3" or "ranks 0, 2 and 5" for those in `state`, the first few by name. Returns `text`. */
-const char *ls_roster_text(const ls_roster *roster, ls_rank_state state, char *text, size_t capacity);
 
 /* Logs a warning: who is missing, and from where the others came. */
 void ls_roster_report_missing(const ls_roster *roster);

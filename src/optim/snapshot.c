@@ -11,7 +11,7 @@ ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i) {
     return i < first ? ls_module_parameter(snapshot->model, i) : ls_module_buffer(snapshot->model, i - first);
 }
 
-const char *ls_snapshot_name(const ls_snapshot *snapshot, int i) {
+static const char *name_of(const ls_snapshot *snapshot, int i) {
     const int first = parameters(snapshot);
     return i < first ? ls_module_parameter_name(snapshot->model, i) : ls_module_buffer_name(snapshot->model, i - first);
 }
@@ -80,7 +80,7 @@ ls_status ls_snapshot_swap(const ls_snapshot *snapshot) {
 ls_status ls_snapshot_list(const ls_snapshot *snapshot, const char *word, ls_state_list *list) {
     for (int i = 0; i < snapshot->count; i++) {
         ls_tensor *tensor = snapshot->tensors[i];
-        const char *name = ls_snapshot_name(snapshot, i);
+        const char *name = name_of(snapshot, i);
         const ls_state_range range = i < parameters(snapshot) ? LS_STATE_ANY : LS_STATE_UNCHECKED;
         LS_TRY(ls_state_add(list, word != NULL ? name : "", (ls_state_word){word != NULL ? word : name, range},
                             ls_shape_of(tensor), (ls_dtype)tensor->dtype, ls_tensor_device(tensor), tensor->data));

@@ -13,9 +13,8 @@ typedef struct ls_snapshot {
 
 /* Makes room, and copies the model as it is. */
 ls_status ls_snapshot_make(const char *call, ls_snapshot *snapshot, const ls_module *model);
-/* Tensor i of the model that is copied, and the name that it has. */
+/* Tensor i of the model that is copied. */
 ls_tensor *ls_snapshot_source(const ls_snapshot *snapshot, int i);
-const char *ls_snapshot_name(const ls_snapshot *snapshot, int i);
 /* The model as it is, into the copies; and back; and one for the other. */
 ls_status ls_snapshot_take(const ls_snapshot *snapshot);
 ls_status ls_snapshot_put(const ls_snapshot *snapshot);

@@ -267,7 +267,11 @@ ls_tensor *ls_as_seen(ls_tensor *result) {
     return seen;
 }
 
-ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
+/*
+ * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,
+ * with an input that wants no gradient, and the result has no history. `input` may be NULL if the operation allows it.
+ */
+static ls_tensor *apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters) {
     if (!ls_thread()->no_grad) {
         return ls_apply(op, &input, 1, parameters);
     }
@@ -298,7 +302,7 @@ static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
     }
     meeting->parameters.context = agreement;
     ls_tensor *brought = (meeting->own.state & LS_OFFER_EMPTY) != 0 ? NULL : proposal->tensor;
-    ls_tensor *result = ls_apply_unseen(&meeting->what->op, brought, &meeting->parameters);
+    ls_tensor *result = apply_unseen(&meeting->what->op, brought, &meeting->parameters);
     ls_agreement_hold(agreement, false);
     return result;
 }

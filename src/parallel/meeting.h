@@ -151,12 +151,6 @@ ls_status ls_node_check_comm(ls_node *node);
 ls_status ls_check_backward_comm(const char *name, const ls_comm *comm);
 #define LS_HOLDS_COMM .communicates = true, .hold = ls_agreement_hold, .complete = ls_node_check_comm
 
-/*
- * ls_apply for operations that other ranks may want recorded while ls_no_grad is on here: the node then stands apart,
- * with an input that wants no gradient, and the result has no history. `input` may be NULL if the operation allows it.
- */
-ls_tensor *ls_apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_parameters *parameters);
-
 /* A result as this thread is to see it: without history while ls_no_grad is on, although the tape may know it. */
 ls_tensor *ls_as_seen(ls_tensor *result);
 

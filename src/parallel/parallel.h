@@ -16,7 +16,4 @@ ls_status ls_add_over_ranks(void *comm, double *number);
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);
 
-/* The numbers of a flat buffer, parameters or gradients, as a tensor on the stack. */
-ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
-
 #endif

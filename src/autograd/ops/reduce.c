@@ -25,8 +25,9 @@ static ls_status axes_mask(const char *call, const ls_tensor *x, const ls_axes *
     return LS_OK;
 }
 
-ls_status ls_reduce_prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
-                            ls_op_parameters *parameters) {
+/* Fills in the parameters of reduce.h; LS_ERR_ARGUMENT names an axis that is wrong. */
+static ls_status prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
+                         ls_op_parameters *parameters) {
     LS_TRY(axes_mask(call, x, axes, &parameters->integer[LS_REDUCE_MASK]));
     parameters->integer[LS_REDUCE_KEEPDIM] = keepdim;
     int64_t group = 1;
@@ -56,14 +57,14 @@ ls_status ls_reduce_shape(ls_op_call *call) {
     return ls_reduce_shape_as(call, call->inputs[0]->dtype);
 }
 
-ls_samples_use ls_reduce_sums(const ls_node *node, double *divisor) {
+static ls_samples_use sums(const ls_node *node, double *divisor) {
     (void)divisor;
     return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_SUMMED : LS_SAMPLES_KEPT;
 }
 
-ls_samples_use ls_reduce_averages(const ls_node *node, double *divisor) {
+static ls_samples_use averages(const ls_node *node, double *divisor) {
     *divisor = (double)node->parameters.integer[LS_REDUCE_GROUP];
-    return ls_reduce_sums(node, divisor);
+    return sums(node, divisor);
 }
 
 ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor) {
@@ -96,7 +97,7 @@ ls_status ls_reduce_into(size_t kernel, ls_tensor *y, const ls_tensor *x, const 
 ls_tensor *ls_reduce_apply(const ls_op *op, ls_tensor *x, ls_axes axes, bool keepdim, double number, ls_dtype compute,
                            ls_dtype result) {
     ls_op_parameters parameters = {.number = {number}};
-    if (ls_reduce_prepare(op->name, x, &axes, keepdim, &parameters) != LS_OK) {
+    if (prepare(op->name, x, &axes, keepdim, &parameters) != LS_OK) {
         return ls_scope_failed();
     }
     if (x->dtype == compute && compute == result) {
@@ -194,13 +195,13 @@ static const ls_op sum_op = {.name = "ls_sum",
                              .shape = ls_reduce_shape,
                              .forward = reduce_forward,
                              .backward = sum_backward,
-                             .over_samples = ls_reduce_sums,
+                             .over_samples = sums,
                              .kernel = LS_KERNEL(sum)};
 static const ls_op mean_op = {.name = "ls_mean",
                               .shape = ls_reduce_shape,
                               .forward = mean_forward,
                               .backward = mean_backward,
-                              .over_samples = ls_reduce_averages,
+                              .over_samples = averages,
                               .kernel = LS_KERNEL(sum)};
 static const ls_op prod_op = {.name = "ls_prod",
                               .shape = ls_reduce_shape,

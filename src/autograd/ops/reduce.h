@@ -17,13 +17,7 @@ static inline bool ls_reduces(const ls_op_parameters *parameters, int axis) {
     return parameters->integer[LS_REDUCE_MASK] >> axis & 1;
 }
 
-/* Fills in the parameters above; LS_ERR_ARGUMENT names an axis that is wrong. */
-ls_status ls_reduce_prepare(const char *call, const ls_tensor *x, const ls_axes *axes, bool keepdim,
-                            ls_op_parameters *parameters);
-
-/* What reductions make of samples: their sum, their mean, or something that is neither. */
-ls_samples_use ls_reduce_sums(const ls_node *node, double *divisor);
-ls_samples_use ls_reduce_averages(const ls_node *node, double *divisor);
+/* What reductions make of samples that is neither their sum nor their mean. */
 ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor);
 
 /* Shape rule: the output has the input's dtype, or another. */

@@ -46,10 +46,6 @@ ls_tensor *ls_weight_of(const ls_module *module) {
     return weight != NULL && ls_ndim(weight) >= 2 && ls_numel(weight) > 0 ? weight : NULL;
 }
 
-ls_tensor *ls_bias_of(const ls_module *module) {
-    return ls_module_find(module, "bias");
-}
-
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static ls_status draw(ls_tensor *weight, ls_weight_rule rule, double slope, double gain) {
@@ -78,7 +74,7 @@ ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rul
 
 static ls_status set(ls_module *module, const char *name, void *user) {
     const ls_initialize_options *o = user;
-    ls_tensor *weight = ls_weight_of(module), *bias = ls_bias_of(module);
+    ls_tensor *weight = ls_weight_of(module), *bias = ls_module_find(module, "bias");
     LS_TRY(weight != NULL ? ls_draw_weight(weight, name, o->rule, o->slope, o->gain, o->seed) : LS_OK);
     return o->zero_bias && bias != NULL ? ls_nn_init_constant(bias, 0) : LS_OK;
 }

@@ -9,9 +9,8 @@
 typedef ls_status (*ls_module_visitor)(ls_module *module, const char *name, void *user);
 ls_status ls_visit_modules(ls_module *model, const char *const *words, ls_module_visitor visit, void *user);
 
-/* The parameter of the module itself of that name, or NULL; a weight has two axes or more. */
+/* The parameter "weight" of the module itself; NULL where it has none, or one of fewer than two axes. */
 ls_tensor *ls_weight_of(const ls_module *module);
-ls_tensor *ls_bias_of(const ls_module *module);
 
 /* Draws it by the rule: a function of seed and name. */
 ls_status ls_draw_weight(ls_tensor *weight, const char *name, ls_weight_rule rule, double slope, double gain,

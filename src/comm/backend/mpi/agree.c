@@ -21,7 +21,8 @@
 #define LOOKS_UNTOLD       1000
 #define MIDWAY_NS          UINT64_C(200000000)
 
-const char *ls_mpi_name(const ls_mpi *mpi, char text[64]) {
+/* Names the call in progress: "ls_comm_allreduce #17". */
+static const char *call_name(const ls_mpi *mpi, char text[64]) {
     return ls_call_describe(mpi->call.operation, mpi->call.sequence, text, 64);
 }
 
@@ -51,9 +52,8 @@ static ls_status check_counts(ls_mpi *mpi) {
         const bool packed = wanted <= mpi->limit;
         if (header != NULL && (header->bytes != wanted || mpi->boxes[rank].data != (packed ? wanted : 0))) {
             char name[64];
-            return ls_mpi_give_up(mpi,
-                                  ls_fail(LS_ERR_PEER, "%s: rank %d sent %llu bytes where %zu belong",
-                                          ls_mpi_name(mpi, name), rank, (unsigned long long)header->bytes, wanted));
+            return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d sent %llu bytes where %zu belong",
+                                               call_name(mpi, name), rank, (unsigned long long)header->bytes, wanted));
         }
     }
     return LS_OK;
@@ -127,7 +127,7 @@ ls_status ls_mpi_reserve(ls_mpi *mpi, size_t bytes, unsigned char **memory) {
         mpi->scratch = ls_allocate_aligned(bytes, 64);
         mpi->scratch_bytes = mpi->scratch != NULL ? bytes : 0;
         if (mpi->scratch == NULL) { /* which the others cannot be told, so this ends the communicator */
-            return ls_mpi_give_up(mpi, ls_fail_memory(ls_mpi_name(mpi, name), bytes));
+            return ls_mpi_give_up(mpi, ls_fail_memory(call_name(mpi, name), bytes));
         }
     }
     *memory = mpi->scratch;
@@ -264,7 +264,7 @@ static ls_status check_left(ls_mpi *mpi) {
         if ((mpi->left[rank] & LS_MPI_HEARD_CALLS) != 0 && !mpi->boxes[rank].heard) {
             char name[64];
             mpi->deserted = true;
-            return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_mpi_name(mpi, name), rank,
+            return ls_mpi_give_up(mpi, ls_fail(LS_ERR_PEER, "%s: rank %d %s", call_name(mpi, name), rank,
                                                ls_leave_describe((ls_leave_reason)mpi->reasons[rank])));
         }
     }
@@ -316,7 +316,7 @@ ls_status ls_mpi_begin(ls_mpi *mpi, const ls_call *call, const ls_mpi_opening *o
     mpi->call = *call;
     if (mpi->ended) {
         char name[64];
-        return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", ls_mpi_name(mpi, name));
+        return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator", call_name(mpi, name));
     }
     size_t more = 0;
     mpi->before = (ls_operation)mpi->own.operation;
@@ -401,7 +401,7 @@ static ls_status check_left_midway(ls_mpi *mpi, int rank) {
     }
     mpi->deserted = true;
     return ls_mpi_give_up(
-        mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_mpi_name(mpi, name), rank));
+        mpi, ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", call_name(mpi, name), rank));
 }
 
 /* Tells the log whom this rank waits for: who has not called, or else who has not sent its data. */
@@ -451,7 +451,7 @@ static ls_status look(ls_mpi *mpi) {
     const char *what = mpi->silent == 0            ? "did not go on with this call"
                        : mpi->boxes[rank].expected ? "did not make this call, or not go on with it,"
                                                    : "did not make this call";
-    return ls_mpi_give_up(mpi, ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", ls_mpi_name(mpi, name), rank, what,
+    return ls_mpi_give_up(mpi, ls_fail(LS_ERR_TIMEOUT, "%s: rank %d %s within %g s", call_name(mpi, name), rank, what,
                                        (double)mpi->timeout_ns * 1e-9));
 }
 

@@ -358,9 +358,6 @@ ls_status ls_mpi_end(ls_mpi *mpi, bool *finished);
 
 ls_status ls_mpi_progress(void *state, bool wait, bool *finished);
 
-/* Names the call in progress: "ls_comm_allreduce #17". */
-const char *ls_mpi_name(const ls_mpi *mpi, char text[64]);
-
 /* ---- known.c -------------------------------------------------------------------------------------------------------
  */
 

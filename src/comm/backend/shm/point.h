@@ -91,9 +91,6 @@ typedef struct ls_shm_point {
     uint64_t check_ns; /* when to look next whether the others live */
 } ls_shm_point;
 
-/* Bytes of shared memory for all pipes of `size` ranks, and their shape. */
-size_t ls_shm_point_layout(ls_shm_point *point, int size);
-
 ls_status ls_shm_point_open(ls_shm *shm);
 void ls_shm_point_close(ls_shm *shm);
 

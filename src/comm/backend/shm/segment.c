@@ -31,7 +31,8 @@ static const shape shapes[] = {{4, 8, LS_SHM_PACKET_MORE_4},
                                {256, 2, 0},
                                {1 << 30, 1, 0}};
 
-size_t ls_shm_point_layout(ls_shm_point *point, int size) {
+/* Bytes of shared memory for all pipes of `size` ranks, and their shape. */
+static size_t point_layout(ls_shm_point *point, int size) {
     const shape *row = shapes;
     while (size > row->ranks) {
         row++;
@@ -53,7 +54,7 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     const size_t ranks = sizeof(ls_shm_control);
     const size_t cells = ranks + size * sizeof(ls_shm_rank);
     const size_t pipes = cells + LS_SHM_CELLS * size * sizeof(ls_shm_cell);
-    const size_t slots = pages(pipes + ls_shm_point_layout(&shm->point, shm->size));
+    const size_t slots = pages(pipes + point_layout(&shm->point, shm->size));
     if (base != NULL) {
         shm->control = (ls_shm_control *)base;
         shm->ranks = (ls_shm_rank *)(base + ranks);
