@@ -36,6 +36,15 @@ wrong 1 "lockstep checkpoint: empty holds no checkpoints" ls empty
 wrong 1 "lockstep checkpoint: $newest holds no checkpoints: it is one; see \`lockstep checkpoint show\`" ls $newest
 wrong 1 "lockstep checkpoint: cannot read nowhere: No such file or directory" ls nowhere
 
+cp -r run unreadable
+echo nothing >"unreadable/${newest#run/}/manifest.json"
+launch checkpoint ls unreadable
+check "ls: one cannot be read, all are listed" is "$status $(wc -l <out) $(wc -l <err)" "1 $(ls run | grep -c epoch-) 0"
+check "ls: it is named" says out "^${newest#run/}  checkpoint: unreadable/${newest#run/}/manifest.json is damaged: "
+check "ls: the others are as they were" is "$(grep -c ' ranks ' out)" "$(($(ls run | grep -c epoch-) - 1))"
+launch checkpoint ls --json unreadable
+check "ls --json: one cannot be read" is "$status $(grep -c '"readable":false' out)" "1 1"
+
 # ---- show ----
 launch checkpoint show run
 check "show: of a folder the newest" is "$status $(head -1 out)" "0 $newest"
@@ -59,6 +68,8 @@ launch checkpoint verify --json harmed/${newest#run/}
 check "verify --json" is "$status $(python3 -c 'import json; o=json.load(open("out")); print(o["whole"], "model.safetensors is damaged" in o["reason"])')" \
     "1 False True"
 wrong 2 "lockstep checkpoint: err is a file: a checkpoint is a folder" verify err
+wrong 1 "lockstep checkpoint: harmed/${newest#run/}/model.safetensors is damaged: its checksum is not that of what was written" \
+    show harmed/${newest#run/}
 launch checkpoint show harmed
 check "a damaged one is passed over, and named" is "$status $(head -1 out | grep -c epoch-000006) $(grep -c 'model.safetensors is damaged.*the checkpoint before it is tried' err)" "0 0 1"
 
@@ -83,7 +94,7 @@ wrong 1 "lockstep checkpoint: cannot write nowhere/x: No such file or directory"
 wrong 2 "lockstep checkpoint: no action given (usage: lockstep checkpoint ACTION PATH [PATH] [--json])"
 wrong 2 "lockstep checkpoint: unknown action 'verfy'; did you mean 'verify'?" verfy run
 wrong 2 "lockstep checkpoint: unknown action 'what'; there are ls, show, verify, diff and export" what
-wrong 2 "lockstep checkpoint diff: 1 path given (usage: lockstep checkpoint diff PATH PATH)" diff run
+wrong 2 "lockstep checkpoint: diff: 1 path given (usage: lockstep checkpoint diff PATH PATH)" diff run
 wrong 2 "lockstep checkpoint: 'c' is too much (usage: lockstep checkpoint ACTION PATH [PATH] [--json])" diff a b c
 wrong 2 "lockstep checkpoint: unknown option --jsn; did you mean --json?" ls run --jsn
 
