@@ -1,53 +1,80 @@
 /*
- * Checksums of files: XXH3 of 128 bits, from xxHash's header. It tells any damage from what was written, two
- * checkpoints can be compared by it, and it is fifteen times as fast as BLAKE2b, which took two thirds of the writer's
- * time. It does not guard against who changes a file on purpose: he could write the manifest, too.
+ * XXH3, from xxHash's header. It tells any damage from what was written, two files can be compared by it, and it is
+ * fifteen times as fast as BLAKE2b. It does not guard against who changes a file on purpose: he could write the
+ * checksum, too.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "formats/checksum.h"
 
 #include <stdio.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
-#include "train/checkpoint/checkpoint.h"
 
 enum { PIECE = 1 << 18 };
+
+struct ls_checksum {
+    XXH3_state_t state;
+    int64_t bytes;
+};
 
 static void to_text(XXH128_hash_t hash, char checksum[LS_CHECKSUM_TEXT]) {
     (void)snprintf(checksum, LS_CHECKSUM_TEXT, "%016llx%016llx", (unsigned long long)hash.high64,
                    (unsigned long long)hash.low64);
 }
 
-typedef struct hashing {
-    XXH3_state_t state;
-    char piece[PIECE];
-} hashing;
-
-static ls_status hash_source(ls_source *source, hashing *hash, int64_t *bytes) {
-    size_t got = PIECE;
-    (void)XXH3_128bits_reset(&hash->state);
-    for (*bytes = 0; got == PIECE; *bytes += (int64_t)got) {
-        LS_TRY(ls_source_read(source, hash->piece, PIECE, &got));
-        (void)XXH3_128bits_update(&hash->state, hash->piece, got);
+ls_checksum *ls_checksum_new(const char *call) {
+    ls_checksum *sum = ls_allocate_aligned(sizeof *sum, _Alignof(ls_checksum));
+    if (sum == NULL) {
+        (void)ls_fail_memory(call, sizeof *sum);
+        return NULL;
     }
-    return LS_OK;
+    (void)XXH3_128bits_reset(&sum->state);
+    sum->bytes = 0;
+    return sum;
 }
 
-ls_status ls_checksum_file(const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
-    ls_source source;
-    LS_TRY(ls_source_open("checkpoint", path, false, &source));
-    hashing *hash = ls_allocate_aligned(sizeof *hash, _Alignof(hashing));
-    const ls_status status =
-        hash != NULL ? hash_source(&source, hash, bytes) : ls_fail_memory("checkpoint", sizeof *hash);
-    if (status == LS_OK) {
-        to_text(XXH3_128bits_digest(&hash->state), checksum);
-    }
-    ls_free(hash);
-    ls_source_close(&source);
-    return status;
+void ls_checksum_free(ls_checksum *sum) {
+    ls_free(sum);
+}
+
+void ls_checksum_add(ls_checksum *sum, const void *bytes, size_t size) {
+    (void)XXH3_128bits_update(&sum->state, bytes, size);
+    sum->bytes += (int64_t)size;
+}
+
+void ls_checksum_get(const ls_checksum *sum, int64_t *bytes, char text[LS_CHECKSUM_TEXT]) {
+    *bytes = sum->bytes;
+    to_text(XXH3_128bits_digest(&sum->state), text);
 }
 
 void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
     to_text(XXH3_128bits(text, size), checksum);
+}
+
+static ls_status add_source(ls_source *source, ls_checksum *sum, void *piece) {
+    for (size_t got = PIECE; got == PIECE;) {
+        LS_TRY(ls_source_read(source, piece, PIECE, &got));
+        ls_checksum_add(sum, piece, got);
+    }
+    return LS_OK;
+}
+
+ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]) {
+    ls_source source;
+    LS_TRY(ls_source_open(call, path, false, &source));
+    ls_checksum *sum = ls_checksum_new(call);
+    void *piece = sum != NULL ? ls_allocate(PIECE) : NULL;
+    const ls_status status = piece != NULL ? add_source(&source, sum, piece)
+                             : sum != NULL ? ls_fail_memory(call, PIECE)
+                                           : LS_ERR_MEMORY;
+    if (status == LS_OK) {
+        ls_checksum_get(sum, bytes, checksum);
+    }
+    ls_free(piece);
+    ls_checksum_free(sum);
+    ls_source_close(&source);
+    return status;
 }

@@ -241,16 +241,19 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status) 
     if (status == LS_OK && rename(file->temporary, file->path) != 0) {
         status = ls_fail(LS_ERR_IO, "%s: cannot replace %s: %s", call, file->path, strerror(errno));
     }
-    if (status == LS_OK) {
-        (void)sync_folder(file->path);
-    } else {
+    if (status != LS_OK) {
         (void)unlink(file->temporary);
+    } else if (!file->in_new_folder) {
+        (void)sync_folder(file->path);
     }
     ls_free(file->temporary);
     return status;
 }
 
 ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, size_t size) {
+    if (file->sum != NULL) {
+        ls_checksum_add(file->sum, bytes, size);
+    }
     return size == 0 || fwrite(bytes, 1, size, file->stream) == size
                ? LS_OK
                : ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, file->path);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
+#include "formats/checksum.h"
 
 /* Bytes that one deflated byte can give: a run of 258 takes at least two bits (zlib's technical details). */
 enum { LS_MOST_INFLATION = 1032 };
@@ -49,14 +50,16 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes);
 
 /*
  * ls_file_create opens a new file beside `path`, of a name that nobody can foresee, and ls_file_commit
- * syncs it and renames it to `path`. When anything failed since, it is removed instead and `path` is as it was. Closes
- * the stream in both cases. A symbolic link at `path` is replaced, not followed; a device, a pipe or a socket there is
- * refused.
+ * syncs it, renames it to `path` and syncs the folder. When anything failed since, it is removed instead and `path` is
+ * as it was. Closes the stream in both cases. A symbolic link at `path` is replaced, not followed; a device, a pipe or
+ * a socket there is refused.
  */
 typedef struct ls_new_file {
     FILE *stream;
     const char *path; /* lent until the commit */
     char *temporary;
+    ls_checksum *sum;   /* of what ls_file_write writes; lent; NULL at first: nobody asks for it */
+    bool in_new_folder; /* which who has made it syncs, when all files are there; false at first */
 } ls_new_file;
 
 ls_status ls_file_create(const char *call, const char *path, ls_new_file *file);

@@ -88,7 +88,7 @@ static ls_status check_tensors(const ls_named *tensors, int count) {
                          LS_SAFETENSORS_METADATA);
 }
 
-ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
+ls_status ls_safetensors_write(ls_new_file *file, const ls_named *tensors, int count, const char *const *metadata) {
     LS_TRY(check_tensors(tensors, count));
     size_t header_size = 0;
     char *header = make_header(tensors, count, metadata, &header_size);
@@ -96,16 +96,17 @@ ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int cou
         return ls_fail(LS_ERR_MEMORY,
                        "ls_safetensors_save: cannot make the header of %s: a name or text is not UTF-8, or "
                        "there is no memory",
-                       path != NULL ? path : "NULL");
+                       file->path);
     }
-    ls_new_file file;
-    ls_status status = ls_file_create(save, path, &file);
-    if (status == LS_OK) {
-        status = write_all(&file, header, header_size, tensors, count);
-        status = ls_file_commit(save, &file, status);
-    }
+    const ls_status status = write_all(file, header, header_size, tensors, count);
     ls_free(header);
     return status;
+}
+
+ls_status ls_safetensors_save(const char *path, const ls_named *tensors, int count, const char *const *metadata) {
+    ls_new_file file;
+    LS_TRY(ls_file_create(save, path, &file));
+    return ls_file_commit(save, &file, ls_safetensors_write(&file, tensors, count, metadata));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,9 @@
  */
 #include "tests/support/resumed.h"
 
+#include <sched.h>
+#include <sys/stat.h>
+
 /* What a loss of power leaves is not tried here, so nothing waits for a disk. */
 int fsync(int fd) {
     (void)fd;
@@ -98,6 +101,27 @@ static ls_status cannot_write(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* The last rank's folder of that name is another, as on a machine that does not share it: what it has written is
+ * missing, and no checkpoint is made without. */
+static ls_status other_folder(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    char here[PATH_MAX];
+    training t;
+    ls_folder_names names;
+    const ls_checkpoint_options each = {.folder = "alone"};
+    LS_CHECK(getcwd(here, sizeof here) != NULL && unshare(CLONE_FS) == 0); /* ranks may be threads of a process */
+    LS_CHECK(!last || (mkdir(in_scratch("elsewhere"), 0777) == 0 && mkdir(in_scratch("elsewhere/alone"), 0777) == 0));
+    LS_CHECK(chdir(in_scratch(last ? "elsewhere" : "")) == 0);
+    LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
+    const ls_status status = ls_trial_run(t.trial, EPOCHS);
+    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "do all ranks see the folder?") != NULL);
+    end(&t);
+    LS_CHECK(chdir(here) == 0);
+    LS_TRY(ls_folder_list(in_scratch("alone"), NULL, &names));
+    LS_CHECK(names.count == 0);
+    return LS_OK;
+}
+
 static ls_status other_options(ls_comm *world) {
     training t;
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
@@ -143,6 +167,7 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(stopped_by_signal(world));
     LS_TRY(goes_on_by_itself(world));
     LS_TRY(cannot_write(world));
+    LS_TRY(ls_comm_size(world) > 1 ? other_folder(world) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
     ls_log_set_sink(say_nothing, NULL);
     LS_TRY(damaged(world));

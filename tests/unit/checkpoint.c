@@ -17,9 +17,14 @@
 
 /* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
 
+static bool spoils; /* the next file, as a bad disk or memory does */
+
 /* What a loss of power leaves is not tried here, so nothing waits for a disk. */
 int fsync(int fd) {
-    (void)fd;
+    if (spoils) {
+        assert_int_equal(pwrite(fd, "X", 1, 100), 1);
+    }
+    spoils = false;
     return 0;
 }
 
@@ -71,6 +76,17 @@ static void test_save_and_load(void **state) {
     assert_int_equal(test_folder_count(in_root("saved/deep")), 1);
     end(&t);
     end(&other);
+}
+
+/* Checksums are of what was to be written, not of what became of it. */
+static void test_spoiled_in_writing(void **state) {
+    (void)state;
+    training t = begin(NULL, NULL);
+    spoils = true;
+    assert_int_equal(ls_trial_save(t.trial, in_root("spoiled")), LS_OK);
+    expect_failure(ls_checkpoint_verify(in_root("spoiled")), LS_ERR_FORMAT,
+                   "model.safetensors is damaged: its checksum");
+    end(&t);
 }
 
 /* What JSON has no numbers for, and what must not lose a bit. */
@@ -502,6 +518,7 @@ static void test_fuzzed_manifests(void **state) {
 int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_spoiled_in_writing),
         cmocka_unit_test(test_history_keeps_its_bits),
         cmocka_unit_test(test_a_hook_asks),
         cmocka_unit_test(test_a_hook_stops),

@@ -12,11 +12,10 @@
  * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.
  *
  *   manifest.c   the manifest, to and from its file       snapshot.c   copies of what a trial consists of
- *   checksum.c   of files                                 write.c      the files of a snapshot, and the renaming
- *   folder.c     folders: names, syncing, removing        writer.c     the thread that writes
- *   verify.c     is one whole? which is the newest?       options.c    the callback
- *   signals.c    SIGTERM and SIGUSR1                      runs.c       when to write; what happens between two steps
- *   load.c       back into a trial
+ *   folder.c     folders: names, syncing, removing        write.c      the files of a snapshot, and the renaming
+ *   verify.c     is one whole? which is the newest?       writer.c     the thread that writes
+ *   signals.c    SIGTERM and SIGUSR1                      options.c    the callback
+ *   load.c       back into a trial                        runs.c       when to write; what happens between two steps
  */
 #ifndef LS_TRAIN_CHECKPOINT_H
 #define LS_TRAIN_CHECKPOINT_H
@@ -27,11 +26,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "formats/checksum.h"
 #include "train/trial.h"
 
 #define LS_CHECKPOINT_FORMAT 1
 #define LS_MANIFEST_NAME     "manifest.json"
-#define LS_CHECKSUM_TEXT     33 /* 128 bits in hexadecimal digits, and a NUL */
 #define LS_FILE_NAME_LIMIT   64
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */
@@ -63,17 +62,10 @@ typedef struct ls_manifest {
 } ls_manifest;
 
 void ls_manifest_free(ls_manifest *manifest);
-/* Adds a file of the folder, with its size and checksum as it is now. */
-ls_status ls_manifest_add_file(ls_manifest *manifest, const char *folder, const char *name);
 ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder);
 /* Reads and checks it; `manifest` is the caller's to free, in failure it is empty. LS_ERR_FORMAT: it is damaged, or
  * missing; LS_ERR_UNSUPPORTED: of a newer format. */
 ls_status ls_manifest_read(const char *folder, ls_manifest *manifest);
-
-/* ---- checksum.c -------------------------------------------------------------------------------------------------- */
-
-ls_status ls_checksum_file(const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]);
-void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]);
 
 /* ---- folder.c ---------------------------------------------------------------------------------------------------- */
 
@@ -117,12 +109,16 @@ typedef struct ls_copies {
     char **metadata; /* pairs ended by NULL; NULL: none */
 } ls_copies;
 
+/* The files of one rank. */
+enum { LS_MODEL_PART = 0, LS_OPTIMIZER_PART, LS_RANK_PART, LS_PARTS };
+
 /* What this rank writes of a checkpoint. */
 typedef struct ls_checkpoint {
     int rank;
     bool writes_model; /* and the optimizer */
     ls_copies model, optimizer, own;
-    ls_manifest manifest; /* still without files */
+    ls_manifest_file written[LS_PARTS]; /* by this rank, so far; "": not */
+    ls_manifest manifest;               /* without files, but on rank 0 when all ranks have written theirs */
     char parent[PATH_MAX];
     char temporary[PATH_MAX]; /* where it is written: in parent, as is: */
     char folder[PATH_MAX];
@@ -147,7 +143,9 @@ void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank);
 
 /* Writes this rank's files to the temporary folder. */
 ls_status ls_checkpoint_write(ls_checkpoint *snapshot);
-/* When all ranks have: rank 0 makes a checkpoint of them, and removes older ones. */
+/* When all ranks have: rank 0 learns what they have written. A call of all ranks; `comm` is NULL for one alone. */
+ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm);
+/* Then rank 0 makes a checkpoint of that, and removes older ones. */
 ls_status ls_checkpoint_commit(ls_checkpoint *snapshot);
 /* Removes what this rank has written there. */
 void ls_checkpoint_discard(const ls_checkpoint *snapshot);

@@ -25,21 +25,6 @@ void ls_manifest_free(ls_manifest *manifest) {
     *manifest = (ls_manifest){0};
 }
 
-ls_status ls_manifest_add_file(ls_manifest *manifest, const char *folder, const char *name) {
-    char path[PATH_MAX];
-    ls_manifest_file *files = ls_grow(manifest->files, (size_t)manifest->file_count, sizeof *files);
-    if (files == NULL) {
-        return ls_fail_memory("checkpoint", ((size_t)manifest->file_count + 1) * sizeof *files);
-    }
-    manifest->files = files;
-    ls_manifest_file *file = &files[manifest->file_count];
-    snprintf(file->name, sizeof file->name, "%s", name);
-    LS_TRY(ls_path_join(path, folder, name));
-    LS_TRY(ls_checksum_file(path, &file->bytes, file->checksum));
-    manifest->file_count++;
-    return LS_OK;
-}
-
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static json_t *number_of(double value) {
@@ -116,6 +101,7 @@ static void sum_up(char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]) {
 static ls_status write_text(const char *text, size_t size, const char *path) {
     ls_new_file file;
     LS_TRY(ls_file_create("checkpoint", path, &file));
+    file.in_new_folder = true;
     const bool written = fwrite(text, 1, size, file.stream) == size;
     return ls_file_commit("checkpoint", &file,
                           written ? LS_OK : ls_fail(LS_ERR_IO, "checkpoint: cannot write %s: is the disk full?", path));

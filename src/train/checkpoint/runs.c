@@ -47,10 +47,12 @@ static ls_status collect(ls_checkpointer *self, bool wait) {
 }
 
 /* No rank writes any more: what all have written becomes a checkpoint. */
-static ls_status settle(ls_checkpointer *self) {
+static ls_status settle(ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
     if (self->snapshot == NULL || self->committing) {
         return LS_OK;
     }
+    LS_TRY(ls_checkpoint_gather(self->snapshot, trial->state.comm));
     if (self->snapshot->rank == 0) {
         self->committing = true;
         return ls_writer_start(&self->writer, ls_checkpoint_commit, self->snapshot);
@@ -71,7 +73,7 @@ static ls_status finish(ls_trial *trial) {
         if (trial->ballot.writing == LS_IDLE) {
             return LS_OK;
         }
-        LS_TRY(settle(self));
+        LS_TRY(settle(trial));
     }
 }
 
@@ -172,7 +174,7 @@ ls_status ls_trial_between(ls_trial *trial, bool epoch) {
     LS_TRY(ls_trial_agree(trial, status));
     const ls_ballot ballot = trial->ballot;
     if (ballot.writing == LS_SETTLING) {
-        LS_TRY(settle(self));
+        LS_TRY(settle(trial));
     }
     if (ballot.asks >= LS_ASKS_TO_PAUSE) {
         return pause_run(trial, (int)ballot.asks - LS_ASKS_TO_PAUSE, best);
@@ -382,7 +384,11 @@ static ls_status write_now(ls_trial *trial, ls_checkpoint *snapshot, const char 
         status = ls_checkpoint_write(snapshot);
     }
     LS_TRY(ls_trial_agree_at_end(trial, status));
-    return ls_trial_agree_at_end(trial, snapshot->rank == 0 ? ls_checkpoint_commit(snapshot) : LS_OK);
+    status = ls_checkpoint_gather(snapshot, trial->state.comm);
+    if (status == LS_OK && snapshot->rank == 0) {
+        status = ls_checkpoint_commit(snapshot);
+    }
+    return ls_trial_agree_at_end(trial, status);
 }
 
 ls_status ls_trial_save(ls_trial *trial, const char *folder) {

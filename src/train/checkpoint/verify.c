@@ -19,7 +19,7 @@ static ls_status verify_file(const char *folder, const ls_manifest_file *file) {
     if (stat(path, &about) != 0 && errno == ENOENT) {
         return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is missing", path);
     }
-    LS_TRY(ls_checksum_file(path, &bytes, checksum));
+    LS_TRY(ls_checksum_file("checkpoint", path, &bytes, checksum));
     if (bytes != file->bytes) {
         return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: it has %lld bytes and was written with %lld", path,
                        (long long)bytes, (long long)file->bytes);

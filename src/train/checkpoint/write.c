@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+#include "formats/named.h"
 #include "train/checkpoint/checkpoint.h"
 
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce) {
@@ -26,48 +28,55 @@ void ls_part_name(char file[LS_FILE_NAME_LIMIT], const char *name, int rank) {
     }
 }
 
-/* The rank in the names of the model's and the optimizer's files. */
-static int part_of(const ls_checkpoint *snapshot) {
-    return snapshot->manifest.divided ? snapshot->rank : -1;
-}
-
 /* ---- this rank's files ------------------------------------------------------------------------------------------- */
 
-static ls_status write_part(const ls_checkpoint *snapshot, const char *name, int rank, const ls_copies *copies) {
-    char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(file, name, rank);
-    LS_TRY(ls_path_join(path, snapshot->temporary, file));
-    return ls_safetensors_save(path, copies->items, copies->count, (const char *const *)copies->metadata);
+/* The checksum is of what is to be in the file, made on the way there: what can be read there is compared with it by
+ * who reads it. */
+static ls_status write_part(ls_checkpoint *snapshot, int part, const char *name, int rank, const ls_copies *copies) {
+    ls_manifest_file *file = &snapshot->written[part];
+    char path[PATH_MAX];
+    ls_part_name(file->name, name, rank);
+    LS_TRY(ls_path_join(path, snapshot->temporary, file->name));
+    ls_checksum *sum = ls_checksum_new("checkpoint");
+    if (sum == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    ls_new_file written;
+    ls_status status = ls_file_create("checkpoint", path, &written);
+    if (status == LS_OK) {
+        written.sum = sum;
+        written.in_new_folder = true;
+        status = ls_safetensors_write(&written, copies->items, copies->count, (const char *const *)copies->metadata);
+        status = ls_file_commit("checkpoint", &written, status);
+        ls_checksum_get(sum, &file->bytes, file->checksum);
+    }
+    ls_checksum_free(sum);
+    return status;
 }
 
 ls_status ls_checkpoint_write(ls_checkpoint *snapshot) {
+    const int part = snapshot->manifest.divided ? snapshot->rank : -1;
     if (mkdir(snapshot->temporary, 0777) != 0 && errno != EEXIST) { /* another rank was first */
         return ls_fail(LS_ERR_IO, "checkpoint: cannot make the folder %s: %s", snapshot->temporary, strerror(errno));
     }
     if (snapshot->writes_model) {
-        LS_TRY(write_part(snapshot, "model", part_of(snapshot), &snapshot->model));
+        LS_TRY(write_part(snapshot, LS_MODEL_PART, "model", part, &snapshot->model));
         if (snapshot->manifest.optimizer) {
-            LS_TRY(write_part(snapshot, "optimizer", part_of(snapshot), &snapshot->optimizer));
+            LS_TRY(write_part(snapshot, LS_OPTIMIZER_PART, "optimizer", part, &snapshot->optimizer));
         }
     }
-    return write_part(snapshot, "rank", snapshot->rank, &snapshot->own);
-}
-
-static void remove_part(const ls_checkpoint *snapshot, const char *name, int rank) {
-    char file[LS_FILE_NAME_LIMIT], path[PATH_MAX];
-    ls_part_name(file, name, rank);
-    if (ls_path_join(path, snapshot->temporary, file) == LS_OK) {
-        (void)unlink(path);
-    }
+    LS_TRY(write_part(snapshot, LS_RANK_PART, "rank", snapshot->rank, &snapshot->own));
+    return ls_folder_sync(snapshot->temporary);
 }
 
 void ls_checkpoint_discard(const ls_checkpoint *snapshot) {
     char path[PATH_MAX];
-    if (snapshot->writes_model) {
-        remove_part(snapshot, "model", part_of(snapshot));
-        remove_part(snapshot, "optimizer", part_of(snapshot));
+    for (int i = 0; i < LS_PARTS; i++) {
+        const char *name = snapshot->written[i].name;
+        if (name[0] != '\0' && ls_path_join(path, snapshot->temporary, name) == LS_OK) {
+            (void)unlink(path);
+        }
     }
-    remove_part(snapshot, "rank", snapshot->rank);
     if (snapshot->rank == 0 && ls_path_join(path, snapshot->temporary, LS_MANIFEST_NAME) == LS_OK) {
         (void)unlink(path);
     }
@@ -76,22 +85,43 @@ void ls_checkpoint_discard(const ls_checkpoint *snapshot) {
 
 /* ---- the checkpoint ---------------------------------------------------------------------------------------------- */
 
-static ls_status list_part(ls_checkpoint *snapshot, const char *name, int rank) {
-    char file[LS_FILE_NAME_LIMIT];
-    ls_part_name(file, name, rank);
-    return ls_manifest_add_file(&snapshot->manifest, snapshot->temporary, file);
-}
-
-static ls_status list_files(ls_checkpoint *snapshot) {
-    const ls_manifest *manifest = &snapshot->manifest;
-    for (int i = 0; i < (manifest->divided ? manifest->world_size : 1); i++) {
-        LS_TRY(list_part(snapshot, "model", manifest->divided ? i : -1));
-        if (manifest->optimizer) {
-            LS_TRY(list_part(snapshot, "optimizer", manifest->divided ? i : -1));
+ls_status ls_checkpoint_gather(ls_checkpoint *snapshot, ls_comm *comm) {
+    ls_manifest *manifest = &snapshot->manifest;
+    if (snapshot->rank == 0) {
+        const size_t count = (size_t)manifest->world_size * LS_PARTS;
+        manifest->files = ls_allocate_zeroed(count, sizeof *manifest->files);
+        if (manifest->files == NULL) {
+            return ls_fail_memory("checkpoint", count * sizeof *manifest->files);
+        }
+        memcpy(manifest->files, snapshot->written, sizeof snapshot->written);
+    }
+    LS_TRY(comm != NULL ? ls_comm_gather(comm, snapshot->rank == 0 ? manifest->files : snapshot->written,
+                                         manifest->files, sizeof snapshot->written, LS_U8, 0, NULL)
+                        : LS_OK);
+    for (int i = 0; snapshot->rank == 0 && i < manifest->world_size * LS_PARTS; i++) {
+        if (manifest->files[i].name[0] != '\0') {
+            manifest->files[manifest->file_count++] = manifest->files[i];
         }
     }
-    for (int i = 0; i < manifest->world_size; i++) {
-        LS_TRY(list_part(snapshot, "rank", i));
+    return LS_OK;
+}
+
+/* A folder that is not the same on all ranks has not all of them. */
+static ls_status find_files(const ls_checkpoint *snapshot) {
+    for (int i = 0; i < snapshot->manifest.file_count; i++) {
+        const ls_manifest_file *file = &snapshot->manifest.files[i];
+        struct stat about;
+        char path[PATH_MAX];
+        LS_TRY(ls_path_join(path, snapshot->temporary, file->name));
+        if (stat(path, &about) != 0) {
+            return ls_fail(LS_ERR_IO,
+                           "checkpoint: cannot find %s, which a rank has written: %s; do all ranks see the folder?",
+                           path, strerror(errno));
+        }
+        if (about.st_size != file->bytes) {
+            return ls_fail(LS_ERR_IO, "checkpoint: %s has %lld bytes, and was written with %lld", path,
+                           (long long)about.st_size, (long long)file->bytes);
+        }
     }
     return LS_OK;
 }
@@ -157,7 +187,7 @@ static ls_status put_in_place(const ls_checkpoint *snapshot) {
 }
 
 ls_status ls_checkpoint_commit(ls_checkpoint *snapshot) {
-    LS_TRY(list_files(snapshot));
+    LS_TRY(find_files(snapshot));
     LS_TRY(ls_manifest_write(&snapshot->manifest, snapshot->temporary));
     LS_TRY(put_in_place(snapshot));
     if (snapshot->best[0] != '\0') {

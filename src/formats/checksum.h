@@ -1,0 +1,25 @@
+/* Checksums of files: XXH3 of 128 bits, as hexadecimal digits. */
+#ifndef LS_FORMATS_CHECKSUM_H
+#define LS_FORMATS_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define LS_CHECKSUM_TEXT 33 /* 128 bits in hexadecimal digits, and a NUL */
+
+/* Of bytes that come piece by piece. */
+typedef struct ls_checksum ls_checksum;
+
+/* NULL and an error without memory. */
+ls_checksum *ls_checksum_new(const char *call);
+void ls_checksum_free(ls_checksum *sum);
+void ls_checksum_add(ls_checksum *sum, const void *bytes, size_t size);
+/* Of all bytes so far; more may come. */
+void ls_checksum_get(const ls_checksum *sum, int64_t *bytes, char text[LS_CHECKSUM_TEXT]);
+
+void ls_checksum_text(const char *text, size_t size, char checksum[LS_CHECKSUM_TEXT]);
+ls_status ls_checksum_file(const char *call, const char *path, int64_t *bytes, char checksum[LS_CHECKSUM_TEXT]);
+
+#endif
