@@ -1,0 +1,97 @@
+/*
+ * The boundary between the engine (collective/) and a network. A transport carries messages between the ranks of one
+ * communicator; everything else, from agreement to the sums, is the engine's. tests/simulated is a transport whose
+ * network is a model; transport/tcp is sockets.
+ *
+ * An endpoint is one rank's end of it. Messages between two ranks travel on channels, small numbers that keep kinds of
+ * messages apart; on one channel they arrive in the order in which they were sent.
+ *
+ * Rules for every entry:
+ *  - Who locks: nobody. One thread at a time uses an endpoint.
+ *  - What blocks: only `progress`, at most as long as it is told.
+ *  - What may fail: an entry that returns a status has set the error message, without a call's name before it. A peer
+ *    that is gone is no failure of an entry: transfers with it do not end, and `peer` tells.
+ *  - Who owns: transfers and their memory are the engine's and stay where they are until the transfer has ended, was
+ *    withdrawn, or the endpoint was closed.
+ */
+#ifndef LS_COMM_TRANSPORT_H
+#define LS_COMM_TRANSPORT_H
+
+#include <lockstep/comm.h>
+
+/* The largest message that comes from any rank (peer -1), and that control messages may have. */
+#define LS_TRANSPORT_LEAST_EAGER 4096
+
+/* A message under way. */
+typedef struct ls_transfer {
+    int peer;      /* to or from; of a receive -1: from any rank, then who sent it */
+    int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
+    void *data;    /* not written to by a send */
+    size_t bytes;  /* of a receive: the room there is, then what came */
+    bool ended;    /* set by the transport */
+    bool receives; /* the same */
+    size_t moved;  /* the transport's, as all that follows */
+    uint64_t number;
+    struct ls_transfer *next;
+} ls_transfer;
+
+enum { LS_TRANSPORT_CHANNELS = 16 };
+
+typedef enum ls_peer_state {
+    LS_PEER_UNKNOWN = 0, /* never reached, or reached and well */
+    LS_PEER_GONE         /* its process has ended, or closed its endpoint: nothing more comes of it */
+} ls_peer_state;
+
+typedef struct ls_endpoint ls_endpoint;
+
+typedef struct ls_transport {
+    const char *name;
+
+    /*
+     * Begins to send `transfer`, which has peer, channel, data and bytes set. Up to the endpoint's `eager` bytes it
+     * needs no receive to end; a larger one may wait for its receive. It may have ended already on return. Connects to
+     * the peer where that is needed.
+     */
+    ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
+
+    /*
+     * Begins to receive the next message of `transfer`'s channel from its peer. Receives of one peer and channel are
+     * served in their order. From any rank (peer -1) only messages up to LS_TRANSPORT_LEAST_EAGER bytes are received,
+     * and a channel has receives from any rank or from named ones, not both. A message for which the receive has no
+     * room is LS_ERR_PEER, from `progress`. Connects to a named peer, so that its end is noticed.
+     */
+    ls_status (*receive)(ls_endpoint *endpoint, ls_transfer *transfer);
+
+    /* Takes back a transfer that has not ended: its memory is free then. What a send has begun may still arrive, and a
+     * message that was on its way into a receive is lost; so this comes before the endpoint's end only, or for receives
+     * from any rank. */
+    void (*withdraw)(ls_endpoint *endpoint, ls_transfer *transfer);
+
+    /*
+     * Moves what can be moved; where that is nothing, waits until something can, at most `wait_ns` (0: not at all).
+     * `*moved` becomes true when any transfer has ended, or a peer is newly known to be gone.
+     */
+    ls_status (*progress)(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved);
+
+    /* What is known of a rank. */
+    ls_peer_state (*peer)(const ls_endpoint *endpoint, int peer);
+
+    /* The time, which goes on only while this process can run. */
+    uint64_t (*now_ns)(const ls_endpoint *endpoint);
+
+    /* Ends the endpoint without waiting for others. What eager sends have begun still goes, where that takes no more
+     * than `linger_ns`. */
+    void (*close)(ls_endpoint *endpoint, uint64_t linger_ns);
+} ls_transport;
+
+/* Each transport's own struct begins with this. */
+struct ls_endpoint {
+    const ls_transport *transport;
+    int rank;
+    int size;
+    size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
+    uint64_t messages; /* sent by this rank so far, and their bytes: what users count. */
+    uint64_t bytes;
+};
+
+#endif
