@@ -62,7 +62,7 @@ bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b) {
            a->layout == b->layout && a->agreed == b->agreed && a->sequence == b->sequence;
 }
 
-static void detail_of(const ls_call_header *header, char *text, size_t capacity) {
+const char *ls_call_header_detail(const ls_call_header *header, char *text, size_t capacity) {
     const ls_call call = {.operation = (ls_operation)header->operation,
                           .dtype = (ls_dtype)header->dtype,
                           .reduction = (ls_reduction)header->reduction,
@@ -70,7 +70,7 @@ static void detail_of(const ls_call_header *header, char *text, size_t capacity)
                           .count = (size_t)header->agreed,
                           .total = (size_t)header->agreed,
                           .layout = header->layout};
-    ls_call_detail(&call, text, capacity);
+    return ls_call_detail(&call, text, capacity);
 }
 
 /* " 0", or "s 1, 2" where several ranks, `rank` the first of them, called the same; what has no room is dots. */
@@ -107,7 +107,7 @@ static void tell_calls(const ls_call_header *const *headers, int size, char *tex
         char ranks[256];
         char detail[192];
         list_callers(headers, size, rank, ranks, sizeof ranks);
-        detail_of(headers[rank], detail, sizeof detail);
+        ls_call_header_detail(headers[rank], detail, sizeof detail);
         length += (size_t)snprintf(text + length, capacity - length, "%srank%s called %s (#%llu)",
                                    length == 0 ? "" : "; ", ranks, detail, (unsigned long long)headers[rank]->sequence);
     }

@@ -40,6 +40,9 @@ enum { LS_HEADER_WHY = 96 };
  */
 bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why);
 
+/* ls_call_detail of the call that a header is of. Returns `text`. */
+const char *ls_call_header_detail(const ls_call_header *header, char *text, size_t capacity);
+
 /* Whether two ranks call the same. */
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b);
 

@@ -1,0 +1,284 @@
+/* Data that travels in the rounds of a call: what a rank puts in, how that of two blocks of ranks is joined, and where
+ * that of all ranks goes. */
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/collective/inside.h"
+#include "comm/pieces.h"
+#include "comm/reduce.h"
+#include "comm/reduce_kernels.h"
+
+static void copy(void *to, const void *from, size_t bytes) {
+    if (bytes != 0 && to != from) {
+        memcpy(to, from, bytes);
+    }
+}
+
+/* Elements of a rank's send buffer in a reduction. */
+static size_t reduced_count(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    return call->operation == LS_OP_REDUCE_SCATTER    ? call->count * (size_t)engine->size
+           : call->operation == LS_OP_REDUCE_SCATTERV ? call->total
+                                                      : call->count;
+}
+
+/* Elements that a rank puts into the blocks of all. */
+static size_t block_count(const ls_engine *engine, int rank) {
+    const ls_call *call = &engine->call;
+    return call->operation == LS_OP_ALLGATHERV ? call->receive_counts[rank]
+           : call->operation == LS_OP_ALLTOALL ? call->count * (size_t)engine->size
+                                               : call->count;
+}
+
+static size_t root_bytes(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    if (call->operation == LS_OP_BROADCAST) {
+        return call->count * call->width;
+    }
+    if (call->operation == LS_OP_SCATTER) {
+        return call->count * call->width * (size_t)engine->size;
+    }
+    size_t elements = 0; /* scatterv: what is cut, behind a table of the counts */
+    for (int rank = 0; rank < engine->size; rank++) {
+        elements += call->send_counts[rank];
+    }
+    return elements * call->width + (size_t)engine->size * sizeof(uint64_t);
+}
+
+size_t ls_carried_bytes(const ls_engine *engine, int first, int last) {
+    const ls_call *call = &engine->call;
+    size_t bytes = 0;
+    switch (engine->carriage) {
+    case LS_CARRY_SUM:
+        return reduced_count(engine) * ls_reduce_find(call->dtype, call->reduction)->accumulator;
+    case LS_CARRY_BLOCKS:
+        for (int rank = first; rank < last; rank++) {
+            bytes += block_count(engine, rank) * call->width;
+        }
+        return bytes;
+    case LS_CARRY_ROOT:
+        if (call->root < first || call->root >= last) {
+            return 0;
+        }
+        return call->operation == LS_OP_SCATTERV && engine->rank != call->root ? SIZE_MAX : root_bytes(engine);
+    case LS_CARRY_MISFIT:
+        return sizeof(ls_misfit);
+    default:
+        return 0;
+    }
+}
+
+/* Whether `count` elements of `width` bytes, for so many ranks, are at most `most` bytes. */
+static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
+    return width == 0 || count <= most / width / ranks;
+}
+
+ls_carriage ls_carried_kind(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const size_t size = (size_t)engine->size;
+    bool small = false;
+    switch (call->operation) {
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_REDUCE_SCATTER:
+    case LS_OP_REDUCE_SCATTERV:
+        small =
+            fits(reduced_count(engine), ls_reduce_find(call->dtype, call->reduction)->accumulator, 1, LS_ENGINE_SUMS);
+        return small && engine->size > 1 ? LS_CARRY_SUM : LS_CARRY_NONE;
+    case LS_OP_ALLGATHERV:
+        return fits(call->total, call->width, 1, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
+    case LS_OP_ALLTOALL:
+        return fits(call->count, call->width, size * size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
+    case LS_OP_BROADCAST:
+        return fits(call->count, call->width, 1, LS_ENGINE_CARRIED) ? LS_CARRY_ROOT : LS_CARRY_NONE;
+    case LS_OP_SCATTER:
+        return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_ROOT : LS_CARRY_NONE;
+    case LS_OP_SCATTERV:
+        return engine->rank != call->root || root_bytes(engine) <= LS_ENGINE_CARRIED ? LS_CARRY_ROOT : LS_CARRY_NONE;
+    case LS_OP_GATHERV:
+    case LS_OP_ALLTOALLV:
+        return LS_CARRY_NONE;
+    default: /* barrier, gather, allgather, split, alloc */
+        return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
+    }
+}
+
+/* ---- what a rank puts in ----------------------------------------------------------------------------------------- */
+
+static void put_sum(const ls_engine *engine, unsigned char *data) {
+    const ls_call *call = &engine->call;
+    const ls_reduce_kernel *kernel = ls_reduce_find(call->dtype, call->reduction);
+    const bool cut = call->operation == LS_OP_REDUCE_SCATTERV;
+    for (int rank = 0; rank < (cut ? engine->size : 1); rank++) {
+        const size_t count = cut ? call->send_counts[rank] : reduced_count(engine);
+        const size_t at = cut ? call->send_displacements[rank] : 0;
+        const unsigned char *from = count != 0 ? (const unsigned char *)call->send + at * call->width : NULL;
+        if (count != 0 && kernel->widen != NULL) {
+            kernel->widen(data, from, count);
+        } else {
+            copy(data, from, count * kernel->accumulator);
+        }
+        data += count * kernel->accumulator;
+    }
+}
+
+static void put_root(const ls_engine *engine, unsigned char *data) {
+    const ls_call *call = &engine->call;
+    if (call->operation != LS_OP_SCATTERV) {
+        copy(data, call->send, root_bytes(engine));
+        return;
+    }
+    unsigned char *at = data + (size_t)engine->size * sizeof(uint64_t);
+    for (int rank = 0; rank < engine->size; rank++) {
+        const uint64_t count = call->send_counts[rank];
+        memcpy(data + (size_t)rank * sizeof count, &count, sizeof count);
+        copy(at, (const unsigned char *)call->send + call->send_displacements[rank] * call->width, count * call->width);
+        at += count * call->width;
+    }
+}
+
+void ls_carried_begin(ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const int rank = engine->rank;
+    engine->carriage = ls_carried_kind(engine);
+    const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
+    const size_t bytes = waits ? 0 : ls_carried_bytes(engine, rank, rank + 1);
+    ls_rounds_fill(engine, engine->carriage != LS_CARRY_NONE && !waits, bytes);
+    ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
+    unsigned char *data = ls_packet_data(&engine->own);
+    if (engine->carriage == LS_CARRY_SUM) {
+        put_sum(engine, data);
+    } else if (engine->carriage == LS_CARRY_BLOCKS) {
+        copy(data, call->send, bytes);
+    } else if (engine->carriage == LS_CARRY_ROOT && rank == call->root) {
+        put_root(engine, data);
+    }
+}
+
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
+
+static void join_misfits(unsigned char *own, const unsigned char *other, bool before) {
+    ls_misfit first;
+    memcpy(&first, before ? other : own, sizeof first);
+    const bool others = (first.from >= 0) == before;
+    if (others) {
+        memcpy(own, other, sizeof first);
+    }
+}
+
+ls_status ls_carried_join(ls_engine *engine, const ls_packet *other, int first, int last) {
+    ls_envelope *envelope = ls_packet_envelope(&engine->own);
+    const ls_envelope *theirs = ls_packet_envelope(other);
+    const size_t expected = ls_carried_bytes(engine, first, last);
+    const size_t bytes = theirs->bytes;
+    const bool before = first < engine->rank;
+    unsigned char *data = ls_packet_data(&engine->own);
+    const unsigned char *more = ls_packet_data(other);
+    if (expected != SIZE_MAX && bytes != expected) {
+        char name[64];
+        return ls_fail(LS_ERR_PEER, "%s: a rank of %d to %d sent %zu bytes of data instead of %zu",
+                       ls_engine_call_name(engine, name), first, last - 1, bytes, expected);
+    }
+    switch (engine->carriage) {
+    case LS_CARRY_SUM:
+        ls_reduce_find(engine->call.dtype, engine->call.reduction)
+            ->combine(data, before ? more : data, before ? data : more, reduced_count(engine));
+        break;
+    case LS_CARRY_BLOCKS:
+        if (before) {
+            memmove(data + bytes, data, envelope->bytes);
+        }
+        copy(before ? data : data + envelope->bytes, more, bytes);
+        envelope->bytes += bytes;
+        break;
+    case LS_CARRY_ROOT:
+        copy(data, more, bytes);
+        envelope->bytes += bytes;
+        break;
+    case LS_CARRY_MISFIT:
+        join_misfits(data, more, before);
+        break;
+    default:
+        break;
+    }
+    return LS_OK;
+}
+
+/* ---- where it goes ----------------------------------------------------------------------------------------------- */
+
+static void deliver_sum(const ls_engine *engine, const unsigned char *data) {
+    const ls_call *call = &engine->call;
+    const ls_reduce_kernel *kernel = ls_reduce_find(call->dtype, call->reduction);
+    size_t at = 0;
+    if (call->operation == LS_OP_REDUCE && engine->rank != call->root) {
+        return;
+    }
+    for (int rank = 0; rank < engine->rank && call->operation == LS_OP_REDUCE_SCATTERV; rank++) {
+        at += call->send_counts[rank];
+    }
+    at = call->operation == LS_OP_REDUCE_SCATTER ? call->count * (size_t)engine->rank : at;
+    const int divisor = call->reduction == LS_AVG ? engine->size : 1;
+    data += at * kernel->accumulator;
+    if (call->count != 0 && kernel->finish != NULL) {
+        kernel->finish(call->receive, data, call->count, divisor);
+    } else {
+        copy(call->receive, data, call->count * kernel->accumulator);
+    }
+}
+
+static void deliver_blocks(const ls_engine *engine, const unsigned char *data) {
+    const ls_call *call = &engine->call;
+    const size_t part = call->operation == LS_OP_ALLTOALL ? (size_t)engine->rank * call->count * call->width : 0;
+    for (int from = 0; from < engine->size; from++) {
+        const ls_piece piece = ls_piece_received(call, engine->rank, from);
+        if (piece.count != 0) {
+            copy((unsigned char *)call->receive + piece.at * call->width, data + part, piece.count * call->width);
+        }
+        data += block_count(engine, from) * call->width;
+    }
+}
+
+/* scatterv: behind the table of counts. */
+static ls_status deliver_cut(const ls_engine *engine, const unsigned char *data, size_t bytes) {
+    const ls_call *call = &engine->call;
+    const size_t table = (size_t)engine->size * sizeof(uint64_t);
+    size_t at = table;
+    uint64_t count = 0;
+    bool sound = bytes >= table;
+    for (int rank = 0; sound && rank <= engine->rank; rank++) {
+        at += count * call->width;
+        memcpy(&count, data + (size_t)rank * sizeof count, sizeof count);
+        sound = count <= bytes / call->width && at + count * call->width <= bytes;
+    }
+    if (!sound || count != call->count) {
+        char name[64];
+        return ls_fail(LS_ERR_PEER, "%s: rank %d sent a table of counts that is not one",
+                       ls_engine_call_name(engine, name), call->root);
+    }
+    copy(call->receive, data + at, count * call->width);
+    return LS_OK;
+}
+
+ls_status ls_carried_deliver(ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const unsigned char *data = ls_packet_data(&engine->own);
+    const size_t bytes = ls_packet_envelope(&engine->own)->bytes;
+    switch (engine->carriage) {
+    case LS_CARRY_SUM:
+        deliver_sum(engine, data);
+        return LS_OK;
+    case LS_CARRY_BLOCKS:
+        deliver_blocks(engine, data);
+        return LS_OK;
+    case LS_CARRY_ROOT:
+        if (call->operation == LS_OP_SCATTERV) {
+            return deliver_cut(engine, data, bytes);
+        }
+        copy(call->receive,
+             data + (call->operation == LS_OP_SCATTER ? (size_t)engine->rank * call->count * call->width : 0),
+             call->count * call->width);
+        return LS_OK;
+    default:
+        return LS_OK;
+    }
+}

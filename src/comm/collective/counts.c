@@ -1,0 +1,88 @@
+/*
+ * Whether the counts of calls fit where each rank gives its own (gatherv, scatterv, alltoallv). Every rank adds up a
+ * hash of each count that it sends, with sender and receiver, and takes off that of each count that it wants. Over all
+ * ranks this is 0 where all fit (and with a chance of 2^-64 where they do not), so that one number in the rounds tells.
+ * Only where it is not 0 do the ranks exchange their counts, to say whose do not fit.
+ */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/collective/inside.h"
+#include "comm/pieces.h"
+
+/* 0 for nothing, so that ranks that exchange nothing need not be looked at. The mixing is that of splitmix64. */
+static uint64_t hash(int from, int to, size_t count) {
+    if (count == 0) {
+        return 0;
+    }
+    uint64_t x = (uint64_t)count * UINT64_C(0x9e3779b97f4a7c15) + ((uint64_t)from << 32 | (uint64_t)to);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+uint64_t ls_counts_balance(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    uint64_t balance = 0;
+    if (!ls_agreement_varies(call->operation)) {
+        return 0;
+    }
+    for (int other = 0; other < engine->size; other++) {
+        balance += hash(engine->rank, other, ls_piece_sent(call, engine->rank, other).count);
+        balance -= hash(other, engine->rank, ls_piece_received(call, engine->rank, other).count);
+    }
+    return balance;
+}
+
+static ls_stretch sent(const ls_engine *engine, int to) {
+    return (ls_stretch){(unsigned char *)&engine->counts[to], sizeof *engine->counts};
+}
+
+static ls_stretch received(const ls_engine *engine, int from) {
+    return (ls_stretch){(unsigned char *)&engine->found[from], sizeof *engine->found};
+}
+
+/* After the second rounds: all know the first misfit. */
+static ls_status fail(ls_engine *engine, bool *finished) {
+    (void)finished;
+    ls_misfit misfit;
+    memcpy(&misfit, ls_packet_data(&engine->own), sizeof misfit);
+    const ls_call_verdict verdict = {.sent = misfit.sent, .wanted = misfit.wanted, .from = misfit.from};
+    if (misfit.from < 0) {
+        char name[64];
+        return ls_fail(LS_ERR_MISMATCH, "%s: counts of the ranks do not fit", ls_engine_call_name(engine, name));
+    }
+    return ls_agreement_accept(&engine->call, (int)misfit.to, &verdict);
+}
+
+static ls_status compare(ls_engine *engine, bool *finished) {
+    (void)finished;
+    ls_misfit misfit = {.from = -1};
+    for (int from = 0; from < engine->size && misfit.from < 0; from++) {
+        const size_t wanted = ls_piece_received(&engine->call, engine->rank, from).count;
+        if (engine->found[from] != wanted) {
+            misfit = (ls_misfit){.from = from, .to = engine->rank, .sent = engine->found[from], .wanted = wanted};
+        }
+    }
+    engine->carriage = LS_CARRY_MISFIT;
+    ls_rounds_fill(engine, false, sizeof misfit);
+    memcpy(ls_packet_data(&engine->own), &misfit, sizeof misfit);
+    return ls_rounds_begin(engine, fail);
+}
+
+ls_status ls_counts_find(ls_engine *engine, bool *finished) {
+    static const ls_traffic traffic = {.sent = sent, .received = received};
+    (void)finished;
+    if (engine->counts == NULL) {
+        engine->counts = ls_allocate_zeroed(2 * (size_t)engine->size, sizeof *engine->counts);
+        if (engine->counts == NULL) {
+            return ls_fail_memory("ls_comm_alltoallv", 2 * (size_t)engine->size * sizeof *engine->counts);
+        }
+        engine->found = engine->counts + engine->size;
+    }
+    for (int to = 0; to < engine->size; to++) {
+        engine->counts[to] = ls_piece_sent(&engine->call, engine->rank, to).count;
+    }
+    return ls_exchange_begin(engine, &traffic, compare);
+}

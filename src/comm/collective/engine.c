@@ -1,0 +1,255 @@
+#include "comm/collective/engine.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/collective/inside.h"
+
+#define LOOK_NS   UINT64_C(20000000)  /* at most between two looks for reasons to give up */
+#define LINGER_NS UINT64_C(200000000) /* for what was said last */
+
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+
+static bool make_packets(ls_engine *engine) {
+    const size_t each = (LS_PACKET_MOST + 63) / 64 * 64;
+    const int packets = engine->levels + 2;
+    unsigned char *memory = ls_allocate_aligned(each * (size_t)packets, 64);
+    engine->memory = memory;
+    if (memory == NULL) {
+        return false;
+    }
+    engine->own.memory = memory;
+    for (int level = 0; level < engine->levels; level++) {
+        engine->incoming[level].memory = memory + each * (size_t)(level + 1);
+    }
+    engine->incoming[LS_ENGINE_LEVELS - 1].memory = memory + each * (size_t)(packets - 1);
+    return true;
+}
+
+ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
+    ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
+    if (engine == NULL) {
+        endpoint->transport->close(endpoint, 0);
+        (void)ls_fail_memory("ls_comm_open", sizeof *engine);
+        return NULL;
+    }
+    engine->endpoint = endpoint;
+    engine->rank = endpoint->rank;
+    engine->size = endpoint->size;
+    engine->timeout_ns = (uint64_t)(timeout * 1e9);
+    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
+    engine->asked = -1;
+    while (1 << engine->levels < engine->size) {
+        engine->levels++;
+    }
+    const size_t size = (size_t)engine->size;
+    engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
+    engine->left = ls_allocate_zeroed(size, 1);
+    engine->spoken = ls_allocate_zeroed(size, sizeof *engine->spoken);
+    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->spoken == NULL) {
+        (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
+    } else if (ls_failure_listen(engine) == LS_OK) {
+        return engine;
+    }
+    engine->ended = true;
+    ls_engine_close(engine);
+    return NULL;
+}
+
+void ls_engine_close(void *state) {
+    ls_engine *engine = state;
+    if (!engine->ended) {
+        ls_failure_leave(engine, LS_LEAVE_FREED);
+    }
+    engine->endpoint->transport->close(engine->endpoint, LINGER_NS);
+    ls_messages_free(engine);
+    ls_failure_free(engine);
+    ls_free(engine->memory);
+    ls_free(engine->scratch);
+    ls_free(engine->sources);
+    ls_free(engine->counts);
+    ls_free(engine->left);
+    ls_free(engine->spoken);
+    ls_free(engine);
+}
+
+ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
+    return engine->endpoint;
+}
+
+const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
+    return ls_call_describe(engine->call.operation, engine->call.sequence, name, 64);
+}
+
+/* ---- transfers of a call ----------------------------------------------------------------------------------------- */
+
+/* Transports name no call. */
+static ls_status fail_named(const ls_engine *engine, ls_status status) {
+    if (status == LS_OK) {
+        return LS_OK;
+    }
+    char message[LS_ERROR_CAPACITY];
+    char name[64];
+    strncpy(message, ls_error_message(), sizeof message - 1);
+    message[sizeof message - 1] = '\0';
+    return ls_fail(status, "%s: %s", ls_engine_call_name(engine, name), message);
+}
+
+static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
+                                 bool receives) {
+    ls_transfer *transfer = &engine->transfers[engine->transfer_count++];
+    *transfer =
+        (ls_transfer){.peer = peer, .channel = (int)channel, .data = data, .bytes = bytes, .receives = receives};
+    return transfer;
+}
+
+ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
+    ls_transfer *transfer = add_transfer(engine, to, channel, (void *)(uintptr_t)data, bytes, false);
+    return fail_named(engine, engine->endpoint->transport->send(engine->endpoint, transfer));
+}
+
+ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
+                            ls_transfer **transfer) {
+    ls_transfer *made = add_transfer(engine, from, channel, data, bytes, true);
+    if (transfer != NULL) {
+        *transfer = made;
+    }
+    return fail_named(engine, engine->endpoint->transport->receive(engine->endpoint, made));
+}
+
+ls_status ls_engine_scratch(ls_engine *engine, size_t bytes) {
+    if (bytes <= engine->scratch_bytes) {
+        return LS_OK;
+    }
+    unsigned char *grown = ls_allocate_aligned(bytes, 64);
+    char name[64];
+    if (grown == NULL) {
+        return ls_fail_memory(ls_engine_call_name(engine, name), bytes);
+    }
+    ls_free(engine->scratch);
+    engine->scratch = grown;
+    engine->scratch_bytes = bytes;
+    return LS_OK;
+}
+
+/* How far the transfers of the call are: a number that changes where one moves. */
+static uint64_t progress_of(const ls_engine *engine, bool *ended) {
+    uint64_t sum = 0;
+    *ended = true;
+    for (int i = 0; i < engine->transfer_count; i++) {
+        sum += engine->transfers[i].moved + engine->transfers[i].ended;
+        *ended = *ended && engine->transfers[i].ended;
+    }
+    return sum;
+}
+
+/* ---- a call ------------------------------------------------------------------------------------------------------ */
+
+/* Where a call fails otherwise than by disagreement, this rank can go on no more. */
+static ls_status settle(ls_engine *engine, ls_status status) {
+    if (status != LS_OK) {
+        engine->calling = false;
+    }
+    return status == LS_OK || status == LS_ERR_MISMATCH || engine->ended
+               ? status
+               : ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+}
+
+static ls_status begin(ls_engine *engine) {
+    ls_carried_begin(engine);
+    return ls_rounds_begin(engine, ls_flows[engine->call.operation].moves ? ls_exchange_call : ls_reduction_call);
+}
+
+ls_status ls_engine_begin(void *state, const ls_call *call) {
+    ls_engine *engine = state;
+    LS_TRY(ls_failure_check_open(engine, call));
+    engine->call = *call;
+    engine->calling = true;
+    engine->transfer_count = 0;
+    engine->since_ns = ls_engine_now(engine);
+    engine->told_ns = 0;
+    return settle(engine, begin(engine));
+}
+
+/* Goes from stage to stage as long as nothing is to be waited for. */
+static ls_status advance(ls_engine *engine, bool *finished) {
+    bool ended = false;
+    for (;;) {
+        (void)progress_of(engine, &ended);
+        if (!ended) {
+            return LS_OK;
+        }
+        engine->transfer_count = 0;
+        LS_TRY(engine->stage(engine, finished));
+        if (*finished) {
+            engine->calling = false;
+            return LS_OK;
+        }
+    }
+}
+
+static ls_status look(ls_engine *engine, uint64_t wait_ns, bool *moved) {
+    LS_TRY(fail_named(engine, engine->endpoint->transport->progress(engine->endpoint, wait_ns, moved)));
+    LS_TRY(ls_failure_hear(engine));
+    return ls_messages_move(engine, moved);
+}
+
+static ls_status move(ls_engine *engine, bool wait, bool *finished) {
+    uint64_t wait_ns = 0;
+    bool ended = false;
+    for (;;) {
+        bool moved = false;
+        const uint64_t before = progress_of(engine, &ended);
+        LS_TRY(look(engine, wait_ns, &moved));
+        if (progress_of(engine, &ended) != before || ended) {
+            engine->since_ns = ls_engine_now(engine);
+            LS_TRY(advance(engine, finished));
+        }
+        if (*finished) {
+            return LS_OK;
+        }
+        LS_TRY(ls_failure_check(
+            engine,
+            &(ls_engine_wait){.call = &engine->call, .since_ns = engine->since_ns, .told_ns = &engine->told_ns}));
+        if (!wait) {
+            return LS_OK;
+        }
+        wait_ns = moved ? 0 : LOOK_NS;
+    }
+}
+
+ls_status ls_engine_progress(void *state, bool wait, bool *finished) {
+    *finished = false;
+    return settle(state, move(state, wait, finished));
+}
+
+/* ---- what was posted --------------------------------------------------------------------------------------------- */
+
+ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) {
+    ls_engine *engine = state;
+    ls_message_request *asked = request;
+    uint64_t wait_ns = 0;
+    ls_status status = LS_OK;
+    *finished = ls_messages_has_ended(asked);
+    while (!*finished && status == LS_OK) {
+        bool moved = false;
+        status = look(engine, wait_ns, &moved);
+        *finished = status == LS_OK && ls_messages_has_ended(asked);
+        if (status == LS_OK && !*finished) {
+            asked->since_ns = moved ? ls_engine_now(engine) : asked->since_ns;
+            status = ls_failure_check(engine, &(ls_engine_wait){.call = &asked->call,
+                                                                .request = asked,
+                                                                .since_ns = asked->since_ns,
+                                                                .told_ns = &asked->told_ns});
+        }
+        if (!wait) {
+            break;
+        }
+        wait_ns = moved ? 0 : LOOK_NS;
+    }
+    if (status != LS_OK && !engine->ended) {
+        status = ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+    }
+    return *finished || status != LS_OK ? ls_messages_end(engine, asked, status) : LS_OK;
+}

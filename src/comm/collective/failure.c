@@ -1,0 +1,357 @@
+/*
+ * How ranks leave and fail, and how those that wait in vain learn of it. A rank that is gone is seen by those that are
+ * connected to it. Whoever gives up tells the ranks at distances of powers of two, with the reason and who is to blame,
+ * and each that hears of it for the first time does the same; so all know within log2 P messages. Who has waited for
+ * too long asks the one it waits for whom that one waits for, and so on: who does not answer is to blame.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/collective/inside.h"
+
+#define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is nothing for the log */
+#define ANSWER_NS     UINT64_C(1000000000)
+
+enum { MOST_ANSWERS = 64, MORE_CAPACITY = 224 };
+
+/* ---- saying something that nobody here waits for ----------------------------------------------------------------- */
+
+/* Lives until the transport is done with it. */
+struct ls_engine_word {
+    struct ls_engine_word *next;
+    ls_transfer transfer;
+    _Alignas(16) unsigned char data[];
+};
+
+static void drop_said(ls_engine *engine, bool all) {
+    for (ls_engine_word **link = &engine->words; *link != NULL;) {
+        ls_engine_word *word = *link;
+        if (all || word->transfer.ended) {
+            *link = word->next;
+            ls_free(word);
+        } else {
+            link = &word->next;
+        }
+    }
+}
+
+void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
+    drop_said(engine, false);
+    ls_engine_word *word = ls_allocate(sizeof *word + bytes);
+    if (word == NULL) {
+        return; /* they learn of it later, when this rank is gone */
+    }
+    memcpy(word->data, data, bytes);
+    word->transfer = (ls_transfer){.peer = to, .channel = (int)channel, .data = word->data, .bytes = bytes};
+    word->next = engine->words;
+    engine->words = word;
+    (void)engine->endpoint->transport->send(engine->endpoint, &word->transfer);
+}
+
+void ls_failure_free(ls_engine *engine) {
+    drop_said(engine, true);
+}
+
+/* ---- leaving and giving up --------------------------------------------------------------------------------------- */
+
+static void tell_revoked(ls_engine *engine) {
+    for (int distance = 1; distance < engine->size; distance *= 2) {
+        const int up = (engine->rank + distance) % engine->size;
+        const int down = (engine->rank - distance + engine->size) % engine->size;
+        ls_failure_say(engine, up, LS_CHANNEL_NOTICES, &engine->revoked, sizeof engine->revoked);
+        if (down != up) {
+            ls_failure_say(engine, down, LS_CHANNEL_NOTICES, &engine->revoked, sizeof engine->revoked);
+        }
+    }
+}
+
+ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    if (engine->ended) {
+        return status;
+    }
+    engine->ended = true;
+    if (engine->revoked.kind == 0) {
+        const char *reason = strstr(message, ": ");
+        reason = reason != NULL ? reason + 2 : message;
+        engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
+                                      .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
+                                      .culprit = culprit,
+                                      .sequence = engine->call.sequence};
+        if (culprit < 0 || culprit == engine->rank) {
+            engine->revoked.culprit = engine->rank;
+            snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %s", engine->rank, reason);
+        } else {
+            snprintf(engine->revoked.text, sizeof engine->revoked.text, "%s", reason);
+        }
+        tell_revoked(engine);
+    }
+    ls_error_restore(status, message);
+    return status;
+}
+
+void ls_engine_give_up(void *state, ls_status status) {
+    ls_engine *engine = state;
+    (void)ls_failure_give_up(engine, status, engine->rank);
+}
+
+void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
+    const ls_envelope envelope = {.groups = 0, .reason = (uint32_t)reason};
+    int partners[LS_ENGINE_LEVELS];
+    if (engine->ended) {
+        return;
+    }
+    if (engine->calling) { /* its partners are in the midst of it */
+        char name[64];
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_engine_call_name(engine, name),
+                      engine->rank);
+        (void)ls_failure_give_up(engine, LS_ERR_PEER, engine->rank);
+        return;
+    }
+    engine->ended = true;
+    const int count = ls_rounds_partners(engine, partners);
+    for (int i = 0; i < count; i++) {
+        ls_failure_say(engine, partners[i], LS_CHANNEL_ROUNDS, &envelope, sizeof envelope);
+    }
+    ls_messages_leave(engine, reason);
+}
+
+void ls_engine_leave(void *state, ls_leave_reason reason) {
+    ls_failure_leave(state, reason);
+}
+
+/* ---- what others say --------------------------------------------------------------------------------------------- */
+
+static ls_status receive_next(ls_engine *engine) {
+    engine->notice = (ls_transfer){.peer = -1,
+                                   .channel = LS_CHANNEL_NOTICES,
+                                   .data = &engine->heard,
+                                   .bytes = sizeof engine->heard,
+                                   .receives = true};
+    return engine->endpoint->transport->receive(engine->endpoint, &engine->notice);
+}
+
+ls_status ls_failure_listen(ls_engine *engine) {
+    return engine->size == 1 ? LS_OK : receive_next(engine);
+}
+
+/* With whom a transfer of the call is under way, one that is to send something if there is one; -1: nobody. */
+static int awaited_by_call(const ls_engine *engine) {
+    int peer = -1;
+    for (int i = 0; i < engine->transfer_count; i++) {
+        const ls_transfer *transfer = &engine->transfers[i];
+        peer = !transfer->ended && (peer < 0 || transfer->receives) ? transfer->peer : peer;
+    }
+    return peer;
+}
+
+static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
+    return wait->request != NULL ? wait->call->root : awaited_by_call(engine);
+}
+
+static void answer(ls_engine *engine, int to) {
+    const int awaited = engine->waits_for >= 0 ? engine->waits_for : engine->calling ? awaited_by_call(engine) : -1;
+    const ls_notice notice = {.kind = LS_NOTICE_ANSWERED, .culprit = awaited};
+    ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
+}
+
+static void hear(ls_engine *engine, int from, const ls_notice *notice) {
+    switch (notice->kind) {
+    case LS_NOTICE_REVOKED:
+        if (engine->revoked.kind == 0) {
+            engine->revoked = *notice;
+            engine->revoked.text[sizeof engine->revoked.text - 1] = '\0';
+            tell_revoked(engine);
+        }
+        break;
+    case LS_NOTICE_ASKED:
+        answer(engine, from);
+        break;
+    case LS_NOTICE_ANSWERED:
+        if (from == engine->asked && notice->culprit >= 0 && notice->culprit < engine->size) {
+            engine->next_asked = notice->culprit;
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+ls_status ls_failure_hear(ls_engine *engine) {
+    while (engine->notice.ended) {
+        const ls_notice notice = engine->heard;
+        const int from = engine->notice.peer;
+        const size_t bytes = engine->notice.bytes;
+        LS_TRY(receive_next(engine));
+        if (bytes == sizeof notice) {
+            hear(engine, from, &notice);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- waiting in vain --------------------------------------------------------------------------------------------- */
+
+static const char *name_of(const ls_engine_wait *wait, char name[64]) {
+    return ls_call_describe(wait->call->operation, wait->call->sequence, name, 64);
+}
+
+static const char *describe_waiting(const ls_engine *engine, const ls_engine_wait *wait, char text[MORE_CAPACITY]) {
+    text[0] = '\0';
+    return wait->request == NULL || wait->request->receipt == NULL
+               ? text
+               : ls_match_describe_waiting(&engine->match, wait->call->root, wait->call->tag, text, MORE_CAPACITY);
+}
+
+int ls_failure_culprit(const ls_engine *engine) {
+    return engine->culprit;
+}
+
+static ls_status fail_by(ls_engine *engine, int culprit, ls_status status) {
+    engine->culprit = culprit;
+    return status;
+}
+
+static ls_status check_revoked(ls_engine *engine, const ls_engine_wait *wait) {
+    if (engine->revoked.kind == 0) {
+        return LS_OK;
+    }
+    char name[64];
+    return fail_by(engine, engine->revoked.culprit,
+                   ls_fail(engine->revoked.status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER, "%s: %s",
+                           name_of(wait, name), engine->revoked.text));
+}
+
+static bool is_gone(const ls_engine *engine, int peer) {
+    return peer != engine->rank && engine->endpoint->transport->peer(engine->endpoint, peer) == LS_PEER_GONE;
+}
+
+static ls_status check_gone(ls_engine *engine, const ls_engine_wait *wait) {
+    int gone = -1;
+    if (wait->request != NULL) {
+        gone = is_gone(engine, wait->call->root) ? wait->call->root : -1;
+    }
+    for (int i = 0; wait->request == NULL && gone < 0 && i < engine->transfer_count; i++) {
+        const ls_transfer *transfer = &engine->transfers[i];
+        gone = !transfer->ended && is_gone(engine, transfer->peer) ? transfer->peer : -1;
+    }
+    if (gone < 0) {
+        return LS_OK;
+    }
+    char name[64];
+    char waiting[MORE_CAPACITY];
+    return fail_by(engine, gone,
+                   ls_fail(LS_ERR_PEER, "%s: rank %d is gone: its process has ended or its connection broke%s",
+                           name_of(wait, name), gone, describe_waiting(engine, wait, waiting)));
+}
+
+/* A rank that said so leaves what was posted to it unanswered. */
+static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
+    const ls_message_request *asked = wait->request;
+    const int peer = wait->call->root;
+    if (asked == NULL || engine->left[peer] == 0 || (asked->receipt != NULL && asked->receipt->claimed)) {
+        return LS_OK;
+    }
+    char name[64];
+    char waiting[MORE_CAPACITY];
+    return fail_by(engine, peer,
+                   ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name_of(wait, name), peer,
+                           ls_leave_describe((ls_leave_reason)(engine->left[peer] - 1)),
+                           describe_waiting(engine, wait, waiting)));
+}
+
+static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int blamed) {
+    const double seconds = (double)engine->timeout_ns * 1e-9;
+    char name[64];
+    name_of(wait, name);
+    if (wait->request == NULL || blamed != wait->call->root) {
+        return fail_by(engine, blamed,
+                       ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not make this call, or not go on with it, within %g s",
+                               name, blamed, seconds));
+    }
+    const ls_status status =
+        wait->request->receipt != NULL
+            ? ls_match_fail_silent(&engine->match, wait->call, seconds)
+            : ls_fail(LS_ERR_TIMEOUT, "%s: rank %d did not receive the message with tag %d within %g s", name, blamed,
+                      wait->call->tag, seconds);
+    return fail_by(engine, blamed, status);
+}
+
+static void ask(ls_engine *engine, int peer) {
+    const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
+    engine->asked = peer;
+    engine->next_asked = -1;
+    engine->asked_ns = ls_engine_now(engine);
+    engine->answers++;
+    ls_failure_say(engine, peer, LS_CHANNEL_NOTICES, &question, sizeof question);
+}
+
+/* The time is over: asks along the chain of who waits for whom. */
+static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
+    const uint64_t now = ls_engine_now(engine);
+    const int awaited = awaited_by(engine, wait);
+    if (now - wait->since_ns <= engine->timeout_ns || awaited < 0) {
+        engine->asked = -1;
+        engine->answers = 0;
+        return LS_OK;
+    }
+    if (engine->asked < 0 && awaited != engine->rank) {
+        ask(engine, awaited);
+        return LS_OK;
+    }
+    const bool circle = engine->next_asked == engine->rank || engine->answers > MOST_ANSWERS;
+    if (engine->next_asked >= 0 && !circle && engine->asked >= 0) {
+        ask(engine, engine->next_asked);
+        return LS_OK;
+    }
+    const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
+    if (awaited != engine->rank && !circle && now - engine->asked_ns < longest) {
+        return LS_OK;
+    }
+    return fail_silent(engine, wait, circle || engine->asked < 0 ? awaited : engine->asked);
+}
+
+static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
+    const uint64_t waited_ns = ls_engine_now(engine) - wait->since_ns;
+    if (waited_ns < LEAST_TOLD_NS) { /* this is asked at every look */
+        return;
+    }
+    ls_rank_list awaited = {.count = 0};
+    char waiting[MORE_CAPACITY];
+    for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
+        if (!engine->transfers[i].ended) {
+            ls_rank_list_add(&awaited, engine->transfers[i].peer);
+        }
+    }
+    if (wait->request != NULL) {
+        ls_rank_list_add(&awaited, wait->call->root);
+    }
+    if (awaited.count != 0) {
+        ls_comm_tell_waiting(&(ls_waiting){.call = wait->call,
+                                           .awaited = &awaited,
+                                           .waited_ns = waited_ns,
+                                           .told_ns = wait->told_ns,
+                                           .more = describe_waiting(engine, wait, waiting)});
+    }
+}
+
+ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait) {
+    engine->waits_for = awaited_by(engine, wait);
+    LS_TRY(check_left(engine, wait));
+    LS_TRY(check_gone(engine, wait));
+    LS_TRY(check_revoked(engine, wait));
+    tell_log(engine, wait);
+    return check_silence(engine, wait);
+}
+
+ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call) {
+    if (!engine->ended) {
+        return LS_OK;
+    }
+    char name[64];
+    return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator",
+                   ls_call_describe(call->operation, call->sequence, name, sizeof name));
+}

@@ -1,0 +1,311 @@
+/* What the files of the engine share: see engine.h. */
+#ifndef LS_COMM_COLLECTIVE_INSIDE_H
+#define LS_COMM_COLLECTIVE_INSIDE_H
+
+#include "comm/agreement.h"
+#include "comm/collective/engine.h"
+#include "comm/match.h"
+#include "comm/pieces.h"
+
+enum {
+    LS_ENGINE_CARRIED = 32 << 10, /* data of all ranks of a call up to this size travels in the rounds */
+    LS_ENGINE_SUMS = 8 << 10,     /* and of a reduction: every round moves all of it */
+    LS_ENGINE_GROUPS = 6,         /* different calls that a disagreement names */
+    LS_ENGINE_LISTED = 9,         /* and ranks of each */
+    LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
+    LS_ENGINE_LEVELS = 24         /* rounds at most */
+};
+
+typedef enum ls_channel {
+    LS_CHANNEL_ROUNDS = 0,
+    LS_CHANNEL_DATA,     /* of calls, outside of rounds */
+    LS_CHANNEL_MESSAGES, /* sends, with what is small of their data, from any rank */
+    LS_CHANNEL_CONTENTS, /* data of sends */
+    LS_CHANNEL_NOTICES   /* failures, and questions about who waits for whom; from any rank */
+} ls_channel;
+
+/* Ranks that call the same. */
+typedef struct ls_group {
+    ls_call_header call;
+    int32_t callers;
+    int32_t ranks[LS_ENGINE_LISTED]; /* the first of them */
+} ls_group;
+
+/* What a round sends: what a block of ranks calls, and their data combined. `groups` groups follow, then the data. */
+typedef struct ls_envelope {
+    uint32_t groups;  /* 0: the sender makes no more calls, for `reason`; `others` is unused then */
+    uint32_t others;  /* callers of what has no room among the groups */
+    uint32_t carried; /* whether the data travels in the rounds */
+    uint32_t reason;  /* an ls_leave_reason */
+    uint64_t balance; /* 0 in the end where all counts fit: see counts.c */
+    uint64_t bytes;   /* of data */
+} ls_envelope;
+
+/* An envelope in memory; `bytes` is all of it. */
+typedef struct ls_packet {
+    unsigned char *memory;
+    size_t bytes;
+} ls_packet;
+
+static inline ls_envelope *ls_packet_envelope(const ls_packet *packet) {
+    return (ls_envelope *)(void *)packet->memory;
+}
+static inline ls_group *ls_packet_groups(const ls_packet *packet) {
+    return (ls_group *)(void *)(packet->memory + sizeof(ls_envelope));
+}
+static inline unsigned char *ls_packet_data(const ls_packet *packet) {
+    return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_group);
+}
+
+enum { LS_PACKET_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) + LS_ENGINE_CARRIED };
+
+/* What comes when all transfers of the call have ended. */
+typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
+
+/* How data travels in the rounds of a call. */
+typedef enum ls_carriage {
+    LS_CARRY_NONE = 0,
+    LS_CARRY_SUM,    /* accumulators, reduced on the way */
+    LS_CARRY_BLOCKS, /* what each rank has, one after the other */
+    LS_CARRY_ROOT,   /* what the root has */
+    LS_CARRY_MISFIT  /* the first ls_misfit that a rank has */
+} ls_carriage;
+
+/* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
+typedef struct ls_misfit {
+    int64_t from; /* -1: none */
+    int64_t to;
+    uint64_t sent;
+    uint64_t wanted;
+} ls_misfit;
+
+/* A piece of memory that is sent, or received into. */
+typedef struct ls_stretch {
+    unsigned char *data;
+    size_t bytes;
+} ls_stretch;
+
+/* What goes between two ranks in an exchange. */
+typedef struct ls_traffic {
+    ls_stretch (*sent)(const ls_engine *engine, int to);
+    ls_stretch (*received)(const ls_engine *engine, int from);
+} ls_traffic;
+
+/* Who is heard of when ranks fail: travels on LS_CHANNEL_NOTICES. */
+typedef enum ls_notice_kind { LS_NOTICE_REVOKED = 1, LS_NOTICE_ASKED, LS_NOTICE_ANSWERED } ls_notice_kind;
+
+typedef struct ls_notice {
+    uint32_t kind;
+    int32_t status;  /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT */
+    int32_t culprit; /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
+                        for, -1: nobody */
+    uint32_t unused;
+    uint64_t sequence; /* REVOKED: the number of the call that failed */
+    char text[384];    /* REVOKED: why, without the call's name */
+} ls_notice;
+
+typedef struct ls_engine_word ls_engine_word; /* failure.c */
+
+/* A send or receive that was posted. */
+typedef struct ls_message_request {
+    struct ls_message_request *next;
+    ls_call call;
+    ls_match_receipt *receipt; /* a receive's */
+    ls_transfer envelope;      /* a send's */
+    ls_transfer content;       /* a send's, where it is large */
+    uint64_t since_ns;
+    uint64_t told_ns;
+    _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
+} ls_message_request;
+
+/* A message whose content is arriving. */
+typedef struct ls_message_arrival {
+    struct ls_message_arrival *next;
+    ls_transfer content;
+    ls_match_target target;
+    void *refused; /* where content goes that nobody wants */
+} ls_message_arrival;
+
+struct ls_engine {
+    ls_endpoint *endpoint;
+    int rank;
+    int size;
+    uint64_t timeout_ns;
+
+    /* the call in progress, see engine.c */
+    ls_call call;
+    bool calling;
+    ls_engine_stage *stage;
+    ls_transfer transfers[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS];
+    int transfer_count; /* of the present stage */
+    uint64_t since_ns;  /* when something of it moved last */
+    uint64_t told_ns;
+
+    /* rounds */
+    ls_carriage carriage;
+    bool butterfly;
+    int level;
+    int levels;
+    unsigned char *memory;                 /* of all packets */
+    ls_packet own;                         /* of the block of ranks that this one knows of */
+    ls_packet incoming[LS_ENGINE_LEVELS];  /* from a child or partner of each level; the last: from the parent */
+    ls_transfer *coming[LS_ENGINE_LEVELS]; /* into these */
+    ls_engine_stage *agreed;               /* what comes when all call the same */
+
+    /* exchange.c and reduction.c */
+    const ls_traffic *traffic;
+    ls_engine_stage *exchanged;
+    int step;
+    unsigned char *scratch;
+    size_t scratch_bytes;
+    const void **sources; /* one per rank */
+    uint64_t *counts;     /* counts.c: one per rank, made when first needed, as the next */
+    uint64_t *found;
+    ls_misfit misfit;
+
+    /* messages.c */
+    ls_match match;
+    ls_message_request *requests;
+    ls_message_request *spare;
+    ls_message_arrival *arrivals;
+    ls_transfer message; /* where messages of any rank arrive */
+    unsigned char *message_memory;
+    bool listens;        /* it is under way */
+    unsigned char *left; /* one per rank: 0, or 1 + the ls_leave_reason that it sent in a message */
+    bool *spoken;        /* one per rank: messages went there, or are expected from there */
+
+    /* failure.c */
+    ls_transfer notice;
+    ls_notice heard;
+    ls_notice revoked;     /* why this communicator is no more; kind 0: it is */
+    bool ended;            /* this rank has left or given up */
+    ls_engine_word *words; /* on their way, and nobody waits for them */
+    int culprit;           /* of the failure that was found last */
+    int waits_for;         /* the rank that this one waits for, as it found last; -1: none */
+    int asked;             /* whom this rank has asked for whom it waits; -1: nobody */
+    int next_asked;        /* what that one answered; -1: nothing, or nobody */
+    int answers;           /* so far */
+    uint64_t asked_ns;
+};
+
+static inline uint64_t ls_engine_now(const ls_engine *engine) {
+    return engine->endpoint->transport->now_ns(engine->endpoint);
+}
+
+/* ---- engine.c ---------------------------------------------------------------------------------------------------- */
+
+/* Begin transfers of the call; the next stage comes when all of them have ended. */
+ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
+ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
+                            ls_transfer **transfer);
+
+/* Scratch memory of at least so many bytes, in engine->scratch. */
+ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
+
+/* Writes the name of the call in progress. Returns `name`. */
+const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
+
+/* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
+
+/* Begins the rounds of the call with the data in engine->own; `agreed` is the stage after them. */
+ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
+
+/* Puts the envelope of this rank alone, for data of so many bytes, into engine->own; the data is the caller's to fill.
+ */
+void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
+
+/* The ranks with which this one has rounds; returns how many. */
+int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]);
+
+/* ---- carried.c --------------------------------------------------------------------------------------------------- */
+
+/* How the data of the call travels. Ranks that call the same get the same, but for scatterv, of which the root alone
+ * knows: others get LS_CARRY_ROOT, and the envelope says whether data is in it. */
+ls_carriage ls_carried_kind(const ls_engine *engine);
+
+/* Puts this rank's envelope and data into engine->own. */
+void ls_carried_begin(ls_engine *engine);
+
+/* Joins the data of `other`, of the ranks from `first` to before `last`, which come before this block or behind it, to
+ * that of engine->own, where all call the same. LS_ERR_PEER where it has not the size that it must have. */
+ls_status ls_carried_join(ls_engine *engine, const ls_packet *other, int first, int last);
+
+/* Bytes of data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
+size_t ls_carried_bytes(const ls_engine *engine, int first, int last);
+
+/* Puts the data of all ranks where the call wants it. */
+ls_status ls_carried_deliver(ls_engine *engine);
+
+/* ---- counts.c ---------------------------------------------------------------------------------------------------- */
+
+/* What this rank adds to the balance of the call. */
+uint64_t ls_counts_balance(const ls_engine *engine);
+
+/* The stage after rounds with a balance that is not 0: finds out whose counts do not fit, and fails. */
+ls_status ls_counts_find(ls_engine *engine, bool *finished);
+
+/* ---- exchange.c -------------------------------------------------------------------------------------------------- */
+
+/* Moves what the traffic says between all ranks; then comes `exchanged`. */
+ls_status ls_exchange_begin(ls_engine *engine, const ls_traffic *traffic, ls_engine_stage *exchanged);
+
+/* The stage after the rounds of a call that only moves data. */
+ls_status ls_exchange_call(ls_engine *engine, bool *finished);
+
+/* ---- reduction.c ------------------------------------------------------------------------------------------------- */
+
+/* The stage after the rounds of a large call that reduces. */
+ls_status ls_reduction_call(ls_engine *engine, bool *finished);
+
+/* ---- messages.c -------------------------------------------------------------------------------------------------- */
+
+/* Looks at what has come of messages, and has ended; `*moved` becomes true when something did. */
+ls_status ls_messages_move(ls_engine *engine, bool *moved);
+
+/* Begins to take messages in. */
+ls_status ls_messages_listen(ls_engine *engine);
+
+bool ls_messages_has_ended(const ls_message_request *asked);
+
+/* Gives back a request that has ended, or failed with `status`; what became of it. */
+ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
+
+/* Tells the ranks that messages went to, or were expected from, that this one makes no more calls. */
+void ls_messages_leave(ls_engine *engine, ls_leave_reason reason);
+void ls_messages_free(ls_engine *engine);
+
+/* ---- failure.c --------------------------------------------------------------------------------------------------- */
+
+/* Somebody waits: of a call, or of what was posted. */
+typedef struct ls_engine_wait {
+    const ls_call *call;
+    const ls_message_request *request; /* NULL: the call */
+    uint64_t since_ns;
+    uint64_t *told_ns;
+} ls_engine_wait;
+
+/* Reads notices that came. */
+ls_status ls_failure_listen(ls_engine *engine);
+ls_status ls_failure_hear(ls_engine *engine);
+
+/* Reasons to give up waiting: a rank that is gone, has left, or is silent for too long. */
+ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait);
+
+/* LS_OK while the communicator works. */
+ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
+
+/* Ends the communicator with this thread's error, of `status`, which it returns, and tells the others. `culprit`: which
+ * rank is to blame, -1: none. */
+ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit);
+
+/* The rank to blame for the failure that ls_failure_check found. */
+int ls_failure_culprit(const ls_engine *engine);
+
+/* Sends something, copied, for which nobody here waits. */
+void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
+void ls_failure_free(ls_engine *engine);
+
+/* Tells those who may wait for this rank that it makes no more calls. */
+void ls_failure_leave(ls_engine *engine, ls_leave_reason reason);
+
+#endif

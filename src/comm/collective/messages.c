@@ -1,0 +1,256 @@
+/* Sends and receives: a message says what it is and holds what is small; larger content follows it. */
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/collective/inside.h"
+
+enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header) };
+
+/* The operation in the header of a rank that makes no more calls; `reduction` is the reason. */
+#define LEFT ((uint32_t)LS_OP_COUNT)
+
+/* ---- what comes -------------------------------------------------------------------------------------------------- */
+
+static ls_status receive_next(ls_engine *engine) {
+    engine->message = (ls_transfer){.peer = -1,
+                                    .channel = LS_CHANNEL_MESSAGES,
+                                    .data = engine->message_memory,
+                                    .bytes = LS_TRANSPORT_LEAST_EAGER,
+                                    .receives = true};
+    return engine->endpoint->transport->receive(engine->endpoint, &engine->message);
+}
+
+ls_status ls_messages_listen(ls_engine *engine) {
+    if (engine->listens) {
+        return LS_OK;
+    }
+    engine->message_memory = ls_allocate(LS_TRANSPORT_LEAST_EAGER);
+    if (engine->message_memory == NULL) {
+        return ls_fail_memory("ls_comm_recv", LS_TRANSPORT_LEAST_EAGER);
+    }
+    engine->listens = true;
+    return receive_next(engine);
+}
+
+/* Content follows in a message of its own. */
+static ls_status begin_content(ls_engine *engine, const ls_match_header *header, const ls_match_target *target) {
+    ls_message_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
+    if (arrival == NULL) {
+        return ls_fail_memory("ls_comm_recv", sizeof *arrival);
+    }
+    arrival->target = *target;
+    arrival->next = engine->arrivals;
+    engine->arrivals = arrival;
+    if (target->into == NULL) {
+        arrival->refused = ls_allocate(header->bytes);
+        if (arrival->refused == NULL) {
+            return ls_fail_memory("ls_comm_recv", header->bytes);
+        }
+    }
+    arrival->content = (ls_transfer){.peer = header->from,
+                                     .channel = LS_CHANNEL_CONTENTS,
+                                     .data = target->into != NULL ? target->into : arrival->refused,
+                                     .bytes = header->bytes,
+                                     .receives = true};
+    return engine->endpoint->transport->receive(engine->endpoint, &arrival->content);
+}
+
+static ls_status take_message(ls_engine *engine) {
+    const int from = engine->message.peer;
+    ls_call_header said;
+    if (engine->message.bytes < sizeof said) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
+    }
+    memcpy(&said, engine->message_memory, sizeof said);
+    if (said.operation == LEFT) {
+        engine->left[from] = (unsigned char)(1 + (said.reduction & 7));
+        return LS_OK;
+    }
+    const size_t data = engine->message.bytes - sizeof said;
+    const ls_match_header header = {
+        .from = from, .tag = said.tag, .dtype = (ls_dtype)said.dtype, .count = said.count, .bytes = said.bytes};
+    ls_match_target target;
+    LS_TRY(ls_match_offer(&engine->match, &header, &target));
+    if (header.bytes > INLINE && data == 0) {
+        return begin_content(engine, &header, &target);
+    }
+    if (data != header.bytes) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", from, data, header.bytes);
+    }
+    if (target.into != NULL && data != 0) {
+        memcpy(target.into, engine->message_memory + sizeof said, data);
+    }
+    ls_match_complete(&engine->match, &target);
+    return LS_OK;
+}
+
+static void end_arrivals(ls_engine *engine, bool *moved) {
+    for (ls_message_arrival **link = &engine->arrivals; *link != NULL;) {
+        ls_message_arrival *arrival = *link;
+        if (!arrival->content.ended) {
+            link = &arrival->next;
+            continue;
+        }
+        ls_match_complete(&engine->match, &arrival->target);
+        *link = arrival->next;
+        ls_free(arrival->refused);
+        ls_free(arrival);
+        *moved = true;
+    }
+}
+
+ls_status ls_messages_move(ls_engine *engine, bool *moved) {
+    while (engine->listens && engine->message.ended) {
+        *moved = true;
+        LS_TRY(take_message(engine));
+        LS_TRY(receive_next(engine));
+    }
+    end_arrivals(engine, moved);
+    return LS_OK;
+}
+
+/* ---- what is posted ---------------------------------------------------------------------------------------------- */
+
+bool ls_messages_has_ended(const ls_message_request *asked) {
+    return asked->receipt != NULL ? ls_match_arrived(asked->receipt) : asked->envelope.ended && asked->content.ended;
+}
+
+static ls_message_request *make_request(ls_engine *engine, const ls_call *call) {
+    ls_message_request *asked = engine->spare;
+    if (asked != NULL) {
+        engine->spare = asked->next;
+    } else {
+        asked = ls_allocate(sizeof *asked);
+    }
+    if (asked == NULL) {
+        return NULL;
+    }
+    asked->call = *call;
+    asked->receipt = NULL;
+    asked->since_ns = ls_engine_now(engine);
+    asked->told_ns = 0;
+    asked->next = engine->requests;
+    engine->requests = asked;
+    return asked;
+}
+
+static ls_status begin_send(ls_engine *engine, ls_message_request *asked) {
+    const ls_call *call = &asked->call;
+    const size_t bytes = call->count * call->width;
+    const size_t data = bytes <= INLINE ? bytes : 0;
+    const ls_call_header header = {.operation = LS_OP_SEND,
+                                   .dtype = (int32_t)call->dtype,
+                                   .root = engine->rank,
+                                   .tag = call->tag,
+                                   .count = call->count,
+                                   .bytes = bytes};
+    memcpy(asked->packet, &header, sizeof header);
+    if (data != 0) {
+        memcpy(asked->packet + sizeof header, call->send, data);
+    }
+    asked->envelope = (ls_transfer){
+        .peer = call->root, .channel = LS_CHANNEL_MESSAGES, .data = asked->packet, .bytes = sizeof header + data};
+    asked->content = (ls_transfer){.peer = call->root,
+                                   .channel = LS_CHANNEL_CONTENTS,
+                                   .data = (void *)(uintptr_t)call->send,
+                                   .bytes = bytes,
+                                   .ended = data == bytes};
+    LS_TRY(engine->endpoint->transport->send(engine->endpoint, &asked->envelope));
+    return asked->content.ended ? LS_OK : engine->endpoint->transport->send(engine->endpoint, &asked->content);
+}
+
+static void end_request(ls_engine *engine, ls_message_request *asked) {
+    ls_message_request **link = &engine->requests;
+    while (*link != asked) {
+        link = &(*link)->next;
+    }
+    *link = asked->next;
+    asked->next = engine->spare;
+    engine->spare = asked;
+}
+
+ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status) {
+    if (status == LS_OK && asked->receipt != NULL) {
+        status = ls_match_end(&engine->match, asked->receipt);
+    }
+    if (status == LS_OK || status == LS_ERR_MISMATCH) {
+        end_request(engine, asked); /* otherwise the transport may still use it, until close */
+    }
+    return status;
+}
+
+static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended) {
+    bool moved = false;
+    const bool sends = asked->call.operation == LS_OP_SEND;
+    LS_TRY(ls_messages_listen(engine));
+    LS_TRY(sends ? begin_send(engine, asked) : LS_OK);
+    if (!sends) {
+        LS_TRY(ls_match_receive(&engine->match, &asked->call, &asked->receipt));
+        *ended = asked->receipt == NULL;
+    }
+    if (*ended) {
+        return LS_OK;
+    }
+    *ended = ls_messages_has_ended(asked);
+    if (!*ended) {
+        LS_TRY(engine->endpoint->transport->progress(engine->endpoint, 0, &moved));
+        LS_TRY(ls_messages_move(engine, &moved));
+        *ended = ls_messages_has_ended(asked);
+    }
+    return LS_OK;
+}
+
+ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
+    ls_engine *engine = state;
+    bool ended = false;
+    *request = NULL;
+    LS_TRY(ls_failure_check_open(engine, call));
+    if (call->operation == LS_OP_SEND && call->root == engine->rank) {
+        return ls_match_send_self(&engine->match, engine->rank, call);
+    }
+    ls_message_request *asked = make_request(engine, call);
+    if (asked == NULL) {
+        return ls_failure_give_up(engine, ls_fail_memory("ls_comm_send", sizeof *asked), engine->rank);
+    }
+    engine->spoken[call->root] = true;
+    const ls_status status = post(engine, asked, &ended);
+    if (status != LS_OK && status != LS_ERR_MISMATCH) {
+        return ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+    }
+    if (status != LS_OK || ended) {
+        return ls_messages_end(engine, asked, status);
+    }
+    *request = asked;
+    return LS_OK;
+}
+
+void ls_messages_leave(ls_engine *engine, ls_leave_reason reason) {
+    const ls_call_header header = {.operation = LEFT, .reduction = (int32_t)reason, .root = engine->rank};
+    for (int peer = 0; peer < engine->size; peer++) {
+        if (engine->spoken[peer] && peer != engine->rank) {
+            ls_failure_say(engine, peer, LS_CHANNEL_MESSAGES, &header, sizeof header);
+        }
+    }
+}
+
+static void free_requests(ls_message_request *list) {
+    while (list != NULL) {
+        ls_message_request *next = list->next;
+        ls_free(list);
+        list = next;
+    }
+}
+
+void ls_messages_free(ls_engine *engine) {
+    free_requests(engine->requests);
+    free_requests(engine->spare);
+    while (engine->arrivals != NULL) {
+        ls_message_arrival *next = engine->arrivals->next;
+        ls_free(engine->arrivals->refused);
+        ls_free(engine->arrivals);
+        engine->arrivals = next;
+    }
+    ls_free(engine->message_memory);
+    ls_match_free(&engine->match);
+}

@@ -1,0 +1,296 @@
+/*
+ * Rounds: how all ranks learn what each of them calls, with data that is combined on the way. Blocks of ranks are those
+ * of the tree in which sums are made: aligned at powers of two, the last one maybe shorter. Where the number of ranks
+ * is a power of two, the two halves of a block exchange what they know, rank by rank (a butterfly: log2 P rounds, as
+ * many messages). Otherwise it goes up a binomial tree to rank 0 and down again: a rank sends at most ceil(log2 P).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/collective/inside.h"
+
+/* ---- joining what blocks of ranks call --------------------------------------------------------------------------- */
+
+static void add_callers(ls_group *group, const ls_group *more) {
+    for (int i = 0; i < more->callers && i < LS_ENGINE_LISTED && group->callers + i < LS_ENGINE_LISTED; i++) {
+        group->ranks[group->callers + i] = more->ranks[i];
+    }
+    group->callers += more->callers;
+}
+
+/* Adds a packet's groups to `groups`, of which there are `*count`. */
+static void add_groups(ls_group *groups, uint32_t *count, uint32_t *others, const ls_packet *packet) {
+    const ls_envelope *envelope = ls_packet_envelope(packet);
+    *others += envelope->others;
+    for (uint32_t i = 0; i < envelope->groups; i++) {
+        const ls_group *each = &ls_packet_groups(packet)[i];
+        uint32_t same = 0;
+        while (same < *count && !ls_agreement_same(&groups[same].call, &each->call)) {
+            same++;
+        }
+        if (same < *count) {
+            add_callers(&groups[same], each);
+        } else if (*count < LS_ENGINE_GROUPS) {
+            groups[(*count)++] = *each;
+        } else {
+            *others += (uint32_t)each->callers;
+        }
+    }
+}
+
+/* Joins what the ranks from `first` to before `last` said to engine->own. */
+static ls_status join(ls_engine *engine, const ls_packet *other, int first, int last) {
+    ls_envelope *own = ls_packet_envelope(&engine->own);
+    const ls_envelope *theirs = ls_packet_envelope(other);
+    const bool before = first < engine->rank;
+    ls_group groups[LS_ENGINE_GROUPS];
+    uint32_t count = 0;
+    uint32_t others = 0;
+    add_groups(groups, &count, &others, before ? other : &engine->own);
+    add_groups(groups, &count, &others, before ? &engine->own : other);
+    if (count == 1) {
+        LS_TRY(ls_carried_join(engine, other, first, last));
+    } else {
+        own->bytes = 0;
+    }
+    own->groups = count;
+    own->others = others;
+    own->carried |= theirs->carried;
+    own->balance += theirs->balance;
+    memcpy(ls_packet_groups(&engine->own), groups, count * sizeof *groups);
+    engine->own.bytes = sizeof *own + count * sizeof *groups + own->bytes;
+    return LS_OK;
+}
+
+void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes) {
+    ls_envelope *own = ls_packet_envelope(&engine->own);
+    *own = (ls_envelope){.groups = 1, .carried = carried, .bytes = bytes};
+    *ls_packet_groups(&engine->own) =
+        (ls_group){.call = ls_call_header_of(&engine->call), .callers = 1, .ranks = {engine->rank}};
+    engine->own.bytes = sizeof *own + sizeof(ls_group) + bytes;
+}
+
+/* ---- what came --------------------------------------------------------------------------------------------------- */
+
+static ls_status fail_unsound(const ls_engine *engine, int from, const char *why) {
+    char name[64];
+    return ls_fail(LS_ERR_PEER, "%s: rank %d sent an envelope that is not one: %s", ls_engine_call_name(engine, name),
+                   from, why);
+}
+
+static ls_status check_group(const ls_engine *engine, int from, const ls_group *group) {
+    char why[LS_HEADER_WHY];
+    if (!ls_call_header_is_sound(&group->call, engine->size, why)) {
+        return fail_unsound(engine, from, why);
+    }
+    bool sound = group->callers > 0 && group->callers <= engine->size;
+    for (int i = 0; sound && i < group->callers && i < LS_ENGINE_LISTED; i++) {
+        sound = group->ranks[i] >= 0 && group->ranks[i] < engine->size;
+    }
+    return sound ? LS_OK : fail_unsound(engine, from, "ranks that do not exist");
+}
+
+/* Whether what `transfer` brought is an envelope; LS_ERR_PEER also where its rank has left. */
+static ls_status check_packet(const ls_engine *engine, ls_packet *packet, const ls_transfer *transfer) {
+    const ls_envelope *envelope = ls_packet_envelope(packet);
+    char name[64];
+    packet->bytes = transfer->bytes;
+    if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
+        envelope->bytes > LS_ENGINE_CARRIED ||
+        packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_group) + envelope->bytes) {
+        return fail_unsound(engine, transfer->peer, "its sizes do not fit");
+    }
+    if (envelope->groups == 0) {
+        return ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_engine_call_name(engine, name), transfer->peer,
+                       ls_leave_describe((ls_leave_reason)envelope->reason));
+    }
+    for (uint32_t i = 0; i < envelope->groups; i++) {
+        LS_TRY(check_group(engine, transfer->peer, &ls_packet_groups(packet)[i]));
+    }
+    return LS_OK;
+}
+
+/* "rank 0 called barrier (#3); ranks 1, 2 called ..." */
+static ls_status fail_disagreement(const ls_engine *engine) {
+    const ls_envelope *own = ls_packet_envelope(&engine->own);
+    char calls[768];
+    size_t length = 0;
+    for (uint32_t i = 0; i < own->groups && length < sizeof calls - 1; i++) {
+        const ls_group *group = &ls_packet_groups(&engine->own)[i];
+        ls_rank_list ranks = {.count = 0};
+        char detail[192];
+        for (int k = 0; k < group->callers && k < LS_ENGINE_LISTED; k++) {
+            ls_rank_list_add(&ranks, group->ranks[k]);
+        }
+        char more[48] = "";
+        if (group->callers > LS_ENGINE_LISTED) {
+            snprintf(more, sizeof more, " and %d more", group->callers - LS_ENGINE_LISTED);
+        }
+        length += (size_t)snprintf(
+            calls + length, sizeof calls - length, "%s%s%s called %s (#%llu)", length == 0 ? "" : "; ", ranks.text,
+            more, ls_call_header_detail(&group->call, detail, sizeof detail), (unsigned long long)group->call.sequence);
+    }
+    if (own->others != 0 && length < sizeof calls - 1) {
+        snprintf(calls + length, sizeof calls - length, "; %u more called other things", own->others);
+    }
+    char name[64];
+    return ls_fail(LS_ERR_MISMATCH, "%s: ranks called different things: %s", ls_engine_call_name(engine, name), calls);
+}
+
+/* All rounds are over. */
+static ls_status conclude(ls_engine *engine, bool *finished) {
+    const ls_envelope *own = ls_packet_envelope(&engine->own);
+    if (own->groups != 1) {
+        return fail_disagreement(engine);
+    }
+    if (own->balance != 0) {
+        return ls_counts_find(engine, finished);
+    }
+    if (own->carried == 0) {
+        return engine->agreed(engine, finished);
+    }
+    *finished = true;
+    return ls_carried_deliver(engine);
+}
+
+/* ---- a butterfly ------------------------------------------------------------------------------------------------- */
+
+static ls_status read_partner(ls_engine *engine, bool *finished);
+
+static ls_status begin_level(ls_engine *engine) {
+    const int partner = engine->rank ^ (1 << engine->level);
+    engine->stage = read_partner;
+    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[0].memory, LS_PACKET_MOST,
+                             &engine->coming[0]));
+    return ls_engine_send(engine, partner, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+}
+
+static ls_status read_partner(ls_engine *engine, bool *finished) {
+    const int width = 1 << engine->level;
+    const int first = (engine->rank ^ width) & ~(width - 1);
+    LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0]));
+    LS_TRY(join(engine, &engine->incoming[0], first, first + width));
+    return ++engine->level < engine->levels ? begin_level(engine) : conclude(engine, finished);
+}
+
+/* ---- a tree ------------------------------------------------------------------------------------------------------ */
+
+/* The child of that level; -1: there is none. */
+static int child_of(const ls_engine *engine, int level) {
+    const int width = 1 << level;
+    const bool has =
+        level < engine->levels && (engine->rank & (2 * width - 1)) == 0 && engine->rank + width < engine->size;
+    return has ? engine->rank + width : -1;
+}
+
+static int end_of_block(const ls_engine *engine, int child, int level) {
+    const int end = child + (1 << level);
+    return end < engine->size ? end : engine->size;
+}
+
+/* Whether a rank from `first` to before `last` wants the data of all. */
+static bool is_wanted(const ls_engine *engine, int first, int last) {
+    const ls_call *call = &engine->call;
+    const bool to_root = ls_flows[call->operation].to_root && engine->carriage != LS_CARRY_MISFIT;
+    return !to_root || (call->root >= first && call->root < last);
+}
+
+static ls_status tell_children(ls_engine *engine) {
+    engine->stage = conclude;
+    for (int level = engine->levels; level-- > 0;) {
+        const int child = child_of(engine, level);
+        if (child < 0) {
+            continue;
+        }
+        const ls_packet *packet = &engine->own;
+        if (!is_wanted(engine, child, end_of_block(engine, child, level))) {
+            ls_packet *bare = &engine->incoming[level];
+            const size_t bytes = engine->own.bytes - ls_packet_envelope(&engine->own)->bytes;
+            memcpy(bare->memory, engine->own.memory, bytes);
+            ls_packet_envelope(bare)->bytes = 0;
+            bare->bytes = bytes;
+            packet = bare;
+        }
+        LS_TRY(ls_engine_send(engine, child, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
+    }
+    return LS_OK;
+}
+
+static ls_status read_result(ls_engine *engine, bool *finished) {
+    (void)finished;
+    ls_packet *result = &engine->incoming[LS_ENGINE_LEVELS - 1];
+    LS_TRY(check_packet(engine, result, engine->coming[LS_ENGINE_LEVELS - 1]));
+    const ls_envelope *envelope = ls_packet_envelope(result);
+    const size_t bytes = ls_carried_bytes(engine, 0, engine->size);
+    if (envelope->groups == 1 && envelope->carried != 0 && bytes != SIZE_MAX &&
+        envelope->bytes !=
+            (is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, engine->level)) ? bytes : 0)) {
+        return fail_unsound(engine, engine->coming[LS_ENGINE_LEVELS - 1]->peer, "its data is not that of this call");
+    }
+    const ls_packet own = engine->own;
+    engine->own = *result;
+    *result = own;
+    return tell_children(engine);
+}
+
+static ls_status read_children(ls_engine *engine, bool *finished) {
+    (void)finished;
+    engine->level = 0;
+    for (int level = 0; level < engine->levels; level++) {
+        const int child = child_of(engine, level);
+        if (child >= 0) {
+            LS_TRY(check_packet(engine, &engine->incoming[level], engine->coming[level]));
+            LS_TRY(join(engine, &engine->incoming[level], child, end_of_block(engine, child, level)));
+        }
+        /* what is known now is of this many levels */
+        engine->level = (engine->rank & ((2 << level) - 1)) == 0 ? level + 1 : engine->level;
+    }
+    if (engine->rank == 0) {
+        return tell_children(engine);
+    }
+    const int parent = engine->rank & (engine->rank - 1);
+    const int last = LS_ENGINE_LEVELS - 1;
+    engine->stage = read_result;
+    LS_TRY(ls_engine_receive(engine, parent, LS_CHANNEL_ROUNDS, engine->incoming[last].memory, LS_PACKET_MOST,
+                             &engine->coming[last]));
+    return ls_engine_send(engine, parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+}
+
+static ls_status begin_tree(ls_engine *engine) {
+    engine->stage = read_children;
+    for (int level = 0; level < engine->levels; level++) {
+        const int child = child_of(engine, level);
+        if (child >= 0) {
+            LS_TRY(ls_engine_receive(engine, child, LS_CHANNEL_ROUNDS, engine->incoming[level].memory, LS_PACKET_MOST,
+                                     &engine->coming[level]));
+        }
+    }
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
+    engine->agreed = agreed;
+    engine->level = 0;
+    if (engine->size == 1) {
+        engine->stage = conclude;
+        return LS_OK;
+    }
+    return engine->butterfly ? begin_level(engine) : begin_tree(engine);
+}
+
+int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]) {
+    int count = 0;
+    if (!engine->butterfly && engine->rank != 0) {
+        partners[count++] = engine->rank & (engine->rank - 1);
+    }
+    for (int level = 0; level < engine->levels; level++) {
+        const int partner = engine->butterfly ? engine->rank ^ (1 << level) : child_of(engine, level);
+        if (partner >= 0) {
+            partners[count++] = partner;
+        }
+    }
+    return count;
+}
