@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/share.h"
+#include "base/status.h"
 #include "comm/collective/inside.h"
 #include "comm/pieces.h"
 
