@@ -1,0 +1,40 @@
+#include "tests/simulated/queue.h"
+
+#include "tests/simulated/state.h"
+
+static bool before(const sim_event *a, const sim_event *b) {
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->number < b->number;
+}
+
+void sim_queue_add(sim_queue *queue, sim_event event) {
+    if (queue->count == queue->room) {
+        queue->room = queue->room == 0 ? 1024 : 2 * queue->room;
+        queue->events = sim_reallocate(queue->events, queue->room * sizeof *queue->events);
+    }
+    event.number = queue->added++;
+    size_t at = queue->count++;
+    while (at > 0 && before(&event, &queue->events[(at - 1) / 2])) {
+        queue->events[at] = queue->events[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    queue->events[at] = event;
+}
+
+bool sim_queue_take(sim_queue *queue, sim_event *event) {
+    if (queue->count == 0) {
+        return false;
+    }
+    *event = queue->events[0];
+    const sim_event last = queue->events[--queue->count];
+    size_t at = 0;
+    for (size_t child = 1; child < queue->count; child = 2 * at + 1) {
+        child += child + 1 < queue->count && before(&queue->events[child + 1], &queue->events[child]);
+        if (!before(&queue->events[child], &last)) {
+            break;
+        }
+        queue->events[at] = queue->events[child];
+        at = child;
+    }
+    queue->events[at] = last; /* the place of the event taken where that was the only one */
+    return true;
+}
