@@ -1,0 +1,353 @@
+/* Transport tcp: what comes in. Nothing that a header says is believed before it was checked. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/transport/tcp/link.h"
+
+enum { READS = 16 }; /* of one rank before the next has its turn */
+
+/* ---- receives ------------------------------------------------------------------------------------------------------
+ */
+
+static void finish(ls_tcp *tcp, ls_transfer *receive, int rank, size_t bytes) {
+    receive->peer = rank;
+    receive->bytes = bytes;
+    receive->ended = true;
+    tcp->moved = true;
+}
+
+/* What was kept of a message is whole, and goes to its receive. */
+static void deliver(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
+    if (early->bytes > 0) {
+        memcpy(receive->data, early->data, early->bytes);
+    }
+    finish(tcp, receive, early->from, early->bytes);
+    ls_arrivals_drop(&tcp->arrivals, early);
+}
+
+static ls_status check_room(const ls_transfer *receive, int rank, size_t bytes, bool remote) {
+    if (bytes > receive->bytes) {
+        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes where its receive has room for %zu", rank,
+                       bytes, receive->bytes);
+    }
+    if (remote && receive->peer < 0) {
+        return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes where any rank may send %d", rank, bytes,
+                       LS_TCP_EAGER);
+    }
+    return LS_OK;
+}
+
+/* Has the rank send what it announced. */
+static ls_status clear(ls_tcp *tcp, int rank, ls_transfer *receive, size_t bytes, uint64_t number) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    receive->bytes = bytes;
+    receive->moved = 0;
+    receive->number = number;
+    receive->next = peer->awaited;
+    peer->awaited = receive;
+    return ls_tcp_put(tcp, rank, &(ls_tcp_header){.kind = LS_TCP_CLEAR, .number = number}, NULL, 0);
+}
+
+ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
+    ls_early *early = ls_arrivals_post(&tcp->arrivals, receive);
+    if (early == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(check_room(receive, early->from, early->bytes, early->remote));
+    if (early->remote) {
+        const ls_early announced = *early;
+        ls_arrivals_drop(&tcp->arrivals, early);
+        return clear(tcp, announced.from, receive, announced.bytes, announced.number);
+    }
+    if (early->whole) {
+        deliver(tcp, receive, early);
+    } else {
+        early->receive = receive;
+    }
+    return LS_OK;
+}
+
+/* ---- bodies --------------------------------------------------------------------------------------------------------
+ */
+
+static void end_piece(ls_tcp *tcp, int rank, const ls_tcp_body *piece) {
+    ls_transfer *receive = piece->receive;
+    receive->moved += piece->bytes;
+    if (receive->moved < receive->bytes) {
+        return;
+    }
+    ls_transfer **link = &tcp->peers[rank].awaited;
+    while (*link != receive) {
+        link = &(*link)->next;
+    }
+    *link = receive->next;
+    if (receive->data == NULL) { /* in place of one that was withdrawn */
+        ls_free(receive);
+    } else {
+        finish(tcp, receive, rank, receive->bytes);
+    }
+}
+
+/* All that the last header spoke of is here. */
+static void end_body(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    const ls_tcp_body body = peer->body;
+    peer->body = (ls_tcp_body){0};
+    if (body.piece) {
+        end_piece(tcp, rank, &body);
+    } else if (body.receive != NULL) {
+        finish(tcp, body.receive, rank, body.bytes);
+    } else if (body.early != NULL) {
+        body.early->whole = true;
+        if (body.early->receive != NULL) {
+            deliver(tcp, body.early->receive, body.early);
+        }
+    }
+}
+
+/* ---- headers -------------------------------------------------------------------------------------------------------
+ */
+
+static ls_status fail_header(int rank, const ls_tcp_header *h) {
+    return ls_fail(LS_ERR_PEER,
+                   "rank %d sent a header that is not one: kind %" PRIx32 ", channel %" PRIu32 ", %" PRIu64
+                   " bytes, number %" PRIu64,
+                   rank, h->kind, h->channel, h->bytes, h->number);
+}
+
+static ls_status take_message(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
+    ls_tcp_body *body = &tcp->peers[rank].body;
+    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes > LS_TCP_EAGER || h->number != 0) {
+        return fail_header(rank, h);
+    }
+    *body = (ls_tcp_body){.left = (size_t)h->bytes, .bytes = (size_t)h->bytes};
+    body->receive = ls_arrivals_claim(&tcp->arrivals, rank, (int)h->channel);
+    if (body->receive != NULL) {
+        LS_TRY(check_room(body->receive, rank, body->bytes, false));
+        body->at = body->receive->data;
+    } else {
+        body->early = ls_arrivals_keep(&tcp->arrivals, rank, (int)h->channel, body->bytes, false);
+        if (body->early == NULL) {
+            return ls_fail_memory("a message", body->bytes);
+        }
+        body->at = body->early->data;
+    }
+    if (body->left == 0) {
+        end_body(tcp, rank);
+    }
+    return LS_OK;
+}
+
+static ls_status take_announcement(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes <= LS_TCP_EAGER || h->number != peer->heard_of + 1) {
+        return fail_header(rank, h);
+    }
+    peer->heard_of++;
+    ls_transfer *receive = ls_arrivals_claim(&tcp->arrivals, rank, (int)h->channel);
+    if (receive != NULL) {
+        LS_TRY(check_room(receive, rank, (size_t)h->bytes, true));
+        return clear(tcp, rank, receive, (size_t)h->bytes, h->number);
+    }
+    ls_early *early = ls_arrivals_keep(&tcp->arrivals, rank, (int)h->channel, (size_t)h->bytes, true);
+    if (early == NULL) {
+        return ls_fail_memory("the announcement of a message", sizeof *early);
+    }
+    early->number = h->number;
+    return LS_OK;
+}
+
+static ls_status take_content(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    ls_transfer *receive = peer->awaited;
+    while (receive != NULL && receive->number != h->number) {
+        receive = receive->next;
+    }
+    if (receive == NULL || h->channel != 0 || h->bytes == 0 || h->bytes > LS_TCP_PIECE ||
+        h->bytes > receive->bytes - receive->moved) {
+        return fail_header(rank, h);
+    }
+    peer->body = (ls_tcp_body){.at = receive->data != NULL ? (unsigned char *)receive->data + receive->moved : NULL,
+                               .left = (size_t)h->bytes,
+                               .bytes = (size_t)h->bytes,
+                               .piece = true,
+                               .receive = receive};
+    return LS_OK;
+}
+
+static ls_status take_header(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
+    switch (h->kind) {
+    case LS_TCP_MESSAGE:
+        return take_message(tcp, rank, h);
+    case LS_TCP_ANNOUNCE:
+        return take_announcement(tcp, rank, h);
+    case LS_TCP_CONTENT:
+        return take_content(tcp, rank, h);
+    case LS_TCP_CLEAR:
+        if (h->channel == 0 && h->bytes == 0 && ls_tcp_cleared(tcp, rank, h->number)) {
+            return LS_OK;
+        }
+        return fail_header(rank, h);
+    default:
+        return fail_header(rank, h);
+    }
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------
+ */
+
+static void advance(ls_tcp *tcp, int rank, size_t bytes) {
+    ls_tcp_body *body = &tcp->peers[rank].body;
+    body->at = body->at != NULL ? body->at + bytes : NULL;
+    body->left -= bytes;
+    if (body->left == 0) {
+        end_body(tcp, rank);
+    }
+}
+
+/* Makes frames of what is in the buffer, up to the last whole header. */
+static ls_status take_buffer(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    size_t at = 0;
+    for (;;) {
+        const size_t have = peer->filled - at;
+        if (peer->body.left > 0 && have > 0) {
+            const size_t take = have < peer->body.left ? have : peer->body.left;
+            if (peer->body.at != NULL) {
+                memcpy(peer->body.at, peer->buffer + at, take);
+            }
+            at += take;
+            advance(tcp, rank, take);
+        } else if (peer->body.left == 0 && have >= sizeof(ls_tcp_header)) {
+            ls_tcp_header header;
+            memcpy(&header, peer->buffer + at, sizeof header);
+            at += sizeof header;
+            LS_TRY(take_header(tcp, rank, &header));
+        } else {
+            memmove(peer->buffer, peer->buffer + at, have);
+            peer->filled = have;
+            return LS_OK;
+        }
+    }
+}
+
+/* One look at what there is; `*empty`: that was all. */
+static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    const ls_tcp_body *body = &peer->body;
+    /* Behind a piece that others follow only the next header: what comes then has its place, too. */
+    const bool more = body->piece && body->at != NULL && body->receive->moved + body->bytes < body->receive->bytes;
+    struct iovec parts[] = {
+        {.iov_base = body->at, .iov_len = body->at != NULL ? body->left : 0},
+        {.iov_base = peer->buffer + peer->filled,
+         .iov_len = more ? sizeof(ls_tcp_header) : LS_TCP_BUFFER - peer->filled},
+    };
+    const size_t placed = parts[0].iov_len;
+    const size_t asked = placed + parts[1].iov_len;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    const ssize_t step = recvmsg(peer->socket, &message, MSG_DONTWAIT);
+    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        *empty = errno != EINTR;
+        return LS_OK;
+    }
+    if (step <= 0) {
+        *empty = true;
+        return ls_tcp_lose(tcp, rank);
+    }
+    const size_t got = (size_t)step;
+    *empty = got < asked;
+    peer->filled += got > placed ? got - placed : 0;
+    if (placed > 0) {
+        advance(tcp, rank, got < placed ? got : placed);
+    }
+    return take_buffer(tcp, rank);
+}
+
+ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
+    bool empty = false;
+    for (int i = 0; i < READS && !empty; i++) {
+        const ls_status status = read_once(tcp, rank, &empty);
+        if (status != LS_OK) {
+            char message[LS_ERROR_CAPACITY];
+            memcpy(message, ls_error_message(), strlen(ls_error_message()) + 1);
+            (void)ls_tcp_lose(tcp, rank); /* nobody can tell where the next header is */
+            ls_error_restore(status, message);
+            return status;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- endings -------------------------------------------------------------------------------------------------------
+ */
+
+/* What is still to come of a message that was cleared goes nowhere. */
+static void stand_in(ls_tcp *tcp, ls_transfer **link, ls_tcp_peer *peer) {
+    ls_transfer *receive = *link;
+    ls_transfer *other = ls_allocate(sizeof *other);
+    if (other == NULL) { /* it could not be told from garbage */
+        (void)ls_tcp_lose(tcp, receive->peer);
+        return;
+    }
+    *other = *receive;
+    other->data = NULL;
+    *link = other;
+    if (peer->body.receive == receive) {
+        peer->body.receive = other;
+        peer->body.at = NULL;
+    }
+}
+
+void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive) {
+    ls_arrivals_withdraw(&tcp->arrivals, receive);
+    for (int rank = 0; rank < tcp->endpoint.size; rank++) {
+        ls_tcp_peer *peer = &tcp->peers[rank];
+        if (!peer->body.piece && peer->body.receive == receive) {
+            peer->body.receive = NULL;
+            peer->body.at = NULL;
+        }
+        for (ls_transfer **link = &peer->awaited; *link != NULL; link = &(*link)->next) {
+            if (*link == receive) {
+                stand_in(tcp, link, peer);
+                return;
+            }
+        }
+    }
+}
+
+/* The rank's message that is not whole and never will be; NULL: there is none. */
+static ls_early *find_torn(const ls_tcp *tcp, int rank) {
+    ls_early *early = tcp->arrivals.early;
+    while (early != NULL && (early->from != rank || early->whole)) {
+        early = early->next;
+    }
+    return early;
+}
+
+ls_status ls_tcp_drop_input(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    ls_status status = LS_OK;
+    ls_transfer *receive = peer->body.piece ? NULL : peer->body.receive;
+    peer->body = (ls_tcp_body){0};
+    for (ls_transfer *next; peer->awaited != NULL; peer->awaited = next) {
+        next = peer->awaited->next;
+        if (peer->awaited->data == NULL) {
+            ls_free(peer->awaited);
+        }
+    }
+    ls_free(peer->buffer);
+    peer->buffer = NULL;
+    peer->filled = 0;
+    for (ls_early *early = find_torn(tcp, rank); early != NULL; early = find_torn(tcp, rank)) {
+        receive = early->receive != NULL ? early->receive : receive;
+        ls_arrivals_drop(&tcp->arrivals, early);
+    }
+    if (receive != NULL && receive->peer < 0) {
+        status = ls_tcp_post(tcp, receive);
+    }
+    return status;
+}

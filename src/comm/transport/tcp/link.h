@@ -1,0 +1,226 @@
+/*
+ * What the files of the transport over TCP share: the bytes that travel, and what a rank knows of each other one.
+ *
+ * On a connection that is ready travel frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
+ * bytes is one frame. A larger one is announced; who has a receive for it clears it; then it comes in pieces, straight
+ * into the receive's memory. Frames that are short overtake pieces.
+ */
+#ifndef LS_COMM_TRANSPORT_TCP_LINK_H
+#define LS_COMM_TRANSPORT_TCP_LINK_H
+
+#include "comm/transport/arrivals.h"
+#include "comm/transport/tcp/tcp.h"
+
+#define LS_TCP_GREETING "lstcp--1"
+
+/* ---- the handshake -------------------------------------------------------------------------------------------------
+ */
+
+/* Who listens speaks first, */
+typedef struct ls_tcp_challenge {
+    char greeting[8]; /* LS_TCP_GREETING */
+    uint8_t nonce[LS_NONCE_SIZE];
+} ls_tcp_challenge;
+
+/* who has connected answers with a proof of the word "connects", */
+typedef struct ls_tcp_answer {
+    char greeting[8];
+    int32_t rank;
+    int32_t size;
+    uint8_t nonce[LS_NONCE_SIZE];
+    uint8_t proof[LS_PROOF_SIZE];
+} ls_tcp_answer;
+
+/* and who listens proves "accepts", after which both send frames; or "yields" (see handshake.c), and closes. */
+
+enum { LS_TCP_HEARD = sizeof(ls_tcp_challenge) > LS_PROOF_SIZE ? sizeof(ls_tcp_challenge) : LS_PROOF_SIZE };
+
+/* ---- frames --------------------------------------------------------------------------------------------------------
+ */
+
+enum {
+    /* More would be worth a round trip rather than a copy at the receiver, who may not have a place for it yet. */
+    LS_TCP_EAGER = 64 << 10,
+    LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
+    LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
+    LS_TCP_STRANGERS = 64     /* handshakes of others under way at once */
+};
+
+typedef enum ls_tcp_kind {
+    LS_TCP_MESSAGE = 0x54534c01, /* channel, bytes; they follow */
+    LS_TCP_ANNOUNCE,             /* channel, bytes, number */
+    LS_TCP_CLEAR,                /* number: of what was announced, to be sent now */
+    LS_TCP_CONTENT               /* number; bytes of it that follow */
+} ls_tcp_kind;
+
+/* Fields that a kind does not have are 0. */
+typedef struct ls_tcp_header {
+    uint32_t kind;
+    uint32_t channel;
+    uint64_t bytes;
+    uint64_t number;
+} ls_tcp_header;
+
+_Static_assert(sizeof(ls_tcp_header) == 24, "a header has no gaps");
+
+/* ---- what a rank has of another ------------------------------------------------------------------------------------
+ */
+
+typedef enum ls_tcp_stage {
+    LS_TCP_APART = 0, /* nobody has connected yet */
+    LS_TCP_ASKED,     /* this rank connects, and waits for the challenge */
+    LS_TCP_ANSWERED,  /* it has answered, and waits for the verdict */
+    LS_TCP_PAUSED,    /* it connects again soon */
+    LS_TCP_READY,
+    LS_TCP_GONE
+} ls_tcp_stage;
+
+/* A frame that waits to be written. */
+typedef struct ls_tcp_item {
+    struct ls_tcp_item *next;
+    ls_tcp_header header;
+    size_t bytes;
+    unsigned char data[];
+} ls_tcp_item;
+
+/* The frame that is being written; nothing is left of it: there is none. */
+typedef struct ls_tcp_frame {
+    ls_tcp_header header;
+    size_t header_left; /* bytes that have not been written */
+    const unsigned char *data;
+    size_t left;
+    void *memory;         /* holds the data; freed when the frame has been written */
+    ls_transfer *content; /* of which this is a piece: the first one cleared */
+} ls_tcp_frame;
+
+/* What follows a header while it is being read. */
+typedef struct ls_tcp_body {
+    unsigned char *at; /* where it goes; NULL: nobody wants it */
+    size_t left;
+    size_t bytes; /* of it in all */
+    bool piece;
+    ls_transfer *receive;
+    ls_early *early;
+} ls_tcp_body;
+
+typedef struct ls_tcp_peer {
+    ls_tcp_stage stage;
+    int socket;
+    bool asks_room; /* to be told when something can be written */
+    bool mute;      /* writing failed; what came before the end can still be read */
+
+    uint64_t again_ns;   /* PAUSED: when */
+    uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
+    size_t got;          /* bytes of */
+    unsigned char heard[LS_TCP_HEARD];
+    uint8_t nonce[LS_NONCE_SIZE];
+    uint8_t challenge[LS_NONCE_SIZE];
+
+    ls_tcp_frame frame;
+    ls_tcp_item *queue;
+    ls_tcp_item *queue_end;
+    ls_transfer *announced; /* sends that wait to be cleared */
+    ls_transfer *cleared;   /* sends whose pieces are written */
+    uint64_t numbered;      /* announcements made */
+    uint64_t withdrawn;     /* of these, that may still be cleared in vain */
+
+    unsigned char *buffer; /* of LS_TCP_BUFFER bytes, what has been read ahead */
+    size_t filled;
+    ls_tcp_body body;
+    ls_transfer *awaited; /* receives that were cleared */
+    uint64_t heard_of;    /* announcements that came */
+} ls_tcp_peer;
+
+/* Somebody who has connected and proved nothing yet. */
+typedef struct ls_tcp_stranger {
+    int socket; /* -1: nobody */
+    uint64_t until_ns;
+    uint8_t nonce[LS_NONCE_SIZE];
+    size_t got; /* bytes of */
+    ls_tcp_answer answer;
+} ls_tcp_stranger;
+
+typedef struct ls_tcp {
+    ls_endpoint endpoint;
+    int listener;
+    int epoll; /* says of sockets: the peer's rank, size + the stranger's number, or LS_TCP_LISTENER */
+    ls_key key;
+    ls_tcp_card *cards;
+    ls_tcp_peer *peers;
+    ls_arrivals arrivals;
+    ls_tcp_stranger strangers[LS_TCP_STRANGERS];
+    int stranger_count;
+    int paused; /* peers */
+    bool moved; /* since progress last said so */
+    uint64_t spin_ns;
+    uint64_t awake_ns;  /* what went by, without the time in which this process was stopped */
+    uint64_t looked_ns; /* the machine's clock when that was written */
+} ls_tcp;
+
+#define LS_TCP_LISTENER UINT64_MAX
+
+/* ---- tcp.c ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Has epoll watch a socket that it does not know, or knows by another name. */
+ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint64_t name, bool known);
+
+/* The rank is gone: nothing comes or goes any more. */
+ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
+
+/* ---- handshake.c ---------------------------------------------------------------------------------------------------
+ */
+
+/* Writes the proof of `rank` to `other`; `own` is the nonce that `rank` made. */
+void ls_tcp_prove(const ls_key *key, const ls_tcp_card *cards, const char *word, int rank, int other,
+                  const uint8_t own[LS_NONCE_SIZE], const uint8_t others[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
+
+/* Begins to connect to a rank that nobody has connected yet. */
+ls_status ls_tcp_connect(ls_tcp *tcp, int rank);
+
+/* Something happened: on the connection to a rank before it was ready, at the listener, to a stranger. */
+ls_status ls_tcp_hear(ls_tcp *tcp, int rank);
+ls_status ls_tcp_accept(ls_tcp *tcp);
+ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger);
+
+/* Does what is due: new attempts to connect, and the end of strangers who say nothing. */
+ls_status ls_tcp_tend(ls_tcp *tcp);
+
+/* Closes the connection to a stranger. */
+void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_stranger *stranger);
+
+/* ---- output.c ------------------------------------------------------------------------------------------------------
+ */
+
+/* Writes a frame with `bytes` of data, now or as soon as that is possible; the data is copied then. */
+ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const void *data, size_t bytes);
+
+/* Writes what there is to write and room for. */
+void ls_tcp_flush(ls_tcp *tcp, int rank);
+
+/* Begins to send what is larger than LS_TCP_EAGER. */
+ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
+
+/* A peer has a receive for what has this number; false: there is no such. */
+bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
+
+void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send);
+
+/* Forgets all that was to be written. */
+void ls_tcp_drop_output(ls_tcp_peer *peer);
+
+/* ---- input.c -------------------------------------------------------------------------------------------------------
+ */
+
+/* Takes in what the rank has sent. LS_ERR_PEER: that is none of the frames there are; it counts as gone then. */
+ls_status ls_tcp_read(ls_tcp *tcp, int rank);
+
+/* Gives the receive what has come for it, or has it wait. */
+ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive);
+
+void ls_tcp_withdraw_receive(ls_tcp *tcp, ls_transfer *receive);
+
+/* Forgets what has come of the rank in part. A receive from any rank waits for others then. */
+ls_status ls_tcp_drop_input(ls_tcp *tcp, int rank);
+
+#endif

@@ -1,0 +1,244 @@
+/* Transport tcp: what goes out. */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/transport/tcp/link.h"
+
+enum { ONE_FLUSH = 2 << 20 }; /* bytes to one rank before the next has its turn */
+
+static bool is_writing(const ls_tcp_peer *peer) {
+    return peer->frame.header_left + peer->frame.left > 0;
+}
+
+/* ---- one frame -----------------------------------------------------------------------------------------------------
+ */
+
+/* Writes what there is room for; whether that was all. */
+static bool write_frame(ls_tcp_peer *peer) {
+    ls_tcp_frame *frame = &peer->frame;
+    while (is_writing(peer)) {
+        struct iovec parts[] = {
+            {.iov_base = (char *)&frame->header + sizeof frame->header - frame->header_left,
+             .iov_len = frame->header_left},
+            {.iov_base = (void *)(uintptr_t)frame->data, .iov_len = frame->left},
+        };
+        const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        const ssize_t step = sendmsg(peer->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (step < 0 && errno == EINTR) {
+            continue;
+        }
+        if (step < 0) {
+            peer->mute = errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS;
+            return false;
+        }
+        const size_t wrote = (size_t)step;
+        const size_t head = wrote < frame->header_left ? wrote : frame->header_left;
+        frame->header_left -= head;
+        frame->data = frame->left > 0 ? frame->data + (wrote - head) : NULL;
+        frame->left -= wrote - head;
+    }
+    return true;
+}
+
+static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
+    ls_transfer *send = peer->frame.content;
+    if (send != NULL) {
+        send->moved += (size_t)peer->frame.header.bytes;
+    }
+    if (send != NULL && send->moved == send->bytes) {
+        peer->cleared = send->next;
+        send->ended = true;
+        tcp->moved = true;
+    }
+    ls_free(peer->frame.memory);
+    peer->frame = (ls_tcp_frame){0};
+}
+
+/* Whether there is one: a frame that waits, or the next piece. */
+static bool next_frame(ls_tcp_peer *peer) {
+    ls_tcp_item *item = peer->queue;
+    ls_transfer *send = peer->cleared;
+    if (item != NULL) {
+        peer->queue = item->next;
+        peer->frame = (ls_tcp_frame){.header = item->header,
+                                     .header_left = sizeof item->header,
+                                     .data = item->data,
+                                     .left = item->bytes,
+                                     .memory = item};
+    } else if (send != NULL) {
+        const size_t left = send->bytes - send->moved;
+        const size_t bytes = left < LS_TCP_PIECE ? left : LS_TCP_PIECE;
+        peer->frame = (ls_tcp_frame){.header = {.kind = LS_TCP_CONTENT, .bytes = bytes, .number = send->number},
+                                     .header_left = sizeof(ls_tcp_header),
+                                     .data = (const unsigned char *)send->data + send->moved,
+                                     .left = bytes,
+                                     .content = send};
+    }
+    return item != NULL || send != NULL;
+}
+
+/* The rest of the frame's data becomes the transport's own. */
+static ls_status keep_frame(ls_tcp_peer *peer) {
+    ls_tcp_frame *frame = &peer->frame;
+    if (frame->left == 0) {
+        return LS_OK;
+    }
+    frame->memory = ls_allocate(frame->left);
+    if (frame->memory == NULL) { /* what was begun cannot be ended, so nothing may follow it */
+        const size_t bytes = frame->left;
+        peer->mute = true;
+        ls_tcp_drop_output(peer);
+        return ls_fail_memory("a message", bytes);
+    }
+    memcpy(frame->memory, frame->data, frame->left);
+    frame->data = frame->memory;
+    return LS_OK;
+}
+
+/* ---- all that there is ---------------------------------------------------------------------------------------------
+ */
+
+static void ask_room(ls_tcp *tcp, int rank, bool asks) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (peer->asks_room != asks) {
+        struct epoll_event event = {.events = EPOLLIN | (asks ? EPOLLOUT : 0), .data.u64 = (uint64_t)rank};
+        peer->asks_room = epoll_ctl(tcp->epoll, EPOLL_CTL_MOD, peer->socket, &event) == 0 ? asks : !asks;
+    }
+}
+
+/* Has epoll tell when the rest can be written, if there is any. */
+static void settle(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (peer->mute) {
+        ls_tcp_drop_output(peer);
+    }
+    ask_room(tcp, rank, is_writing(peer) || peer->queue != NULL || peer->cleared != NULL);
+}
+
+void ls_tcp_flush(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    for (size_t wrote = 0; wrote < ONE_FLUSH && (is_writing(peer) || next_frame(peer));) {
+        wrote += peer->frame.header_left + peer->frame.left;
+        if (!write_frame(peer)) {
+            break;
+        }
+        end_frame(tcp, peer);
+    }
+    settle(tcp, rank);
+}
+
+static ls_status enqueue(ls_tcp_peer *peer, const ls_tcp_header *header, const void *data, size_t bytes) {
+    ls_tcp_item *item = ls_allocate(sizeof *item + bytes);
+    if (item == NULL) {
+        return ls_fail_memory("a message", sizeof *item + bytes);
+    }
+    *item = (ls_tcp_item){.header = *header, .bytes = bytes};
+    if (bytes > 0) {
+        memcpy(item->data, data, bytes);
+    }
+    if (peer->queue == NULL) {
+        peer->queue = item;
+    } else {
+        peer->queue_end->next = item;
+    }
+    peer->queue_end = item;
+    return LS_OK;
+}
+
+ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const void *data, size_t bytes) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (peer->stage == LS_TCP_GONE || peer->mute) {
+        return LS_OK;
+    }
+    if (peer->stage != LS_TCP_READY || is_writing(peer) || peer->queue != NULL) {
+        return enqueue(peer, header, data, bytes);
+    }
+    peer->frame = (ls_tcp_frame){.header = *header, .header_left = sizeof *header, .data = data, .left = bytes};
+    const bool whole = write_frame(peer);
+    const ls_status status = whole || peer->mute ? LS_OK : keep_frame(peer);
+    if (whole) {
+        end_frame(tcp, peer);
+    }
+    settle(tcp, rank);
+    return status;
+}
+
+void ls_tcp_drop_output(ls_tcp_peer *peer) {
+    while (peer->queue != NULL) {
+        ls_tcp_item *item = peer->queue;
+        peer->queue = item->next;
+        ls_free(item);
+    }
+    ls_free(peer->frame.memory);
+    peer->frame = (ls_tcp_frame){0};
+    peer->announced = NULL;
+    peer->cleared = NULL;
+}
+
+/* ---- what is large -------------------------------------------------------------------------------------------------
+ */
+
+static void append(ls_transfer **link, ls_transfer *transfer) {
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    transfer->next = NULL;
+    *link = transfer;
+}
+
+ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send) {
+    ls_tcp_peer *peer = &tcp->peers[send->peer];
+    if (peer->stage == LS_TCP_GONE || peer->mute) {
+        return LS_OK;
+    }
+    send->number = ++peer->numbered;
+    append(&peer->announced, send);
+    return ls_tcp_put(
+        tcp, send->peer,
+        &(ls_tcp_header){
+            .kind = LS_TCP_ANNOUNCE, .channel = (uint32_t)send->channel, .bytes = send->bytes, .number = send->number},
+        NULL, 0);
+}
+
+bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    ls_transfer **link = &peer->announced;
+    while (*link != NULL && (*link)->number != number) {
+        link = &(*link)->next;
+    }
+    ls_transfer *send = *link;
+    if (send == NULL) { /* it may have been withdrawn */
+        const bool known = number > 0 && number <= peer->numbered && peer->withdrawn > 0;
+        peer->withdrawn -= known;
+        return known || peer->mute;
+    }
+    *link = send->next;
+    append(&peer->cleared, send);
+    ls_tcp_flush(tcp, rank);
+    return true;
+}
+
+void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
+    ls_tcp_peer *peer = &tcp->peers[send->peer];
+    if (peer->frame.content == send) { /* the piece goes on, so that what follows it can be read */
+        peer->frame.content = NULL;
+        (void)keep_frame(peer);
+    }
+    for (ls_transfer **link = &peer->announced; *link != NULL; link = &(*link)->next) {
+        if (*link == send) {
+            *link = send->next;
+            peer->withdrawn++;
+            return;
+        }
+    }
+    for (ls_transfer **link = &peer->cleared; *link != NULL; link = &(*link)->next) {
+        if (*link == send) {
+            *link = send->next;
+            return;
+        }
+    }
+}

@@ -1,0 +1,391 @@
+/* Transport tcp: opening, waiting and closing. */
+#include "comm/transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netdb.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/transport/tcp/link.h"
+
+#define SPIN_NS    UINT64_C(100000)    /* with a core for every rank: longer than a sleep and a wake-up cost */
+#define SLEEP_NS   UINT64_C(50000000)  /* at most at once, so that */
+#define STOPPED_NS UINT64_C(100000000) /* between two looks of a process that runs is less */
+#define SOON_NS    UINT64_C(5000000)   /* the same, while an attempt to connect is to be repeated */
+#define FLUSH_NS   UINT64_C(1000000)   /* between two looks at whether the system has sent what it was given */
+
+enum { BACKLOG = 1024, EVENTS = 64, DRAINS = 128 };
+
+/* ---- cards ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Listens at one address; an errno value, 0 on success. */
+static int listen_at(const struct addrinfo *at, int *listener) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+        *listener = fd;
+        return 0;
+    }
+    const int error = errno;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return error;
+}
+
+ls_status ls_tcp_listen(const ls_join *join, ls_tcp_card *card, int *listener) {
+    const char *host = join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1";
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    socklen_t length = sizeof card->address;
+    memset(card, 0, sizeof *card);
+    card->machine = join->machine;
+    if (sched_getaffinity(0, sizeof card->cores, &card->cores) != 0) {
+        memset(&card->cores, 0xff, sizeof card->cores); /* more cores than a cpu_set_t has: enough for all */
+    }
+    LS_TRY(ls_auth_nonce(card->secret));
+    if (getaddrinfo(host, "0", &hints, &found) != 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "%s is no address to listen at", host);
+    }
+    int error = listen_at(found, listener);
+    freeaddrinfo(found);
+    if (error == 0 && getsockname(*listener, &card->address.any, &length) != 0) {
+        error = errno;
+        close(*listener);
+    }
+    card->length = (uint32_t)length;
+    return error == 0 ? LS_OK : ls_fail(LS_ERR_IO, "cannot listen at %s: %s", host, strerror(error));
+}
+
+static bool is_card(const ls_tcp_card *card) {
+    const sa_family_t family = card->address.any.sa_family;
+    return (family == AF_INET && card->length == sizeof card->address.v4) ||
+           (family == AF_INET6 && card->length == sizeof card->address.v6);
+}
+
+/* Whether there is a core for every rank of this machine, as far as its cards say. */
+static bool has_core_for_each(const ls_tcp_options *options) {
+    int ranks = 0;
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int rank = 0; rank < options->size; rank++) {
+        if (options->cards[rank].machine == options->cards[options->rank].machine) {
+            CPU_OR(&cores, &cores, &options->cards[rank].cores);
+            ranks++;
+        }
+    }
+    return CPU_COUNT(&cores) >= ranks;
+}
+
+/* ---- what the other files need -------------------------------------------------------------------------------------
+ */
+
+ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint64_t name, bool known) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = name};
+    if (epoll_ctl(tcp->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event) != 0) {
+        return ls_fail(LS_ERR_IO, "cannot watch a connection: %s", strerror(errno));
+    }
+    return LS_OK;
+}
+
+ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (peer->socket >= 0) {
+        close(peer->socket);
+        peer->socket = -1;
+    }
+    tcp->paused -= peer->stage == LS_TCP_PAUSED;
+    peer->stage = LS_TCP_GONE;
+    tcp->moved = true;
+    ls_tcp_drop_output(peer);
+    return ls_tcp_drop_input(tcp, rank);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t awake_at(const ls_tcp *tcp, uint64_t now) {
+    const uint64_t since = now - tcp->looked_ns;
+    return tcp->awake_ns + (since < STOPPED_NS ? since : STOPPED_NS);
+}
+
+static void tell_time(ls_tcp *tcp) {
+    const uint64_t now = ls_clock_ns();
+    tcp->awake_ns = awake_at(tcp, now);
+    tcp->looked_ns = now;
+}
+
+static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
+    const uint64_t name = event->data.u64;
+    const uint64_t size = (uint64_t)tcp->endpoint.size;
+    if (name == LS_TCP_LISTENER) {
+        return ls_tcp_accept(tcp);
+    }
+    if (name >= size) {
+        ls_tcp_stranger *stranger = &tcp->strangers[name - size];
+        return stranger->socket >= 0 ? ls_tcp_hear_stranger(tcp, stranger) : LS_OK;
+    }
+    const int rank = (int)name;
+    ls_tcp_stage stage = tcp->peers[rank].stage;
+    if (stage == LS_TCP_READY && (event->events & EPOLLOUT) != 0) {
+        ls_tcp_flush(tcp, rank);
+    }
+    if (stage == LS_TCP_ASKED || stage == LS_TCP_ANSWERED) {
+        LS_TRY(ls_tcp_hear(tcp, rank));
+        stage = tcp->peers[rank].stage;
+    }
+    return stage == LS_TCP_READY ? ls_tcp_read(tcp, rank) : LS_OK;
+}
+
+/* Does what can be done, after a wait for something of at most so many milliseconds. */
+static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
+    struct epoll_event events[EVENTS];
+    const int count = epoll_wait(tcp->epoll, events, EVENTS, milliseconds);
+    tell_time(tcp);
+    *busy = count > 0;
+    for (int i = 0; i < count; i++) {
+        LS_TRY(handle(tcp, &events[i]));
+    }
+    return ls_tcp_tend(tcp);
+}
+
+static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
+    const uint64_t begun = tcp->looked_ns;
+    const uint64_t spin_ns = tcp->spin_ns < wait_ns ? tcp->spin_ns : wait_ns;
+    bool busy = false;
+    while (tcp->looked_ns - begun < spin_ns) {
+        LS_TRY(look(tcp, 0, &busy));
+        if (busy) {
+            return LS_OK;
+        }
+    }
+    if (wait_ns == spin_ns) {
+        return LS_OK;
+    }
+    const uint64_t most = tcp->paused > 0 ? SOON_NS : SLEEP_NS;
+    const uint64_t left = wait_ns - spin_ns < most ? wait_ns - spin_ns : most;
+    return look(tcp, (int)((left + 999999) / 1000000), &busy);
+}
+
+static ls_status tcp_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    bool busy = false;
+    ls_status status = look(tcp, 0, &busy);
+    if (status == LS_OK && !busy && !tcp->moved && wait_ns > 0) {
+        status = wait_for_more(tcp, wait_ns);
+    }
+    *moved = tcp->moved;
+    tcp->moved = false;
+    return status;
+}
+
+static uint64_t tcp_now_ns(const ls_endpoint *endpoint) {
+    return awake_at((const ls_tcp *)endpoint, ls_clock_ns());
+}
+
+static ls_peer_state tcp_peer(const ls_endpoint *endpoint, int peer) {
+    return ((const ls_tcp *)endpoint)->peers[peer].stage == LS_TCP_GONE ? LS_PEER_GONE : LS_PEER_UNKNOWN;
+}
+
+/* ---- transfers -----------------------------------------------------------------------------------------------------
+ */
+
+static ls_status check_peer(const ls_tcp *tcp, const ls_transfer *transfer, int least) {
+    if (transfer->peer < least || transfer->peer >= tcp->endpoint.size || transfer->peer == tcp->endpoint.rank ||
+        transfer->channel < 0 || transfer->channel >= LS_TRANSPORT_CHANNELS) {
+        return ls_fail(LS_ERR_INTERNAL, "rank %d of %d transfers with rank %d on channel %d", tcp->endpoint.rank,
+                       tcp->endpoint.size, transfer->peer, transfer->channel);
+    }
+    return LS_OK;
+}
+
+static ls_status tcp_send(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    transfer->ended = false;
+    transfer->receives = false;
+    transfer->moved = 0;
+    LS_TRY(check_peer(tcp, transfer, 0));
+    LS_TRY(ls_tcp_connect(tcp, transfer->peer));
+    if (tcp->peers[transfer->peer].stage == LS_TCP_GONE) {
+        return LS_OK;
+    }
+    endpoint->messages++;
+    endpoint->bytes += transfer->bytes;
+    if (transfer->bytes > LS_TCP_EAGER) {
+        return ls_tcp_announce(tcp, transfer);
+    }
+    const ls_tcp_header header = {
+        .kind = LS_TCP_MESSAGE, .channel = (uint32_t)transfer->channel, .bytes = transfer->bytes};
+    LS_TRY(ls_tcp_put(tcp, transfer->peer, &header, transfer->data, transfer->bytes));
+    transfer->ended = true;
+    return LS_OK;
+}
+
+static ls_status tcp_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    transfer->ended = false;
+    transfer->receives = true;
+    transfer->moved = 0;
+    LS_TRY(check_peer(tcp, transfer, -1));
+    LS_TRY(ls_tcp_post(tcp, transfer));
+    return transfer->peer < 0 ? LS_OK : ls_tcp_connect(tcp, transfer->peer);
+}
+
+static void tcp_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    if (transfer->receives) {
+        ls_tcp_withdraw_receive(tcp, transfer);
+    } else {
+        ls_tcp_withdraw_send(tcp, transfer);
+    }
+}
+
+/* ---- closing -------------------------------------------------------------------------------------------------------
+ */
+
+/* Whether anything that is small waits to be sent, here or, for want of room at the other end, in the system. */
+static bool has_unsent(const ls_tcp_peer *peer) {
+    int unsent = 0;
+    if (peer->stage == LS_TCP_GONE || peer->mute) {
+        return false;
+    }
+    if (peer->queue != NULL || peer->frame.header_left + peer->frame.left > 0) {
+        return true;
+    }
+    return peer->stage == LS_TCP_READY && ioctl(peer->socket, SIOCOUTQNSD, &unsent) == 0 && unsent > 0;
+}
+
+static void linger(ls_tcp *tcp, uint64_t linger_ns) {
+    const uint64_t begun = ls_clock_ns();
+    bool unsent = true, busy = false;
+    while (unsent && ls_clock_ns() - begun < linger_ns) {
+        unsent = false;
+        for (int rank = 0; rank < tcp->endpoint.size; rank++) {
+            unsent = unsent || has_unsent(&tcp->peers[rank]);
+        }
+        if (unsent) {
+            (void)look(tcp, (int)(FLUSH_NS / 1000000), &busy); /* who fails is gone then */
+        }
+    }
+}
+
+/* What lies unread in a socket when it is closed makes the system drop what is on its way out. */
+static void drain(ls_tcp_peer *peer) {
+    shutdown(peer->socket, SHUT_WR);
+    for (int i = 0; i < DRAINS && recv(peer->socket, peer->buffer, LS_TCP_BUFFER, MSG_DONTWAIT) > 0; i++) {
+    }
+}
+
+static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
+        ls_tcp_peer *peer = &tcp->peers[rank];
+        while (peer->announced != NULL) {
+            ls_tcp_withdraw_send(tcp, peer->announced);
+        }
+        while (peer->cleared != NULL) {
+            ls_tcp_withdraw_send(tcp, peer->cleared);
+        }
+    }
+    linger(tcp, linger_ns);
+    for (int rank = 0; rank < endpoint->size; rank++) {
+        if (tcp->peers[rank].stage == LS_TCP_READY) {
+            drain(&tcp->peers[rank]);
+        }
+        tcp->arrivals.receives = NULL;
+        (void)ls_tcp_lose(tcp, rank);
+    }
+    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
+        if (tcp->strangers[i].socket >= 0) {
+            ls_tcp_turn_away(tcp, &tcp->strangers[i]);
+        }
+    }
+    ls_arrivals_free(&tcp->arrivals);
+    if (tcp->listener >= 0) {
+        close(tcp->listener);
+    }
+    if (tcp->epoll >= 0) {
+        close(tcp->epoll);
+    }
+    ls_key_forget(&tcp->key);
+    ls_free(tcp->cards);
+    ls_free(tcp->peers);
+    ls_free(tcp);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
+
+static const ls_transport transport_tcp = {
+    .name = "tcp",
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .withdraw = tcp_withdraw,
+    .progress = tcp_progress,
+    .peer = tcp_peer,
+    .now_ns = tcp_now_ns,
+    .close = tcp_close,
+};
+
+static ls_status check_cards(const ls_tcp_options *options) {
+    for (int rank = 0; rank < options->size; rank++) {
+        if (rank != options->rank && !is_card(&options->cards[rank])) {
+            return ls_fail(LS_ERR_MISMATCH, "rank %d says where it listens as this version of Lockstep cannot read it",
+                           rank);
+        }
+    }
+    return LS_OK;
+}
+
+/* Fills in an endpoint whose sockets are all -1, and whose memory is there. */
+static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
+    memcpy(tcp->cards, options->cards, (size_t)options->size * sizeof *tcp->cards);
+    tcp->key = *options->key;
+    tcp->spin_ns = has_core_for_each(options) ? SPIN_NS : 0;
+    tcp->looked_ns = ls_clock_ns();
+    LS_TRY(check_cards(options));
+    tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (tcp->epoll < 0) {
+        return ls_fail(LS_ERR_IO, "cannot watch connections: %s", strerror(errno));
+    }
+    return ls_tcp_watch(tcp, tcp->listener, LS_TCP_LISTENER, false);
+}
+
+ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
+    const size_t size = (size_t)options->size;
+    ls_tcp *tcp = ls_allocate_zeroed(1, sizeof *tcp);
+    ls_tcp_card *cards = ls_allocate_zeroed(size, sizeof *cards);
+    ls_tcp_peer *peers = ls_allocate_zeroed(size, sizeof *peers);
+    if (tcp == NULL || cards == NULL || peers == NULL) {
+        ls_free(tcp);
+        ls_free(cards);
+        ls_free(peers);
+        close(options->listener);
+        (void)ls_fail_memory("connections", sizeof *tcp + size * (sizeof *cards + sizeof *peers));
+        return NULL;
+    }
+    tcp->endpoint =
+        (ls_endpoint){.transport = &transport_tcp, .rank = options->rank, .size = options->size, .eager = LS_TCP_EAGER};
+    tcp->cards = cards;
+    tcp->peers = peers;
+    tcp->listener = options->listener;
+    tcp->epoll = -1;
+    for (size_t i = 0; i < size; i++) {
+        peers[i].socket = -1;
+    }
+    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
+        tcp->strangers[i].socket = -1;
+    }
+    if (open_endpoint(tcp, options) != LS_OK) {
+        tcp_close(&tcp->endpoint, 0); /* the reason stays: this sets none */
+        return NULL;
+    }
+    return &tcp->endpoint;
+}

@@ -1,0 +1,49 @@
+/*
+ * The transport over TCP sockets. A rank listens at one port, which its card tells; cards go from rank to rank by
+ * whatever means their owner has. Two ranks get connected when one of them first sends to the other or waits for it, by
+ * one connection for both directions, on which each proves first that it knows the job's key and both cards
+ * (handshake.c). There are no threads: all is done in the calls of transport.h.
+ *
+ * tcp.c opens, waits and closes; handshake.c connects; output.c writes and input.c reads frames (link.h).
+ */
+#ifndef LS_COMM_TRANSPORT_TCP_H
+#define LS_COMM_TRANSPORT_TCP_H
+
+#include <netinet/in.h>
+#include <sched.h>
+
+#include "comm/auth.h"
+#include "comm/backend.h"
+#include "comm/transport.h"
+
+/* What a rank says of itself to those who may connect to it. Who reads it needs the job's key still, where there is
+ * one. */
+typedef struct ls_tcp_card {
+    uint32_t length;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address; /* of so many bytes, where it listens */
+    uint64_t machine;
+    cpu_set_t cores; /* it may run on */
+    uint8_t secret[LS_NONCE_SIZE];
+} ls_tcp_card;
+
+typedef struct ls_tcp_options {
+    int rank;
+    int size;
+    int listener;             /* of ls_tcp_listen; taken over, also on failure */
+    const ls_tcp_card *cards; /* of all ranks; copied */
+    const ls_key *key;        /* the job's; copied */
+} ls_tcp_options;
+
+/* Makes this rank's card and listens at the join's address, on a free port. The socket is the caller's.
+ * LS_ERR_ARGUMENT: the address is none; LS_ERR_IO: it is not this machine's. */
+ls_status ls_tcp_listen(const ls_join *join, ls_tcp_card *card, int *listener);
+
+/* This rank's end of the transport, not connected to anybody yet; its `close` ends it. NULL on failure.
+ * LS_ERR_MISMATCH: a card is none. */
+ls_endpoint *ls_tcp_open(const ls_tcp_options *options);
+
+#endif
