@@ -1,0 +1,79 @@
+#include "tests/support/tcp_net.h"
+
+#include <unistd.h>
+
+#include "tests/support/unit.h"
+
+void tcp_net_listen(tcp_net *net, int size) {
+    const ls_join join = {.size = size, .machine = 1};
+    *net = (tcp_net){.size = size};
+    assert_int_equal(ls_key_read(&net->key, "the key of transport tests"), LS_OK);
+    for (int rank = 0; rank < size; rank++) {
+        assert_int_equal(ls_tcp_listen(&join, &net->cards[rank], &net->listeners[rank]), LS_OK);
+    }
+}
+
+void tcp_net_open(tcp_net *net, int rank) {
+    const ls_tcp_options options = {
+        .rank = rank, .size = net->size, .listener = net->listeners[rank], .cards = net->cards, .key = &net->key};
+    net->ends[rank] = ls_tcp_open(&options);
+    net->listeners[rank] = -1;
+    assert_non_null(net->ends[rank]);
+}
+
+void tcp_net_start(tcp_net *net, int size) {
+    tcp_net_listen(net, size);
+    for (int rank = 0; rank < size; rank++) {
+        tcp_net_open(net, rank);
+    }
+}
+
+void tcp_net_close(tcp_net *net, int rank) {
+    if (net->ends[rank] != NULL) {
+        net->ends[rank]->transport->close(net->ends[rank], 0);
+        net->ends[rank] = NULL;
+    }
+    if (net->listeners[rank] >= 0) {
+        close(net->listeners[rank]);
+        net->listeners[rank] = -1;
+    }
+}
+
+void tcp_net_end(tcp_net *net) {
+    for (int rank = 0; rank < net->size; rank++) {
+        tcp_net_close(net, rank);
+    }
+}
+
+void tcp_net_turn(tcp_net *net) {
+    for (int rank = 0; rank < net->size; rank++) {
+        bool moved;
+        ls_endpoint *end = net->ends[rank];
+        if (end != NULL && end->transport->progress(end, 0, &moved) != LS_OK) {
+            fail_msg("rank %d: %s", rank, ls_error_message());
+        }
+    }
+}
+
+ls_transfer tcp_net_message(int peer, int channel, size_t bytes, uint64_t number) {
+    ls_transfer send = tcp_net_room(peer, channel, bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        ((unsigned char *)send.data)[i] = tcp_net_byte(number, i);
+    }
+    return send;
+}
+
+ls_transfer tcp_net_room(int peer, int channel, size_t bytes) {
+    ls_transfer receive = {
+        .peer = peer, .channel = channel, .data = bytes > 0 ? calloc(1, bytes) : NULL, .bytes = bytes};
+    assert_true(bytes == 0 || receive.data != NULL);
+    return receive;
+}
+
+bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes) {
+    bool same = receive->ended && receive->bytes == bytes;
+    for (size_t i = 0; i < bytes && same; i++) {
+        same = ((const unsigned char *)receive->data)[i] == tcp_net_byte(number, i);
+    }
+    return same;
+}

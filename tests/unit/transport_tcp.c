@@ -1,0 +1,494 @@
+/*
+ * Messages over the transport on sockets: sizes around every limit, order, any order of calls, both directions at once,
+ * both connecting at once, and what is left behind.
+ */
+#include "tests/support/unit.h"
+
+#include <pthread.h>
+
+#include "base/random.h"
+#include "tests/support/allocator.h"
+#include "tests/support/files.h"
+#include "tests/support/processes.h"
+#include "tests/support/tcp_net.h"
+
+#define LARGE ((size_t)10 << 20)
+
+static const size_t sizes[] = {0,
+                               1,
+                               100,
+                               LS_TRANSPORT_LEAST_EAGER,
+                               LS_TCP_EAGER - 1,
+                               LS_TCP_EAGER,
+                               LS_TCP_EAGER + 1,
+                               LS_TCP_PIECE - 1,
+                               LS_TCP_PIECE,
+                               LS_TCP_PIECE + 1,
+                               LS_TCP_PIECE * 3 + 5};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static int descriptors;
+
+static int note_descriptors(void **state) {
+    (void)state;
+    descriptors = test_descriptors_count();
+    return 0;
+}
+
+static int compare_descriptors(void **state) {
+    (void)state;
+    return test_descriptors_count() == descriptors ? 0 : -1;
+}
+
+/* ---- one after the other -------------------------------------------------------------------------------------------
+ */
+
+/* Each size, to a receive that waits and to one that comes late. */
+static void every_size_arrives(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 2);
+    for (uint64_t i = 0; i < 2 * SIZES; i++) {
+        const size_t bytes = sizes[i / 2];
+        ls_transfer send = tcp_net_message(1, 3, bytes, i), receive = tcp_net_room(0, 3, bytes);
+        if (i % 2 == 0) {
+            assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
+        }
+        assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
+        assert_true(send.ended == (bytes <= net.ends[0]->eager));
+        if (i % 2 == 1) {
+            for (int turn = 0; turn < 20; turn++) {
+                tcp_net_turn(&net);
+            }
+            assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
+        }
+        TCP_NET_UNTIL(&net, send.ended && receive.ended);
+        assert_true(tcp_net_holds(&receive, i, bytes));
+        assert_int_equal(net.ends[0]->messages, i + 1);
+        free(send.data);
+        free(receive.data);
+    }
+    assert_int_equal(net.ends[1]->messages, 0);
+    assert_int_equal(net.ends[1]->bytes, 0);
+    tcp_net_end(&net);
+}
+
+/* A message may be shorter than the room for it; the receive tells how long it was, and from whom. */
+static void a_receive_tells_what_came(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 3);
+    ls_transfer small = tcp_net_message(0, 1, 7, 1), large = tcp_net_message(0, 2, LS_TCP_EAGER + 7, 2);
+    ls_transfer any = tcp_net_room(-1, 1, LS_TRANSPORT_LEAST_EAGER), named = tcp_net_room(2, 2, 2 * LS_TCP_EAGER);
+    assert_int_equal(tcp_net_receive(&net, 0, &any), LS_OK);
+    assert_int_equal(tcp_net_receive(&net, 0, &named), LS_OK);
+    assert_int_equal(tcp_net_send(&net, 2, &small), LS_OK);
+    assert_int_equal(tcp_net_send(&net, 2, &large), LS_OK);
+    TCP_NET_UNTIL(&net, any.ended && named.ended);
+    assert_int_equal(any.peer, 2);
+    assert_true(tcp_net_holds(&any, 1, 7));
+    assert_true(tcp_net_holds(&named, 2, LS_TCP_EAGER + 7));
+    assert_int_equal(net.ends[2]->bytes, 7 + LS_TCP_EAGER + 7);
+    ls_transfer *all[] = {&small, &large, &any, &named};
+    for (size_t i = 0; i < 4; i++) {
+        free(all[i]->data);
+    }
+    tcp_net_end(&net);
+}
+
+/* ---- any order of calls --------------------------------------------------------------------------------------------
+ */
+
+enum { MESSAGES = 60, CHANNELS = 3, ROUNDS = 60 };
+
+/* What one rank sends to the other. */
+typedef struct flow {
+    int from;
+    int channels[MESSAGES];
+    ls_transfer sends[MESSAGES];
+    ls_transfer receives[MESSAGES];
+    bool posted[MESSAGES];
+    int sent;
+    int received;
+} flow;
+
+static uint64_t seed, thrown;
+
+static size_t dice(size_t bound) {
+    return (size_t)ls_random_below(seed, 1, thrown++, bound);
+}
+
+static void begin_flow(flow *f, int from) {
+    *f = (flow){.from = from};
+    for (int i = 0; i < MESSAGES; i++) {
+        const size_t bytes = sizes[dice(SIZES)];
+        f->channels[i] = (int)dice(CHANNELS) * 5;
+        f->sends[i] = tcp_net_message(1 - from, f->channels[i], bytes, (uint64_t)i);
+        f->receives[i] = tcp_net_room(from, f->channels[i], bytes);
+    }
+}
+
+static void send_next(tcp_net *net, flow *f) {
+    if (f->sent < MESSAGES) {
+        assert_int_equal(tcp_net_send(net, f->from, &f->sends[f->sent++]), LS_OK);
+    }
+}
+
+/* Posts the next receive of one of the channels. */
+static void receive_next(tcp_net *net, flow *f) {
+    const int channel = (int)dice(CHANNELS) * 5;
+    for (int i = 0; i < MESSAGES; i++) {
+        if (!f->posted[i] && f->channels[i] == channel) {
+            f->posted[i] = true;
+            f->received++;
+            assert_int_equal(tcp_net_receive(net, 1 - f->from, &f->receives[i]), LS_OK);
+            return;
+        }
+    }
+}
+
+static bool flow_ended(const flow *f) {
+    bool ended = true;
+    for (int i = 0; i < MESSAGES; i++) {
+        ended = ended && f->sends[i].ended && f->receives[i].ended;
+    }
+    return ended;
+}
+
+static void end_flow(flow *f) {
+    for (int i = 0; i < MESSAGES; i++) {
+        assert_true(tcp_net_holds(&f->receives[i], (uint64_t)i, f->sends[i].bytes));
+        free(f->sends[i].data);
+        free(f->receives[i].data);
+    }
+}
+
+/* Two ranks send, receive and look at random, from the first moment, when both may connect. */
+static void any_order_of_calls_gives_the_same(void **state) {
+    (void)state;
+    static flow flows[2];
+    for (seed = 0; seed < ROUNDS; seed++) {
+        tcp_net net;
+        bool moved;
+        thrown = 0;
+        tcp_net_start(&net, 2);
+        begin_flow(&flows[0], 0);
+        begin_flow(&flows[1], 1);
+        const double end = ls_clock_seconds() + TCP_NET_LONGEST;
+        while (!flow_ended(&flows[0]) || !flow_ended(&flows[1])) {
+            const size_t what = dice(6);
+            flow *f = &flows[what % 2];
+            assert_true(ls_clock_seconds() < end);
+            if (what < 2) {
+                send_next(&net, f);
+            } else if (what < 4) {
+                receive_next(&net, f);
+            } else {
+                assert_int_equal(net.ends[f->from]->transport->progress(net.ends[f->from], 0, &moved), LS_OK);
+            }
+        }
+        end_flow(&flows[0]);
+        end_flow(&flows[1]);
+        tcp_net_end(&net);
+    }
+}
+
+enum { EARLY = 3000 };
+
+/* What fits is sent without any receive, and without the other rank looking at all. */
+static void many_messages_come_before_their_receives(void **state) {
+    (void)state;
+    tcp_net net;
+    bool ended = false;
+    static ls_transfer receives[EARLY];
+    tcp_net_start(&net, 2);
+    for (uint64_t i = 0; i < EARLY; i++) {
+        ls_transfer send = tcp_net_message(1, 0, i % 10 == 0 ? LS_TCP_EAGER : 100, i);
+        assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
+        assert_true(send.ended);
+        free(send.data);
+    }
+    for (int i = 0; i < 50; i++) {
+        tcp_net_turn(&net);
+    }
+    for (uint64_t i = 0; i < EARLY; i++) {
+        receives[i] = tcp_net_room(0, 0, i % 10 == 0 ? LS_TCP_EAGER : 100);
+        assert_int_equal(tcp_net_receive(&net, 1, &receives[i]), LS_OK);
+    }
+    TCP_NET_UNTIL(&net, receives[EARLY - 1].ended);
+    for (uint64_t i = 0; i < EARLY; i++) {
+        ended = tcp_net_holds(&receives[i], i, i % 10 == 0 ? LS_TCP_EAGER : 100);
+        assert_true(ended);
+        free(receives[i].data);
+    }
+    tcp_net_end(&net);
+}
+
+/* Receives from any rank: each rank's messages in their order. */
+static void any_rank_may_send(void **state) {
+    (void)state;
+    enum { EACH = 40, RANKS = TCP_NET_MOST };
+    tcp_net net;
+    uint64_t came[RANKS] = {0};
+    tcp_net_start(&net, RANKS);
+    for (uint64_t i = 0; i < EACH; i++) {
+        for (int rank = 1; rank < RANKS; rank++) {
+            ls_transfer send = tcp_net_message(0, 15, i * 100 + (uint64_t)rank, i);
+            assert_int_equal(tcp_net_send(&net, rank, &send), LS_OK);
+            free(send.data);
+        }
+    }
+    for (int i = 0; i < EACH * (RANKS - 1); i++) {
+        ls_transfer receive = tcp_net_room(-1, 15, LS_TRANSPORT_LEAST_EAGER);
+        assert_int_equal(tcp_net_receive(&net, 0, &receive), LS_OK);
+        TCP_NET_UNTIL(&net, receive.ended);
+        assert_in_range(receive.peer, 1, RANKS - 1);
+        const uint64_t number = came[receive.peer]++;
+        assert_true(tcp_net_holds(&receive, number, number * 100 + (uint64_t)receive.peer));
+        free(receive.data);
+    }
+    tcp_net_end(&net);
+}
+
+/* ---- at the same time ----------------------------------------------------------------------------------------------
+ */
+
+/* What a thread does for its rank; NULL, or what went wrong. */
+typedef struct actor {
+    tcp_net *net;
+    int rank;
+    const char *(*act)(tcp_net *net, int rank);
+    const char *failure;
+    pthread_t thread;
+} actor;
+
+static void *run_actor(void *argument) {
+    actor *a = argument;
+    a->failure = a->act(a->net, a->rank);
+    return NULL;
+}
+
+static void run_actors(tcp_net *net, const char *(*act)(tcp_net *net, int rank)) {
+    actor actors[TCP_NET_MOST];
+    for (int rank = 0; rank < net->size; rank++) {
+        actors[rank] = (actor){.net = net, .rank = rank, .act = act};
+        assert_int_equal(pthread_create(&actors[rank].thread, NULL, run_actor, &actors[rank]), 0);
+    }
+    for (int rank = 0; rank < net->size; rank++) {
+        assert_int_equal(pthread_join(actors[rank].thread, NULL), 0); /* no actor waits longer than a minute */
+    }
+    for (int rank = 0; rank < net->size; rank++) {
+        if (actors[rank].failure != NULL) {
+            fail_msg("rank %d: %s", rank, actors[rank].failure);
+        }
+    }
+}
+
+/* Waits as the engine does; NULL, or what went wrong. */
+static const char *wait_for(tcp_net *net, int rank, const ls_transfer *transfers, int count) {
+    ls_endpoint *end = net->ends[rank];
+    const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+    for (int i = 0; i < count;) {
+        bool moved;
+        if (transfers[i].ended) {
+            i++;
+            continue;
+        }
+        LS_MUST(ls_clock_seconds() < limit);
+        LS_MUST(end->transport->progress(end, 1000000000, &moved) == LS_OK);
+    }
+    return NULL;
+}
+
+static const char *exchange_large(tcp_net *net, int rank) {
+    enum { EACH = 3 };
+    ls_transfer transfers[2 * EACH];
+    for (int i = 0; i < EACH; i++) {
+        transfers[i] = tcp_net_message(1 - rank, i % 2, LARGE, (uint64_t)(10 * rank + i));
+        transfers[EACH + i] = tcp_net_room(1 - rank, i % 2, LARGE);
+        LS_MUST(tcp_net_send(net, rank, &transfers[i]) == LS_OK);
+        LS_MUST(tcp_net_receive(net, rank, &transfers[EACH + i]) == LS_OK);
+    }
+    const char *failure = wait_for(net, rank, transfers, 2 * EACH);
+    for (int i = 0; i < EACH; i++) {
+        LS_MUST(failure != NULL || tcp_net_holds(&transfers[EACH + i], (uint64_t)(10 * (1 - rank) + i), LARGE));
+        free(transfers[i].data);
+        free(transfers[EACH + i].data);
+    }
+    return failure;
+}
+
+static void large_messages_cross(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 2);
+    run_actors(&net, exchange_large);
+    tcp_net_end(&net);
+}
+
+static const char *exchange_small(tcp_net *net, int rank) {
+    ls_transfer transfers[2 * TCP_NET_MOST] = {{0}};
+    int count = 0;
+    for (int i = 1; i < net->size; i++) {
+        const int peer = (rank + i) % net->size;
+        transfers[count] = tcp_net_message(peer, 0, 50, (uint64_t)rank);
+        transfers[count + 1] = tcp_net_room(peer, 0, 50);
+        LS_MUST(tcp_net_receive(net, rank, &transfers[count + 1]) == LS_OK);
+        LS_MUST(tcp_net_send(net, rank, &transfers[count]) == LS_OK);
+        count += 2;
+    }
+    const char *failure = wait_for(net, rank, transfers, count);
+    for (int i = 0; i < count; i += 2) {
+        LS_MUST(failure != NULL || tcp_net_holds(&transfers[i + 1], (uint64_t)transfers[i + 1].peer, 50));
+        free(transfers[i].data);
+        free(transfers[i + 1].data);
+    }
+    return failure;
+}
+
+static int count_connections(const tcp_net *net) {
+    int count = 0;
+    for (int rank = 0; rank < net->size; rank++) {
+        for (int peer = 0; peer < net->size; peer++) {
+            count += ((const ls_tcp *)net->ends[rank])->peers[peer].socket >= 0;
+        }
+        count += ((const ls_tcp *)net->ends[rank])->stranger_count;
+    }
+    return count;
+}
+
+/* However their attempts cross, two ranks end with one connection, and nothing is lost. */
+static void all_connect_at_once(void **state) {
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        tcp_net net;
+        tcp_net_start(&net, round % 4 == 0 ? TCP_NET_MOST : 2);
+        run_actors(&net, exchange_small);
+        TCP_NET_UNTIL(&net, count_connections(&net) == net.size * (net.size - 1));
+        tcp_net_end(&net);
+    }
+}
+
+/* ---- endings -------------------------------------------------------------------------------------------------------
+ */
+
+enum { LAST = 500 };
+
+/* Rank 0 says much to a rank that it is not connected to yet, and closes; rank 1 says much that nobody reads. */
+static const char *leave_or_listen(tcp_net *net, int rank) {
+    ls_endpoint *end = net->ends[rank];
+    static ls_transfer sends[LAST], receives[LAST];
+    for (int i = 0; i < LAST; i++) {
+        ls_transfer *send = rank == 0 ? &sends[i] : &receives[i];
+        *send = tcp_net_message(1 - rank, 0, LS_TCP_EAGER, (uint64_t)i);
+        LS_MUST(tcp_net_send(net, rank, send) == LS_OK);
+        free(send->data);
+    }
+    if (rank == 0) {
+        end->transport->close(end, (uint64_t)(TCP_NET_LONGEST * 1e9));
+        net->ends[0] = NULL;
+        return NULL;
+    }
+    for (int i = 0; i < LAST; i++) {
+        receives[i] = tcp_net_room(0, 0, LS_TCP_EAGER);
+        LS_MUST(tcp_net_receive(net, 1, &receives[i]) == LS_OK);
+    }
+    const char *failure = wait_for(net, 1, receives, LAST);
+    for (int i = 0; i < LAST; i++) {
+        LS_MUST(failure != NULL || tcp_net_holds(&receives[i], (uint64_t)i, LS_TCP_EAGER));
+        free(receives[i].data);
+    }
+    return failure;
+}
+
+static void what_is_small_still_goes(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 2);
+    run_actors(&net, leave_or_listen);
+    TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 1, 0));
+    tcp_net_end(&net);
+}
+
+/* Every allocation fails once: an error that says so, and nothing is left behind. */
+static void no_memory_is_an_error(void **state) {
+    (void)state;
+    test_allocator allocator;
+    int failures = 0;
+    for (long fail = 0;; fail++) {
+        tcp_net net;
+        bool moved, all = true;
+        char early[200] = "", late[200], large[LS_TCP_EAGER + 1] = "", place[LS_TCP_EAGER + 1];
+        ls_transfer transfers[] = {{.peer = 1, .data = early, .bytes = sizeof early},
+                                   {.peer = 0, .data = late, .bytes = sizeof late},
+                                   {.peer = 1, .data = large, .bytes = sizeof large},
+                                   {.peer = 0, .data = place, .bytes = sizeof place}};
+        tcp_net_listen(&net, 2);
+        test_allocator_start(&allocator);
+        atomic_store(&allocator.fail_once, fail);
+        ls_status status = LS_OK;
+        for (int rank = 0; rank < 2 && status == LS_OK; rank++) {
+            net.ends[rank] = ls_tcp_open(&(ls_tcp_options){
+                .rank = rank, .size = 2, .listener = net.listeners[rank], .cards = net.cards, .key = &net.key});
+            net.listeners[rank] = -1;
+            status = net.ends[rank] != NULL ? LS_OK : ls_error_status();
+        }
+        for (int turn = 0; turn < 400 && status == LS_OK; turn++) {
+            if (turn % 100 == 0) {
+                status = turn / 100 % 2 == 0 ? tcp_net_send(&net, 0, &transfers[turn / 100])
+                                             : tcp_net_receive(&net, 1, &transfers[turn / 100]);
+            }
+            for (int rank = 0; rank < 2 && status == LS_OK; rank++) {
+                status = net.ends[rank]->transport->progress(net.ends[rank], 0, &moved);
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            all = all && transfers[i].ended;
+        }
+        const bool failed = atomic_load(&allocator.calls) > fail;
+        tcp_net_end(&net);
+        assert_int_equal(test_allocator_stop(&allocator), 0);
+        assert_int_equal(status, failed ? LS_ERR_MEMORY : LS_OK);
+        assert_true(failed || all);
+        failures += failed;
+        if (!failed) {
+            break;
+        }
+    }
+    assert_true(failures > 8);
+}
+
+/* A process that was stopped has not waited. */
+static void time_stands_still_in_a_stopped_process(void **state) {
+    (void)state;
+    tcp_net net;
+    tcp_net_start(&net, 1);
+    ls_endpoint *end = net.ends[0];
+    ls_tcp *tcp = (ls_tcp *)end;
+    bool moved;
+    const uint64_t before = end->transport->now_ns(end);
+    tcp->looked_ns -= UINT64_C(3600000000000);
+    assert_true(end->transport->now_ns(end) - before < UINT64_C(200000000));
+    assert_int_equal(end->transport->progress(end, 1000000, &moved), LS_OK);
+    assert_false(moved);
+    assert_true(end->transport->now_ns(end) - before < UINT64_C(3600000000000) / 2);
+    tcp_net_end(&net);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, compare_descriptors)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(every_size_arrives),
+        TEST(a_receive_tells_what_came),
+        TEST(any_order_of_calls_gives_the_same),
+        TEST(many_messages_come_before_their_receives),
+        TEST(any_rank_may_send),
+        TEST(large_messages_cross),
+        TEST(all_connect_at_once),
+        TEST(what_is_small_still_goes),
+        TEST(no_memory_is_an_error),
+        TEST(time_stands_still_in_a_stopped_process),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
