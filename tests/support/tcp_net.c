@@ -1,5 +1,7 @@
 #include "tests/support/tcp_net.h"
 
+#include <errno.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/unit.h"
@@ -55,6 +57,11 @@ void tcp_net_turn(tcp_net *net) {
     }
 }
 
+void tcp_net_turn_until(tcp_net *net, double limit) {
+    assert_true(ls_clock_seconds() < limit);
+    tcp_net_turn(net);
+}
+
 ls_transfer tcp_net_message(int peer, int channel, size_t bytes, uint64_t number) {
     ls_transfer send = tcp_net_room(peer, channel, bytes);
     for (size_t i = 0; i < bytes; i++) {
@@ -76,4 +83,63 @@ bool tcp_net_holds(const ls_transfer *receive, uint64_t number, size_t bytes) {
         same = ((const unsigned char *)receive->data)[i] == tcp_net_byte(number, i);
     }
     return same;
+}
+
+/* ---- by hand -------------------------------------------------------------------------------------------------------
+ */
+
+int tcp_net_call(const tcp_net *net, int rank) {
+    const ls_tcp_card *card = &net->cards[rank];
+    const int fd = socket(card->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, &card->address.any, card->length), 0); /* the system accepts it */
+    return fd;
+}
+
+bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size) {
+    size_t got = 0;
+    ssize_t step = 1;
+    TCP_NET_UNTIL(net, got == size || step == 0) {
+        step = recv(socket, (char *)bytes + got, size - got, MSG_DONTWAIT);
+        if (step < 0 && errno == ECONNRESET) {
+            step = 0;
+        }
+        got += step > 0 ? (size_t)step : 0;
+    }
+    return got == size;
+}
+
+void tcp_net_tell(int socket, const void *bytes, size_t size) {
+    assert_int_equal(send(socket, bytes, size, MSG_NOSIGNAL), size);
+}
+
+ls_tcp_answer tcp_net_answer(const tcp_net *net, int rank, int as, const ls_tcp_challenge *challenge) {
+    ls_tcp_answer answer = {.greeting = LS_TCP_GREETING, .rank = as, .size = net->size};
+    assert_int_equal(ls_auth_nonce(answer.nonce), LS_OK);
+    ls_tcp_prove(&net->key, net->cards, "connects", as, rank, answer.nonce, challenge->nonce, answer.proof);
+    return answer;
+}
+
+int tcp_net_enter(tcp_net *net, int rank, int as) {
+    ls_tcp_challenge challenge;
+    uint8_t proof[LS_PROOF_SIZE], expected[LS_PROOF_SIZE];
+    const int fd = tcp_net_call(net, rank);
+    assert_true(tcp_net_hear(net, fd, &challenge, sizeof challenge));
+    const ls_tcp_answer answer = tcp_net_answer(net, rank, as, &challenge);
+    tcp_net_tell(fd, &answer, sizeof answer);
+    assert_true(tcp_net_hear(net, fd, proof, sizeof proof));
+    ls_tcp_prove(&net->key, net->cards, "accepts", rank, as, challenge.nonce, answer.nonce, expected);
+    assert_memory_equal(proof, expected, sizeof proof);
+    return fd;
+}
+
+int tcp_net_challenge(tcp_net *net, int as, ls_tcp_challenge *challenge, ls_tcp_answer *answer) {
+    int fd = -1;
+    TCP_NET_UNTIL(net, fd >= 0) {
+        fd = accept4(net->listeners[as], NULL, NULL, SOCK_CLOEXEC);
+    }
+    *challenge = (ls_tcp_challenge){.greeting = LS_TCP_GREETING};
+    assert_int_equal(ls_auth_nonce(challenge->nonce), LS_OK);
+    tcp_net_tell(fd, challenge, sizeof *challenge);
+    assert_true(tcp_net_hear(net, fd, answer, sizeof *answer));
+    return fd;
 }

@@ -34,11 +34,13 @@ void tcp_net_end(tcp_net *net);
 /* Each endpoint moves what it can. */
 void tcp_net_turn(tcp_net *net);
 
+/* The same, and fails the test when it is asked after `limit`. */
+void tcp_net_turn_until(tcp_net *net, double limit);
+
+/* Moves all until something is so; the block that follows is run before each look. */
 #define TCP_NET_UNTIL(net, condition)                                                                                  \
-    for (const double tcp_net_end_ = ls_clock_seconds() + TCP_NET_LONGEST; !(condition);) {                            \
-        assert_true(ls_clock_seconds() < tcp_net_end_);                                                                \
-        tcp_net_turn(net);                                                                                             \
-    }
+    for (const double tcp_net_limit_ = ls_clock_seconds() + TCP_NET_LONGEST; !(condition);                             \
+         tcp_net_turn_until(net, tcp_net_limit_))
 
 /* What byte `at` of message `number` is. */
 static inline unsigned char tcp_net_byte(uint64_t number, size_t at) {
@@ -67,5 +69,26 @@ static inline void tcp_net_withdraw(tcp_net *net, int rank, ls_transfer *transfe
 static inline bool tcp_net_is_gone(const tcp_net *net, int rank, int peer) {
     return net->ends[rank]->transport->peer(net->ends[rank], peer) == LS_PEER_GONE;
 }
+
+/* ---- a rank, or somebody who is none, played by hand ---------------------------------------------------------------
+ */
+
+/* Connects to a rank. */
+int tcp_net_call(const tcp_net *net, int rank);
+
+/* Reads so many bytes while the endpoints move; whether they came before the end. */
+bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size);
+
+/* Writes all of it. */
+void tcp_net_tell(int socket, const void *bytes, size_t size);
+
+/* The right answer to the challenge of `rank` by rank `as`. */
+ls_tcp_answer tcp_net_answer(const tcp_net *net, int rank, int as, const ls_tcp_challenge *challenge);
+
+/* Connects to a rank as `as`, which has no endpoint, and does all that is right; the connection, ready. */
+int tcp_net_enter(tcp_net *net, int rank, int as);
+
+/* Waits for `rank` to connect to `as`, which has a listener and no endpoint, challenges it and hears its answer. */
+int tcp_net_challenge(tcp_net *net, int as, ls_tcp_challenge *challenge, ls_tcp_answer *answer);
 
 #endif
