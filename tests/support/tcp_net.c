@@ -1,6 +1,7 @@
 #include "tests/support/tcp_net.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -92,6 +93,7 @@ int tcp_net_call(const tcp_net *net, int rank) {
     const ls_tcp_card *card = &net->cards[rank];
     const int fd = socket(card->address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(fd, &card->address.any, card->length), 0); /* the system accepts it */
+    assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)), 0);
     return fd;
 }
 
