@@ -133,15 +133,16 @@ static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
         return stranger->socket >= 0 ? ls_tcp_hear_stranger(tcp, stranger) : LS_OK;
     }
     const int rank = (int)name;
-    ls_tcp_stage stage = tcp->peers[rank].stage;
-    if (stage == LS_TCP_READY && (event->events & EPOLLOUT) != 0) {
+    const ls_tcp_peer *peer = &tcp->peers[rank];
+    bool reads = (event->events & ~(uint32_t)EPOLLOUT) != 0;
+    if (peer->stage == LS_TCP_READY && (event->events & EPOLLOUT) != 0) {
         ls_tcp_flush(tcp, rank);
     }
-    if (stage == LS_TCP_ASKED || stage == LS_TCP_ANSWERED) {
+    if (peer->stage == LS_TCP_ASKED || peer->stage == LS_TCP_ANSWERED) {
         LS_TRY(ls_tcp_hear(tcp, rank));
-        stage = tcp->peers[rank].stage;
+        reads = true; /* right behind the verdict */
     }
-    return stage == LS_TCP_READY ? ls_tcp_read(tcp, rank) : LS_OK;
+    return peer->stage == LS_TCP_READY && reads ? ls_tcp_read(tcp, rank) : LS_OK;
 }
 
 /* Does what can be done, after a wait for something of at most so many milliseconds. */
