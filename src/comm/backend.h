@@ -185,6 +185,7 @@ typedef struct ls_backend {
 
 extern const ls_backend ls_backend_self; /* a world of one */
 extern const ls_backend ls_backend_shm;  /* ranks of one machine */
+extern const ls_backend ls_backend_tcp;  /* ranks anywhere */
 
 /* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
 const ls_backend *ls_backend_find(const char *name);

@@ -38,7 +38,7 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .auth_check = ls_auth_check,
                              .key_forget = ls_key_forget};
 
-static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm};
+static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};
 
 /* ---- backends by name ----------------------------------------------------------------------------------------------
  */
@@ -68,7 +68,7 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
     void *module = ls_module_file_open(name, folder, &there);
     if (!there) {
         return ls_fail_null(LS_ERR_ARGUMENT,
-                            "there is no backend \"%s\": this build has self, shm, and no lockstep-%s.so was found in "
+                            "there is no backend \"%s\": this build has self, shm, tcp, and no lockstep-%s.so was found in "
                             "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
                             backend_name, name, folder, known ? "; `scripts/install-deps --" : "",
                             known ? backend_name : "", known ? "` and building Lockstep again make it" : "");

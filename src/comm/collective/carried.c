@@ -77,6 +77,9 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const size_t size = (size_t)engine->size;
     bool small = false;
+    if (call->send_counts != NULL && call->receive_counts != NULL) { /* an exchange, whatever it is for */
+        return LS_CARRY_NONE;
+    }
     switch (call->operation) {
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:

@@ -78,6 +78,10 @@ ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
     return engine->endpoint;
 }
 
+uint64_t ls_engine_sequence(const ls_engine *engine) {
+    return engine->call.sequence;
+}
+
 const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
     return ls_call_describe(engine->call.operation, engine->call.sequence, name, 64);
 }

@@ -31,4 +31,7 @@ void ls_engine_close(void *state);
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
+/* The number of the call that this rank made last. */
+uint64_t ls_engine_sequence(const ls_engine *engine);
+
 #endif

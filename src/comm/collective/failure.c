@@ -83,7 +83,8 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
                                       .sequence = engine->call.sequence};
         if (culprit < 0 || culprit == engine->rank) {
             engine->revoked.culprit = engine->rank;
-            snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank, reason);
+            snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank,
+                     reason);
         } else {
             snprintf(engine->revoked.text, sizeof engine->revoked.text, "%.380s", reason);
         }

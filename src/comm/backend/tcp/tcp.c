@@ -1,0 +1,174 @@
+/*
+ * Backend tcp: the engine of collectives (comm/collective) over sockets (comm/transport/tcp). The ranks learn each
+ * other's cards through the store, where rank 0 puts them together, or from the communicator that is split.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/collective/engine.h"
+#include "comm/store.h"
+#include "comm/transport/tcp/tcp.h"
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static ls_status fail_late(ls_status status, const ls_join *join, int rank) {
+    return status == LS_ERR_TIMEOUT
+               ? ls_fail(status, "ls_comm_open: rank %d did not say where it listens within %g s", rank, join->timeout)
+               : status;
+}
+
+/* Rank 0 collects the cards and gives all of them out, so that the store is asked twice for each rank. */
+static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
+    const size_t all = (size_t)join->size * sizeof *cards;
+    char key[256];
+    size_t size = 0;
+    if (join->rank != 0) {
+        snprintf(key, sizeof key, "%stcp/%d", join->prefix, join->rank);
+        LS_TRY(ls_store_set(join->store, key, &cards[join->rank], sizeof *cards));
+        snprintf(key, sizeof key, "%stcp/all", join->prefix);
+        LS_TRY(fail_late(ls_store_get(join->store, key, cards, all, &size), join, 0));
+        return size == all ? LS_OK
+                           : ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank 0 runs a version of Lockstep that this one "
+                                                      "cannot read");
+    }
+    for (int rank = 1; rank < join->size; rank++) {
+        snprintf(key, sizeof key, "%stcp/%d", join->prefix, rank);
+        LS_TRY(fail_late(ls_store_get(join->store, key, &cards[rank], sizeof *cards, &size), join, rank));
+        if (size != sizeof *cards) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
+        }
+    }
+    snprintf(key, sizeof key, "%stcp/all", join->prefix);
+    return ls_store_set(join->store, key, cards, all);
+}
+
+/* Takes the listener over. */
+static ls_status start(const ls_join *join, const ls_tcp_card *cards, int listener, void **state) {
+    ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){
+        .rank = join->rank, .size = join->size, .listener = listener, .cards = cards, .key = &join->store->key});
+    ls_engine *engine = endpoint != NULL ? ls_engine_new(endpoint, join->timeout) : NULL;
+    *state = engine;
+    return engine != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status tcp_open(const ls_join *join, void **state) {
+    const size_t bytes = (size_t)join->size * sizeof(ls_tcp_card);
+    ls_tcp_card *cards = ls_allocate_zeroed(1, bytes);
+    int listener = -1;
+    if (cards == NULL) {
+        return ls_fail_memory("ls_comm_open", bytes);
+    }
+    ls_status status = ls_tcp_listen(join, &cards[join->rank], &listener);
+    status = status == LS_OK ? exchange_cards(join, cards) : status;
+    if (status == LS_OK) {
+        status = start(join, cards, listener, state);
+    } else if (listener >= 0) {
+        close(listener);
+    }
+    ls_free(cards);
+    return status;
+}
+
+/* ---- splitting --------------------------------------------------------------------------------------------------- */
+
+/* What a rank says of itself to those it gets into a new communicator with. */
+typedef struct offer {
+    int32_t status; /* LS_OK, or why it cannot take part */
+    ls_tcp_card card;
+} offer;
+
+static ls_status exchange_offers(ls_engine *parent, const offer *own, offer *all) {
+    bool finished = false;
+    const ls_call call = {.operation = LS_OP_SPLIT,
+                          .dtype = LS_U8,
+                          .count = sizeof *own,
+                          .width = 1,
+                          .send = own,
+                          .receive = all,
+                          .sequence = ls_engine_sequence(parent)};
+    ls_status status = ls_engine_begin(parent, &call);
+    while (status == LS_OK && !finished) {
+        status = ls_engine_progress(parent, true, &finished);
+    }
+    return status;
+}
+
+static ls_status start_group(const ls_join *join, const int *ranks, const offer *all, int listener, void **state) {
+    ls_tcp_card *cards = ls_allocate((size_t)join->size * sizeof *cards);
+    ls_status status = cards != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *cards);
+    for (int i = 0; i < join->size && status == LS_OK; i++) {
+        cards[i] = all[ranks[i]].card;
+        if (all[ranks[i]].status != LS_OK) {
+            status = ls_fail((ls_status)all[ranks[i]].status, "ls_comm_open: rank %d cannot take part", i);
+        }
+    }
+    if (status == LS_OK) {
+        status = start(join, cards, listener, state);
+    } else {
+        close(listener);
+    }
+    ls_free(cards);
+    return status;
+}
+
+static ls_status tcp_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    ls_engine *parent = state;
+    const size_t size = (size_t)ls_engine_endpoint(parent)->size;
+    offer own = {.status = LS_OK};
+    offer *all = ls_allocate_zeroed(size, sizeof *all);
+    char message[LS_ERROR_CAPACITY] = "";
+    int listener = -1;
+    *result = NULL;
+    if (all == NULL) {
+        ls_engine_give_up(parent, ls_fail_memory("ls_comm_split", size * sizeof *all));
+        return ls_error_status();
+    }
+    if (join != NULL) {
+        own.status = (int32_t)ls_tcp_listen(join, &own.card, &listener);
+        snprintf(message, sizeof message, "%s", ls_error_message());
+    }
+    ls_status status = exchange_offers(parent, &own, all);
+    if (status == LS_OK && own.status != LS_OK) {
+        status = (ls_status)own.status;
+        ls_error_restore(status, message);
+    } else if (status == LS_OK && join != NULL) {
+        status = start_group(join, ranks, all, listener, result);
+        listener = -1;
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    ls_free(all);
+    return status;
+}
+
+const ls_backend ls_backend_tcp = {
+    .name = "tcp",
+    .open = tcp_open,
+    .close = ls_engine_close,
+    .leave = ls_engine_leave,
+    .give_up = ls_engine_give_up,
+    .begin = {[LS_OP_BARRIER] = ls_engine_begin,
+              [LS_OP_BROADCAST] = ls_engine_begin,
+              [LS_OP_ALLREDUCE] = ls_engine_begin,
+              [LS_OP_REDUCE] = ls_engine_begin,
+              [LS_OP_GATHER] = ls_engine_begin,
+              [LS_OP_GATHERV] = ls_engine_begin,
+              [LS_OP_ALLGATHER] = ls_engine_begin,
+              [LS_OP_ALLGATHERV] = ls_engine_begin,
+              [LS_OP_SCATTER] = ls_engine_begin,
+              [LS_OP_SCATTERV] = ls_engine_begin,
+              [LS_OP_REDUCE_SCATTER] = ls_engine_begin,
+              [LS_OP_REDUCE_SCATTERV] = ls_engine_begin,
+              [LS_OP_ALLTOALL] = ls_engine_begin,
+              [LS_OP_ALLTOALLV] = ls_engine_begin,
+              [LS_OP_SPLIT] = ls_engine_begin},
+    .progress = ls_engine_progress,
+    .split = tcp_split,
+    .post = ls_engine_post,
+    .test = ls_engine_test,
+};
