@@ -35,7 +35,6 @@ sim_outcome sim_run(sim_network *network, sim_step *step, void *states, size_t s
     sim_outcome outcome = {0};
     bool *done = sim_allocate((size_t)network->options.ranks, sizeof *done);
     bool late = false;
-    /* Deaths may be what remains: those alive are counted where one is done, and when nothing happens. */
     outcome.unfinished = count_unfinished(network, done);
     while (outcome.unfinished > 0) {
         const int rank = sim_next(network);
@@ -51,7 +50,7 @@ sim_outcome sim_run(sim_network *network, sim_step *step, void *states, size_t s
         if (sim_time_of(network, rank) > outcome.ended_ns) {
             outcome.ended_ns = sim_time_of(network, rank);
         }
-        if (done[rank] || !sim_is_alive(network, rank)) {
+        if (done[rank]) {
             outcome.unfinished = count_unfinished(network, done);
         }
     }

@@ -172,9 +172,6 @@ static void lose_some(sim_network *network, sim_link *link) {
 
 static void end_rank(sim_network *network, int rank) {
     const int ranks = network->options.ranks;
-    if (network->ranks[rank].gone) {
-        return;
-    }
     network->ranks[rank].gone = true;
     for (int peer = 0; peer < ranks; peer++) {
         sim_link *link = network->links[(size_t)rank * (size_t)ranks + (size_t)peer];

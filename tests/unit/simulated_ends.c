@@ -2,23 +2,11 @@
  * What becomes of ranks that end in the simulated network (tests/simulated/network.h): who is told, what still arrives,
  * and links that are lost between ranks that live.
  */
-#include "tests/support/unit.h"
-
-#include "tests/simulated/network.h"
+#include "tests/simulated/entries.h"
 
 enum { RANKS = 4, LATENCY = 1000, NOTICE = 50000, DEATH = 20000, LARGE = 10000 };
 
 static const sim_options plain = {.ranks = RANKS, .latency_ns = LATENCY, .notice_ns = NOTICE};
-
-static void send(sim_network *network, int from, ls_transfer *transfer) {
-    ls_endpoint *endpoint = sim_endpoint(network, from);
-    assert_int_equal(endpoint->transport->send(endpoint, transfer), LS_OK);
-}
-
-static void receive(sim_network *network, int to, ls_transfer *transfer) {
-    ls_endpoint *endpoint = sim_endpoint(network, to);
-    assert_int_equal(endpoint->transport->receive(endpoint, transfer), LS_OK);
-}
 
 static bool is_gone(sim_network *network, int rank, int peer) {
     const ls_endpoint *endpoint = sim_endpoint(network, rank);
@@ -32,10 +20,9 @@ typedef struct sightings {
 
 static void settle(sim_network *network, sightings *all) {
     for (int rank; (rank = sim_next(network)) >= 0;) {
-        bool moved = false, news = false;
-        ls_endpoint *endpoint = sim_endpoint(network, rank);
+        bool news = false;
         assert_true(sim_is_alive(network, rank));
-        assert_int_equal(endpoint->transport->progress(endpoint, 0, &moved), LS_OK);
+        const bool moved = sim_progress(network, rank, 0);
         for (int peer = 0; peer < RANKS; peer++) {
             if (is_gone(network, rank, peer) && all->seen[rank][peer] == 0) {
                 all->seen[rank][peer] = sim_now(network);
@@ -59,8 +46,8 @@ static void begin_world(world *w) {
     *w = (world){.network = sim_new(&plain)};
     w->to = (ls_transfer){.peer = 0, .data = &w->byte, .bytes = 1};
     w->from = (ls_transfer){.peer = 0, .data = &w->came, .bytes = 1};
-    send(w->network, 1, &w->to);
-    receive(w->network, 2, &w->from);
+    sim_send(w->network, 1, &w->to);
+    sim_receive(w->network, 2, &w->from);
 }
 
 static void end_world(world *w) {
@@ -95,7 +82,7 @@ static void who_connects_later_notices_then(void **state) {
     settle(w.network, &w.all);
     assert_false(sim_is_alive(w.network, 0));
     ls_transfer in = {.peer = 0, .data = &w.came, .bytes = 1};
-    receive(w.network, 3, &in);
+    sim_receive(w.network, 3, &in);
     end_world(&w);
     assert_seen(&w, 0, DEATH + NOTICE, DEATH + NOTICE, DEATH + 2 * NOTICE);
     assert_false(in.ended);
@@ -108,7 +95,7 @@ static void nothing_is_sent_to_who_is_gone(void **state) {
     sim_kill(w.network, 0, DEATH);
     settle(w.network, &w.all);
     const uint64_t messages = sim_endpoint(w.network, 1)->messages;
-    send(w.network, 1, &w.to);
+    sim_send(w.network, 1, &w.to);
     settle(w.network, &w.all);
     assert_false(w.to.ended);
     assert_int_equal(sim_endpoint(w.network, 1)->messages, messages);
@@ -145,8 +132,8 @@ static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
         for (int i = 0; i < 2; i++) {
             out[i] = (ls_transfer){.peer = 1, .data = data, .bytes = EAGER};
             in[i] = (ls_transfer){.peer = 0, .data = into[i], .bytes = EAGER};
-            send(network, 0, &out[i]);
-            receive(network, 1, &in[i]);
+            sim_send(network, 0, &out[i]);
+            sim_receive(network, 1, &in[i]);
         }
         endpoint->transport->close(endpoint, lingers ? 2 * LINK : 2 * LINK - 1);
         memset(out, 0xff, sizeof out); /* its memory is its owner's again */
@@ -172,8 +159,8 @@ static void a_rank_dies_after_so_many_packets(void **state) {
             for (int i = 0; i < MESSAGES; i++) {
                 out[i] = (ls_transfer){.peer = 1, .data = &data[i], .bytes = 1};
                 in[i] = (ls_transfer){.peer = 0, .data = &into[i], .bytes = 1};
-                send(network, 0, &out[i]);
-                receive(network, 1, &in[i]);
+                sim_send(network, 0, &out[i]);
+                sim_receive(network, 1, &in[i]);
                 assert_int_equal(out[i].ended, i < after);
             }
             assert_false(sim_is_alive(network, 0));
@@ -185,6 +172,67 @@ static void a_rank_dies_after_so_many_packets(void **state) {
             sim_free(network);
         }
     }
+}
+
+static void a_rank_dies_after_so_many_that_came(void **state) {
+    (void)state;
+    enum { MESSAGES = 5 };
+    for (int after = 1; after < MESSAGES; after++) {
+        unsigned char data[MESSAGES] = {0}, into[MESSAGES];
+        ls_transfer out[MESSAGES], in[MESSAGES];
+        sim_network *network = sim_new(&plain);
+        sightings all = {0};
+        sim_kill_after(network, 0, (uint64_t)after);
+        for (int i = 0; i < MESSAGES; i++) {
+            out[i] = (ls_transfer){.peer = 0, .data = &data[i], .bytes = 1};
+            in[i] = (ls_transfer){.peer = 1, .data = &into[i], .bytes = 1};
+            sim_send(network, 1, &out[i]);
+            sim_receive(network, 0, &in[i]);
+        }
+        settle(network, &all);
+        for (int i = 0; i < MESSAGES; i++) {
+            assert_int_equal(in[i].ended, i < after);
+        }
+        assert_int_equal(all.seen[1][0], LATENCY + NOTICE);
+        sim_free(network);
+    }
+}
+
+/* Its processor comes to the moment of its end before the network's clock does. */
+static void nothing_that_a_rank_does_after_its_end_counts(void **state) {
+    (void)state;
+    enum { OVERHEAD = 300 };
+    unsigned char byte = 0, came = 0;
+    sim_network *network = sim_new(&(sim_options){.ranks = RANKS, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
+    sightings all = {0};
+    ls_transfer out = {.peer = 1, .data = &byte, .bytes = 1};
+    ls_transfer in = {.peer = 0, .data = &came, .bytes = 1};
+    sim_stop(network, 0, OVERHEAD - 100);
+    sim_receive(network, 1, &in);
+    sim_send(network, 0, &out);
+    assert_false(sim_is_alive(network, 0));
+    settle(network, &all);
+    assert_false(out.ended || in.ended);
+    sim_free(network);
+}
+
+/* Whoever ended may give its memory back. */
+static void the_memory_of_the_dead_is_left_alone(void **state) {
+    (void)state;
+    static unsigned char data[LS_TRANSPORT_LEAST_EAGER], into[LS_TRANSPORT_LEAST_EAGER];
+    sim_network *network =
+        sim_new(&(sim_options){.ranks = RANKS, .latency_ns = LATENCY, .bytes_per_ns = 1, .notice_ns = NOTICE});
+    sightings all = {0};
+    ls_transfer out = {.peer = 1, .data = data, .bytes = sizeof data};
+    ls_transfer in = {.peer = 0, .data = into, .bytes = sizeof into};
+    sim_stop_after(network, 0, 1);
+    sim_receive(network, 1, &in);
+    sim_send(network, 0, &out);
+    assert_false(out.ended);
+    out.data = NULL;
+    settle(network, &all);
+    assert_true(in.ended);
+    sim_free(network);
 }
 
 /* By seed all of what a dead rank had under way arrives, nothing, or the first of it; and never after the notice. */
@@ -200,16 +248,14 @@ static void what_was_under_way_may_arrive(void **state) {
         for (int i = 0; i < MESSAGES; i++) {
             out[i] = (ls_transfer){.peer = 1, .data = &data[i], .bytes = 1};
             in[i] = (ls_transfer){.peer = 0, .data = &into[i], .bytes = 1};
-            send(network, 0, &out[i]);
-            receive(network, 1, &in[i]);
+            sim_send(network, 0, &out[i]);
+            sim_receive(network, 1, &in[i]);
         }
         sim_kill(network, 0, 100);
         for (int rank, came = 0; (rank = sim_next(network)) >= 0;) {
-            bool moved = false;
             const bool was_gone = is_gone(network, 1, 0);
             const int before = came;
-            ls_endpoint *endpoint = sim_endpoint(network, rank);
-            assert_int_equal(endpoint->transport->progress(endpoint, 0, &moved), LS_OK);
+            sim_progress(network, rank, 0);
             while (came < MESSAGES && in[came].ended) {
                 came++;
             }
@@ -243,9 +289,9 @@ static void a_lost_link_is_seen_by_both_or_never(void **state) {
         ls_transfer lost = {.peer = 0, .channel = 1, .data = &w.byte, .bytes = 1};
         ls_transfer waits = {.peer = 3, .channel = 1, .data = &w.came, .bytes = 1};
         ls_transfer other = {.peer = 2, .data = &w.byte, .bytes = 1};
-        receive(w.network, 0, &waits);
-        send(w.network, 3, &lost);
-        send(w.network, 0, &other);
+        sim_receive(w.network, 0, &waits);
+        sim_send(w.network, 3, &lost);
+        sim_send(w.network, 0, &other);
         end_world(&w);
         assert_false(waits.ended);
         assert_true(w.from.ended); /* rank 2 hears of rank 0 as before */
@@ -253,6 +299,23 @@ static void a_lost_link_is_seen_by_both_or_never(void **state) {
         assert_int_equal(w.all.seen[0][3], again);
         assert_int_equal(w.all.seen[3][0], again);
     }
+}
+
+/* A link that is lost, then its other end dies: one turn for it. */
+static void what_is_gone_is_told_once(void **state) {
+    (void)state;
+    sim_network *network = sim_new(&plain);
+    unsigned char came = 0;
+    ls_transfer in = {.peer = 0, .data = &came, .bytes = 1};
+    int turns = 0;
+    sim_receive(network, 2, &in);
+    sim_cut(network, 0, 2, DEATH, true);
+    sim_kill(network, 0, 2 * DEATH);
+    for (int rank; (rank = sim_next(network)) >= 0;) {
+        turns += rank == 2;
+    }
+    assert_int_equal(turns, 2);
+    sim_free(network);
 }
 
 static void a_large_send_to_the_dead_does_not_end(void **state) {
@@ -265,8 +328,8 @@ static void a_large_send_to_the_dead_does_not_end(void **state) {
         sightings all = {0};
         ls_transfer out = {.peer = 1, .data = data, .bytes = LARGE};
         ls_transfer in = {.peer = 0, .data = into, .bytes = LARGE};
-        send(network, 0, &out);
-        receive(network, 1, &in);
+        sim_send(network, 0, &out);
+        sim_receive(network, 1, &in);
         sim_kill(network, 1, times[i]);
         settle(network, &all);
         assert_int_equal(out.ended, i == 1);
@@ -286,6 +349,10 @@ int main(void) {
         cmocka_unit_test(a_rank_dies_after_so_many_packets),
         cmocka_unit_test(what_was_under_way_may_arrive),
         cmocka_unit_test(a_lost_link_is_seen_by_both_or_never),
+        cmocka_unit_test(a_rank_dies_after_so_many_that_came),
+        cmocka_unit_test(nothing_that_a_rank_does_after_its_end_counts),
+        cmocka_unit_test(the_memory_of_the_dead_is_left_alone),
+        cmocka_unit_test(what_is_gone_is_told_once),
         cmocka_unit_test(a_large_send_to_the_dead_does_not_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
