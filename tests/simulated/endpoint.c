@@ -330,10 +330,8 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
         }
         free(packet);
     }
-    if (rank->changed) {
-        rank->changed = false;
-        *moved = true;
-    }
+    *moved = rank->changed;
+    rank->changed = false;
     if (wait_ns > 0) {
         sim_wait(rank->network, endpoint->rank, wait_ns);
     }
