@@ -114,34 +114,18 @@ void tcp_net_tell(int socket, const void *bytes, size_t size) {
     assert_int_equal(send(socket, bytes, size, MSG_NOSIGNAL), size);
 }
 
-ls_tcp_answer tcp_net_answer(const tcp_net *net, int rank, int as, const ls_tcp_challenge *challenge) {
-    ls_tcp_answer answer = {.greeting = LS_TCP_GREETING, .rank = as, .size = net->size};
-    assert_int_equal(ls_auth_nonce(answer.nonce), LS_OK);
-    ls_tcp_prove(&net->key, net->cards, "connects", as, rank, answer.nonce, challenge->nonce, answer.proof);
-    return answer;
-}
-
 int tcp_net_enter(tcp_net *net, int rank, int as) {
-    ls_tcp_challenge challenge;
-    uint8_t proof[LS_PROOF_SIZE], expected[LS_PROOF_SIZE];
+    const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->cards, net->size, as, rank);
     const int fd = tcp_net_call(net, rank);
-    assert_true(tcp_net_hear(net, fd, &challenge, sizeof challenge));
-    const ls_tcp_answer answer = tcp_net_answer(net, rank, as, &challenge);
-    tcp_net_tell(fd, &answer, sizeof answer);
-    assert_true(tcp_net_hear(net, fd, proof, sizeof proof));
-    ls_tcp_prove(&net->key, net->cards, "accepts", rank, as, challenge.nonce, answer.nonce, expected);
-    assert_memory_equal(proof, expected, sizeof proof);
+    tcp_net_tell(fd, &hello, sizeof hello);
     return fd;
 }
 
-int tcp_net_challenge(tcp_net *net, int as, ls_tcp_challenge *challenge, ls_tcp_answer *answer) {
+int tcp_net_accept(tcp_net *net, int as, ls_tcp_hello *hello) {
     int fd = -1;
     TCP_NET_UNTIL(net, fd >= 0) {
         fd = accept4(net->listeners[as], NULL, NULL, SOCK_CLOEXEC);
     }
-    *challenge = (ls_tcp_challenge){.greeting = LS_TCP_GREETING};
-    assert_int_equal(ls_auth_nonce(challenge->nonce), LS_OK);
-    tcp_net_tell(fd, challenge, sizeof *challenge);
-    assert_true(tcp_net_hear(net, fd, answer, sizeof *answer));
+    assert_true(tcp_net_hear(net, fd, hello, sizeof *hello));
     return fd;
 }

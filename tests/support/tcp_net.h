@@ -82,13 +82,10 @@ bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size);
 /* Writes all of it. */
 void tcp_net_tell(int socket, const void *bytes, size_t size);
 
-/* The right answer to the challenge of `rank` by rank `as`. */
-ls_tcp_answer tcp_net_answer(const tcp_net *net, int rank, int as, const ls_tcp_challenge *challenge);
-
-/* Connects to a rank as `as`, which has no endpoint, and does all that is right; the connection, ready. */
+/* Connects to a rank as `as`, which has no endpoint, and says hello; what the rank reads now. */
 int tcp_net_enter(tcp_net *net, int rank, int as);
 
-/* Waits for `rank` to connect to `as`, which has a listener and no endpoint, challenges it and hears its answer. */
-int tcp_net_challenge(tcp_net *net, int as, ls_tcp_challenge *challenge, ls_tcp_answer *answer);
+/* Waits for `rank` to connect to `as`, which has a listener and no endpoint, and hears its hello; what it sends. */
+int tcp_net_accept(tcp_net *net, int as, ls_tcp_hello *hello);
 
 #endif

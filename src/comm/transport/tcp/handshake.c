@@ -1,17 +1,17 @@
 /*
- * Transport tcp: how two ranks get connected. Who connects is told a nonce, answers with its own and a proof, and is
- * told a proof and whether this is to be the connection of the two. Who listens decides, and only for ranks that have
- * proved themselves; who connects sends nothing before it knows.
+ * Transport tcp: how ranks get connected. Each rank sends to another on a connection that it made itself, and reads
+ * what the other sends on the one that the other made, so that nobody has to agree on which of two connections counts.
+ * Who connects says who it is and proves it in the first bytes (a hello), and its frames follow at once: what is small
+ * is on its way before the other side has looked. Who listens reads no frame before the proof.
  *
- * Where both connect at once, the lower rank accepts what comes and gives up its own attempt. The higher one accepts
- * too as long as it has not answered on its own connection; once it has, the other may have accepted that one, so it
- * yields, and the other tries again if it must.
- *
- * A proof is bound to both cards, both nonces and who makes it, so that it can be neither repeated nor reflected. Who
- * proves nothing is turned away without a word, and keeps nobody waiting.
+ * A proof is bound to both cards, whose secrets are fresh for every communicator, to a nonce and to who makes it; a
+ * second connection of one rank is refused, so a hello that was overheard cannot be used again. Who proves nothing is
+ * turned away without a word, and keeps nobody waiting. Who connects asks for no proof: the address comes from the
+ * rank's card, and what the rank itself sends comes over its own connection, with its own proof.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -24,18 +24,17 @@
 
 #define PAUSE_NS    UINT64_C(10000000)
 #define FAILING_NS  UINT64_C(1000000000) /* attempts that fail for want of room there succeed within that */
+#define ENDING_NS   UINT64_C(100000000)  /* what a rank sent before its end is here by then */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
 enum { ACCEPTS = LS_TCP_STRANGERS / 2 }; /* at once, so that one who answers promptly is not the oldest */
-
-static const char *const CONNECTS = "connects", *const ACCEPTS_IT = "accepts", *const YIELDS = "yields";
 
 /* ---- proofs --------------------------------------------------------------------------------------------------------
  */
 
 /* The key of the two, and what a proof of `rank` says. */
-static void prepare_proof(const ls_key *job, const ls_tcp_card *cards, const char *word, int rank, int other,
-                          ls_key *key, char role[64]) {
+static void prepare_proof(const ls_key *job, const ls_tcp_card *cards, int rank, int other, ls_key *key,
+                          char role[64]) {
     const int low = rank < other ? rank : other;
     const int high = rank < other ? other : rank;
     char purpose[64];
@@ -43,25 +42,33 @@ static void prepare_proof(const ls_key *job, const ls_tcp_card *cards, const cha
     _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
     key->size = LS_PROOF_SIZE;
     ls_auth_prove(job, purpose, cards[low].secret, cards[high].secret, key->bytes);
-    snprintf(role, 64, "rank %d %s", rank, word);
+    snprintf(role, 64, "rank %d connects to %d", rank, other);
 }
 
-void ls_tcp_prove(const ls_key *job, const ls_tcp_card *cards, const char *word, int rank, int other,
-                  const uint8_t own[LS_NONCE_SIZE], const uint8_t others[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]) {
+ls_tcp_hello ls_tcp_make_hello(const ls_key *job, const ls_tcp_card *cards, int size, int rank, int other) {
+    ls_tcp_hello hello = {.greeting = LS_TCP_GREETING, .rank = rank, .size = size};
     ls_key key;
     char role[64];
-    prepare_proof(job, cards, word, rank, other, &key, role);
-    ls_auth_prove(&key, role, own, others, proof);
+    prepare_proof(job, cards, rank, other, &key, role);
+    if (ls_auth_nonce(hello.nonce) == LS_OK) {
+        ls_auth_prove(&key, role, hello.nonce, cards[other].secret, hello.proof);
+    }
     ls_key_forget(&key);
+    return hello;
 }
 
-/* Whether the proof is one of `rank` to this rank. */
-static bool check_proof(const ls_tcp *tcp, const char *word, int rank, const uint8_t *theirs, const uint8_t *own,
-                        const uint8_t *proof) {
+/* Whether the hello is one of a rank that has not connected yet. */
+static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
+    const int own = tcp->endpoint.rank;
+    if (memcmp(hello->greeting, LS_TCP_GREETING, sizeof hello->greeting) != 0 || hello->size != tcp->endpoint.size ||
+        hello->rank < 0 || hello->rank >= tcp->endpoint.size || hello->rank == own ||
+        tcp->peers[hello->rank].stage == LS_TCP_GONE || tcp->peers[hello->rank].was_connected) {
+        return false;
+    }
     ls_key key;
     char role[64];
-    prepare_proof(&tcp->key, tcp->cards, word, rank, tcp->endpoint.rank, &key, role);
-    const bool good = ls_auth_check(&key, role, theirs, own, proof);
+    prepare_proof(&tcp->key, tcp->cards, hello->rank, own, &key, role);
+    const bool good = ls_auth_check(&key, role, hello->nonce, tcp->cards[own].secret, hello->proof);
     ls_key_forget(&key);
     return good;
 }
@@ -74,18 +81,12 @@ static void set_stage(ls_tcp *tcp, ls_tcp_peer *peer, ls_tcp_stage stage) {
     peer->stage = stage;
 }
 
-static void close_attempt(ls_tcp_peer *peer) {
+static void close_output(ls_tcp_peer *peer) {
     if (peer->socket >= 0) {
         close(peer->socket);
         peer->socket = -1;
     }
-    peer->got = 0;
-}
-
-static void try_again(ls_tcp *tcp, ls_tcp_peer *peer) {
-    close_attempt(peer);
-    peer->again_ns = tcp->awake_ns + PAUSE_NS;
-    set_stage(tcp, peer, LS_TCP_PAUSED);
+    peer->asks_room = false;
 }
 
 /* An attempt ended, which may be for want of room there: if the rank is alive it still listens. */
@@ -94,16 +95,37 @@ static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     if (peer->failing_ns == 0) {
         peer->failing_ns = tcp->awake_ns + 1;
     }
+    close_output(peer);
     if (error == ECONNREFUSED || tcp->awake_ns > peer->failing_ns + FAILING_NS) {
-        return ls_tcp_lose(tcp, rank);
+        return ls_tcp_end_output(tcp, rank);
     }
-    try_again(tcp, peer);
+    peer->again_ns = tcp->awake_ns + PAUSE_NS;
+    set_stage(tcp, peer, LS_TCP_PAUSED);
     return LS_OK;
 }
 
 static void set_up(int socket) {
     const int yes = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* only speed depends on it */
+}
+
+/* It is connected, or that failed. */
+ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(peer->socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+        return fail_attempt(tcp, rank, error != 0 ? error : errno);
+    }
+    ls_tcp_hello *hello = ls_allocate(sizeof *hello);
+    if (hello == NULL) {
+        return ls_fail_memory("a connection", sizeof *hello);
+    }
+    *hello = ls_tcp_make_hello(&tcp->key, tcp->cards, tcp->endpoint.size, tcp->endpoint.rank, rank);
+    peer->frame = (ls_tcp_frame){.data = (const unsigned char *)hello, .left = sizeof *hello, .memory = hello};
+    set_stage(tcp, peer, LS_TCP_READY);
+    ls_tcp_flush(tcp, rank);
+    return LS_OK;
 }
 
 static ls_status begin_attempt(ls_tcp *tcp, int rank) {
@@ -115,78 +137,32 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     }
     set_up(fd);
     peer->socket = fd;
-    peer->got = 0;
-    if (connect(fd, &card->address.any, card->length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    const bool now = connect(fd, &card->address.any, card->length) == 0;
+    if (!now && errno != EINPROGRESS && errno != EINTR) {
         return fail_attempt(tcp, rank, errno);
     }
-    set_stage(tcp, peer, LS_TCP_ASKED); /* reading tells when it is connected, or why not */
-    return ls_tcp_watch(tcp, fd, (uint64_t)rank, false);
+    set_stage(tcp, peer, LS_TCP_CONNECTING);
+    peer->asks_room = true;
+    LS_TRY(ls_tcp_watch(tcp, fd, EPOLLIN | EPOLLOUT, (uint64_t)rank, false));
+    struct pollfd there = {.fd = fd, .events = POLLOUT};
+    return now || poll(&there, 1, 0) == 1 ? ls_tcp_connected(tcp, rank) : LS_OK; /* on one machine it takes no time */
 }
 
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank) {
     return tcp->peers[rank].stage == LS_TCP_APART ? begin_attempt(tcp, rank) : LS_OK;
 }
 
-/* The connection of the two. */
-static ls_status make_ready(ls_tcp *tcp, int rank) {
+ls_status ls_tcp_end_output(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
-    peer->buffer = ls_allocate(LS_TCP_BUFFER);
-    if (peer->buffer == NULL) {
-        return ls_fail_memory("a connection", LS_TCP_BUFFER);
+    close_output(peer);
+    peer->mute = true;
+    ls_tcp_drop_output(peer);
+    if (peer->ending_ns == 0) {
+        peer->ending_ns = tcp->awake_ns + ENDING_NS;
+        tcp->ending++;
     }
-    set_stage(tcp, peer, LS_TCP_READY);
-    ls_tcp_flush(tcp, rank);
+    set_stage(tcp, peer, LS_TCP_ENDING);
     return LS_OK;
-}
-
-static ls_status answer(ls_tcp *tcp, int rank) {
-    ls_tcp_peer *peer = &tcp->peers[rank];
-    ls_tcp_challenge challenge;
-    ls_tcp_answer answer = {.greeting = LS_TCP_GREETING, .rank = tcp->endpoint.rank, .size = tcp->endpoint.size};
-    memcpy(&challenge, peer->heard, sizeof challenge);
-    if (memcmp(challenge.greeting, LS_TCP_GREETING, sizeof challenge.greeting) != 0) {
-        return fail_attempt(tcp, rank, EPROTO);
-    }
-    LS_TRY(ls_auth_nonce(peer->nonce));
-    memcpy(peer->challenge, challenge.nonce, sizeof peer->challenge);
-    memcpy(answer.nonce, peer->nonce, sizeof answer.nonce);
-    ls_tcp_prove(&tcp->key, tcp->cards, CONNECTS, tcp->endpoint.rank, rank, peer->nonce, peer->challenge, answer.proof);
-    if (send(peer->socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer) {
-        return fail_attempt(tcp, rank, EPIPE);
-    }
-    set_stage(tcp, peer, LS_TCP_ANSWERED);
-    return LS_OK;
-}
-
-static ls_status conclude(ls_tcp *tcp, int rank) {
-    ls_tcp_peer *peer = &tcp->peers[rank];
-    if (check_proof(tcp, ACCEPTS_IT, rank, peer->challenge, peer->nonce, peer->heard)) {
-        return make_ready(tcp, rank);
-    }
-    if (check_proof(tcp, YIELDS, rank, peer->challenge, peer->nonce, peer->heard)) {
-        peer->failing_ns = 0;
-        try_again(tcp, peer);
-        return LS_OK;
-    }
-    return fail_attempt(tcp, rank, EPROTO); /* somebody else listens there now */
-}
-
-ls_status ls_tcp_hear(ls_tcp *tcp, int rank) {
-    ls_tcp_peer *peer = &tcp->peers[rank];
-    const size_t size = peer->stage == LS_TCP_ASKED ? sizeof(ls_tcp_challenge) : LS_PROOF_SIZE;
-    const ssize_t step = recv(peer->socket, peer->heard + peer->got, size - peer->got, MSG_DONTWAIT);
-    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        return LS_OK;
-    }
-    if (step <= 0) {
-        return fail_attempt(tcp, rank, step < 0 ? errno : 0);
-    }
-    peer->got += (size_t)step;
-    if (peer->got < size) {
-        return LS_OK;
-    }
-    peer->got = 0;
-    return peer->stage == LS_TCP_ASKED ? answer(tcp, rank) : conclude(tcp, rank);
 }
 
 /* ---- who listens ---------------------------------------------------------------------------------------------------
@@ -198,7 +174,7 @@ void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_stranger *stranger) {
     tcp->stranger_count--;
 }
 
-/* Room for one more: where there is none, the one who came first loses it; a rank then comes again. */
+/* Room for one more: where there is none, the one who came first loses it. */
 static ls_tcp_stranger *find_room(ls_tcp *tcp) {
     ls_tcp_stranger *oldest = &tcp->strangers[0];
     for (int i = 0; i < LS_TCP_STRANGERS; i++) {
@@ -212,82 +188,60 @@ static ls_tcp_stranger *find_room(ls_tcp *tcp) {
     return oldest;
 }
 
-static ls_status challenge(ls_tcp *tcp, int socket) {
-    ls_tcp_challenge challenge = {.greeting = LS_TCP_GREETING};
+static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
+    const int rank = stranger->hello.rank;
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    peer->buffer = ls_allocate(LS_TCP_BUFFER);
+    if (peer->buffer == NULL) {
+        return ls_fail_memory("a connection", LS_TCP_BUFFER);
+    }
+    peer->was_connected = true;
+    peer->incoming = stranger->socket;
+    stranger->socket = -1;
+    tcp->stranger_count--;
+    LS_TRY(ls_tcp_watch(tcp, peer->incoming, EPOLLIN, LS_TCP_NAME_OF_INPUT(tcp, rank), true));
+    return ls_tcp_read(tcp, rank);
+}
+
+ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger) {
+    const ssize_t step = recv(stranger->socket, (char *)&stranger->hello + stranger->got,
+                              sizeof stranger->hello - stranger->got, MSG_DONTWAIT);
+    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        return LS_OK;
+    }
+    stranger->got += step > 0 ? (size_t)step : 0;
+    if (step > 0 && stranger->got < sizeof stranger->hello) {
+        return LS_OK;
+    }
+    if (step > 0 && is_known(tcp, &stranger->hello)) {
+        return admit(tcp, stranger);
+    }
+    ls_tcp_turn_away(tcp, stranger);
+    return LS_OK;
+}
+
+/* A rank's hello is mostly there already. */
+static ls_status take_in(ls_tcp *tcp, int socket) {
     ls_tcp_stranger *stranger = find_room(tcp);
     *stranger = (ls_tcp_stranger){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
     tcp->stranger_count++;
     set_up(socket);
-    ls_status status = ls_auth_nonce(stranger->nonce);
-    if (status == LS_OK) {
-        status = ls_tcp_watch(tcp, socket, (uint64_t)(tcp->endpoint.size + (stranger - tcp->strangers)), false);
-    }
-    memcpy(challenge.nonce, stranger->nonce, sizeof challenge.nonce);
-    if (status != LS_OK || send(socket, &challenge, sizeof challenge, MSG_NOSIGNAL) != sizeof challenge) {
-        ls_tcp_turn_away(tcp, stranger);
-    }
-    return status;
+    const uint64_t name = (uint64_t)(tcp->endpoint.size + (stranger - tcp->strangers));
+    LS_TRY(ls_tcp_watch(tcp, socket, EPOLLIN, name, false));
+    return ls_tcp_hear_stranger(tcp, stranger);
 }
 
 ls_status ls_tcp_accept(ls_tcp *tcp) {
     for (int i = 0; i < ACCEPTS; i++) {
         const int fd = accept4(tcp->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
-            LS_TRY(challenge(tcp, fd));
+            LS_TRY(take_in(tcp, fd));
         } else if (errno == EMFILE || errno == ENFILE) {
             return ls_fail(LS_ERR_IO, "no socket for a connection from another rank: %s", strerror(errno));
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return LS_OK;
         }
     }
-    return LS_OK;
-}
-
-/* Whether the answer is one of a rank that may be connected. */
-static bool is_known(const ls_tcp *tcp, const ls_tcp_stranger *stranger) {
-    const ls_tcp_answer *answer = &stranger->answer;
-    if (memcmp(answer->greeting, LS_TCP_GREETING, sizeof answer->greeting) != 0 || answer->size != tcp->endpoint.size ||
-        answer->rank < 0 || answer->rank >= tcp->endpoint.size || answer->rank == tcp->endpoint.rank) {
-        return false;
-    }
-    const ls_tcp_stage stage = tcp->peers[answer->rank].stage;
-    return stage != LS_TCP_READY && stage != LS_TCP_GONE &&
-           check_proof(tcp, CONNECTS, answer->rank, answer->nonce, stranger->nonce, answer->proof);
-}
-
-static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    const int rank = stranger->answer.rank;
-    ls_tcp_peer *peer = &tcp->peers[rank];
-    uint8_t proof[LS_PROOF_SIZE];
-    const bool yields = peer->stage == LS_TCP_ANSWERED && tcp->endpoint.rank > rank;
-    ls_tcp_prove(&tcp->key, tcp->cards, yields ? YIELDS : ACCEPTS_IT, tcp->endpoint.rank, rank, stranger->nonce,
-                 stranger->answer.nonce, proof);
-    if (send(stranger->socket, proof, sizeof proof, MSG_NOSIGNAL) != sizeof proof || yields) {
-        ls_tcp_turn_away(tcp, stranger);
-        return LS_OK;
-    }
-    close_attempt(peer);
-    peer->socket = stranger->socket;
-    stranger->socket = -1;
-    tcp->stranger_count--;
-    LS_TRY(ls_tcp_watch(tcp, peer->socket, (uint64_t)rank, true));
-    return make_ready(tcp, rank);
-}
-
-ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    const ssize_t step = recv(stranger->socket, (char *)&stranger->answer + stranger->got,
-                              sizeof stranger->answer - stranger->got, MSG_DONTWAIT);
-    if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        return LS_OK;
-    }
-    stranger->got += step > 0 ? (size_t)step : 0;
-    if (step > 0 && stranger->got < sizeof stranger->answer) {
-        return LS_OK;
-    }
-    if (step > 0 && is_known(tcp, stranger)) {
-        return admit(tcp, stranger);
-    }
-    ls_tcp_turn_away(tcp, stranger);
     return LS_OK;
 }
 
@@ -301,9 +255,13 @@ ls_status ls_tcp_tend(ls_tcp *tcp) {
             ls_tcp_turn_away(tcp, stranger);
         }
     }
-    for (int rank = 0; rank < tcp->endpoint.size && tcp->paused > 0; rank++) {
-        if (tcp->peers[rank].stage == LS_TCP_PAUSED && tcp->awake_ns >= tcp->peers[rank].again_ns) {
+    for (int rank = 0; rank < tcp->endpoint.size && tcp->paused + tcp->ending > 0; rank++) {
+        ls_tcp_peer *peer = &tcp->peers[rank];
+        if (peer->stage == LS_TCP_PAUSED && tcp->awake_ns >= peer->again_ns) {
             LS_TRY(begin_attempt(tcp, rank));
+        }
+        if (peer->stage == LS_TCP_ENDING && tcp->awake_ns >= peer->ending_ns) {
+            LS_TRY(ls_tcp_lose(tcp, rank));
         }
     }
     return LS_OK;

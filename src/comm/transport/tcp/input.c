@@ -249,7 +249,7 @@ static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     const size_t placed = parts[0].iov_len;
     const size_t asked = placed + parts[1].iov_len;
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-    const ssize_t step = recvmsg(peer->socket, &message, MSG_DONTWAIT);
+    const ssize_t step = recvmsg(peer->incoming, &message, MSG_DONTWAIT);
     if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         *empty = errno != EINTR;
         return LS_OK;

@@ -16,24 +16,14 @@
 /* ---- the handshake -------------------------------------------------------------------------------------------------
  */
 
-/* Who listens speaks first, */
-typedef struct ls_tcp_challenge {
+/* The first bytes of a connection, by who made it; frames follow. */
+typedef struct ls_tcp_hello {
     char greeting[8]; /* LS_TCP_GREETING */
-    uint8_t nonce[LS_NONCE_SIZE];
-} ls_tcp_challenge;
-
-/* who has connected answers with a proof of the word "connects", */
-typedef struct ls_tcp_answer {
-    char greeting[8];
     int32_t rank;
     int32_t size;
     uint8_t nonce[LS_NONCE_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
-} ls_tcp_answer;
-
-/* and who listens proves "accepts", after which both send frames; or "yields" (see handshake.c), and closes. */
-
-enum { LS_TCP_HEARD = sizeof(ls_tcp_challenge) > LS_PROOF_SIZE ? sizeof(ls_tcp_challenge) : LS_PROOF_SIZE };
+} ls_tcp_hello;
 
 /* ---- frames --------------------------------------------------------------------------------------------------------
  */
@@ -66,12 +56,13 @@ _Static_assert(sizeof(ls_tcp_header) == 24, "a header has no gaps");
 /* ---- what a rank has of another ------------------------------------------------------------------------------------
  */
 
+/* How far this rank's own connection to another is. */
 typedef enum ls_tcp_stage {
-    LS_TCP_APART = 0, /* nobody has connected yet */
-    LS_TCP_ASKED,     /* this rank connects, and waits for the challenge */
-    LS_TCP_ANSWERED,  /* it has answered, and waits for the verdict */
-    LS_TCP_PAUSED,    /* it connects again soon */
+    LS_TCP_APART = 0, /* there was no need */
+    LS_TCP_CONNECTING,
+    LS_TCP_PAUSED, /* it connects again soon */
     LS_TCP_READY,
+    LS_TCP_ENDING, /* the other side has closed it, or is not there: what it sent before may still come */
     LS_TCP_GONE
 } ls_tcp_stage;
 
@@ -105,20 +96,20 @@ typedef struct ls_tcp_body {
 
 typedef struct ls_tcp_peer {
     ls_tcp_stage stage;
-    int socket;
-    bool asks_room; /* to be told when something can be written */
-    bool mute;      /* writing failed; what came before the end can still be read */
+    int socket;         /* what is sent goes there; -1: none */
+    int incoming;       /* what comes is read there; -1: none */
+    bool was_connected; /* it has been */
+    bool asks_room;     /* to be told when something can be written */
+    bool mute;          /* writing failed; what came before the end can still be read */
 
     uint64_t again_ns;   /* PAUSED: when */
     uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
-    size_t got;          /* bytes of */
-    unsigned char heard[LS_TCP_HEARD];
-    uint8_t nonce[LS_NONCE_SIZE];
-    uint8_t challenge[LS_NONCE_SIZE];
+    uint64_t ending_ns;  /* ENDING: until when; 0: it has not begun */
 
     ls_tcp_frame frame;
     ls_tcp_item *queue;
     ls_tcp_item *queue_end;
+    ls_transfer *unsent;    /* small sends that are in the queue, in part at least */
     ls_transfer *announced; /* sends that wait to be cleared */
     ls_transfer *cleared;   /* sends whose pieces are written */
     uint64_t numbered;      /* announcements made */
@@ -135,15 +126,15 @@ typedef struct ls_tcp_peer {
 typedef struct ls_tcp_stranger {
     int socket; /* -1: nobody */
     uint64_t until_ns;
-    uint8_t nonce[LS_NONCE_SIZE];
     size_t got; /* bytes of */
-    ls_tcp_answer answer;
+    ls_tcp_hello hello;
 } ls_tcp_stranger;
 
 typedef struct ls_tcp {
     ls_endpoint endpoint;
     int listener;
-    int epoll; /* says of sockets: the peer's rank, size + the stranger's number, or LS_TCP_LISTENER */
+    int epoll; /* says of sockets: the rank that is sent to, LS_TCP_NAME_OF_INPUT of the one that is read, size + the
+                  stranger's number, or LS_TCP_LISTENER */
     ls_key key;
     ls_tcp_card *cards;
     ls_tcp_peer *peers;
@@ -151,19 +142,21 @@ typedef struct ls_tcp {
     ls_tcp_stranger strangers[LS_TCP_STRANGERS];
     int stranger_count;
     int paused; /* peers */
+    int ending; /* peers */
     bool moved; /* since progress last said so */
     uint64_t spin_ns;
     uint64_t awake_ns;  /* what went by, without the time in which this process was stopped */
     uint64_t looked_ns; /* the machine's clock when that was written */
 } ls_tcp;
 
-#define LS_TCP_LISTENER UINT64_MAX
+#define LS_TCP_LISTENER                 UINT64_MAX
+#define LS_TCP_NAME_OF_INPUT(tcp, rank) ((uint64_t)(tcp)->endpoint.size + LS_TCP_STRANGERS + (uint64_t)(rank))
 
 /* ---- tcp.c ---------------------------------------------------------------------------------------------------------
  */
 
-/* Has epoll watch a socket that it does not know, or knows by another name. */
-ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint64_t name, bool known);
+/* Has epoll watch a socket for such events; `known`: it does already, by another name. */
+ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint32_t events, uint64_t name, bool known);
 
 /* The rank is gone: nothing comes or goes any more. */
 ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
@@ -171,15 +164,19 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank);
 /* ---- handshake.c ---------------------------------------------------------------------------------------------------
  */
 
-/* Writes the proof of `rank` to `other`; `own` is the nonce that `rank` made. */
-void ls_tcp_prove(const ls_key *key, const ls_tcp_card *cards, const char *word, int rank, int other,
-                  const uint8_t own[LS_NONCE_SIZE], const uint8_t others[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
+/* What `rank` says to `other`, of so many. */
+ls_tcp_hello ls_tcp_make_hello(const ls_key *key, const ls_tcp_card *cards, int size, int rank, int other);
 
-/* Begins to connect to a rank that nobody has connected yet. */
+/* Connects to a rank, unless that was done. */
 ls_status ls_tcp_connect(ls_tcp *tcp, int rank);
 
-/* Something happened: on the connection to a rank before it was ready, at the listener, to a stranger. */
-ls_status ls_tcp_hear(ls_tcp *tcp, int rank);
+/* The attempt has an outcome. */
+ls_status ls_tcp_connected(ls_tcp *tcp, int rank);
+
+/* Nothing more can be sent to the rank; it is gone when what it sent before has come. */
+ls_status ls_tcp_end_output(ls_tcp *tcp, int rank);
+
+/* Something happened at the listener, to a stranger. */
 ls_status ls_tcp_accept(ls_tcp *tcp);
 ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger);
 
@@ -203,6 +200,9 @@ ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
 /* A peer has a receive for what has this number; false: there is no such. */
 bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
+
+/* The small send has not been written in whole: it ends when all that waits to be written to its peer has been. */
+void ls_tcp_note_unsent(ls_tcp *tcp, ls_transfer *send);
 
 void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send);
 

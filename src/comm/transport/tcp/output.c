@@ -116,6 +116,12 @@ static void settle(ls_tcp *tcp, int rank) {
     if (peer->mute) {
         ls_tcp_drop_output(peer);
     }
+    if (!is_writing(peer) && peer->queue == NULL) {
+        for (; peer->unsent != NULL; peer->unsent = peer->unsent->next) {
+            peer->unsent->ended = true;
+            tcp->moved = true;
+        }
+    }
     ask_room(tcp, rank, is_writing(peer) || peer->queue != NULL || peer->cleared != NULL);
 }
 
@@ -151,7 +157,7 @@ static ls_status enqueue(ls_tcp_peer *peer, const ls_tcp_header *header, const v
 
 ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const void *data, size_t bytes) {
     ls_tcp_peer *peer = &tcp->peers[rank];
-    if (peer->stage == LS_TCP_GONE || peer->mute) {
+    if (peer->stage >= LS_TCP_ENDING || peer->mute) {
         return LS_OK;
     }
     if (peer->stage != LS_TCP_READY || is_writing(peer) || peer->queue != NULL) {
@@ -175,6 +181,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer) {
     }
     ls_free(peer->frame.memory);
     peer->frame = (ls_tcp_frame){0};
+    peer->unsent = NULL;
     peer->announced = NULL;
     peer->cleared = NULL;
 }
@@ -190,9 +197,20 @@ static void append(ls_transfer **link, ls_transfer *transfer) {
     *link = transfer;
 }
 
+void ls_tcp_note_unsent(ls_tcp *tcp, ls_transfer *send) {
+    ls_tcp_peer *peer = &tcp->peers[send->peer];
+    if (peer->stage >= LS_TCP_ENDING || peer->mute) {
+        return;
+    }
+    send->ended = peer->stage == LS_TCP_READY && !is_writing(peer) && peer->queue == NULL;
+    if (!send->ended) {
+        append(&peer->unsent, send);
+    }
+}
+
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send) {
     ls_tcp_peer *peer = &tcp->peers[send->peer];
-    if (peer->stage == LS_TCP_GONE || peer->mute) {
+    if (peer->stage >= LS_TCP_ENDING || peer->mute) {
         return LS_OK;
     }
     send->number = ++peer->numbered;
@@ -227,6 +245,12 @@ void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
     if (peer->frame.content == send) { /* the piece goes on, so that what follows it can be read */
         peer->frame.content = NULL;
         (void)keep_frame(peer);
+    }
+    for (ls_transfer **link = &peer->unsent; *link != NULL; link = &(*link)->next) {
+        if (*link == send) { /* the queue has a copy of it */
+            *link = send->next;
+            return;
+        }
     }
     for (ls_transfer **link = &peer->announced; *link != NULL; link = &(*link)->next) {
         if (*link == send) {

@@ -87,8 +87,8 @@ static bool has_core_for_each(const ls_tcp_options *options) {
 /* ---- what the other files need -------------------------------------------------------------------------------------
  */
 
-ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint64_t name, bool known) {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = name};
+ls_status ls_tcp_watch(ls_tcp *tcp, int socket, uint32_t watched, uint64_t name, bool known) {
+    struct epoll_event event = {.events = watched, .data.u64 = name};
     if (epoll_ctl(tcp->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event) != 0) {
         return ls_fail(LS_ERR_IO, "cannot watch a connection: %s", strerror(errno));
     }
@@ -101,7 +101,12 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
         close(peer->socket);
         peer->socket = -1;
     }
+    if (peer->incoming >= 0) {
+        close(peer->incoming);
+        peer->incoming = -1;
+    }
     tcp->paused -= peer->stage == LS_TCP_PAUSED;
+    tcp->ending -= peer->stage == LS_TCP_ENDING;
     peer->stage = LS_TCP_GONE;
     tcp->moved = true;
     ls_tcp_drop_output(peer);
@@ -122,27 +127,39 @@ static void tell_time(ls_tcp *tcp) {
     tcp->looked_ns = now;
 }
 
+/* Nothing is ever read on the connection that this rank made, but its end. */
+static ls_status handle_output(ls_tcp *tcp, int rank, uint32_t events) {
+    const ls_tcp_peer *peer = &tcp->peers[rank];
+    char byte = 0;
+    if (peer->stage == LS_TCP_CONNECTING) {
+        return ls_tcp_connected(tcp, rank);
+    }
+    if (peer->stage == LS_TCP_READY && (events & EPOLLOUT) != 0) {
+        ls_tcp_flush(tcp, rank);
+    }
+    if (peer->stage != LS_TCP_READY || (events & ~(uint32_t)EPOLLOUT) == 0) {
+        return LS_OK;
+    }
+    const ssize_t step = recv(peer->socket, &byte, 1, MSG_DONTWAIT);
+    const bool alive = step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    return alive ? LS_OK : ls_tcp_end_output(tcp, rank);
+}
+
 static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
     const uint64_t name = event->data.u64;
     const uint64_t size = (uint64_t)tcp->endpoint.size;
     if (name == LS_TCP_LISTENER) {
         return ls_tcp_accept(tcp);
     }
-    if (name >= size) {
+    if (name < size) {
+        return handle_output(tcp, (int)name, event->events);
+    }
+    if (name < size + LS_TCP_STRANGERS) {
         ls_tcp_stranger *stranger = &tcp->strangers[name - size];
         return stranger->socket >= 0 ? ls_tcp_hear_stranger(tcp, stranger) : LS_OK;
     }
-    const int rank = (int)name;
-    const ls_tcp_peer *peer = &tcp->peers[rank];
-    bool reads = (event->events & ~(uint32_t)EPOLLOUT) != 0;
-    if (peer->stage == LS_TCP_READY && (event->events & EPOLLOUT) != 0) {
-        ls_tcp_flush(tcp, rank);
-    }
-    if (peer->stage == LS_TCP_ASKED || peer->stage == LS_TCP_ANSWERED) {
-        LS_TRY(ls_tcp_hear(tcp, rank));
-        reads = true; /* right behind the verdict */
-    }
-    return peer->stage == LS_TCP_READY && reads ? ls_tcp_read(tcp, rank) : LS_OK;
+    const int rank = (int)(name - size - LS_TCP_STRANGERS);
+    return tcp->peers[rank].incoming >= 0 ? ls_tcp_read(tcp, rank) : LS_OK;
 }
 
 /* Does what can be done, after a wait for something of at most so many milliseconds. */
@@ -170,7 +187,7 @@ static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
     if (wait_ns == spin_ns) {
         return LS_OK;
     }
-    const uint64_t most = tcp->paused > 0 ? SOON_NS : SLEEP_NS;
+    const uint64_t most = tcp->paused + tcp->ending > 0 ? SOON_NS : SLEEP_NS;
     const uint64_t left = wait_ns - spin_ns < most ? wait_ns - spin_ns : most;
     return look(tcp, (int)((left + 999999) / 1000000), &busy);
 }
@@ -214,7 +231,7 @@ static ls_status tcp_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->moved = 0;
     LS_TRY(check_peer(tcp, transfer, 0));
     LS_TRY(ls_tcp_connect(tcp, transfer->peer));
-    if (tcp->peers[transfer->peer].stage == LS_TCP_GONE) {
+    if (tcp->peers[transfer->peer].stage >= LS_TCP_ENDING) {
         return LS_OK;
     }
     endpoint->messages++;
@@ -225,7 +242,7 @@ static ls_status tcp_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     const ls_tcp_header header = {
         .kind = LS_TCP_MESSAGE, .channel = (uint32_t)transfer->channel, .bytes = transfer->bytes};
     LS_TRY(ls_tcp_put(tcp, transfer->peer, &header, transfer->data, transfer->bytes));
-    transfer->ended = true;
+    ls_tcp_note_unsent(tcp, transfer);
     return LS_OK;
 }
 
@@ -254,7 +271,7 @@ static void tcp_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
 /* Whether anything that is small waits to be sent, here or, for want of room at the other end, in the system. */
 static bool has_unsent(const ls_tcp_peer *peer) {
     int unsent = 0;
-    if (peer->stage == LS_TCP_GONE || peer->mute) {
+    if (peer->stage >= LS_TCP_ENDING || peer->mute) {
         return false;
     }
     if (peer->queue != NULL || peer->frame.header_left + peer->frame.left > 0) {
@@ -279,8 +296,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
 
 /* What lies unread in a socket when it is closed makes the system drop what is on its way out. */
 static void drain(ls_tcp_peer *peer) {
-    shutdown(peer->socket, SHUT_WR);
-    for (int i = 0; i < DRAINS && recv(peer->socket, peer->buffer, LS_TCP_BUFFER, MSG_DONTWAIT) > 0; i++) {
+    for (int i = 0; i < DRAINS && recv(peer->incoming, peer->buffer, LS_TCP_BUFFER, MSG_DONTWAIT) > 0; i++) {
     }
 }
 
@@ -297,7 +313,7 @@ static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     }
     linger(tcp, linger_ns);
     for (int rank = 0; rank < endpoint->size; rank++) {
-        if (tcp->peers[rank].stage == LS_TCP_READY) {
+        if (tcp->peers[rank].incoming >= 0) {
             drain(&tcp->peers[rank]);
         }
         tcp->arrivals.receives = NULL;
@@ -356,7 +372,7 @@ static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     if (tcp->epoll < 0) {
         return ls_fail(LS_ERR_IO, "cannot watch connections: %s", strerror(errno));
     }
-    return ls_tcp_watch(tcp, tcp->listener, LS_TCP_LISTENER, false);
+    return ls_tcp_watch(tcp, tcp->listener, EPOLLIN, LS_TCP_LISTENER, false);
 }
 
 ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
@@ -380,6 +396,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
     tcp->epoll = -1;
     for (size_t i = 0; i < size; i++) {
         peers[i].socket = -1;
+        peers[i].incoming = -1;
     }
     for (int i = 0; i < LS_TCP_STRANGERS; i++) {
         tcp->strangers[i].socket = -1;

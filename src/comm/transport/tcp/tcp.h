@@ -1,7 +1,7 @@
 /*
  * The transport over TCP sockets. A rank listens at one port, which its card tells; cards go from rank to rank by
- * whatever means their owner has. Two ranks get connected when one of them first sends to the other or waits for it, by
- * one connection for both directions, on which each proves first that it knows the job's key and both cards
+ * whatever means their owner has. A rank connects to another when it first sends to it or waits for it, and what it
+ * sends goes over its own connection, which begins with a proof that it knows the job's key and both cards
  * (handshake.c). There are no threads: all is done in the calls of transport.h.
  *
  * tcp.c opens, waits and closes; handshake.c connects; output.c writes and input.c reads frames (link.h).
