@@ -38,8 +38,9 @@ typedef struct ls_transfer {
 enum { LS_TRANSPORT_CHANNELS = 16 };
 
 typedef enum ls_peer_state {
-    LS_PEER_UNKNOWN = 0, /* never reached, or reached and well */
-    LS_PEER_GONE         /* its process has ended, or closed its endpoint: nothing more comes of it */
+    LS_PEER_UNKNOWN = 0, /* it was not reached yet, nor has it reached this rank */
+    LS_PEER_REACHED,
+    LS_PEER_GONE /* its process has ended, or closed its endpoint: nothing more comes of it */
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
@@ -90,6 +91,7 @@ struct ls_endpoint {
     int rank;
     int size;
     size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
+    int gone;          /* peers that are known to be */
     uint64_t messages; /* sent by this rank so far, and their bytes: what users count. */
     uint64_t bytes;
 };

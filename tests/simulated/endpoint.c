@@ -304,8 +304,11 @@ static ls_status take_in(sim_rank *rank, const sim_packet *packet) {
             ends(rank, transfer);
         }
         break;
-    case SIM_GONE:
-        sim_link_of(rank->network, rank->endpoint.rank, packet->from)->gone = true;
+    case SIM_GONE: {
+        sim_link *link = sim_link_of(rank->network, rank->endpoint.rank, packet->from);
+        rank->endpoint.gone += !link->gone;
+        link->gone = true;
+    }
         rank->changed = true;
         break;
     }
@@ -345,7 +348,7 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
 static ls_peer_state peer(const ls_endpoint *endpoint, int number) {
     const sim_network *network = const_rank_of(endpoint)->network;
     const sim_link *link = network->links[(size_t)endpoint->rank * (size_t)endpoint->size + (size_t)number];
-    return link != NULL && link->gone ? LS_PEER_GONE : LS_PEER_UNKNOWN;
+    return link == NULL ? LS_PEER_UNKNOWN : link->gone ? LS_PEER_GONE : LS_PEER_REACHED;
 }
 
 static uint64_t now_ns(const ls_endpoint *endpoint) {

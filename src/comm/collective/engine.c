@@ -45,12 +45,17 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     }
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
-    engine->left = ls_allocate_zeroed(size, 1);
+    engine->left = ls_allocate_zeroed(2 * size, 1);
     engine->spoken = ls_allocate_zeroed(size, sizeof *engine->spoken);
-    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->spoken == NULL) {
+    engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
+    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->spoken == NULL ||
+        engine->telling == NULL) {
         (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
-    } else if (ls_failure_listen(engine) == LS_OK) {
-        return engine;
+    } else {
+        engine->departed = engine->left + size;
+        if (ls_failure_listen(engine) == LS_OK) {
+            return engine;
+        }
     }
     engine->ended = true;
     ls_engine_close(engine);
@@ -71,6 +76,7 @@ void ls_engine_close(void *state) {
     ls_free(engine->counts);
     ls_free(engine->left);
     ls_free(engine->spoken);
+    ls_free(engine->telling);
     ls_free(engine);
 }
 
@@ -152,12 +158,11 @@ static uint64_t progress_of(const ls_engine *engine, bool *ended) {
 
 /* Where a call fails otherwise than by disagreement, this rank can go on no more. */
 static ls_status settle(ls_engine *engine, ls_status status) {
-    if (status != LS_OK) {
-        engine->calling = false;
+    if (status != LS_OK && status != LS_ERR_MISMATCH && !engine->ended) {
+        status = ls_failure_give_up(engine, status, ls_failure_culprit(engine));
     }
-    return status == LS_OK || status == LS_ERR_MISMATCH || engine->ended
-               ? status
-               : ls_failure_give_up(engine, status, ls_failure_culprit(engine));
+    engine->calling = engine->calling && status == LS_OK;
+    return status;
 }
 
 static ls_status begin(ls_engine *engine) {
@@ -193,9 +198,10 @@ static ls_status advance(ls_engine *engine, bool *finished) {
     }
 }
 
-static ls_status look(ls_engine *engine, uint64_t wait_ns, bool *moved) {
+static ls_status look(ls_engine *engine, const ls_call *call, uint64_t wait_ns, bool *moved) {
     LS_TRY(fail_named(engine, engine->endpoint->transport->progress(engine->endpoint, wait_ns, moved)));
     LS_TRY(ls_failure_hear(engine));
+    LS_TRY(ls_failure_check_revoked(engine, call));
     return ls_messages_move(engine, moved);
 }
 
@@ -205,7 +211,7 @@ static ls_status move(ls_engine *engine, bool wait, bool *finished) {
     for (;;) {
         bool moved = false;
         const uint64_t before = progress_of(engine, &ended);
-        LS_TRY(look(engine, wait_ns, &moved));
+        LS_TRY(look(engine, &engine->call, wait_ns, &moved));
         if (progress_of(engine, &ended) != before || ended) {
             engine->since_ns = ls_engine_now(engine);
             LS_TRY(advance(engine, finished));
@@ -238,7 +244,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
     *finished = ls_messages_has_ended(asked);
     while (!*finished && status == LS_OK) {
         bool moved = false;
-        status = look(engine, wait_ns, &moved);
+        status = look(engine, &asked->call, wait_ns, &moved);
         *finished = status == LS_OK && ls_messages_has_ended(asked);
         if (status == LS_OK && !*finished) {
             asked->since_ns = moved ? ls_engine_now(engine) : asked->since_ns;

@@ -13,6 +13,7 @@
 
 #define LEAST_TOLD_NS UINT64_C(20000000) /* a shorter wait is nothing for the log */
 #define ANSWER_NS     UINT64_C(1000000000)
+#define ON_ITS_WAY_NS UINT64_C(100000000)
 
 enum { MOST_ANSWERS = 64, MORE_CAPACITY = 224 };
 
@@ -56,15 +57,42 @@ void ls_failure_free(ls_engine *engine) {
 
 /* ---- leaving and giving up --------------------------------------------------------------------------------------- */
 
+/* Whether one is a power of two above the other, around the circle of ranks. */
+static bool is_neighbour(const ls_engine *engine, int rank) {
+    const int up = (rank - engine->rank + engine->size) % engine->size;
+    const int down = engine->size - up;
+    return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
+}
+
+/* Neighbours are told, and whoever knows this rank, and so will see that it ends. */
+static bool is_told(const ls_engine *engine, int rank) {
+    const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
+    return rank != engine->rank &&
+           (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && is_neighbour(engine, rank)));
+}
+
+/* There may be no memory any more. */
 static void tell_revoked(ls_engine *engine) {
-    for (int distance = 1; distance < engine->size; distance *= 2) {
-        const int up = (engine->rank + distance) % engine->size;
-        const int down = (engine->rank - distance + engine->size) % engine->size;
-        ls_failure_say(engine, up, LS_CHANNEL_NOTICES, &engine->revoked, sizeof engine->revoked);
-        if (down != up) {
-            ls_failure_say(engine, down, LS_CHANNEL_NOTICES, &engine->revoked, sizeof engine->revoked);
+    const ls_transport *transport = engine->endpoint->transport;
+    for (int rank = 0; rank < engine->size; rank++) {
+        if (is_told(engine, rank)) {
+            engine->telling[rank] = (ls_transfer){
+                .peer = rank, .channel = LS_CHANNEL_NOTICES, .data = &engine->revoked, .bytes = sizeof engine->revoked};
+            (void)transport->send(engine->endpoint, &engine->telling[rank]);
         }
     }
+}
+
+/* The memory of what is under way is the caller's again. */
+static void withdraw_all(ls_engine *engine) {
+    const ls_transport *transport = engine->endpoint->transport;
+    for (int i = 0; i < engine->transfer_count; i++) {
+        if (!engine->transfers[i].ended) {
+            transport->withdraw(engine->endpoint, &engine->transfers[i]);
+        }
+    }
+    engine->transfer_count = 0;
+    ls_messages_withdraw(engine);
 }
 
 ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
@@ -80,7 +108,7 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
         engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
                                       .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
                                       .culprit = culprit,
-                                      .sequence = engine->call.sequence};
+                                      .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
         if (culprit < 0 || culprit == engine->rank) {
             engine->revoked.culprit = engine->rank;
             snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank,
@@ -90,6 +118,7 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
         }
         tell_revoked(engine);
     }
+    withdraw_all(engine);
     ls_error_restore(status, message);
     return status;
 }
@@ -118,6 +147,12 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
         ls_failure_say(engine, partners[i], LS_CHANNEL_ROUNDS, &envelope, sizeof envelope);
     }
     ls_messages_leave(engine, reason);
+    const ls_notice notice = {.kind = LS_NOTICE_LEFT, .status = (int32_t)reason};
+    for (int rank = 0; rank < engine->size; rank++) {
+        if (is_told(engine, rank)) {
+            ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &notice, sizeof notice);
+        }
+    }
 }
 
 void ls_engine_leave(void *state, ls_leave_reason reason) {
@@ -168,6 +203,9 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
             tell_revoked(engine);
         }
         break;
+    case LS_NOTICE_LEFT:
+        engine->departed[from] = (unsigned char)(1 + (notice->status & 7));
+        break;
     case LS_NOTICE_ASKED:
         answer(engine, from);
         break;
@@ -216,52 +254,89 @@ static ls_status fail_by(ls_engine *engine, int culprit, ls_status status) {
     return status;
 }
 
-static ls_status check_revoked(ls_engine *engine, const ls_engine_wait *wait) {
+static ls_status fail_revoked(ls_engine *engine, const ls_call *call) {
+    char name[64];
+    ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    return fail_by(engine, engine->revoked.culprit,
+                   ls_fail(engine->revoked.status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER, "%s: %s", name,
+                           engine->revoked.text));
+}
+
+ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call) {
     if (engine->revoked.kind == 0) {
         return LS_OK;
     }
-    char name[64];
-    return fail_by(engine, engine->revoked.culprit,
-                   ls_fail(engine->revoked.status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER, "%s: %s",
-                           name_of(wait, name), engine->revoked.text));
+    return call->operation < LS_OP_SEND && call->sequence >= engine->revoked.sequence ? fail_revoked(engine, call)
+                                                                                      : LS_OK;
 }
 
 static bool is_gone(const ls_engine *engine, int peer) {
     return peer != engine->rank && engine->endpoint->transport->peer(engine->endpoint, peer) == LS_PEER_GONE;
 }
 
-static ls_status check_gone(ls_engine *engine, const ls_engine_wait *wait) {
-    int gone = -1;
-    if (wait->request != NULL) {
-        gone = is_gone(engine, wait->call->root) ? wait->call->root : -1;
-    }
-    for (int i = 0; wait->request == NULL && gone < 0 && i < engine->transfer_count; i++) {
-        const ls_transfer *transfer = &engine->transfers[i];
-        gone = !transfer->ended && is_gone(engine, transfer->peer) ? transfer->peer : -1;
-    }
-    if (gone < 0) {
-        return LS_OK;
+static ls_status fail_gone(ls_engine *engine, const ls_engine_wait *wait, int rank) {
+    if (engine->revoked.kind != 0) { /* which is why it ended */
+        return fail_revoked(engine, wait->call);
     }
     char name[64];
     char waiting[MORE_CAPACITY];
-    return fail_by(engine, gone,
+    return fail_by(engine, rank,
                    ls_fail(LS_ERR_PEER, "%s: rank %d is gone: its process has ended or its connection broke%s",
-                           name_of(wait, name), gone, describe_waiting(engine, wait, waiting)));
+                           name_of(wait, name), rank, describe_waiting(engine, wait, waiting)));
+}
+
+/* All that a rank which is gone has sent is here: who waits for more of it does so in vain. */
+static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
+    if (wait->request != NULL && is_gone(engine, wait->call->root)) {
+        return fail_gone(engine, wait, wait->call->root);
+    }
+    for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
+        const ls_transfer *transfer = &engine->transfers[i];
+        if (!transfer->ended && is_gone(engine, transfer->peer)) {
+            return fail_gone(engine, wait, transfer->peer);
+        }
+    }
+    return LS_OK;
+}
+
+/* Whoever ends without having left ends the communicator, but not calls that it has made: what is on its way of those
+ * comes first. */
+static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
+    if ((engine->revoked.kind == 0 && engine->endpoint->gone == engine->gone) ||
+        ls_engine_now(engine) - wait->since_ns < ON_ITS_WAY_NS) {
+        return LS_OK;
+    }
+    if (engine->revoked.kind != 0) {
+        return fail_revoked(engine, wait->call);
+    }
+    int known = 0;
+    for (int rank = 0; rank < engine->size; rank++) {
+        if (is_gone(engine, rank) && engine->departed[rank] == 0) {
+            return fail_gone(engine, wait, rank);
+        }
+        known += is_gone(engine, rank);
+    }
+    engine->gone = known;
+    return LS_OK;
 }
 
 /* A rank that said so leaves what was posted to it unanswered. */
 static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
     const ls_message_request *asked = wait->request;
-    const int peer = wait->call->root;
-    if (asked == NULL || engine->left[peer] == 0 || (asked->receipt != NULL && asked->receipt->claimed)) {
+    const int peer = awaited_by(engine, wait);
+    if (peer < 0) {
+        return LS_OK;
+    }
+    const bool has_left = engine->departed[peer] != 0 && is_gone(engine, peer); /* all that it sent is here */
+    const unsigned char why = has_left ? engine->departed[peer] : asked != NULL ? engine->left[peer] : 0;
+    if (why == 0 || (asked != NULL && asked->receipt != NULL && asked->receipt->claimed)) {
         return LS_OK;
     }
     char name[64];
     char waiting[MORE_CAPACITY];
     return fail_by(engine, peer,
                    ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name_of(wait, name), peer,
-                           ls_leave_describe((ls_leave_reason)(engine->left[peer] - 1)),
-                           describe_waiting(engine, wait, waiting)));
+                           ls_leave_describe((ls_leave_reason)(why - 1)), describe_waiting(engine, wait, waiting)));
 }
 
 static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int blamed) {
@@ -342,8 +417,8 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait) {
     engine->waits_for = awaited_by(engine, wait);
     LS_TRY(check_left(engine, wait));
-    LS_TRY(check_gone(engine, wait));
-    LS_TRY(check_revoked(engine, wait));
+    LS_TRY(check_awaited(engine, wait));
+    LS_TRY(check_others(engine, wait));
     tell_log(engine, wait);
     return check_silence(engine, wait);
 }

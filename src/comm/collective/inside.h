@@ -92,15 +92,20 @@ typedef struct ls_traffic {
 } ls_traffic;
 
 /* Who is heard of when ranks fail: travels on LS_CHANNEL_NOTICES. */
-typedef enum ls_notice_kind { LS_NOTICE_REVOKED = 1, LS_NOTICE_ASKED, LS_NOTICE_ANSWERED } ls_notice_kind;
+typedef enum ls_notice_kind {
+    LS_NOTICE_REVOKED = 1,
+    LS_NOTICE_LEFT, /* status: an ls_leave_reason */
+    LS_NOTICE_ASKED,
+    LS_NOTICE_ANSWERED
+} ls_notice_kind;
 
 typedef struct ls_notice {
     uint32_t kind;
     int32_t status;  /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT */
     int32_t culprit; /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
                         for, -1: nobody */
-    uint32_t unused;
-    uint64_t sequence; /* REVOKED: the number of the call that failed */
+
+    uint64_t sequence; /* REVOKED: the number of the call that failed, or of the next */
     char text[384];    /* REVOKED: why, without the call's name */
 } ls_notice;
 
@@ -113,6 +118,7 @@ typedef struct ls_message_request {
     ls_match_receipt *receipt; /* a receive's */
     ls_transfer envelope;      /* a send's */
     ls_transfer content;       /* a send's, where it is large */
+    bool began;                /* a send: both are set */
     uint64_t since_ns;
     uint64_t told_ns;
     _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
@@ -171,20 +177,23 @@ struct ls_engine {
     ls_transfer message; /* where messages of any rank arrive */
     unsigned char *message_memory;
     bool listens;        /* it is under way */
-    unsigned char *left; /* one per rank: 0, or 1 + the ls_leave_reason that it sent in a message */
+    unsigned char *left; /* as `departed`: who sends no more messages */
     bool *spoken;        /* one per rank: messages went there, or are expected from there */
 
     /* failure.c */
     ls_transfer notice;
     ls_notice heard;
-    ls_notice revoked;     /* why this communicator is no more; kind 0: it is */
-    bool ended;            /* this rank has left or given up */
-    ls_engine_word *words; /* on their way, and nobody waits for them */
-    int culprit;           /* of the failure that was found last */
-    int waits_for;         /* the rank that this one waits for, as it found last; -1: none */
-    int asked;             /* whom this rank has asked for whom it waits; -1: nobody */
-    int next_asked;        /* what that one answered; -1: nothing, or nobody */
-    int answers;           /* so far */
+    ls_notice revoked;       /* why this communicator is no more; kind 0: it is */
+    bool ended;              /* this rank has left or given up */
+    unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of one that left */
+    int gone;                /* peers that are gone and had left */
+    ls_transfer *telling;    /* one per rank: of `revoked` */
+    ls_engine_word *words;   /* on their way, and nobody waits for them */
+    int culprit;             /* of the failure that was found last */
+    int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
+    int asked;               /* whom this rank has asked for whom it waits; -1: nobody */
+    int next_asked;          /* what that one answered; -1: nothing, or nobody */
+    int answers;             /* so far */
     uint64_t asked_ns;
 };
 
@@ -272,6 +281,9 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
 
 /* Tells the ranks that messages went to, or were expected from, that this one makes no more calls. */
 void ls_messages_leave(ls_engine *engine, ls_leave_reason reason);
+
+/* Takes back all that is under way into or out of memory that is not the engine's. */
+void ls_messages_withdraw(ls_engine *engine);
 void ls_messages_free(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */
@@ -283,6 +295,9 @@ typedef struct ls_engine_wait {
     uint64_t since_ns;
     uint64_t *told_ns;
 } ls_engine_wait;
+
+/* The failure of `call` where another rank has told that it gave up. */
+ls_status ls_failure_check_revoked(ls_engine *engine, const ls_call *call);
 
 /* Reads notices that came. */
 ls_status ls_failure_listen(ls_engine *engine);

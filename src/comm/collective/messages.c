@@ -130,6 +130,7 @@ static ls_message_request *make_request(ls_engine *engine, const ls_call *call) 
     asked->receipt = NULL;
     asked->since_ns = ls_engine_now(engine);
     asked->told_ns = 0;
+    asked->began = false;
     asked->next = engine->requests;
     engine->requests = asked;
     return asked;
@@ -156,6 +157,7 @@ static ls_status begin_send(ls_engine *engine, ls_message_request *asked) {
                                    .data = (void *)(uintptr_t)call->send,
                                    .bytes = bytes,
                                    .ended = data == bytes};
+    asked->began = true;
     LS_TRY(engine->endpoint->transport->send(engine->endpoint, &asked->envelope));
     return asked->content.ended ? LS_OK : engine->endpoint->transport->send(engine->endpoint, &asked->content);
 }
@@ -174,9 +176,7 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
     if (status == LS_OK && asked->receipt != NULL) {
         status = ls_match_end(&engine->match, asked->receipt);
     }
-    if (status == LS_OK || status == LS_ERR_MISMATCH) {
-        end_request(engine, asked); /* otherwise the transport may still use it, until close */
-    }
+    end_request(engine, asked);
     return status;
 }
 
@@ -231,6 +231,25 @@ void ls_messages_leave(ls_engine *engine, ls_leave_reason reason) {
         if (engine->spoken[peer] && peer != engine->rank) {
             ls_failure_say(engine, peer, LS_CHANNEL_MESSAGES, &header, sizeof header);
         }
+    }
+}
+
+static void withdraw(ls_engine *engine, ls_transfer *transfer) {
+    if (!transfer->ended) {
+        engine->endpoint->transport->withdraw(engine->endpoint, transfer);
+        transfer->ended = true;
+    }
+}
+
+void ls_messages_withdraw(ls_engine *engine) {
+    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began) {
+            withdraw(engine, &asked->envelope);
+            withdraw(engine, &asked->content);
+        }
+    }
+    for (ls_message_arrival *arrival = engine->arrivals; arrival != NULL; arrival = arrival->next) {
+        withdraw(engine, &arrival->content);
     }
 }
 

@@ -107,6 +107,7 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
     }
     tcp->paused -= peer->stage == LS_TCP_PAUSED;
     tcp->ending -= peer->stage == LS_TCP_ENDING;
+    tcp->endpoint.gone += peer->stage != LS_TCP_GONE;
     peer->stage = LS_TCP_GONE;
     tcp->moved = true;
     ls_tcp_drop_output(peer);
@@ -209,7 +210,11 @@ static uint64_t tcp_now_ns(const ls_endpoint *endpoint) {
 }
 
 static ls_peer_state tcp_peer(const ls_endpoint *endpoint, int peer) {
-    return ((const ls_tcp *)endpoint)->peers[peer].stage == LS_TCP_GONE ? LS_PEER_GONE : LS_PEER_UNKNOWN;
+    const ls_tcp_peer *other = &((const ls_tcp *)endpoint)->peers[peer];
+    if (other->stage == LS_TCP_GONE) {
+        return LS_PEER_GONE;
+    }
+    return other->stage != LS_TCP_APART || other->was_connected ? LS_PEER_REACHED : LS_PEER_UNKNOWN;
 }
 
 /* ---- transfers -----------------------------------------------------------------------------------------------------
