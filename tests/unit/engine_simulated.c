@@ -2,7 +2,7 @@
  * The engine of collectives on a simulated network (tests/simulated): every call at many numbers of ranks gives the
  * right bits with no more messages than promised; ranks that disagree are all told; when a rank dies or stops, every
  * other one fails in time with its name. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone;
- * LOCKSTEP_ENGINE_SEEDS=N so many seeds with faults instead of the usual number.
+ * LOCKSTEP_ENGINE_SEEDS=N so many seeds with faults instead of the usual number. LOCKSTEP_TEST_LONG=1: more of all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +67,15 @@ typedef struct rank_state {
     char message[LS_ERROR_CAPACITY];
 } rank_state;
 
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static bool is_long(void) {
+    return getenv("LOCKSTEP_TEST_LONG") != NULL;
+}
+
 static uint64_t draw(uint64_t *state, uint64_t most) {
     *state = reference_mix(*state + UINT64_C(0x632be59bd9b4e019));
     return *state % most;
@@ -90,6 +99,9 @@ static plan plan_of(const world *w, int index) {
     p.root = (int)draw(&state, (uint64_t)w->size);
     static const size_t sizes[] = {0, 1, 2, 3, 7, 16, 100, 1000, 4000, 20000};
     p.count = sizes[draw(&state, sizeof sizes / sizeof *sizes)];
+    if (w->size >= 1000 && !is_long() && (p.operation == LS_OP_ALLTOALL || p.operation == LS_OP_ALLTOALLV)) {
+        p.operation = LS_OP_ALLGATHER; /* a million messages take seconds */
+    }
     const bool per_rank =
         p.operation != LS_OP_BROADCAST && p.operation != LS_OP_ALLREDUCE && p.operation != LS_OP_REDUCE;
     while (p.count * 16 * (per_rank ? (size_t)w->size : 1) > MOST_BYTES) {
@@ -516,21 +528,22 @@ static void check_world(int ranks, uint64_t seed, int calls, int odd_call) {
 
 static void right_bits(void **state) {
     (void)state;
+    const bool all = is_long();
     for (int ranks = 1; ranks <= 64; ranks++) {
-        check_world(ranks, (uint64_t)ranks * 17, ranks <= 16 ? 60 : 20, -1);
+        check_world(ranks, (uint64_t)ranks * 17, (ranks <= 16 ? 20 : 5) * (all ? 6 : 1), -1);
     }
     static const int many[] = {100, 256, 1000, 1024};
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
-        check_world(many[i], (uint64_t)many[i], 6, -1);
+        check_world(many[i], (uint64_t)many[i], all ? 20 : 2, -1);
     }
 }
 
 static void disagreement(void **state) {
     (void)state;
-    for (int ranks = 2; ranks <= 40; ranks++) {
+    for (int ranks = 2; ranks <= (is_long() ? 64 : 20); ranks++) {
         check_world(ranks, (uint64_t)ranks * 31, 6, 2);
     }
-    check_world(1000, 1000, 3, 1);
+    check_world(is_long() ? 1000 : 200, 1000, 3, 1);
 }
 
 /* One rank dies, or stops, at some moment: all others end with its name, or have made all calls. */
@@ -570,11 +583,6 @@ static void check_fault(uint64_t seed) {
     close_world(&w);
 }
 
-static uint64_t number(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static void faults(void **state) {
     (void)state;
     const uint64_t one = number("LOCKSTEP_ENGINE_SEED", 0);
@@ -582,7 +590,7 @@ static void faults(void **state) {
         check_fault(one);
         return;
     }
-    const uint64_t seeds = number("LOCKSTEP_ENGINE_SEEDS", 2000);
+    const uint64_t seeds = number("LOCKSTEP_ENGINE_SEEDS", is_long() ? 10000 : 500);
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         check_fault(seed);
     }

@@ -39,7 +39,6 @@ static void drop_said(ls_engine *engine, bool all) {
 }
 
 void ls_failure_say(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
-    drop_said(engine, false);
     ls_engine_word *word = ls_allocate(sizeof *word + bytes);
     if (word == NULL) {
         return; /* they learn of it later, when this rank is gone */
@@ -220,6 +219,7 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
 }
 
 ls_status ls_failure_hear(ls_engine *engine) {
+    drop_said(engine, false);
     while (engine->notice.ended) {
         const ls_notice notice = engine->heard;
         const int from = engine->notice.peer;
