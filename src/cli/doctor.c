@@ -57,7 +57,7 @@ const ls_command ls_doctor_command = {
     .notes =
         "keys of --json:\n"
         "  version      of Lockstep\n"
-        "  backends     for self, shm, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
+        "  backends     for self, shm, tcp, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
         "               fail, or null where there was none), version (of its libraries, or null)\n"
         "  algorithms   of backend shm: for reduce_two, reduce_four, reduce_more (by ranks): cells, whole (bytes up\n"
         "               to which data travels so), chunk (bytes of a piece beyond); shared: direct, direct_moves "

@@ -24,6 +24,7 @@ typedef struct backend_row {
 static const backend_row backends[] = {
     {.name = "self", .ranks = 1},
     {.name = "shm", .ranks = 2},
+    {.name = "tcp", .ranks = 2},
     {.name = "mpi", .report = ls_doctor_mpi},
     {.name = "gloo", .ranks = 2, .library = "libgloo.so.0", .package = "libgloo0"},
     {.name = "nccl", .ranks = 2, .absence = "this version of Lockstep has none"},

@@ -79,7 +79,7 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
 static const char *name_best(const ls_job *job, const ls_roster *world) {
-    return job->size == 1 ? "self" : find_elsewhere(world, job->rank) < 0 ? "shm" : job->by_mpi ? "mpi" : "gloo";
+    return job->size == 1 ? "self" : find_elsewhere(world, job->rank) < 0 ? "shm" : job->by_mpi ? "mpi" : "tcp";
 }
 
 /* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */
@@ -102,10 +102,6 @@ static ls_status check_backends(const ls_job *job, const ls_roster *world) {
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
     const int away = find_elsewhere(world, job->rank);
     *backend = ls_backend_find(job->backend != NULL ? job->backend : name_best(job, world));
-    if (*backend == NULL && job->backend == NULL) {
-        return ls_fail(ls_error_status(), "rank %d is on %s and rank %d on %s, which takes backend \"gloo\": %s",
-                       job->rank, world->cards[job->rank].host, away, world->cards[away].host, ls_error_message());
-    }
     if (*backend == NULL) {
         return ls_error_status();
     }

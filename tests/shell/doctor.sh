@@ -22,6 +22,7 @@ done
 check "the version comes first" is "$(head -1 out)" "$("$lockstep" --version)"
 check "backend self works" says out "^  self  *works: 1 rank computed and checked"
 check "backend shm works" says out "^  shm  *works: 2 ranks computed and checked"
+check "backend tcp works" says out "^  tcp  *works: 2 ranks computed and checked"
 for backend in mpi gloo nccl; do
     check "$backend works, or it says why not" says out "^  $backend  *\(works\|not here\): ..."
 done

@@ -14,6 +14,7 @@ told() {
 # carriers: the backends that are here, mpi once for each library.
 carriers() {
     echo shm
+    echo tcp
     [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ] || echo gloo
     local flavour
     for flavour in openmpi mpich; do

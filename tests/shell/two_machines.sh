@@ -55,99 +55,103 @@ machine 0 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
 machine 1 -n 1 "$lockstep" bench barrier --backend shm --iterations 1
 ends 0 1
 check "backend shm is refused across machines" says <(cat err.0 err.1) "which do not share memory"
-has_gloo=$("$lockstep" bench barrier -n 2 --backend gloo --iterations 1 >/dev/null 2>&1 && echo yes)
-if [ -z "$has_gloo" ]; then
-    echo "SKIPPED ranks on two machines: there is no backend gloo here"
-    machine 0 -n 1 "${train[@]}" --max-steps 5
-    machine 1 -n 1 "${train[@]}" --max-steps 5
+machine 0 -n 2 "${train[@]}" --max-steps 60
+machine 1 -n 2 "${train[@]}" --max-steps 60
+ends 0 1
+check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
+check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
+
+for rank in 1 2; do
+    down
+    for k in 0 1; do
+        machine $k -n 2 bash -c 'echo $$ >new.$RANK; mv new.$RANK up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+    done
+    up 4
+    sleep 0.5
+    kill -9 "$(cat up.$rank)"
     ends 0 1
-    check "without backend gloo ranks on two machines are told so" is "$statuses $(cat err.0 err.1 | grep -c 'takes backend "gloo": there is no backend')" "1 1 2"
+    check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
+    check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
+        "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$")" "2 2"
+done
+
+# Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
+by_hand() { # RANK [KEY]
+    local space=$([ "$1" = 0 ] && echo "$a" || echo "$b")
+    RANK=$1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29501 LOCKSTEP_TIMEOUT=${limit:-20} ${2:+env "LOCKSTEP_KEY=$2"} \
+        ip netns exec "$space" env LS_TEST_MARK=$mark "${train[@]}" --max-steps 5 >out.$1 2>err.$1 </dev/null
+}
+by_hand 0
+check "by hand without a key: refused" says err.0 "10.77.0.1 is reachable from other machines, so the job needs a key"
+limit=2 by_hand 0 "one key for this test" &
+zero=$!
+limit=10 by_hand 1 "another key"
+check "by hand with another key: who came is told" says err.1 "this process has another key than the job"
+wait "$zero"
+check "by hand with another key: who waits is told" says err.0 "rank 1 of 2 did not come within 2 s (refused because of a wrong or missing key: 1)"
+by_hand 0 "one key for this test" &
+zero=$!
+by_hand 1 "one key for this test"
+check "by hand with the key" is "$? $(cat err.1)" "0 "
+wait "$zero"
+
+# ---- the cable is cut ----
+export LOCKSTEP_TIMEOUT=4
+machine 0 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+machine 1 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
+up 2
+sleep 1
+check "before the cut: training runs" is "$(cat err.0 err.1; kill -0 "${nodes[@]}" && echo yes)" yes
+ip -n "$a" link set cable down
+cut=$SECONDS
+ends 0 1
+unset LOCKSTEP_TIMEOUT
+check "a cut cable ends both sides with a failure" is "$([ "${statuses% *}" != 0 ] && [ "${statuses#* }" != 0 ] && echo yes)" yes
+check "not long after the timeout" test $((SECONDS - cut)) -le 20
+for k in 0 1; do
+    check "machine $k says why" says err.$k "rank $((1 - k)) .*within 4 s\|cannot be reached any more"
+done
+check "nothing is left" nobody_soon
+mend
+
+# ---- a slow cable that loses ----
+slow=$meet
+if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>netem &&
+    tc -n "$b" qdisc add dev cable root netem delay 5ms loss 2%; then
+    echo "delay and loss by netem"
+elif cc -D_GNU_SOURCE -std=gnu17 -O1 -o slow_link "$LS_SOURCE/tests/tools/slow_link.c"; then
+    echo "this kernel has no netem ($(head -1 netem)): delay and loss by a cable of our own"
+    mkfifo hold
+    LS_TEST_MARK=$mark ./slow_link "$a" "$b" slow 5 2 <hold >ready 2>err &
+    exec 8>hold
+    await says ready ready
+    address "$a" slow 1 78
+    address "$b" slow 2 78
+    slow=10.78.0.1:29500
 else
+    slow=
+    echo "SKIPPED delay and loss: neither netem nor a compiler is here"
+fi
+if [ -n "$slow" ]; then
+    meet=$slow
     machine 0 -n 2 "${train[@]}" --max-steps 60
     machine 1 -n 2 "${train[@]}" --max-steps 60
     ends 0 1
-    check "two machines: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
-    check "two machines: the model of one" is "$(models out.0 out.1)" "$wanted"
+    check "delay and loss: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
+    check "delay and loss: the same model" is "$(models out.0 out.1)" "$wanted"
+    exec 8>&-
+fi
 
-    for rank in 1 2; do
-        down
-        for k in 0 1; do
-            machine $k -n 2 bash -c 'echo $$ >new.$RANK; mv new.$RANK up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
-        done
-        up 4
-        sleep 0.5
-        kill -9 "$(cat up.$rank)"
-        ends 0 1
-        check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
-        check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
-            "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$")" "2 2"
-    done
-
-    # Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
-    by_hand() { # RANK [KEY]
-        local space=$([ "$1" = 0 ] && echo "$a" || echo "$b")
-        RANK=$1 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29501 LOCKSTEP_TIMEOUT=${limit:-20} ${2:+env "LOCKSTEP_KEY=$2"} \
-            ip netns exec "$space" env LS_TEST_MARK=$mark "${train[@]}" --max-steps 5 >out.$1 2>err.$1 </dev/null
-    }
-    by_hand 0
-    check "by hand without a key: refused" says err.0 "10.77.0.1 is reachable from other machines, so the job needs a key"
-    limit=2 by_hand 0 "one key for this test" &
-    zero=$!
-    limit=10 by_hand 1 "another key"
-    check "by hand with another key: who came is told" says err.1 "this process has another key than the job"
-    wait "$zero"
-    check "by hand with another key: who waits is told" says err.0 "rank 1 of 2 did not come within 2 s (refused because of a wrong or missing key: 1)"
-    by_hand 0 "one key for this test" &
-    zero=$!
-    by_hand 1 "one key for this test"
-    check "by hand with the key" is "$? $(cat err.1)" "0 "
-    wait "$zero"
-
-    # ---- the cable is cut ----
-    export LOCKSTEP_TIMEOUT=4
-    machine 0 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
-    machine 1 -n 1 bash -c ': >up.$RANK; exec "$@"' - "${train[@]}" --epochs 1000000
-    up 2
-    sleep 1
-    check "before the cut: training runs" is "$(cat err.0 err.1; kill -0 "${nodes[@]}" && echo yes)" yes
-    ip -n "$a" link set cable down
-    cut=$SECONDS
+# ---- the same over Gloo ----
+if [ -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
+    export LOCKSTEP_BACKEND=gloo
+    meet=10.77.0.1:29500
+    machine 0 -n 2 "${train[@]}" --max-steps 60
+    machine 1 -n 2 "${train[@]}" --max-steps 60
     ends 0 1
-    unset LOCKSTEP_TIMEOUT
-    check "a cut cable ends both sides with a failure" is "$([ "${statuses% *}" != 0 ] && [ "${statuses#* }" != 0 ] && echo yes)" yes
-    check "not long after the timeout" test $((SECONDS - cut)) -le 20
-    for k in 0 1; do
-        check "machine $k says why" says err.$k "rank $((1 - k)) .*within 4 s\|cannot be reached any more"
-    done
-    check "nothing is left" nobody_soon
-    mend
-
-    # ---- a slow cable that loses ----
-    slow=$meet
-    if tc -n "$a" qdisc add dev cable root netem delay 5ms loss 2% 2>netem &&
-        tc -n "$b" qdisc add dev cable root netem delay 5ms loss 2%; then
-        echo "delay and loss by netem"
-    elif cc -D_GNU_SOURCE -std=gnu17 -O1 -o slow_link "$LS_SOURCE/tests/tools/slow_link.c"; then
-        echo "this kernel has no netem ($(head -1 netem)): delay and loss by a cable of our own"
-        mkfifo hold
-        LS_TEST_MARK=$mark ./slow_link "$a" "$b" slow 5 2 <hold >ready 2>err &
-        exec 8>hold
-        await says ready ready
-        address "$a" slow 1 78
-        address "$b" slow 2 78
-        slow=10.78.0.1:29500
-    else
-        slow=
-        echo "SKIPPED delay and loss: neither netem nor a compiler is here"
-    fi
-    if [ -n "$slow" ]; then
-        meet=$slow
-        machine 0 -n 2 "${train[@]}" --max-steps 60
-        machine 1 -n 2 "${train[@]}" --max-steps 60
-        ends 0 1
-        check "delay and loss: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
-        check "delay and loss: the same model" is "$(models out.0 out.1)" "$wanted"
-        exec 8>&-
-    fi
+    check "gloo: they end well" is "$statuses $(cat err.0 err.1)" "0 0 "
+    check "gloo: the model of one" is "$(models out.0 out.1)" "$wanted"
+else
+    echo "SKIPPED ranks on two machines over Gloo: this build has no lockstep-gloo.so"
 fi
 finish

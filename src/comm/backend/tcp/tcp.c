@@ -25,6 +25,9 @@ static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
     const size_t all = (size_t)join->size * sizeof *cards;
     char key[256];
     size_t size = 0;
+    if (join->size == 1) {
+        return LS_OK;
+    }
     if (join->rank != 0) {
         snprintf(key, sizeof key, "%stcp/%d", join->prefix, join->rank);
         LS_TRY(ls_store_set(join->store, key, &cards[join->rank], sizeof *cards));
@@ -48,8 +51,12 @@ static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
 
 /* Takes the listener over. */
 static ls_status start(const ls_join *join, const ls_tcp_card *cards, int listener, void **state) {
-    ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){
-        .rank = join->rank, .size = join->size, .listener = listener, .cards = cards, .key = &join->store->key});
+    const ls_key none = {.size = 0}; /* a world of one has no store */
+    ls_endpoint *endpoint = ls_tcp_open(&(ls_tcp_options){.rank = join->rank,
+                                                          .size = join->size,
+                                                          .listener = listener,
+                                                          .cards = cards,
+                                                          .key = join->store != NULL ? &join->store->key : &none});
     ls_engine *engine = endpoint != NULL ? ls_engine_new(endpoint, join->timeout) : NULL;
     *state = engine;
     return engine != NULL ? LS_OK : ls_error_status();

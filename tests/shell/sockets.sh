@@ -1,20 +1,21 @@
-# Backend gloo: the rank programs, ranks that die or are stopped, the same model as on shared memory, and jobs that go
-# wrong. Two machines are tests of their own.
+# Backend tcp or gloo, which the argument names: the rank programs, ranks that die or are stopped, the same model as on
+# shared memory, and jobs that go wrong. Two machines are tests of their own.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
 
-if [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
+backend=$1
+if [ "$backend" = gloo ] && [ ! -e "$LS_BUILD/lib/lockstep-gloo.so" ]; then
     echo "SKIPPED this build has no lockstep-gloo.so (scripts/install-deps --gloo, then build again)"
     exit 77
 fi
 
-# gloo RANKS PROGRAM ARGUMENTS...
-gloo() {
+# job RANKS PROGRAM ARGUMENTS...
+job() {
     local ranks=$1
     shift
-    LOCKSTEP_BACKEND=gloo launch run -n "$ranks" "$@" </dev/null
+    LOCKSTEP_BACKEND=$backend launch run -n "$ranks" "$@" </dev/null
 }
 
 hashes() {
@@ -22,66 +23,67 @@ hashes() {
 }
 
 for name in differentiable random_gradients messages lifetime; do
-    gloo 1 "$programs/ranks_$name"
+    job 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts=4; else counts="2 3"; fi
 for ranks in $counts; do
     for name in messages model_parallel pipeline descriptors threads freed_early trial_ends lifetime; do
-        gloo $ranks "$programs/ranks_$name"
+        job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
     for name in collectives points_and_groups several_communicators disagreement data_parallel; do
-        gloo $ranks "$programs/ranks_$name"
+        job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
         check "$ranks ranks: $name is silent" is "$(complaints out err)" ""
     done
     for name in differentiable random_gradients; do
         [ $ranks != 4 ] || continue # many small calls
-        gloo $ranks "$programs/ranks_$name"
+        job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
-    LOCKSTEP_TEST_ONE_IN=8 gloo $ranks "$programs/ranks_data_parallel_losses"
+    LOCKSTEP_TEST_ONE_IN=8 job $ranks "$programs/ranks_data_parallel_losses"
     check "$ranks ranks: data_parallel_losses" is "$status" 0
     for name in conformance random_programs; do
-        LOCKSTEP_TEST_CASES=400 LOCKSTEP_TEST_PROGRAMS=20 gloo $ranks "$programs/ranks_$name"
+        LOCKSTEP_TEST_CASES=400 LOCKSTEP_TEST_PROGRAMS=20 job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
 done
 [ -z "${LOCKSTEP_TEST_LONG:-}" ] || finish # the rest is in the ordinary list
 
-LOCKSTEP_TEST_ONE_IN=4 LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_faults" >out 2>err
+LOCKSTEP_TEST_ONE_IN=4 LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_faults" >out 2>err
 check "ranks that are killed, crash, exit, leave or are stopped in any call" is "$?" 0
 grep -a 'slowest error' out
-LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_faults_special" >out 2>err
+LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_faults_special" >out 2>err
 check "what else ranks meet: silence, children, no memory, work" is "$?" 0
 grep -a '^SKIPPED' out
-LOCKSTEP_TEST_BACKEND=gloo LS_TEST_MARK=$mark "$programs/unit_comm_stopped" >out 2>err
+LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_stopped" >out 2>err
 check "a job that is stopped as a whole goes on" is "$?" 0
 
 if [ -d /usr/share/datasets/fashion-mnist ]; then
     launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
     first=$(hashes)
-    gloo 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
+    job 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
     check "fashion_mnist ends well" is "$status" 0
     check "both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
     check "the bits of shared memory" is "$(hashes)" "$first"
 fi
-gloo 2 "$LS_BUILD/examples/perceptron" --epochs 2 --quiet
+job 2 "$LS_BUILD/examples/perceptron" --epochs 2 --quiet
 check "perceptron ends well" is "$status" 0
 
-launch bench allreduce -n 2 --backend gloo --sizes 4,64K,1M --iterations 3 --json </dev/null
-check "bench: three sizes, all correct" is "$(grep -c '"backend": "gloo".*"correct": true' out)" 3
+launch bench allreduce -n 2 --backend $backend --sizes 4,64K,1M --iterations 3 --json </dev/null
+check "bench: three sizes, all correct" is "$(grep -c "\"backend\": \"$backend\".*\"correct\": true" out)" 3
 
 # ---- what goes wrong ----
-LOCKSTEP_INTERFACE=nowhere0 gloo 2 "$programs/ranks_sync"
+LOCKSTEP_INTERFACE=nowhere0 job 2 "$programs/ranks_sync"
 check "an interface that is not there: fails" test "$status" != 0
 check "an interface that is not there: is named" says err "nowhere0"
-LOCKSTEP_INTERFACE=lo gloo 2 "$programs/ranks_sync"
+LOCKSTEP_INTERFACE=lo job 2 "$programs/ranks_sync"
 check "an interface by name" is "$status" 0
+[ "$backend" = gloo ] || finish # tcp is no module
 mkdir -p copy/bin
 cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
-LOCKSTEP_MODULE_PATH=/nowhere gloo 2 "$scratch/copy/bin/sync"
+LOCKSTEP_MODULE_PATH=/nowhere job 2 "$scratch/copy/bin/sync"
 check "no module: fails" test "$status" != 0
 check "no module: says what makes it" says err 'no backend "gloo".*lockstep-gloo.so.*scripts/install-deps --gloo'
 finish
