@@ -50,8 +50,9 @@ typedef struct ls_transport {
 
     /*
      * Begins to send `transfer`, which has peer, channel, data and bytes set. Up to the endpoint's `eager` bytes it
-     * needs no receive to end; a larger one may wait for its receive. It may have ended already on return. Connects to
-     * the peer where that is needed.
+     * needs no receive to end, though it may wait until the peer has made room by looking (`progress`); a larger one
+     * may wait for its receive. It may have ended already on return. What has ended arrives without this rank looking
+     * at the endpoint again. Connects to the peer where that is needed.
      */
     ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
 

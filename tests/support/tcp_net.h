@@ -82,10 +82,11 @@ bool tcp_net_hear(tcp_net *net, int socket, void *bytes, size_t size);
 /* Writes all of it. */
 void tcp_net_tell(int socket, const void *bytes, size_t size);
 
-/* Connects to a rank as `as`, which has no endpoint, and says hello; what the rank reads now. */
+/* Connects to a rank as `as`, which has no endpoint, and says hello; `as` sends there, and reads nothing. */
 int tcp_net_enter(tcp_net *net, int rank, int as);
 
-/* Waits for `rank` to connect to `as`, which has a listener and no endpoint, and hears its hello; what it sends. */
+/* Waits until a rank has connected to `as`, which has a listener and no endpoint, and hears its hello; `as` reads there
+ * what the rank sends. */
 int tcp_net_accept(tcp_net *net, int as, ls_tcp_hello *hello);
 
 #endif

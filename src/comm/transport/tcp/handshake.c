@@ -6,8 +6,13 @@
  *
  * A proof is bound to both cards, whose secrets are fresh for every communicator, to a nonce and to who makes it; a
  * second connection of one rank is refused, so a hello that was overheard cannot be used again. Who proves nothing is
- * turned away without a word, and keeps nobody waiting. Who connects asks for no proof: the address comes from the
- * rank's card, and what the rank itself sends comes over its own connection, with its own proof.
+ * turned away without a word, and keeps nobody waiting.
+ *
+ * Who connects asks the listener for no proof, since that would cost a round trip before the first message. So where
+ * somebody else listens at a rank's address, say because the rank has ended, they get what is sent to it; but they
+ * cannot answer in its name: all that a rank is heard to say comes over a connection that began with its own proof, and
+ * the hello that they got is good for that one address only. Nothing is encrypted and no frame is signed: who can read
+ * or change the packets between two ranks can read or change messages. The proofs keep out those who can only connect.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -24,10 +29,10 @@
 
 #define PAUSE_NS    UINT64_C(10000000)
 #define FAILING_NS  UINT64_C(1000000000) /* attempts that fail for want of room there succeed within that */
-#define ENDING_NS   UINT64_C(100000000)  /* what a rank sent before its end is here by then */
+#define ENDING_NS   UINT64_C(100000000)  /* what a rank sent before its end comes with no longer pauses */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
-enum { ACCEPTS = LS_TCP_STRANGERS / 2 }; /* at once, so that one who answers promptly is not the oldest */
+enum { ACCEPTS = LS_TCP_STRANGERS / 2 }; /* at once, so that one whose hello follows promptly is not the oldest */
 
 /* ---- proofs --------------------------------------------------------------------------------------------------------
  */
@@ -78,6 +83,7 @@ static bool is_known(const ls_tcp *tcp, const ls_tcp_hello *hello) {
 
 static void set_stage(ls_tcp *tcp, ls_tcp_peer *peer, ls_tcp_stage stage) {
     tcp->paused += (stage == LS_TCP_PAUSED) - (peer->stage == LS_TCP_PAUSED);
+    tcp->ending += (stage == LS_TCP_ENDING) - (peer->stage == LS_TCP_ENDING);
     peer->stage = stage;
 }
 
@@ -157,10 +163,7 @@ ls_status ls_tcp_end_output(ls_tcp *tcp, int rank) {
     close_output(peer);
     peer->mute = true;
     ls_tcp_drop_output(peer);
-    if (peer->ending_ns == 0) {
-        peer->ending_ns = tcp->awake_ns + ENDING_NS;
-        tcp->ending++;
-    }
+    peer->ending_ns = 0;
     set_stage(tcp, peer, LS_TCP_ENDING);
     return LS_OK;
 }
@@ -196,6 +199,7 @@ static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
         return ls_fail_memory("a connection", LS_TCP_BUFFER);
     }
     peer->was_connected = true;
+    peer->ending_ns = 0;
     peer->incoming = stranger->socket;
     stranger->socket = -1;
     tcp->stranger_count--;
@@ -232,6 +236,7 @@ static ls_status take_in(ls_tcp *tcp, int socket) {
 }
 
 ls_status ls_tcp_accept(ls_tcp *tcp) {
+    tcp->accepted_all = false;
     for (int i = 0; i < ACCEPTS; i++) {
         const int fd = accept4(tcp->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
@@ -239,6 +244,7 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
         } else if (errno == EMFILE || errno == ENFILE) {
             return ls_fail(LS_ERR_IO, "no socket for a connection from another rank: %s", strerror(errno));
         } else if (errno != EINTR && errno != ECONNABORTED) {
+            tcp->accepted_all = true;
             return LS_OK;
         }
     }
@@ -247,6 +253,26 @@ ls_status ls_tcp_accept(ls_tcp *tcp) {
 
 /* ---- what is due ---------------------------------------------------------------------------------------------------
  */
+
+/* A rank to which nothing can be sent is gone when nothing has come of it for a while, and nothing is here: its owner
+ * may not have looked in that time. */
+static ls_status tend_ending(ls_tcp *tcp, int rank) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (peer->ending_ns == 0) {
+        peer->ending_ns = tcp->awake_ns + ENDING_NS;
+    }
+    if (tcp->awake_ns < peer->ending_ns) {
+        return LS_OK;
+    }
+    if (!peer->was_connected) {
+        LS_TRY(ls_tcp_accept(tcp));
+    } else if (peer->incoming >= 0) {
+        LS_TRY(ls_tcp_read(tcp, rank));
+    }
+    const bool over =
+        peer->stage == LS_TCP_ENDING && peer->ending_ns != 0 && (peer->was_connected || tcp->accepted_all);
+    return over ? ls_tcp_lose(tcp, rank) : LS_OK;
+}
 
 ls_status ls_tcp_tend(ls_tcp *tcp) {
     for (int i = 0; i < LS_TCP_STRANGERS && tcp->stranger_count > 0; i++) {
@@ -260,8 +286,8 @@ ls_status ls_tcp_tend(ls_tcp *tcp) {
         if (peer->stage == LS_TCP_PAUSED && tcp->awake_ns >= peer->again_ns) {
             LS_TRY(begin_attempt(tcp, rank));
         }
-        if (peer->stage == LS_TCP_ENDING && tcp->awake_ns >= peer->ending_ns) {
-            LS_TRY(ls_tcp_lose(tcp, rank));
+        if (peer->stage == LS_TCP_ENDING) {
+            LS_TRY(tend_ending(tcp, rank));
         }
     }
     return LS_OK;

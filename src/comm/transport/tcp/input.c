@@ -260,6 +260,7 @@ static ls_status read_once(ls_tcp *tcp, int rank, bool *empty) {
     }
     const size_t got = (size_t)step;
     *empty = got < asked;
+    peer->ending_ns = 0;
     peer->filled += got > placed ? got - placed : 0;
     if (placed > 0) {
         advance(tcp, rank, got < placed ? got : placed);

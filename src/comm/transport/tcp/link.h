@@ -1,7 +1,8 @@
 /*
  * What the files of the transport over TCP share: the bytes that travel, and what a rank knows of each other one.
  *
- * On a connection that is ready travel frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
+ * Each rank writes on the connection that it made, and reads on the one that the other made. Behind the hello travel
+ * frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
  * bytes is one frame. A larger one is announced; who has a receive for it clears it; then it comes in pieces, straight
  * into the receive's memory. Frames that are short overtake pieces.
  */
@@ -16,7 +17,7 @@
 /* ---- the handshake -------------------------------------------------------------------------------------------------
  */
 
-/* The first bytes of a connection, by who made it; frames follow. */
+/* The first bytes of a connection, by who made it; frames follow at once, and nothing comes back on it. */
 typedef struct ls_tcp_hello {
     char greeting[8]; /* LS_TCP_GREETING */
     int32_t rank;
@@ -33,7 +34,7 @@ enum {
     LS_TCP_EAGER = 64 << 10,
     LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
-    LS_TCP_STRANGERS = 64     /* handshakes of others under way at once */
+    LS_TCP_STRANGERS = 64     /* connections at once that have proved nothing */
 };
 
 typedef enum ls_tcp_kind {
@@ -98,13 +99,13 @@ typedef struct ls_tcp_peer {
     ls_tcp_stage stage;
     int socket;         /* what is sent goes there; -1: none */
     int incoming;       /* what comes is read there; -1: none */
-    bool was_connected; /* it has been */
+    bool was_connected; /* the one that the other made was accepted; there is no second */
     bool asks_room;     /* to be told when something can be written */
     bool mute;          /* writing failed; what came before the end can still be read */
 
     uint64_t again_ns;   /* PAUSED: when */
     uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
-    uint64_t ending_ns;  /* ENDING: until when; 0: it has not begun */
+    uint64_t ending_ns;  /* ENDING: until when, unless more comes; 0: from the next look on */
 
     ls_tcp_frame frame;
     ls_tcp_item *queue;
@@ -141,9 +142,10 @@ typedef struct ls_tcp {
     ls_arrivals arrivals;
     ls_tcp_stranger strangers[LS_TCP_STRANGERS];
     int stranger_count;
-    int paused; /* peers */
-    int ending; /* peers */
-    bool moved; /* since progress last said so */
+    int paused;        /* peers */
+    int ending;        /* peers */
+    bool accepted_all; /* nobody more waited at the listener */
+    bool moved;        /* since progress last said so */
     uint64_t spin_ns;
     uint64_t awake_ns;  /* what went by, without the time in which this process was stopped */
     uint64_t looked_ns; /* the machine's clock when that was written */

@@ -20,7 +20,7 @@
 #define SOON_NS    UINT64_C(5000000)   /* the same, while an attempt to connect is to be repeated */
 #define FLUSH_NS   UINT64_C(1000000)   /* between two looks at whether the system has sent what it was given */
 
-enum { BACKLOG = 1024, EVENTS = 64, DRAINS = 128 };
+enum { BACKLOG = 1024, EVENTS = 64 };
 
 /* ---- cards ---------------------------------------------------------------------------------------------------------
  */
@@ -299,12 +299,6 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
     }
 }
 
-/* What lies unread in a socket when it is closed makes the system drop what is on its way out. */
-static void drain(ls_tcp_peer *peer) {
-    for (int i = 0; i < DRAINS && recv(peer->incoming, peer->buffer, LS_TCP_BUFFER, MSG_DONTWAIT) > 0; i++) {
-    }
-}
-
 static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
@@ -318,9 +312,6 @@ static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     }
     linger(tcp, linger_ns);
     for (int rank = 0; rank < endpoint->size; rank++) {
-        if (tcp->peers[rank].incoming >= 0) {
-            drain(&tcp->peers[rank]);
-        }
         tcp->arrivals.receives = NULL;
         (void)ls_tcp_lose(tcp, rank);
     }
