@@ -1,6 +1,6 @@
 /*
  * Messages over the transport on sockets: sizes around every limit, order, any order of calls, both directions at once,
- * both connecting at once, and what is left behind.
+ * both connecting at once, what a send that ended still needs of its rank (nothing), and what is left behind.
  */
 #include "tests/support/unit.h"
 
@@ -55,7 +55,7 @@ static void every_size_arrives(void **state) {
             assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
         }
         assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
-        assert_true(send.ended == (bytes <= net.ends[0]->eager));
+        assert_true(!send.ended || bytes <= net.ends[0]->eager);
         if (i % 2 == 1) {
             for (int turn = 0; turn < 20; turn++) {
                 tcp_net_turn(&net);
@@ -197,34 +197,110 @@ static void any_order_of_calls_gives_the_same(void **state) {
 
 enum { EARLY = 3000 };
 
-/* What fits is sent without any receive, and without the other rank looking at all. */
+/* What is small ends without any receive, as soon as the other rank has read what there was no room for. */
 static void many_messages_come_before_their_receives(void **state) {
     (void)state;
     tcp_net net;
-    bool ended = false;
-    static ls_transfer receives[EARLY];
+    static ls_transfer sends[EARLY], receives[EARLY];
+    int ended = 0;
     tcp_net_start(&net, 2);
     for (uint64_t i = 0; i < EARLY; i++) {
-        ls_transfer send = tcp_net_message(1, 0, i % 10 == 0 ? LS_TCP_EAGER : 100, i);
-        assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
-        assert_true(send.ended);
-        free(send.data);
+        sends[i] = tcp_net_message(1, 0, i % 10 == 0 ? LS_TCP_EAGER : 100, i);
+        assert_int_equal(tcp_net_send(&net, 0, &sends[i]), LS_OK);
     }
-    for (int i = 0; i < 50; i++) {
-        tcp_net_turn(&net);
+    TCP_NET_UNTIL(&net, ended == EARLY) {
+        while (ended < EARLY && sends[ended].ended) {
+            free(sends[ended++].data);
+        }
     }
     for (uint64_t i = 0; i < EARLY; i++) {
-        receives[i] = tcp_net_room(0, 0, i % 10 == 0 ? LS_TCP_EAGER : 100);
+        receives[i] = tcp_net_room(0, 0, sends[i].bytes);
         assert_int_equal(tcp_net_receive(&net, 1, &receives[i]), LS_OK);
     }
     TCP_NET_UNTIL(&net, receives[EARLY - 1].ended) {
     }
     for (uint64_t i = 0; i < EARLY; i++) {
-        ended = tcp_net_holds(&receives[i], i, i % 10 == 0 ? LS_TCP_EAGER : 100);
-        assert_true(ended);
+        assert_true(tcp_net_holds(&receives[i], i, sends[i].bytes));
         free(receives[i].data);
     }
     tcp_net_end(&net);
+}
+
+/* Sends to rank 1 until one finds no room, which is taken back; how many have ended. */
+static uint64_t send_while_there_is_room(tcp_net *net, uint64_t most) {
+    for (uint64_t i = 0; i < most; i++) {
+        ls_transfer send = tcp_net_message(1, 0, LS_TCP_EAGER, i);
+        assert_int_equal(tcp_net_send(net, 0, &send), LS_OK);
+        if (!send.ended) {
+            tcp_net_withdraw(net, 0, &send);
+        }
+        free(send.data);
+        if (!send.ended) {
+            return i;
+        }
+    }
+    return most;
+}
+
+/* Only rank 1 looks; it gets all that has ended. */
+static void what_has_ended_needs_its_rank_no_more(void **state) {
+    (void)state;
+    tcp_net net;
+    bool moved;
+    tcp_net_start(&net, 2);
+    ls_transfer first = tcp_net_message(1, 1, 1, 0);
+    assert_int_equal(tcp_net_send(&net, 0, &first), LS_OK);
+    TCP_NET_UNTIL(&net, first.ended) {
+    }
+    const uint64_t count = send_while_there_is_room(&net, 2000);
+    assert_true(count > 0);
+    for (uint64_t i = 0; i < count; i++) {
+        const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+        ls_transfer receive = tcp_net_room(0, 0, LS_TCP_EAGER);
+        assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
+        while (!receive.ended) {
+            assert_true(ls_clock_seconds() < limit);
+            assert_int_equal(net.ends[1]->transport->progress(net.ends[1], 1000000, &moved), LS_OK);
+        }
+        assert_true(tcp_net_holds(&receive, i, LS_TCP_EAGER));
+        free(receive.data);
+    }
+    free(first.data);
+    tcp_net_end(&net);
+}
+
+/* Rank 0 sends on one communicator, as the first thing it does there, and only looks at the other once that has ended;
+ * rank 1 waits on the first, which it has not looked at before, and answers on the second. */
+static void a_rank_may_go_on_to_another_communicator(void **state) {
+    (void)state;
+    tcp_net first, second;
+    bool moved;
+    tcp_net_start(&first, 2);
+    tcp_net_start(&second, 2);
+    ls_transfer send = tcp_net_message(1, 0, 100, 1), receive = tcp_net_room(0, 0, 100);
+    ls_transfer answer = tcp_net_message(0, 0, 100, 2), awaited = tcp_net_room(1, 0, 100);
+    const double limit = ls_clock_seconds() + TCP_NET_LONGEST;
+    assert_int_equal(tcp_net_send(&first, 0, &send), LS_OK);
+    while (!send.ended) {
+        assert_true(ls_clock_seconds() < limit);
+        assert_int_equal(first.ends[0]->transport->progress(first.ends[0], 1000000, &moved), LS_OK);
+    }
+    assert_int_equal(tcp_net_receive(&second, 0, &awaited), LS_OK);
+    assert_int_equal(tcp_net_receive(&first, 1, &receive), LS_OK);
+    for (bool told = false; !awaited.ended; tcp_net_turn_until(&second, limit)) {
+        assert_int_equal(first.ends[1]->transport->progress(first.ends[1], 0, &moved), LS_OK);
+        if (receive.ended && !told) {
+            assert_int_equal(tcp_net_send(&second, 1, &answer), LS_OK);
+            told = true;
+        }
+    }
+    assert_true(tcp_net_holds(&receive, 1, 100) && tcp_net_holds(&awaited, 2, 100));
+    ls_transfer *all[] = {&send, &receive, &answer, &awaited};
+    tcp_net_end(&first);
+    tcp_net_end(&second);
+    for (size_t i = 0; i < 4; i++) {
+        free(all[i]->data);
+    }
 }
 
 /* Receives from any rank: each rank's messages in their order. */
@@ -233,12 +309,12 @@ static void any_rank_may_send(void **state) {
     enum { EACH = 40, RANKS = TCP_NET_MOST };
     tcp_net net;
     uint64_t came[RANKS] = {0};
+    static ls_transfer sends[EACH][RANKS];
     tcp_net_start(&net, RANKS);
     for (uint64_t i = 0; i < EACH; i++) {
         for (int rank = 1; rank < RANKS; rank++) {
-            ls_transfer send = tcp_net_message(0, 15, i * 100 + (uint64_t)rank, i);
-            assert_int_equal(tcp_net_send(&net, rank, &send), LS_OK);
-            free(send.data);
+            sends[i][rank] = tcp_net_message(0, 15, i * 100 + (uint64_t)rank, i);
+            assert_int_equal(tcp_net_send(&net, rank, &sends[i][rank]), LS_OK);
         }
     }
     for (int i = 0; i < EACH * (RANKS - 1); i++) {
@@ -252,6 +328,11 @@ static void any_rank_may_send(void **state) {
         free(receive.data);
     }
     tcp_net_end(&net);
+    for (int i = 0; i < EACH; i++) {
+        for (int rank = 1; rank < RANKS; rank++) {
+            free(sends[i][rank].data);
+        }
+    }
 }
 
 /* ---- at the same time ----------------------------------------------------------------------------------------------
@@ -355,20 +436,21 @@ static int count_connections(const tcp_net *net) {
     for (int rank = 0; rank < net->size; rank++) {
         for (int peer = 0; peer < net->size; peer++) {
             count += ((const ls_tcp *)net->ends[rank])->peers[peer].socket >= 0;
+            count += ((const ls_tcp *)net->ends[rank])->peers[peer].incoming >= 0;
         }
         count += ((const ls_tcp *)net->ends[rank])->stranger_count;
     }
     return count;
 }
 
-/* However their attempts cross, two ranks end with one connection, and nothing is lost. */
+/* However their attempts cross, two ranks have one connection each way then, and nothing is lost. */
 static void all_connect_at_once(void **state) {
     (void)state;
     for (int round = 0; round < 200; round++) {
         tcp_net net;
         tcp_net_start(&net, round % 4 == 0 ? TCP_NET_MOST : 2);
         run_actors(&net, exchange_small);
-        TCP_NET_UNTIL(&net, count_connections(&net) == net.size * (net.size - 1)) {
+        TCP_NET_UNTIL(&net, count_connections(&net) == 2 * net.size * (net.size - 1)) {
         }
         tcp_net_end(&net);
     }
@@ -379,15 +461,16 @@ static void all_connect_at_once(void **state) {
 
 enum { LAST = 500 };
 
+static ls_transfer last[2][LAST];
+
 /* Rank 0 says much to a rank that it is not connected to yet, and closes; rank 1 says much that nobody reads. */
 static const char *leave_or_listen(tcp_net *net, int rank) {
     ls_endpoint *end = net->ends[rank];
-    static ls_transfer sends[LAST], receives[LAST];
+    static ls_transfer receives[LAST];
     for (int i = 0; i < LAST; i++) {
-        ls_transfer *send = rank == 0 ? &sends[i] : &receives[i];
+        ls_transfer *send = &last[rank][i];
         *send = tcp_net_message(1 - rank, 0, LS_TCP_EAGER, (uint64_t)i);
         LS_MUST(tcp_net_send(net, rank, send) == LS_OK);
-        free(send->data);
     }
     if (rank == 0) {
         end->transport->close(end, (uint64_t)(TCP_NET_LONGEST * 1e9));
@@ -414,6 +497,10 @@ static void what_is_small_still_goes(void **state) {
     TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 1, 0)) {
     }
     tcp_net_end(&net);
+    for (int i = 0; i < LAST; i++) {
+        free(last[0][i].data);
+        free(last[1][i].data);
+    }
 }
 
 /* Every allocation fails once: an error that says so, and nothing is left behind. */
@@ -489,6 +576,8 @@ int main(void) {
         TEST(a_receive_tells_what_came),
         TEST(any_order_of_calls_gives_the_same),
         TEST(many_messages_come_before_their_receives),
+        TEST(what_has_ended_needs_its_rank_no_more),
+        TEST(a_rank_may_go_on_to_another_communicator),
         TEST(any_rank_may_send),
         TEST(large_messages_cross),
         TEST(all_connect_at_once),
