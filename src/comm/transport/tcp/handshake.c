@@ -115,6 +115,12 @@ static void set_up(int socket) {
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* only speed depends on it */
 }
 
+/* Whether the other side has closed it. Nothing comes on a connection that this rank made. */
+static bool is_closed(int socket) {
+    struct pollfd end = {.fd = socket, .events = POLLRDHUP};
+    return poll(&end, 1, 0) == 1;
+}
+
 /* It is connected, or that failed. */
 ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     ls_tcp_peer *peer = &tcp->peers[rank];
@@ -122,6 +128,9 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
     socklen_t length = sizeof error;
     if (getsockopt(peer->socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
         return fail_attempt(tcp, rank, error != 0 ? error : errno);
+    }
+    if (is_closed(peer->socket)) { /* this rank did not look for long, and was not waited for */
+        return fail_attempt(tcp, rank, 0);
     }
     ls_tcp_hello *hello = ls_allocate(sizeof *hello);
     if (hello == NULL) {
@@ -177,20 +186,6 @@ void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_stranger *stranger) {
     tcp->stranger_count--;
 }
 
-/* Room for one more: where there is none, the one who came first loses it. */
-static ls_tcp_stranger *find_room(ls_tcp *tcp) {
-    ls_tcp_stranger *oldest = &tcp->strangers[0];
-    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
-        ls_tcp_stranger *stranger = &tcp->strangers[i];
-        if (stranger->socket < 0) {
-            return stranger;
-        }
-        oldest = stranger->until_ns < oldest->until_ns ? stranger : oldest;
-    }
-    ls_tcp_turn_away(tcp, oldest);
-    return oldest;
-}
-
 static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
     const int rank = stranger->hello.rank;
     ls_tcp_peer *peer = &tcp->peers[rank];
@@ -224,9 +219,38 @@ ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger) {
     return LS_OK;
 }
 
+/* A stranger has had its time, or room is wanted. A hello that is here counts: a rank does not come again. */
+static ls_status dismiss(ls_tcp *tcp, ls_tcp_stranger *stranger) {
+    LS_TRY(ls_tcp_hear_stranger(tcp, stranger));
+    if (stranger->socket >= 0) {
+        ls_tcp_turn_away(tcp, stranger);
+    }
+    return LS_OK;
+}
+
+/* Room for one more: where there is none, the one who came first loses it. */
+static ls_status find_room(ls_tcp *tcp, ls_tcp_stranger **room) {
+    ls_tcp_stranger *oldest = &tcp->strangers[0];
+    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
+        ls_tcp_stranger *stranger = &tcp->strangers[i];
+        if (stranger->socket < 0) {
+            *room = stranger;
+            return LS_OK;
+        }
+        oldest = stranger->until_ns < oldest->until_ns ? stranger : oldest;
+    }
+    *room = oldest;
+    return dismiss(tcp, oldest);
+}
+
 /* A rank's hello is mostly there already. */
 static ls_status take_in(ls_tcp *tcp, int socket) {
-    ls_tcp_stranger *stranger = find_room(tcp);
+    ls_tcp_stranger *stranger = NULL;
+    const ls_status status = find_room(tcp, &stranger);
+    if (status != LS_OK) {
+        close(socket);
+        return status;
+    }
     *stranger = (ls_tcp_stranger){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
     tcp->stranger_count++;
     set_up(socket);
@@ -278,7 +302,7 @@ ls_status ls_tcp_tend(ls_tcp *tcp) {
     for (int i = 0; i < LS_TCP_STRANGERS && tcp->stranger_count > 0; i++) {
         ls_tcp_stranger *stranger = &tcp->strangers[i];
         if (stranger->socket >= 0 && tcp->awake_ns > stranger->until_ns) {
-            ls_tcp_turn_away(tcp, stranger);
+            LS_TRY(dismiss(tcp, stranger));
         }
     }
     for (int rank = 0; rank < tcp->endpoint.size && tcp->paused + tcp->ending > 0; rank++) {
