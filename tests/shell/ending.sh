@@ -1,7 +1,7 @@
 # Ranks that end, or send something else, while others wait for them: on shared memory, over TCP and over Gloo. mpi_endings.sh has MPI.
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
-unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH LOCKSTEP_BACKEND
 
 ranks() {
     local count=$1

@@ -87,11 +87,11 @@ static element combine(ls_dtype dtype, ls_reduction reduction, element a, elemen
     case LS_SUM:
     case LS_AVG:
         c.real = rounded(dtype, a.real + b.real);
-        c.whole = a.whole + b.whole;
+        c.whole = (int64_t)((uint64_t)a.whole + (uint64_t)b.whole);
         return c;
     case LS_PROD:
         c.real = rounded(dtype, a.real * b.real);
-        c.whole = a.whole * b.whole;
+        c.whole = (int64_t)((uint64_t)a.whole * (uint64_t)b.whole);
         return c;
     case LS_MIN:
         return a.whole < b.whole ? a : b;

@@ -40,16 +40,16 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     engine->asked = -1;
+    engine->waits_for = -1;
+    engine->culprit = -1;
     while (1 << engine->levels < engine->size) {
         engine->levels++;
     }
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->left = ls_allocate_zeroed(2 * size, 1);
-    engine->spoken = ls_allocate_zeroed(size, sizeof *engine->spoken);
     engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
-    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->spoken == NULL ||
-        engine->telling == NULL) {
+    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->telling == NULL) {
         (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
     } else {
         engine->departed = engine->left + size;
@@ -75,7 +75,6 @@ void ls_engine_close(void *state) {
     ls_free(engine->sources);
     ls_free(engine->counts);
     ls_free(engine->left);
-    ls_free(engine->spoken);
     ls_free(engine->telling);
     ls_free(engine);
 }
@@ -173,8 +172,10 @@ static ls_status begin(ls_engine *engine) {
 ls_status ls_engine_begin(void *state, const ls_call *call) {
     ls_engine *engine = state;
     LS_TRY(ls_failure_check_open(engine, call));
+    engine->before = engine->call;
     engine->call = *call;
     engine->calling = true;
+    engine->culprit = -1;
     engine->transfer_count = 0;
     engine->since_ns = ls_engine_now(engine);
     engine->told_ns = 0;

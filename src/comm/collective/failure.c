@@ -15,7 +15,11 @@
 #define ANSWER_NS     UINT64_C(1000000000)
 #define ON_ITS_WAY_NS UINT64_C(100000000)
 
-enum { MOST_ANSWERS = 64, MORE_CAPACITY = 224 };
+enum {
+    MOST_ANSWERS = 64,
+    MORE_CAPACITY = 224,
+    ALL_TOLD = 64 /* in a communicator of so many ranks, whoever leaves tells all of them */
+};
 
 /* ---- saying something that nobody here waits for ----------------------------------------------------------------- */
 
@@ -66,8 +70,8 @@ static bool is_neighbour(const ls_engine *engine, int rank) {
 /* Neighbours are told, and whoever knows this rank, and so will see that it ends. */
 static bool is_told(const ls_engine *engine, int rank) {
     const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
-    return rank != engine->rank &&
-           (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && is_neighbour(engine, rank)));
+    const bool near = engine->size <= ALL_TOLD || is_neighbour(engine, rank);
+    return rank != engine->rank && (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && near));
 }
 
 /* There may be no memory any more. */
@@ -145,10 +149,10 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     for (int i = 0; i < count; i++) {
         ls_failure_say(engine, partners[i], LS_CHANNEL_ROUNDS, &envelope, sizeof envelope);
     }
-    ls_messages_leave(engine, reason);
     const ls_notice notice = {.kind = LS_NOTICE_LEFT, .status = (int32_t)reason};
     for (int rank = 0; rank < engine->size; rank++) {
         if (is_told(engine, rank)) {
+            ls_messages_say_left(engine, rank, reason);
             ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &notice, sizeof notice);
         }
     }
@@ -405,8 +409,14 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     if (wait->request != NULL) {
         ls_rank_list_add(&awaited, wait->call->root);
     }
+    /* Who is awaited in the rounds of a call has made the one before it at least. */
+    const bool begun = engine->transfer_count == 0 || engine->transfers[0].channel != LS_CHANNEL_ROUNDS;
+    const ls_call *latest = wait->request != NULL || begun ? &engine->call : &engine->before;
     if (awaited.count != 0) {
         ls_comm_tell_waiting(&(ls_waiting){.call = wait->call,
+                                           .knows_latest = latest->sequence != 0,
+                                           .latest = latest->operation,
+                                           .latest_sequence = latest->sequence,
                                            .awaited = &awaited,
                                            .waited_ns = waited_ns,
                                            .told_ns = wait->told_ns,

@@ -140,6 +140,7 @@ struct ls_engine {
 
     /* the call in progress, see engine.c */
     ls_call call;
+    ls_call before; /* the one before it */
     bool calling;
     ls_engine_stage *stage;
     ls_transfer transfers[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS];
@@ -178,7 +179,6 @@ struct ls_engine {
     unsigned char *message_memory;
     bool listens;        /* it is under way */
     unsigned char *left; /* as `departed`: who sends no more messages */
-    bool *spoken;        /* one per rank: messages went there, or are expected from there */
 
     /* failure.c */
     ls_transfer notice;
@@ -279,8 +279,8 @@ bool ls_messages_has_ended(const ls_message_request *asked);
 /* Gives back a request that has ended, or failed with `status`; what became of it. */
 ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_status status);
 
-/* Tells the ranks that messages went to, or were expected from, that this one makes no more calls. */
-void ls_messages_leave(ls_engine *engine, ls_leave_reason reason);
+/* Tells a rank, behind all messages that were sent to it, that there will be no more. */
+void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
 /* Takes back all that is under way into or out of memory that is not the engine's. */
 void ls_messages_withdraw(ls_engine *engine);

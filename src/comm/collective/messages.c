@@ -213,7 +213,6 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
     if (asked == NULL) {
         return ls_failure_give_up(engine, ls_fail_memory("ls_comm_send", sizeof *asked), engine->rank);
     }
-    engine->spoken[call->root] = true;
     const ls_status status = post(engine, asked, &ended);
     if (status != LS_OK && status != LS_ERR_MISMATCH) {
         return ls_failure_give_up(engine, status, ls_failure_culprit(engine));
@@ -225,13 +224,9 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
     return LS_OK;
 }
 
-void ls_messages_leave(ls_engine *engine, ls_leave_reason reason) {
+void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason) {
     const ls_call_header header = {.operation = LEFT, .reduction = (int32_t)reason, .root = engine->rank};
-    for (int peer = 0; peer < engine->size; peer++) {
-        if (engine->spoken[peer] && peer != engine->rank) {
-            ls_failure_say(engine, peer, LS_CHANNEL_MESSAGES, &header, sizeof header);
-        }
-    }
+    ls_failure_say(engine, to, LS_CHANNEL_MESSAGES, &header, sizeof header);
 }
 
 static void withdraw(ls_engine *engine, ls_transfer *transfer) {

@@ -92,10 +92,11 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_group *
 }
 
 /* Whether what `transfer` brought is an envelope; LS_ERR_PEER also where its rank has left. */
-static ls_status check_packet(const ls_engine *engine, ls_packet *packet, const ls_transfer *transfer) {
+static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
+    engine->culprit = transfer->peer; /* of what fails here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
         envelope->bytes > LS_ENGINE_CARRIED ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_group) + envelope->bytes) {
@@ -108,6 +109,7 @@ static ls_status check_packet(const ls_engine *engine, ls_packet *packet, const 
     for (uint32_t i = 0; i < envelope->groups; i++) {
         LS_TRY(check_group(engine, transfer->peer, &ls_packet_groups(packet)[i]));
     }
+    engine->culprit = -1;
     return LS_OK;
 }
 
