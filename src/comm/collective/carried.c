@@ -242,7 +242,7 @@ static void deliver_blocks(const ls_engine *engine, const unsigned char *data) {
 }
 
 /* scatterv: behind the table of counts. */
-static ls_status deliver_cut(const ls_engine *engine, const unsigned char *data, size_t bytes) {
+static ls_status deliver_cut(ls_engine *engine, const unsigned char *data, size_t bytes) {
     const ls_call *call = &engine->call;
     const size_t table = (size_t)engine->size * sizeof(uint64_t);
     size_t at = table;
@@ -255,6 +255,7 @@ static ls_status deliver_cut(const ls_engine *engine, const unsigned char *data,
     }
     if (!sound || count != call->count) {
         char name[64];
+        engine->culprit = call->root;
         return ls_fail(LS_ERR_PEER, "%s: rank %d sent a table of counts that is not one",
                        ls_engine_call_name(engine, name), call->root);
     }

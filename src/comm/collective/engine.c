@@ -107,6 +107,7 @@ static ls_status fail_named(const ls_engine *engine, ls_status status) {
 
 static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
                                  bool receives) {
+    engine->room[engine->transfer_count] = bytes;
     ls_transfer *transfer = &engine->transfers[engine->transfer_count++];
     *transfer =
         (ls_transfer){.peer = peer, .channel = (int)channel, .data = data, .bytes = bytes, .receives = receives};
@@ -182,6 +183,20 @@ ls_status ls_engine_begin(void *state, const ls_call *call) {
     return settle(engine, begin(engine));
 }
 
+/* Whether all data has come that was to: what is in rounds is looked at there. */
+static ls_status check_received(ls_engine *engine) {
+    for (int i = 0; i < engine->transfer_count; i++) {
+        const ls_transfer *transfer = &engine->transfers[i];
+        if (transfer->receives && transfer->channel == LS_CHANNEL_DATA && transfer->bytes != engine->room[i]) {
+            char name[64];
+            engine->culprit = transfer->peer;
+            return ls_fail(LS_ERR_PEER, "%s: rank %d sent %zu bytes of data instead of %zu",
+                           ls_engine_call_name(engine, name), transfer->peer, transfer->bytes, engine->room[i]);
+        }
+    }
+    return LS_OK;
+}
+
 /* Goes from stage to stage as long as nothing is to be waited for. */
 static ls_status advance(ls_engine *engine, bool *finished) {
     bool ended = false;
@@ -190,6 +205,7 @@ static ls_status advance(ls_engine *engine, bool *finished) {
         if (!ended) {
             return LS_OK;
         }
+        LS_TRY(check_received(engine));
         engine->transfer_count = 0;
         LS_TRY(engine->stage(engine, finished));
         if (*finished) {

@@ -112,7 +112,7 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
                                       .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
                                       .culprit = culprit,
                                       .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
-        if (culprit < 0 || culprit == engine->rank) {
+        if (culprit < 0 || culprit == engine->rank || status == LS_ERR_MEMORY) {
             engine->revoked.culprit = engine->rank;
             snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank,
                      reason);
@@ -202,6 +202,9 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
     case LS_NOTICE_REVOKED:
         if (engine->revoked.kind == 0) {
             engine->revoked = *notice;
+            if (notice->culprit < 0 || notice->culprit >= engine->size) {
+                engine->revoked.culprit = from;
+            }
             engine->revoked.text[sizeof engine->revoked.text - 1] = '\0';
             tell_revoked(engine);
         }

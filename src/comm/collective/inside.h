@@ -129,6 +129,7 @@ typedef struct ls_message_arrival {
     struct ls_message_arrival *next;
     ls_transfer content;
     ls_match_target target;
+    size_t bytes;  /* that it must have */
     void *refused; /* where content goes that nobody wants */
 } ls_message_arrival;
 
@@ -144,8 +145,9 @@ struct ls_engine {
     bool calling;
     ls_engine_stage *stage;
     ls_transfer transfers[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS];
-    int transfer_count; /* of the present stage */
-    uint64_t since_ns;  /* when something of it moved last */
+    size_t room[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS]; /* of each: the bytes it was begun with */
+    int transfer_count;                                   /* of the present stage */
+    uint64_t since_ns;                                    /* when something of it moved last */
     uint64_t told_ns;
 
     /* rounds */

@@ -40,6 +40,7 @@ static ls_status begin_content(ls_engine *engine, const ls_match_header *header,
         return ls_fail_memory("ls_comm_recv", sizeof *arrival);
     }
     arrival->target = *target;
+    arrival->bytes = header->bytes;
     arrival->next = engine->arrivals;
     engine->arrivals = arrival;
     if (target->into == NULL) {
@@ -59,24 +60,31 @@ static ls_status begin_content(ls_engine *engine, const ls_match_header *header,
 static ls_status take_message(ls_engine *engine) {
     const int from = engine->message.peer;
     ls_call_header said;
+    engine->culprit = from; /* of what fails here */
     if (engine->message.bytes < sizeof said) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
     }
     memcpy(&said, engine->message_memory, sizeof said);
     if (said.operation == LEFT) {
         engine->left[from] = (unsigned char)(1 + (said.reduction & 7));
+        engine->culprit = -1;
         return LS_OK;
+    }
+    if (said.operation != LS_OP_SEND) {
+        return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message that is of no send", from);
     }
     const size_t data = engine->message.bytes - sizeof said;
     const ls_match_header header = {
         .from = from, .tag = said.tag, .dtype = (ls_dtype)said.dtype, .count = said.count, .bytes = said.bytes};
+    const bool follows = header.bytes > INLINE && data == 0;
     ls_match_target target;
-    LS_TRY(ls_match_offer(&engine->match, &header, &target));
-    if (header.bytes > INLINE && data == 0) {
-        return begin_content(engine, &header, &target);
-    }
-    if (data != header.bytes) {
+    if (data != header.bytes && !follows) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", from, data, header.bytes);
+    }
+    LS_TRY(ls_match_offer(&engine->match, &header, &target));
+    engine->culprit = -1;
+    if (follows) {
+        return begin_content(engine, &header, &target);
     }
     if (target.into != NULL && data != 0) {
         memcpy(target.into, engine->message_memory + sizeof said, data);
@@ -85,12 +93,17 @@ static ls_status take_message(ls_engine *engine) {
     return LS_OK;
 }
 
-static void end_arrivals(ls_engine *engine, bool *moved) {
+static ls_status end_arrivals(ls_engine *engine, bool *moved) {
     for (ls_message_arrival **link = &engine->arrivals; *link != NULL;) {
         ls_message_arrival *arrival = *link;
         if (!arrival->content.ended) {
             link = &arrival->next;
             continue;
+        }
+        if (arrival->content.bytes != arrival->bytes) {
+            engine->culprit = arrival->content.peer;
+            return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", arrival->content.peer,
+                           arrival->content.bytes, arrival->bytes);
         }
         ls_match_complete(&engine->match, &arrival->target);
         *link = arrival->next;
@@ -98,6 +111,7 @@ static void end_arrivals(ls_engine *engine, bool *moved) {
         ls_free(arrival);
         *moved = true;
     }
+    return LS_OK;
 }
 
 ls_status ls_messages_move(ls_engine *engine, bool *moved) {
@@ -106,8 +120,7 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
         LS_TRY(take_message(engine));
         LS_TRY(receive_next(engine));
     }
-    end_arrivals(engine, moved);
-    return LS_OK;
+    return end_arrivals(engine, moved);
 }
 
 /* ---- what is posted ---------------------------------------------------------------------------------------------- */

@@ -79,20 +79,34 @@ static ls_status fail_unsound(const ls_engine *engine, int from, const char *why
                    from, why);
 }
 
-static ls_status check_group(const ls_engine *engine, int from, const ls_group *group) {
+static ls_status check_group(const ls_engine *engine, int from, const ls_group *group, int first, int last) {
     char why[LS_HEADER_WHY];
     if (!ls_call_header_is_sound(&group->call, engine->size, why)) {
         return fail_unsound(engine, from, why);
     }
-    bool sound = group->callers > 0 && group->callers <= engine->size;
+    bool sound = group->callers > 0 && group->callers <= last - first;
     for (int i = 0; sound && i < group->callers && i < LS_ENGINE_LISTED; i++) {
-        sound = group->ranks[i] >= 0 && group->ranks[i] < engine->size;
+        sound = group->ranks[i] >= first && group->ranks[i] < last;
     }
-    return sound ? LS_OK : fail_unsound(engine, from, "ranks that do not exist");
+    return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
 }
 
-/* Whether what `transfer` brought is an envelope; LS_ERR_PEER also where its rank has left. */
-static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer) {
+/* What all ranks must have where they call the same, which the call itself says. */
+static ls_status check_alike(const ls_engine *engine, int from, const ls_envelope *envelope) {
+    const bool varies = ls_agreement_varies(engine->call.operation) && engine->carriage != LS_CARRY_MISFIT;
+    const bool carries = engine->carriage != LS_CARRY_NONE && engine->carriage != LS_CARRY_MISFIT;
+    if (envelope->balance != 0 && !varies) {
+        return fail_unsound(engine, from, "a balance of counts that all ranks share");
+    }
+    if (envelope->carried > 1 || (envelope->carried != 0 && !carries)) {
+        return fail_unsound(engine, from, "data travels otherwise in this call");
+    }
+    return LS_OK;
+}
+
+/* Whether what `transfer` brought is an envelope of the ranks from `first` to before `last`; LS_ERR_PEER also where its
+ * rank has left. Its sender stays to blame for what fails then, until its data was looked at too. */
+static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
     const ls_envelope *envelope = ls_packet_envelope(packet);
     char name[64];
     packet->bytes = transfer->bytes;
@@ -106,11 +120,18 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
         return ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_engine_call_name(engine, name), transfer->peer,
                        ls_leave_describe((ls_leave_reason)envelope->reason));
     }
+    uint64_t callers = envelope->others;
     for (uint32_t i = 0; i < envelope->groups; i++) {
-        LS_TRY(check_group(engine, transfer->peer, &ls_packet_groups(packet)[i]));
+        const ls_group *group = &ls_packet_groups(packet)[i];
+        LS_TRY(check_group(engine, transfer->peer, group, first, last));
+        callers += (uint64_t)group->callers;
     }
-    engine->culprit = -1;
-    return LS_OK;
+    if (callers != (uint64_t)(last - first)) {
+        return fail_unsound(engine, transfer->peer, "it speaks of more or fewer ranks than it is of");
+    }
+    const ls_call_header own = ls_call_header_of(&engine->call);
+    const bool alike = envelope->groups == 1 && ls_agreement_same(&ls_packet_groups(packet)->call, &own);
+    return alike ? check_alike(engine, transfer->peer, envelope) : LS_OK;
 }
 
 /* "rank 0 called barrier (#3); ranks 1, 2 called ..." */
@@ -171,8 +192,9 @@ static ls_status begin_level(ls_engine *engine) {
 static ls_status read_partner(ls_engine *engine, bool *finished) {
     const int width = 1 << engine->level;
     const int first = (engine->rank ^ width) & ~(width - 1);
-    LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0]));
+    LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0], first, first + width));
     LS_TRY(join(engine, &engine->incoming[0], first, first + width));
+    engine->culprit = -1;
     return ++engine->level < engine->levels ? begin_level(engine) : conclude(engine, finished);
 }
 
@@ -219,17 +241,33 @@ static ls_status tell_children(ls_engine *engine) {
     return LS_OK;
 }
 
+/* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
+static size_t result_bytes(const ls_engine *engine, bool carried) {
+    const bool wanted = is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, engine->level));
+    if (!carried && engine->carriage != LS_CARRY_MISFIT) {
+        return engine->carriage == LS_CARRY_ROOT ? SIZE_MAX : 0;
+    }
+    return wanted ? ls_carried_bytes(engine, 0, engine->size) : 0;
+}
+
 static ls_status read_result(ls_engine *engine, bool *finished) {
     (void)finished;
     ls_packet *result = &engine->incoming[LS_ENGINE_LEVELS - 1];
-    LS_TRY(check_packet(engine, result, engine->coming[LS_ENGINE_LEVELS - 1]));
+    const ls_transfer *coming = engine->coming[LS_ENGINE_LEVELS - 1];
+    LS_TRY(check_packet(engine, result, coming, 0, engine->size));
     const ls_envelope *envelope = ls_packet_envelope(result);
-    const size_t bytes = ls_carried_bytes(engine, 0, engine->size);
-    if (envelope->groups == 1 && envelope->carried != 0 && bytes != SIZE_MAX &&
-        envelope->bytes !=
-            (is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, engine->level)) ? bytes : 0)) {
-        return fail_unsound(engine, engine->coming[LS_ENGINE_LEVELS - 1]->peer, "its data is not that of this call");
+    if (envelope->groups == 1) {
+        const ls_call_header call = ls_call_header_of(&engine->call);
+        const size_t bytes = result_bytes(engine, envelope->carried != 0);
+        if (!ls_agreement_same(&ls_packet_groups(result)->call, &call)) {
+            return fail_unsound(engine, coming->peer, "it says that all ranks call what this one does not");
+        }
+        if (envelope->carried < ls_packet_envelope(&engine->own)->carried ||
+            (bytes != SIZE_MAX && envelope->bytes != bytes)) {
+            return fail_unsound(engine, coming->peer, "its data is not that of this call");
+        }
     }
+    engine->culprit = -1;
     const ls_packet own = engine->own;
     engine->own = *result;
     *result = own;
@@ -242,8 +280,10 @@ static ls_status read_children(ls_engine *engine, bool *finished) {
     for (int level = 0; level < engine->levels; level++) {
         const int child = child_of(engine, level);
         if (child >= 0) {
-            LS_TRY(check_packet(engine, &engine->incoming[level], engine->coming[level]));
-            LS_TRY(join(engine, &engine->incoming[level], child, end_of_block(engine, child, level)));
+            const int last = end_of_block(engine, child, level);
+            LS_TRY(check_packet(engine, &engine->incoming[level], engine->coming[level], child, last));
+            LS_TRY(join(engine, &engine->incoming[level], child, last));
+            engine->culprit = -1;
         }
         /* what is known now is of this many levels */
         engine->level = (engine->rank & ((2 << level) - 1)) == 0 ? level + 1 : engine->level;
