@@ -509,6 +509,21 @@ static void notices(void **state) {
     }
 }
 
+/* A message that nobody waits for, and then nothing: the questions about it are not progress of the receive. */
+static void another_tag(void **state) {
+    (void)state;
+    for (int i = 0; i < WORLDS; i++) {
+        open_world(worlds[i][0], worlds[i][1], &kinds[KINDS - 2]);
+        for (int m = 0; m < w.said_count; m++) {
+            ((ls_call_header *)(void *)w.said[m].data)->tag = 8;
+        }
+        run_world("a message with another tag");
+        for (int rank = 0; rank < w.size; rank++) {
+            assert_true(rank == w.liar || w.ranks[rank].status == LS_ERR_TIMEOUT);
+        }
+    }
+}
+
 /* ---- any field --------------------------------------------------------------------------------------------------- */
 
 static void fuzz_one(uint64_t seed, void *argument) {
@@ -535,7 +550,8 @@ static void mutations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(truth),      cmocka_unit_test(changed_fields), cmocka_unit_test(wrong_sizes),
-        cmocka_unit_test(other_ways), cmocka_unit_test(notices),        cmocka_unit_test(mutations),
+        cmocka_unit_test(other_ways), cmocka_unit_test(notices),        cmocka_unit_test(another_tag),
+        cmocka_unit_test(mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

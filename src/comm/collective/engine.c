@@ -47,9 +47,11 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     }
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
+    engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
     engine->left = ls_allocate_zeroed(2 * size, 1);
     engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
-    if (!make_packets(engine) || engine->sources == NULL || engine->left == NULL || engine->telling == NULL) {
+    if (!make_packets(engine) || engine->sources == NULL || engine->taken == NULL || engine->left == NULL ||
+        engine->telling == NULL) {
         (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
     } else {
         engine->departed = engine->left + size;
@@ -74,6 +76,7 @@ void ls_engine_close(void *state) {
     ls_free(engine->scratch);
     ls_free(engine->sources);
     ls_free(engine->counts);
+    ls_free(engine->taken);
     ls_free(engine->left);
     ls_free(engine->telling);
     ls_free(engine);
@@ -264,7 +267,9 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         status = look(engine, &asked->call, wait_ns, &moved);
         *finished = status == LS_OK && ls_messages_has_ended(asked);
         if (status == LS_OK && !*finished) {
-            asked->since_ns = moved ? ls_engine_now(engine) : asked->since_ns;
+            const uint64_t seen = ls_messages_progress(engine, asked->call.root); /* not what is said of failures */
+            asked->since_ns = seen != asked->seen ? ls_engine_now(engine) : asked->since_ns;
+            asked->seen = seen;
             status = ls_failure_check(engine, &(ls_engine_wait){.call = &asked->call,
                                                                 .request = asked,
                                                                 .since_ns = asked->since_ns,

@@ -119,6 +119,7 @@ typedef struct ls_message_request {
     ls_transfer envelope;      /* a send's */
     ls_transfer content;       /* a send's, where it is large */
     bool began;                /* a send: both are set */
+    uint64_t seen;             /* ls_messages_progress of its rank, when it was looked at last */
     uint64_t since_ns;
     uint64_t told_ns;
     _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
@@ -180,6 +181,7 @@ struct ls_engine {
     ls_transfer message; /* where messages of any rank arrive */
     unsigned char *message_memory;
     bool listens;        /* it is under way */
+    uint64_t *taken;     /* one per rank: messages that came from it */
     unsigned char *left; /* as `departed`: who sends no more messages */
 
     /* failure.c */
@@ -275,6 +277,9 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved);
 
 /* Begins to take messages in. */
 ls_status ls_messages_listen(ls_engine *engine);
+
+/* How far messages from and to a rank are: a number that changes where one of them moves. */
+uint64_t ls_messages_progress(const ls_engine *engine, int peer);
 
 bool ls_messages_has_ended(const ls_message_request *asked);
 

@@ -61,6 +61,7 @@ static ls_status take_message(ls_engine *engine) {
     const int from = engine->message.peer;
     ls_call_header said;
     engine->culprit = from; /* of what fails here */
+    engine->taken[from]++;
     if (engine->message.bytes < sizeof said) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message without a header", from);
     }
@@ -125,6 +126,19 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
 
 /* ---- what is posted ---------------------------------------------------------------------------------------------- */
 
+uint64_t ls_messages_progress(const ls_engine *engine, int peer) {
+    uint64_t sum = engine->taken[peer];
+    for (const ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+        if (asked->began && asked->call.root == peer) {
+            sum += asked->envelope.moved + asked->envelope.ended + asked->content.moved + asked->content.ended;
+        }
+    }
+    for (const ls_message_arrival *arrival = engine->arrivals; arrival != NULL; arrival = arrival->next) {
+        sum += arrival->content.peer == peer ? arrival->content.moved : 0;
+    }
+    return sum;
+}
+
 bool ls_messages_has_ended(const ls_message_request *asked) {
     return asked->receipt != NULL ? ls_match_arrived(asked->receipt) : asked->envelope.ended && asked->content.ended;
 }
@@ -143,6 +157,7 @@ static ls_message_request *make_request(ls_engine *engine, const ls_call *call) 
     asked->receipt = NULL;
     asked->since_ns = ls_engine_now(engine);
     asked->told_ns = 0;
+    asked->seen = ls_messages_progress(engine, call->root);
     asked->began = false;
     asked->next = engine->requests;
     engine->requests = asked;
