@@ -29,7 +29,7 @@ static struct {
 
 #define LEAVE_NOTICES_NS UINT64_C(2000000000)
 #define FLUSH_SECONDS    5
-#define LAST_WORDS_NS    UINT64_C(1000000000)
+#define LAST_WORDS_NS    UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
 
 bool ls_mpi_runs(void) {
     int started = 0;

@@ -110,7 +110,7 @@ static ls_status start_group(const ls_join *join, const int *ranks, const offer 
     for (int i = 0; i < join->size && status == LS_OK; i++) {
         cards[i] = all[ranks[i]].card;
         if (all[ranks[i]].status != LS_OK) {
-            status = ls_fail((ls_status)all[ranks[i]].status, "ls_comm_open: rank %d cannot take part", i);
+            status = ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot take part", i);
         }
     }
     if (status == LS_OK) {
