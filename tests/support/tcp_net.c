@@ -5,7 +5,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/support/files.h"
 #include "tests/support/unit.h"
+
+static int descriptors;
+
+int tcp_net_note_descriptors(void **state) {
+    (void)state;
+    descriptors = test_descriptors_count();
+    return 0;
+}
+
+int tcp_net_compare_descriptors(void **state) {
+    (void)state;
+    return test_descriptors_count() == descriptors ? 0 : -1;
+}
 
 void tcp_net_listen(tcp_net *net, int size) {
     const ls_join join = {.size = size, .machine = 1};

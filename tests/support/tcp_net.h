@@ -8,6 +8,12 @@ enum { TCP_NET_MOST = 5 };
 
 #define TCP_NET_LONGEST 60.0 /* seconds that no test waits */
 
+/* An entry of a list of tests; the test fails where it leaves a descriptor open, or closes one too many. */
+#define TCP_NET_TEST(name) cmocka_unit_test_setup_teardown(name, tcp_net_note_descriptors, tcp_net_compare_descriptors)
+
+int tcp_net_note_descriptors(void **state);
+int tcp_net_compare_descriptors(void **state);
+
 typedef struct tcp_net {
     int size;
     ls_key key;

@@ -8,7 +8,6 @@
 
 #include "base/random.h"
 #include "tests/support/allocator.h"
-#include "tests/support/files.h"
 #include "tests/support/processes.h"
 #include "tests/support/tcp_net.h"
 
@@ -26,19 +25,6 @@ static const size_t sizes[] = {0,
                                LS_TCP_PIECE + 1,
                                LS_TCP_PIECE * 3 + 5};
 enum { SIZES = sizeof sizes / sizeof *sizes };
-
-static int descriptors;
-
-static int note_descriptors(void **state) {
-    (void)state;
-    descriptors = test_descriptors_count();
-    return 0;
-}
-
-static int compare_descriptors(void **state) {
-    (void)state;
-    return test_descriptors_count() == descriptors ? 0 : -1;
-}
 
 /* ---- one after the other -------------------------------------------------------------------------------------------
  */
@@ -568,22 +554,20 @@ static void time_stands_still_in_a_stopped_process(void **state) {
     tcp_net_end(&net);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, compare_descriptors)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_size_arrives),
-        TEST(a_receive_tells_what_came),
-        TEST(any_order_of_calls_gives_the_same),
-        TEST(many_messages_come_before_their_receives),
-        TEST(what_has_ended_needs_its_rank_no_more),
-        TEST(a_rank_may_go_on_to_another_communicator),
-        TEST(any_rank_may_send),
-        TEST(large_messages_cross),
-        TEST(all_connect_at_once),
-        TEST(what_is_small_still_goes),
-        TEST(no_memory_is_an_error),
-        TEST(time_stands_still_in_a_stopped_process),
+        TCP_NET_TEST(every_size_arrives),
+        TCP_NET_TEST(a_receive_tells_what_came),
+        TCP_NET_TEST(any_order_of_calls_gives_the_same),
+        TCP_NET_TEST(many_messages_come_before_their_receives),
+        TCP_NET_TEST(what_has_ended_needs_its_rank_no_more),
+        TCP_NET_TEST(a_rank_may_go_on_to_another_communicator),
+        TCP_NET_TEST(any_rank_may_send),
+        TCP_NET_TEST(large_messages_cross),
+        TCP_NET_TEST(all_connect_at_once),
+        TCP_NET_TEST(what_is_small_still_goes),
+        TCP_NET_TEST(no_memory_is_an_error),
+        TCP_NET_TEST(time_stands_still_in_a_stopped_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,22 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/support/files.h"
 #include "tests/support/fuzz.h"
 #include "tests/support/tcp_net.h"
-
-static int descriptors;
-
-static int note_descriptors(void **state) {
-    (void)state;
-    descriptors = test_descriptors_count();
-    return 0;
-}
-
-static int compare_descriptors(void **state) {
-    (void)state;
-    return test_descriptors_count() == descriptors ? 0 : -1;
-}
 
 /* ---- hellos --------------------------------------------------------------------------------------------------------
  */
@@ -237,13 +223,11 @@ static void what_is_cleared_too_late_is_no_lie(void **state) {
     free(receive.data);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, compare_descriptors)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_hello_is_heard_before_room_is_made), TEST(a_hello_is_heard_before_its_time_is_over),
-        TEST(who_came_too_late_comes_again),        TEST(frames_come_in_any_parts),
-        TEST(what_waits_keeps_its_order),           TEST(what_is_cleared_too_late_is_no_lie),
+        TCP_NET_TEST(a_hello_is_heard_before_room_is_made), TCP_NET_TEST(a_hello_is_heard_before_its_time_is_over),
+        TCP_NET_TEST(who_came_too_late_comes_again),        TCP_NET_TEST(frames_come_in_any_parts),
+        TCP_NET_TEST(what_waits_keeps_its_order),           TCP_NET_TEST(what_is_cleared_too_late_is_no_lie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

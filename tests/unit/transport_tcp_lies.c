@@ -7,24 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/support/files.h"
 #include "tests/support/fuzz.h"
 #include "tests/support/tcp_net.h"
 
 enum { LARGE = LS_TCP_EAGER + 1000, ROUNDS = 4000 };
-
-static int descriptors;
-
-static int note_descriptors(void **state) {
-    (void)state;
-    descriptors = test_descriptors_count();
-    return 0;
-}
-
-static int compare_descriptors(void **state) {
-    (void)state;
-    return test_descriptors_count() == descriptors ? 0 : -1;
-}
 
 /* Whether rank 0 came to this error; it is none. */
 static ls_status turn_until_gone(tcp_net *net) {
@@ -390,14 +376,12 @@ static void large_messages_are_taken_back(void **state) {
     assert_true(met.writing > 0 && met.reading > 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, compare_descriptors)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_lie_is_an_error),         TEST(a_late_receive_without_room_is_an_error),
-        TEST(damaged_frames_are_errors),     TEST(a_receive_from_any_rank_is_taken_back),
-        TEST(a_message_on_its_way_is_lost),  TEST(a_torn_message_leaves_its_receive_to_others),
-        TEST(large_messages_are_taken_back),
+        TCP_NET_TEST(every_lie_is_an_error),         TCP_NET_TEST(a_late_receive_without_room_is_an_error),
+        TCP_NET_TEST(damaged_frames_are_errors),     TCP_NET_TEST(a_receive_from_any_rank_is_taken_back),
+        TCP_NET_TEST(a_message_on_its_way_is_lost),  TCP_NET_TEST(a_torn_message_leaves_its_receive_to_others),
+        TCP_NET_TEST(large_messages_are_taken_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,23 +10,9 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "tests/support/files.h"
 #include "tests/support/processes.h"
 #include "tests/support/tcp_net.h"
 #include "tests/support/unauthenticated.h"
-
-static int descriptors;
-
-static int note_descriptors(void **state) {
-    (void)state;
-    descriptors = test_descriptors_count();
-    return 0;
-}
-
-static int compare_descriptors(void **state) {
-    (void)state;
-    return test_descriptors_count() == descriptors ? 0 : -1;
-}
 
 /* One message from each of the two to the other. */
 static void exchange(tcp_net *net, int first, int second) {
@@ -475,21 +461,19 @@ static void a_rank_that_never_connected_is_gone(void **state) {
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, note_descriptors, compare_descriptors)
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(silent_strangers_keep_nobody_out),
-        TEST(silence_ends),
-        TEST(wrong_hellos_are_turned_away),
-        TEST(garbage_is_turned_away),
-        TEST(a_stranger_who_listens_is_no_rank),
-        TEST(a_hello_may_come_in_any_pieces),
-        TEST(a_rank_gets_in_once),
-        TEST(who_is_gone_stays_gone),
-        TEST(what_was_sent_comes_before_the_end),
-        TEST(a_killed_rank_is_gone),
-        TEST(a_rank_that_never_connected_is_gone),
+        TCP_NET_TEST(silent_strangers_keep_nobody_out),
+        TCP_NET_TEST(silence_ends),
+        TCP_NET_TEST(wrong_hellos_are_turned_away),
+        TCP_NET_TEST(garbage_is_turned_away),
+        TCP_NET_TEST(a_stranger_who_listens_is_no_rank),
+        TCP_NET_TEST(a_hello_may_come_in_any_pieces),
+        TCP_NET_TEST(a_rank_gets_in_once),
+        TCP_NET_TEST(who_is_gone_stays_gone),
+        TCP_NET_TEST(what_was_sent_comes_before_the_end),
+        TCP_NET_TEST(a_killed_rank_is_gone),
+        TCP_NET_TEST(a_rank_that_never_connected_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
