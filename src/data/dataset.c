@@ -245,7 +245,9 @@ ls_status ls_dataset_batch(ls_dataset *dataset, const ls_samples *samples, ls_te
     if (dataset->serial) {
         pthread_mutex_lock(&dataset->guard->lock);
     }
-    const ls_status status = ls_without_recording(make, &arguments);
+    const bool plain = dataset->copies && dataset->input.count == 0 && dataset->target.count == 0;
+    const ls_status status =
+        plain ? make_batch(dataset, samples, input, target) : ls_without_recording(make, &arguments);
     if (dataset->serial) {
         pthread_mutex_unlock(&dataset->guard->lock);
     }

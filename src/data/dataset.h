@@ -51,6 +51,7 @@ struct ls_dataset {
      * them. Locks are taken from data sets to those that they are made of.
      */
     bool serial;
+    bool copies; /* fetch copies elements and nothing else: it makes no tensors and draws no numbers */
     ls_dataset *guard;
     pthread_mutex_t lock;
     int earlier_steps; /* of inputs, that samples have gone through before */

@@ -271,6 +271,7 @@ static ls_loader *loader_of(ls_dataset *dataset, const ls_loader_options *option
         ls_dataset_drop(dataset);
         return NULL;
     }
+    loader->of_dataset = true;
     loader_state *state = loader->state;
     *state = (loader_state){.dataset = dataset,
                             .options = *options,

@@ -96,9 +96,10 @@ ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-/* A reference to what a kind put into a batch: it made it in `scope`, or has it elsewhere. */
+/* A reference to what a kind put into a batch: it made it in `scope`, if that is given, or has it elsewhere. */
 static ls_tensor *hold(ls_tensor *tensor, const ls_scope *scope) {
-    return tensor != NULL && tensor->scope != scope ? ls_tensor_hold(tensor) : ls_tensor_take(tensor);
+    return tensor != NULL && (scope == NULL || tensor->scope != scope) ? ls_tensor_hold(tensor)
+                                                                       : ls_tensor_take(tensor);
 }
 
 /* Checks what the kind made, and fills in what it left to the loader. */
@@ -129,11 +130,10 @@ typedef struct making {
     bool *more;
 } making;
 
-static ls_status make(void *argument) {
-    const making *m = argument;
+/* In a scope of its own, or where the kind needs none, with `scope` NULL. */
+static ls_status make_in(const making *m, const ls_scope *scope) {
     ls_loader *loader = m->loader;
     ls_batch *batch = m->batch;
-    const ls_scope *scope = ls_thread()->scope;
     const uint32_t errors = ls_error_count;
     LS_TRY(explain(loader, "next", loader->type->next(loader, loader->epoch, batch->number, batch, m->more), errors));
     if (!*m->more) {
@@ -142,10 +142,14 @@ static ls_status make(void *argument) {
     if (!ls_inputs_are_here("ls_loader_next", (ls_tensor *[]){batch->input, batch->target}, 2)) {
         return ls_error_status();
     }
-    LS_TRY(scope->status == LS_OK ? complete(loader, batch) : LS_OK);
+    LS_TRY(scope == NULL || scope->status == LS_OK ? complete(loader, batch) : LS_OK);
     loader->input = hold(batch->input, scope);
     loader->target = hold(batch->target, scope);
     return LS_OK;
+}
+
+static ls_status make(void *argument) {
+    return make_in(argument, ls_thread()->scope);
 }
 
 ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
@@ -159,7 +163,8 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     bool is_more = loader->batches < 0 || loader->batch < loader->batches;
     if (is_more) {
         const uint64_t began = ls_trace_now();
-        LS_TRY(ls_without_recording(make, &(making){.loader = loader, .batch = &made, .more = &is_more}));
+        making m = {.loader = loader, .batch = &made, .more = &is_more};
+        LS_TRY(loader->of_dataset ? make_in(&m, NULL) : ls_without_recording(make, &m));
         ls_trace_add(LS_TRACE_TRAINING, began, -1, "batch");
     }
     if (!is_more) {

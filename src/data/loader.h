@@ -8,6 +8,7 @@ struct ls_loader {
     const ls_loader_type *type;
     void *state;
     int64_t batches; /* of an epoch; -1: not known */
+    bool of_dataset; /* its kind makes no tensors of a scope, so its calls need none of their own */
     int64_t epoch;
     int64_t batch;    /* the next one */
     ls_tensor *input; /* of the batch lent last, held */

@@ -72,6 +72,7 @@ ls_dataset *ls_dataset_of_tensors(ls_tensor *input, ls_tensor *target) {
         return NULL;
     }
     dataset->serial = false;
+    dataset->copies = true;
     tensor_state *state = dataset->state;
     *state = (tensor_state){.input = input,
                             .target = target,

@@ -57,6 +57,7 @@ static ls_dataset *part_of(ls_dataset *whole, int64_t first, int64_t *numbers, i
     part->target = whole->target;
     part->earlier_steps = whole->earlier_steps;
     part->serial = whole->serial;
+    part->copies = whole->copies;
     part->guard = whole->guard;
     *(part_state *)part->state = (part_state){.whole = whole, .first = first, .numbers = numbers};
     return part;

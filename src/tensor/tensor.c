@@ -4,7 +4,7 @@
 #include "tensor/device.h"
 #include "tensor/scope.h"
 
-static ls_tensor *record_new(ls_thread_state *thread, int ndim, ls_dtype dtype) {
+__attribute__((always_inline)) static inline ls_tensor *record_new(ls_thread_state *thread, int ndim, ls_dtype dtype) {
     ls_tensor *tensor = ls_cache_allocate(&thread->cache, sizeof *tensor);
     if (tensor == NULL) {
         return NULL;
@@ -190,10 +190,7 @@ static void queue_free(ls_thread_state *thread, ls_tensor *tensor) {
     thread->freeing = false;
 }
 
-void ls_tensor_drop(ls_tensor *tensor) {
-    if (tensor == NULL || --tensor->references > 0) {
-        return;
-    }
+void ls_tensor_destroy(ls_tensor *tensor) {
     if (tensor->node == NULL && tensor->leaf == NULL) {
         free_record(tensor);
         return;

@@ -124,12 +124,19 @@ static inline bool ls_tensor_is_alone(const ls_tensor *tensor) {
     return tensor->references == 1 && atomic_load_explicit(&tensor->storage->references, memory_order_relaxed) == 1;
 }
 
+/* Frees one whose last reference went. */
+void ls_tensor_destroy(ls_tensor *tensor);
+
 /* References. ls_tensor_drop frees with the last one; NULL is allowed. */
 static inline ls_tensor *ls_tensor_hold(ls_tensor *tensor) {
     tensor->references++;
     return tensor;
 }
-void ls_tensor_drop(ls_tensor *tensor);
+static inline void ls_tensor_drop(ls_tensor *tensor) {
+    if (tensor != NULL && --tensor->references <= 0) {
+        ls_tensor_destroy(tensor);
+    }
+}
 
 /*
  * A reference for a constructor that takes the tensor over: the user's, when he holds the tensor outside any scope, and
