@@ -36,7 +36,19 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .auth_nonce = ls_auth_nonce,
                              .auth_prove = ls_auth_prove,
                              .auth_check = ls_auth_check,
-                             .key_forget = ls_key_forget};
+                             .key_forget = ls_key_forget,
+                             .engine_new = ls_engine_new,
+                             .engine_begin = ls_engine_begin,
+                             .engine_progress = ls_engine_progress,
+                             .engine_post = ls_engine_post,
+                             .engine_test = ls_engine_test,
+                             .engine_leave = ls_engine_leave,
+                             .engine_meet_leaving = ls_engine_meet_leaving,
+                             .engine_give_up = ls_engine_give_up,
+                             .engine_close = ls_engine_close,
+                             .engine_endpoint = ls_engine_endpoint,
+                             .engine_sequence = ls_engine_sequence,
+                             .engine_ended = ls_engine_ended};
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};
 
@@ -67,11 +79,12 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
     void *module = ls_module_file_open(name, folder, &there);
     if (!there) {
-        return ls_fail_null(LS_ERR_ARGUMENT,
-                            "there is no backend \"%s\": this build has self, shm, tcp, and no lockstep-%s.so was found in "
-                            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
-                            backend_name, name, folder, known ? "; `scripts/install-deps --" : "",
-                            known ? backend_name : "", known ? "` and building Lockstep again make it" : "");
+        return ls_fail_null(
+            LS_ERR_ARGUMENT,
+            "there is no backend \"%s\": this build has self, shm, tcp, and no lockstep-%s.so was found in "
+            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
+            backend_name, name, folder, known ? "; `scripts/install-deps --" : "", known ? backend_name : "",
+            known ? "` and building Lockstep again make it" : "");
     }
     if (module == NULL) {
         const char *reason = dlerror();

@@ -10,8 +10,8 @@
  *
  * A module needs no symbol of the core: everything it may call is in ls_core, and backend/module/core.c makes ordinary
  * functions of that, so its sources include base/status.h, base/memory.h, base/log.h, comm/auth.h, comm/backend.h,
- * comm/pieces.h, comm/reduce.h and <lockstep/comm.h> (stores, names, sizes, errors; no calls on communicators) as the
- * core's own do.
+ * comm/collective/engine.h, comm/pieces.h, comm/reduce.h, comm/transport.h and <lockstep/comm.h> (stores, names, sizes,
+ * errors; no calls on communicators) as the core's own do.
  *
  * base/module_file.h says where ls_backend_find looks for the file.
  */
@@ -20,9 +20,10 @@
 
 #include "comm/auth.h"
 #include "comm/backend.h"
+#include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 6
+#define LS_BACKEND_ABI 7
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -56,6 +57,18 @@ typedef struct ls_core {
     bool (*auth_check)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
                        const uint8_t other[LS_NONCE_SIZE], const uint8_t proof[LS_PROOF_SIZE]);
     void (*key_forget)(ls_key *key);
+    ls_engine *(*engine_new)(ls_endpoint *endpoint, double timeout);
+    ls_status (*engine_begin)(void *state, const ls_call *call);
+    ls_status (*engine_progress)(void *state, bool wait, bool *finished);
+    ls_status (*engine_post)(void *state, const ls_call *call, void **request);
+    ls_status (*engine_test)(void *state, void *request, bool wait, bool *finished);
+    void (*engine_leave)(void *state, ls_leave_reason reason);
+    ls_status (*engine_meet_leaving)(void *state);
+    void (*engine_give_up)(void *state, ls_status status);
+    void (*engine_close)(void *state);
+    ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
+    uint64_t (*engine_sequence)(const ls_engine *engine);
+    ls_engine_end (*engine_ended)(const ls_engine *engine);
 } ls_core;
 
 typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);

@@ -19,8 +19,9 @@
 
 #include <lockstep/comm.h>
 
-/* The largest message that comes from any rank (peer -1), and that control messages may have. */
-#define LS_TRANSPORT_LEAST_EAGER 4096
+/* The largest message that comes from any rank (peer -1), and that control messages may have: a little less than what
+ * every MPI library sends without asking the receiver. */
+#define LS_TRANSPORT_LEAST_EAGER 3840
 
 /* A message under way. */
 typedef struct ls_transfer {
@@ -64,9 +65,9 @@ typedef struct ls_transport {
      */
     ls_status (*receive)(ls_endpoint *endpoint, ls_transfer *transfer);
 
-    /* Takes back a transfer that has not ended: its memory is free then. What a send has begun may still arrive, and a
-     * message that was on its way into a receive is lost; so this comes before the endpoint's end only, or for receives
-     * from any rank. */
+    /* Takes back a transfer that has not ended: its memory is free then, or, where the network cannot take it back,
+     * once `close` says so. What a send has begun may still arrive, and a message that was on its way into a receive is
+     * lost; so only the end of the endpoint comes after this. */
     void (*withdraw)(ls_endpoint *endpoint, ls_transfer *transfer);
 
     /*
@@ -82,8 +83,9 @@ typedef struct ls_transport {
     uint64_t (*now_ns)(const ls_endpoint *endpoint);
 
     /* Ends the endpoint without waiting for others. What eager sends have begun still goes, where that takes no more
-     * than `linger_ns`. */
-    void (*close)(ls_endpoint *endpoint, uint64_t linger_ns);
+     * than `linger_ns`. Whether nothing uses the memory of transfers any more; otherwise it stays where it is until the
+     * process ends. */
+    bool (*close)(ls_endpoint *endpoint, uint64_t linger_ns);
 } ls_transport;
 
 /* Each transport's own struct begins with this. */

@@ -366,10 +366,10 @@ static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-static void close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
+static bool close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
     sim_rank *rank = rank_of(endpoint);
     if (rank->closed) {
-        return;
+        return true;
     }
     wake(rank);
     if (sim_runs(rank)) {
@@ -380,6 +380,7 @@ static void close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
     rank->outgoing = (sim_list){0};
     rank->incoming = (sim_list){0};
     ls_arrivals_free(&rank->arrivals);
+    return true;
 }
 
 const ls_transport sim_transport = {

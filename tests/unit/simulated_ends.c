@@ -121,7 +121,7 @@ static void a_stop_is_not_noticed_until_it_is_a_death(void **state) {
 static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
     (void)state;
     /* A slow link: the second message has left after 2000 ns. */
-    enum { LINK = 1000, EAGER = 4000 };
+    enum { LINK = 1000, EAGER = LS_TRANSPORT_LEAST_EAGER };
     static unsigned char data[EAGER], into[2][EAGER];
     for (int lingers = 0; lingers < 2; lingers++) {
         sim_network *network = sim_new(&(sim_options){

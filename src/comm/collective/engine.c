@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "comm/collective/inside.h"
 
-#define LOOK_NS   UINT64_C(20000000)  /* at most between two looks for reasons to give up */
 #define LINGER_NS UINT64_C(200000000) /* for what was said last */
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
@@ -30,7 +29,7 @@ static bool make_packets(ls_engine *engine) {
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
     if (engine == NULL) {
-        endpoint->transport->close(endpoint, 0);
+        (void)endpoint->transport->close(endpoint, 0);
         (void)ls_fail_memory("ls_comm_open", sizeof *engine);
         return NULL;
     }
@@ -42,6 +41,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->asked = -1;
     engine->waits_for = -1;
     engine->culprit = -1;
+    engine->teller = -1;
     while (1 << engine->levels < engine->size) {
         engine->levels++;
     }
@@ -69,7 +69,9 @@ void ls_engine_close(void *state) {
     if (!engine->ended) {
         ls_failure_leave(engine, LS_LEAVE_FREED);
     }
-    engine->endpoint->transport->close(engine->endpoint, LINGER_NS);
+    if (!engine->endpoint->transport->close(engine->endpoint, LINGER_NS)) {
+        return; /* what the network still uses stays */
+    }
     ls_messages_free(engine);
     ls_failure_free(engine);
     ls_free(engine->memory);
@@ -88,6 +90,10 @@ ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
 
 uint64_t ls_engine_sequence(const ls_engine *engine) {
     return engine->call.sequence;
+}
+
+ls_engine_end ls_engine_ended(const ls_engine *engine) {
+    return !engine->failed ? LS_ENGINE_WORKS : engine->deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
 
 const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
@@ -245,7 +251,7 @@ static ls_status move(ls_engine *engine, bool wait, bool *finished) {
         if (!wait) {
             return LS_OK;
         }
-        wait_ns = moved ? 0 : LOOK_NS;
+        wait_ns = moved ? 0 : LS_ENGINE_LOOK_NS;
     }
 }
 
@@ -278,7 +284,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) 
         if (!wait) {
             break;
         }
-        wait_ns = moved ? 0 : LOOK_NS;
+        wait_ns = moved ? 0 : LS_ENGINE_LOOK_NS;
     }
     if (status != LS_OK && !engine->ended) {
         status = ls_failure_give_up(engine, status, ls_failure_culprit(engine));

@@ -25,6 +25,7 @@ ls_status ls_engine_progress(void *state, bool wait, bool *finished);
 ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
+ls_status ls_engine_meet_leaving(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
 void ls_engine_give_up(void *state, ls_status status);
 void ls_engine_close(void *state);
 
@@ -33,5 +34,27 @@ ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
 /* The number of the call that this rank made last. */
 uint64_t ls_engine_sequence(const ls_engine *engine);
+
+/* Whether this rank gave up. */
+typedef enum ls_engine_end {
+    LS_ENGINE_WORKS = 0, /* or it has left */
+    LS_ENGINE_DESERTED,  /* because a rank had left that others waited for */
+    LS_ENGINE_FAILED
+} ls_engine_end;
+
+ls_engine_end ls_engine_ended(const ls_engine *engine);
+
+/* The entries of an ls_backend by which it makes calls: the same over every transport. */
+#define LS_ENGINE_CALLS                                                                                                \
+    .give_up = ls_engine_give_up,                                                                                      \
+    .begin = {[LS_OP_BARRIER] = ls_engine_begin,        [LS_OP_BROADCAST] = ls_engine_begin,                           \
+              [LS_OP_ALLREDUCE] = ls_engine_begin,      [LS_OP_REDUCE] = ls_engine_begin,                              \
+              [LS_OP_GATHER] = ls_engine_begin,         [LS_OP_GATHERV] = ls_engine_begin,                             \
+              [LS_OP_ALLGATHER] = ls_engine_begin,      [LS_OP_ALLGATHERV] = ls_engine_begin,                          \
+              [LS_OP_SCATTER] = ls_engine_begin,        [LS_OP_SCATTERV] = ls_engine_begin,                            \
+              [LS_OP_REDUCE_SCATTER] = ls_engine_begin, [LS_OP_REDUCE_SCATTERV] = ls_engine_begin,                     \
+              [LS_OP_ALLTOALL] = ls_engine_begin,       [LS_OP_ALLTOALLV] = ls_engine_begin,                           \
+              [LS_OP_SPLIT] = ls_engine_begin},                                                                        \
+    .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test
 
 #endif

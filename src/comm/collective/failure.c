@@ -105,12 +105,14 @@ ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
         return status;
     }
     engine->ended = true;
+    engine->failed = true;
     if (engine->revoked.kind == 0) {
         const char *reason = strstr(message, ": ");
         reason = reason != NULL ? reason + 2 : message;
         engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
                                       .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
                                       .culprit = culprit,
+                                      .deserted = engine->deserted,
                                       .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
         if (culprit < 0 || culprit == engine->rank || status == LS_ERR_MEMORY) {
             engine->revoked.culprit = engine->rank;
@@ -202,6 +204,7 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
     case LS_NOTICE_REVOKED:
         if (engine->revoked.kind == 0) {
             engine->revoked = *notice;
+            engine->teller = from;
             if (notice->culprit < 0 || notice->culprit >= engine->size) {
                 engine->revoked.culprit = from;
             }
@@ -264,6 +267,7 @@ static ls_status fail_by(ls_engine *engine, int culprit, ls_status status) {
 static ls_status fail_revoked(ls_engine *engine, const ls_call *call) {
     char name[64];
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
+    engine->deserted = engine->revoked.deserted != 0;
     return fail_by(engine, engine->revoked.culprit,
                    ls_fail(engine->revoked.status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER, "%s: %s", name,
                            engine->revoked.text));
@@ -341,6 +345,7 @@ static ls_status check_left(ls_engine *engine, const ls_engine_wait *wait) {
     }
     char name[64];
     char waiting[MORE_CAPACITY];
+    engine->deserted = true;
     return fail_by(engine, peer,
                    ls_fail(LS_ERR_PEER, "%s: rank %d %s%s", name_of(wait, name), peer,
                            ls_leave_describe((ls_leave_reason)(why - 1)), describe_waiting(engine, wait, waiting)));
@@ -443,4 +448,63 @@ ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call) {
     char name[64];
     return ls_fail(LS_ERR_STATE, "%s: an earlier call has ended this communicator",
                    ls_call_describe(call->operation, call->sequence, name, sizeof name));
+}
+
+/* ---- the end of a job -------------------------------------------------------------------------------------------- */
+
+/* Lists the ranks that have not left. LS_ERR_PEER for one that gave up, or left by another way than ls_finalize. */
+static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
+    *staying = (ls_rank_list){.count = 0};
+    if (engine->revoked.kind != 0) {
+        return engine->revoked.culprit == engine->teller
+                   ? ls_fail(LS_ERR_PEER, "%s", engine->revoked.text)
+                   : ls_fail(LS_ERR_PEER, "rank %d gave up: %s", engine->teller, engine->revoked.text);
+    }
+    for (int rank = 0; rank < engine->size; rank++) {
+        const ls_leave_reason reason = (ls_leave_reason)(engine->departed[rank] - 1);
+        if (rank == engine->rank || (engine->departed[rank] != 0 && reason == LS_LEAVE_FINALIZED)) {
+            continue;
+        }
+        if (engine->departed[rank] != 0) {
+            return ls_fail(LS_ERR_PEER, "rank %d %s", rank,
+                           reason == LS_LEAVE_FREED ? "left without calling ls_finalize" : ls_leave_describe(reason));
+        }
+        ls_rank_list_add(staying, rank);
+    }
+    return LS_OK;
+}
+
+static ls_status await_leaving(ls_engine *engine) {
+    const ls_transport *transport = engine->endpoint->transport;
+    const uint64_t since_ns = ls_engine_now(engine);
+    uint64_t told_ns = 0;
+    bool moved = false;
+    for (uint64_t wait_ns = 0;; wait_ns = moved ? 0 : LS_ENGINE_LOOK_NS) {
+        ls_rank_list staying;
+        LS_TRY(transport->progress(engine->endpoint, wait_ns, &moved));
+        LS_TRY(ls_failure_hear(engine));
+        LS_TRY(list_staying(engine, &staying));
+        const uint64_t waited_ns = ls_engine_now(engine) - since_ns;
+        if (staying.count == 0) {
+            return LS_OK;
+        }
+        if (waited_ns > engine->timeout_ns) {
+            return ls_fail(LS_ERR_TIMEOUT, "%s did not call ls_finalize within %g s", staying.text,
+                           (double)engine->timeout_ns * 1e-9);
+        }
+        ls_comm_tell_waiting(&(ls_waiting){.awaited = &staying,
+                                           .waited_ns = waited_ns,
+                                           .told_ns = &told_ns,
+                                           .more = "",
+                                           .knows_latest = engine->call.sequence != 0,
+                                           .latest = engine->call.operation,
+                                           .latest_sequence = engine->call.sequence});
+    }
+}
+
+ls_status ls_engine_meet_leaving(void *state) {
+    ls_engine *engine = state;
+    const ls_status status = await_leaving(engine);
+    engine->failed = engine->failed || status != LS_OK;
+    return status;
 }

@@ -16,6 +16,9 @@ enum {
     LS_ENGINE_LEVELS = 24         /* rounds at most */
 };
 
+/* At most between two looks for reasons to give up. */
+#define LS_ENGINE_LOOK_NS UINT64_C(20000000)
+
 typedef enum ls_channel {
     LS_CHANNEL_ROUNDS = 0,
     LS_CHANNEL_DATA,     /* of calls, outside of rounds */
@@ -101,10 +104,10 @@ typedef enum ls_notice_kind {
 
 typedef struct ls_notice {
     uint32_t kind;
-    int32_t status;  /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT */
-    int32_t culprit; /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
-                        for, -1: nobody */
-
+    int32_t status;    /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT */
+    int32_t culprit;   /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
+                          for, -1: nobody */
+    uint32_t deserted; /* REVOKED: 1 where `culprit` is to blame because it has left */
     uint64_t sequence; /* REVOKED: the number of the call that failed, or of the next */
     char text[384];    /* REVOKED: why, without the call's name */
 } ls_notice;
@@ -188,7 +191,10 @@ struct ls_engine {
     ls_transfer notice;
     ls_notice heard;
     ls_notice revoked;       /* why this communicator is no more; kind 0: it is */
+    int teller;              /* who told of it; -1: this rank, or nobody */
     bool ended;              /* this rank has left or given up */
+    bool failed;             /* it has given up, */
+    bool deserted;           /* because another had left */
     unsigned char *departed; /* one per rank: 0, or 1 + the ls_leave_reason of one that left */
     int gone;                /* peers that are gone and had left */
     ls_transfer *telling;    /* one per rank: of `revoked` */

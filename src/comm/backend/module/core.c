@@ -159,3 +159,54 @@ bool ls_auth_check(const ls_key *key, const char *role, const uint8_t own[LS_NON
 void ls_key_forget(ls_key *key) {
     core->key_forget(key);
 }
+
+/* ---- the engine ----------------------------------------------------------------------------------------------------
+ */
+
+ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
+    return core->engine_new(endpoint, timeout);
+}
+
+ls_status ls_engine_begin(void *state, const ls_call *call) {
+    return core->engine_begin(state, call);
+}
+
+ls_status ls_engine_progress(void *state, bool wait, bool *finished) {
+    return core->engine_progress(state, wait, finished);
+}
+
+ls_status ls_engine_post(void *state, const ls_call *call, void **request) {
+    return core->engine_post(state, call, request);
+}
+
+ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished) {
+    return core->engine_test(state, request, wait, finished);
+}
+
+void ls_engine_leave(void *state, ls_leave_reason reason) {
+    core->engine_leave(state, reason);
+}
+
+ls_status ls_engine_meet_leaving(void *state) {
+    return core->engine_meet_leaving(state);
+}
+
+void ls_engine_give_up(void *state, ls_status status) {
+    core->engine_give_up(state, status);
+}
+
+void ls_engine_close(void *state) {
+    core->engine_close(state);
+}
+
+ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
+    return core->engine_endpoint(engine);
+}
+
+uint64_t ls_engine_sequence(const ls_engine *engine) {
+    return core->engine_sequence(engine);
+}
+
+ls_engine_end ls_engine_ended(const ls_engine *engine) {
+    return core->engine_ended(engine);
+}

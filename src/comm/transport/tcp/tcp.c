@@ -299,7 +299,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
     }
 }
 
-static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
+static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
         ls_tcp_peer *peer = &tcp->peers[rank];
@@ -331,6 +331,7 @@ static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_free(tcp->cards);
     ls_free(tcp->peers);
     ls_free(tcp);
+    return true;
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------
@@ -398,7 +399,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
         tcp->strangers[i].socket = -1;
     }
     if (open_endpoint(tcp, options) != LS_OK) {
-        tcp_close(&tcp->endpoint, 0); /* the reason stays: this sets none */
+        (void)tcp_close(&tcp->endpoint, 0); /* the reason stays: this sets none */
         return NULL;
     }
     return &tcp->endpoint;
