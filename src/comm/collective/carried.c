@@ -14,14 +14,6 @@ static void copy(void *to, const void *from, size_t bytes) {
     }
 }
 
-/* Elements of a rank's send buffer in a reduction. */
-static size_t reduced_count(const ls_engine *engine) {
-    const ls_call *call = &engine->call;
-    return call->operation == LS_OP_REDUCE_SCATTER    ? call->count * (size_t)engine->size
-           : call->operation == LS_OP_REDUCE_SCATTERV ? call->total
-                                                      : call->count;
-}
-
 /* Elements that a rank puts into the blocks of all. */
 static size_t block_count(const ls_engine *engine, int rank) {
     const ls_call *call = &engine->call;
@@ -50,7 +42,7 @@ size_t ls_carried_bytes(const ls_engine *engine, int first, int last) {
     size_t bytes = 0;
     switch (engine->carriage) {
     case LS_CARRY_SUM:
-        return reduced_count(engine) * ls_reduce_find(call->dtype, call->reduction)->accumulator;
+        return ls_reduced_count(engine) * ls_reduce_find(call->dtype, call->reduction)->accumulator;
     case LS_CARRY_BLOCKS:
         for (int rank = first; rank < last; rank++) {
             bytes += block_count(engine, rank) * call->width;
@@ -76,7 +68,6 @@ static bool fits(size_t count, size_t width, size_t ranks, size_t most) {
 ls_carriage ls_carried_kind(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const size_t size = (size_t)engine->size;
-    bool small = false;
     if (call->send_counts != NULL && call->receive_counts != NULL) { /* an exchange, whatever it is for */
         return LS_CARRY_NONE;
     }
@@ -85,9 +76,7 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     case LS_OP_REDUCE:
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        small =
-            fits(reduced_count(engine), ls_reduce_find(call->dtype, call->reduction)->accumulator, 1, LS_ENGINE_SUMS);
-        return small && engine->size > 1 ? LS_CARRY_SUM : LS_CARRY_NONE;
+        return engine->size > 1 && ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_SUM : LS_CARRY_NONE;
     case LS_OP_ALLGATHERV:
         return fits(call->total, call->width, 1, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_ALLTOALL:
@@ -113,7 +102,7 @@ static void put_sum(const ls_engine *engine, unsigned char *data) {
     const ls_reduce_kernel *kernel = ls_reduce_find(call->dtype, call->reduction);
     const bool cut = call->operation == LS_OP_REDUCE_SCATTERV;
     for (int rank = 0; rank < (cut ? engine->size : 1); rank++) {
-        const size_t count = cut ? call->send_counts[rank] : reduced_count(engine);
+        const size_t count = cut ? call->send_counts[rank] : ls_reduced_count(engine);
         const size_t at = cut ? call->send_displacements[rank] : 0;
         const unsigned char *from = count != 0 ? (const unsigned char *)call->send + at * call->width : NULL;
         if (count != 0 && kernel->widen != NULL) {
@@ -185,7 +174,7 @@ ls_status ls_carried_join(ls_engine *engine, const ls_packet *other, int first, 
     switch (engine->carriage) {
     case LS_CARRY_SUM:
         ls_reduce_find(engine->call.dtype, engine->call.reduction)
-            ->combine(data, before ? more : data, before ? data : more, reduced_count(engine));
+            ->combine(data, before ? more : data, before ? data : more, ls_reduced_count(engine));
         break;
     case LS_CARRY_BLOCKS:
         if (before) {

@@ -76,6 +76,7 @@ void ls_engine_close(void *state) {
     ls_failure_free(engine);
     ls_free(engine->memory);
     ls_free(engine->scratch);
+    ls_free(engine->halving.places);
     ls_free(engine->sources);
     ls_free(engine->counts);
     ls_free(engine->taken);
@@ -175,8 +176,11 @@ static ls_status settle(ls_engine *engine, ls_status status) {
 }
 
 static ls_status begin(ls_engine *engine) {
+    const bool moves = ls_flows[engine->call.operation].moves;
     ls_carried_begin(engine);
-    return ls_rounds_begin(engine, ls_flows[engine->call.operation].moves ? ls_exchange_call : ls_reduction_call);
+    engine->way = moves || engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
+    LS_TRY(engine->way == LS_WAY_HALVES ? ls_halving_begin(engine) : LS_OK);
+    return ls_rounds_begin(engine, moves ? ls_exchange_call : ls_reduction_call);
 }
 
 ls_status ls_engine_begin(void *state, const ls_call *call) {

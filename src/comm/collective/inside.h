@@ -9,7 +9,6 @@
 
 enum {
     LS_ENGINE_CARRIED = 32 << 10, /* data of all ranks of a call up to this size travels in the rounds */
-    LS_ENGINE_SUMS = 8 << 10,     /* and of a reduction: every round moves all of it */
     LS_ENGINE_GROUPS = 6,         /* different calls that a disagreement names */
     LS_ENGINE_LISTED = 9,         /* and ranks of each */
     LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
@@ -73,6 +72,26 @@ typedef enum ls_carriage {
     LS_CARRY_ROOT,   /* what the root has */
     LS_CARRY_MISFIT  /* the first ls_misfit that a rank has */
 } ls_carriage;
+
+/* How a reduction is made: choice.c. */
+typedef enum ls_way {
+    LS_WAY_WHOLE = 0, /* all of it travels in the rounds */
+    LS_WAY_HALVES,    /* ranks at growing distances exchange halves of what they hold: halving.c */
+    LS_WAY_SHARES     /* each rank is sent its share by all others: reduction.c */
+} ls_way;
+
+/* Where this rank is in a reduction by halves: see halving.c. */
+typedef struct ls_halving {
+    int positions;       /* parts that the vector is cut into: ranks of the first block */
+    int first;           /* of this rank's block */
+    int width;           /* ranks of it, a power of two */
+    int levels;          /* log2 of it */
+    int before;          /* ranks of the block before it; 0: there is none */
+    int after;           /* and of the one behind it */
+    unsigned char *held; /* accumulators of what this rank holds */
+    unsigned char *room; /* of the scratch memory, behind it */
+    size_t *places;      /* reduce_scatter(v): where each position begins, in elements */
+} ls_halving;
 
 /* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
 typedef struct ls_misfit {
@@ -165,7 +184,10 @@ struct ls_engine {
     ls_transfer *coming[LS_ENGINE_LEVELS]; /* into these */
     ls_engine_stage *agreed;               /* what comes when all call the same */
 
-    /* exchange.c and reduction.c */
+    /* exchange.c, reduction.c and halving.c */
+    ls_way way;    /* of the call */
+    ls_way wanted; /* by tests, of all reductions; LS_WAY_WHOLE: what choice.c says */
+    ls_halving halving;
     const ls_traffic *traffic;
     ls_engine_stage *exchanged;
     int step;
@@ -271,7 +293,35 @@ ls_status ls_exchange_begin(ls_engine *engine, const ls_traffic *traffic, ls_eng
 /* The stage after the rounds of a call that only moves data. */
 ls_status ls_exchange_call(ls_engine *engine, bool *finished);
 
+/* ---- choice.c ---------------------------------------------------------------------------------------------------- */
+
+/* How the call in progress, which reduces, is made: the same on all ranks that call the same. */
+ls_way ls_choose_way(const ls_engine *engine);
+
+/* ---- halving.c --------------------------------------------------------------------------------------------------- */
+
+/* Before the rounds of a reduction by halves. */
+ls_status ls_halving_begin(ls_engine *engine);
+
+/* Takes in what came of the level before, and begins the exchange of the next level. */
+ls_status ls_halving_level(ls_engine *engine);
+
+/* The stage after the rounds. */
+ls_status ls_halving_call(ls_engine *engine, bool *finished);
+
 /* ---- reduction.c ------------------------------------------------------------------------------------------------- */
+
+/* Whether each rank gets a part of what the call reduces. */
+static inline bool ls_reduction_scatters(const ls_engine *engine) {
+    return engine->call.operation == LS_OP_REDUCE_SCATTER || engine->call.operation == LS_OP_REDUCE_SCATTERV;
+}
+
+/* Elements of a rank's send buffer in a reduction. */
+size_t ls_reduced_count(const ls_engine *engine);
+
+/* The part of the send buffer that `rank` is to have of a reduce_scatter(v), and that it reduces of other reductions
+ * by shares. */
+ls_piece ls_reduced_by(const ls_engine *engine, int rank);
 
 /* The stage after the rounds of a large call that reduces. */
 ls_status ls_reduction_call(ls_engine *engine, bool *finished);

@@ -1,6 +1,6 @@
 /*
- * Large reductions: each rank gets a share of every other rank's buffer, reduces it in the order of the tree, and the
- * results go to those who want them. So each rank sends (P-1)/P of a buffer, twice for an all-reduce.
+ * Reductions by shares: each rank gets a share of every other rank's buffer, reduces it in the order of the tree, and
+ * the results go to those who want them. So each rank sends (P-1)/P of a buffer, twice for an all-reduce.
  */
 #include "base/share.h"
 #include "base/status.h"
@@ -8,10 +8,16 @@
 #include "comm/pieces.h"
 #include "comm/reduce.h"
 
-/* The part of the send buffer that `rank` reduces. */
-static ls_piece reduced_by(const ls_engine *engine, int rank) {
+size_t ls_reduced_count(const ls_engine *engine) {
     const ls_call *call = &engine->call;
-    if (call->operation == LS_OP_REDUCE_SCATTER || call->operation == LS_OP_REDUCE_SCATTERV) {
+    return call->operation == LS_OP_REDUCE_SCATTER    ? call->count * (size_t)engine->size
+           : call->operation == LS_OP_REDUCE_SCATTERV ? call->total
+                                                      : call->count;
+}
+
+ls_piece ls_reduced_by(const ls_engine *engine, int rank) {
+    const ls_call *call = &engine->call;
+    if (ls_reduction_scatters(engine)) {
         return ls_piece_part(call->send_counts, call->send_displacements, call->count, rank);
     }
     const ls_share share = ls_share_of((int64_t)call->count, engine->size, rank);
@@ -19,12 +25,12 @@ static ls_piece reduced_by(const ls_engine *engine, int rank) {
 }
 
 static size_t share_bytes(const ls_engine *engine, int rank) {
-    return reduced_by(engine, rank).count * engine->call.width;
+    return ls_reduced_by(engine, rank).count * engine->call.width;
 }
 
 static ls_stretch part_sent(const ls_engine *engine, int to) {
     const size_t width = engine->call.width;
-    const ls_piece piece = reduced_by(engine, to);
+    const ls_piece piece = ls_reduced_by(engine, to);
     return (ls_stretch){piece.count != 0 ? (unsigned char *)(uintptr_t)engine->call.send + piece.at * width : NULL,
                         to != engine->rank ? piece.count * width : 0};
 }
@@ -41,7 +47,7 @@ static unsigned char *result_of(const ls_engine *engine) {
         return engine->scratch + (size_t)engine->rank * share_bytes(engine, engine->rank);
     }
     const bool whole = call->operation == LS_OP_ALLREDUCE || call->operation == LS_OP_REDUCE;
-    return (unsigned char *)call->receive + (whole ? reduced_by(engine, engine->rank).at * call->width : 0);
+    return (unsigned char *)call->receive + (whole ? ls_reduced_by(engine, engine->rank).at * call->width : 0);
 }
 
 static bool is_wanted_by(const ls_engine *engine, int rank) {
@@ -54,7 +60,7 @@ static ls_stretch result_sent(const ls_engine *engine, int to) {
 }
 
 static ls_stretch result_received(const ls_engine *engine, int from) {
-    const ls_piece piece = reduced_by(engine, from);
+    const ls_piece piece = ls_reduced_by(engine, from);
     const bool wanted = from != engine->rank && piece.count != 0 && is_wanted_by(engine, engine->rank);
     return wanted ? (ls_stretch){(unsigned char *)engine->call.receive + piece.at * engine->call.width,
                                  piece.count * engine->call.width}
@@ -70,7 +76,7 @@ static ls_status end(ls_engine *engine, bool *finished) {
 static ls_status reduce(ls_engine *engine, bool *finished) {
     static const ls_traffic results = {.sent = result_sent, .received = result_received};
     const ls_call *call = &engine->call;
-    const ls_piece own = reduced_by(engine, engine->rank);
+    const ls_piece own = ls_reduced_by(engine, engine->rank);
     for (int rank = 0; rank < engine->size; rank++) {
         engine->sources[rank] = part_received(engine, rank).data;
     }
@@ -92,7 +98,9 @@ static ls_status reduce(ls_engine *engine, bool *finished) {
 
 ls_status ls_reduction_call(ls_engine *engine, bool *finished) {
     static const ls_traffic parts = {.sent = part_sent, .received = part_received};
-    (void)finished;
+    if (engine->way == LS_WAY_HALVES) {
+        return ls_halving_call(engine, finished);
+    }
     LS_TRY(ls_engine_scratch(engine, share_bytes(engine, engine->rank) * (size_t)engine->size));
     return ls_exchange_begin(engine, &parts, reduce);
 }

@@ -196,7 +196,11 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0], first, first + width));
     LS_TRY(join(engine, &engine->incoming[0], first, first + width));
     engine->culprit = -1;
-    return ++engine->level < engine->levels ? begin_level(engine) : conclude(engine, finished);
+    LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
+    if (engine->way == LS_WAY_HALVES && ls_packet_envelope(&engine->own)->groups == 1) {
+        LS_TRY(ls_halving_level(engine)); /* with who knows the same as this rank; the next round goes on beside it */
+    }
+    return engine->level < engine->levels ? LS_OK : conclude(engine, finished);
 }
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
