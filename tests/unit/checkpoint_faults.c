@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "formats/file.h"
 #include "tests/support/processes.h"
 
 /* ---- system calls, in place of the C library's ------------------------------------------------------------------- */
@@ -71,6 +72,14 @@ int open(const char *path, int flags, ...) {
     return fails() ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
+/* Half of what is asked for now and then, or a part that a disk cannot take directly: callers go on from there. */
+ssize_t write(int fd, const void *bytes, size_t size) {
+    static atomic_uint writes;
+    const unsigned turn = size < 4 ? 0 : atomic_fetch_add(&writes, 1) % 4;
+    const size_t part = turn == 1 ? size / 2 : turn == 3 ? size / 2 + 1 : size;
+    return fails() ? -1 : (ssize_t)syscall(SYS_write, fd, bytes, part);
+}
+
 /* ---- a writer that cannot, or that dies -------------------------------------------------------------------------- */
 
 static const ls_checkpoint_options *busy(void) {
@@ -92,6 +101,61 @@ static void forget_folder(const char *folder) {
     char command[PATH_MAX + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     assert_int_equal(system(command), 0);
+}
+
+/* A file of several blocks and a rest, written in parts of any size; then it is there whole, or not at all. */
+static ls_status write_large(const char *path, const unsigned char *bytes, size_t size, char text[LS_CHECKSUM_TEXT]) {
+    ls_new_file file;
+    int64_t summed = 0;
+    ls_checksum *sum = ls_checksum_new("test");
+    assert_non_null(sum);
+    ls_status status = ls_file_create("test", path, &file);
+    if (status == LS_OK) {
+        file.sum = sum;
+        status = ls_file_pass_cache("test", &file);
+        for (size_t at = 0, part = 1; status == LS_OK && at < size; at += part, part = part * 3 + 1) {
+            part = part < size - at ? part : size - at;
+            status = ls_file_write("test", &file, bytes + at, part);
+        }
+        status = ls_file_commit("test", &file, status);
+        ls_checksum_get(sum, &summed, text);
+        assert_true(status != LS_OK || summed == (int64_t)size);
+    }
+    ls_checksum_free(sum);
+    return status;
+}
+
+static void test_every_call_fails_of_a_large_file(void **state) {
+    (void)state;
+    enum { SIZE = (5 << 19) + 4096 + 77 };
+    unsigned char *bytes = malloc(SIZE);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < SIZE; i++) {
+        bytes[i] = (unsigned char)(i * 2654435761U >> 24);
+    }
+    const char *path = in_root("large");
+    int good = 0;
+    for (int call = 0; good < 8; call++) { /* eight, so that each write is short in turn */
+        int64_t size = 0;
+        char made[LS_CHECKSUM_TEXT], read[LS_CHECKSUM_TEXT], expected[LS_CHECKSUM_TEXT];
+        atomic_store(&calls, 0);
+        atomic_store(&fails_at, call);
+        const ls_status status = write_large(path, bytes, SIZE, made);
+        atomic_store(&fails_at, -1);
+        if (status != LS_OK) {
+            assert_int_equal(status, LS_ERR_IO);
+            assert_int_equal(access(path, F_OK), good == 0 ? -1 : 0);
+            continue;
+        }
+        good++;
+        ls_checksum_text((const char *)bytes, SIZE, expected);
+        assert_int_equal(ls_checksum_file("test", path, &size, read), LS_OK);
+        assert_int_equal(size, SIZE);
+        assert_string_equal(made, expected);
+        assert_string_equal(read, expected);
+    }
+    assert_int_equal(unlink(path), 0);
+    free(bytes);
 }
 
 /* From one checkpoint to the third: each call fails once. */
@@ -177,6 +241,7 @@ static void test_full_disk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_call_fails),
+        cmocka_unit_test(test_every_call_fails_of_a_large_file),
         cmocka_unit_test(test_killed_at_every_call),
         cmocka_unit_test(test_full_disk),
     };

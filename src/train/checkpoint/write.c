@@ -46,7 +46,10 @@ static ls_status write_part(ls_checkpoint *snapshot, int part, const char *name,
     if (status == LS_OK) {
         written.sum = sum;
         written.in_new_folder = true;
-        status = ls_safetensors_write(&written, copies->items, copies->count, (const char *const *)copies->metadata);
+        status = ls_file_pass_cache("checkpoint", &written);
+        status = status == LS_OK ? ls_safetensors_write(&written, copies->items, copies->count,
+                                                        (const char *const *)copies->metadata)
+                                 : status;
         status = ls_file_commit("checkpoint", &written, status);
         ls_checksum_get(sum, &file->bytes, file->checksum);
     }
