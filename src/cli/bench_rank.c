@@ -21,11 +21,13 @@ enum { LARGEST_GROUP = 64, WARM_CALLS = 2000, FEWEST_ITERATIONS = 10, MOST_ITERA
 typedef struct bench {
     const ls_bench_plan *plan;
     ls_bench_call call;
-    size_t bytes;    /* of the larger buffer */
-    void *memory;    /* what is sent, NULL in place */
-    double *times;   /* one entry per iteration, seconds; first those of this rank, then of the slowest */
-    const char *way; /* how the last of the timed calls travelled */
-    int iterations;  /* each of `group` calls */
+    size_t bytes;     /* of the larger buffer */
+    void *memory;     /* what is sent, NULL in place */
+    double *times;    /* one entry per iteration, seconds; first those of this rank, then of the slowest */
+    const char *way;  /* how the last of the timed calls travelled */
+    uint64_t sent[2]; /* messages of a timed call and their bytes, of the rank that sends most of each */
+    bool counts;      /* the backend tells them */
+    int iterations;   /* each of `group` calls */
     int group;
 } bench;
 
@@ -124,16 +126,22 @@ static ls_status check(const bench *self, bool *wrong) {
 /* ---- timing ---------------------------------------------------------------------------------------------------- */
 
 /* Seconds that one of `calls` calls takes on this rank. */
-static ls_status time_calls(const bench *self, int calls, double *seconds) {
+static ls_status time_calls(bench *self, int calls, double *seconds) {
+    uint64_t before[2] = {0};
     if (self->plan->fresh) {
         write_values(self);
     }
     ls_status status = ls_comm_barrier(self->call.comm, NULL);
+    self->counts = ls_comm_traffic(self->call.comm, &before[0], &before[1]);
     const uint64_t start = ls_clock_ns();
     for (int i = 0; i < calls && status == LS_OK; i++) {
         status = self->plan->collective->run(&self->call);
     }
     *seconds = (double)(ls_clock_ns() - start) * 1e-9 / calls;
+    (void)ls_comm_traffic(self->call.comm, &self->sent[0], &self->sent[1]);
+    for (int i = 0; i < 2; i++) {
+        self->sent[i] = (self->sent[i] - before[i]) / (uint64_t)calls;
+    }
     return status;
 }
 
@@ -174,6 +182,7 @@ static ls_status measure(bench *self) {
         LS_TRY(time_calls(self, self->group, &self->times[i]));
     }
     self->way = ls_comm_way(self->call.comm);
+    LS_TRY(ls_comm_allreduce(self->call.comm, self->sent, self->sent, 2, LS_I64, LS_MAX, NULL));
     LS_TRY(ls_comm_allreduce(self->call.comm, self->times, self->times, count, LS_F64, LS_MAX, NULL));
     qsort(self->times, count, sizeof *self->times, compare);
     return LS_OK;
@@ -186,7 +195,15 @@ static double microseconds(const bench *self, double quantile) {
     return 1e6 * part * self->times[(size_t)(quantile * (self->iterations - 1) + 0.5)];
 }
 
+/* "3", or `otherwise` where the backend does not count. */
+static const char *count_text(const bench *self, uint64_t count, const char *otherwise, char text[24]) {
+    snprintf(text, 24, "%llu", (unsigned long long)count);
+    return self->counts ? text : otherwise;
+}
+
 static void print_result(const bench *self, bool wrong) {
+    char messages[24];
+    char bytes[24];
     const ls_bench_call *call = &self->call;
     const ls_bench_collective *row = self->plan->collective;
     const double median = microseconds(self, 0.5);
@@ -195,12 +212,16 @@ static void print_result(const bench *self, bool wrong) {
     if (self->plan->json) {
         printf("{\"collective\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"iterations\": %d, "
                "\"median_us\": %.3f, \"p10_us\": %.3f, \"p90_us\": %.3f, \"algbw_gbps\": %.6f, \"busbw_gbps\": %.6f, "
-               "\"correct\": %s}\n",
+               "\"messages\": %s, \"sent_bytes\": %s, \"correct\": %s}\n",
                row->name, ls_comm_backend(call->comm), call->ranks, self->bytes, self->iterations, median,
-               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, wrong ? "false" : "true");
+               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus,
+               count_text(self, self->sent[0], "null", messages), count_text(self, self->sent[1], "null", bytes),
+               wrong ? "false" : "true");
     } else {
-        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f  %-9s  %s\n", self->bytes, self->iterations, median,
-               microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus, self->way, wrong ? "WRONG" : "yes");
+        printf("%12zu %10d %12.2f %12.2f %12.2f %10.3f %10.3f %9s %12s  %-9s  %s\n", self->bytes, self->iterations,
+               median, microseconds(self, 0.1), microseconds(self, 0.9), algorithm, bus,
+               count_text(self, self->sent[0], "-", messages), count_text(self, self->sent[1], "-", bytes), self->way,
+               wrong ? "WRONG" : "yes");
     }
     fflush(stdout);
 }
@@ -215,8 +236,8 @@ static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
            : plan->registered ? ", registered memory"
                               : ", ordinary memory",
            plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "");
-    printf("# %10s %10s %12s %12s %12s %10s %10s  %-9s  %s\n", "bytes", "iterations", "median us", "p10 us", "p90 us",
-           "algbw GB/s", "busbw GB/s", "algorithm", "correct");
+    printf("# %10s %10s %12s %12s %12s %10s %10s %9s %12s  %-9s  %s\n", "bytes", "iterations", "median us", "p10 us",
+           "p90 us", "algbw GB/s", "busbw GB/s", "messages", "sent", "algorithm", "correct");
     fflush(stdout);
 }
 

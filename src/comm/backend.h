@@ -145,6 +145,9 @@ typedef struct ls_backend {
     /* How the latest call, or send, travelled, in a word that the backend's page explains. NULL: there is one way. */
     const char *(*way)(const void *state);
 
+    /* Messages that this rank has sent so far, and their bytes. NULL: they are not counted. */
+    void (*traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
+
     /* Whether allreduce, reduce and reduce_scatter(v) of this backend know the reduction on the dtype. NULL: all do. */
     bool (*reduces)(ls_dtype dtype, ls_reduction reduction);
 

@@ -179,6 +179,14 @@ const char *ls_comm_way(const ls_comm *comm) {
     return way != NULL ? way : "-";
 }
 
+bool ls_comm_traffic(const ls_comm *comm, uint64_t *messages, uint64_t *bytes) {
+    const bool counts = comm->backend->traffic != NULL && comm->state != NULL;
+    if (counts) {
+        comm->backend->traffic(comm->state, messages, bytes);
+    }
+    return counts;
+}
+
 ls_status ls_comm_check(const ls_comm *comm) {
     if (ls_comm_is_inherited(comm)) {
         return ls_fail(LS_ERR_STATE,

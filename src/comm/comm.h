@@ -34,6 +34,9 @@ bool ls_comm_is_inherited(const ls_comm *comm);
 /* How this rank's latest call or send travelled: a word of the backend's; "-" where it has one way. */
 const char *ls_comm_way(const ls_comm *comm);
 
+/* Messages that this rank has sent on the communicator so far, and their bytes. False: the backend counts none. */
+bool ls_comm_traffic(const ls_comm *comm, uint64_t *messages, uint64_t *bytes);
+
 /*
  * ls_comm_free calls `function(argument, whether a call had revoked the communicator)` as its last step, after the
  * backend closed: for what belongs to a communicator but is not known here (the store, the thread's world). One

@@ -46,6 +46,7 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .engine_meet_leaving = ls_engine_meet_leaving,
                              .engine_give_up = ls_engine_give_up,
                              .engine_close = ls_engine_close,
+                             .engine_traffic = ls_engine_traffic,
                              .engine_endpoint = ls_engine_endpoint,
                              .engine_sequence = ls_engine_sequence,
                              .engine_ended = ls_engine_ended};

@@ -23,7 +23,7 @@
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 7
+#define LS_BACKEND_ABI 8
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -66,6 +66,7 @@ typedef struct ls_core {
     ls_status (*engine_meet_leaving)(void *state);
     void (*engine_give_up)(void *state, ls_status status);
     void (*engine_close)(void *state);
+    void (*engine_traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
     ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
     uint64_t (*engine_sequence)(const ls_engine *engine);
     ls_engine_end (*engine_ended)(const ls_engine *engine);

@@ -45,7 +45,7 @@ for collective in $known; do
 done
 
 # ---- what is printed ----
-keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps correct"
+keys="collective backend ranks bytes iterations median_us p10_us p90_us algbw_gbps busbw_gbps messages sent_bytes correct"
 launch bench allreduce --json --sizes 4,1K,1M --iterations 4 </dev/null
 check "two ranks without -n" is "$(key ranks | sort -u)" 2
 check "the backend is named" is "$(key backend | sort -u)" shm
@@ -60,6 +60,7 @@ done
 for collective in allgather alltoall gather reduce_scatter scatter; do
     check "$collective over 3 ranks: bus bandwidth is 2/3 times" bus "$collective" 3 0.666666667
 done
+check "shared memory counts no messages" is "$(key messages | sort -u) $(key sent_bytes | sort -u)" "null null"
 launch bench reduce-scatter -n 3 --sizes 100 --json --iterations 1 </dev/null
 check "bytes are cut in whole elements for each rank" is "$(key bytes)" 108
 launch bench allreduce --sizes 4,64K </dev/null
@@ -67,6 +68,26 @@ check "a table: two lines of heading, one per size" lines out 4
 check "a table: what was measured" says out "^# allreduce, 2 ranks, backend shm, f32, sum, ordinary memory"
 check "a table: results are correct" is "$(grep -c ' yes$' out)" 2
 check "a table: iterations chosen by time" test "$(awk 'END { print $2 }' out)" -ge 10
+
+# ---- messages of a call ----
+# at_most COLLECTIVE RANKS MESSAGES: of a small call, by the rank that sends most
+at_most() {
+    local sizes="--sizes 4"
+    [ "$1" != barrier ] || sizes=""
+    launch bench "$1" -n "$2" $sizes --backend tcp --iterations 3 --json </dev/null
+    check "$1, $2 ranks of tcp: messages are at most $3" test "$(key messages)" -ge 1 -a "$(key messages)" -le "$3"
+    check "$1, $2 ranks of tcp: so are bytes" test "$(key sent_bytes)" -ge 1 -a "$(key sent_bytes)" -le $((1000 * $3))
+}
+for collective in barrier allreduce; do
+    at_most $collective 2 2
+    at_most $collective 3 4
+    at_most $collective 4 4
+done
+launch bench allreduce -n 2 --sizes 4M --backend tcp --iterations 3 --json </dev/null
+check "a large all-reduce sends its buffer once over 2 ranks" \
+    test "$(key sent_bytes)" -ge 4194304 -a "$(key sent_bytes)" -le 4200000
+launch bench barrier -n 2 --backend tcp --iterations 3 </dev/null
+check "a table: messages and bytes" is "$(awk '!/^#/ { print $8, ($9 > 0) }' out)" "1 1"
 
 # ---- options ----
 launch bench allreduce --sizes 3 --dtype f64 --json --iterations 1 </dev/null
@@ -172,7 +193,7 @@ check "more memory than there is: exit status 1" is "$status" 1
 check "more memory than there is: says so" says err "memory"
 launch bench --help
 check "--help succeeds" is "$status" 0
-for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json busbw_gbps allreduce "exit status"; do
+for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json busbw_gbps messages sent_bytes allreduce "exit status"; do
     check "--help tells of $word" says out "$word"
 done
 finish

@@ -10,7 +10,10 @@
  *
  * What travels before it is reduced to the end are accumulators, which may be wider than elements.
  */
+#include <math.h>
+
 #include "comm/collective/inside.h"
+#include "comm/reduce.h"
 #include "comm/reduce_kernels.h"
 
 #define STEP    32768.0 /* bytes in 2.6 us: a message from one rank to another */
@@ -69,6 +72,6 @@ ls_way ls_choose_way(const ls_engine *engine) {
     }
     const double whole = of.rounds * (STEP + of.accumulated);
     const double halves = cost_halves(engine, &of);
-    const double shares = cost_shares(engine, &of);
+    const double shares = engine->size <= LS_REDUCE_MAX_RANKS ? cost_shares(engine, &of) : HUGE_VAL;
     return fits && whole <= halves && whole <= shares ? LS_WAY_WHOLE : halves < shares ? LS_WAY_HALVES : LS_WAY_SHARES;
 }

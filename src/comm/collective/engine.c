@@ -89,6 +89,12 @@ ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
     return engine->endpoint;
 }
 
+void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
+    const ls_engine *engine = state;
+    *messages = engine->endpoint->messages;
+    *bytes = engine->endpoint->bytes;
+}
+
 uint64_t ls_engine_sequence(const ls_engine *engine) {
     return engine->call.sequence;
 }

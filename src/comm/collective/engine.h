@@ -29,6 +29,7 @@ void ls_engine_leave(void *state, ls_leave_reason reason);
 ls_status ls_engine_meet_leaving(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
 void ls_engine_give_up(void *state, ls_status status);
 void ls_engine_close(void *state);
+void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
@@ -56,6 +57,6 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
               [LS_OP_REDUCE_SCATTER] = ls_engine_begin, [LS_OP_REDUCE_SCATTERV] = ls_engine_begin,                     \
               [LS_OP_ALLTOALL] = ls_engine_begin,       [LS_OP_ALLTOALLV] = ls_engine_begin,                           \
               [LS_OP_SPLIT] = ls_engine_begin},                                                                        \
-    .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test
+    .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test, .traffic = ls_engine_traffic
 
 #endif

@@ -199,6 +199,10 @@ void ls_engine_close(void *state) {
     core->engine_close(state);
 }
 
+void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
+    core->engine_traffic(state, messages, bytes);
+}
+
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
     return core->engine_endpoint(engine);
 }
