@@ -2,23 +2,23 @@
 #ifndef LS_TESTS_SIMULATED_ENTRIES_H
 #define LS_TESTS_SIMULATED_ENTRIES_H
 
-#include "tests/simulated/network.h"
+#include "comm/transport/simulated/network.h"
 #include "tests/support/unit.h"
 
-static inline void sim_send(sim_network *network, int from, ls_transfer *transfer) {
-    ls_endpoint *endpoint = sim_endpoint(network, from);
+static inline void sim_send(ls_sim_network *network, int from, ls_transfer *transfer) {
+    ls_endpoint *endpoint = ls_sim_endpoint(network, from);
     assert_int_equal(endpoint->transport->send(endpoint, transfer), LS_OK);
 }
 
-static inline void sim_receive(sim_network *network, int to, ls_transfer *transfer) {
-    ls_endpoint *endpoint = sim_endpoint(network, to);
+static inline void sim_receive(ls_sim_network *network, int to, ls_transfer *transfer) {
+    ls_endpoint *endpoint = ls_sim_endpoint(network, to);
     assert_int_equal(endpoint->transport->receive(endpoint, transfer), LS_OK);
 }
 
 /* Takes in what has come, and says how long the rank waits then, 0: not; whether anything moved. */
-static inline bool sim_progress(sim_network *network, int rank, uint64_t wait_ns) {
+static inline bool sim_progress(ls_sim_network *network, int rank, uint64_t wait_ns) {
     bool moved = false;
-    ls_endpoint *endpoint = sim_endpoint(network, rank);
+    ls_endpoint *endpoint = ls_sim_endpoint(network, rank);
     assert_int_equal(endpoint->transport->progress(endpoint, wait_ns, &moved), LS_OK);
     return moved;
 }

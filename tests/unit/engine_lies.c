@@ -1,8 +1,8 @@
 /*
- * The engine of collectives against a rank that is no engine: an endpoint of the simulated network (tests/simulated)
- * played by hand. It sends what a rank would send, which shows that the harness is right; then the same with one field
- * changed, where every engine must fail and name it; then what a fuzzer makes of it, where no engine may hang or leave
- * its memory.
+ * The engine of collectives against a rank that is no engine: an endpoint of the simulated network
+ * (comm/transport/simulated) played by hand. It sends what a rank would send, which shows that the harness is right;
+ * then the same with one field changed, where every engine must fail and name it; then what a fuzzer makes of it, where
+ * no engine may hang or leave its memory.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "comm/collective/engine.h"
 #include "comm/collective/inside.h"
 #include "comm/reduce_kernels.h"
-#include "tests/simulated/driver.h"
+#include "comm/transport/simulated/driver.h"
 #include "tests/support/fuzz.h"
 #include "tests/support/unit.h"
 
@@ -52,7 +52,7 @@ typedef struct rank_state {
 } rank_state;
 
 struct world {
-    sim_network *network;
+    ls_sim_network *network;
     int size;
     int liar;
     rank_state ranks[MOST_RANKS];
@@ -205,7 +205,7 @@ static void say_notice(ls_notice notice) {
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
 
 static void lie(void) {
-    ls_endpoint *endpoint = sim_endpoint(w.network, w.liar);
+    ls_endpoint *endpoint = ls_sim_endpoint(w.network, w.liar);
     bool moved = false;
     for (int i = 0; i < w.said_count; i++) {
         said *one = &w.said[i];
@@ -268,7 +268,7 @@ static void open_world(int size, int liar, const kind *k) {
     w.size = size;
     w.liar = liar;
     w.said_count = 0;
-    w.network = sim_new(&(sim_options){
+    w.network = ls_sim_new(&(ls_sim_options){
         .ranks = size, .seed = 3, .latency_ns = 2000, .overhead_ns = 300, .bytes_per_ns = 12, .eager = 65536});
     for (int rank = 0; rank < size; rank++) {
         rank_state *r = &w.ranks[rank];
@@ -277,7 +277,7 @@ static void open_world(int size, int liar, const kind *k) {
         r->rank = rank;
         fill_call(r, k);
         if (rank != liar) {
-            r->engine = ls_engine_new(sim_endpoint(w.network, rank), 2.0);
+            r->engine = ls_engine_new(ls_sim_endpoint(w.network, rank), 2.0);
             assert_non_null(r->engine);
         }
     }
@@ -290,7 +290,7 @@ static void open_world(int size, int liar, const kind *k) {
 }
 
 static void run_world(const char *what) {
-    const sim_outcome outcome = sim_run(w.network, step, w.ranks, sizeof *w.ranks, UINT64_C(60000000000));
+    const ls_sim_outcome outcome = ls_sim_run(w.network, step, w.ranks, sizeof *w.ranks, UINT64_C(60000000000));
     if (!outcome.finished) {
         fail_msg("%s: not finished: %s", what, outcome.text);
     }
@@ -299,7 +299,7 @@ static void run_world(const char *what) {
             ls_engine_close(w.ranks[rank].engine);
         }
     }
-    sim_free(w.network);
+    ls_sim_free(w.network);
 }
 
 /* ---- the truth --------------------------------------------------------------------------------------------------- */

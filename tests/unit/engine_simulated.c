@@ -1,8 +1,9 @@
 /*
- * The engine of collectives on a simulated network (tests/simulated): every call at many numbers of ranks gives the
- * right bits with no more messages than promised; ranks that disagree are all told; when a rank dies or stops, every
- * other one fails in time with its name. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs that one alone;
- * LOCKSTEP_ENGINE_SEEDS=N so many seeds with faults instead of the usual number. LOCKSTEP_TEST_LONG=1: more of all.
+ * The engine of collectives on a simulated network (comm/transport/simulated): every call at many numbers of ranks
+ * gives the right bits with no more messages than promised; ranks that disagree are all told; when a rank dies or
+ * stops, every other one fails in time with its name. A seed that fails is printed, and LOCKSTEP_ENGINE_SEED=N runs
+ * that one alone; LOCKSTEP_ENGINE_SEEDS=N so many seeds with faults instead of the usual number. LOCKSTEP_TEST_LONG=1:
+ * more of all.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,8 +12,9 @@
 
 #include "base/status.h"
 #include "comm/collective/inside.h"
+#include "comm/transport/simulated/driver.h"
 #include "tests/simulated/calls.h"
-#include "tests/simulated/driver.h"
+#include "tests/simulated/faults.h"
 #include "tests/support/unit.h"
 
 enum { RESULTS = 16, MOST_PLANS = 40 };
@@ -21,7 +23,7 @@ enum { RESULTS = 16, MOST_PLANS = 40 };
 #define PATIENCE  UINT64_C(100000000)
 
 typedef struct world {
-    sim_network *network;
+    ls_sim_network *network;
     int size;
     uint64_t seed;
     const call_plan *plans; /* of the calls; NULL: random ones */
@@ -204,8 +206,8 @@ static bool step(void *state, int rank) {
 
 /* ---- worlds ------------------------------------------------------------------------------------------------------ */
 
-static void open_world(world *w, const sim_options *options) {
-    w->network = sim_new(options);
+static void open_world(world *w, const ls_sim_options *options) {
+    w->network = ls_sim_new(options);
     w->size = options->ranks;
     w->ranks = calloc((size_t)w->size, sizeof *w->ranks);
     while (1 << w->levels < w->size) {
@@ -213,7 +215,7 @@ static void open_world(world *w, const sim_options *options) {
     }
     for (int rank = 0; rank < w->size; rank++) {
         w->ranks[rank] = (rank_state){.world = w, .rank = rank};
-        w->ranks[rank].engine = ls_engine_new(sim_endpoint(w->network, rank), TIMEOUT_S);
+        w->ranks[rank].engine = ls_engine_new(ls_sim_endpoint(w->network, rank), TIMEOUT_S);
         assert_non_null(w->ranks[rank].engine);
         w->ranks[rank].engine->wanted = w->wanted;
     }
@@ -224,33 +226,33 @@ static void close_world(world *w) {
         ls_engine_close(w->ranks[rank].engine);
         call_side_end(&w->ranks[rank].side);
     }
-    sim_free(w->network);
+    ls_sim_free(w->network);
     for (int i = 0; i < RESULTS; i++) {
         free(w->results[i].data);
     }
     free(w->ranks);
 }
 
-static sim_outcome run_world(world *w) {
-    return sim_run(w->network, step, w->ranks, sizeof *w->ranks, 0);
+static ls_sim_outcome run_world(world *w) {
+    return ls_sim_run(w->network, step, w->ranks, sizeof *w->ranks, 0);
 }
 
-static sim_options options_of(int ranks, uint64_t seed) {
-    return (sim_options){.ranks = ranks,
-                         .seed = seed,
-                         .latency_ns = 2000,
-                         .overhead_ns = 300,
-                         .bytes_per_ns = 12,
-                         .eager = seed % 2 == 0 ? 4096 : 65536,
-                         .most_delay_ns = seed % 3 == 0 ? 20000 : 0,
-                         .most_start_ns = 5000,
-                         .notice_ns = 100000};
+static ls_sim_options options_of(int ranks, uint64_t seed) {
+    return (ls_sim_options){.ranks = ranks,
+                            .seed = seed,
+                            .latency_ns = 2000,
+                            .overhead_ns = 300,
+                            .bytes_per_ns = 12,
+                            .eager = seed % 2 == 0 ? 4096 : 65536,
+                            .most_delay_ns = seed % 3 == 0 ? 20000 : 0,
+                            .most_start_ns = 5000,
+                            .notice_ns = 100000};
 }
 
 static void check_calls(world *w, int ranks) {
-    const sim_options options = options_of(ranks, w->seed);
+    const ls_sim_options options = options_of(ranks, w->seed);
     open_world(w, &options);
-    const sim_outcome outcome = run_world(w);
+    const ls_sim_outcome outcome = run_world(w);
     if (!outcome.finished) {
         fail_msg("seed %llu, %d ranks: not finished: %s", (unsigned long long)w->seed, ranks, outcome.text);
     }
@@ -397,7 +399,7 @@ static void check_fault(uint64_t seed) {
     const int ranks = 2 + (int)call_draw(&random, 40);
     const int victim = (int)call_draw(&random, (uint64_t)ranks);
     const bool dies = call_draw(&random, 2) == 0;
-    const sim_options options = options_of(ranks, seed);
+    const ls_sim_options options = options_of(ranks, seed);
     world w = {.seed = seed,
                .calls = 12,
                .odd_rank = -1,
@@ -410,7 +412,7 @@ static void check_fault(uint64_t seed) {
     } else {
         sim_stop_after(w.network, victim, at);
     }
-    const sim_outcome outcome = run_world(&w);
+    const ls_sim_outcome outcome = run_world(&w);
     if (!outcome.finished) {
         fail_msg("seed %llu, %d ranks, rank %d %s after %llu packets: not finished: %s", (unsigned long long)seed,
                  ranks, victim, dies ? "dies" : "stops", (unsigned long long)at, outcome.text);

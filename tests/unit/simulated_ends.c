@@ -1,15 +1,16 @@
 /*
- * What becomes of ranks that end in the simulated network (tests/simulated/network.h): who is told, what still arrives,
+ * What becomes of ranks that end in the simulated network (comm/transport/simulated): who is told, what still arrives,
  * and links that are lost between ranks that live.
  */
 #include "tests/simulated/entries.h"
+#include "tests/simulated/faults.h"
 
 enum { RANKS = 4, LATENCY = 1000, NOTICE = 50000, DEATH = 20000, LARGE = 10000 };
 
-static const sim_options plain = {.ranks = RANKS, .latency_ns = LATENCY, .notice_ns = NOTICE};
+static const ls_sim_options plain = {.ranks = RANKS, .latency_ns = LATENCY, .notice_ns = NOTICE};
 
-static bool is_gone(sim_network *network, int rank, int peer) {
-    const ls_endpoint *endpoint = sim_endpoint(network, rank);
+static bool is_gone(ls_sim_network *network, int rank, int peer) {
+    const ls_endpoint *endpoint = ls_sim_endpoint(network, rank);
     return endpoint->transport->peer(endpoint, peer) == LS_PEER_GONE;
 }
 
@@ -18,14 +19,14 @@ typedef struct sightings {
     uint64_t seen[RANKS][RANKS];
 } sightings;
 
-static void settle(sim_network *network, sightings *all) {
-    for (int rank; (rank = sim_next(network)) >= 0;) {
+static void settle(ls_sim_network *network, sightings *all) {
+    for (int rank; (rank = ls_sim_next(network)) >= 0;) {
         bool news = false;
-        assert_true(sim_is_alive(network, rank));
+        assert_true(ls_sim_is_alive(network, rank));
         const bool moved = sim_progress(network, rank, 0);
         for (int peer = 0; peer < RANKS; peer++) {
             if (is_gone(network, rank, peer) && all->seen[rank][peer] == 0) {
-                all->seen[rank][peer] = sim_now(network);
+                all->seen[rank][peer] = ls_sim_now(network);
                 news = true;
             }
         }
@@ -36,14 +37,14 @@ static void settle(sim_network *network, sightings *all) {
 /* Ranks that have something to do with rank 0, each in one way: 1 sends to it, 2 waits for it, 3 knows nothing of it.
  */
 typedef struct world {
-    sim_network *network;
+    ls_sim_network *network;
     sightings all;
     unsigned char byte, came;
     ls_transfer to, from;
 } world;
 
 static void begin_world(world *w) {
-    *w = (world){.network = sim_new(&plain)};
+    *w = (world){.network = ls_sim_new(&plain)};
     w->to = (ls_transfer){.peer = 0, .data = &w->byte, .bytes = 1};
     w->from = (ls_transfer){.peer = 0, .data = &w->came, .bytes = 1};
     sim_send(w->network, 1, &w->to);
@@ -52,7 +53,7 @@ static void begin_world(world *w) {
 
 static void end_world(world *w) {
     settle(w->network, &w->all);
-    sim_free(w->network);
+    ls_sim_free(w->network);
 }
 
 static void assert_seen(const world *w, int peer, uint64_t by_1, uint64_t by_2, uint64_t by_3) {
@@ -66,7 +67,7 @@ static void a_death_is_noticed_by_those_connected(void **state) {
     world w;
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
-    assert_true(sim_is_alive(w.network, 0));
+    assert_true(ls_sim_is_alive(w.network, 0));
     end_world(&w);
     assert_seen(&w, 0, DEATH + NOTICE, DEATH + NOTICE, 0);
     assert_seen(&w, 1, 0, 0, 0);
@@ -80,7 +81,7 @@ static void who_connects_later_notices_then(void **state) {
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
     settle(w.network, &w.all);
-    assert_false(sim_is_alive(w.network, 0));
+    assert_false(ls_sim_is_alive(w.network, 0));
     ls_transfer in = {.peer = 0, .data = &w.came, .bytes = 1};
     sim_receive(w.network, 3, &in);
     end_world(&w);
@@ -94,11 +95,11 @@ static void nothing_is_sent_to_who_is_gone(void **state) {
     begin_world(&w);
     sim_kill(w.network, 0, DEATH);
     settle(w.network, &w.all);
-    const uint64_t messages = sim_endpoint(w.network, 1)->messages;
+    const uint64_t messages = ls_sim_endpoint(w.network, 1)->messages;
     sim_send(w.network, 1, &w.to);
     settle(w.network, &w.all);
     assert_false(w.to.ended);
-    assert_int_equal(sim_endpoint(w.network, 1)->messages, messages);
+    assert_int_equal(ls_sim_endpoint(w.network, 1)->messages, messages);
     end_world(&w);
 }
 
@@ -112,7 +113,7 @@ static void a_stop_is_not_noticed_until_it_is_a_death(void **state) {
             sim_kill(w.network, 0, 2 * DEATH);
         }
         settle(w.network, &w.all);
-        assert_int_equal(sim_is_alive(w.network, 0), !dies && sim_now(w.network) < DEATH);
+        assert_int_equal(ls_sim_is_alive(w.network, 0), !dies && ls_sim_now(w.network) < DEATH);
         end_world(&w);
         assert_seen(&w, 0, dies ? 2 * DEATH + NOTICE : 0, dies ? 2 * DEATH + NOTICE : 0, 0);
     }
@@ -124,11 +125,11 @@ static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
     enum { LINK = 1000, EAGER = LS_TRANSPORT_LEAST_EAGER };
     static unsigned char data[EAGER], into[2][EAGER];
     for (int lingers = 0; lingers < 2; lingers++) {
-        sim_network *network = sim_new(&(sim_options){
+        ls_sim_network *network = ls_sim_new(&(ls_sim_options){
             .ranks = RANKS, .latency_ns = LATENCY, .bytes_per_ns = (double)EAGER / LINK, .notice_ns = 1});
         sightings all = {0};
         ls_transfer out[2], in[2];
-        ls_endpoint *endpoint = sim_endpoint(network, 0);
+        ls_endpoint *endpoint = ls_sim_endpoint(network, 0);
         for (int i = 0; i < 2; i++) {
             out[i] = (ls_transfer){.peer = 1, .data = data, .bytes = EAGER};
             in[i] = (ls_transfer){.peer = 0, .data = into[i], .bytes = EAGER};
@@ -141,7 +142,7 @@ static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
         assert_true(in[0].ended);
         assert_int_equal(in[1].ended, lingers);
         assert_int_equal(all.seen[1][0], 2 * LINK + LATENCY); /* not before what may have come */
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 
@@ -153,7 +154,7 @@ static void a_rank_dies_after_so_many_packets(void **state) {
         for (int after = 0; after <= MESSAGES; after++) {
             unsigned char data[MESSAGES] = {0}, into[MESSAGES];
             ls_transfer out[MESSAGES], in[MESSAGES];
-            sim_network *network = sim_new(&plain);
+            ls_sim_network *network = ls_sim_new(&plain);
             sightings all = {0};
             (silent ? sim_stop_after : sim_kill_after)(network, 0, (uint64_t)after);
             for (int i = 0; i < MESSAGES; i++) {
@@ -163,13 +164,13 @@ static void a_rank_dies_after_so_many_packets(void **state) {
                 sim_receive(network, 1, &in[i]);
                 assert_int_equal(out[i].ended, i < after);
             }
-            assert_false(sim_is_alive(network, 0));
+            assert_false(ls_sim_is_alive(network, 0));
             settle(network, &all);
             for (int i = 0; silent && i < MESSAGES; i++) {
                 assert_int_equal(in[i].ended, i < after); /* all that was sent comes */
             }
             assert_int_equal(is_gone(network, 1, 0), !silent);
-            sim_free(network);
+            ls_sim_free(network);
         }
     }
 }
@@ -180,7 +181,7 @@ static void a_rank_dies_after_so_many_that_came(void **state) {
     for (int after = 1; after < MESSAGES; after++) {
         unsigned char data[MESSAGES] = {0}, into[MESSAGES];
         ls_transfer out[MESSAGES], in[MESSAGES];
-        sim_network *network = sim_new(&plain);
+        ls_sim_network *network = ls_sim_new(&plain);
         sightings all = {0};
         sim_kill_after(network, 0, (uint64_t)after);
         for (int i = 0; i < MESSAGES; i++) {
@@ -194,7 +195,7 @@ static void a_rank_dies_after_so_many_that_came(void **state) {
             assert_int_equal(in[i].ended, i < after);
         }
         assert_int_equal(all.seen[1][0], LATENCY + NOTICE);
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 
@@ -203,25 +204,26 @@ static void nothing_that_a_rank_does_after_its_end_counts(void **state) {
     (void)state;
     enum { OVERHEAD = 300 };
     unsigned char byte = 0, came = 0;
-    sim_network *network = sim_new(&(sim_options){.ranks = RANKS, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
+    ls_sim_network *network =
+        ls_sim_new(&(ls_sim_options){.ranks = RANKS, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
     sightings all = {0};
     ls_transfer out = {.peer = 1, .data = &byte, .bytes = 1};
     ls_transfer in = {.peer = 0, .data = &came, .bytes = 1};
     sim_stop(network, 0, OVERHEAD - 100);
     sim_receive(network, 1, &in);
     sim_send(network, 0, &out);
-    assert_false(sim_is_alive(network, 0));
+    assert_false(ls_sim_is_alive(network, 0));
     settle(network, &all);
     assert_false(out.ended || in.ended);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 /* Whoever ended may give its memory back. */
 static void the_memory_of_the_dead_is_left_alone(void **state) {
     (void)state;
     static unsigned char data[LS_TRANSPORT_LEAST_EAGER], into[LS_TRANSPORT_LEAST_EAGER];
-    sim_network *network =
-        sim_new(&(sim_options){.ranks = RANKS, .latency_ns = LATENCY, .bytes_per_ns = 1, .notice_ns = NOTICE});
+    ls_sim_network *network =
+        ls_sim_new(&(ls_sim_options){.ranks = RANKS, .latency_ns = LATENCY, .bytes_per_ns = 1, .notice_ns = NOTICE});
     sightings all = {0};
     ls_transfer out = {.peer = 1, .data = data, .bytes = sizeof data};
     ls_transfer in = {.peer = 0, .data = into, .bytes = sizeof into};
@@ -232,7 +234,7 @@ static void the_memory_of_the_dead_is_left_alone(void **state) {
     out.data = NULL;
     settle(network, &all);
     assert_true(in.ended);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 /* By seed all of what a dead rank had under way arrives, nothing, or the first of it; and never after the notice. */
@@ -243,8 +245,8 @@ static void what_was_under_way_may_arrive(void **state) {
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
         unsigned char data[MESSAGES] = {0}, into[MESSAGES];
         ls_transfer out[MESSAGES], in[MESSAGES];
-        sim_network *network = sim_new(
-            &(sim_options){.ranks = RANKS, .seed = seed, .latency_ns = 10, .most_delay_ns = 10000, .notice_ns = 100});
+        ls_sim_network *network = ls_sim_new(&(ls_sim_options){
+            .ranks = RANKS, .seed = seed, .latency_ns = 10, .most_delay_ns = 10000, .notice_ns = 100});
         for (int i = 0; i < MESSAGES; i++) {
             out[i] = (ls_transfer){.peer = 1, .data = &data[i], .bytes = 1};
             in[i] = (ls_transfer){.peer = 0, .data = &into[i], .bytes = 1};
@@ -252,7 +254,7 @@ static void what_was_under_way_may_arrive(void **state) {
             sim_receive(network, 1, &in[i]);
         }
         sim_kill(network, 0, 100);
-        for (int rank, came = 0; (rank = sim_next(network)) >= 0;) {
+        for (int rank, came = 0; (rank = ls_sim_next(network)) >= 0;) {
             const bool was_gone = is_gone(network, 1, 0);
             const int before = came;
             sim_progress(network, rank, 0);
@@ -268,7 +270,7 @@ static void what_was_under_way_may_arrive(void **state) {
             assert_true(i == 0 || in[i - 1].ended || !in[i].ended);
         }
         how_many[came]++;
-        sim_free(network);
+        ls_sim_free(network);
     }
     assert_true(how_many[0] > 0 && how_many[MESSAGES] > 0);
     assert_true(how_many[0] + how_many[MESSAGES] < SEEDS);
@@ -304,18 +306,18 @@ static void a_lost_link_is_seen_by_both_or_never(void **state) {
 /* A link that is lost, then its other end dies: one turn for it. */
 static void what_is_gone_is_told_once(void **state) {
     (void)state;
-    sim_network *network = sim_new(&plain);
+    ls_sim_network *network = ls_sim_new(&plain);
     unsigned char came = 0;
     ls_transfer in = {.peer = 0, .data = &came, .bytes = 1};
     int turns = 0;
     sim_receive(network, 2, &in);
     sim_cut(network, 0, 2, DEATH, true);
     sim_kill(network, 0, 2 * DEATH);
-    for (int rank; (rank = sim_next(network)) >= 0;) {
+    for (int rank; (rank = ls_sim_next(network)) >= 0;) {
         turns += rank == 2;
     }
     assert_int_equal(turns, 2);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 static void a_large_send_to_the_dead_does_not_end(void **state) {
@@ -324,7 +326,7 @@ static void a_large_send_to_the_dead_does_not_end(void **state) {
     /* Before the answer, and when the content is under way. */
     const uint64_t times[] = {LATENCY / 2, 2 * LATENCY + LATENCY / 2};
     for (int i = 0; i < 2; i++) {
-        sim_network *network = sim_new(&plain);
+        ls_sim_network *network = ls_sim_new(&plain);
         sightings all = {0};
         ls_transfer out = {.peer = 1, .data = data, .bytes = LARGE};
         ls_transfer in = {.peer = 0, .data = into, .bytes = LARGE};
@@ -335,7 +337,7 @@ static void a_large_send_to_the_dead_does_not_end(void **state) {
         assert_int_equal(out.ended, i == 1);
         assert_false(in.ended);
         assert_int_equal(all.seen[0][1], times[i] + NOTICE);
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 

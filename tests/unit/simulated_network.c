@@ -1,31 +1,32 @@
 /*
- * The transport that the engine is tested over (tests/simulated/network.h): messages, their receives, and time.
+ * The transport that the engine is tested over (comm/transport/simulated): messages, their receives, and time.
  * simulated_traffic.c has many of them, simulated_ends.c what becomes of ranks that end.
  */
 #include "tests/simulated/entries.h"
+#include "tests/simulated/faults.h"
 
 enum { LATENCY = 5000, OVERHEAD = 300, SMALL = 1000, LARGE = 100000 };
 
-static const sim_options plain = {.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD, .bytes_per_ns = 2};
+static const ls_sim_options plain = {.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD, .bytes_per_ns = 2};
 
-/* Gives turns until a transfer has ended, and returns the time of its rank; SIM_NEVER: it does not end. */
-static uint64_t end_of(sim_network *network, const ls_transfer *transfer) {
+/* Gives turns until a transfer has ended, and returns the time of its rank; LS_SIM_NEVER: it does not end. */
+static uint64_t end_of(ls_sim_network *network, const ls_transfer *transfer) {
     for (int rank = 0; !transfer->ended && rank >= 0;) {
-        rank = sim_next(network);
+        rank = ls_sim_next(network);
         if (rank >= 0) {
             const bool moved = sim_progress(network, rank, 0);
             if (transfer->ended) {
                 assert_true(moved);
-                return sim_time_of(network, rank);
+                return ls_sim_time_of(network, rank);
             }
         }
     }
-    return SIM_NEVER;
+    return LS_SIM_NEVER;
 }
 
-static void settle(sim_network *network) {
+static void settle(ls_sim_network *network) {
     const ls_transfer never = {.ended = false};
-    assert_true(end_of(network, &never) == SIM_NEVER);
+    assert_true(end_of(network, &never) == LS_SIM_NEVER);
 }
 
 static void fill(unsigned char *data, size_t bytes) {
@@ -50,7 +51,7 @@ static void a_message_takes_what_the_model_says(void **state) {
     };
     for (int i = 0; i < 3; i++) {
         for (int end = 0; end < 2; end++) {
-            sim_network *network = sim_new(&plain);
+            ls_sim_network *network = ls_sim_new(&plain);
             ls_transfer out = {.peer = 2, .channel = 1, .data = data, .bytes = cases[i].bytes};
             ls_transfer in = {.peer = 0, .channel = 1, .data = into, .bytes = LARGE};
             memset(into, 0, sizeof into);
@@ -60,16 +61,17 @@ static void a_message_takes_what_the_model_says(void **state) {
             assert_false(out.receives);
             assert_true(in.receives);
             if (end == 0) {
-                assert_int_equal(cases[i].bytes == 0 ? sim_time_of(network, 0) : end_of(network, &out), cases[i].left);
+                assert_int_equal(cases[i].bytes == 0 ? ls_sim_time_of(network, 0) : end_of(network, &out),
+                                 cases[i].left);
             } else {
                 assert_int_equal(end_of(network, &in), cases[i].arrives);
                 assert_int_equal(in.bytes, cases[i].bytes);
                 assert_memory_equal(into, data, in.bytes);
             }
-            assert_int_equal(sim_endpoint(network, 0)->messages, 1);
-            assert_int_equal(sim_endpoint(network, 0)->bytes, cases[i].bytes);
-            assert_int_equal(sim_endpoint(network, 2)->messages, 0);
-            sim_free(network);
+            assert_int_equal(ls_sim_endpoint(network, 0)->messages, 1);
+            assert_int_equal(ls_sim_endpoint(network, 0)->bytes, cases[i].bytes);
+            assert_int_equal(ls_sim_endpoint(network, 2)->messages, 0);
+            ls_sim_free(network);
         }
     }
 }
@@ -78,7 +80,7 @@ static void a_message_takes_what_the_model_says(void **state) {
 static void a_link_carries_one_message_at_a_time(void **state) {
     (void)state;
     static unsigned char data[SMALL], into[2][SMALL];
-    sim_network *network = sim_new(&plain);
+    ls_sim_network *network = ls_sim_new(&plain);
     ls_transfer out[2], in[2];
     for (int i = 0; i < 2; i++) {
         out[i] = (ls_transfer){.peer = i + 1, .data = data, .bytes = SMALL};
@@ -88,53 +90,53 @@ static void a_link_carries_one_message_at_a_time(void **state) {
     }
     assert_int_equal(end_of(network, &in[0]), 2 * OVERHEAD + LATENCY + SMALL / 2);
     assert_int_equal(end_of(network, &in[1]), 2 * OVERHEAD + LATENCY + SMALL);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 static void a_wait_ends_with_a_turn(void **state) {
     (void)state;
-    sim_network *network = sim_new(&(sim_options){.ranks = 2});
-    assert_int_equal(sim_next(network), 0);
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2});
+    assert_int_equal(ls_sim_next(network), 0);
     sim_progress(network, 0, 700);
-    assert_int_equal(sim_next(network), 1);
+    assert_int_equal(ls_sim_next(network), 1);
     sim_progress(network, 1, 400);
     sim_progress(network, 1, 900); /* the latest counts */
-    assert_int_equal(sim_next(network), 0);
-    assert_int_equal(sim_now(network), 700);
-    assert_int_equal(sim_next(network), 1);
-    assert_int_equal(sim_now(network), 900);
+    assert_int_equal(ls_sim_next(network), 0);
+    assert_int_equal(ls_sim_now(network), 700);
+    assert_int_equal(ls_sim_next(network), 1);
+    assert_int_equal(ls_sim_now(network), 900);
     sim_progress(network, 1, UINT64_MAX);
-    assert_int_equal(sim_next(network), -1);
-    sim_free(network);
+    assert_int_equal(ls_sim_next(network), -1);
+    ls_sim_free(network);
 }
 
 /* What was waited for before a turn counts no more after it, and leaves nothing behind. */
 static void a_turn_ends_a_wait(void **state) {
     (void)state;
-    sim_network *network = sim_new(&(sim_options){.ranks = 2, .latency_ns = 100});
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
     unsigned char byte = 1;
     ls_transfer out = {.peer = 1, .data = &byte, .bytes = 1};
-    assert_int_equal(sim_next(network), 0);
+    assert_int_equal(ls_sim_next(network), 0);
     sim_send(network, 0, &out);
-    assert_int_equal(sim_next(network), 1);
+    assert_int_equal(ls_sim_next(network), 1);
     sim_progress(network, 1, 500);
     sim_progress(network, 1, 300);
-    assert_int_equal(sim_next(network), 1);
-    assert_int_equal(sim_now(network), 100);
+    assert_int_equal(ls_sim_next(network), 1);
+    assert_int_equal(ls_sim_now(network), 100);
     sim_progress(network, 1, 0);
-    assert_int_equal(sim_next(network), -1);
-    sim_free(network);
-    network = sim_new(&(sim_options){.ranks = 1});
-    assert_int_equal(sim_next(network), 0);
-    sim_wait(network, 0, 500);
-    sim_wait(network, 0, 300);
-    assert_int_equal(sim_next(network), 0);
-    sim_wait(network, 0, 700);
-    assert_int_equal(sim_next(network), 0);
-    assert_int_equal(sim_now(network), 1000);
-    assert_int_equal(sim_next(network), -1);
-    assert_int_equal(sim_events(network), 6); /* three turns, timers of two waits, and that of 500 */
-    sim_free(network);
+    assert_int_equal(ls_sim_next(network), -1);
+    ls_sim_free(network);
+    network = ls_sim_new(&(ls_sim_options){.ranks = 1});
+    assert_int_equal(ls_sim_next(network), 0);
+    ls_sim_wait(network, 0, 500);
+    ls_sim_wait(network, 0, 300);
+    assert_int_equal(ls_sim_next(network), 0);
+    ls_sim_wait(network, 0, 700);
+    assert_int_equal(ls_sim_next(network), 0);
+    assert_int_equal(ls_sim_now(network), 1000);
+    assert_int_equal(ls_sim_next(network), -1);
+    assert_int_equal(ls_sim_events(network), 6); /* three turns, timers of two waits, and that of 500 */
+    ls_sim_free(network);
 }
 
 static void a_busy_rank_has_its_turn_afterwards(void **state) {
@@ -142,81 +144,81 @@ static void a_busy_rank_has_its_turn_afterwards(void **state) {
     enum { MESSAGES = 50 };
     unsigned char bytes[MESSAGES] = {0}, came = 0;
     ls_transfer out[MESSAGES], in = {.peer = 1, .data = &came, .bytes = 1};
-    sim_network *network = sim_new(&(sim_options){.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 3, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
     sim_receive(network, 0, &in);
     for (int i = 0; i < MESSAGES; i++) {
         out[i] = (ls_transfer){.peer = i == 0 ? 0 : 2, .data = &bytes[i], .bytes = 1};
         sim_send(network, i == 0 ? 1 : 0, &out[i]);
     }
-    for (int rank = sim_next(network); rank != 0 || sim_now(network) == 0; rank = sim_next(network)) {
+    for (int rank = ls_sim_next(network); rank != 0 || ls_sim_now(network) == 0; rank = ls_sim_next(network)) {
         assert_in_range(rank, 0, 2);
         sim_progress(network, rank, 0);
     }
     assert_true((MESSAGES - 1) * OVERHEAD > OVERHEAD + LATENCY); /* it comes too early */
-    assert_int_equal(sim_now(network), (MESSAGES - 1) * OVERHEAD);
-    sim_free(network);
+    assert_int_equal(ls_sim_now(network), (MESSAGES - 1) * OVERHEAD);
+    ls_sim_free(network);
 }
 
 /* A process that is stopped and goes on: its waits are as long as they were for others, on its own clock. */
 static void a_paused_rank_has_a_clock_that_stands_still(void **state) {
     (void)state;
-    sim_network *network = sim_new(&(sim_options){.ranks = 2, .latency_ns = 100});
-    ls_endpoint *paused = sim_endpoint(network, 1);
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2, .latency_ns = 100});
+    ls_endpoint *paused = ls_sim_endpoint(network, 1);
     unsigned char byte = 1;
     ls_transfer out = {.peer = 1, .data = &byte, .bytes = 1};
     sim_pause(network, 1, 50, 10000);
-    assert_int_equal(sim_next(network), 0);
+    assert_int_equal(ls_sim_next(network), 0);
     sim_send(network, 0, &out);
-    assert_int_equal(sim_next(network), 1);
+    assert_int_equal(ls_sim_next(network), 1);
     sim_progress(network, 1, 200);
-    assert_int_equal(sim_next(network), 1); /* the message came at 100 */
-    assert_int_equal(sim_now(network), 10000);
+    assert_int_equal(ls_sim_next(network), 1); /* the message came at 100 */
+    assert_int_equal(ls_sim_now(network), 10000);
     assert_int_equal(paused->transport->now_ns(paused), 50);
     sim_progress(network, 1, 150);
-    assert_int_equal(sim_next(network), 1);
-    assert_int_equal(sim_now(network), 10150);
+    assert_int_equal(ls_sim_next(network), 1);
+    assert_int_equal(ls_sim_now(network), 10150);
     assert_int_equal(paused->transport->now_ns(paused), 200);
-    sim_free(network);
-    network = sim_new(&(sim_options){.ranks = 1});
-    assert_int_equal(sim_next(network), 0);
+    ls_sim_free(network);
+    network = ls_sim_new(&(ls_sim_options){.ranks = 1});
+    assert_int_equal(ls_sim_next(network), 0);
     sim_progress(network, 0, 200);
     sim_pause(network, 0, 50, 10000); /* in the midst of its wait */
-    assert_int_equal(sim_next(network), 0);
-    assert_int_equal(sim_now(network), 10150);
-    sim_free(network);
+    assert_int_equal(ls_sim_next(network), 0);
+    assert_int_equal(ls_sim_now(network), 10150);
+    ls_sim_free(network);
 }
 
 static void a_slow_rank_has_its_turns_late(void **state) {
     (void)state;
-    sim_network *network = sim_new(&(sim_options){.ranks = 1});
-    assert_int_equal(sim_next(network), 0);
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 1});
+    assert_int_equal(ls_sim_next(network), 0);
     sim_slow(network, 0, 100, 200, 1000);
     const uint64_t turns[] = {50, 1100, 1150}; /* the second one is called at 100 */
     for (int i = 0; i < 3; i++) {
         sim_progress(network, 0, 50);
-        assert_int_equal(sim_next(network), 0);
-        assert_int_equal(sim_now(network), turns[i]);
+        assert_int_equal(ls_sim_next(network), 0);
+        assert_int_equal(ls_sim_now(network), turns[i]);
     }
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 static void ranks_begin_at_random_times(void **state) {
     (void)state;
     enum { RANKS = 16, MOST = 5000 };
-    sim_network *network = sim_new(&(sim_options){.ranks = RANKS, .most_start_ns = MOST});
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = RANKS, .most_start_ns = MOST});
     bool seen[RANKS] = {false};
     int in_order = 0;
     for (int i = 0; i < RANKS; i++) {
-        const int rank = sim_next(network);
+        const int rank = ls_sim_next(network);
         assert_in_range(rank, 0, RANKS - 1);
         assert_false(seen[rank]);
-        assert_true(sim_now(network) <= MOST);
+        assert_true(ls_sim_now(network) <= MOST);
         seen[rank] = true;
         in_order += rank == i;
     }
     assert_true(in_order < RANKS);
-    assert_int_equal(sim_next(network), -1);
-    sim_free(network);
+    assert_int_equal(ls_sim_next(network), -1);
+    ls_sim_free(network);
 }
 
 /* ---- messages and receives --------------------------------------------------------------------------------------- */
@@ -225,7 +227,7 @@ static void a_large_send_waits_for_its_receive(void **state) {
     (void)state;
     static unsigned char data[LARGE], into[LARGE];
     fill(data, LARGE);
-    sim_network *network = sim_new(&plain);
+    ls_sim_network *network = ls_sim_new(&plain);
     ls_transfer large = {.peer = 1, .channel = 3, .data = data, .bytes = LARGE};
     ls_transfer small = {.peer = 1, .channel = 3, .data = data, .bytes = SMALL};
     ls_transfer in = {.peer = 0, .channel = 3, .data = into, .bytes = LARGE};
@@ -244,13 +246,13 @@ static void a_large_send_waits_for_its_receive(void **state) {
     sim_receive(network, 1, &next);
     assert_true(next.ended);
     assert_int_equal(next.bytes, SMALL);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 static void any_rank_is_received_from(void **state) {
     (void)state;
     enum { RANKS = 5 };
-    sim_network *network = sim_new(&(sim_options){.ranks = RANKS, .latency_ns = 10, .most_delay_ns = 1000});
+    ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = RANKS, .latency_ns = 10, .most_delay_ns = 1000});
     int said[RANKS], heard[RANKS], heard_in_order = 0;
     ls_transfer out[RANKS], in[RANKS];
     for (int rank = 1; rank < RANKS; rank++) {
@@ -277,15 +279,15 @@ static void any_rank_is_received_from(void **state) {
         }
     }
     assert_true(heard_in_order < RANKS - 1); /* delays are random */
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 static void what_was_withdrawn_is_left_alone(void **state) {
     (void)state;
     static unsigned char data[LARGE], into[LARGE];
-    sim_network *network = sim_new(&plain);
-    ls_endpoint *sender = sim_endpoint(network, 0);
-    ls_endpoint *receiver = sim_endpoint(network, 1);
+    ls_sim_network *network = ls_sim_new(&plain);
+    ls_endpoint *sender = ls_sim_endpoint(network, 0);
+    ls_endpoint *receiver = ls_sim_endpoint(network, 1);
     ls_transfer large = {.peer = 1, .channel = 0, .data = data, .bytes = LARGE};
     ls_transfer small = {.peer = 1, .channel = 1, .data = data, .bytes = SMALL};
     ls_transfer in[] = {{.peer = 0, .channel = 0, .data = into, .bytes = LARGE},
@@ -305,15 +307,15 @@ static void what_was_withdrawn_is_left_alone(void **state) {
     assert_true(in[1].ended); /* it had begun */
     assert_int_equal(into[0], 0);
     receiver->transport->withdraw(receiver, &in[0]);
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 /* Gives turns until a `progress` fails, and returns its status. */
-static ls_status failure_of(sim_network *network) {
+static ls_status failure_of(ls_sim_network *network) {
     ls_status status = LS_OK;
-    for (int rank; status == LS_OK && (rank = sim_next(network)) >= 0;) {
+    for (int rank; status == LS_OK && (rank = ls_sim_next(network)) >= 0;) {
         bool moved = false;
-        ls_endpoint *endpoint = sim_endpoint(network, rank);
+        ls_endpoint *endpoint = ls_sim_endpoint(network, rank);
         status = endpoint->transport->progress(endpoint, 0, &moved);
     }
     return status;
@@ -324,7 +326,7 @@ static void a_message_without_room_is_told(void **state) {
     static unsigned char data[LARGE], into[SMALL];
     const size_t sizes[] = {SMALL + 1, LARGE};
     for (int i = 0; i < 4; i++) {
-        sim_network *network = sim_new(&plain);
+        ls_sim_network *network = ls_sim_new(&plain);
         ls_transfer out = {.peer = 1, .data = data, .bytes = sizes[i % 2]};
         ls_transfer in = {.peer = 0, .data = into, .bytes = SMALL};
         if (i < 2) {
@@ -335,13 +337,13 @@ static void a_message_without_room_is_told(void **state) {
         if (i >= 2) { /* it was there first */
             sim_receive(network, 1, &in);
             bool moved = false;
-            ls_endpoint *endpoint = sim_endpoint(network, 1);
+            ls_endpoint *endpoint = ls_sim_endpoint(network, 1);
             status = endpoint->transport->progress(endpoint, 0, &moved);
         }
         assert_int_equal(status, LS_ERR_PEER);
         assert_non_null(strstr(ls_error_message(), "rank 0 sent"));
         assert_false(in.ended);
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 
@@ -349,24 +351,24 @@ static void only_small_messages_come_from_any_rank(void **state) {
     (void)state;
     static unsigned char data[LARGE], into[LARGE];
     for (size_t more = 0; more < 2; more++) {
-        sim_options options = plain;
+        ls_sim_options options = plain;
         options.eager = LARGE;
-        sim_network *network = sim_new(&options);
+        ls_sim_network *network = ls_sim_new(&options);
         ls_transfer out = {.peer = 0, .data = data, .bytes = LS_TRANSPORT_LEAST_EAGER + more};
         ls_transfer in = {.peer = -1, .data = into, .bytes = LARGE};
         sim_receive(network, 0, &in);
         sim_send(network, 1, &out);
         assert_int_equal(failure_of(network), more == 0 ? LS_OK : LS_ERR_INTERNAL);
         assert_int_equal(in.ended, more == 0);
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 
 static void wrong_use_is_told(void **state) {
     (void)state;
     static unsigned char data[SMALL];
-    sim_network *network = sim_new(&plain);
-    ls_endpoint *endpoint = sim_endpoint(network, 0);
+    ls_sim_network *network = ls_sim_new(&plain);
+    ls_endpoint *endpoint = ls_sim_endpoint(network, 0);
     const ls_transport *transport = endpoint->transport;
     const struct { int peer, channel; } wrong[] = {{0, 0}, {3, 0}, {-2, 0}, {1, -1}, {1, LS_TRANSPORT_CHANNELS}};
     for (int i = 0; i < 5; i++) {
@@ -386,7 +388,7 @@ static void wrong_use_is_told(void **state) {
     data[SMALL - 1]++; /* too early */
     assert_int_equal(failure_of(network), LS_ERR_INTERNAL);
     assert_non_null(strstr(ls_error_message(), "written to before"));
-    sim_free(network);
+    ls_sim_free(network);
 }
 
 int main(void) {

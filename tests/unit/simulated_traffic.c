@@ -1,8 +1,8 @@
 /*
- * Many messages in the simulated network (tests/simulated/network.h), in ranks' turns: their order, that a seed
+ * Many messages in the simulated network (comm/transport/simulated), in ranks' turns: their order, that a seed
  * replays, a thousand ranks, and what the driver tells.
  */
-#include "tests/simulated/driver.h"
+#include "comm/transport/simulated/driver.h"
 #include "tests/simulated/entries.h"
 
 enum { LATENCY = 5000, OVERHEAD = 300 };
@@ -19,7 +19,7 @@ typedef struct note {
 
 /* Every rank sends EACH messages to every other one on each channel, some of them large. */
 typedef struct talker {
-    sim_network *network;
+    ls_sim_network *network;
     bool begun;
     int overtakings; /* a message of one channel that came before an earlier one of another */
     ls_transfer out[TALKERS][CHANNELS][EACH];
@@ -78,13 +78,13 @@ static bool talk(void *state, int rank) {
 }
 
 /* Runs it and checks what came; the trace. */
-static uint64_t talk_all(const sim_options *options, int *overtakings) {
+static uint64_t talk_all(const ls_sim_options *options, int *overtakings) {
     talker *talkers = calloc(TALKERS, sizeof *talkers);
-    sim_network *network = sim_new(options);
+    ls_sim_network *network = ls_sim_new(options);
     for (int rank = 0; rank < TALKERS; rank++) {
         talkers[rank].network = network;
     }
-    const sim_outcome outcome = sim_run(network, talk, talkers, sizeof *talkers, 0);
+    const ls_sim_outcome outcome = ls_sim_run(network, talk, talkers, sizeof *talkers, 0);
     assert_string_equal(outcome.text, "");
     assert_true(outcome.finished);
     for (int rank = 0; rank < TALKERS; rank++) {
@@ -103,8 +103,8 @@ static uint64_t talk_all(const sim_options *options, int *overtakings) {
             }
         }
     }
-    const uint64_t trace = sim_trace(network);
-    sim_free(network);
+    const uint64_t trace = ls_sim_trace(network);
+    ls_sim_free(network);
     free(talkers);
     return trace;
 }
@@ -113,13 +113,13 @@ static void messages_of_a_channel_keep_their_order(void **state) {
     (void)state;
     int overtakings = 0;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        talk_all(&(sim_options){.ranks = TALKERS,
-                                .seed = seed,
-                                .latency_ns = 1000,
-                                .overhead_ns = seed % 2 * 100,
-                                .bytes_per_ns = (double)(seed % 3),
-                                .most_delay_ns = 20000,
-                                .most_start_ns = 5000},
+        talk_all(&(ls_sim_options){.ranks = TALKERS,
+                                   .seed = seed,
+                                   .latency_ns = 1000,
+                                   .overhead_ns = seed % 2 * 100,
+                                   .bytes_per_ns = (double)(seed % 3),
+                                   .most_delay_ns = 20000,
+                                   .most_start_ns = 5000},
                  &overtakings);
     }
     assert_true(overtakings > 0);
@@ -130,7 +130,7 @@ static void a_seed_is_a_run(void **state) {
     uint64_t traces[4];
     int overtakings = 0;
     for (uint64_t i = 0; i < 4; i++) {
-        const sim_options options = {.ranks = TALKERS, .seed = i / 2, .latency_ns = 1000, .most_delay_ns = 500};
+        const ls_sim_options options = {.ranks = TALKERS, .seed = i / 2, .latency_ns = 1000, .most_delay_ns = 500};
         traces[i] = talk_all(&options, &overtakings);
     }
     assert_true(traces[0] == traces[1]);
@@ -144,7 +144,7 @@ static void a_seed_is_a_run(void **state) {
 enum { MANY = 1024, ROUNDS = 10, BARRIERS = 2 };
 
 typedef struct crowd {
-    sim_network *network;
+    ls_sim_network *network;
     int rounds;
     ls_transfer out[BARRIERS * ROUNDS];
     ls_transfer in;
@@ -174,26 +174,27 @@ static bool barriers(void *state, int rank) {
 static void a_thousand_ranks_are_no_effort(void **state) {
     (void)state;
     crowd *ranks = calloc(MANY, sizeof *ranks);
-    sim_network *network = sim_new(&(sim_options){.ranks = MANY, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
+    ls_sim_network *network =
+        ls_sim_new(&(ls_sim_options){.ranks = MANY, .latency_ns = LATENCY, .overhead_ns = OVERHEAD});
     for (int rank = 0; rank < MANY; rank++) {
         ranks[rank].network = network;
     }
-    const sim_outcome outcome = sim_run(network, barriers, ranks, sizeof *ranks, 0);
+    const ls_sim_outcome outcome = ls_sim_run(network, barriers, ranks, sizeof *ranks, 0);
     assert_true(outcome.finished);
     assert_int_equal(outcome.ended_ns, BARRIERS * ROUNDS * (2 * OVERHEAD + LATENCY));
     /* A turn to begin with, and of each message an arrival and a turn. */
-    assert_true(sim_events(network) <= MANY * (1 + 2 * BARRIERS * ROUNDS));
+    assert_true(ls_sim_events(network) <= MANY * (1 + 2 * BARRIERS * ROUNDS));
     for (int rank = 0; rank < MANY; rank++) {
-        assert_int_equal(sim_endpoint(network, rank)->messages, BARRIERS * ROUNDS);
+        assert_int_equal(ls_sim_endpoint(network, rank)->messages, BARRIERS * ROUNDS);
     }
-    sim_free(network);
+    ls_sim_free(network);
     free(ranks);
 }
 
 /* ---- the driver -------------------------------------------------------------------------------------------------- */
 
 typedef struct waiter {
-    sim_network *network;
+    ls_sim_network *network;
     bool begun;
     ls_transfer in;
     unsigned char byte;
@@ -222,7 +223,7 @@ static bool wait_always(void *state, int rank) {
 
 static void the_driver_tells_who_is_not_done(void **state) {
     (void)state;
-    sim_step *const steps[] = {wait_in_a_circle, wait_always};
+    ls_sim_step *const steps[] = {wait_in_a_circle, wait_always};
     const char *const says[] = {"2 of 3 ranks are not done and nothing can happen any more, at 0 ns; rank 1 at 0 ns, "
                                 "receives from rank 2 on channel 5 (1 bytes); rank 2 at 0 ns, receives from rank 1 on "
                                 "channel 5 (1 bytes)",
@@ -230,15 +231,15 @@ static void the_driver_tells_who_is_not_done(void **state) {
                                 "1000 ns"};
     for (int i = 0; i < 2; i++) {
         waiter ranks[3] = {{.begun = false}};
-        sim_network *network = sim_new(&(sim_options){.ranks = 3});
+        ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 3});
         for (int rank = 0; rank < 3; rank++) {
             ranks[rank].network = network;
         }
-        const sim_outcome outcome = sim_run(network, steps[i], ranks, sizeof *ranks, 1000);
+        const ls_sim_outcome outcome = ls_sim_run(network, steps[i], ranks, sizeof *ranks, 1000);
         assert_false(outcome.finished);
         assert_int_equal(outcome.unfinished, 2);
         assert_string_equal(outcome.text, says[i]);
-        sim_free(network);
+        ls_sim_free(network);
     }
 }
 

@@ -1,23 +1,23 @@
-#include "tests/simulated/state.h"
+#include "comm/transport/simulated/state.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/status.h"
 
-static sim_rank *rank_of(ls_endpoint *endpoint) {
-    return (sim_rank *)endpoint;
+static ls_sim_rank *rank_of(ls_endpoint *endpoint) {
+    return (ls_sim_rank *)endpoint;
 }
 
-static const sim_rank *const_rank_of(const ls_endpoint *endpoint) {
-    return (const sim_rank *)endpoint;
+static const ls_sim_rank *const_rank_of(const ls_endpoint *endpoint) {
+    return (const ls_sim_rank *)endpoint;
 }
 
 /* ---- transfers under way ----------------------------------------------------------------------------------------- */
 
-ls_transfer *sim_list_find(const sim_list *list, uint64_t number) {
+ls_transfer *ls_sim_list_find(const ls_sim_list *list, uint64_t number) {
     ls_transfer *transfer = list->first;
     while (transfer != NULL && transfer->number != number) {
         transfer = transfer->next;
@@ -25,7 +25,7 @@ ls_transfer *sim_list_find(const sim_list *list, uint64_t number) {
     return transfer;
 }
 
-void sim_list_add(sim_list *list, ls_transfer *transfer) {
+void ls_sim_list_add(ls_sim_list *list, ls_transfer *transfer) {
     transfer->next = NULL;
     if (list->first == NULL) {
         list->end = &list->first;
@@ -34,7 +34,7 @@ void sim_list_add(sim_list *list, ls_transfer *transfer) {
     list->end = &transfer->next;
 }
 
-bool sim_list_remove(sim_list *list, const ls_transfer *transfer) {
+bool ls_sim_list_remove(ls_sim_list *list, const ls_transfer *transfer) {
     for (ls_transfer **link = &list->first; *link != NULL; link = &(*link)->next) {
         if (*link == transfer) {
             *link = transfer->next;
@@ -52,13 +52,13 @@ static bool is_among(const ls_transfer *list, const ls_transfer *transfer) {
     return list != NULL;
 }
 
-static void ends(sim_rank *rank, ls_transfer *transfer) {
+static void ends(ls_sim_rank *rank, ls_transfer *transfer) {
     transfer->next = NULL;
     transfer->ended = true;
     rank->changed = true;
 }
 
-void sim_fails(sim_rank *rank, ls_status status, const char *format, ...) {
+void ls_sim_fails(ls_sim_rank *rank, ls_status status, const char *format, ...) {
     if (rank->failure != LS_OK) {
         return;
     }
@@ -70,12 +70,12 @@ void sim_fails(sim_rank *rank, ls_status status, const char *format, ...) {
 }
 
 /* What every entry begins with: the rank is called now at the earliest. */
-static void wake(sim_rank *rank) {
+static void wake(ls_sim_rank *rank) {
     const uint64_t now_ns = rank->network->now_ns;
     rank->busy_ns = rank->busy_ns > now_ns ? rank->busy_ns : now_ns;
 }
 
-static ls_status check(const sim_rank *rank, const ls_transfer *transfer, bool any) {
+static ls_status check(const ls_sim_rank *rank, const ls_transfer *transfer, bool any) {
     const ls_endpoint *endpoint = &rank->endpoint;
     const int peer = transfer->peer;
     if (!(any && peer == -1) && (peer < 0 || peer >= endpoint->size || peer == endpoint->rank)) {
@@ -94,17 +94,23 @@ static ls_status check(const sim_rank *rank, const ls_transfer *transfer, bool a
 
 /* ---- sending ----------------------------------------------------------------------------------------------------- */
 
-static void post(sim_network *network, sim_packet *packet, uint64_t at_ns) {
-    sim_queue_add(&network->queue,
-                  (sim_event){.at_ns = at_ns, .kind = SIM_PACKET, .rank = packet->to, .packet = packet});
+static void post(ls_sim_network *network, ls_sim_packet *packet, uint64_t at_ns) {
+    ls_sim_queue_add(&network->queue,
+                     (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
 }
 
 /* When a packet arrives: messages of one channel in their order. What asks for content, and content, may overtake. */
-static uint64_t arrival(sim_network *network, const sim_packet *packet) {
-    sim_link *link = sim_link_of(network, packet->from, packet->to);
+static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet, size_t carried) {
+    ls_sim_link *link = ls_sim_link_of(network, packet->from, packet->to);
     uint64_t at_ns =
-        packet->left_ns + network->options.latency_ns + sim_draw(network, network->options.most_delay_ns + 1);
-    if (packet->kind == SIM_WHOLE || packet->kind == SIM_ANNOUNCE) {
+        packet->left_ns + network->options.latency_ns + ls_sim_draw(network, network->options.most_delay_ns + 1);
+    if (network->options.both_links && network->options.bytes_per_ns > 0) {
+        uint64_t *taken_ns = &network->ranks[packet->to].taken_ns;
+        const uint64_t earliest_ns = *taken_ns + (uint64_t)((double)carried / network->options.bytes_per_ns);
+        at_ns = at_ns > earliest_ns ? at_ns : earliest_ns;
+        *taken_ns = at_ns;
+    }
+    if (packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE) {
         uint64_t *last_ns = &link->last_ns[packet->channel];
         at_ns = at_ns > *last_ns ? at_ns : *last_ns;
         *last_ns = at_ns;
@@ -114,18 +120,25 @@ static uint64_t arrival(sim_network *network, const sim_packet *packet) {
 }
 
 /* Sends a packet, with `carried` bytes of data. Where `transfer` is not NULL, it ends when that has left. */
-static void transmit(sim_rank *rank, const sim_packet *head, const void *data, size_t carried, ls_transfer *transfer) {
-    sim_network *network = rank->network;
-    const sim_options *options = &network->options;
+static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *data, size_t carried,
+                     ls_transfer *transfer) {
+    ls_sim_network *network = rank->network;
+    const ls_sim_options *options = &network->options;
     rank->busy_ns += options->overhead_ns;
-    if (!sim_runs(rank)) {
+    if (!ls_sim_runs(rank)) {
         return;
     }
-    sim_packet *packet = sim_allocate(1, sizeof *packet + carried);
+    const bool hollow = options->most_content != 0 && carried > options->most_content;
+    const size_t copied = hollow ? 0 : carried;
+    ls_sim_packet *packet = ls_sim_allocate(network, sizeof *packet + copied);
+    if (packet == NULL) {
+        return;
+    }
     *packet = *head;
     packet->from = rank->endpoint.rank;
-    if (carried > 0) {
-        memcpy(packet->data, data, carried);
+    packet->hollow = hollow;
+    if (copied > 0) {
+        memcpy(packet->data, data, copied);
     }
     rank->link_ns = rank->link_ns > rank->busy_ns ? rank->link_ns : rank->busy_ns;
     if (options->bytes_per_ns > 0) {
@@ -133,28 +146,32 @@ static void transmit(sim_rank *rank, const sim_packet *head, const void *data, s
     }
     packet->left_ns = rank->link_ns;
     if (transfer != NULL && packet->left_ns <= rank->busy_ns) {
-        sim_list_remove(&rank->outgoing, transfer);
+        ls_sim_list_remove(&rank->outgoing, transfer);
         ends(rank, transfer);
     } else if (transfer != NULL) { /* before the packet itself, whose content it looks at */
-        sim_packet *left = sim_allocate(1, sizeof *left);
+        ls_sim_packet *left = ls_sim_allocate(network, sizeof *left);
+        if (left == NULL) {
+            ls_free(packet);
+            return;
+        }
         *left = *packet;
-        left->kind = SIM_LEFT;
+        left->kind = LS_SIM_LEFT;
         left->to = packet->from;
         left->packet = packet;
         post(network, left, packet->left_ns);
     }
-    post(network, packet, arrival(network, packet));
-    sim_count_packet(rank);
+    post(network, packet, arrival(network, packet, carried));
+    ls_sim_count_packet(rank);
 }
 
 /* Announces a message, or sends it. */
-static void transmit_message(sim_rank *rank, sim_packet_kind kind, ls_transfer *transfer) {
-    const sim_packet head = {.kind = kind,
-                             .to = transfer->peer,
-                             .channel = transfer->channel,
-                             .number = transfer->number,
-                             .bytes = transfer->bytes};
-    if (kind == SIM_ANNOUNCE) {
+static void transmit_message(ls_sim_rank *rank, ls_sim_packet_kind kind, ls_transfer *transfer) {
+    const ls_sim_packet head = {.kind = kind,
+                                .to = transfer->peer,
+                                .channel = transfer->channel,
+                                .number = transfer->number,
+                                .bytes = transfer->bytes};
+    if (kind == LS_SIM_ANNOUNCE) {
         transmit(rank, &head, NULL, 0, NULL);
     } else {
         transmit(rank, &head, transfer->data, transfer->bytes, transfer);
@@ -162,47 +179,48 @@ static void transmit_message(sim_rank *rank, sim_packet_kind kind, ls_transfer *
 }
 
 static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
-    sim_rank *rank = rank_of(endpoint);
-    sim_network *network = rank->network;
+    ls_sim_rank *rank = rank_of(endpoint);
+    ls_sim_network *network = rank->network;
     LS_TRY(check(rank, transfer, false));
     transfer->ended = false;
     transfer->receives = false;
     transfer->moved = 0;
     transfer->number = ++network->messages;
     wake(rank);
-    if (!sim_runs(rank)) {
+    if (!ls_sim_runs(rank)) {
         return LS_OK;
     }
-    sim_list_add(&rank->outgoing, transfer);
-    if (sim_link_of(network, endpoint->rank, transfer->peer)->gone) {
+    ls_sim_list_add(&rank->outgoing, transfer);
+    if (ls_sim_link_of(network, endpoint->rank, transfer->peer)->gone) {
         return LS_OK;
     }
-    sim_reach(network, endpoint->rank, transfer->peer);
+    ls_sim_reach(network, endpoint->rank, transfer->peer);
     endpoint->messages++;
     endpoint->bytes += transfer->bytes;
-    transmit_message(rank, transfer->bytes <= endpoint->eager ? SIM_WHOLE : SIM_ANNOUNCE, transfer);
+    transmit_message(rank, transfer->bytes <= endpoint->eager ? LS_SIM_WHOLE : LS_SIM_ANNOUNCE, transfer);
     return LS_OK;
 }
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
 
 /* Whether a receive can take a message. */
-static bool fits(sim_rank *rank, const ls_transfer *receive, int from, size_t bytes) {
+static bool fits(ls_sim_rank *rank, const ls_transfer *receive, int from, size_t bytes) {
     if (bytes > receive->bytes) {
-        sim_fails(rank, LS_ERR_PEER, "rank %d sent %zu bytes on channel %d, where rank %d expected %zu at most", from,
-                  bytes, receive->channel, rank->endpoint.rank, receive->bytes);
+        ls_sim_fails(rank, LS_ERR_PEER, "rank %d sent %zu bytes on channel %d, where rank %d expected %zu at most",
+                     from, bytes, receive->channel, rank->endpoint.rank, receive->bytes);
         return false;
     }
     if (receive->peer < 0 && bytes > LS_TRANSPORT_LEAST_EAGER) {
-        sim_fails(rank, LS_ERR_INTERNAL, "rank %d sent %zu bytes on channel %d, which receives from any rank", from,
-                  bytes, receive->channel);
+        ls_sim_fails(rank, LS_ERR_INTERNAL, "rank %d sent %zu bytes on channel %d, which receives from any rank", from,
+                     bytes, receive->channel);
         return false;
     }
     return true;
 }
 
-static void take(sim_rank *rank, ls_transfer *receive, int from, const void *data, size_t bytes) {
-    if (bytes > 0) {
+/* `data` may be NULL: the content did not travel. */
+static void take(ls_sim_rank *rank, ls_transfer *receive, int from, const void *data, size_t bytes) {
+    if (bytes > 0 && data != NULL) {
         memcpy(receive->data, data, bytes);
     }
     receive->peer = from;
@@ -211,15 +229,15 @@ static void take(sim_rank *rank, ls_transfer *receive, int from, const void *dat
 }
 
 /* Asks for the content of a message that was announced. */
-static void ask(sim_rank *rank, ls_transfer *receive, int from, uint64_t number) {
+static void ask(ls_sim_rank *rank, ls_transfer *receive, int from, uint64_t number) {
     receive->number = number;
-    sim_list_add(&rank->incoming, receive);
-    const sim_packet head = {.kind = SIM_CLEAR, .to = from, .channel = receive->channel, .number = number};
+    ls_sim_list_add(&rank->incoming, receive);
+    const ls_sim_packet head = {.kind = LS_SIM_CLEAR, .to = from, .channel = receive->channel, .number = number};
     transmit(rank, &head, NULL, 0, NULL);
 }
 
 static ls_status begin_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
-    sim_rank *rank = rank_of(endpoint);
+    ls_sim_rank *rank = rank_of(endpoint);
     LS_TRY(check(rank, transfer, true));
     const int channel = transfer->channel;
     if (transfer->peer < 0 ? rank->named[channel] : rank->any[channel]) {
@@ -231,11 +249,11 @@ static ls_status begin_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->receives = true;
     transfer->moved = 0;
     wake(rank);
-    if (!sim_runs(rank)) {
+    if (!ls_sim_runs(rank)) {
         return LS_OK;
     }
     if (transfer->peer >= 0) {
-        sim_reach(rank->network, endpoint->rank, transfer->peer);
+        ls_sim_reach(rank->network, endpoint->rank, transfer->peer);
     }
     ls_early *early = ls_arrivals_post(&rank->arrivals, transfer);
     if (early == NULL) {
@@ -253,8 +271,8 @@ static ls_status begin_receive(ls_endpoint *endpoint, ls_transfer *transfer) {
     return LS_OK;
 }
 
-static ls_status take_message(sim_rank *rank, const sim_packet *packet) {
-    const bool remote = packet->kind == SIM_ANNOUNCE;
+static ls_status take_message(ls_sim_rank *rank, const ls_sim_packet *packet) {
+    const bool remote = packet->kind == LS_SIM_ANNOUNCE;
     ls_transfer *receive = ls_arrivals_claim(&rank->arrivals, packet->from, packet->channel);
     if (receive == NULL) {
         ls_early *early = ls_arrivals_keep(&rank->arrivals, packet->from, packet->channel, packet->bytes, remote);
@@ -263,14 +281,14 @@ static ls_status take_message(sim_rank *rank, const sim_packet *packet) {
         }
         early->number = packet->number;
         early->whole = !remote;
-        if (!remote && packet->bytes > 0) {
+        if (!remote && !packet->hollow && packet->bytes > 0) {
             memcpy(early->data, packet->data, packet->bytes);
         }
     } else if (fits(rank, receive, packet->from, packet->bytes)) {
         if (remote) {
             ask(rank, receive, packet->from, packet->number);
         } else {
-            take(rank, receive, packet->from, packet->data, packet->bytes);
+            take(rank, receive, packet->from, packet->hollow ? NULL : packet->data, packet->bytes);
         }
     }
     return LS_OK;
@@ -278,34 +296,34 @@ static ls_status take_message(sim_rank *rank, const sim_packet *packet) {
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-static ls_status take_in(sim_rank *rank, const sim_packet *packet) {
+static ls_status take_in(ls_sim_rank *rank, const ls_sim_packet *packet) {
     ls_transfer *transfer = NULL;
     switch (packet->kind) {
-    case SIM_WHOLE:
-    case SIM_ANNOUNCE:
+    case LS_SIM_WHOLE:
+    case LS_SIM_ANNOUNCE:
         return take_message(rank, packet);
-    case SIM_CLEAR:
-        transfer = sim_list_find(&rank->outgoing, packet->number);
+    case LS_SIM_CLEAR:
+        transfer = ls_sim_list_find(&rank->outgoing, packet->number);
         if (transfer != NULL) {
-            transmit_message(rank, SIM_CONTENT, transfer);
+            transmit_message(rank, LS_SIM_CONTENT, transfer);
         }
         break;
-    case SIM_CONTENT:
-        transfer = sim_list_find(&rank->incoming, packet->number);
+    case LS_SIM_CONTENT:
+        transfer = ls_sim_list_find(&rank->incoming, packet->number);
         if (transfer != NULL) {
-            sim_list_remove(&rank->incoming, transfer);
-            take(rank, transfer, packet->from, packet->data, packet->bytes);
+            ls_sim_list_remove(&rank->incoming, transfer);
+            take(rank, transfer, packet->from, packet->hollow ? NULL : packet->data, packet->bytes);
         }
         break;
-    case SIM_LEFT:
-        transfer = sim_list_find(&rank->outgoing, packet->number);
+    case LS_SIM_LEFT:
+        transfer = ls_sim_list_find(&rank->outgoing, packet->number);
         if (transfer != NULL) {
-            sim_list_remove(&rank->outgoing, transfer);
+            ls_sim_list_remove(&rank->outgoing, transfer);
             ends(rank, transfer);
         }
         break;
-    case SIM_GONE: {
-        sim_link *link = sim_link_of(rank->network, rank->endpoint.rank, packet->from);
+    case LS_SIM_GONE: {
+        ls_sim_link *link = ls_sim_link_of(rank->network, rank->endpoint.rank, packet->from);
         rank->endpoint.gone += !link->gone;
         link->gone = true;
     }
@@ -316,27 +334,27 @@ static ls_status take_in(sim_rank *rank, const sim_packet *packet) {
 }
 
 static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
-    sim_rank *rank = rank_of(endpoint);
+    ls_sim_rank *rank = rank_of(endpoint);
     wake(rank);
     ls_status status = LS_OK;
-    while (status == LS_OK && rank->inbox != NULL && sim_runs(rank)) {
-        sim_packet *packet = rank->inbox;
+    while (status == LS_OK && rank->inbox != NULL && ls_sim_runs(rank)) {
+        ls_sim_packet *packet = rank->inbox;
         rank->inbox = packet->next;
         rank->inbox_end = rank->inbox == NULL ? &rank->inbox : rank->inbox_end;
-        const bool counts = packet->kind != SIM_LEFT && packet->kind != SIM_GONE;
+        const bool counts = packet->kind != LS_SIM_LEFT && packet->kind != LS_SIM_GONE;
         rank->busy_ns += counts ? rank->network->options.overhead_ns : 0;
-        if (sim_runs(rank)) {
+        if (ls_sim_runs(rank)) {
             status = take_in(rank, packet);
         }
         if (counts) {
-            sim_count_packet(rank);
+            ls_sim_count_packet(rank);
         }
-        free(packet);
+        ls_free(packet);
     }
     *moved = rank->changed;
     rank->changed = false;
     if (wait_ns > 0) {
-        sim_wait(rank->network, endpoint->rank, wait_ns);
+        ls_sim_wait(rank->network, endpoint->rank, wait_ns);
     }
     if (status == LS_OK && rank->failure != LS_OK) {
         status = ls_fail(rank->failure, "%s", rank->message);
@@ -346,44 +364,44 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
 }
 
 static ls_peer_state peer(const ls_endpoint *endpoint, int number) {
-    const sim_network *network = const_rank_of(endpoint)->network;
-    const sim_link *link = network->links[(size_t)endpoint->rank * (size_t)endpoint->size + (size_t)number];
+    const ls_sim_network *network = const_rank_of(endpoint)->network;
+    const ls_sim_link *link = network->links[(size_t)endpoint->rank * (size_t)endpoint->size + (size_t)number];
     return link == NULL ? LS_PEER_UNKNOWN : link->gone ? LS_PEER_GONE : LS_PEER_REACHED;
 }
 
 static uint64_t now_ns(const ls_endpoint *endpoint) {
-    const sim_rank *rank = const_rank_of(endpoint);
+    const ls_sim_rank *rank = const_rank_of(endpoint);
     const uint64_t at_ns = rank->network->now_ns;
-    return sim_own_ns(rank, at_ns > rank->busy_ns ? at_ns : rank->busy_ns);
+    return ls_sim_own_ns(rank, at_ns > rank->busy_ns ? at_ns : rank->busy_ns);
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
-    sim_rank *rank = rank_of(endpoint);
-    if (!sim_list_remove(&rank->outgoing, transfer) && !sim_list_remove(&rank->incoming, transfer)) {
+    ls_sim_rank *rank = rank_of(endpoint);
+    if (!ls_sim_list_remove(&rank->outgoing, transfer) && !ls_sim_list_remove(&rank->incoming, transfer)) {
         ls_arrivals_withdraw(&rank->arrivals, transfer);
     }
 }
 
 static bool close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
-    sim_rank *rank = rank_of(endpoint);
+    ls_sim_rank *rank = rank_of(endpoint);
     if (rank->closed) {
         return true;
     }
     wake(rank);
-    if (sim_runs(rank)) {
-        rank->sends_until_ns = sim_later(rank->busy_ns, linger_ns);
-        sim_closes(rank, rank->busy_ns);
+    if (ls_sim_runs(rank)) {
+        rank->sends_until_ns = ls_sim_later(rank->busy_ns, linger_ns);
+        ls_sim_closes(rank, rank->busy_ns);
     }
     rank->closed = true;
-    rank->outgoing = (sim_list){0};
-    rank->incoming = (sim_list){0};
+    rank->outgoing = (ls_sim_list){0};
+    rank->incoming = (ls_sim_list){0};
     ls_arrivals_free(&rank->arrivals);
     return true;
 }
 
-const ls_transport sim_transport = {
+const ls_transport ls_sim_transport = {
     .name = "simulated",
     .send = begin_send,
     .receive = begin_receive,
@@ -396,13 +414,13 @@ const ls_transport sim_transport = {
 
 /* ---- what a rank waits for --------------------------------------------------------------------------------------- */
 
-typedef struct sim_text {
+typedef struct ls_sim_text {
     char *text;
     size_t room;
     size_t used;
-} sim_text;
+} ls_sim_text;
 
-static void LS_PRINTF(2, 3) append(sim_text *text, const char *format, ...) {
+static void LS_PRINTF(2, 3) append(ls_sim_text *text, const char *format, ...) {
     if (text->used + 1 >= text->room) {
         return;
     }
@@ -413,7 +431,7 @@ static void LS_PRINTF(2, 3) append(sim_text *text, const char *format, ...) {
     text->used += wrote > 0 ? (size_t)wrote : 0;
 }
 
-static void append_all(sim_text *text, const ls_transfer *transfers, const char *does) {
+static void append_all(ls_sim_text *text, const ls_transfer *transfers, const char *does) {
     for (const ls_transfer *transfer = transfers; transfer != NULL; transfer = transfer->next) {
         append(text, ", %s ", does);
         if (transfer->peer < 0) {
@@ -425,9 +443,9 @@ static void append_all(sim_text *text, const ls_transfer *transfers, const char 
     }
 }
 
-void sim_describe(const sim_network *network, int rank, char *text, size_t room) {
-    const sim_rank *one = &network->ranks[rank];
-    sim_text all = {.text = text, .room = room};
+void ls_sim_describe(const ls_sim_network *network, int rank, char *text, size_t room) {
+    const ls_sim_rank *one = &network->ranks[rank];
+    ls_sim_text all = {.text = text, .room = room};
     append(&all, "rank %d at %" PRIu64 " ns", rank, one->busy_ns);
     append_all(&all, one->arrivals.receives, "receives from");
     append_all(&all, one->incoming.first, "receives the content from");

@@ -1,15 +1,23 @@
-#include "tests/simulated/queue.h"
+#include "comm/transport/simulated/queue.h"
 
-#include "tests/simulated/state.h"
+#include "base/memory.h"
+#include "comm/transport/simulated/state.h"
 
-static bool before(const sim_event *a, const sim_event *b) {
+static bool before(const ls_sim_event *a, const ls_sim_event *b) {
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->number < b->number;
 }
 
-void sim_queue_add(sim_queue *queue, sim_event event) {
+void ls_sim_queue_add(ls_sim_queue *queue, ls_sim_event event) {
     if (queue->count == queue->room) {
-        queue->room = queue->room == 0 ? 1024 : 2 * queue->room;
-        queue->events = sim_reallocate(queue->events, queue->room * sizeof *queue->events);
+        const size_t room = queue->room == 0 ? 1024 : 2 * queue->room;
+        ls_sim_event *events = ls_reallocate(queue->events, queue->room * sizeof *events, room * sizeof *events);
+        if (events == NULL) {
+            queue->no_memory = true;
+            ls_free(event.packet);
+            return;
+        }
+        queue->events = events;
+        queue->room = room;
     }
     event.number = queue->added++;
     size_t at = queue->count++;
@@ -20,12 +28,12 @@ void sim_queue_add(sim_queue *queue, sim_event event) {
     queue->events[at] = event;
 }
 
-bool sim_queue_take(sim_queue *queue, sim_event *event) {
+bool ls_sim_queue_take(ls_sim_queue *queue, ls_sim_event *event) {
     if (queue->count == 0) {
         return false;
     }
     *event = queue->events[0];
-    const sim_event last = queue->events[--queue->count];
+    const ls_sim_event last = queue->events[--queue->count];
     size_t at = 0;
     for (size_t child = 1; child < queue->count; child = 2 * at + 1) {
         child += child + 1 < queue->count && before(&queue->events[child + 1], &queue->events[child]);
