@@ -12,6 +12,7 @@
 #include "comm/backend.h"
 #include "comm/reduce.h"
 #include "comm/rendezvous.h"
+#include "comm/transport.h"
 
 enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, OWN_WORDS = 20 };
 static const size_t MOST_BYTES = (size_t)1 << 40;
@@ -23,6 +24,11 @@ typedef struct bench_values {
     const char *dtype;
     const char *op;
     int iterations;
+    int simulate;
+    const char *latency;
+    const char *bandwidth;
+    const char *overhead;
+    const char *eager;
     bool registered;
     bool in_place;
     bool fresh;
@@ -47,11 +53,21 @@ static const ls_option options[] = {
     {"fresh", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, fresh), 0, 0,
      "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
+    {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
+     "no ranks: tell what P of them would take, by a model"},
+    {"latency", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, latency), 0, 0,
+     "with --simulate: of the network, as 2us or 500ns"},
+    {"bandwidth", 0, LS_OPTION_TEXT, "R", offsetof(bench_values, bandwidth), 0, 0,
+     "with --simulate: of a rank's link, as 12GB/s, 100Gbit/s"},
+    {"overhead", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, overhead), 0, 0,
+     "with --simulate: a processor's per message, at each end\n(300ns)"},
+    {"eager", 0, LS_OPTION_TEXT, "S", offsetof(bench_values, eager), 0, 0,
+     "with --simulate: the largest message that is sent unasked\n(8K)"},
 };
 
 /* ---- the command line ------------------------------------------------------------------------------------------ */
 
-static ls_status read_size(const char *text, size_t length, size_t *size) {
+static ls_status read_size(const char *option, const char *text, size_t length, size_t *size) {
     static const char units[] = "KMG";
     char *end = NULL;
     errno = 0;
@@ -65,9 +81,10 @@ static ls_status read_size(const char *text, size_t length, size_t *size) {
     const bool fits = errno == 0 && number >= 1 && number <= MOST_BYTES >> shift;
     if (text[0] < '0' || text[0] > '9' || end != text + length || !fits) {
         return ls_fail(LS_ERR_ARGUMENT,
-                       "lockstep bench: --sizes: '%.*s' is no size; sizes are bytes like 4, 64K, 16M or 1G, from 1 to "
-                       "1024G, separated by commas",
-                       (int)(length < 64 ? length : 64), text);
+                       "lockstep bench: --%s: '%.*s' is no size; sizes are bytes like 4, 64K, 16M or 1G, from 1 to "
+                       "1024G%s",
+                       option, (int)(length < 64 ? length : 64), text,
+                       strcmp(option, "sizes") == 0 ? ", separated by commas" : "");
     }
     *size = (size_t)number << shift;
     return LS_OK;
@@ -79,7 +96,7 @@ static ls_status read_sizes(const char *text, ls_bench_plan *plan) {
         if (plan->size_count == LS_BENCH_SIZES) {
             return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --sizes: more than %d sizes", LS_BENCH_SIZES);
         }
-        LS_TRY(read_size(text, length, &plan->sizes[plan->size_count++]));
+        LS_TRY(read_size("sizes", text, length, &plan->sizes[plan->size_count++]));
         if (text[length] == '\0') {
             return LS_OK;
         }
@@ -173,6 +190,45 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
     return read_sizes(values->sizes != NULL ? values->sizes : "4,1K,64K,1M,16M,64M", plan);
 }
 
+/* Of --simulate, and what does not go with it. */
+static ls_status read_cluster(const bench_values *values, ls_bench_cluster *cluster) {
+    const struct {
+        const char *name;
+        bool given;
+        bool models; /* goes with --simulate, and only with it */
+    } given[] = {{"latency", values->latency != NULL, true},     {"bandwidth", values->bandwidth != NULL, true},
+                 {"overhead", values->overhead != NULL, true},   {"eager", values->eager != NULL, true},
+                 {"ranks", values->ranks != 0, false},           {"backend", values->backend != NULL, false},
+                 {"iterations", values->iterations != 0, false}, {"registered", values->registered, false},
+                 {"in-place", values->in_place, false},          {"fresh", values->fresh, false}};
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
+        if (given[i].given && given[i].models != (values->simulate != 0)) {
+            return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --%s %s", given[i].name,
+                           given[i].models ? "is for --simulate P"
+                                           : "does not go with --simulate, which starts no ranks");
+        }
+    }
+    if (values->simulate == 0) {
+        return LS_OK;
+    }
+    if (values->latency == NULL || values->bandwidth == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "lockstep bench: --simulate needs --latency and --bandwidth, as in --simulate %d "
+                       "--latency 2us --bandwidth 12GB/s",
+                       values->simulate);
+    }
+    *cluster = (ls_bench_cluster){.ranks = values->simulate, .overhead_ns = 300, .eager = 8192};
+    LS_TRY(ls_bench_read_time("latency", values->latency, &cluster->latency_ns));
+    LS_TRY(ls_bench_read_rate("bandwidth", values->bandwidth, &cluster->bytes_per_ns));
+    LS_TRY(values->overhead != NULL ? ls_bench_read_time("overhead", values->overhead, &cluster->overhead_ns) : LS_OK);
+    LS_TRY(values->eager != NULL ? read_size("eager", values->eager, strlen(values->eager), &cluster->eager) : LS_OK);
+    if (cluster->eager < LS_TRANSPORT_LEAST_EAGER) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --eager %s: it is at least %d bytes on every network",
+                       values->eager, LS_TRANSPORT_LEAST_EAGER);
+    }
+    return LS_OK;
+}
+
 /* Options may stand before COLLECTIVE and after it. */
 static ls_status parse(int argc, char **argv, bench_values *values, const char **collective, bool *help) {
     int rest = 0;
@@ -264,6 +320,11 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     ls_bench_plan plan;
     LS_TRY(make_plan(&values, collective, &plan));
+    ls_bench_cluster cluster = {0};
+    LS_TRY(read_cluster(&values, &cluster));
+    if (values.simulate != 0) {
+        return ls_bench_simulate(&plan, &cluster);
+    }
     const bool in_job = values.ranks == 0 && is_rank(values.backend);
     const int ranks = values.ranks != 0 ? values.ranks : USUAL_RANKS;
     if (values.backend != NULL) {
@@ -300,6 +361,7 @@ const ls_command ls_bench_command = {
         "  lockstep bench broadcast --json | python3 plot.py\n"
         "  lockstep run -n 2 --no-bind lockstep bench allreduce    without -n, inside a job: one of its ranks\n"
         "  mpirun -np 2 lockstep bench allreduce                   the same\n"
+        "  lockstep bench allreduce --simulate 1024 --latency 2us --bandwidth 12GB/s\n"
         "\n"
         "columns, and the keys of --json (collective backend ranks bytes iterations median_us p10_us p90_us\n"
         "algbw_gbps busbw_gbps messages sent_bytes correct):\n"
@@ -314,6 +376,12 @@ const ls_command ls_bench_command = {
         "  algorithm  how it travelled, where the backend has several ways (docs/COMMUNICATION.md tells them;\n"
         "           not in --json)\n"
         "  correct  whether each rank found what it should, before the timed calls and after them\n"
+        "\n"
+        "with --simulate (docs/SCALE.md), whose keys are collective ranks bytes us messages sent_bytes textbook\n"
+        "textbook_us textbook_messages textbook_sent_bytes:\n"
+        "  lockstep us  from when all ranks call until the last has its result, in the model of LogGP: Lockstep's own\n"
+        "           messages, agreement included, and nothing for computing\n"
+        "  textbook  the fastest of the usual algorithms in the same model, in closed form, without agreement\n"
         "\n"
         "exit status:\n"
         "  0    measured, all results correct\n"

@@ -1,12 +1,13 @@
 /*
  * `lockstep bench`: what a collective costs, by size. bench.c reads the command line and starts the ranks,
  * bench_collectives.c is the table of what can be measured, bench_rank.c measures on one rank, bench_values.c makes the
- * values and knows what each rank must find afterwards.
+ * values and knows what each rank must find afterwards. bench_simulated.c asks a model instead, bench_textbook.c knows
+ * what others would take in it.
  */
 #ifndef LS_CLI_BENCH_H
 #define LS_CLI_BENCH_H
 
-#include <lockstep/comm.h>
+#include "comm/backend.h"
 
 enum { LS_BENCH_SIZES = 64 };
 
@@ -37,7 +38,8 @@ typedef enum ls_bench_parts { LS_BENCH_NOTHING = 0, LS_BENCH_ONE, LS_BENCH_ONE_P
 
 /* One row: all that is special about a collective. */
 typedef struct ls_bench_collective {
-    const char *name; /* as in ls_comm_NAME, but for sendrecv */
+    const char *name;       /* as in ls_comm_NAME, but for sendrecv and pingpong */
+    ls_operation operation; /* of these: LS_OP_SEND */
     ls_bench_parts send, receive;
     bool in_place;            /* sends what it receives into: there is one buffer */
     bool may_be_in_place;     /* where --in-place asks for it */
@@ -69,6 +71,33 @@ typedef struct ls_bench_plan {
     bool fresh;    /* ranks write what they send before each call */
     bool json;
 } ls_bench_plan;
+
+/* A cluster that is a model: see comm/transport/simulated/network.h. */
+typedef struct ls_bench_cluster {
+    int ranks;
+    double latency_ns;
+    double overhead_ns;
+    double bytes_per_ns;
+    size_t eager;
+} ls_bench_cluster;
+
+/* Prints what the engine would take there for each size, beside the best that textbooks know. */
+ls_status ls_bench_simulate(const ls_bench_plan *plan, const ls_bench_cluster *cluster);
+
+/* "2us", "0.5 ms" in nanoseconds; "12GB/s", "100Gbit/s" in bytes per nanosecond. LS_ERR_ARGUMENT naming the option. */
+ls_status ls_bench_read_time(const char *option, const char *text, double *ns);
+ls_status ls_bench_read_rate(const char *option, const char *text, double *bytes_per_ns);
+
+/* What an algorithm takes, without agreement. */
+typedef struct ls_bench_estimate {
+    const char *name;
+    double ns;
+    double messages; /* of the rank that sends most */
+    double bytes;
+} ls_bench_estimate;
+
+/* The fastest of those in textbooks for buffers of so many bytes, in the model. */
+ls_bench_estimate ls_bench_textbook(ls_operation operation, const ls_bench_cluster *cluster, double bytes);
 
 /* Joins the job as one of its ranks and measures; rank 0 prints. *wrong: some rank found a wrong result. */
 ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong);

@@ -114,6 +114,35 @@ OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 LOCKSTEP_BACKEND=gloo launch bench
 check "a rank that cannot join its job starts none of its own" is "$status $(wc -c <out)" "2 0"
 check "a rank that cannot join its job says why" says err 'backend "mpi" or, on one machine, "shm", not "gloo"'
 
+# ---- a cluster that is a model ----
+cluster="--latency 2us --bandwidth 12GB/s"
+launch bench allreduce --simulate 64 $cluster --sizes 4,64K,1M --json </dev/null
+check "simulated: ends well" is "$status" 0
+check "simulated: JSON" is_json_lines out
+keys="collective ranks bytes us messages sent_bytes textbook textbook_us textbook_messages textbook_sent_bytes"
+check "simulated: keys are those promised" is "$(head -1 out | grep -o '"[a-z0-9_]*":' | tr -d '":' | tr '\n' ' ')" "$keys "
+check "simulated: as many ranks as asked for" is "$(key ranks | sort -u)" 64
+check "simulated: a small call of 64 ranks is 6 messages, one after the other" is "$(key messages | head -1)" 6
+check "simulated: each takes latency and twice the overhead" awk -v us="$(key us | head -1)" 'BEGIN { exit !(us >= 15.6 && us < 15.8) }'
+check "simulated: so does recursive doubling" is "$(key textbook_us | head -1) $(key textbook | head -1)" "15.602 recursive doubling"
+check "simulated: a large one sends its buffer twice" \
+    test "$(key sent_bytes | tail -1)" -ge 2064384 -a "$(key sent_bytes | tail -1)" -le 2070000
+check "simulated: by halves" is "$(key messages | tail -1)" 18
+cp out before
+launch bench allreduce --simulate 64 $cluster --sizes 4,64K,1M --json </dev/null
+check "simulated: twice is the same" cmp before out
+launch bench allreduce --simulate 64 --latency 4us --bandwidth 100Gbit/s --overhead 0.3us --eager 8K --sizes 4 --json </dev/null
+check "simulated: the latency counts" awk -v us="$(key us)" 'BEGIN { exit !(us >= 27.6 && us < 27.8) }'
+for collective in allgather alltoall barrier broadcast gather reduce reduce-scatter scatter; do
+    sizes="--sizes 4,256K"
+    wanted=4
+    [ "$collective" != barrier ] || { sizes="" wanted=3; }
+    launch bench "$collective" --simulate 12 $cluster $sizes </dev/null
+    check "simulated $collective: a table" is "$status $(wc -l <out)" "0 $wanted"
+done
+launch bench allreduce --simulate 1 $cluster --sizes 4 --json </dev/null
+check "simulated: one rank sends nothing" is "$status $(key messages) $(key textbook)" "0 0 nothing"
+
 # ---- wrong words ----
 # refuses NAME SENTENCE ARGUMENTS...
 refuses() {
@@ -150,6 +179,23 @@ refuses "an unknown backend" "no backend \"smh\"" allreduce --backend smh
 if [ -e "$LS_BUILD/lib/lockstep-mpi_openmpi.so" ]; then
     refuses "backend mpi without mpirun" "started: mpirun -np 3 lockstep bench alltoall --backend mpi" alltoall -n 3 --backend mpi
 fi
+refuses "--simulate without a network" "needs --latency and --bandwidth, as in --simulate 8 --latency 2us --bandwidth 12GB/s" \
+    allreduce --simulate 8
+refuses "--simulate 0" "--simulate '0': P must be a whole number from 1" allreduce --simulate 0
+refuses "a network without --simulate" "--latency is for --simulate P" allreduce --latency 2us
+refuses "--simulate with ranks" "--ranks does not go with --simulate" allreduce --simulate 8 $cluster -n 2
+refuses "--simulate with a backend" "--backend does not go with --simulate" allreduce --simulate 8 $cluster --backend tcp
+refuses "single messages, simulated" "is for collectives; pingpong is single messages" pingpong --simulate 8 $cluster
+for time in 2 us -2us 2parsecs 0x2us 11s 2us4 nan ""; do
+    refuses "--latency '$time'" "--latency '$time' is no time; times are like 300ns, 2us" allreduce --simulate 8 --latency "$time" --bandwidth 12GB/s
+done
+for rate in 12 GB/s 0GB/s 12GB 12Gb/s 99TB/s; do
+    refuses "--bandwidth '$rate'" "--bandwidth '$rate' is no bandwidth; bandwidths are like 500MB/s" \
+        allreduce --simulate 8 --latency 2us --bandwidth "$rate"
+done
+refuses "--overhead of no time" "--overhead 'x' is no time" allreduce --simulate 8 $cluster --overhead x
+refuses "--eager of no size" "--eager: 'x' is no size" allreduce --simulate 8 $cluster --eager x
+refuses "--eager too small" "--eager 64: it is at least 3840 bytes" allreduce --simulate 8 $cluster --eager 64
 refuses "backend self for two ranks" "self is for one rank" allreduce --backend self -n 2
 refuses "an option nearly right" "unknown option --size; did you mean --sizes?" allreduce --size 4
 refuses "a letter that is no option, which half of --op is" "unknown option -o (see lockstep bench --help)" allreduce -o sum
@@ -193,7 +239,7 @@ check "more memory than there is: exit status 1" is "$status" 1
 check "more memory than there is: says so" says err "memory"
 launch bench --help
 check "--help succeeds" is "$status" 0
-for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json busbw_gbps messages sent_bytes allreduce "exit status"; do
+for word in COLLECTIVE --backend --sizes --dtype --op --iterations --registered --in-place --fresh --json --simulate --latency --bandwidth busbw_gbps messages sent_bytes allreduce "exit status"; do
     check "--help tells of $word" says out "$word"
 done
 finish

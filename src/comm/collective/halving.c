@@ -124,7 +124,7 @@ static ls_status find_places(ls_engine *engine) {
 /* Accumulators of elements. */
 static void widen(const ls_engine *engine, unsigned char *into, ls_piece piece) {
     const ls_reduce_kernel *kernel = kernel_of(engine);
-    if (piece.count == 0) {
+    if (piece.count == 0 || engine->dry) {
         return;
     }
     const unsigned char *from = (const unsigned char *)engine->call.send + piece.at * kernel->width;
@@ -179,7 +179,7 @@ static void add(ls_engine *engine, unsigned char *kept, span positions, bool bef
     ls_halving *halving = &engine->halving;
     const ls_reduce_kernel *kernel = kernel_of(engine);
     const size_t count = count_of(engine, positions);
-    if (count != 0) {
+    if (count != 0 && !engine->dry) {
         kernel->combine(halving->room, before ? halving->room : kept, before ? kept : halving->room, count);
     }
     halving->held = halving->room;
@@ -274,9 +274,12 @@ static ls_status hand_on(ls_engine *engine, bool *finished) {
 
 static void finish(const ls_engine *engine, unsigned char *into, const unsigned char *from, size_t count) {
     const ls_reduce_kernel *kernel = kernel_of(engine);
-    if (count != 0 && kernel->finish != NULL) {
+    if (count == 0 || engine->dry) {
+        return;
+    }
+    if (kernel->finish != NULL) {
         kernel->finish(into, from, count, engine->call.reduction == LS_AVG ? engine->size : 1);
-    } else if (count != 0) {
+    } else {
         memcpy(into, from, count * kernel->width);
     }
 }

@@ -161,6 +161,7 @@ struct ls_engine {
     int rank;
     int size;
     uint64_t timeout_ns;
+    bool dry; /* what is too large for the rounds is neither read nor written: `lockstep bench --simulate` */
 
     /* the call in progress, see engine.c */
     ls_call call;

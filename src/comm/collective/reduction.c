@@ -82,7 +82,7 @@ static ls_status reduce(ls_engine *engine, bool *finished) {
     }
     engine->sources[engine->rank] = part_sent(engine, engine->rank).data;
     void *result = own.count != 0 ? result_of(engine) : NULL;
-    if (own.count != 0) {
+    if (own.count != 0 && !engine->dry) {
         ls_reduce_buffers(&(ls_reduce_task){.dtype = call->dtype,
                                             .reduction = call->reduction,
                                             .ranks = engine->size,

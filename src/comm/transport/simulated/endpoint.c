@@ -100,16 +100,10 @@ static void post(ls_sim_network *network, ls_sim_packet *packet, uint64_t at_ns)
 }
 
 /* When a packet arrives: messages of one channel in their order. What asks for content, and content, may overtake. */
-static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet, size_t carried) {
+static uint64_t arrival(ls_sim_network *network, const ls_sim_packet *packet) {
     ls_sim_link *link = ls_sim_link_of(network, packet->from, packet->to);
     uint64_t at_ns =
         packet->left_ns + network->options.latency_ns + ls_sim_draw(network, network->options.most_delay_ns + 1);
-    if (network->options.both_links && network->options.bytes_per_ns > 0) {
-        uint64_t *taken_ns = &network->ranks[packet->to].taken_ns;
-        const uint64_t earliest_ns = *taken_ns + (uint64_t)((double)carried / network->options.bytes_per_ns);
-        at_ns = at_ns > earliest_ns ? at_ns : earliest_ns;
-        *taken_ns = at_ns;
-    }
     if (packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE) {
         uint64_t *last_ns = &link->last_ns[packet->channel];
         at_ns = at_ns > *last_ns ? at_ns : *last_ns;
@@ -160,7 +154,7 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
         left->packet = packet;
         post(network, left, packet->left_ns);
     }
-    post(network, packet, arrival(network, packet, carried));
+    post(network, packet, arrival(network, packet));
     ls_sim_count_packet(rank);
 }
 

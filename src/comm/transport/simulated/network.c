@@ -312,6 +312,25 @@ static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
     }
 }
 
+/* Whether the packet comes later, as its receiver's link has taken in others until now, or takes them in first. */
+static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
+    ls_sim_rank *to = &network->ranks[packet->to];
+    if (!network->options.both_links || network->options.bytes_per_ns <= 0 || packet->waited) {
+        return false;
+    }
+    const bool carries = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_CONTENT;
+    const double takes_ns = carries ? (double)packet->bytes / network->options.bytes_per_ns : 0;
+    packet->waited = true;
+    to->taken_ns = most(network->now_ns, to->taken_ns + (uint64_t)takes_ns);
+    if (to->taken_ns == network->now_ns) {
+        return false;
+    }
+    ls_sim_queue_add(
+        &network->queue,
+        (ls_sim_event){.at_ns = to->taken_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
+    return true;
+}
+
 /* Whether it comes to its receiver's inbox. */
 static bool arrive(ls_sim_network *network, ls_sim_packet *packet) {
     ls_sim_rank *to = &network->ranks[packet->to];
@@ -369,6 +388,9 @@ int ls_sim_next(ls_sim_network *network) {
         record(network, &event);
         switch (event.kind) {
         case LS_SIM_PACKET:
+            if (event.packet->kind != LS_SIM_LEFT && waits_for_link(network, event.packet)) {
+                break;
+            }
             if (!arrive(network, event.packet)) {
                 ls_free(event.packet);
             }

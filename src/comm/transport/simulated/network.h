@@ -45,7 +45,7 @@ typedef struct ls_sim_options {
     uint64_t notice_ns;     /* from a rank's end until its peers can know; up to most_delay_ns longer */
     size_t most_content;    /* what is larger travels without its content: its receiver's memory stays as it is; 0: all
                                content travels */
-    bool both_links;        /* receivers' links too take one content after the other, in the order of sending */
+    bool both_links;        /* receivers' links too take one content after the other */
     FILE *log;              /* a line for every event; NULL: none */
 } ls_sim_options;
 

@@ -26,6 +26,7 @@ typedef struct ls_sim_packet {
     uint64_t left_ns;                   /* when it was on its way as a whole */
     const struct ls_sim_packet *packet; /* LS_SIM_LEFT: what has left */
     size_t bytes;                       /* of the message */
+    bool waited;                        /* for the receiver's link: options.both_links */
     bool hollow;                        /* its content does not travel: options.most_content */
     _Alignas(16) unsigned char data[];
 } ls_sim_packet;
