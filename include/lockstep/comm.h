@@ -34,9 +34,10 @@ typedef struct ls_work ls_work;
 typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
-     * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see; it is made if missing) or
-     * "mpi://" (the ranks that mpirun started). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under
-     * mpirun, else the tasks of a step under Slurm's srun, else a world of one.
+     * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see, where rank 0 says at which
+     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started). NULL: env:// when RANK
+     * and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a step under Slurm's srun, else a world of
+     * one.
      */
     const char *init;
     const char *backend; /**< "shm", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for where
@@ -323,7 +324,7 @@ LS_API ls_store *ls_store_open(const char *url, const ls_store_options *options)
 /** Closes it and, where this process serves it, ends the server. NULL is allowed. */
 LS_API void ls_store_close(ls_store *store);
 
-/** The TCP port of the store; 0 for one in a folder. */
+/** The TCP port of the store. */
 LS_API int ls_store_port(const ls_store *store);
 
 /** Sets `key` to `size` bytes of `value` (copied). */

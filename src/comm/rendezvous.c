@@ -136,7 +136,8 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
                                       .serve = job->rank == 0,
                                       .timeout = job->timeout,
                                       .key = job->key,
-                                      .listener = job->listener};
+                                      .listener = job->listener,
+                                      .interface = job->interface};
         meeting->store = ls_store_open_at(&place);
         if (meeting->store == NULL) {
             return ls_error_status();

@@ -1,108 +1,91 @@
+/* What the processes of a job ask the store's server for. */
 #include "comm/store.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-static const ls_store_kind *const kinds[] = {&ls_store_tcp, &ls_store_directory};
+#include "base/memory.h"
 
-ls_status ls_fail_in(const char *call) {
-    const size_t length = strlen(call);
-    const char *message = ls_error_message();
-    if (strncmp(message, call, length) == 0 && message[length] == ':') { /* it says so already */
-        return ls_error_status();
-    }
-    return ls_fail(ls_error_status(), "%s: %s", call, ls_error_message());
-}
+/* How much longer than the server, which ends waits and says why, a client waits before it gives the server up. */
+static const double grace_seconds = 1;
 
-ls_status ls_address_parse(const char *url, ls_address *address) {
-    const char *host = url + strlen(ls_store_tcp.scheme);
-    const char *colon = strrchr(host, ':');
-    const char *end = colon;
-    if (colon != NULL && host[0] == '[' && colon[-1] == ']') {
-        host++;
-        end--;
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static ls_status make_room(ls_store *store, size_t size) {
+    if (size > store->capacity) {
+        uint8_t *larger = ls_reallocate(store->buffer, store->capacity, size);
+        if (larger == NULL) {
+            return ls_fail(LS_ERR_MEMORY, "out of memory for a message of %zu bytes", size);
+        }
+        store->buffer = larger;
+        store->capacity = size;
     }
-    if (colon == NULL || end <= host || (size_t)(end - host) >= sizeof address->host) {
-        return ls_fail(LS_ERR_ARGUMENT, "\"%s\" is not of the form tcp://HOST:PORT", url);
-    }
-    char *rest = NULL;
-    const long port = colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &rest, 10) : -1;
-    if (port < 0 || port > 65535 || *rest != '\0') {
-        return ls_fail(LS_ERR_ARGUMENT, "\"%s\": the port is \"%s\", must be a number from 0 to 65535", url, colon + 1);
-    }
-    snprintf(address->host, sizeof address->host, "%.*s", (int)(end - host), host);
-    address->port = (int)port;
     return LS_OK;
 }
 
-void ls_store_nap(ls_deadline since, ls_deadline deadline) {
-    const uint64_t now = ls_clock_ns();
-    uint64_t length = (now - since) / 32;
-    length = length < 200000U ? 200000U : length > 20000000U ? 20000000U : length;
-    if (deadline > now && length > deadline - now) {
-        length = deadline - now;
+static ls_status receive_reply(ls_store *store, ls_deadline deadline, ls_store_reply *reply) {
+    uint8_t header[LS_FRAME_HEADER];
+    size_t size;
+    LS_TRY(ls_socket_receive(store->fd, header, sizeof header, deadline));
+    LS_TRY(ls_frame_size(header, LS_REPLY_FIXED, LS_REPLY_MAX, &size));
+    LS_TRY(make_room(store, size));
+    LS_TRY(ls_socket_receive(store->fd, store->buffer, size, deadline));
+    return ls_reply_decode(store->buffer, size, reply);
+}
+
+/* The connection is of no more use: this call and all later ones fail for the same reason. */
+static ls_status give_up(ls_store *store, ls_status status) {
+    store->broken = status;
+    snprintf(store->broken_text, sizeof store->broken_text,
+             status == LS_ERR_TIMEOUT ? "rank 0, which serves the store at %s, does not answer: %s"
+                                      : "rank 0, which serves the store at %s, is gone: %s",
+             store->place, ls_error_message());
+    close(store->fd);
+    store->fd = -1;
+    return ls_fail(status, "%s", store->broken_text);
+}
+
+/* A reply that says that something failed becomes this thread's failure. */
+static ls_status check_reply(const ls_store_reply *reply) {
+    if (reply->status == LS_OK) {
+        return LS_OK;
     }
-    nanosleep(&(struct timespec){.tv_nsec = (long)length}, NULL);
+    return ls_fail(reply->status, "%.*s",
+                   (int)(reply->value.size < LS_ERROR_CAPACITY ? reply->value.size : LS_ERROR_CAPACITY),
+                   (const char *)reply->value.data);
 }
 
-static const ls_store_kind *find_kind(const char *url) {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (strncmp(url, kinds[i]->scheme, strlen(kinds[i]->scheme)) == 0) {
-            return kinds[i];
-        }
+/*
+ * Sends a request that may wait `timeout` seconds at the server, and the server `grace` seconds besides. The reply's
+ * value lies in the store's buffer.
+ */
+static ls_status ask_within(ls_store *store, ls_store_request request, double timeout, double grace,
+                            ls_store_reply *reply) {
+    if (store->broken != LS_OK) {
+        return ls_fail(store->broken, "%s", store->broken_text);
     }
-    return ls_fail_null(LS_ERR_ARGUMENT, "\"%s\" begins with neither tcp:// nor file://", url);
-}
-
-ls_status ls_store_check_url(const char *url) {
-    const ls_store_kind *kind = find_kind(url);
-    return kind != NULL ? kind->check_url(url) : ls_error_status();
-}
-
-ls_store *ls_store_open_at(const ls_store_place *place) {
-    const ls_store_kind *kind = find_kind(place->url);
-    return kind != NULL ? kind->open(place) : NULL;
-}
-
-ls_store *ls_store_open(const char *url, const ls_store_options *options) {
-    if (url == NULL) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: url is NULL");
+    const ls_deadline deadline = ls_deadline_after(timeout + grace);
+    const size_t size = ls_request_size(&request);
+    request.timeout = timeout < 4e6 ? (uint32_t)(timeout * 1e3 + 0.5) : 4000000000U;
+    LS_TRY(make_room(store, size));
+    ls_request_encode(&request, store->buffer);
+    ls_status status = ls_socket_send(store->fd, store->buffer, size, deadline);
+    if (status == LS_OK) {
+        status = receive_reply(store, deadline, reply);
     }
-    const ls_store_options defaults = {0};
-    options = options != NULL ? options : &defaults;
-    if (!(options->timeout >= 0)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: timeout is %g s, must not be negative", options->timeout);
-    }
-    const ls_store_place place = {.url = url,
-                                  .serve = options->serve,
-                                  .timeout = options->timeout > 0 ? options->timeout : LS_DEFAULT_TIMEOUT,
-                                  .key = options->key,
-                                  .listener = -1};
-    ls_store *store = ls_store_open_at(&place);
-    if (store == NULL) {
-        ls_fail_in("ls_store_open");
-    }
-    return store;
+    return status == LS_OK ? check_reply(reply) : give_up(store, status);
 }
 
-void ls_store_close(ls_store *store) {
-    if (store != NULL) {
-        store->kind->close(store);
-    }
+static ls_status ask(ls_store *store, ls_store_request request, double timeout, ls_store_reply *reply) {
+    return ask_within(store, request, timeout, grace_seconds, reply);
 }
 
-int ls_store_connection(const ls_store *store) {
-    return store->kind->connection != NULL ? store->kind->connection(store) : -1;
-}
-
-int ls_store_port(const ls_store *store) {
-    return store != NULL ? store->kind->port(store) : 0;
-}
+/* ---- the dictionary ---------------------------------------------------------------------------------------------- */
 
 /* What every call on a key checks; on success `name` is the key. */
 static ls_status check(const char *call, const ls_store *store, const char *key, size_t value_size, ls_bytes *name) {
+    *name = (ls_bytes){.size = 0};
     if (store == NULL || key == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: %s is NULL", call, store == NULL ? "store" : "key");
     }
@@ -129,7 +112,21 @@ ls_status ls_store_set(ls_store *store, const char *key, const void *value, size
     if (value == NULL && size > 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_store_set: key \"%s\": value is NULL but size is %zu", key, size);
     }
-    return finish("ls_store_set", key, store->kind->set(store, name, (ls_bytes){value, size}));
+    ls_store_reply reply;
+    const ls_store_request request = {.operation = LS_STORE_SET, .key = name, .value = {value, size}};
+    return finish("ls_store_set", key, ask(store, request, store->timeout, &reply));
+}
+
+/* The value of a key that is there, or comes within the store's timeout. */
+static ls_status get(ls_store *store, ls_bytes key, void *value, size_t capacity, size_t *size) {
+    ls_store_reply reply;
+    LS_TRY(ask(store, (ls_store_request){.operation = LS_STORE_GET, .key = key}, store->timeout, &reply));
+    if (reply.value.size > capacity) {
+        return ls_fail(LS_ERR_ARGUMENT, "its value has %zu bytes, there is room for %zu", reply.value.size, capacity);
+    }
+    memcpy(value, reply.value.data, reply.value.size);
+    *size = reply.value.size;
+    return LS_OK;
 }
 
 ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity, size_t *size) {
@@ -138,14 +135,19 @@ ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t cap
     if (value == NULL || size == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_store_get: key \"%s\": %s is NULL", key, value == NULL ? "value" : "size");
     }
-    return finish("ls_store_get", key, store->kind->get(store, name, value, capacity, size, store->timeout));
+    return finish("ls_store_get", key, get(store, name, value, capacity, size));
 }
 
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) {
     ls_bytes name;
-    int64_t sum;
+    ls_store_reply reply = {0};
     LS_TRY(check("ls_store_add", store, key, 0, &name));
-    return finish("ls_store_add", key, store->kind->add(store, name, amount, result != NULL ? result : &sum));
+    const ls_store_request request = {.operation = LS_STORE_ADD, .key = name, .amount = amount};
+    const ls_status status = finish("ls_store_add", key, ask(store, request, store->timeout, &reply));
+    if (status == LS_OK && result != NULL) {
+        *result = reply.number;
+    }
+    return status;
 }
 
 ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
@@ -155,8 +157,9 @@ ls_status ls_store_wait(ls_store *store, const char *key, double timeout) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_store_wait: key \"%s\": timeout is %g s, must not be negative", key,
                        timeout);
     }
-    return finish("ls_store_wait", key,
-                  store->kind->get(store, name, NULL, 0, NULL, timeout > 0 ? timeout : store->timeout));
+    ls_store_reply reply;
+    const ls_store_request request = {.operation = LS_STORE_WAIT, .key = name};
+    return finish("ls_store_wait", key, ask(store, request, timeout > 0 ? timeout : store->timeout, &reply));
 }
 
 ls_status ls_store_compare_set(ls_store *store, const char *key, const void *expected, size_t expected_size,
@@ -167,26 +170,44 @@ ls_status ls_store_compare_set(ls_store *store, const char *key, const void *exp
     if ((expected == NULL && expected_size > 0) || (desired == NULL && desired_size > 0) || swapped == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_store_compare_set: key \"%s\": expected, desired or swapped is NULL", key);
     }
-    return finish("ls_store_compare_set", key,
-                  store->kind->compare_set(store, name, (ls_bytes){expected, expected_size},
-                                           (ls_bytes){desired, desired_size}, swapped));
+    ls_store_reply reply = {0};
+    const ls_store_request request = {.operation = LS_STORE_COMPARE_SET,
+                                      .key = name,
+                                      .expected = {expected, expected_size},
+                                      .value = {desired, desired_size}};
+    const ls_status status = finish("ls_store_compare_set", key, ask(store, request, store->timeout, &reply));
+    if (status == LS_OK) {
+        *swapped = reply.number == 1;
+    }
+    return status;
 }
 
+/* ---- the ranks --------------------------------------------------------------------------------------------------- */
+
 ls_status ls_store_join(ls_store *store, int rank, int size, const ls_card *card, ls_card *cards) {
-    return store->kind->join(store, rank, size, card, cards);
+    ls_store_reply reply;
+    const ls_store_request request = {
+        .operation = LS_STORE_JOIN, .value = {card, sizeof *card}, .amount = ((int64_t)rank << 32) | (int64_t)size};
+    LS_TRY(ask(store, request, store->timeout, &reply));
+    if (reply.value.size != (size_t)size * sizeof *cards) {
+        return ls_fail(LS_ERR_FORMAT, "the store told of %zu bytes of ranks, expected are %zu", reply.value.size,
+                       (size_t)size * sizeof *cards);
+    }
+    memcpy(cards, reply.value.data, reply.value.size);
+    ls_gathering_withdraw(&store->gathering);
+    return LS_OK;
 }
 
 ls_status ls_store_leave(ls_store *store) {
-    return store->kind->leave(store);
+    ls_store_reply reply;
+    return ask(store, (ls_store_request){.operation = LS_STORE_LEAVE}, store->timeout, &reply);
 }
 
+/* Every wait of a job in which somebody died fails with that. */
 ls_status ls_store_check(ls_store *store) {
-    return store->kind->check(store);
-}
-
-void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
-                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
-    _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
-    key->size = LS_PROOF_SIZE;
-    ls_auth_prove(&store->key, purpose, first, second, key->bytes);
+    static const char never[] = "lockstep: nobody sets this";
+    ls_store_reply reply;
+    const ls_store_request request = {.operation = LS_STORE_WAIT, .key = {never, sizeof never - 1}};
+    const ls_status status = ask_within(store, request, 0, store->timeout, &reply);
+    return status == LS_ERR_TIMEOUT && store->broken == LS_OK ? LS_OK : status;
 }

@@ -1,7 +1,7 @@
 /*
- * Stores from the inside. A store is of one of two kinds, each an ls_store_kind: a TCP server in rank 0's process
- * (store_tcp.c, store_server.c) or a folder (store_directory.c). Besides the public dictionary a store brings the
- * ranks together: ls_store_join and ls_store_leave.
+ * Stores from the inside: a TCP server in rank 0's process (store_server.c) and the processes that are connected to it
+ * (store.c), by its address or by a folder that tells it (store_announcement.c); store_open.c opens them. Besides the
+ * public dictionary a store brings the ranks together: ls_store_join and ls_store_leave.
  *
  * Sentences of failures carry no function name here; the public functions put theirs before them (ls_fail_in).
  */
@@ -10,9 +10,10 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/store_announcement.h"
 #include "comm/store_deadline.h"
 #include "comm/store_roster.h"
-#include "comm/store_socket.h"
+#include "comm/store_server.h"
 
 #define LS_DEFAULT_TIMEOUT 300.0
 
@@ -20,37 +21,27 @@
 typedef struct ls_store_place {
     const char *url;
     bool serve;
-    double timeout;  /* seconds, positive */
-    const char *key; /* NULL: none */
-    int listener;    /* tcp, serving: a listening socket to use instead of the URL's port, taken over; -1: none */
+    double timeout;        /* seconds, positive */
+    const char *key;       /* NULL: none */
+    int listener;          /* tcp, serving: a listening socket to use instead of the URL's port, taken over; -1: none */
+    const char *interface; /* file, serving: where to listen, see ls_interface_address; NULL: no wish */
 } ls_store_place;
 
-typedef struct ls_store_kind {
-    const char *scheme; /* "tcp://" */
-    ls_status (*check_url)(const char *url);
-    ls_store *(*open)(const ls_store_place *place);
-    void (*close)(ls_store *store);
-    int (*port)(const ls_store *store);
-    int (*connection)(const ls_store *store); /* see ls_store_connection; NULL: there is none */
-    ls_status (*set)(ls_store *store, ls_bytes key, ls_bytes value);
-    /* Waits until the key exists; with `value` not NULL copies it there as ls_store_get says. */
-    ls_status (*get)(ls_store *store, ls_bytes key, void *value, size_t capacity, size_t *size, double timeout);
-    ls_status (*add)(ls_store *store, ls_bytes key, int64_t amount, int64_t *result);
-    ls_status (*compare_set)(ls_store *store, ls_bytes key, ls_bytes expected, ls_bytes desired, bool *swapped);
-    ls_status (*join)(ls_store *store, int rank, int size, const ls_card *card, ls_card *cards);
-    ls_status (*leave)(ls_store *store);
-    ls_status (*check)(ls_store *store);
-} ls_store_kind;
-
-/* Each kind's own struct begins with this. */
+/* A store as each process sees it: one connection to the server, and in rank 0's process the server too. */
 struct ls_store {
-    const ls_store_kind *kind;
     double timeout;
-    ls_key key; /* the job's */
+    ls_key key;              /* the job's */
+    ls_gathering gathering;  /* the folder by which others find the server; only where that is here */
+    ls_store_server *server; /* NULL where another process serves */
+    int listener;            /* the server's, which closes it when all ranks have left */
+    int fd;                  /* -1 once the connection broke */
+    int port;
+    char place[LS_HOST_CAPACITY + 8]; /* "HOST:PORT" */
+    ls_status broken;                 /* why the connection broke */
+    char broken_text[LS_ERROR_CAPACITY];
+    uint8_t *buffer; /* the message on its way out, then the one coming in */
+    size_t capacity;
 };
-
-extern const ls_store_kind ls_store_tcp;
-extern const ls_store_kind ls_store_directory;
 
 /* As ls_store_open, without the function's name in the message. */
 ls_store *ls_store_open_at(const ls_store_place *place);

@@ -1,108 +1,177 @@
 #include "comm/store_announcement.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/log.h"
+#include "base/memory.h"
+#include "comm/store.h"
 #include "comm/store_folder.h"
 
-/* "lockstep-store 1 NONCE KEYED PROOF\n" */
-static const char head[] = "lockstep-store 1 ";
+#define CURRENT     "current"
+#define PARENT_LOCK ".lockstep-lock" /* held while a job is announced */
 
-static const char folder_head[] = "job-";
-static const char refusal[] = "refused";
+/* ---- the text: "lockstep-store 2 HOST PORT KEYED SECRET\n" ------------------------------------------------------- */
 
-#define REFUSAL_SECONDS 1.0 /* to wait for others that write there */
+static const char head[] = "lockstep-store 2 ";
 
-enum {
-    HEAD = sizeof head - 1,
-    FOLDER_HEAD = sizeof folder_head - 1,
-    NONCE_TEXT = 2 * LS_NONCE_SIZE,
-    PROOF_TEXT = 2 * LS_PROOF_SIZE,
-    REFUSAL_SIZE = 320
-};
-
-_Static_assert(HEAD + NONCE_TEXT + 3 + PROOF_TEXT + 1 == LS_ANNOUNCEMENT_SIZE, "the parts of the text");
-
-ls_status ls_announcement_make(ls_announcement *announcement, const ls_key *key) {
-    LS_TRY(ls_auth_nonce(announcement->nonce));
-    announcement->keyed = key->given;
-    ls_auth_prove(key, "folder", announcement->nonce, announcement->nonce, announcement->proof);
-    return LS_OK;
+size_t ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_CAPACITY]) {
+    char secret[2 * LS_SECRET_SIZE + 1];
+    sodium_bin2hex(secret, sizeof secret, announcement->secret, LS_SECRET_SIZE);
+    return (size_t)snprintf(text, LS_ANNOUNCEMENT_CAPACITY, "%s%s %d %d %s\n", head, announcement->address.host,
+                            announcement->address.port, announcement->keyed, secret);
 }
 
-void ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_SIZE + 1]) {
-    char nonce[NONCE_TEXT + 1], proof[PROOF_TEXT + 1];
-    sodium_bin2hex(nonce, sizeof nonce, announcement->nonce, LS_NONCE_SIZE);
-    sodium_bin2hex(proof, sizeof proof, announcement->proof, LS_PROOF_SIZE);
-    snprintf(text, LS_ANNOUNCEMENT_SIZE + 1, "%s%s %d %s\n", head, nonce, announcement->keyed, proof);
-}
-
-static bool read_hex(const char *text, uint8_t *bytes, size_t size) {
-    size_t read;
-    return sodium_hex2bin(bytes, size, text, 2 * size, NULL, &read, NULL) == 0 && read == size;
+/* What the fields of a well-formed text say. */
+static bool read_fields(char *text, ls_announcement *announcement) {
+    char *rest = text + sizeof head - 1, *end = NULL;
+    const char *host = strsep(&rest, " "), *port = strsep(&rest, " "), *keyed = strsep(&rest, " ");
+    const char *secret = strsep(&rest, "\n");
+    size_t read = 0;
+    if (secret == NULL || *host == '\0' || strlen(host) >= sizeof announcement->address.host) {
+        return false;
+    }
+    strcpy(announcement->address.host, host);
+    announcement->address.port = (int)strtol(port, &end, 10);
+    announcement->keyed = keyed[0] == '1';
+    return *end == '\0' && announcement->address.port > 0 && announcement->address.port <= 65535 &&
+           sodium_hex2bin(announcement->secret, LS_SECRET_SIZE, secret, strlen(secret), NULL, &read, NULL) == 0 &&
+           read == LS_SECRET_SIZE;
 }
 
 ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *announcement) {
-    const char *rest = text + HEAD + NONCE_TEXT;
-    if (size != LS_ANNOUNCEMENT_SIZE || memcmp(text, head, HEAD) != 0 ||
-        !read_hex(text + HEAD, announcement->nonce, LS_NONCE_SIZE) || rest[0] != ' ' ||
-        (rest[1] != '0' && rest[1] != '1') || rest[2] != ' ' ||
-        !read_hex(rest + 3, announcement->proof, LS_PROOF_SIZE) || rest[3 + PROOF_TEXT] != '\n') {
-        return ls_fail(LS_ERR_FORMAT, "the folder's file \"current\" was not written by Lockstep");
+    char copy[LS_ANNOUNCEMENT_CAPACITY] = "", again[LS_ANNOUNCEMENT_CAPACITY];
+    *announcement = (ls_announcement){.keyed = false};
+    if (size < sizeof copy && size > sizeof head && memcmp(text, head, sizeof head - 1) == 0) {
+        memcpy(copy, text, size);
     }
-    announcement->keyed = rest[1] == '1';
-    return LS_OK;
+    /* Written again it is the same, so there is one text for each announcement. */
+    return copy[0] != '\0' && read_fields(copy, announcement) && ls_announcement_write(announcement, again) == size &&
+                   memcmp(text, again, size) == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "the folder's file \"" CURRENT "\" was not written by Lockstep");
 }
 
-ls_status ls_announcement_check(const ls_announcement *announcement, const ls_key *key) {
-    if (ls_auth_check(key, "folder", announcement->nonce, announcement->nonce, announcement->proof)) {
-        return LS_OK;
-    }
-    return ls_fail(LS_ERR_DENIED, "%s",
-                   !key->given            ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
-                   : !announcement->keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
-                                          : "this process has another key than the job (LOCKSTEP_KEY)");
+void ls_announcement_key(const ls_announcement *announcement, const ls_key *given, ls_key *key) {
+    _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
+    *key = (ls_key){.given = true, .size = LS_PROOF_SIZE};
+    ls_auth_prove(given, "folder", announcement->secret, announcement->secret, key->bytes);
 }
 
-void ls_announcement_note_refusal(int folder) {
-    const ls_status status = ls_error_status();
-    char message[LS_ERROR_CAPACITY], text[REFUSAL_SIZE], host[64] = "an unnamed host";
-    int lock;
-    snprintf(message, sizeof message, "%s", ls_error_message());
-    (void)gethostname(host, sizeof host - 1);
-    const int length = snprintf(text, sizeof text, "process %ld on %s: %.200s", (long)getpid(), host, message);
-    if (ls_folder_lock(folder, "lock", ls_deadline_after(REFUSAL_SECONDS), &lock) == LS_OK) {
-        if (!ls_folder_has(folder, refusal)) {
-            (void)ls_folder_write(folder, refusal, (ls_bytes){text, (size_t)length}, NULL);
-        }
-        close(lock);
-    }
-    ls_error_restore(status, message);
-}
+/* ---- who announces ----------------------------------------------------------------------------------------------- */
 
-int ls_announcement_report_refusals(int folder) {
-    char text[REFUSAL_SIZE];
+/* Reads who is announced; LS_ERR_STATE where nobody is, or nobody alive. */
+static ls_status read_current(int folder, ls_announcement *announcement) {
+    char text[LS_ANNOUNCEMENT_CAPACITY];
     size_t size = 0;
-    int count = 0;
-    for (; ls_folder_has(folder, refusal); count++) {
-        if (ls_folder_read(folder, refusal, text, sizeof text, &size) != LS_OK || unlinkat(folder, refusal, 0) != 0) {
-            break;
-        }
-        ls_log_write(LS_LOG_WARNING, "refused %.*s", (int)size, text);
+    int file = -1;
+    LS_TRY(ls_folder_open_file(folder, CURRENT, &file));
+    const bool alive = ls_file_is_locked(file);
+    const ls_status status = ls_file_read(file, CURRENT, text, sizeof text, &size);
+    close(file);
+    if (status != LS_OK && status != LS_ERR_ARGUMENT) {
+        return status;
     }
-    return count;
+    LS_TRY(ls_announcement_read(text, status == LS_OK ? size : 0, announcement));
+    return alive ? LS_OK : ls_fail(LS_ERR_STATE, "the last job there has ended");
 }
 
-void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]) {
-    memcpy(name, folder_head, FOLDER_HEAD);
-    sodium_bin2hex(name + FOLDER_HEAD, LS_JOB_FOLDER_SIZE - FOLDER_HEAD, announcement->nonce, LS_NONCE_SIZE);
+static ls_status check_free(const ls_gathering *gathering) {
+    ls_announcement other;
+    const ls_status found = read_current(gathering->folder, &other);
+    if (found == LS_OK) {
+        return ls_fail(LS_ERR_STATE, "another job is gathering its ranks in %s just now, choose another folder",
+                       gathering->path);
+    }
+    return found == LS_ERR_STATE
+               ? LS_OK /* else it is the user's own, as far as can be seen */
+               : ls_fail(found, "%s, choose another folder than %s", ls_error_message(), gathering->path);
 }
 
-bool ls_announcement_names_folder(const char *name) {
-    return strncmp(name, folder_head, FOLDER_HEAD) == 0 && strlen(name) == LS_JOB_FOLDER_SIZE - 1 &&
-           strspn(name + FOLDER_HEAD, "0123456789abcdef") == NONCE_TEXT;
+ls_status ls_gathering_open(const char *path, ls_gathering *gathering) {
+    *gathering = (ls_gathering){.path = ls_duplicate_string(path), .folder = -1, .file = -1};
+    if (gathering->path == NULL) {
+        return ls_fail(LS_ERR_MEMORY, "out of memory for a store");
+    }
+    gathering->made = mkdir(path, 0700) == 0;
+    if (!gathering->made && errno != EEXIST) {
+        return ls_fail(LS_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+    }
+    LS_TRY(ls_folder_open(AT_FDCWD, path, &gathering->folder));
+    return check_free(gathering);
+}
+
+ls_status ls_gathering_announce(ls_gathering *gathering, const ls_announcement *announcement, double timeout) {
+    char text[LS_ANNOUNCEMENT_CAPACITY];
+    int lock = -1;
+    LS_TRY(ls_folder_lock(gathering->folder, PARENT_LOCK, ls_deadline_after(timeout), &lock));
+    ls_status status = check_free(gathering);
+    if (status == LS_OK) {
+        const ls_bytes bytes = {text, ls_announcement_write(announcement, text)};
+        status = ls_folder_write(gathering->folder, CURRENT, bytes, &gathering->file);
+    }
+    unlinkat(gathering->folder, PARENT_LOCK, 0);
+    close(lock);
+    return status;
+}
+
+void ls_gathering_withdraw(ls_gathering *gathering) {
+    if (gathering->path != NULL && gathering->file >= 0) {
+        unlinkat(gathering->folder, CURRENT, 0);
+        close(gathering->file);
+        gathering->file = -1;
+    }
+}
+
+void ls_gathering_close(ls_gathering *gathering) {
+    if (gathering->path == NULL) {
+        return;
+    }
+    ls_gathering_withdraw(gathering);
+    if (gathering->folder >= 0) {
+        close(gathering->folder);
+    }
+    if (gathering->made) {
+        rmdir(gathering->path); /* stays where something else was put into it */
+    }
+    ls_free(gathering->path);
+    gathering->path = NULL;
+}
+
+/* ---- who looks for it -------------------------------------------------------------------------------------------- */
+
+/* The folder may have been removed and made again since the last look. */
+static ls_status look(const char *path, ls_announcement *announcement) {
+    int folder = -1;
+    LS_TRY(ls_folder_open(AT_FDCWD, path, &folder));
+    const ls_status status = read_current(folder, announcement);
+    close(folder);
+    return status;
+}
+
+ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *announcement) {
+    const ls_deadline begin = ls_clock_ns(), deadline = ls_deadline_after(timeout);
+    ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
+    for (;;) {
+        const ls_status status = look(path, announcement);
+        if (status != LS_ERR_STATE) {
+            return status;
+        }
+        if (ls_deadline_passed(deadline)) {
+            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not make the store in %s within %g s (%s)", path, timeout,
+                           ls_error_message());
+        }
+        if (ls_deadline_passed(report)) {
+            ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to make the store in %s (%s)", path, ls_error_message());
+            report = LS_DEADLINE_NEVER;
+        }
+        ls_store_nap(begin, deadline);
+    }
 }

@@ -1,40 +1,56 @@
 /*
- * The file by which the store in a folder is found: it names the job's own folder and proves that who made it knows
- * the job's key. Its text and the strict reading of it.
+ * How ranks that all see a folder find the store that rank 0 serves: the folder's file "current" names the address
+ * where it listens and a secret that no other job has, for this user's eyes. The job's key follows from the secret and
+ * the key that the processes were given. The file is locked as long as its writer lives, so one that a job has left
+ * behind is known for that; it goes when all ranks are there.
  */
 #ifndef LS_COMM_STORE_ANNOUNCEMENT_H
 #define LS_COMM_STORE_ANNOUNCEMENT_H
 
 #include "comm/auth.h"
+#include "comm/store_deadline.h"
+#include "comm/store_socket.h"
 
-#define LS_ANNOUNCEMENT_SIZE 149 /* without the NUL that ls_announcement_write adds */
-#define LS_JOB_FOLDER_SIZE   (4 + 2 * LS_NONCE_SIZE + 1)
+enum { LS_SECRET_SIZE = LS_NONCE_SIZE, LS_ANNOUNCEMENT_CAPACITY = 512 };
 
+/* What the file says. */
 typedef struct ls_announcement {
-    uint8_t nonce[LS_NONCE_SIZE]; /* this job's and no other's; the folder is named by it */
-    bool keyed;
-    uint8_t proof[LS_PROOF_SIZE];
+    ls_address address;
+    bool keyed; /* its writer was given a key */
+    uint8_t secret[LS_SECRET_SIZE];
 } ls_announcement;
 
-/* A fresh one for the job with this key. */
-ls_status ls_announcement_make(ls_announcement *announcement, const ls_key *key);
-
-void ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_SIZE + 1]);
+/* Its text, with a NUL that does not belong to it, and the text's size. */
+size_t ls_announcement_write(const ls_announcement *announcement, char text[LS_ANNOUNCEMENT_CAPACITY]);
 
 /* LS_ERR_FORMAT unless the text is exactly what ls_announcement_write writes. */
 ls_status ls_announcement_read(const char *text, size_t size, ls_announcement *announcement);
 
-/* LS_ERR_DENIED when it was not made with this key. */
-ls_status ls_announcement_check(const ls_announcement *announcement, const ls_key *key);
+/* The job's key, from the one that this process was `given`. */
+void ls_announcement_key(const ls_announcement *announcement, const ls_key *given, ls_key *key);
 
-/* Leaves a note for the job in `folder`: this process was refused for the reason that this thread's error says. */
-void ls_announcement_note_refusal(int folder);
+/* The folder while a job gathers there, of who serves it. */
+typedef struct ls_gathering {
+    char *path; /* NULL: there is none */
+    int folder;
+    int file; /* "current", locked; -1 where it is not there */
+    bool made;
+} ls_gathering;
 
-/* For who serves the job: logs such notes, and takes them away; returns how many there were. */
-int ls_announcement_report_refusals(int folder);
+/* Opens the folder, making it where it is missing. LS_ERR_STATE where another job gathers there, LS_ERR_DENIED where
+ * others may write. */
+ls_status ls_gathering_open(const char *path, ls_gathering *gathering);
 
-/* The job folder's name; and whether that can be one of a job's, which no user gives to anything. */
-void ls_announcement_folder(const ls_announcement *announcement, char name[LS_JOB_FOLDER_SIZE]);
-bool ls_announcement_names_folder(const char *name);
+/* Writes the file, if no other job was faster. */
+ls_status ls_gathering_announce(ls_gathering *gathering, const ls_announcement *announcement, double timeout);
+
+/* Who comes from now on finds no job. */
+void ls_gathering_withdraw(ls_gathering *gathering);
+
+/* Withdraws, and removes the folder that this made, if nothing else is in it. */
+void ls_gathering_close(ls_gathering *gathering);
+
+/* Waits until a job is announced in the folder. LS_ERR_TIMEOUT says why none is. */
+ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *announcement);
 
 #endif

@@ -1,6 +1,5 @@
 #include "comm/store_folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -81,7 +80,7 @@ static bool is_still_there(int folder, const char *name, int file) {
 ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int *locked) {
     const ls_deadline begin = ls_clock_ns();
     for (;;) {
-        int file;
+        int file = -1;
         const ls_status opened = open_file(folder, name, O_RDWR | O_CREAT, &file);
         if (opened != LS_OK) {
             return opened;
@@ -112,22 +111,7 @@ bool ls_file_is_locked(int file) {
     return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-bool ls_folder_is_locked(int folder, const char *name) {
-    int file = -1;
-    if (ls_folder_open_file(folder, name, &file) != LS_OK) {
-        return false;
-    }
-    const bool locked = ls_file_is_locked(file);
-    close(file);
-    return locked;
-}
-
-bool ls_folder_has(int folder, const char *name) {
-    struct stat about;
-    return fstatat(folder, name, &about, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-static ls_status read_all(int file, const char *name, void *bytes, size_t capacity, size_t *size) {
+ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity, size_t *size) {
     struct stat about;
     if (fstat(file, &about) != 0) {
         return ls_fail(LS_ERR_IO, "cannot look at %s in the store's folder: %s", name, strerror(errno));
@@ -146,14 +130,6 @@ static ls_status read_all(int file, const char *name, void *bytes, size_t capaci
         }
     }
     return LS_OK;
-}
-
-ls_status ls_folder_read(int folder, const char *name, void *bytes, size_t capacity, size_t *size) {
-    int file;
-    LS_TRY(ls_folder_open_file(folder, name, &file));
-    const ls_status status = read_all(file, name, bytes, capacity, size);
-    close(file);
-    return status;
 }
 
 static bool write_all(int file, ls_bytes bytes) {
@@ -188,49 +164,4 @@ ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *loc
         *locked = file;
     }
     return LS_OK;
-}
-
-void ls_folder_remove(int parent, const char *name) {
-    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *list = folder >= 0 ? fdopendir(folder) : NULL;
-    if (list == NULL) {
-        if (folder >= 0) {
-            close(folder);
-        }
-        return;
-    }
-    for (struct dirent *item = readdir(list); item != NULL; item = readdir(list)) {
-        if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0) {
-            unlinkat(folder, item->d_name, 0);
-        }
-    }
-    closedir(list);
-    unlinkat(parent, name, AT_REMOVEDIR);
-}
-
-static bool is_stale(int parent, const char *name, const char *lock) {
-    const int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0) {
-        return false;
-    }
-    const bool locked = ls_folder_is_locked(folder, lock);
-    close(folder);
-    return !locked;
-}
-
-void ls_folder_remove_stale(int parent, bool (*is_ours)(const char *name), const char *lock) {
-    const int copy = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
-    if (list == NULL) {
-        if (copy >= 0) {
-            close(copy);
-        }
-        return;
-    }
-    for (struct dirent *item = readdir(list); item != NULL; item = readdir(list)) {
-        if (is_ours(item->d_name) && is_stale(parent, item->d_name, lock)) {
-            ls_folder_remove(parent, item->d_name);
-        }
-    }
-    closedir(list);
 }

@@ -1,6 +1,7 @@
 /*
- * Files and locks for the store in a folder. Locks belong to an open file (F_OFD_SETLK), so the kernel lets go of them
- * when a process ends however it ends; that is how the others see that it did.
+ * Files and locks in folders of this user's, for the store that a folder tells of and the user's key. Locks belong to
+ * an open file (F_OFD_SETLK), so the kernel lets go of them when a process ends however it ends; that is how the others
+ * see that it did.
  */
 #ifndef LS_COMM_STORE_FOLDER_H
 #define LS_COMM_STORE_FOLDER_H
@@ -27,27 +28,14 @@ ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int
 /* Whether somebody else holds a lock on the open file. */
 bool ls_file_is_locked(int file);
 
-/* The same for a file of the folder; false too when it is not there. */
-bool ls_folder_is_locked(int folder, const char *name);
-
-bool ls_folder_has(int folder, const char *name);
-
-/*
- * Reads at most `capacity` bytes of a file; `*size` is the file's size. LS_ERR_STATE when it does not exist,
- * LS_ERR_ARGUMENT when it does not fit.
- */
-ls_status ls_folder_read(int folder, const char *name, void *bytes, size_t capacity, size_t *size);
+/* Reads at most `capacity` bytes of an open file from its beginning; `*size` is the file's size. LS_ERR_ARGUMENT when
+ * it does not fit. `name` is for messages. */
+ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity, size_t *size);
 
 /*
  * Puts a whole file there at once: readers see the old one or the new one. One writer at a time. With `locked` not
  * NULL the file is locked before it is seen and left open there.
  */
 ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked);
-
-/* Removes a folder with the files in it. */
-void ls_folder_remove(int parent, const char *name);
-
-/* Removes folders of `parent` that `is_ours` knows by their name and in which nobody holds the lock on `lock`. */
-void ls_folder_remove_stale(int parent, bool (*is_ours)(const char *name), const char *lock);
 
 #endif

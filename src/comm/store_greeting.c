@@ -8,6 +8,12 @@
 #include "base/log.h"
 #include "comm/store.h"
 
+const char *ls_greeting_compare_keys(bool given, bool keyed) {
+    return keyed && !given   ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
+           : given && !keyed ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
+                             : NULL;
+}
+
 const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello) {
     if (ls_auth_check(key, "client", hello->nonce, nonce, hello->proof)) {
         return NULL;
@@ -16,9 +22,8 @@ const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_
         return "neither this process nor the job was given a key, and the one that they find by themselves differs, as "
                "it does for processes of different users or containers: set LOCKSTEP_KEY to the same secret for all";
     }
-    return !hello->keyed ? "the job has a key, but this process was given none (LOCKSTEP_KEY)"
-           : !key->given ? "the job has no key, but this process was given one (LOCKSTEP_KEY)"
-                         : "this process has another key than the job (LOCKSTEP_KEY)";
+    const char *why = ls_greeting_compare_keys(hello->keyed, key->given);
+    return why != NULL ? why : "this process has another key than the job (LOCKSTEP_KEY)";
 }
 
 /* The answer to our hello: the server's proof, or a sentence that says why it does not let us in. *retry: neither. */

@@ -21,6 +21,9 @@ typedef struct ls_greeting_target {
  */
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection);
 
+/* Why a process that was given a key, or none, cannot be of a job that has one, or none; NULL: it can. */
+const char *ls_greeting_compare_keys(bool given, bool keyed);
+
 /* For who serves: why whoever said this hello is not let in; NULL: it is. `nonce` is the own one. */
 const char *ls_greeting_refusal(const ls_key *key, const uint8_t nonce[LS_NONCE_SIZE], const ls_hello *hello);
 

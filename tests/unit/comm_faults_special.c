@@ -339,19 +339,20 @@ static ls_status meet_often(ls_comm *world, void *argument) {
     return status;
 }
 
+/* Rank 0 serves the store, with a thread. */
 static const char *parent_with_work(ls_comm *world, int rank, const void *argument) {
     (void)argument;
     int32_t numbers[20];
     ls_work *works[20];
     for (int32_t i = 0; i < 20; i++) {
-        if (rank == 1) {
+        if (rank == 0) {
             usleep(5000);
-            LS_MUST(ls_comm_send(world, &i, 1, LS_I32, 0, 0, NULL) == LS_OK);
+            LS_MUST(ls_comm_send(world, &i, 1, LS_I32, 1, 0, NULL) == LS_OK);
         } else {
-            LS_MUST(ls_comm_recv(world, &numbers[i], 1, LS_I32, 1, 0, &works[i]) == LS_OK);
+            LS_MUST(ls_comm_recv(world, &numbers[i], 1, LS_I32, 0, 0, &works[i]) == LS_OK);
         }
     }
-    if (rank == 0) {
+    if (rank == 1) {
         LS_MUST(ls_spawn(2, meet_often, NULL) == LS_OK);
         for (int32_t i = 0; i < 20; i++) {
             LS_MUST(ls_work_wait(works[i]) == LS_OK && numbers[i] == i);

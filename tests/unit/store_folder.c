@@ -1,12 +1,10 @@
 /* Whom the store in a folder trusts: folders that only its user can write to, and plain files in them. */
 #include "tests/support/unit.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm/store.h"
-#include "comm/store_announcement.h"
 #include "tests/support/files.h"
 #include "tests/support/processes.h"
 
@@ -100,22 +98,6 @@ static void folders_of_others(void **state) {
     all_are_refused(path, "belongs to user 65534");
 }
 
-/* A job's folder as a server has announced it, with its key; only the server is missing. */
-static void announce(const char *path, char folder[400]) {
-    ls_key key;
-    ls_announcement announcement;
-    char text[LS_ANNOUNCEMENT_SIZE + 1], name[LS_JOB_FOLDER_SIZE], current[400];
-    assert_int_equal(ls_key_read(&key, KEY), LS_OK);
-    assert_int_equal(ls_announcement_make(&announcement, &key), LS_OK);
-    ls_announcement_write(&announcement, text);
-    ls_announcement_folder(&announcement, name);
-    snprintf(current, sizeof current, "%s/current", path);
-    FILE *file = fopen(current, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
-    snprintf(folder, 400, "%s/%s", path, name);
-}
-
 static void links_and_pipes_for_files(void **state) {
     (void)state;
     char at[400];
@@ -141,38 +123,43 @@ static void links_and_pipes_for_files(void **state) {
     snprintf(at, sizeof at, "%s/current", path);
     assert_int_equal(symlink("/etc/passwd", at), 0);
     all_are_refused(path, "current in the store's folder is no plain file");
-
-    path = test_path("served");
-    make_folder(path, 0700);
-    announce(path, at);
-    make_folder(at, 0700);
-    strcat(at, "/server");
-    assert_int_equal(mkfifo(at, 0600), 0);
-    all_are_refused(path, "server in the store's folder is no plain file");
-
-    path = test_path("elsewhere");
-    make_folder(path, 0700);
-    announce(path, at);
-    assert_int_equal(symlink("/tmp", at), 0);
-    r = (refusal){.size = 2, .status = LS_ERR_TIMEOUT, .says = "the last job there has ended"};
-    snprintf(r.url, sizeof r.url, "file://%s", path);
-    assert_int_equal(process_wait(process_start(be_refused, 1, &r)), 0);
 }
 
-/* What another user did who could write there: a server of their own in the folder that the key announces. */
-static void a_job_folder_that_others_can_write_to(void **state) {
+/* The file names a secret by which whoever reads it may join. */
+static void the_secret_is_private(void **state) {
     (void)state;
-    char at[400];
-    const char *path = test_path("planted");
+    struct stat about;
+    char url[400], current[400];
+    const char *path = test_path("private");
+    make_folder(path, 0755);
+    umask(0);
+    snprintf(url, sizeof url, "file://%s", path);
+    snprintf(current, sizeof current, "%s/current", path);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = 5});
+    assert_non_null(store);
+    assert_int_equal(stat(current, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+    ls_store_close(store);
+    assert_int_equal(access(current, F_OK), -1);
+    umask(022);
+}
+
+/* What a killed job has left there: the file, of which nobody holds the lock, and whose address another may have. */
+static void a_job_that_was_killed(void **state) {
+    (void)state;
+    const char *path = test_path("killed");
+    char current[400], text[LS_ANNOUNCEMENT_CAPACITY];
+    ls_announcement left = {.address = {.host = "127.0.0.1", .port = 9}, .keyed = true};
+    snprintf(current, sizeof current, "%s/current", path);
     make_folder(path, 0700);
-    announce(path, at);
-    make_folder(at, 0777);
-    strcat(at, "/server");
-    const int file = open(at, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_true(file >= 0);
-    assert_int_equal(fcntl(file, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}), 0);
-    all_are_refused(path, "others may write to the folder job-");
-    close(file);
+    const size_t size = ls_announcement_write(&left, text);
+    FILE *file = fopen(current, "w");
+    assert_non_null(file);
+    assert_true(fwrite(text, 1, size, file) == size && fclose(file) == 0);
+    refusal r = {.size = 2, .status = LS_ERR_TIMEOUT, .says = "the last job there has ended"};
+    snprintf(r.url, sizeof r.url, "file://%s", path);
+    assert_int_equal(process_wait(process_start(be_refused, 1, &r)), 0);
+    all_meet(path);
 }
 
 int main(void) {
@@ -183,7 +170,8 @@ int main(void) {
         cmocka_unit_test(folders_that_others_can_read),
         cmocka_unit_test(folders_of_others),
         cmocka_unit_test(links_and_pipes_for_files),
-        cmocka_unit_test(a_job_folder_that_others_can_write_to),
+        cmocka_unit_test(the_secret_is_private),
+        cmocka_unit_test(a_job_that_was_killed),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -1,0 +1,229 @@
+/* Opens stores, by the server's address or by the folder that tells it, and closes them. */
+#include "comm/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "comm/interface.h"
+#include "comm/store_greeting.h"
+#include "comm/user_key.h"
+
+static const char tcp_scheme[] = "tcp://", file_scheme[] = "file://", loopback[] = "127.0.0.1";
+
+static bool begins(const char *url, const char *scheme) {
+    return strncmp(url, scheme, strlen(scheme)) == 0;
+}
+
+ls_status ls_fail_in(const char *call) {
+    const size_t length = strlen(call);
+    const char *message = ls_error_message();
+    if (strncmp(message, call, length) == 0 && message[length] == ':') { /* it says so already */
+        return ls_error_status();
+    }
+    return ls_fail(ls_error_status(), "%s: %s", call, ls_error_message());
+}
+
+ls_status ls_address_parse(const char *url, ls_address *address) {
+    const char *host = url + sizeof tcp_scheme - 1;
+    const char *colon = strrchr(host, ':');
+    const char *end = colon;
+    if (colon != NULL && host[0] == '[' && colon[-1] == ']') {
+        host++;
+        end--;
+    }
+    if (colon == NULL || end <= host || (size_t)(end - host) >= sizeof address->host) {
+        return ls_fail(LS_ERR_ARGUMENT, "\"%s\" is not of the form tcp://HOST:PORT", url);
+    }
+    char *rest = NULL;
+    const long port = colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &rest, 10) : -1;
+    if (port < 0 || port > 65535 || *rest != '\0') {
+        return ls_fail(LS_ERR_ARGUMENT, "\"%s\": the port is \"%s\", must be a number from 0 to 65535", url, colon + 1);
+    }
+    snprintf(address->host, sizeof address->host, "%.*s", (int)(end - host), host);
+    address->port = (int)port;
+    return LS_OK;
+}
+
+void ls_store_nap(ls_deadline since, ls_deadline deadline) {
+    const uint64_t now = ls_clock_ns();
+    uint64_t length = (now - since) / 32;
+    length = length < 200000U ? 200000U : length > 20000000U ? 20000000U : length;
+    if (deadline > now && length > deadline - now) {
+        length = deadline - now;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = (long)length}, NULL);
+}
+
+ls_status ls_store_check_url(const char *url) {
+    ls_address address;
+    if (begins(url, tcp_scheme)) {
+        return ls_address_parse(url, &address);
+    }
+    if (!begins(url, file_scheme)) {
+        return ls_fail(LS_ERR_ARGUMENT, "\"%s\" begins with neither tcp:// nor file://", url);
+    }
+    return url[sizeof file_scheme - 1] != '\0'
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "\"%s\" names no folder: file://PATH is needed", url);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* Makes the store serve, on the inherited socket or one of its own. */
+static ls_status serve(ls_store *store, int inherited, ls_address *address) {
+    store->listener = inherited;
+    if (inherited >= 0) {
+        LS_TRY(ls_socket_adopt(inherited, store->key.given));
+    } else {
+        LS_TRY(ls_socket_listen(address, store->key.given, &store->listener));
+    }
+    address->port = ls_socket_port(store->listener);
+    store->server = ls_store_server_start(store->listener, &store->key, &store->fd);
+    return store->server != NULL ? LS_OK : ls_error_status();
+}
+
+static ls_status connect_to(ls_store *store, const ls_address *address, double timeout) {
+    const ls_greeting_target target = {.address = *address, .server = "rank 0", .thing = "the store"};
+    return ls_greeting_connect(&target, &store->key, timeout, &store->fd);
+}
+
+static ls_status open_address(ls_store *store, const ls_store_place *place, ls_address *address) {
+    LS_TRY(ls_key_find(&store->key, place->key));
+    LS_TRY(ls_address_parse(place->url, address));
+    if (place->serve) {
+        return serve(store, place->listener, address);
+    }
+    return address->port != 0 ? connect_to(store, address, store->timeout)
+                              : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
+}
+
+/* Serves at this machine's address, or where nothing leads out of it on loopback, and says so in the folder. */
+static ls_status serve_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
+    ls_announcement own = {.keyed = given->given};
+    char host[LS_ADDRESS_CAPACITY];
+    LS_TRY(ls_gathering_open(place->url + sizeof file_scheme - 1, &store->gathering));
+    /* A wish that cannot be had is refused later, when all are here to hear of it. */
+    if (ls_interface_address(place->interface, -1, false, host) != LS_OK &&
+        ls_interface_address(NULL, -1, false, host) != LS_OK) {
+        snprintf(host, sizeof host, "%s", loopback);
+    }
+    LS_TRY(ls_auth_nonce(own.secret));
+    ls_announcement_key(&own, given, &store->key);
+    snprintf(address->host, sizeof address->host, "%s", host);
+    address->port = 0;
+    LS_TRY(serve(store, -1, address));
+    own.address = *address;
+    return ls_gathering_announce(&store->gathering, &own, store->timeout);
+}
+
+static ls_status find_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
+    const double begin = ls_clock_seconds();
+    ls_announcement found;
+    LS_TRY(ls_gathering_find(place->url + sizeof file_scheme - 1, store->timeout, &found));
+    const char *why = ls_greeting_compare_keys(given->given, found.keyed);
+    if (why != NULL) {
+        return ls_fail(LS_ERR_DENIED, "%s", why);
+    }
+    *address = found.address;
+    ls_announcement_key(&found, given, &store->key);
+    const ls_status status = connect_to(store, address, store->timeout - (double)(int64_t)(ls_clock_seconds() - begin));
+    return status == LS_ERR_TIMEOUT && strcmp(address->host, loopback) == 0
+               ? ls_fail(status,
+                         "%s; is rank 0 on another machine? Name there the interface by which others reach it, "
+                         "in LOCKSTEP_INTERFACE",
+                         ls_error_message())
+               : status;
+}
+
+static ls_status open_place(ls_store *store, const ls_store_place *place) {
+    ls_address address;
+    LS_TRY(ls_store_check_url(place->url));
+    if (begins(place->url, tcp_scheme)) {
+        LS_TRY(open_address(store, place, &address));
+    } else {
+        ls_key given;
+        LS_TRY(ls_key_read(&given, place->key));
+        const ls_status status =
+            place->serve ? serve_folder(store, place, &given, &address) : find_folder(store, place, &given, &address);
+        ls_key_forget(&given);
+        LS_TRY(status);
+    }
+    store->port = address.port;
+    snprintf(store->place, sizeof store->place, "%s:%d", address.host, address.port);
+    return LS_OK;
+}
+
+ls_store *ls_store_open_at(const ls_store_place *place) {
+    ls_store *store = ls_allocate_zeroed(1, sizeof *store);
+    if (store == NULL) {
+        return ls_fail_null(LS_ERR_MEMORY, "out of memory for a store");
+    }
+    store->timeout = place->timeout;
+    store->fd = store->listener = -1;
+    const ls_status status = open_place(store, place);
+    if (status != LS_OK) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_store_close(store);
+        ls_error_restore(status, message);
+        return NULL;
+    }
+    return store;
+}
+
+ls_store *ls_store_open(const char *url, const ls_store_options *options) {
+    if (url == NULL) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: url is NULL");
+    }
+    const ls_store_options defaults = {0};
+    options = options != NULL ? options : &defaults;
+    if (!(options->timeout >= 0)) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "ls_store_open: timeout is %g s, must not be negative", options->timeout);
+    }
+    const ls_store_place place = {.url = url,
+                                  .serve = options->serve,
+                                  .timeout = options->timeout > 0 ? options->timeout : LS_DEFAULT_TIMEOUT,
+                                  .key = options->key,
+                                  .listener = -1};
+    ls_store *store = ls_store_open_at(&place);
+    if (store == NULL) {
+        ls_fail_in("ls_store_open");
+    }
+    return store;
+}
+
+void ls_store_close(ls_store *store) {
+    if (store == NULL) {
+        return;
+    }
+    ls_gathering_close(&store->gathering);
+    ls_key_forget(&store->key);
+    if (store->fd >= 0) {
+        close(store->fd);
+    }
+    ls_store_server_stop(store->server);
+    ls_free(store->buffer);
+    ls_free(store);
+}
+
+/* ---- what is known of it ----------------------------------------------------------------------------------------- */
+
+/* To rank 0 leads the address at which it listens. */
+int ls_store_connection(const ls_store *store) {
+    return store->server != NULL ? store->listener : store->fd;
+}
+
+int ls_store_port(const ls_store *store) {
+    return store != NULL ? store->port : 0;
+}
+
+void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
+                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
+    _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
+    key->size = LS_PROOF_SIZE;
+    ls_auth_prove(&store->key, purpose, first, second, key->bytes);
+}
