@@ -16,9 +16,9 @@ static const struct {
     const char *key;
     void (*check)(ls_report *report);
 } checks[] = {
-    {"backends", ls_doctor_backends}, {"algorithms", ls_doctor_algorithms}, {"devices", ls_doctor_devices},
-    {"cores", ls_doctor_cores},       {"memory", ls_doctor_memory},         {"limits", ls_doctor_limits},
-    {"network", ls_doctor_network},   {"libraries", ls_doctor_libraries},   {"environment", ls_doctor_environment},
+    {"backends", ls_doctor_backends},   {"devices", ls_doctor_devices},         {"cores", ls_doctor_cores},
+    {"memory", ls_doctor_memory},       {"limits", ls_doctor_limits},           {"network", ls_doctor_network},
+    {"libraries", ls_doctor_libraries}, {"environment", ls_doctor_environment},
 };
 
 static ls_status run(int argc, char **argv, int *exit_status) {
@@ -59,17 +59,9 @@ const ls_command ls_doctor_command = {
         "  version      of Lockstep\n"
         "  backends     for self, shm, tcp, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
         "               fail, or null where there was none), version (of its libraries, or null)\n"
-        "  algorithms   of backend shm: for reduce_two, reduce_four, reduce_more (by ranks): cells, whole (bytes up\n"
-        "               to which data travels so), chunk (bytes of a piece beyond); shared: direct, direct_moves "
-        "(bytes\n"
-        "               from which ls_comm_alloc's memory is used in place; null: never); move: pull, read (bytes\n"
-        "               beyond which others' memory is read; null: as it fits); slots: by_distance, past (bytes "
-        "beyond\n"
-        "               which they are written past the caches, only between far cores where by_distance is true;\n"
-        "               null: never); chosen: LOCKSTEP_SHM_ALGORITHM\n"
         "  devices      for cpu, cuda: available, reason\n"
         "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
-        "               virtual_machine, pair_speedup (work of two cores at once / of one alone, or null)\n"
+        "               virtual_machine\n"
         "  memory       total_bytes, available_bytes, group_limit_bytes, shm_bytes, shm_free_bytes\n"
         "  limits       locked_memory_bytes, open_files (both null: unlimited), ptrace_scope (null: none)\n"
         "  network      interfaces (for each: up, addresses), same_machine, other_machines (each: interface,\n"

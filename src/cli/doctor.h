@@ -67,7 +67,6 @@ void ls_doctor_mpi(ls_report *report);
 
 /* The checks. */
 void ls_doctor_backends(ls_report *report);
-void ls_doctor_algorithms(ls_report *report);
 void ls_doctor_devices(ls_report *report);
 void ls_doctor_cores(ls_report *report);
 void ls_doctor_memory(ls_report *report);

@@ -16,7 +16,7 @@ launch doctor </dev/null
 check "ends well here" is "$status" 0
 check "says so" says out "^all that is needed works"
 check "nothing on standard error" is "$(wc -c <err)" 0
-for section in backends algorithms devices cores memory limits network libraries environment; do
+for section in backends devices cores memory limits network libraries environment; do
     check "tells of $section" says out "^$section\$"
 done
 check "the version comes first" is "$(head -1 out)" "$("$lockstep" --version)"
@@ -41,25 +41,22 @@ allowed() { sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status; }
 one=$(allowed | grep -o '^[0-9]*')
 LS_TEST_MARK=$mark taskset -c "$one" "$lockstep" doctor >bound 2>err </dev/null
 check "the cores it may use are counted" says bound "^  usable  *1: $one\$"
-check "one core is no pair" says bound "^  pair speedup  *not measured: "
 check "and named" says out "^  usable  *[0-9]*: $(allowed)\$"
 check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
 check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{22\} [^ ]')" 0
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
 
 # ---- for programs ----
-LOCKSTEP_SHM_ALGORITHM=whole=4K,read=never launch doctor --json </dev/null
+launch doctor --json </dev/null
 check "--json ends well" is "$status" 0
 check "--json is JSON" is_json
-for key in version notes problems backends algorithms devices cores memory limits network libraries environment ok \
-    available reason self_test model online usable physical quota virtual_machine pair_speedup total_bytes \
+for key in version notes problems backends devices cores memory limits network libraries environment ok \
+    available reason self_test model online usable physical quota virtual_machine total_bytes \
     available_bytes group_limit_bytes shm_bytes shm_free_bytes locked_memory_bytes open_files ptrace_scope \
     interfaces same_machine other_machines host addresses onednn openblas libpng libjpeg found file; do
     check "--json has $key" says out "\"$key\": "
 done
 check "--json: two self-tests at least have passed" test "$(grep -c '"self_test": "pass"' out)" -ge 2
-check "--json: LOCKSTEP_SHM_ALGORITHM counts" says out '"pull": false'
-check "--json: all of it" says out '"whole": 4096'
 check "--json: all is well" says out '"ok": true'
 LC_ALL=C launch doctor --help </dev/null
 for key in $(sed -n 's/^  "\([a-z]*\)":.*/\1/p' out) backends cores memory limits network libraries environment; do
