@@ -80,6 +80,6 @@ ls_status ls_address_parse(const char *url, ls_address *address);
 int ls_store_connection(const ls_store *store);
 
 /* A pause between two looks at something that nobody announces: short at first, longer once `since` is long ago. */
-void ls_store_nap(ls_deadline since, ls_deadline deadline);
+void ls_store_pause(ls_deadline since, ls_deadline deadline);
 
 #endif

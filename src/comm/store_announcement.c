@@ -172,6 +172,6 @@ ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *a
             ls_log_write(LS_LOG_WARNING, "waiting for rank 0 to make the store in %s (%s)", path, ls_error_message());
             report = LS_DEADLINE_NEVER;
         }
-        ls_store_nap(begin, deadline);
+        ls_store_pause(begin, deadline);
     }
 }

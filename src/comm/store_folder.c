@@ -98,7 +98,7 @@ ls_status ls_folder_lock(int folder, const char *name, ls_deadline deadline, int
         if (ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT, "another process holds the lock of the store's folder");
         }
-        ls_store_nap(begin, deadline);
+        ls_store_pause(begin, deadline);
     }
 }
 

@@ -115,6 +115,6 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
                            target->thing, target->address.host, target->address.port, timeout, ls_error_message());
         }
         report(target, &told, ls_error_message());
-        ls_store_nap(begin, deadline);
+        ls_store_pause(begin, deadline);
     }
 }

@@ -48,7 +48,7 @@ ls_status ls_address_parse(const char *url, ls_address *address) {
     return LS_OK;
 }
 
-void ls_store_nap(ls_deadline since, ls_deadline deadline) {
+void ls_store_pause(ls_deadline since, ls_deadline deadline) {
     const uint64_t now = ls_clock_ns();
     uint64_t length = (now - since) / 32;
     length = length < 200000U ? 200000U : length > 20000000U ? 20000000U : length;

@@ -46,7 +46,7 @@ static void draw_lots(void) {
     }
 }
 
-static void nap(void) {
+static void wait_a_moment(void) {
     (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
@@ -68,7 +68,7 @@ static ls_status hold(ls_trial_state *state, void *user) {
         return ls_error_set(LS_ERR_IO, "cannot write %s", name);
     }
     while (ls_signals_since(state->trial->checkpointer->heard) == 0) {
-        nap();
+        wait_a_moment();
     }
     return LS_OK;
 }
@@ -78,7 +78,7 @@ static ls_status wait_for_death(ls_trial_state *state, void *user) {
     (void)state;
     (void)user;
     while (doomed) {
-        nap();
+        wait_a_moment();
     }
     return LS_OK;
 }

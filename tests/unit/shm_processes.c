@@ -139,7 +139,7 @@ static const char *rank_of_reused_number(ls_comm *world, int rank, const void *a
 static const char *rank_that_looks(ls_comm *world, int rank, const void *argument) {
     (void)rank;
     (void)argument;
-    return ((ls_shm *)world->state)->pulls ? NULL : "ranks cannot read each other's memory";
+    return ((ls_shm *)world->state)->peer_reads ? NULL : "ranks cannot read each other's memory";
 }
 
 static void a_number_that_is_given_again(void **state) {

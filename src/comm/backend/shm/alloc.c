@@ -246,7 +246,7 @@ static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
     }
     report own = {.status = LS_OK};
     if (shm->rank == 0) {
-        own.status = (int32_t)ls_shm_room("ls_comm_alloc", size * (size_t)shm->size);
+        own.status = (int32_t)ls_shm_check_memory("ls_comm_alloc", size * (size_t)shm->size);
     }
     const ls_status status = settle(shm, &own, size);
     if (status != LS_OK && status != LS_ERR_MEMORY) {

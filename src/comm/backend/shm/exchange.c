@@ -78,7 +78,7 @@ static size_t place_of(const ls_shm *shm, int to) {
 
 /* Where some piece is larger, all are read from the senders' own buffers; LS_SHM_NEVER: none. The same on all ranks. */
 static size_t most_unread(const ls_shm *shm) {
-    if (!shm->pulls) {
+    if (!shm->peer_reads) {
         return LS_SHM_NEVER;
     }
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
@@ -194,13 +194,13 @@ static void declare_buffer(const ls_shm *shm, ls_shm_cell *cell, size_t largest)
     memcpy(cell->payload + offsetof(ls_shm_note, offset), &offset, sizeof offset);
 }
 
-static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
+static ls_status read_piece(ls_shm *shm, int from, ls_piece piece) {
     const ls_shm_cell *cell = ls_shm_cell_of(shm, from);
     const uint64_t at = told_by(shm, from).at;
     const size_t bytes = piece.count * shm->call.width;
     const ls_shm_region *region = ls_shm_region_of(shm, cell->region);
     if (region == NULL) {
-        return ls_shm_pull(shm, &shm->call, from, target_of(shm, piece), cell->send + at, bytes);
+        return ls_shm_peer_read(shm, &shm->call, from, target_of(shm, piece), cell->send + at, bytes);
     }
     ls_shm_note note;
     memcpy(&note, cell->payload, sizeof note);
@@ -214,12 +214,12 @@ static ls_status pull_piece(ls_shm *shm, int from, ls_piece piece) {
 }
 
 /* Each rank begins with the one after it, so that they do not all read from the same. */
-static ls_status pull_pieces(ls_shm *shm) {
+static ls_status read_pieces(ls_shm *shm) {
     for (int i = 1; i < shm->size; i++) {
         const int from = (shm->rank + i) % shm->size;
         const ls_piece piece = ls_piece_received(&shm->call, shm->rank, from);
         if (piece.count != 0) {
-            LS_TRY(pull_piece(shm, from, piece));
+            LS_TRY(read_piece(shm, from, piece));
         }
     }
     return LS_OK;
@@ -284,7 +284,7 @@ static ls_status deliver(ls_shm *shm, bool *finished) {
     if (direct || shm->most > most_unread(shm)) {
         shm->way = direct ? "direct" : "read";
         copy_own(shm, 0, SIZE_MAX);
-        LS_TRY(pull_pieces(shm));
+        LS_TRY(read_pieces(shm));
         shm->stage = ls_shm_end;
     } else {
         put_pieces(shm, 0);

@@ -175,7 +175,7 @@ static void enqueue(ls_shm *shm, int to, ls_shm_sending *sending) {
 static ls_status fetch(void *context, const ls_match_header *header, const ls_call *call, bool refused) {
     ls_shm *shm = context;
     if (!refused) {
-        LS_TRY(ls_shm_pull(shm, call, header->from, call->receive, header->address, header->bytes));
+        LS_TRY(ls_shm_peer_read(shm, call, header->from, call->receive, header->address, header->bytes));
     }
     atomic_store(&shm->ranks[header->from].answers[header->ticket], refused ? LS_SHM_REFUSED : LS_SHM_TAKEN);
     ls_shm_wake(shm, header->from);
@@ -336,7 +336,7 @@ static bool has_room(const ls_shm *shm, int to, size_t bytes) {
  * its sender is in a call: one who does something else meanwhile would keep the receiver waiting for the next call.
  */
 static bool streams(const ls_shm *shm, const ls_call *call, size_t bytes) {
-    if (!shm->pulls || bytes <= packet_room(&shm->point)) {
+    if (!shm->peer_reads || bytes <= packet_room(&shm->point)) {
         return true; /* what fits a packet is taken in whether it is waited for or not, also behind a full pipe */
     }
     if (shm->algorithm.read != LS_SHM_READ_BY_SHAPE) {
@@ -478,7 +478,7 @@ static ls_status wait_some(ls_shm *shm, ls_shm_request *asked) {
     count_time(asked, end);
     ls_shm_point_note_awaited(shm, call->operation == LS_OP_RECV ? call : NULL);
     LS_TRY(ls_shm_point_look(shm, call, asked, asked->since_ns, end));
-    return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_nap(shm, request_has_finished, asked);
+    return ls_shm_point_has_finished(shm, asked) ? LS_OK : ls_shm_sleep(shm, request_has_finished, asked);
 }
 
 static ls_status test(ls_shm *shm, ls_shm_request *asked, bool wait, bool *finished) {

@@ -2,9 +2,9 @@
  * Messages between two ranks of shm. Every ordered pair has a pipe: a ring of packets in shared memory that one rank
  * writes and the other reads. A message that fits one packet goes at once, a larger one as a stream of
  * packets; beyond LS_SHM_STREAM_MOST, or where its sender goes on to other things before all of it has found room, it
- * is announced and then read straight from the sender's memory where that is allowed (ls_shm's pulls). A rank in any
- * call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a full pipe
- * empties as soon as its reader calls anything.
+ * is announced and then read straight from the sender's memory where that is allowed (ls_shm's peer_reads). A rank in
+ * any call on the communicator takes packets in and keeps the messages nobody waits for yet (comm/match.h), so a full
+ * pipe empties as soon as its reader calls anything.
  *
  * Whoever has read an announced message answers beside the pipes, in a place that the sender named: an answer must
  * never wait for room, because its rank may not come back to this communicator for long.

@@ -86,7 +86,7 @@ ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_
 }
 
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file) {
-    LS_TRY(ls_shm_room(call, bytes));
+    LS_TRY(ls_shm_check_memory(call, bytes));
     int made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (made < 0 && errno == EINVAL) { /* kernels before 6.3 do not know the last flag */
         made = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -100,7 +100,7 @@ static ls_status check_algorithm(const ls_shm *shm) {
 }
 
 ls_status ls_shm_settle_in(ls_shm *shm) {
-    shm->ranks[shm->rank].pulls = ls_shm_pull_probe(shm);
+    shm->ranks[shm->rank].peer_reads = ls_shm_peer_read_probe(shm);
     shm->ranks[shm->rank].algorithm = shm->algorithm;
     shm->call.operation = LS_OP_BARRIER;
     ls_shm_post(shm);
@@ -178,7 +178,7 @@ static ls_status shm_open_state(const ls_join *join, void **state) {
 static void shm_leave(void *state, ls_leave_reason reason) {
     ls_shm_leave(state, reason);
     if (reason != LS_LEAVE_FINALIZED) { /* the buffers are the caller's again, whether the state stays or not */
-        ls_shm_pull_settle(state);
+        ls_shm_peer_read_settle(state);
     }
 }
 

@@ -58,7 +58,7 @@ typedef struct ls_shm_rank {
         64) _Atomic uint64_t latest; /* call that it began: 256 times its number, and its operation; 0: it made none */
     _Atomic uint64_t awaited;        /* message: 2^32 times its sender + 1, and its tag, where it is late; 0: none */
     _Atomic uint32_t reading;        /* between threads: it reads the memory of others */
-    uint32_t pulls;                  /* it can read from the memory of others */
+    uint32_t peer_reads;             /* it can read from the memory of others */
     _Atomic int32_t file;            /* its descriptor of the memfd and 1; negative: it has ended; 0: none is open */
     ls_shm_algorithm algorithm;
     cpu_set_t cores;
@@ -138,14 +138,14 @@ struct ls_shm {
     uint32_t last_region;
     uint64_t file_end; /* where the next region begins: all ranks count alike */
 
-    bool pulls; /* all ranks can read straight from each other's memory */
+    bool peer_reads; /* all ranks can read straight from each other's memory */
     ls_shm_distance distance;
     uint64_t magic;        /* see ls_shm_rank */
     ls_shm_control *world; /* between threads: of the world this is a part of */
     ls_shm_point point;
 };
 
-/* ---- segment.c, room.c: memory
+/* ---- segment.c, free_memory.c: memory
  * ---------------------------------------------------------------------------------------- */
 
 /* Bytes of shared memory for `size` ranks, and where its parts are. */
@@ -154,8 +154,8 @@ size_t ls_shm_layout(ls_shm *shm, unsigned char *base);
 /* A new memfd of `bytes`, all reserved, that cannot shrink. */
 ls_status ls_shm_file_create(const char *call, size_t bytes, int *file);
 
-/* room.c: LS_ERR_MEMORY when the machine or the control group cannot spare so many bytes. */
-ls_status ls_shm_room(const char *call, size_t bytes);
+/* free_memory.c: LS_ERR_MEMORY when the machine or the control group cannot spare so many bytes. */
+ls_status ls_shm_check_memory(const char *call, size_t bytes);
 
 /* Reserves [offset, offset + bytes) of the memfd. LS_ERR_MEMORY, never a signal, when there is no room. */
 ls_status ls_shm_file_reserve(const char *call, int file, uint64_t offset, size_t bytes);
@@ -267,7 +267,7 @@ static inline int ls_shm_core_of(const ls_shm *shm, int rank) {
 }
 
 /* Sleeps until it is woken, for a short while at most; not at all when a message can move or `met` says so. */
-ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context);
+ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context);
 
 /* For who waits and looks again and again, `*last` at last: a look that comes so late was one of a process that was
  * stopped, and that time counts against nobody. `*since` is when the wait began. */
@@ -374,18 +374,19 @@ static inline void ls_shm_put_for(const ls_shm *shm, int to, void *slot, const v
     ls_shm_copy(slot, from, bytes, shm->past_caches && !beside ? SIZE_MAX : 0);
 }
 
-/* ---- pull.c: reading from the memory of other ranks ---------------------------------------------------------------
+/* ---- peer_read.c: reading from the memory of other ranks
+ * ---------------------------------------------------------------
  */
 
 /* Shows where to look for this rank's number; says whether this rank finds that of the next rank. */
-void ls_shm_pull_offer(ls_shm *shm);
-bool ls_shm_pull_probe(ls_shm *shm);
+void ls_shm_peer_read_offer(ls_shm *shm);
+bool ls_shm_peer_read_probe(ls_shm *shm);
 
 /* Copies `bytes` at `address` in the memory of `rank`, for `call`. */
-ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes);
+ls_status ls_shm_peer_read(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes);
 
 /* After a failure: returns when no other thread reads from this rank's buffers any more. */
-void ls_shm_pull_settle(const ls_shm *shm);
+void ls_shm_peer_read_settle(const ls_shm *shm);
 
 /* For callers that poll: fails as ls_shm_wait would, without waiting. */
 ls_status ls_shm_check(ls_shm *shm);

@@ -83,7 +83,7 @@ static ls_status repeat_failure(const ls_shm *shm) {
     char message[LS_ERROR_CAPACITY];
     const uint32_t failure = shm->control->failure;
     const ls_status status = failure > LS_OK && failure <= LS_ERR_INTERNAL ? (ls_status)failure : LS_ERR_PEER;
-    ls_shm_pull_settle(shm);
+    ls_shm_peer_read_settle(shm);
     snprintf(message, sizeof message, "%.*s", (int)sizeof message - 1, shm->control->message);
     ls_error_restore(status, message);
     return status;
@@ -101,7 +101,7 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
         memcpy(control->message, ls_error_message(), sizeof control->message);
         atomic_store(&control->revoked, LS_SHM_REVOKED);
         futex_wake(shm, FUTEX_BITSET_MATCH_ANY);
-        ls_shm_pull_settle(shm);
+        ls_shm_peer_read_settle(shm);
         return status;
     }
     /* The other is about to write its reason; should it die right there, this rank's own will do. */
@@ -323,7 +323,7 @@ static ls_status spin(ls_shm *shm, uint64_t budget, uint64_t *end, bool *came_al
     }
 }
 
-ls_status ls_shm_nap(ls_shm *shm, ls_shm_condition *met, const void *context) {
+ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context) {
     ls_shm_control *control = shm->control;
     const uint32_t wake = atomic_load(&control->wake);
     atomic_store(&shm->ranks[shm->rank].asleep, 1);
@@ -396,7 +396,7 @@ ls_status ls_shm_wait(ls_shm *shm) {
         const uint64_t now = ls_clock_ns();
         ls_shm_skip_stop(&last, now, &shm->since_ns);
         LS_TRY(look(shm, now));
-        LS_TRY(ls_shm_nap(shm, step_is_ready, NULL));
+        LS_TRY(ls_shm_sleep(shm, step_is_ready, NULL));
     }
     if (budget != 0 && shm->oversubscribed == 0 && ls_clock_ns() - asleep < SHORT_SLEEP_NS) {
         shm->oversubscribed = 1;
@@ -412,7 +412,7 @@ void ls_shm_introduce(ls_shm *shm) {
     struct stat space;
     self->process = (int32_t)getpid();
     atomic_store(&self->file, shm->file + 1);
-    ls_shm_pull_offer(shm);
+    ls_shm_peer_read_offer(shm);
     self->process_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
     if (sched_getaffinity(0, sizeof self->cores, &self->cores) != 0) {
         memset(&self->cores, 0xff, sizeof self->cores); /* more cores than a cpu_set_t has: enough for all */
@@ -422,9 +422,9 @@ void ls_shm_introduce(ls_shm *shm) {
 void ls_shm_choose_spin(ls_shm *shm) {
     cpu_set_t all;
     CPU_ZERO(&all);
-    shm->pulls = true;
+    shm->peer_reads = true;
     for (int rank = 0; rank < shm->size; rank++) {
-        shm->pulls = shm->pulls && shm->ranks[rank].pulls != 0;
+        shm->peer_reads = shm->peer_reads && shm->ranks[rank].peer_reads != 0;
         CPU_OR(&all, &all, &shm->ranks[rank].cores);
     }
     shm->spin_ns = CPU_COUNT(&all) >= shm->size ? SPIN_NS : 0;

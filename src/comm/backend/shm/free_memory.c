@@ -101,7 +101,7 @@ static uint64_t groups_room(const hierarchy *kind) {
     }
 }
 
-ls_status ls_shm_room(const char *call, size_t bytes) {
+ls_status ls_shm_check_memory(const char *call, size_t bytes) {
     const uint64_t machine = line_value("/proc/meminfo", "MemAvailable:", UNLIMITED / 1024) * 1024;
     const uint64_t first = groups_room(&hierarchies[0]);
     const uint64_t second = groups_room(&hierarchies[1]);

@@ -18,7 +18,7 @@ static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t add
     return process_vm_readv(shm->ranks[rank].process, &here, 1, &there, 1, 0);
 }
 
-bool ls_shm_pull_probe(ls_shm *shm) {
+bool ls_shm_peer_read_probe(ls_shm *shm) {
     if (shm->algorithm.read == LS_SHM_NEVER) {
         return false;
     }
@@ -32,7 +32,7 @@ bool ls_shm_pull_probe(ls_shm *shm) {
            found == MAGIC + (uint64_t)next;
 }
 
-void ls_shm_pull_offer(ls_shm *shm) {
+void ls_shm_peer_read_offer(ls_shm *shm) {
     shm->magic = MAGIC + (uint64_t)shm->rank;
     shm->ranks[shm->rank].magic = (uint64_t)(uintptr_t)&shm->magic;
 }
@@ -61,7 +61,7 @@ static ls_status check_read(ls_shm *shm, const ls_call *call, int rank) {
 
 /*
  * Between threads a rank that fails may free its buffers at once. So whoever reads says so first and then looks whether
- * all is well; whoever fails says that first and then waits for the readers (ls_shm_pull_settle).
+ * all is well; whoever fails says that first and then waits for the readers (ls_shm_peer_read_settle).
  */
 static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
     _Atomic uint32_t *reading = &shm->ranks[shm->rank].reading;
@@ -74,7 +74,7 @@ static bool copy_between_threads(ls_shm *shm, int rank, void *into, uint64_t add
     return well;
 }
 
-void ls_shm_pull_settle(const ls_shm *shm) {
+void ls_shm_peer_read_settle(const ls_shm *shm) {
     for (int rank = 0; shm->file < 0 && rank < shm->size; rank++) {
         while (rank != shm->rank && atomic_load(&shm->ranks[rank].reading) != 0) {
             ls_shm_pause();
@@ -96,7 +96,7 @@ static bool is_dying(const ls_shm *shm, int rank) {
     return dying;
 }
 
-ls_status ls_shm_pull(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes) {
+ls_status ls_shm_peer_read(ls_shm *shm, const ls_call *call, int rank, void *into, uint64_t address, size_t bytes) {
     if (shm->file < 0) {
         return copy_between_threads(shm, rank, into, address, bytes) ? LS_OK : check_read(shm, call, rank);
     }
