@@ -125,6 +125,9 @@ static ls_status open_ranks(simulation *self) {
 }
 
 static void close_ranks(simulation *self) {
+    char message[LS_ERROR_CAPACITY];
+    const ls_status status = ls_error_status();
+    snprintf(message, sizeof message, "%s", ls_error_message());
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
             ls_engine_close(self->ranks[rank].engine);
@@ -132,6 +135,7 @@ static void close_ranks(simulation *self) {
     }
     ls_sim_free(self->network);
     ls_free(self->ranks);
+    ls_error_restore(status, message); /* ranks that leave in the midst of a call have one of their own */
 }
 
 static ls_status run_call(simulation *self) {

@@ -296,8 +296,11 @@ static ls_way way_of(int ranks, const call_plan *plan, size_t count) {
     while (1 << model.levels < ranks) {
         model.levels++;
     }
-    model.call = (ls_call){
-        .operation = (ls_operation)plan->operation, .dtype = plan->dtype, .reduction = plan->reduction, .count = count};
+    model.call = (ls_call){.operation = (ls_operation)plan->operation,
+                           .dtype = plan->dtype,
+                           .reduction = plan->reduction,
+                           .width = ls_dtype_size(plan->dtype),
+                           .count = count};
     return ls_choose_way(&model);
 }
 
@@ -333,30 +336,33 @@ static void check_ways(int ranks) {
         ls_operation operation;
         ls_dtype dtype;
     } kinds[] = {{LS_OP_ALLREDUCE, LS_F32},       {LS_OP_REDUCE, LS_F32},     {LS_OP_REDUCE_SCATTER, LS_F32},
-                 {LS_OP_REDUCE_SCATTERV, LS_F32}, {LS_OP_ALLREDUCE, LS_BF16}, {LS_OP_REDUCE_SCATTER, LS_BF16}};
+                 {LS_OP_REDUCE_SCATTERV, LS_F32}, {LS_OP_ALLREDUCE, LS_BF16}, {LS_OP_REDUCE_SCATTER, LS_BF16},
+                 {LS_OP_BROADCAST, LS_F32},       {LS_OP_ALLGATHER, LS_F32}};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
     int count = 0;
-    for (int i = 0; i < 6; i++) {
-        const bool scatters = kinds[i].operation != LS_OP_ALLREDUCE && kinds[i].operation != LS_OP_REDUCE;
+    for (int i = 0; i < KINDS; i++) {
+        const bool whole = kinds[i].operation == LS_OP_ALLREDUCE || kinds[i].operation == LS_OP_REDUCE ||
+                           kinds[i].operation == LS_OP_BROADCAST;
         const call_plan plan = {.operation = kinds[i].operation,
                                 .dtype = kinds[i].dtype,
                                 .reduction = LS_SUM,
                                 .seed = size,
                                 .root = ranks * 2 / 3};
-        if (i == 0 || is_long() || i == 1 + ranks % 5) {
-            count += add_plans(plans + count, ranks, plan, most / ls_dtype_size(plan.dtype) / (scatters ? size : 1));
+        if (i == 0 || is_long() || i == 1 + ranks % (KINDS - 1)) {
+            count += add_plans(plans + count, ranks, plan, most / ls_dtype_size(plan.dtype) / (whole ? 1 : size));
         }
     }
     assert_true(count <= MOST_PLANS);
     check_calls(&(world){.seed = size, .plans = plans, .calls = count, .odd_rank = -1}, ranks);
 }
 
-/* Random reductions, of no elements and of few too, all by halves. */
+/* Random calls, of no elements and of few too, all by halves. */
 static void check_halves(int ranks, int calls) {
     call_plan plans[MOST_PLANS];
     int count = 0;
     for (uint64_t seed = 0; count < calls; seed++) {
         const call_plan plan = call_plan_draw(seed * 1000 + (uint64_t)ranks, ranks, true);
-        if (call_reduces(&plan)) {
+        if (call_reduces(&plan) || plan.operation == LS_OP_BROADCAST || plan.operation == LS_OP_ALLGATHER) {
             plans[count++] = plan;
         }
     }

@@ -93,6 +93,57 @@ static void a_link_carries_one_message_at_a_time(void **state) {
     ls_sim_free(network);
 }
 
+/* Two ranks send to one at once. */
+static void a_receivers_link_may_count_too(void **state) {
+    (void)state;
+    static unsigned char data[SMALL], into[2][SMALL];
+    for (int both = 0; both < 2; both++) {
+        ls_sim_options options = plain;
+        options.both_links = both != 0;
+        ls_sim_network *network = ls_sim_new(&options);
+        ls_transfer out[2];
+        ls_transfer in[2];
+        for (int i = 0; i < 2; i++) {
+            in[i] = (ls_transfer){.peer = i, .channel = 1, .data = into[i], .bytes = SMALL};
+            out[i] = (ls_transfer){.peer = 2, .channel = 1, .data = data, .bytes = SMALL};
+            sim_receive(network, 2, &in[i]);
+            sim_send(network, i, &out[i]);
+        }
+        const uint64_t first = end_of(network, &in[0]);
+        const uint64_t last = in[1].ended ? first : end_of(network, &in[1]);
+        const uint64_t alone = 2 * OVERHEAD + LATENCY + SMALL / 2;
+        assert_int_equal(first, both != 0 ? alone : alone + OVERHEAD); /* else it takes in both, in one turn */
+        assert_int_equal(last, both != 0 ? alone + SMALL / 2 : first);
+        ls_sim_free(network);
+    }
+}
+
+/* Nor do messages of one channel change places, where the first takes its time on the receiver's link. */
+static void what_does_not_travel_is_not_written(void **state) {
+    (void)state;
+    static unsigned char data[LARGE], into[2][LARGE];
+    ls_sim_options options = plain;
+    options.both_links = true;
+    options.most_content = SMALL;
+    ls_sim_network *network = ls_sim_new(&options);
+    ls_transfer in[2];
+    ls_transfer out[2];
+    fill(data, LARGE);
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = i == 0 ? SMALL : LARGE;
+        in[i] = (ls_transfer){.peer = 0, .channel = 1, .data = into[i], .bytes = bytes};
+        out[i] = (ls_transfer){.peer = 2, .channel = 1, .data = data, .bytes = bytes};
+        sim_receive(network, 2, &in[i]);
+        sim_send(network, 0, &out[i]);
+    }
+    assert_true(end_of(network, &in[1]) != LS_SIM_NEVER);
+    assert_true(in[0].ended);
+    assert_int_equal(in[1].bytes, LARGE);
+    assert_memory_equal(into[0], data, SMALL);
+    assert_int_equal(into[1][1], 0);
+    ls_sim_free(network);
+}
+
 static void a_wait_ends_with_a_turn(void **state) {
     (void)state;
     ls_sim_network *network = ls_sim_new(&(ls_sim_options){.ranks = 2});
@@ -395,6 +446,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_takes_what_the_model_says),
         cmocka_unit_test(a_link_carries_one_message_at_a_time),
+        cmocka_unit_test(a_receivers_link_may_count_too),
+        cmocka_unit_test(what_does_not_travel_is_not_written),
         cmocka_unit_test(a_wait_ends_with_a_turn),
         cmocka_unit_test(a_turn_ends_a_wait),
         cmocka_unit_test(a_busy_rank_has_its_turn_afterwards),

@@ -82,7 +82,10 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     case LS_OP_ALLTOALL:
         return fits(call->count, call->width, size * size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_BROADCAST:
-        return fits(call->count, call->width, 1, LS_ENGINE_CARRIED) ? LS_CARRY_ROOT : LS_CARRY_NONE;
+        return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_ROOT : LS_CARRY_NONE;
+    case LS_OP_ALLGATHER:
+    case LS_OP_SPLIT:
+        return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_SCATTER:
         return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_ROOT : LS_CARRY_NONE;
     case LS_OP_SCATTERV:
@@ -90,7 +93,7 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     case LS_OP_GATHERV:
     case LS_OP_ALLTOALLV:
         return LS_CARRY_NONE;
-    default: /* barrier, gather, allgather, split, alloc */
+    default: /* barrier, gather, alloc */
         return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     }
 }

@@ -184,7 +184,7 @@ static ls_status settle(ls_engine *engine, ls_status status) {
 static ls_status begin(ls_engine *engine) {
     const bool moves = ls_flows[engine->call.operation].moves;
     ls_carried_begin(engine);
-    engine->way = moves || engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
+    engine->way = engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
     LS_TRY(engine->way == LS_WAY_HALVES ? ls_halving_begin(engine) : LS_OK);
     return ls_rounds_begin(engine, moves ? ls_exchange_call : ls_reduction_call);
 }

@@ -103,8 +103,10 @@ static ls_status pass_on(ls_engine *engine, bool *finished) {
 ls_status ls_exchange_call(ls_engine *engine, bool *finished) {
     static const ls_traffic moves = {.sent = call_sent, .received = call_received};
     static const ls_traffic scattering = {.sent = scattered_to, .received = scattered_from};
-    (void)finished;
-    return engine->call.operation == LS_OP_BROADCAST && engine->size > 2
-               ? ls_exchange_begin(engine, &scattering, pass_on)
-               : ls_exchange_begin(engine, &moves, end);
+    const bool broadcasts = engine->call.operation == LS_OP_BROADCAST;
+    if (engine->way == LS_WAY_HALVES) {
+        return broadcasts ? ls_halving_broadcast(engine, finished) : ls_doubling_call(engine, finished);
+    }
+    return broadcasts && engine->size > 2 ? ls_exchange_begin(engine, &scattering, pass_on)
+                                          : ls_exchange_begin(engine, &moves, end);
 }

@@ -6,6 +6,9 @@
  * it, which adds them to its own ("binary blocks": Rabenseifner and Traff, EuroPVM/MPI 2004), up to the first one. An
  * all-reduce goes back the same way, with results.
  *
+ * A broadcast is the second half of that: in the first block the root hands on half of what it has, each that got some
+ * half of that, and so on, until each has one part. Ranks are counted from the root then.
+ *
  * The vector is cut into as many positions as the first block has ranks. In a reduce_scatter(v) each has the part that
  * a rank of the first block wants, and that of the rank so many places behind that, if there is one.
  */
@@ -30,7 +33,7 @@ static const ls_reduce_kernel *kernel_of(const ls_engine *engine) {
 
 /* Its number in its block. */
 static int index_of(const ls_engine *engine) {
-    return engine->rank - engine->halving.first;
+    return engine->halving.rank - engine->halving.first;
 }
 
 /* What a rank holds after so many levels: each bit of its number chooses a half. */
@@ -59,25 +62,30 @@ static size_t count_of(const ls_engine *engine, span positions) {
     return place(engine, positions.to) - place(engine, positions.from);
 }
 
+/* `to`, as `from`, is counted from the root of a broadcast. */
 static ls_status give(ls_engine *engine, int to, const unsigned char *data, size_t bytes) {
-    return bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, data, bytes);
+    const int rank = (to + engine->halving.root) % engine->size;
+    return bytes == 0 ? LS_OK : ls_engine_send(engine, rank, LS_CHANNEL_DATA, data, bytes);
 }
 
 static ls_status take(ls_engine *engine, int from, unsigned char *data, size_t bytes) {
-    return bytes == 0 ? LS_OK : ls_engine_receive(engine, from, LS_CHANNEL_DATA, data, bytes, NULL);
+    const int rank = (from + engine->halving.root) % engine->size;
+    return bytes == 0 ? LS_OK : ls_engine_receive(engine, rank, LS_CHANNEL_DATA, data, bytes, NULL);
 }
 
 /* ---- beginning --------------------------------------------------------------------------------------------------- */
 
 static void find_block(ls_engine *engine) {
     ls_halving *halving = &engine->halving;
-    *halving = (ls_halving){.places = halving->places};
+    const int root = engine->call.operation == LS_OP_BROADCAST ? engine->call.root : 0;
+    *halving = (ls_halving){
+        .places = halving->places, .root = root, .rank = (engine->rank - root + engine->size) % engine->size};
     for (int width = 1 << engine->levels, first = 0; width > 0; width /= 2) {
         if ((engine->size & width) == 0) {
             continue;
         }
         halving->positions = halving->positions == 0 ? width : halving->positions;
-        if (engine->rank < first) {
+        if (halving->rank < first) {
             halving->after = width;
             break;
         }
@@ -153,8 +161,11 @@ static void copy_parts(ls_engine *engine) {
 
 ls_status ls_halving_begin(ls_engine *engine) {
     ls_halving *halving = &engine->halving;
-    const ls_reduce_kernel *kernel = kernel_of(engine);
     find_block(engine);
+    if (ls_flows[engine->call.operation].moves) {
+        return LS_OK;
+    }
+    const ls_reduce_kernel *kernel = kernel_of(engine);
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
     const bool copies = kernel->widen != NULL || ls_reduction_scatters(engine);
     const size_t copied = copies ? place(engine, halving->positions) : 0;
@@ -332,6 +343,28 @@ static ls_status fetch(ls_engine *engine, bool *finished) {
     }
     engine->stage = has_more_before(engine) ? fetch : spread;
     return LS_OK;
+}
+
+/* A broadcast, in the first block. */
+static ls_status hand_down(ls_engine *engine, bool *finished) {
+    const int index = index_of(engine);
+    if (engine->step == engine->halving.levels) {
+        return spread(engine, finished);
+    }
+    const int level = engine->step++;
+    const int distance = 1 << level;
+    engine->stage = hand_down;
+    if (index < distance) {
+        const ls_stretch half = result_at(engine, span_after(engine, index + distance, level + 1));
+        return give(engine, index + distance, half.data, half.bytes);
+    }
+    const ls_stretch own = result_at(engine, span_after(engine, index, level + 1));
+    return index < 2 * distance ? take(engine, index - distance, own.data, own.bytes) : LS_OK;
+}
+
+ls_status ls_halving_broadcast(ls_engine *engine, bool *finished) {
+    engine->step = 0;
+    return engine->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
 }
 
 /* To the root: what each rank of the first block has. */

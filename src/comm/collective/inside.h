@@ -73,15 +73,17 @@ typedef enum ls_carriage {
     LS_CARRY_MISFIT  /* the first ls_misfit that a rank has */
 } ls_carriage;
 
-/* How a reduction is made: choice.c. */
+/* How a call is made: choice.c. */
 typedef enum ls_way {
-    LS_WAY_WHOLE = 0, /* all of it travels in the rounds */
-    LS_WAY_HALVES,    /* ranks at growing distances exchange halves of what they hold: halving.c */
-    LS_WAY_SHARES     /* each rank is sent its share by all others: reduction.c */
+    LS_WAY_WHOLE = 0, /* all data travels in the rounds */
+    LS_WAY_HALVES,    /* between ranks at growing distances: halving.c, doubling.c */
+    LS_WAY_SHARES     /* straight between those who have and want it: exchange.c, reduction.c */
 } ls_way;
 
-/* Where this rank is in a reduction by halves: see halving.c. */
+/* Where this rank is in a reduction or broadcast by halves: see halving.c. */
 typedef struct ls_halving {
+    int root;            /* from which ranks are counted */
+    int rank;            /* this one, so counted */
     int positions;       /* parts that the vector is cut into: ranks of the first block */
     int first;           /* of this rank's block */
     int width;           /* ranks of it, a power of two */
@@ -187,7 +189,7 @@ struct ls_engine {
 
     /* exchange.c, reduction.c and halving.c */
     ls_way way;    /* of the call */
-    ls_way wanted; /* by tests, of all reductions; LS_WAY_WHOLE: what choice.c says */
+    ls_way wanted; /* by tests, where there is a choice; LS_WAY_WHOLE: what choice.c says */
     ls_halving halving;
     const ls_traffic *traffic;
     ls_engine_stage *exchanged;
@@ -296,12 +298,13 @@ ls_status ls_exchange_call(ls_engine *engine, bool *finished);
 
 /* ---- choice.c ---------------------------------------------------------------------------------------------------- */
 
-/* How the call in progress, which reduces, is made: the same on all ranks that call the same. */
+/* How the call in progress is made: the same on all ranks that call the same. Only where counts per rank say how large
+ * it is, data may travel in the rounds where this is not LS_WAY_WHOLE. */
 ls_way ls_choose_way(const ls_engine *engine);
 
 /* ---- halving.c --------------------------------------------------------------------------------------------------- */
 
-/* Before the rounds of a reduction by halves. */
+/* Before the rounds of a call by halves. */
 ls_status ls_halving_begin(ls_engine *engine);
 
 /* Takes in what came of the level before, and begins the exchange of the next level. */
@@ -309,6 +312,12 @@ ls_status ls_halving_level(ls_engine *engine);
 
 /* The stage after the rounds. */
 ls_status ls_halving_call(ls_engine *engine, bool *finished);
+ls_status ls_halving_broadcast(ls_engine *engine, bool *finished);
+
+/* ---- doubling.c -------------------------------------------------------------------------------------------------- */
+
+/* The stage after the rounds of an allgather by halves. */
+ls_status ls_doubling_call(ls_engine *engine, bool *finished);
 
 /* ---- reduction.c ------------------------------------------------------------------------------------------------- */
 

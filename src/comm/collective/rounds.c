@@ -197,7 +197,8 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     LS_TRY(join(engine, &engine->incoming[0], first, first + width));
     engine->culprit = -1;
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
-    if (engine->way == LS_WAY_HALVES && ls_packet_envelope(&engine->own)->groups == 1) {
+    const bool reduces = !ls_flows[engine->call.operation].moves;
+    if (reduces && engine->way == LS_WAY_HALVES && ls_packet_envelope(&engine->own)->groups == 1) {
         LS_TRY(ls_halving_level(engine)); /* with who knows the same as this rank; the next round goes on beside it */
     }
     return engine->level < engine->levels ? LS_OK : conclude(engine, finished);

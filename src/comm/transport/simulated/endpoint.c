@@ -134,11 +134,12 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
     if (copied > 0) {
         memcpy(packet->data, data, copied);
     }
-    rank->link_ns = rank->link_ns > rank->busy_ns ? rank->link_ns : rank->busy_ns;
-    if (options->bytes_per_ns > 0) {
-        rank->link_ns += (uint64_t)((double)carried / options->bytes_per_ns);
+    packet->left_ns = rank->busy_ns;
+    const uint64_t takes_ns = ls_sim_link_ns(network, packet);
+    if (takes_ns > 0) {
+        rank->link_ns = (rank->link_ns > rank->busy_ns ? rank->link_ns : rank->busy_ns) + takes_ns;
+        packet->left_ns = rank->link_ns;
     }
-    packet->left_ns = rank->link_ns;
     if (transfer != NULL && packet->left_ns <= rank->busy_ns) {
         ls_sim_list_remove(&rank->outgoing, transfer);
         ends(rank, transfer);
@@ -154,7 +155,8 @@ static void transmit(ls_sim_rank *rank, const ls_sim_packet *head, const void *d
         left->packet = packet;
         post(network, left, packet->left_ns);
     }
-    post(network, packet, arrival(network, packet));
+    const uint64_t at_ns = arrival(network, packet);
+    post(network, packet, options->both_links ? at_ns - takes_ns : at_ns);
     ls_sim_count_packet(rank);
 }
 

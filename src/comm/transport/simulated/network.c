@@ -124,6 +124,12 @@ bool ls_sim_is_alive(const ls_sim_network *network, int rank) {
     return most(one->busy_ns, network->now_ns) < one->dies_ns;
 }
 
+uint64_t ls_sim_link_ns(const ls_sim_network *network, const ls_sim_packet *packet) {
+    const bool carries = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_CONTENT;
+    const double rate = network->options.bytes_per_ns;
+    return carries && rate > 0 ? (uint64_t)((double)packet->bytes / rate) : 0;
+}
+
 bool ls_sim_runs(const ls_sim_rank *rank) {
     return !rank->closed && ls_sim_is_alive(rank->network, rank->endpoint.rank);
 }
@@ -312,22 +318,25 @@ static void check_memory(ls_sim_rank *rank, const ls_sim_packet *packet) {
     }
 }
 
-/* Whether the packet comes later, as its receiver's link has taken in others until now, or takes them in first. */
+/* options.both_links: its first byte is here, where other packets may be before it; and what announces a message comes
+ * behind those of its channel. Whether the packet comes later. */
 static bool waits_for_link(ls_sim_network *network, ls_sim_packet *packet) {
+    const bool starts = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_ANNOUNCE;
+    if (!network->options.both_links || packet->waited || !(starts || packet->kind == LS_SIM_CONTENT)) {
+        return false;
+    }
     ls_sim_rank *to = &network->ranks[packet->to];
-    if (!network->options.both_links || network->options.bytes_per_ns <= 0 || packet->waited) {
-        return false;
+    uint64_t *whole_ns = &ls_sim_link_of(network, packet->from, packet->to)->whole_ns[packet->channel];
+    const uint64_t takes_ns = ls_sim_link_ns(network, packet);
+    uint64_t at_ns = network->now_ns;
+    if (takes_ns > 0) {
+        at_ns = to->taken_ns = most(at_ns, to->taken_ns) + takes_ns;
     }
-    const bool carries = packet->kind == LS_SIM_WHOLE || packet->kind == LS_SIM_CONTENT;
-    const double takes_ns = carries ? (double)packet->bytes / network->options.bytes_per_ns : 0;
+    at_ns = starts ? most(at_ns, *whole_ns) : at_ns;
+    *whole_ns = starts ? at_ns : *whole_ns;
     packet->waited = true;
-    to->taken_ns = most(network->now_ns, to->taken_ns + (uint64_t)takes_ns);
-    if (to->taken_ns == network->now_ns) {
-        return false;
-    }
-    ls_sim_queue_add(
-        &network->queue,
-        (ls_sim_event){.at_ns = to->taken_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
+    ls_sim_queue_add(&network->queue,
+                     (ls_sim_event){.at_ns = at_ns, .kind = LS_SIM_PACKET, .rank = packet->to, .packet = packet});
     return true;
 }
 
@@ -388,7 +397,7 @@ int ls_sim_next(ls_sim_network *network) {
         record(network, &event);
         switch (event.kind) {
         case LS_SIM_PACKET:
-            if (event.packet->kind != LS_SIM_LEFT && waits_for_link(network, event.packet)) {
+            if (waits_for_link(network, event.packet)) {
                 break;
             }
             if (!arrive(network, event.packet)) {

@@ -6,10 +6,10 @@
  * Time is that of LogGP (Alexandrov and others, "LogGP: incorporating long messages into the LogP model", SPAA 1995).
  * What travels are packets: a message up to the endpoint's `eager` bytes is one; a larger one is three, an
  * announcement, the receiver's answer once there is a receive for it, and the content. A packet takes `overhead_ns` of
- * its sender's processor, then bytes / bytes_per_ns on its sender's link, where one follows the other, then
- * `latency_ns` and a random delay, and at last `overhead_ns` of its receiver's processor. Receivers' links are not
- * modelled unless `both_links` asks for it. A send has ended when its content has left. So, on an idle network, from
- * the send to the end of the receive:
+ * its sender's processor, then bytes / bytes_per_ns on its sender's link, where one follows the other (and what has
+ * none does not wait), then `latency_ns` and a random delay, and at last `overhead_ns` of its receiver's processor.
+ * Receivers' links are not modelled unless `both_links` asks for it. A send has ended when its content has left. So, on
+ * an idle network, from the send to the end of the receive:
  *
  *     eager:  2 overhead + bytes / bytes_per_ns + latency
  *     larger: 6 overhead + bytes / bytes_per_ns + 3 latency

@@ -33,13 +33,14 @@ typedef struct ls_sim_packet {
 
 /* One end of a pair of ranks: what it has sent to the other one, and knows of it. */
 typedef struct ls_sim_link {
-    uint64_t last_ns[LS_TRANSPORT_CHANNELS]; /* when the latest message of a channel arrives */
-    uint64_t latest_ns;                      /* and of all packets */
-    uint64_t cut_ns;                         /* nothing arrives at the other one from then on */
-    uint64_t lost_ns;                        /* from when on this end can notice that */
-    bool reached;                            /* there is a connection: the other one's end is noticed */
-    bool told;                               /* and was, or will be */
-    bool gone;                               /* and is known */
+    uint64_t last_ns[LS_TRANSPORT_CHANNELS];  /* when the latest message of a channel arrives */
+    uint64_t latest_ns;                       /* and of all packets */
+    uint64_t whole_ns[LS_TRANSPORT_CHANNELS]; /* options.both_links: as last_ns, once the receiver's link has it */
+    uint64_t cut_ns;                          /* nothing arrives at the other one from then on */
+    uint64_t lost_ns;                         /* from when on this end can notice that */
+    bool reached;                             /* there is a connection: the other one's end is noticed */
+    bool told;                                /* and was, or will be */
+    bool gone;                                /* and is known */
 } ls_sim_link;
 
 typedef struct ls_sim_list {
@@ -113,6 +114,9 @@ ls_sim_link *ls_sim_link_of(ls_sim_network *network, int rank, int peer);
 
 /* `rank` has a connection to `peer` now. */
 void ls_sim_reach(ls_sim_network *network, int rank, int peer);
+
+/* How long a packet takes on a link. */
+uint64_t ls_sim_link_ns(const ls_sim_network *network, const ls_sim_packet *packet);
 
 /* Whether what a rank does has an effect. */
 bool ls_sim_runs(const ls_sim_rank *rank);
