@@ -98,31 +98,36 @@ static void withdraw_all(ls_engine *engine) {
     ls_messages_withdraw(engine);
 }
 
+/* This thread's error ends the communicator; the others are told. */
+static void revoke(ls_engine *engine, ls_status status, int culprit) {
+    const char *reason = strstr(ls_error_message(), ": ");
+    reason = reason != NULL ? reason + 2 : ls_error_message();
+    engine->ended = true;
+    if (engine->revoked.kind != 0) {
+        return;
+    }
+    engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
+                                  .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
+                                  .culprit = culprit,
+                                  .deserted = engine->deserted,
+                                  .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
+    if (culprit < 0 || culprit == engine->rank || status == LS_ERR_MEMORY) {
+        engine->revoked.culprit = engine->rank;
+        snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank, reason);
+    } else {
+        snprintf(engine->revoked.text, sizeof engine->revoked.text, "%.380s", reason);
+    }
+    tell_revoked(engine);
+}
+
 ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit) {
     char message[LS_ERROR_CAPACITY];
     snprintf(message, sizeof message, "%s", ls_error_message());
     if (engine->ended) {
         return status;
     }
-    engine->ended = true;
     engine->failed = true;
-    if (engine->revoked.kind == 0) {
-        const char *reason = strstr(message, ": ");
-        reason = reason != NULL ? reason + 2 : message;
-        engine->revoked = (ls_notice){.kind = LS_NOTICE_REVOKED,
-                                      .status = status == LS_ERR_TIMEOUT ? LS_ERR_TIMEOUT : LS_ERR_PEER,
-                                      .culprit = culprit,
-                                      .deserted = engine->deserted,
-                                      .sequence = engine->call.sequence + (engine->calling ? 0 : 1)};
-        if (culprit < 0 || culprit == engine->rank || status == LS_ERR_MEMORY) {
-            engine->revoked.culprit = engine->rank;
-            snprintf(engine->revoked.text, sizeof engine->revoked.text, "rank %d gave up: %.300s", engine->rank,
-                     reason);
-        } else {
-            snprintf(engine->revoked.text, sizeof engine->revoked.text, "%.380s", reason);
-        }
-        tell_revoked(engine);
-    }
+    revoke(engine, status, culprit);
     withdraw_all(engine);
     ls_error_restore(status, message);
     return status;
@@ -143,7 +148,11 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
         char name[64];
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_engine_call_name(engine, name),
                       engine->rank);
-        (void)ls_failure_give_up(engine, LS_ERR_PEER, engine->rank);
+        engine->deserted = true;
+        revoke(engine, LS_ERR_PEER, engine->rank);
+        if (reason != LS_LEAVE_FREED) { /* else the endpoint ends at once */
+            withdraw_all(engine);
+        }
         return;
     }
     engine->ended = true;

@@ -6,7 +6,8 @@ if(NOT LS_MPI MATCHES "^(auto|openmpi|mpich|off)$")
   message(FATAL_ERROR "LS_MPI is ${LS_MPI}, must be auto, openmpi, mpich or off")
 endif()
 
-file(GLOB LS_MPI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/mpi/*.c)
+file(GLOB LS_MPI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/mpi/*.c
+                                           ${PROJECT_SOURCE_DIR}/src/comm/transport/mpi/*.c)
 foreach(flavour openmpi mpich)
   if(LS_MPI STREQUAL auto)
     set(need QUIET)
@@ -18,8 +19,8 @@ foreach(flavour openmpi mpich)
   string(REPLACE openmpi ompi-c package ${flavour})
   pkg_check_modules(LS_MPI_${flavour} ${need} IMPORTED_TARGET ${package})
   if(LS_MPI_${flavour}_FOUND)
-    ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/agreement.c
-                          ${PROJECT_SOURCE_DIR}/src/comm/match.c ${PROJECT_SOURCE_DIR}/src/comm/store_roster.c LIBRARIES PkgConfig::LS_MPI_${flavour})
+    ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/store_roster.c
+                          LIBRARIES PkgConfig::LS_MPI_${flavour})
     if(LS_NO_LTO) # as the library itself, see CMakeLists.txt
       target_compile_options(lockstep_module_mpi_${flavour} PRIVATE -flto=auto)
       target_link_options(lockstep_module_mpi_${flavour} PRIVATE -flto=auto)

@@ -1,4 +1,4 @@
-/* What this process has of MPI: starting and leaving it, and the wires that communicators travel on. */
+/* What this process has of MPI: starting and leaving it. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,116 +13,50 @@
 #include "comm/backend/mpi/mpi.h"
 
 static struct {
-    ls_mpi_wire world;    /* a duplicate of MPI_COMM_WORLD, which is never freed */
-    ls_mpi_wire *retired; /* that nothing travels on any more but what other ranks said when they left */
-    bool joined;          /* `world` is there */
-    bool watched;         /* at_finalize is called */
-    int worlds;           /* that are open */
+    MPI_Comm world; /* a duplicate of MPI_COMM_WORLD, which is never freed */
+    bool joined;    /* it is there */
+    bool watched;   /* at_finalize is called */
+    int worlds;     /* that are open */
     bool failed;
     bool exits;     /* without ls_finalize */
     bool lost;      /* the ranks of the world did not meet in time */
     int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
     double timeout; /* seconds to wait for a silent rank */
     pid_t id;
-    pthread_mutex_t sweeping; /* whose it is may change `retired` */
-} process = {.sweeping = PTHREAD_MUTEX_INITIALIZER};
+} process;
 
-#define LEAVE_NOTICES_NS UINT64_C(2000000000)
+#define LAST_MESSAGES_NS UINT64_C(2000000000)
 #define FLUSH_SECONDS    5
 #define LAST_WORDS_NS    UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
 
-bool ls_mpi_runs(void) {
-    int started = 0;
-    int finalized = 0;
-    return MPI_Initialized(&started) == MPI_SUCCESS && started != 0 && MPI_Finalized(&finalized) == MPI_SUCCESS &&
-           finalized == 0;
-}
-
-/* ---- wires ---------------------------------------------------------------------------------------------------------
- */
-
-/*
- * Takes in the message that was found on a wire, whole: data that nobody received may be of any size, and Open MPI
- * writes beyond a buffer that is too small for it.
- */
-static bool take_one(ls_mpi_wire *wire, const MPI_Status *found) {
-    const int kind = found->MPI_TAG % LS_MPI_KINDS;
-    const bool is_packet =
-        kind == LS_MPI_HEADERS || kind == LS_MPI_MESSAGES || kind == LS_MPI_ENDS; /* else it may look like one */
-    int bytes = 0;
-    ls_mpi_packet packet = {.header.operation = 0};
-    bool taken = MPI_Get_count(found, MPI_BYTE, &bytes) == MPI_SUCCESS;
-    void *large = taken && (size_t)bytes > sizeof packet ? ls_allocate((size_t)bytes) : NULL;
-    taken = taken && ((size_t)bytes <= sizeof packet || large != NULL) &&
-            MPI_Recv(large != NULL ? large : &packet, bytes, MPI_BYTE, found->MPI_SOURCE, found->MPI_TAG, wire->comm,
-                     MPI_STATUS_IGNORE) == MPI_SUCCESS;
-    ls_free(large);
-    wire->leave_notices -= taken && is_packet && packet.header.operation == LS_MPI_LEFT;
-    return taken;
-}
-
-/* Takes in what came on a wire that no communicator uses; whether all leave notices have been taken in. */
-static bool take_leave_notices(ls_mpi_wire *wire) {
-    for (int there = 1; wire->leave_notices > 0 && there != 0;) {
-        MPI_Status status;
-        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, wire->comm, &there, &status) != MPI_SUCCESS ||
-            (there != 0 && !take_one(wire, &status))) {
-            return false;
-        }
-    }
-    return wire->leave_notices == 0;
-}
-
-/*
- * Frees the wires that are done with. Not before all leave notices have come: Open MPI gives the number of a
- * communicator that was freed to a later one, and would count a late message as one of that.
- */
-static void sweep(void) {
-    if (!ls_mpi_runs()) {
-        return;
-    }
-    pthread_mutex_lock(&process.sweeping);
-    for (ls_mpi_wire **link = &process.retired; *link != NULL;) {
-        ls_mpi_wire *wire = *link;
-        if (!take_leave_notices(wire)) {
-            link = &wire->next;
-            continue;
-        }
-        *link = wire->next;
-        MPI_Comm_free(&wire->comm);
-        ls_free(wire);
-    }
-    pthread_mutex_unlock(&process.sweeping);
-}
+/* ---- the end of messages ---------------------------------------------------------------------------------------- */
 
 /* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
-static void await_leave_notices(void) {
+static void await_last_messages(void) {
     const uint64_t start = ls_clock_ns();
-    for (bool over = process.failed; !over && ls_clock_ns() - start < LEAVE_NOTICES_NS;) {
-        sweep();
-        over = process.retired == NULL && (process.world.uses != 0 || take_leave_notices(&process.world));
-        if (!over) {
-            sched_yield();
-        }
+    while (!process.failed && !ls_mpi_sweep() && ls_clock_ns() - start < LAST_MESSAGES_NS) {
+        sched_yield();
     }
 }
 
 /* MPI_Finalize begins with this. */
 static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
     (void)comm, (void)keyval, (void)value, (void)state;
-    await_leave_notices();
+    await_last_messages();
     return MPI_SUCCESS;
 }
 
-static int watch_finalize(void) {
+ls_status ls_mpi_watch_finalize(void) {
     int keyval = MPI_KEYVAL_INVALID;
-    int code =
-        process.watched ? MPI_SUCCESS : MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &keyval, NULL);
-    if (code == MPI_SUCCESS && !process.watched) {
+    if (process.watched) {
+        return LS_OK;
+    }
+    int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &keyval, NULL);
+    if (code == MPI_SUCCESS) {
         code = MPI_Comm_set_attr(MPI_COMM_SELF, keyval, NULL);
         process.watched = true;
     }
-    return code;
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_attr", code);
 }
 
 /* The connection to Hydra; 0: none, or the program finalizes MPI, or need not wait for others first. */
@@ -134,53 +68,6 @@ static int find_launcher(void) {
     }
 #endif
     return 0;
-}
-
-/* Fills in a wire that is a duplicate of `comm`; `*lowest` becomes the lowest launcher of its ranks. */
-static ls_status duplicate(MPI_Comm comm, double timeout, ls_mpi_wire *wire, int64_t *lowest) {
-    const ls_mpi_greeting own = {.launcher = find_launcher()};
-    ls_mpi_greeting *all = NULL;
-    int *highest = NULL;
-    int found = 0;
-    int size = 0;
-    int code = watch_finalize();
-    if (code != MPI_SUCCESS) {
-        return ls_mpi_fail("ls_comm_open", "MPI_Comm_set_attr", code);
-    }
-    LS_TRY(ls_mpi_meet(comm, &own, timeout, &all));
-    MPI_Comm_size(comm, &size);
-    *lowest = own.launcher;
-    for (int rank = 0; rank < size; rank++) {
-        *lowest = all[rank].launcher < *lowest ? all[rank].launcher : *lowest;
-    }
-    ls_free(all);
-    LS_TRY(ls_mpi_duplicate(comm, timeout, &wire->comm));
-    code = MPI_Comm_set_errhandler(wire->comm, MPI_ERRORS_RETURN);
-    if (code == MPI_SUCCESS) {
-        code = MPI_Comm_get_attr(wire->comm, MPI_TAG_UB, (void *)&highest, &found);
-    }
-    if (code != MPI_SUCCESS) {
-        return ls_mpi_fail("ls_comm_open", "MPI_Comm_get_attr", code);
-    }
-    MPI_Comm_rank(wire->comm, &wire->rank);
-    wire->size = size;
-    wire->contexts = (found != 0 ? *highest : 32767) / LS_MPI_KINDS;
-    return LS_OK;
-}
-
-ls_mpi_wire *ls_mpi_wire_over(MPI_Comm comm, double timeout) {
-    int64_t launcher = 0; /* the world's wire knows */
-    sweep();
-    ls_mpi_wire *wire = ls_allocate_zeroed(1, sizeof *wire);
-    if (wire == NULL) {
-        (void)ls_fail_memory("ls_comm_open", sizeof *wire);
-        return NULL;
-    }
-    const ls_status status = duplicate(comm, timeout, wire, &launcher);
-    if (status != LS_OK && status != LS_ERR_TIMEOUT) { /* else MPI may still fill it in */
-        ls_free(wire);
-    }
-    return status == LS_OK ? wire : NULL;
 }
 
 #ifdef OMPI_MAJOR_VERSION
@@ -212,26 +99,12 @@ size_t ls_mpi_unasked(void) {
     const size_t limit = read_setting("btl_vader_eager_limit", 4096);
     return limit < 4 * header ? 3 * header : limit - header;
 #else
-    return LS_MPI_PACKET;
+    return 8256; /* a little more than 8 KiB, its own header included */
 #endif
 }
 
-ls_mpi_wire *ls_mpi_wire_of_world(void) {
-    return &process.world;
-}
-
-int64_t ls_mpi_wire_context(ls_mpi_wire *wire) {
-    return wire->made++ * wire->size + wire->rank;
-}
-
-void ls_mpi_wire_release(ls_mpi_wire *wire) {
-    if (--wire->uses == 0 && wire != &process.world) {
-        pthread_mutex_lock(&process.sweeping);
-        wire->next = process.retired;
-        process.retired = wire;
-        pthread_mutex_unlock(&process.sweeping);
-        sweep();
-    }
+MPI_Comm ls_mpi_world(void) {
+    return process.world;
 }
 
 /* ---- MPI -----------------------------------------------------------------------------------------------------------
@@ -253,7 +126,8 @@ static void meet_at_launcher(void) {
     }
 }
 
-static int end_mpi(void) {
+static int end_mpi(void *nothing) {
+    (void)nothing;
     if (process.launcher != 0) {
         meet_at_launcher();
     }
@@ -263,10 +137,10 @@ static int end_mpi(void) {
 /* Ends MPI when all ranks have come here; who waits is told every 5 s for whom. */
 static ls_status finalize(void) {
     ls_mpi_greeting *all = NULL;
-    await_leave_notices();
-    LS_TRY(ls_mpi_meet(process.world.comm, &(ls_mpi_greeting){0}, process.timeout, &all));
+    await_last_messages();
+    LS_TRY(ls_mpi_meet(process.world, &(ls_mpi_greeting){0}, process.timeout, &all));
     ls_free(all);
-    return ls_mpi_in_thread(end_mpi, "MPI_Finalize", process.timeout);
+    return ls_mpi_in_first_thread(end_mpi, "MPI_Finalize", process.timeout);
 }
 
 /*
@@ -289,7 +163,7 @@ void ls_mpi_let_others_tell(void) {
     const uint64_t start = ls_clock_ns();
     while (ls_clock_ns() - start < LAST_WORDS_NS) {
         int there = 0; /* looks, so that what was sent goes */
-        (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, process.world.comm, &there, MPI_STATUS_IGNORE);
+        (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, process.world, &there, MPI_STATUS_IGNORE);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
@@ -321,7 +195,8 @@ static void leave_mpi(int status, void *argument) {
     }
 }
 
-static int init(void) {
+static int init(void *nothing) {
+    (void)nothing;
     int level = MPI_THREAD_SINGLE;
     return MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
 }
@@ -334,13 +209,13 @@ static ls_status start_mpi(double timeout) {
         code = MPI_Finalized(&finalized);
     }
     if (code != MPI_SUCCESS) {
-        return ls_mpi_fail("ls_comm_open", "MPI_Initialized", code);
+        return ls_mpi_fail("MPI_Initialized", code);
     }
     if (finalized != 0) {
         return ls_fail(LS_ERR_STATE, "MPI was finalized in this process and cannot be started again");
     }
     if (started == 0) {
-        LS_TRY(ls_mpi_in_thread(init, "MPI_Init_thread", timeout));
+        LS_TRY(ls_mpi_in_first_thread(init, "MPI_Init_thread", timeout));
         process.id = getpid();
         return on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *));
     }
@@ -349,11 +224,26 @@ static ls_status start_mpi(double timeout) {
 
 /* All ranks meet at the launcher, or none. */
 static ls_status join(double timeout) {
-    int64_t launcher = 0;
+    static MPI_Comm duplicate; /* MPI may write to it for as long as the process lives */
+    ls_mpi_greeting *all = NULL;
+    int size = 1;
     process.timeout = timeout;
     LS_TRY(start_mpi(timeout));
-    LS_TRY(duplicate(MPI_COMM_WORLD, timeout, &process.world, &launcher));
-    process.launcher = launcher > 0 ? find_launcher() : 0;
+    LS_TRY(ls_mpi_watch_finalize());
+    LS_TRY(ls_mpi_meet(MPI_COMM_WORLD, &(ls_mpi_greeting){.launcher = find_launcher()}, timeout, &all));
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int64_t lowest = all[0].launcher;
+    for (int rank = 0; rank < size; rank++) {
+        lowest = all[rank].launcher < lowest ? all[rank].launcher : lowest;
+    }
+    ls_free(all);
+    LS_TRY(ls_mpi_duplicate(MPI_COMM_WORLD, timeout, &duplicate));
+    const int code = MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("MPI_Comm_set_errhandler", code);
+    }
+    process.world = duplicate;
+    process.launcher = lowest > 0 ? find_launcher() : 0;
     process.joined = true;
     return LS_OK;
 }

@@ -1,0 +1,138 @@
+/*
+ * Calls of MPI that know no end to waiting. The thread that is in one cannot give it up, so another one makes the call,
+ * while this one waits for it, and for no longer than it is told.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/backend/mpi/mpi.h"
+
+#define LEAST_SECONDS 5 /* that MPI may need at least, on a busy machine */
+#define WARN_SECONDS  5
+
+/* A thread, what it has to do now, if anything, and the outcome of the last such thing. */
+typedef struct worker {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool there;
+    bool once; /* it ends after its first task */
+    ls_mpi_task *task;
+    void *argument;
+    int code;
+} worker;
+
+static void *run_tasks(void *argument) {
+    worker *own = argument;
+    sigset_t all;
+    bool goes_on = true;
+    pthread_mutex_lock(&own->lock);
+    while (goes_on) {
+        while (own->task == NULL) {
+            pthread_cond_wait(&own->changed, &own->lock);
+        }
+        pthread_mutex_unlock(&own->lock);
+        const int code = own->task(own->argument);
+        sigfillset(&all); /* signals are the program's; threads of MPI's own were made by now, as MPI wants them */
+        (void)pthread_sigmask(SIG_SETMASK, &all, NULL);
+        pthread_mutex_lock(&own->lock);
+        own->code = code;
+        own->task = NULL;
+        goes_on = !own->once;
+        pthread_cond_broadcast(&own->changed);
+    }
+    pthread_mutex_unlock(&own->lock);
+    return NULL;
+}
+
+static ls_status start(worker *own, pthread_t *thread) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&own->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(thread, NULL, run_tasks, own) != 0) {
+        return ls_fail_memory("a thread for MPI", sizeof *thread);
+    }
+    own->there = true;
+    return LS_OK;
+}
+
+/* Waits, with the lock, until the task has ended or so many seconds are over; whether it has ended. */
+static bool await(worker *own, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const long nanoseconds = until.tv_nsec + (long)((seconds - (double)(long)seconds) * 1e9);
+    until.tv_sec += (time_t)seconds + nanoseconds / 1000000000;
+    until.tv_nsec = nanoseconds % 1000000000;
+    while (own->task != NULL && pthread_cond_timedwait(&own->changed, &own->lock, &until) != ETIMEDOUT) {
+    }
+    return own->task == NULL;
+}
+
+static ls_status run(worker *own, ls_mpi_task *task, void *argument, const char *name, double timeout) {
+    const double longest = timeout > LEAST_SECONDS ? timeout : LEAST_SECONDS;
+    double waited = 0;
+    bool ended = false;
+    pthread_mutex_lock(&own->lock);
+    own->argument = argument;
+    own->task = task;
+    pthread_cond_broadcast(&own->changed);
+    while (!ended && waited < longest) {
+        if (waited > 0) {
+            ls_log_write(LS_LOG_WARNING,
+                         "waiting in %s for %g s: it ends when every rank has come to it, and does not say who has not",
+                         name, waited);
+        }
+        /* By steps, of which time while this process was stopped lengthens none but one. */
+        const double step = longest - waited < WARN_SECONDS ? longest - waited : WARN_SECONDS;
+        ended = await(own, step);
+        waited += step;
+    }
+    const int code = own->code;
+    pthread_mutex_unlock(&own->lock);
+    if (!ended) {
+        return ls_fail(LS_ERR_TIMEOUT,
+                       "%s did not end within %g s: some rank of this job has not come to it, and MPI does not say "
+                       "which",
+                       name, longest);
+    }
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(name, code);
+}
+
+ls_status ls_mpi_in_first_thread(ls_mpi_task *task, const char *name, double timeout) {
+    static worker first = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t thread;
+    if (!first.there) {
+        LS_TRY(start(&first, &thread));
+        pthread_detach(thread);
+    }
+    return run(&first, task, NULL, name, timeout);
+}
+
+ls_status ls_mpi_in_thread(ls_mpi_task *task, void *argument, const char *name, double timeout) {
+    pthread_t thread;
+    worker *own = ls_allocate_zeroed(1, sizeof *own);
+    if (own == NULL) {
+        return ls_fail_memory("a thread for MPI", sizeof *own);
+    }
+    own->once = true;
+    pthread_mutex_init(&own->lock, NULL);
+    ls_status status = start(own, &thread);
+    if (status == LS_OK) {
+        status = run(own, task, argument, name, timeout);
+        if (status == LS_ERR_TIMEOUT) {
+            pthread_detach(thread); /* which is in MPI still, with what it was given */
+            return status;
+        }
+        pthread_join(thread, NULL);
+    }
+    pthread_cond_destroy(&own->changed);
+    pthread_mutex_destroy(&own->lock);
+    ls_free(own);
+    return status;
+}

@@ -1,0 +1,333 @@
+/* The transport over MPI: sending, receiving, waiting. See mpi.h. */
+#include "comm/transport/mpi/mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/transport/mpi/inside.h"
+
+/* Looks in vain before a rank yields, with a core for every rank of the machine and without. */
+#define LOOKS_BEFORE_YIELD   4000
+#define LOOKS_OVERSUBSCRIBED 16
+#define LOOKS_BEFORE_NAP     20000
+#define NAP_NS               50000
+#define STOPPED_NS           UINT64_C(100000000) /* between two looks of a process that runs is less */
+
+#define LOOKS_PER_ANY   16 /* a rank that waits for another looks for what any may say so often */
+#define LOOKS_PER_SWEEP 64
+#define AT_ONCE         ((size_t)256)     /* Open MPI is done with so little when it has been called */
+#define MOST            ((size_t)1 << 30) /* MPI counts with int */
+
+ls_status ls_mpi_fail(const char *function, int code) {
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    int class = code;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) {
+        snprintf(text, sizeof text, "error %d", code);
+    }
+    const bool too_long = MPI_Error_class(code, &class) == MPI_SUCCESS && class == MPI_ERR_TRUNCATE;
+    return ls_fail(too_long ? LS_ERR_PEER : LS_ERR_IO, "%s: %s", function, text);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+void ls_mpi_list_free(ls_mpi_list *list) {
+    ls_free(list->requests);
+    ls_free(list->transfers);
+    ls_free(list->statuses);
+    ls_free(list->indices);
+}
+
+ls_status ls_mpi_list_room(ls_mpi_list *list) {
+    if (list->count < list->capacity) {
+        return LS_OK;
+    }
+    const size_t old = (size_t)list->capacity;
+    const size_t most = old == 0 ? 16 : 2 * old;
+    MPI_Request *requests = ls_reallocate(list->requests, old * sizeof *requests, most * sizeof *requests);
+    list->requests = requests != NULL ? requests : list->requests;
+    ls_transfer **transfers = ls_reallocate(list->transfers, old * sizeof(void *), most * sizeof(void *));
+    list->transfers = transfers != NULL ? transfers : list->transfers;
+    MPI_Status *statuses = ls_reallocate(list->statuses, old * sizeof *statuses, most * sizeof *statuses);
+    list->statuses = statuses != NULL ? statuses : list->statuses;
+    int *indices = ls_reallocate(list->indices, old * sizeof *indices, most * sizeof *indices);
+    list->indices = indices != NULL ? indices : list->indices;
+    if (requests == NULL || transfers == NULL || statuses == NULL || indices == NULL) {
+        return ls_fail_memory("MPI requests", most * (sizeof *requests + sizeof *statuses));
+    }
+    list->capacity = (int)most;
+    return LS_OK;
+}
+
+void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer) {
+    list->requests[list->count] = request;
+    list->transfers[list->count++] = transfer;
+}
+
+/* One of a transfer's messages has ended. */
+static void end_message(ls_transfer *transfer, const MPI_Status *status) {
+    int bytes = 1;
+    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small || transfer == &ls_mpi_bare) {
+        return;
+    }
+    if (transfer->receives) {
+        MPI_Get_count(status, MPI_BYTE, &bytes);
+    }
+    transfer->moved += (size_t)bytes;
+    if (--transfer->number != 0) {
+        return;
+    }
+    transfer->ended = true;
+    if (transfer->receives) {
+        transfer->bytes = transfer->moved;
+        transfer->peer = status->MPI_SOURCE;
+    }
+}
+
+/* The error of MPI_Testsome, which the statuses tell. */
+static ls_status fail_some(const ls_mpi_list *list, int ended, int code) {
+    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ended; i++) {
+        const int own = list->statuses[i].MPI_ERROR;
+        if (own != MPI_SUCCESS && own != MPI_ERR_PENDING) {
+            return ls_mpi_fail("MPI_Testsome", own);
+        }
+    }
+    return ls_mpi_fail("MPI_Testsome", code);
+}
+
+static ls_status test_some(ls_mpi_list *list, bool *moved) {
+    int ended = 0;
+    const int code = MPI_Testsome(list->count, list->requests, &ended, list->indices, list->statuses);
+    if (code != MPI_SUCCESS) {
+        return fail_some(list, ended, code);
+    }
+    if (ended == 0 || ended == MPI_UNDEFINED) {
+        return LS_OK;
+    }
+    for (int i = 0; i < ended; i++) {
+        end_message(list->transfers[list->indices[i]], &list->statuses[i]);
+    }
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        list->requests[kept] = list->requests[i];
+        list->transfers[kept] = list->transfers[i];
+        kept += list->requests[i] != MPI_REQUEST_NULL;
+    }
+    list->count = kept;
+    *moved = true;
+    return LS_OK;
+}
+
+ls_status ls_mpi_test(ls_mpi_list *list, bool *moved) {
+    int ended = 0;
+    MPI_Status status;
+    if (list->count != 1) {
+        return list->count != 0 ? test_some(list, moved) : LS_OK;
+    }
+    const int code = MPI_Test(&list->requests[0], &ended, &status);
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("MPI_Test", code);
+    }
+    if (ended != 0) {
+        list->count = 0;
+        end_message(list->transfers[0], &status);
+        *moved = true;
+    }
+    return LS_OK;
+}
+
+/* ---- sending and receiving --------------------------------------------------------------------------------------- */
+
+/* Both ranks cut what is larger than one MPI message alike, for both know its size. */
+static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t at) {
+    const size_t left = transfer->bytes - at;
+    return left < mpi->options.most ? left : mpi->options.most;
+}
+
+static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_mpi *mpi = (ls_mpi *)endpoint;
+    transfer->ended = false;
+    transfer->receives = false;
+    transfer->moved = 0;
+    transfer->number = 0;
+    if (mpi->forsaken) {
+        return LS_OK;
+    }
+    endpoint->messages++;
+    endpoint->bytes += transfer->bytes;
+    size_t at = 0;
+    do {
+        MPI_Request request;
+        int ended = 0;
+        const size_t bytes = message_at(mpi, transfer, at);
+        LS_TRY(ls_mpi_list_room(&mpi->named));
+        int code = MPI_Isend((const unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE, transfer->peer,
+                             transfer->channel, mpi->comm, &request);
+        /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
+        if (code == MPI_SUCCESS && bytes <= mpi->at_once) {
+            code = MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
+        }
+        if (code != MPI_SUCCESS) {
+            return ls_mpi_fail("MPI_Isend", code);
+        }
+        if (ended == 0) {
+            transfer->number++;
+            ls_mpi_list_add(&mpi->named, request, transfer);
+        }
+        at += bytes;
+    } while (at < transfer->bytes);
+    transfer->ended = transfer->number == 0;
+    return LS_OK;
+}
+
+static ls_status receive(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_mpi *mpi = (ls_mpi *)endpoint;
+    ls_mpi_list *list = transfer->peer < 0 ? &mpi->any : &mpi->named;
+    transfer->ended = false;
+    transfer->receives = true;
+    transfer->moved = 0;
+    transfer->number = 0;
+    if (mpi->forsaken) {
+        return LS_OK;
+    }
+    size_t at = 0;
+    do {
+        MPI_Request request;
+        const size_t bytes = message_at(mpi, transfer, at);
+        LS_TRY(ls_mpi_list_room(list));
+        const int code =
+            MPI_Irecv((unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE,
+                      transfer->peer < 0 ? MPI_ANY_SOURCE : transfer->peer, transfer->channel, mpi->comm, &request);
+        if (code != MPI_SUCCESS) {
+            return ls_mpi_fail("MPI_Irecv", code);
+        }
+        transfer->number++;
+        ls_mpi_list_add(list, request, transfer);
+        at += bytes;
+    } while (at < transfer->bytes);
+    return LS_OK;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+static void tell_time(ls_mpi *mpi) {
+    const uint64_t now = ls_clock_ns();
+    const uint64_t since = mpi->looked_ns != 0 ? now - mpi->looked_ns : 0;
+    mpi->awake_ns += since < STOPPED_NS ? since : STOPPED_NS;
+    mpi->looked_ns = now;
+}
+
+void ls_mpi_pause(ls_mpi *mpi) {
+    if (++mpi->idle <= mpi->most_idle) {
+        return;
+    }
+    tell_time(mpi);
+    if (mpi->idle % LOOKS_PER_SWEEP == 0 && ls_mpi_retired != 0) {
+        (void)ls_mpi_sweep(); /* others may wait for what was sent there to be taken */
+    }
+    if (mpi->idle > LOOKS_BEFORE_NAP) {
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    } else {
+        sched_yield();
+    }
+}
+
+/* Whoever waits for one rank looks for what others may say now and then only. */
+static ls_status look(ls_mpi *mpi, bool *moved) {
+    LS_TRY(ls_mpi_test(&mpi->named, moved));
+    if (!*moved && (mpi->named.count == 0 || ++mpi->looks % LOOKS_PER_ANY == 0)) {
+        LS_TRY(ls_mpi_test(&mpi->any, moved));
+    }
+    if (*moved) {
+        mpi->idle = 0;
+        mpi->looked_ns = 0;
+    }
+    return LS_OK;
+}
+
+static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
+    ls_mpi *mpi = (ls_mpi *)endpoint;
+    const uint64_t begun_ns = mpi->awake_ns;
+    *moved = false;
+    LS_TRY(look(mpi, moved));
+    if (wait_ns == 0 && !*moved && ++mpi->idle > mpi->most_idle) {
+        tell_time(mpi);
+    }
+    while (!*moved && mpi->awake_ns - begun_ns < wait_ns) {
+        ls_mpi_pause(mpi);
+        LS_TRY(look(mpi, moved));
+    }
+    return LS_OK;
+}
+
+static uint64_t now_ns(const ls_endpoint *endpoint) {
+    return ((const ls_mpi *)endpoint)->awake_ns;
+}
+
+static ls_peer_state peer_of(const ls_endpoint *endpoint, int peer) {
+    (void)endpoint, (void)peer;
+    return LS_PEER_REACHED;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+static const ls_transport transport_mpi = {
+    .name = "mpi",
+    .send = send,
+    .receive = receive,
+    .withdraw = ls_mpi_withdraw,
+    .progress = progress,
+    .peer = peer_of,
+    .now_ns = now_ns,
+    .close = ls_mpi_close,
+};
+
+static ls_status fill_in(ls_mpi *mpi) {
+    const int code = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("MPI_Comm_set_errhandler", code);
+    }
+    LS_TRY(ls_mpi_list_room(&mpi->named));
+    LS_TRY(ls_mpi_list_room(&mpi->any));
+    MPI_Comm_rank(mpi->comm, &mpi->endpoint.rank);
+    MPI_Comm_size(mpi->comm, &mpi->endpoint.size);
+    return LS_OK;
+}
+
+ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
+    MPI_Comm comm = options->comm;
+    ls_mpi *mpi = ls_allocate_zeroed(1, sizeof *mpi);
+    if (mpi == NULL) {
+        (void)ls_fail_memory("an endpoint", sizeof *mpi);
+        MPI_Comm_free(&comm);
+        return NULL;
+    }
+    mpi->options = *options;
+    mpi->options.most = options->most != 0 ? options->most : MOST;
+    mpi->comm = comm;
+    mpi->endpoint.transport = &transport_mpi;
+    mpi->endpoint.eager =
+        options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
+    mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;
+    mpi->most_idle = options->oversubscribed ? LOOKS_OVERSUBSCRIBED : LOOKS_BEFORE_YIELD;
+    mpi->dropping = MPI_REQUEST_NULL;
+    if (fill_in(mpi) != LS_OK) {
+        ls_mpi_list_free(&mpi->named);
+        ls_mpi_list_free(&mpi->any);
+        ls_free(mpi);
+        MPI_Comm_free(&comm);
+        return NULL;
+    }
+    return &mpi->endpoint;
+}
+
+const ls_mpi_options *ls_mpi_options_of(const ls_endpoint *endpoint) {
+    return &((const ls_mpi *)endpoint)->options;
+}
+
+void ls_mpi_forsake(ls_endpoint *endpoint) {
+    ((ls_mpi *)endpoint)->forsaken = true;
+}
