@@ -95,6 +95,7 @@ struct ls_endpoint {
     int size;
     size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
     int gone;          /* peers that are known to be */
+    int blamed;        /* 1 + the rank for which an entry was LS_ERR_PEER; 0: none is to blame */
     uint64_t messages; /* sent by this rank so far, and their bytes: what users count. */
     uint64_t bytes;
 };

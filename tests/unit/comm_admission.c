@@ -257,6 +257,29 @@ static void damaged_announcements(void **state) {
     }
 }
 
+/* ---- who does not come to a backend --------------------------------------------------------------------------------
+ */
+
+static const char *lonely_rank(ls_comm *world, int rank, const void *argument) {
+    (void)argument;
+    LS_MUST(world == NULL && ls_error_status() == LS_ERR_TIMEOUT);
+    LS_MUST(strstr(ls_error_message(), "ls_comm_open: rank 2 did not say where it listens within") != NULL);
+    usleep(rank == 0 ? 1000000 : 0); /* it serves the store, without which the other is told something else */
+    return NULL;
+}
+
+/* Rank 1 waits for rank 0 alone, which waits for rank 2. */
+static void a_rank_that_does_not_listen_is_named(void **state) {
+    (void)state;
+    ls_forks forks;
+    setenv("LOCKSTEP_TEST_BACKEND", "tcp", 1);
+    ls_forks_start(&forks, 3, 1U << 2, 2, lonely_rank, NULL);
+    assert_int_equal(ls_forks_wait(&forks, 0), 0);
+    assert_int_equal(ls_forks_wait(&forks, 1), 0);
+    ls_forks_end(&forks);
+    unsetenv("LOCKSTEP_TEST_BACKEND");
+}
+
 /* ---- another key ---------------------------------------------------------------------------------------------------
  */
 
@@ -300,9 +323,13 @@ static void a_wrong_key(void **state) {
 int main(void) {
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_get_nothing),     cmocka_unit_test(silent_connections_keep_nobody_out),
-        cmocka_unit_test(garbage_is_turned_away), cmocka_unit_test(a_death_is_seen_whoever_connects),
-        cmocka_unit_test(damaged_announcements),  cmocka_unit_test(a_wrong_key),
+        cmocka_unit_test(others_get_nothing),
+        cmocka_unit_test(silent_connections_keep_nobody_out),
+        cmocka_unit_test(garbage_is_turned_away),
+        cmocka_unit_test(a_death_is_seen_whoever_connects),
+        cmocka_unit_test(damaged_announcements),
+        cmocka_unit_test(a_wrong_key),
+        cmocka_unit_test(a_rank_that_does_not_listen_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -265,7 +265,7 @@ static const char *describe_waiting(const ls_engine *engine, const ls_engine_wai
 }
 
 int ls_failure_culprit(const ls_engine *engine) {
-    return engine->culprit;
+    return engine->culprit >= 0 ? engine->culprit : engine->endpoint->blamed - 1;
 }
 
 static ls_status fail_by(ls_engine *engine, int culprit, ls_status status) {

@@ -187,7 +187,7 @@ struct ls_engine {
     ls_transfer *coming[LS_ENGINE_LEVELS]; /* into these */
     ls_engine_stage *agreed;               /* what comes when all call the same */
 
-    /* exchange.c, reduction.c and halving.c */
+    /* exchange.c, reduction.c, halving.c and doubling.c */
     ls_way way;    /* of the call */
     ls_way wanted; /* by tests, where there is a choice; LS_WAY_WHOLE: what choice.c says */
     ls_halving halving;
@@ -199,7 +199,6 @@ struct ls_engine {
     const void **sources; /* one per rank */
     uint64_t *counts;     /* counts.c: one per rank, made when first needed, as the next */
     uint64_t *found;
-    ls_misfit misfit;
 
     /* messages.c */
     ls_match match;
@@ -386,7 +385,7 @@ ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call);
  * rank is to blame, -1: none. */
 ls_status ls_failure_give_up(ls_engine *engine, ls_status status, int culprit);
 
-/* The rank to blame for the failure that ls_failure_check found. */
+/* The rank to blame for the failure that was found last, here or by the transport; -1: none. */
 int ls_failure_culprit(const ls_engine *engine);
 
 /* Sends something, copied, for which nobody here waits. */

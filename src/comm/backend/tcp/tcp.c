@@ -14,39 +14,50 @@
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static ls_status fail_late(ls_status status, const ls_join *join, int rank) {
-    return status == LS_ERR_TIMEOUT
-               ? ls_fail(status, "ls_comm_open: rank %d did not say where it listens within %g s", rank, join->timeout)
-               : status;
+static const char *key_of(const ls_join *join, int rank, char key[256]) {
+    snprintf(key, 256, "%stcp/%d", join->prefix, rank);
+    return key;
+}
+
+static ls_status fail_late(const ls_join *join, int rank) {
+    return ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not say where it listens within %g s", rank,
+                   join->timeout);
+}
+
+static ls_status fail_strange(int rank) {
+    return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
+}
+
+/* Rank 0 has waited in vain too: for the first rank whose card is missing. 0: for none, or nobody can tell. */
+static int find_late(const ls_join *join) {
+    char key[256];
+    ls_status status = LS_OK;
+    int rank = 0;
+    while (status == LS_OK && ++rank < join->size) {
+        status = ls_store_wait(join->store, key_of(join, rank, key), 0.25);
+    }
+    return status == LS_ERR_TIMEOUT ? rank : 0;
 }
 
 /* Rank 0 collects the cards and gives all of them out, so that the store is asked twice for each rank. */
 static ls_status exchange_cards(const ls_join *join, ls_tcp_card *cards) {
     const size_t all = (size_t)join->size * sizeof *cards;
     char key[256];
+    char together[256];
     size_t size = 0;
-    if (join->size == 1) {
-        return LS_OK;
-    }
+    snprintf(together, sizeof together, "%stcp/all", join->prefix);
     if (join->rank != 0) {
-        snprintf(key, sizeof key, "%stcp/%d", join->prefix, join->rank);
-        LS_TRY(ls_store_set(join->store, key, &cards[join->rank], sizeof *cards));
-        snprintf(key, sizeof key, "%stcp/all", join->prefix);
-        LS_TRY(fail_late(ls_store_get(join->store, key, cards, all, &size), join, 0));
-        return size == all ? LS_OK
-                           : ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank 0 runs a version of Lockstep that this one "
-                                                      "cannot read");
+        LS_TRY(ls_store_set(join->store, key_of(join, join->rank, key), &cards[join->rank], sizeof *cards));
+        const ls_status status = ls_store_get(join->store, together, cards, all, &size);
+        LS_TRY(status == LS_ERR_TIMEOUT ? fail_late(join, find_late(join)) : status);
+        return size == all ? LS_OK : fail_strange(0);
     }
     for (int rank = 1; rank < join->size; rank++) {
-        snprintf(key, sizeof key, "%stcp/%d", join->prefix, rank);
-        LS_TRY(fail_late(ls_store_get(join->store, key, &cards[rank], sizeof *cards, &size), join, rank));
-        if (size != sizeof *cards) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "ls_comm_open: rank %d runs a version of Lockstep that this one cannot read", rank);
-        }
+        const ls_status status = ls_store_get(join->store, key_of(join, rank, key), &cards[rank], sizeof *cards, &size);
+        LS_TRY(status == LS_ERR_TIMEOUT ? fail_late(join, rank) : status);
+        LS_TRY(size == sizeof *cards ? LS_OK : fail_strange(rank));
     }
-    snprintf(key, sizeof key, "%stcp/all", join->prefix);
-    return ls_store_set(join->store, key, cards, all);
+    return join->size == 1 ? LS_OK : ls_store_set(join->store, together, cards, all);
 }
 
 /* Takes the listener over. */

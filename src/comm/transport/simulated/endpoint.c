@@ -202,6 +202,7 @@ static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
 /* Whether a receive can take a message. */
 static bool fits(ls_sim_rank *rank, const ls_transfer *receive, int from, size_t bytes) {
     if (bytes > receive->bytes) {
+        rank->endpoint.blamed = 1 + from;
         ls_sim_fails(rank, LS_ERR_PEER, "rank %d sent %zu bytes on channel %d, where rank %d expected %zu at most",
                      from, bytes, receive->channel, rank->endpoint.rank, receive->bytes);
         return false;

@@ -57,7 +57,11 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
     if (early == NULL) {
         return LS_OK;
     }
-    LS_TRY(check_room(receive, early->from, early->bytes, early->remote));
+    const ls_status status = check_room(receive, early->from, early->bytes, early->remote);
+    if (status != LS_OK) {
+        tcp->endpoint.blamed = 1 + early->from;
+        return status;
+    }
     if (early->remote) {
         const ls_early announced = *early;
         ls_arrivals_drop(&tcp->arrivals, early);
@@ -275,6 +279,7 @@ ls_status ls_tcp_read(ls_tcp *tcp, int rank) {
         if (status != LS_OK) {
             char message[LS_ERROR_CAPACITY];
             memcpy(message, ls_error_message(), strlen(ls_error_message()) + 1);
+            tcp->endpoint.blamed = status == LS_ERR_PEER ? 1 + rank : 0;
             (void)ls_tcp_lose(tcp, rank); /* nobody can tell where the next header is */
             ls_error_restore(status, message);
             return status;
