@@ -27,8 +27,8 @@ static double message(const model *m, double bytes) {
 /* Messages of 1/2, 1/4 ... of the buffer, down to what one of `ranks` has. */
 static double halves(const model *m, double ranks) {
     double ns = 0;
-    for (double part = 2; part < 2 * ranks; part *= 2) {
-        ns += message(m, m->bytes / part);
+    for (int level = 1; exp2(level - 1) < ranks; level++) {
+        ns += message(m, ldexp(m->bytes, -level));
     }
     return ns;
 }
