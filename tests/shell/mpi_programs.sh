@@ -23,11 +23,21 @@ check_flavour() {
         mpi "$flavour" $ranks env LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_data_parallel_losses"
         check "$flavour, $ranks ranks: data_parallel_losses" is "$status" 0
     done
+    for ranks in 2 3; do
+        mpi "$flavour" $ranks "$programs/transport_$flavour"
+        check "$flavour, $ranks ranks: the transport" is "$status $(complaints out err)" "0 "
+    done
     # UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
     check "$flavour: a program that looks at messages after its work builds" mpi_builds "$flavour" straggler.c straggler
     mpi "$flavour" 3 env UCX_TLS=tcp,self ./straggler
     check "$flavour: a rank comes to its end after the others: ends well" is "$status" 0
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
+    check "$flavour: a program whose rank 1 never ends a call of MPI builds" \
+        mpi_builds "$flavour" never_made.c never_made -rdynamic
+    mpi "$flavour" 2 ./never_made
+    check "$flavour: MPI never makes a communicator: fails" test "$status" != 0 -a "$status" != 124
+    check "$flavour: MPI never makes a communicator: says so" says out \
+        "^[01]: LS_ERR_TIMEOUT: ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 5 s"
     mpi "$flavour" 2 ./untaken
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
     check "$flavour: large messages that nobody took: at most a warning about their buffers" \
@@ -137,6 +147,26 @@ int main(void) { /* communicators that end right after messages that are alike: 
         fprintf(stderr, "800 communicators took %ld KiB; %s\n", grown, ls_error_message());
     }
     return status != LS_OK || grown > 8192;
+}
+END
+cat >never_made.c <<'END'
+#include <lockstep/comm.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) { /* which the module calls */
+    int rank = 0;
+    MPI_Comm_rank(comm, &rank);
+    while (rank == 1) {
+        pause();
+    }
+    return PMPI_Comm_create_group(comm, group, tag, made);
+}
+int main(void) {
+    ls_comm *world = ls_init(&(ls_init_options){.timeout = 1}), *part = NULL;
+    const ls_status status = ls_comm_split(world, 0, 0, &part);
+    printf("%d: %s: %s\n", ls_comm_rank(world), ls_status_name(status), ls_error_message());
+    return status != LS_OK;
 }
 END
 cat >straggler.c <<'END'

@@ -26,9 +26,9 @@ build() {
     done
 }
 
-# mpi_builds FLAVOUR SOURCE PROGRAM: the same with MPI.
+# mpi_builds FLAVOUR SOURCE PROGRAM OPTIONS...: the same with MPI.
 mpi_builds() {
-    "mpicc.$1" -Wall -Wextra -Werror "$2" -o "$3" -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep \
+    "mpicc.$1" -Wall -Wextra -Werror "$2" -o "$3" "${@:4}" -I"$LS_SOURCE/include" -L"$LS_BUILD/lib" -llockstep \
         -Wl,-rpath,"$LS_BUILD/lib"
 }
 

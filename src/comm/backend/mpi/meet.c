@@ -15,8 +15,8 @@
 #include "comm/store_roster.h"
 
 #define WARN_SECONDS 5
-#define LOOKS        2000 /* then this rank naps */
-#define NAP_NS       50000
+#define LOOKS        2000 /* then this rank sleeps */
+#define SLEEP_NS     50000
 #define STOPPED_NS   UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 /* Time that passed while this process ran. */
@@ -34,7 +34,7 @@ static bool rest(stopwatch *watch) {
     watch->waited_ns += since < STOPPED_NS ? since : STOPPED_NS;
     watch->looked_ns = now;
     if (++watch->looks > LOOKS) {
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     } else {
         sched_yield();
     }

@@ -78,7 +78,8 @@ static size_t read_setting(const char *name, size_t otherwise) {
     int index = 0;
     int count = 0;
     MPI_T_cvar_handle handle;
-    if (MPI_T_init_thread(level, &level) != MPI_SUCCESS) {
+    /* It takes the level that is asked for here for that of MPI itself. */
+    if (MPI_Query_thread(&level) != MPI_SUCCESS || MPI_T_init_thread(level, &level) != MPI_SUCCESS) {
         return otherwise;
     }
     if (MPI_T_cvar_get_index(name, &index) == MPI_SUCCESS &&

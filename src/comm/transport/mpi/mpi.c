@@ -12,8 +12,8 @@
 /* Looks in vain before a rank yields, with a core for every rank of the machine and without. */
 #define LOOKS_BEFORE_YIELD   4000
 #define LOOKS_OVERSUBSCRIBED 16
-#define LOOKS_BEFORE_NAP     20000
-#define NAP_NS               50000
+#define LOOKS_BEFORE_SLEEP   20000
+#define SLEEP_NS             50000
 #define STOPPED_NS           UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 #define LOOKS_PER_ANY   16 /* a rank that waits for another looks for what any may say so often */
@@ -87,14 +87,29 @@ static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     }
 }
 
+/* Takes off the requests that MPI has ended, also by an error. */
+static void take_off_ended(ls_mpi_list *list) {
+    int kept = 0;
+    for (int i = 0; i < list->count; i++) {
+        list->requests[kept] = list->requests[i];
+        list->transfers[kept] = list->transfers[i];
+        kept += list->requests[i] != MPI_REQUEST_NULL;
+    }
+    list->count = kept;
+}
+
 /* The error of MPI_Testsome, which the statuses tell. */
-static ls_status fail_some(const ls_mpi_list *list, int ended, int code) {
-    for (int i = 0; code == MPI_ERR_IN_STATUS && i < ended; i++) {
+static ls_status fail_some(ls_mpi_list *list, int ended, int code) {
+    int class = code;
+    (void)MPI_Error_class(code, &class);
+    for (int i = 0; class == MPI_ERR_IN_STATUS && i < ended; i++) {
         const int own = list->statuses[i].MPI_ERROR;
         if (own != MPI_SUCCESS && own != MPI_ERR_PENDING) {
-            return ls_mpi_fail("MPI_Testsome", own);
+            code = own;
+            break;
         }
     }
+    take_off_ended(list);
     return ls_mpi_fail("MPI_Testsome", code);
 }
 
@@ -110,13 +125,7 @@ static ls_status test_some(ls_mpi_list *list, bool *moved) {
     for (int i = 0; i < ended; i++) {
         end_message(list->transfers[list->indices[i]], &list->statuses[i]);
     }
-    int kept = 0;
-    for (int i = 0; i < list->count; i++) {
-        list->requests[kept] = list->requests[i];
-        list->transfers[kept] = list->transfers[i];
-        kept += list->requests[i] != MPI_REQUEST_NULL;
-    }
-    list->count = kept;
+    take_off_ended(list);
     *moved = true;
     return LS_OK;
 }
@@ -129,6 +138,7 @@ ls_status ls_mpi_test(ls_mpi_list *list, bool *moved) {
     }
     const int code = MPI_Test(&list->requests[0], &ended, &status);
     if (code != MPI_SUCCESS) {
+        take_off_ended(list);
         return ls_mpi_fail("MPI_Test", code);
     }
     if (ended != 0) {
@@ -228,8 +238,8 @@ void ls_mpi_pause(ls_mpi *mpi) {
     if (mpi->idle % LOOKS_PER_SWEEP == 0 && ls_mpi_retired != 0) {
         (void)ls_mpi_sweep(); /* others may wait for what was sent there to be taken */
     }
-    if (mpi->idle > LOOKS_BEFORE_NAP) {
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    if (mpi->idle > LOOKS_BEFORE_SLEEP) {
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     } else {
         sched_yield();
     }

@@ -1,0 +1,288 @@
+/* Transport mpi, under mpirun: what comm/transport.h promises, and how endpoints end. Built for each MPI library. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/transport/mpi/mpi.h"
+
+enum { LARGE = 1 << 20, DIVIDED = 1000, LONGEST = 60 };
+
+static int rank, size;
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("rank %d, line %d: not true: %s (%s)\n", rank, __LINE__, #condition, ls_error_message());           \
+            fflush(stdout);                                                                                            \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+static int before(void) {
+    return (rank + size - 1) % size;
+}
+
+static int after(void) {
+    return (rank + 1) % size;
+}
+
+/* All ranks call this. What is longer than `most` is divided; 0: nothing is. */
+static ls_endpoint *open_end(size_t most) {
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    ls_endpoint *end = ls_mpi_endpoint(
+        &(ls_mpi_options){.comm = comm, .unasked = LS_TRANSPORT_LEAST_EAGER, .most = most, .timeout = LONGEST});
+    CHECK(end != NULL && end->rank == rank && end->size == size && end->eager >= LS_TRANSPORT_LEAST_EAGER);
+    return end;
+}
+
+static bool close_end(ls_endpoint *end) {
+    return end->transport->close(end, 200000000);
+}
+
+static void turn(ls_endpoint *end, uint64_t wait_ns) {
+    bool moved = false;
+    CHECK(end->transport->progress(end, wait_ns, &moved) == LS_OK);
+}
+
+static void until_ended(ls_endpoint *end, const ls_transfer *transfer) {
+    const double start = ls_clock_seconds();
+    while (!transfer->ended) {
+        CHECK(ls_clock_seconds() - start < LONGEST);
+        turn(end, 1000000);
+    }
+}
+
+static unsigned char byte(uint64_t number, size_t at) {
+    return (unsigned char)(number * 37 + at * 11 + (at >> 8) * 3 + (at >> 16));
+}
+
+static ls_transfer message(int to, int channel, size_t bytes, uint64_t number) {
+    unsigned char *data = malloc(bytes + 1);
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = byte(number, i);
+    }
+    return (ls_transfer){.peer = to, .channel = channel, .data = data, .bytes = bytes};
+}
+
+static ls_transfer room(int from, int channel, size_t bytes) {
+    return (ls_transfer){.peer = from, .channel = channel, .data = calloc(bytes + 1, 1), .bytes = bytes};
+}
+
+static bool holds(const ls_transfer *transfer, uint64_t number, size_t bytes) {
+    const unsigned char *data = transfer->data;
+    bool same = transfer->ended && transfer->bytes == bytes;
+    for (size_t i = 0; i < bytes && same; i++) {
+        same = data[i] == byte(number, i);
+    }
+    return same;
+}
+
+static void begin_send(ls_endpoint *end, ls_transfer *transfer) {
+    CHECK(end->transport->send(end, transfer) == LS_OK);
+}
+
+static void begin_receive(ls_endpoint *end, ls_transfer *transfer) {
+    CHECK(end->transport->receive(end, transfer) == LS_OK);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Around the ring, into receives that wait and into those that come late. */
+static void every_size_arrives(size_t most) {
+    static const size_t sizes[] = {0,    1,      100,  999, 1000, 1001, 2000, 2001, LS_TRANSPORT_LEAST_EAGER,
+                                   4097, 100000, LARGE};
+    ls_endpoint *end = open_end(most);
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        const size_t bytes = sizes[i / 2];
+        ls_transfer out = message(after(), 3, bytes, i + (size_t)rank);
+        ls_transfer in = room(before(), 3, bytes);
+        if (i % 2 == 0) {
+            begin_receive(end, &in);
+        }
+        begin_send(end, &out);
+        for (int k = 0; i % 2 == 1 && k < 100; k++) {
+            turn(end, 0);
+        }
+        if (i % 2 == 1) {
+            begin_receive(end, &in);
+        }
+        until_ended(end, &in);
+        until_ended(end, &out);
+        CHECK(in.peer == before() && holds(&in, i + (size_t)before(), bytes));
+        free(in.data);
+        free(out.data);
+    }
+    CHECK(end->messages == 2 * sizeof sizes / sizeof *sizes && end->transport->peer(end, after()) == LS_PEER_REACHED);
+    CHECK(close_end(end));
+}
+
+/* Channels are apart, and each in order: also of messages that are divided. */
+static void channels_are_in_order(size_t most) {
+    enum { EACH = 12 };
+    ls_transfer out[2][EACH], in[2][EACH];
+    ls_endpoint *end = open_end(most);
+    for (size_t i = 0; i < EACH; i++) {
+        for (int k = 0; k < 2; k++) {
+            out[k][i] = message(after(), k, i * 700, i + 100 * (size_t)k);
+            begin_send(end, &out[k][i]);
+        }
+    }
+    for (int k = 1; k >= 0; k--) {
+        for (size_t i = 0; i < EACH; i++) {
+            in[k][i] = room(before(), k, i * 700);
+            begin_receive(end, &in[k][i]);
+        }
+        until_ended(end, &in[k][EACH - 1]);
+    }
+    for (size_t i = 0; i < EACH; i++) {
+        for (int k = 0; k < 2; k++) {
+            until_ended(end, &in[k][i]);
+            until_ended(end, &out[k][i]);
+            CHECK(holds(&in[k][i], i + 100 * (size_t)k, i * 700));
+            free(in[k][i].data);
+            free(out[k][i].data);
+        }
+    }
+    CHECK(close_end(end));
+}
+
+/* To rank 0, which does not say from whom: each rank's messages in their order. */
+static void any_rank_may_send(void) {
+    enum { EACH = 30 };
+    ls_endpoint *end = open_end(0);
+    uint64_t *came = calloc((size_t)size, sizeof *came);
+    for (int i = 0; rank == 0 && i < EACH * (size - 1); i++) {
+        ls_transfer in = room(-1, 15, LS_TRANSPORT_LEAST_EAGER);
+        begin_receive(end, &in);
+        until_ended(end, &in);
+        CHECK(in.peer > 0 && in.peer < size);
+        const uint64_t number = came[in.peer]++;
+        CHECK(holds(&in, number, number * 100 + (size_t)in.peer));
+        free(in.data);
+    }
+    for (uint64_t i = 0; rank != 0 && i < EACH; i++) {
+        ls_transfer out = message(0, 15, i * 100 + (size_t)rank, i);
+        begin_send(end, &out);
+        until_ended(end, &out);
+        free(out.data);
+    }
+    CHECK(close_end(end));
+    free(came);
+}
+
+static void a_message_that_is_too_long_is_an_error(void) {
+    ls_endpoint *end = open_end(0);
+    ls_transfer out = message(1, 0, 2000, 7);
+    ls_transfer in = room(0, 0, 2000); /* all of which Open MPI may write to */
+    in.bytes = 100;
+    if (rank == 0) {
+        begin_send(end, &out);
+        until_ended(end, &out);
+    } else if (rank == 1) {
+        bool moved = false;
+        ls_status status = LS_OK;
+        begin_receive(end, &in);
+        for (const double start = ls_clock_seconds(); status == LS_OK && ls_clock_seconds() - start < LONGEST;) {
+            status = end->transport->progress(end, 1000000, &moved);
+        }
+        CHECK(status == LS_ERR_PEER);
+    }
+    (void)close_end(end);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
+
+static void time_goes_on_in_waiting(void) {
+    ls_endpoint *end = open_end(0);
+    ls_transfer in = room(before(), 1, 10);
+    begin_receive(end, &in);
+    const uint64_t start_ns = end->transport->now_ns(end);
+    turn(end, 5000000);
+    CHECK(!in.ended && end->transport->now_ns(end) - start_ns >= 5000000);
+    MPI_Barrier(MPI_COMM_WORLD);
+    end->transport->withdraw(end, &in);
+    CHECK(close_end(end));
+    free(in.data);
+}
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+/* What was sent and not received is taken in by endpoints that close, so that its memory is free. */
+static void what_nobody_took_is_dropped(void) {
+    enum { EACH = 3 };
+    ls_transfer out[EACH];
+    ls_endpoint *end = open_end(0);
+    for (int i = 0; i < EACH; i++) {
+        out[i] = message(after(), i, LARGE, (uint64_t)i);
+        begin_send(end, &out[i]);
+    }
+    CHECK(close_end(end));
+    for (int i = 0; i < EACH; i++) {
+        free(out[i].data);
+    }
+}
+
+static void last_words_arrive(void) {
+    ls_endpoint *end = open_end(0);
+    ls_transfer out = message(after(), 4, 1000, 3);
+    ls_transfer in = room(before(), 4, 1000);
+    if (rank != 0) { /* which is gone when the receive comes */
+        begin_send(end, &out);
+        CHECK(close_end(end));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        begin_receive(end, &in);
+        until_ended(end, &in);
+        CHECK(holds(&in, 3, 1000));
+        CHECK(close_end(end));
+    }
+    free(out.data);
+    free(in.data);
+}
+
+static void sweep_all(void) {
+    for (const double start = ls_clock_seconds(); !ls_mpi_sweep();) {
+        CHECK(ls_clock_seconds() - start < LONGEST);
+    }
+}
+
+/* An endpoint that has closed takes in what others send, and lives until the last of them has closed. */
+static void a_closed_endpoint_waits_for_the_others(void) {
+    sweep_all();
+    ls_endpoint *end = open_end(0);
+    if (rank == 0) {
+        CHECK(close_end(end) && !ls_mpi_sweep());
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank != 0) {
+        ls_transfer out = message(0, 1, LARGE, 1);
+        begin_send(end, &out);
+        until_ended(end, &out);
+        CHECK(close_end(end));
+        free(out.data);
+    }
+    sweep_all();
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* to which MPICH takes errors of MPI_Test */
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int i = 0; i < 2; i++) {
+        every_size_arrives(i == 0 ? 0 : DIVIDED);
+        channels_are_in_order(i == 0 ? 0 : DIVIDED);
+    }
+    any_rank_may_send();
+    a_message_that_is_too_long_is_an_error();
+    time_goes_on_in_waiting();
+    what_nobody_took_is_dropped();
+    last_words_arrive();
+    a_closed_endpoint_waits_for_the_others();
+    MPI_Finalize();
+    return 0;
+}
