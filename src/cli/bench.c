@@ -54,7 +54,7 @@ static const ls_option options[] = {
      "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
-     "no ranks: tell what P of them would take, by a model"},
+     "no ranks: tell what P of them would take, by a model\n(allreduce, where COLLECTIVE is left out)"},
     {"latency", 0, LS_OPTION_TEXT, "T", offsetof(bench_values, latency), 0, 0,
      "with --simulate: of the network, as 2us or 500ns"},
     {"bandwidth", 0, LS_OPTION_TEXT, "R", offsetof(bench_values, bandwidth), 0, 0,
@@ -237,6 +237,10 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
         return LS_OK;
     }
     char names[256];
+    if (rest == argc && values->simulate != 0) {
+        *collective = "allreduce";
+        return LS_OK;
+    }
     if (rest == argc) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: no COLLECTIVE given; there are: %s",
                        ls_bench_names(names, sizeof names));

@@ -140,6 +140,8 @@ for collective in allgather alltoall barrier broadcast gather reduce reduce-scat
     launch bench "$collective" --simulate 12 $cluster $sizes </dev/null
     check "simulated $collective: a table" is "$status $(wc -l <out)" "0 $wanted"
 done
+launch bench --simulate 12 $cluster --sizes 4 --json </dev/null
+check "simulated: all-reduce, where no collective is named" is "$status $(grep -c '"allreduce"' out)" "0 1"
 launch bench allreduce --simulate 1 $cluster --sizes 4 --json </dev/null
 check "simulated: one rank sends nothing" is "$status $(key messages) $(key textbook)" "0 0 nothing"
 

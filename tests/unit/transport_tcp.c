@@ -424,7 +424,7 @@ static int count_connections(const tcp_net *net) {
             count += ((const ls_tcp *)net->ends[rank])->peers[peer].socket >= 0;
             count += ((const ls_tcp *)net->ends[rank])->peers[peer].incoming >= 0;
         }
-        count += ((const ls_tcp *)net->ends[rank])->stranger_count;
+        count += ((const ls_tcp *)net->ends[rank])->unproven_count;
     }
     return count;
 }

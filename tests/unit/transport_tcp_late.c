@@ -22,11 +22,11 @@ static int begin_late(tcp_net *net, int *others, int count) {
     const ls_tcp *tcp = (const ls_tcp *)net->ends[0];
     const ls_tcp_hello hello = ls_tcp_make_hello(&net->key, net->cards, 2, 1, 0);
     const int socket = tcp_net_call(net, 0);
-    TCP_NET_UNTIL(net, tcp->stranger_count == 1) {
+    TCP_NET_UNTIL(net, tcp->unproven_count == 1) {
     }
     for (int i = 0; i < count; i++) {
         others[i] = tcp_net_call(net, 0);
-        TCP_NET_UNTIL(net, tcp->stranger_count == i + 2 || i + 2 > LS_TCP_STRANGERS) {
+        TCP_NET_UNTIL(net, tcp->unproven_count == i + 2 || i + 2 > LS_TCP_UNPROVEN) {
         }
     }
     tcp_net_tell(socket, &hello, sizeof hello);
@@ -49,10 +49,10 @@ static void end_late(tcp_net *net, int socket) {
 static void a_hello_is_heard_before_room_is_made(void **state) {
     (void)state;
     tcp_net net;
-    int others[LS_TCP_STRANGERS];
-    const int socket = begin_late(&net, others, LS_TCP_STRANGERS);
+    int others[LS_TCP_UNPROVEN];
+    const int socket = begin_late(&net, others, LS_TCP_UNPROVEN);
     end_late(&net, socket);
-    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
+    for (int i = 0; i < LS_TCP_UNPROVEN; i++) {
         close(others[i]);
     }
 }

@@ -32,7 +32,7 @@
 #define ENDING_NS   UINT64_C(100000000)  /* what a rank sent before its end comes with no longer pauses */
 #define UNPROVEN_NS UINT64_C(5000000000)
 
-enum { ACCEPTS = LS_TCP_STRANGERS / 2 }; /* at once, so that one whose hello follows promptly is not the oldest */
+enum { ACCEPTS = LS_TCP_UNPROVEN / 2 }; /* at once, so that one whose hello follows promptly is not the oldest */
 
 /* ---- proofs --------------------------------------------------------------------------------------------------------
  */
@@ -180,14 +180,14 @@ ls_status ls_tcp_end_output(ls_tcp *tcp, int rank) {
 /* ---- who listens ---------------------------------------------------------------------------------------------------
  */
 
-void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    close(stranger->socket);
-    stranger->socket = -1;
-    tcp->stranger_count--;
+void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection) {
+    close(connection->socket);
+    connection->socket = -1;
+    tcp->unproven_count--;
 }
 
-static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    const int rank = stranger->hello.rank;
+static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection) {
+    const int rank = connection->hello.rank;
     ls_tcp_peer *peer = &tcp->peers[rank];
     peer->buffer = ls_allocate(LS_TCP_BUFFER);
     if (peer->buffer == NULL) {
@@ -195,49 +195,50 @@ static ls_status admit(ls_tcp *tcp, ls_tcp_stranger *stranger) {
     }
     peer->was_connected = true;
     peer->ending_ns = 0;
-    peer->incoming = stranger->socket;
-    stranger->socket = -1;
-    tcp->stranger_count--;
+    peer->incoming = connection->socket;
+    connection->socket = -1;
+    tcp->unproven_count--;
     LS_TRY(ls_tcp_watch(tcp, peer->incoming, EPOLLIN, LS_TCP_NAME_OF_INPUT(tcp, rank), true));
     return ls_tcp_read(tcp, rank);
 }
 
-ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    const ssize_t step = recv(stranger->socket, (char *)&stranger->hello + stranger->got,
-                              sizeof stranger->hello - stranger->got, MSG_DONTWAIT);
+ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection) {
+    const ssize_t step = recv(connection->socket, (char *)&connection->hello + connection->got,
+                              sizeof connection->hello - connection->got, MSG_DONTWAIT);
     if (step < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         return LS_OK;
     }
-    stranger->got += step > 0 ? (size_t)step : 0;
-    if (step > 0 && stranger->got < sizeof stranger->hello) {
+    connection->got += step > 0 ? (size_t)step : 0;
+    if (step > 0 && connection->got < sizeof connection->hello) {
         return LS_OK;
     }
-    if (step > 0 && is_known(tcp, &stranger->hello)) {
-        return admit(tcp, stranger);
+    if (step > 0 && is_known(tcp, &connection->hello)) {
+        return admit(tcp, connection);
     }
-    ls_tcp_turn_away(tcp, stranger);
+    ls_tcp_turn_away(tcp, connection);
     return LS_OK;
 }
 
-/* A stranger has had its time, or room is wanted. A hello that is here counts: a rank does not come again. */
-static ls_status dismiss(ls_tcp *tcp, ls_tcp_stranger *stranger) {
-    LS_TRY(ls_tcp_hear_stranger(tcp, stranger));
-    if (stranger->socket >= 0) {
-        ls_tcp_turn_away(tcp, stranger);
+/* An unproven connection has had its time, or room is wanted. A hello that is here counts: a rank does not come again.
+ */
+static ls_status dismiss(ls_tcp *tcp, ls_tcp_unproven *connection) {
+    LS_TRY(ls_tcp_hear_unproven(tcp, connection));
+    if (connection->socket >= 0) {
+        ls_tcp_turn_away(tcp, connection);
     }
     return LS_OK;
 }
 
 /* Room for one more: where there is none, the one who came first loses it. */
-static ls_status find_room(ls_tcp *tcp, ls_tcp_stranger **room) {
-    ls_tcp_stranger *oldest = &tcp->strangers[0];
-    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
-        ls_tcp_stranger *stranger = &tcp->strangers[i];
-        if (stranger->socket < 0) {
-            *room = stranger;
+static ls_status find_room(ls_tcp *tcp, ls_tcp_unproven **room) {
+    ls_tcp_unproven *oldest = &tcp->unproven[0];
+    for (int i = 0; i < LS_TCP_UNPROVEN; i++) {
+        ls_tcp_unproven *connection = &tcp->unproven[i];
+        if (connection->socket < 0) {
+            *room = connection;
             return LS_OK;
         }
-        oldest = stranger->until_ns < oldest->until_ns ? stranger : oldest;
+        oldest = connection->until_ns < oldest->until_ns ? connection : oldest;
     }
     *room = oldest;
     return dismiss(tcp, oldest);
@@ -245,18 +246,18 @@ static ls_status find_room(ls_tcp *tcp, ls_tcp_stranger **room) {
 
 /* A rank's hello is mostly there already. */
 static ls_status take_in(ls_tcp *tcp, int socket) {
-    ls_tcp_stranger *stranger = NULL;
-    const ls_status status = find_room(tcp, &stranger);
+    ls_tcp_unproven *connection = NULL;
+    const ls_status status = find_room(tcp, &connection);
     if (status != LS_OK) {
         close(socket);
         return status;
     }
-    *stranger = (ls_tcp_stranger){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
-    tcp->stranger_count++;
+    *connection = (ls_tcp_unproven){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
+    tcp->unproven_count++;
     set_up(socket);
-    const uint64_t name = (uint64_t)(tcp->endpoint.size + (stranger - tcp->strangers));
+    const uint64_t name = (uint64_t)(tcp->endpoint.size + (connection - tcp->unproven));
     LS_TRY(ls_tcp_watch(tcp, socket, EPOLLIN, name, false));
-    return ls_tcp_hear_stranger(tcp, stranger);
+    return ls_tcp_hear_unproven(tcp, connection);
 }
 
 ls_status ls_tcp_accept(ls_tcp *tcp) {
@@ -299,10 +300,10 @@ static ls_status tend_ending(ls_tcp *tcp, int rank) {
 }
 
 ls_status ls_tcp_tend(ls_tcp *tcp) {
-    for (int i = 0; i < LS_TCP_STRANGERS && tcp->stranger_count > 0; i++) {
-        ls_tcp_stranger *stranger = &tcp->strangers[i];
-        if (stranger->socket >= 0 && tcp->awake_ns > stranger->until_ns) {
-            LS_TRY(dismiss(tcp, stranger));
+    for (int i = 0; i < LS_TCP_UNPROVEN && tcp->unproven_count > 0; i++) {
+        ls_tcp_unproven *connection = &tcp->unproven[i];
+        if (connection->socket >= 0 && tcp->awake_ns > connection->until_ns) {
+            LS_TRY(dismiss(tcp, connection));
         }
     }
     for (int rank = 0; rank < tcp->endpoint.size && tcp->paused + tcp->ending > 0; rank++) {

@@ -34,7 +34,7 @@ enum {
     LS_TCP_EAGER = 64 << 10,
     LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
-    LS_TCP_STRANGERS = 64     /* connections at once that have proved nothing */
+    LS_TCP_UNPROVEN = 64      /* connections at once that have proved nothing */
 };
 
 typedef enum ls_tcp_kind {
@@ -124,24 +124,24 @@ typedef struct ls_tcp_peer {
 } ls_tcp_peer;
 
 /* Somebody who has connected and proved nothing yet. */
-typedef struct ls_tcp_stranger {
+typedef struct ls_tcp_unproven {
     int socket; /* -1: nobody */
     uint64_t until_ns;
     size_t got; /* bytes of */
     ls_tcp_hello hello;
-} ls_tcp_stranger;
+} ls_tcp_unproven;
 
 typedef struct ls_tcp {
     ls_endpoint endpoint;
     int listener;
     int epoll; /* says of sockets: the rank that is sent to, LS_TCP_NAME_OF_INPUT of the one that is read, size + the
-                  stranger's number, or LS_TCP_LISTENER */
+                  unproven connection's number, or LS_TCP_LISTENER */
     ls_key key;
     ls_tcp_card *cards;
     ls_tcp_peer *peers;
     ls_arrivals arrivals;
-    ls_tcp_stranger strangers[LS_TCP_STRANGERS];
-    int stranger_count;
+    ls_tcp_unproven unproven[LS_TCP_UNPROVEN];
+    int unproven_count;
     int paused;        /* peers */
     int ending;        /* peers */
     bool accepted_all; /* nobody more waited at the listener */
@@ -152,7 +152,7 @@ typedef struct ls_tcp {
 } ls_tcp;
 
 #define LS_TCP_LISTENER                 UINT64_MAX
-#define LS_TCP_NAME_OF_INPUT(tcp, rank) ((uint64_t)(tcp)->endpoint.size + LS_TCP_STRANGERS + (uint64_t)(rank))
+#define LS_TCP_NAME_OF_INPUT(tcp, rank) ((uint64_t)(tcp)->endpoint.size + LS_TCP_UNPROVEN + (uint64_t)(rank))
 
 /* ---- tcp.c ---------------------------------------------------------------------------------------------------------
  */
@@ -178,15 +178,15 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank);
 /* Nothing more can be sent to the rank; it is gone when what it sent before has come. */
 ls_status ls_tcp_end_output(ls_tcp *tcp, int rank);
 
-/* Something happened at the listener, to a stranger. */
+/* Something happened at the listener, to an unproven connection. */
 ls_status ls_tcp_accept(ls_tcp *tcp);
-ls_status ls_tcp_hear_stranger(ls_tcp *tcp, ls_tcp_stranger *stranger);
+ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection);
 
-/* Does what is due: new attempts to connect, and the end of strangers who say nothing. */
+/* Does what is due: new attempts to connect, and the end of those that say nothing. */
 ls_status ls_tcp_tend(ls_tcp *tcp);
 
-/* Closes the connection to a stranger. */
-void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_stranger *stranger);
+/* Closes the connection to an unproven connection. */
+void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection);
 
 /* ---- output.c ------------------------------------------------------------------------------------------------------
  */

@@ -155,11 +155,11 @@ static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
     if (name < size) {
         return handle_output(tcp, (int)name, event->events);
     }
-    if (name < size + LS_TCP_STRANGERS) {
-        ls_tcp_stranger *stranger = &tcp->strangers[name - size];
-        return stranger->socket >= 0 ? ls_tcp_hear_stranger(tcp, stranger) : LS_OK;
+    if (name < size + LS_TCP_UNPROVEN) {
+        ls_tcp_unproven *connection = &tcp->unproven[name - size];
+        return connection->socket >= 0 ? ls_tcp_hear_unproven(tcp, connection) : LS_OK;
     }
-    const int rank = (int)(name - size - LS_TCP_STRANGERS);
+    const int rank = (int)(name - size - LS_TCP_UNPROVEN);
     return tcp->peers[rank].incoming >= 0 ? ls_tcp_read(tcp, rank) : LS_OK;
 }
 
@@ -315,9 +315,9 @@ static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
         tcp->arrivals.receives = NULL;
         (void)ls_tcp_lose(tcp, rank);
     }
-    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
-        if (tcp->strangers[i].socket >= 0) {
-            ls_tcp_turn_away(tcp, &tcp->strangers[i]);
+    for (int i = 0; i < LS_TCP_UNPROVEN; i++) {
+        if (tcp->unproven[i].socket >= 0) {
+            ls_tcp_turn_away(tcp, &tcp->unproven[i]);
         }
     }
     ls_arrivals_free(&tcp->arrivals);
@@ -395,8 +395,8 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
         peers[i].socket = -1;
         peers[i].incoming = -1;
     }
-    for (int i = 0; i < LS_TCP_STRANGERS; i++) {
-        tcp->strangers[i].socket = -1;
+    for (int i = 0; i < LS_TCP_UNPROVEN; i++) {
+        tcp->unproven[i].socket = -1;
     }
     if (open_endpoint(tcp, options) != LS_OK) {
         (void)tcp_close(&tcp->endpoint, 0); /* the reason stays: this sets none */

@@ -57,17 +57,17 @@ static void try_in_vain(tcp_net *net, int rank, const entrance *e) {
     tcp_net_tell(socket, e, sizeof *e);
     assert_true(is_refused(net, socket));
     assert_null(tcp->arrivals.early);
-    assert_int_equal(tcp->stranger_count, 0);
+    assert_int_equal(tcp->unproven_count, 0);
     close(socket);
 }
 
 /* ---- who is no rank ------------------------------------------------------------------------------------------------
  */
 
-enum { SILENT = 3 * LS_TCP_STRANGERS, NOISY = 100 };
+enum { SILENT = 3 * LS_TCP_UNPROVEN, NOISY = 100 };
 
 /* More than there is room for hold their connections open. */
-static void silent_strangers_keep_nobody_out(void **state) {
+static void silent_connections_keep_nobody_out(void **state) {
     (void)state;
     tcp_net net;
     int sockets[SILENT];
@@ -80,12 +80,12 @@ static void silent_strangers_keep_nobody_out(void **state) {
     for (int i = 0; i < SILENT; i++) {
         close(sockets[i]);
     }
-    TCP_NET_UNTIL(&net, ((ls_tcp *)net.ends[0])->stranger_count + ((ls_tcp *)net.ends[1])->stranger_count == 0) {
+    TCP_NET_UNTIL(&net, ((ls_tcp *)net.ends[0])->unproven_count + ((ls_tcp *)net.ends[1])->unproven_count == 0) {
     }
     tcp_net_end(&net);
 }
 
-/* A stranger who says nothing, or half of a hello, is turned away after a while. */
+/* An unproven connection that says nothing, or half of a hello, is turned away after a while. */
 static void silence_ends(void **state) {
     (void)state;
     tcp_net net;
@@ -94,11 +94,11 @@ static void silence_ends(void **state) {
     const ls_tcp_hello hello = ls_tcp_make_hello(&net.key, net.cards, 2, 1, 0);
     const int half = tcp_net_call(&net, 0), silent = tcp_net_call(&net, 0);
     tcp_net_tell(half, &hello, sizeof hello - 1);
-    TCP_NET_UNTIL(&net, tcp->stranger_count == 2 && tcp->strangers[0].got == sizeof hello - 1) {
+    TCP_NET_UNTIL(&net, tcp->unproven_count == 2 && tcp->unproven[0].got == sizeof hello - 1) {
     }
     tcp->awake_ns += UINT64_C(6000000000);
     assert_true(is_refused(&net, silent) && is_refused(&net, half));
-    assert_int_equal(tcp->stranger_count, 0);
+    assert_int_equal(tcp->unproven_count, 0);
     close(silent);
     close(half);
     exchange(&net, 0, 1);
@@ -184,7 +184,7 @@ static void garbage_is_turned_away(void **state) {
 
 /* Somebody else listens in place of rank 1: what rank 0 sends there is lost, and rank 1 is gone when they end the
  * connection or say anything. The hello that they got serves them nowhere. */
-static void a_stranger_who_listens_is_no_rank(void **state) {
+static void a_listener_without_the_key_is_no_rank(void **state) {
     (void)state;
     for (int speaks = 0; speaks < 2; speaks++) {
         tcp_net net;
@@ -237,7 +237,7 @@ static void a_hello_may_come_in_any_pieces(void **state) {
         const int socket = tcp_net_call(&net, 0);
         for (size_t told = 0; told < sizeof e; told += step) {
             tcp_net_tell(socket, (const char *)&e + told, step);
-            TCP_NET_UNTIL(&net, told + step >= sizeof e.hello || tcp->strangers[0].got == told + step) {
+            TCP_NET_UNTIL(&net, told + step >= sizeof e.hello || tcp->unproven[0].got == told + step) {
             }
             TCP_NET_UNTIL(&net, told + step < sizeof e.hello || tcp->peers[1].incoming >= 0) {
             }
@@ -245,7 +245,7 @@ static void a_hello_may_come_in_any_pieces(void **state) {
         TCP_NET_UNTIL(&net, receive.ended) {
         }
         assert_true(tcp_net_holds(&receive, 5, 40) && receive.peer == 1);
-        assert_int_equal(tcp->stranger_count, 0);
+        assert_int_equal(tcp->unproven_count, 0);
         close(socket);
         free(receive.data);
         tcp_net_end(&net);
@@ -331,14 +331,14 @@ static int send_while_there_is_room(tcp_net *net) {
     return MOST;
 }
 
-/* Rank 1 sends what there is room for and ends before rank 0 has accepted its connection, behind `waiting` strangers;
+/* Rank 1 sends what there is room for and ends before rank 0 has accepted its connection, behind `waiting` others;
  * rank 0 may look rarely. All of it comes, and then rank 1 is gone. */
 static void send_and_end(bool slow, int waiting) {
     tcp_net net;
-    int strangers[SILENT];
+    int unproven[SILENT];
     tcp_net_listen(&net, 2);
     for (int i = 0; i < waiting; i++) {
-        strangers[i] = tcp_net_call(&net, 0);
+        unproven[i] = tcp_net_call(&net, 0);
     }
     tcp_net_open(&net, 1);
     const int count = send_while_there_is_room(&net);
@@ -363,7 +363,7 @@ static void send_and_end(bool slow, int waiting) {
         look_once(net.ends[0], slow);
     }
     for (int i = 0; i < waiting; i++) {
-        close(strangers[i]);
+        close(unproven[i]);
     }
     tcp_net_end(&net);
 }
@@ -463,11 +463,11 @@ static void a_rank_that_never_connected_is_gone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TCP_NET_TEST(silent_strangers_keep_nobody_out),
+        TCP_NET_TEST(silent_connections_keep_nobody_out),
         TCP_NET_TEST(silence_ends),
         TCP_NET_TEST(wrong_hellos_are_turned_away),
         TCP_NET_TEST(garbage_is_turned_away),
-        TCP_NET_TEST(a_stranger_who_listens_is_no_rank),
+        TCP_NET_TEST(a_listener_without_the_key_is_no_rank),
         TCP_NET_TEST(a_hello_may_come_in_any_pieces),
         TCP_NET_TEST(a_rank_gets_in_once),
         TCP_NET_TEST(who_is_gone_stays_gone),
