@@ -6,8 +6,8 @@
 #include "base/status.h"
 #include "comm/transport/mpi/inside.h"
 
-#define PATIENCE_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
-#define LINGER_NS   UINT64_C(1000000000) /* for those who have left to take in what was sent to them */
+#define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
+#define LINGER_NS         UINT64_C(1000000000) /* for those who have left to take in what was sent to them */
 
 ls_transfer ls_mpi_large, ls_mpi_small, ls_mpi_bare;
 
@@ -127,10 +127,10 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
             }
         }
     }
-    if (found && mpi->patience_ns < PATIENCE_NS) {
+    if (found && mpi->withdrawn_ns < MOST_WITHDRAWN_NS) {
         const uint64_t begun_ns = mpi->awake_ns;
-        settle(mpi, &ls_mpi_large, PATIENCE_NS - mpi->patience_ns);
-        mpi->patience_ns += mpi->awake_ns - begun_ns;
+        settle(mpi, &ls_mpi_large, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
+        mpi->withdrawn_ns += mpi->awake_ns - begun_ns;
     }
 }
 

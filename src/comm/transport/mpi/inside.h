@@ -15,6 +15,7 @@ typedef struct ls_mpi_list {
     int *indices;
     int count;
     int capacity;
+    int sent_too_much; /* 1 + the rank whose message was larger than its receive; 0: none's was */
 } ls_mpi_list;
 
 /* What has lost its owner: MPI uses a large buffer for it, a small one, or none. */
@@ -36,10 +37,10 @@ typedef struct ls_mpi {
 
     /* close.c */
     struct ls_mpi *next;
-    bool withdrew;        /* the owner has failed */
-    uint64_t patience_ns; /* spent on what was withdrawn */
-    int ends;             /* ranks whose last message has come */
-    MPI_Request dropping; /* a message that nobody wants, into: */
+    bool withdrew;         /* the owner has failed */
+    uint64_t withdrawn_ns; /* spent on what was withdrawn */
+    int ends;              /* ranks whose last message has come */
+    MPI_Request dropping;  /* a message that nobody wants, into: */
     void *dropped;
 } ls_mpi;
 

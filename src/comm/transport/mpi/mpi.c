@@ -98,6 +98,14 @@ static void take_off_ended(ls_mpi_list *list) {
     list->count = kept;
 }
 
+/* Of a request that has failed. */
+static void note_failed(ls_mpi_list *list, int i, int code) {
+    int class = code;
+    if (MPI_Error_class(code, &class) == MPI_SUCCESS && class == MPI_ERR_TRUNCATE && list->transfers[i]->peer >= 0) {
+        list->sent_too_much = 1 + list->transfers[i]->peer;
+    }
+}
+
 /* The error of MPI_Testsome, which the statuses tell. */
 static ls_status fail_some(ls_mpi_list *list, int ended, int code) {
     int class = code;
@@ -105,6 +113,7 @@ static ls_status fail_some(ls_mpi_list *list, int ended, int code) {
     for (int i = 0; class == MPI_ERR_IN_STATUS && i < ended; i++) {
         const int own = list->statuses[i].MPI_ERROR;
         if (own != MPI_SUCCESS && own != MPI_ERR_PENDING) {
+            note_failed(list, list->indices[i], own);
             code = own;
             break;
         }
@@ -138,6 +147,7 @@ ls_status ls_mpi_test(ls_mpi_list *list, bool *moved) {
     }
     const int code = MPI_Test(&list->requests[0], &ended, &status);
     if (code != MPI_SUCCESS) {
+        note_failed(list, 0, code);
         take_off_ended(list);
         return ls_mpi_fail("MPI_Test", code);
     }
@@ -247,7 +257,9 @@ void ls_mpi_pause(ls_mpi *mpi) {
 
 /* Whoever waits for one rank looks for what others may say now and then only. */
 static ls_status look(ls_mpi *mpi, bool *moved) {
-    LS_TRY(ls_mpi_test(&mpi->named, moved));
+    const ls_status status = ls_mpi_test(&mpi->named, moved);
+    mpi->endpoint.blamed = mpi->named.sent_too_much;
+    LS_TRY(status);
     if (!*moved && (mpi->named.count == 0 || ++mpi->looks % LOOKS_PER_ANY == 0)) {
         LS_TRY(ls_mpi_test(&mpi->any, moved));
     }
