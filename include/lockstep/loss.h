@@ -55,8 +55,8 @@ LS_API ls_tensor *ls_kl_div_loss(ls_tensor *log_probabilities, ls_tensor *target
 /** a . b / (max(|a|, epsilon) max(|b|, epsilon)) along `axis`, which goes away (PyTorch's cosine_similarity, whose
  * epsilon is 1e-8). a and b have as many axes and broadcast. `epsilon` is not negative. */
 LS_API ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double epsilon);
-/** 1 - cos where target is above 0, else max(cos - margin, 0), of the cosine similarities of a and b [n, width]; target
- * [n] (1 and -1, of any dtype). PyTorch's cosine_embedding_loss. */
+/** 1 - cos where target is above 0, else max(cos - margin, 0), where cos = a . b / sqrt((a . a + 1e-12) (b . b +
+ * 1e-12)) for each row of a and b [n, width]; target [n] (1 and -1, of any dtype). PyTorch's cosine_embedding_loss. */
 LS_API ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
                                            ls_loss_reduction reduction);
 /** max(d(anchor, positive) - d(anchor, negative) + margin, 0), d(x, y) = |x - y + 1e-6| along the last axis (Schroff et

@@ -76,6 +76,15 @@ static void test_similarities_agree_with_pytorch(void **state) {
         check_against(fixtures, name, ls_triplet_margin_loss(three[0], three[1], three[2], 0.7, (ls_loss_reduction)i),
                       three, 3, NULL, 0);
     }
+    /* Of short rows, and of one that is 0 (PyTorch 2.15). */
+    ls_tensor *row[] = {leaf_from(LS_SHAPE(2, 3), (const double[]){1e-6, 2e-6, -1e-6, 0, 0, 0}),
+                        leaf_from(LS_SHAPE(2, 3), (const double[]){1, 1, 0.5, 1, 1, 0.5})};
+    ls_tensor *loss = ls_cosine_embedding_loss(row[0], row[1], ls_ones(LS_SHAPE(2), LS_I64), 0, LS_LOSS_NONE);
+    check_values(loss, LS_SHAPE(2), LS_F64, (const double[]){0.3700592114716337, 1});
+    assert_int_equal(ls_backward(ls_sum(loss)), LS_OK);
+    check_values(ls_grad(row[0]), LS_SHAPE(2, 3), LS_F64,
+                 (const double[]){-161984.7741416387, -71993.2328719309, -215979.6989753811, -666666.6679984528,
+                                  -666666.6679984528, -333333.3339992264});
     /* Nothing is similar to nothing. */
     ls_tensor *zero = leaf_from(LS_SHAPE(2, 3), (const double[6]){0});
     ls_tensor *none = ls_cosine_similarity(ls_detach(flat[0]), zero, 1, 1e-8);

@@ -52,6 +52,13 @@ ls_tensor *ls_cosine_similarity(ls_tensor *a, ls_tensor *b, int axis, double eps
     return product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(along), false), product, NULL);
 }
 
+/* x [n, width] / sqrt(x . x + 1e-12): by the length of x with one number more, which no dtype takes for 0. */
+static ls_tensor *direction_of_row(ls_tensor *x) {
+    ls_tensor *longer = ls_pad(x, 1, 0, 1, 1e-6);
+    ls_tensor *length = longer == NULL ? NULL : ls_replaced(ls_norm_axes(longer, 2, LS_AXES(1), true), longer, NULL);
+    return length == NULL ? NULL : ls_replaced(ls_div_tensor(x, length), length, NULL);
+}
+
 ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *target, double margin,
                                     ls_loss_reduction reduction) {
     static const char call[] = "ls_cosine_embedding_loss";
@@ -59,24 +66,29 @@ ls_tensor *ls_cosine_embedding_loss(ls_tensor *a, ls_tensor *b, ls_tensor *targe
     if (!ls_inputs_are_given(call, inputs, 3)) {
         return NULL;
     }
-    if (ls_loss_check_reduction(call, reduction) != LS_OK) {
+    if (ls_check_floating(call, inputs, 2) != LS_OK || ls_loss_check_reduction(call, reduction) != LS_OK) {
         return ls_scope_failed();
     }
     if (a->ndim != 2 || !ls_tensor_same_shape(a, b) || target->ndim != 1 || target->size[0] != a->size[0]) {
         return ls_fail_noted(LS_ERR_SHAPE, "%s: %s, %s and target %s: must be [n, width] twice and [n]", call,
                              LS_SHAPE_TEXT(a), LS_SHAPE_TEXT(b), LS_SHAPE_TEXT(target));
     }
-    ls_tensor *cosine = ls_cosine_similarity(a, b, 1, 1e-8);
+    ls_tensor *x = direction_of_row(a);
+    ls_tensor *y = x == NULL ? NULL : direction_of_row(b);
+    ls_tensor *product = y == NULL ? NULL : ls_mul_tensor(x, y);
+    ls_release(x);
+    ls_release(y);
+    ls_tensor *cosine = product == NULL ? NULL : ls_replaced(ls_sum_axes(product, LS_AXES(1), false), product, NULL);
     ls_tensor *alike = cosine == NULL ? NULL : ls_rsub_number(1, cosine);
     ls_tensor *beyond = cosine == NULL ? NULL : ls_sub_number(cosine, margin);
     beyond = beyond == NULL ? NULL : ls_replaced(ls_relu(beyond), beyond, NULL);
     ls_tensor *wanted = ls_gt_number(target, 0);
-    ls_tensor *y = alike == NULL || beyond == NULL || wanted == NULL ? NULL : ls_where(wanted, alike, beyond);
+    ls_tensor *loss = alike == NULL || beyond == NULL || wanted == NULL ? NULL : ls_where(wanted, alike, beyond);
     ls_release(cosine);
     ls_release(alike);
     ls_release(beyond);
     ls_release(wanted);
-    return reduced(y, reduction);
+    return reduced(loss, reduction);
 }
 
 /* |a - b + 1e-6| along the last axis: PyTorch's pairwise_distance. */
