@@ -1,5 +1,5 @@
 # Backend tcp or gloo, which the argument names: the rank programs, ranks that die or are stopped, the same model as on
-# shared memory, and jobs that go wrong. Two machines are tests of their own.
+# shared memory, and jobs that go wrong. What gloo does not promise is in tests/support/promises.h. Two machines are tests of their own.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
@@ -38,7 +38,8 @@ for ranks in $counts; do
         check "$ranks ranks: $name is silent" is "$(complaints out err)" ""
     done
     for name in differentiable random_gradients; do
-        [ $ranks != 4 ] || continue # many small calls
+        [ $ranks != 4 ] || continue # many small calls,
+        [ $ranks != 3 ] || [ $backend != gloo ] || continue # each of which takes Gloo milliseconds where cores are few
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done
