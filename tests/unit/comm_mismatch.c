@@ -276,8 +276,9 @@ static void backends_by_name(void **state) {
     assert_ptr_equal(ls_backend_find("shm"), &ls_backend_shm);
     assert_ptr_equal(ls_backend_find("self"), &ls_backend_self);
     assert_null(ls_backend_find("telepathy"));
-    assert_non_null(strstr(ls_error_message(), "there is no backend \"telepathy\": this build has self, shm, tcp, and no "
-                                               "lockstep-telepathy.so was found in "));
+    assert_non_null(strstr(ls_error_message(),
+                           "there is no backend \"telepathy\": this build has self, shm, tcp, and no "
+                           "lockstep-telepathy.so was found in "));
     assert_null(ls_backend_find("../shm"));
     assert_string_equal(ls_error_message(), "\"../shm\" is no name of a backend");
     assert_null(ls_backend_find(NULL));
