@@ -25,7 +25,7 @@ target_compile_options(lockstep_options INTERFACE
   # Loops vectorise only when neither errno nor floating-point traps are watched; we watch neither.
   -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
 if(LS_SANITIZE)
-  target_compile_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE})
   target_compile_definitions(lockstep_options INTERFACE LS_SANITIZED)
 endif()
