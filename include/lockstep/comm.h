@@ -195,8 +195,7 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
 /**
  * receive[i] on every rank becomes the reduction over ranks of send[i], for `count` elements. Sums and products are
  * taken in the order of a balanced binary tree over ranks (the left half of n ranks is the largest power of two below
- * n; backend gloo has another order over more than two ranks), so they do not depend on timing; bf16 and f16 are added
- * in f32. In place: receive is send.
+ * n), so they do not depend on timing; bf16 and f16 are added in f32. In place: receive is send.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "tests/support/promises.h"
 #include "tests/support/reference.h"
 #include "tests/support/steps.h"
 
@@ -45,31 +44,6 @@ static ls_status every_kind(ls_comm *world) {
                 LS_TRY(one_allreduce(world, (ls_dtype)dtype, (ls_reduction)reduction, counts[i]));
             }
         }
-    }
-    return LS_OK;
-}
-
-/* Whatever the order of sums: all ranks get the same bits, and again the same in the next run. */
-static ls_status one_result(ls_comm *world) {
-    static const size_t counts[] = {1, 7, 1000, 300001};
-    const int size = ls_comm_size(world);
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const size_t bytes = counts[i] * sizeof(float);
-        float *values = malloc(bytes * (size_t)(size + 2));
-        LS_CHECK(values != NULL);
-        float *sums = values + counts[i], *all = sums + counts[i];
-        for (size_t k = 0; k < counts[i]; k++) {
-            values[k] = 1.0F / (float)(1 + k % 1021 + 31 * (size_t)ls_comm_rank(world));
-        }
-        for (int turn = 0; turn < 2; turn++) {
-            LS_TRY(ls_comm_allreduce(world, values, sums, counts[i], LS_F32, LS_SUM, NULL));
-            LS_CHECK(turn == 0 || memcmp(all, sums, bytes) == 0);
-            LS_TRY(ls_comm_allgather(world, sums, all, bytes, LS_U8, NULL));
-            for (int rank = 0; rank < size; rank++) {
-                LS_CHECK(memcmp(all + (size_t)rank * counts[i], sums, bytes) == 0);
-            }
-        }
-        free(values);
     }
     return LS_OK;
 }
@@ -124,7 +98,6 @@ static ls_status cleared_and_aligned(ls_comm *world) {
 }
 
 static ls_status many_allocations(ls_comm *world) {
-    const ls_reduction reduction = promises_order(world, LS_F32, LS_SUM) ? LS_SUM : LS_MAX;
     float *kept[20];
     float *expected = malloc(19 * 10000);
     LS_CHECK(expected != NULL);
@@ -135,9 +108,9 @@ static ls_status many_allocations(ls_comm *world) {
         }
         for (int i = 19; i >= 15; i--) {
             const size_t count = (size_t)i * 2500;
-            const reference r = {LS_F32, reduction, (uint64_t)i};
+            const reference r = {LS_F32, LS_SUM, (uint64_t)i};
             reference_fill(&r, ls_comm_rank(world), count, kept[i]);
-            LS_TRY(ls_comm_allreduce(world, kept[i], kept[i], count, LS_F32, reduction, NULL));
+            LS_TRY(ls_comm_allreduce(world, kept[i], kept[i], count, LS_F32, LS_SUM, NULL));
             reference_reduce(&r, ls_comm_size(world), 0, count, expected);
             LS_CHECK(memcmp(expected, kept[i], count * sizeof(float)) == 0);
         }
@@ -155,8 +128,7 @@ static ls_status many_allocations(ls_comm *world) {
 /* One reduction of `count` elements from one allocation into another, at places that differ between ranks. */
 static ls_status between(ls_comm *world, unsigned char *from, unsigned char *into, size_t count, int root) {
     const int rank = ls_comm_rank(world);
-    const ls_reduction reduction = promises_order(world, LS_F32, LS_SUM) ? LS_SUM : LS_MAX;
-    const reference r = {LS_F32, reduction, count + (uint64_t)root};
+    const reference r = {LS_F32, LS_SUM, count + (uint64_t)root};
     const size_t bytes = count * sizeof(float);
     float *send = (float *)(void *)(from + 4 * rank);
     float *receive = (float *)(void *)(into + 64 + 12 * rank);
@@ -166,8 +138,8 @@ static ls_status between(ls_comm *world, unsigned char *from, unsigned char *int
     reference_fill(&r, rank, count, send);
     memcpy(sent, send, bytes);
     memset(receive, 0x55, bytes);
-    LS_TRY(root < 0 ? ls_comm_allreduce(world, send, receive, count, LS_F32, reduction, NULL)
-                    : ls_comm_reduce(world, send, receive, count, LS_F32, reduction, root, NULL));
+    LS_TRY(root < 0 ? ls_comm_allreduce(world, send, receive, count, LS_F32, LS_SUM, NULL)
+                    : ls_comm_reduce(world, send, receive, count, LS_F32, LS_SUM, root, NULL));
     LS_CHECK(memcmp(sent, send, bytes) == 0);
     if (root < 0 || rank == root) {
         reference_reduce(&r, ls_comm_size(world), 0, count, expected);
@@ -349,7 +321,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wrong_partners(world));
     LS_TRY(ls_comm_barrier(world, NULL));
     LS_TRY(every_kind(world));
-    LS_TRY(one_result(world));
     LS_TRY(nan_wins(world));
     LS_TRY(integers_wrap_and_average(world));
     LS_TRY(cleared_and_aligned(world));

@@ -1,5 +1,5 @@
 # Backend tcp or gloo, which the argument names: the rank programs, ranks that die or are stopped, the same model as on
-# shared memory, and jobs that go wrong. What gloo does not promise is in tests/support/promises.h. Two machines are tests of their own.
+# shared memory, and jobs that go wrong. Two machines are tests of their own.
 . "$LS_SOURCE/tests/support/checks.sh"
 export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
@@ -26,13 +26,7 @@ for name in differentiable random_gradients messages lifetime; do
     job 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
-# A small call of three ranks takes Gloo milliseconds where cores are few.
-case $backend${LOCKSTEP_TEST_LONG:+-long} in
-gloo) counts=2 ;;
-gloo-long) counts=3 ;;
-tcp) counts="2 3" ;;
-tcp-long) counts=4 ;;
-esac
+if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts=4; else counts="2 3"; fi
 for ranks in $counts; do
     for name in messages model_parallel pipeline descriptors threads freed_early trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"
@@ -44,7 +38,7 @@ for ranks in $counts; do
         check "$ranks ranks: $name is silent" is "$(complaints out err)" ""
     done
     for name in differentiable random_gradients; do
-        [ "$backend$ranks" != tcp4 ] && [ "$backend$ranks" != gloo3 ] || continue # many small calls
+        [ $ranks != 4 ] || continue # many small calls
         job $ranks "$programs/ranks_$name"
         check "$ranks ranks: $name" is "$status" 0
     done

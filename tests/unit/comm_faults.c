@@ -17,7 +17,6 @@
 
 #include "base/status.h"
 #include "tests/support/forks.h"
-#include "tests/support/promises.h"
 #include "tests/support/steps.h"
 
 #define LONG_TIMEOUT                                                                                                   \
@@ -119,17 +118,6 @@ static void alarmed(int number) {
     end_yourself(mine->how);
 }
 
-/* Whether the work has ended: on gloo as soon as its threads have taken in what came while this process was stopped. */
-static bool has_ended(ls_work *work) {
-    const double start = ls_clock_seconds();
-    while (!ls_work_done(work)) {
-        if (!forks_run_gloo() || ls_clock_seconds() - start > AT_ONCE) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static const char *suffer(ls_comm *world, const fault *f) {
     step s = {0};
     mine = f;
@@ -153,7 +141,7 @@ static const char *suffer(ls_comm *world, const fault *f) {
     }
     end_yourself(f->how);
     for (int i = 0; i < 2; i++) { /* it was stopped, and goes on */
-        LS_MUST(has_ended(s.works[i]) && (ls_work_wait(s.works[i]) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
+        LS_MUST(ls_work_done(s.works[i]) && (ls_work_wait(s.works[i]) == LS_OK || ls_error_status() == LS_ERR_TIMEOUT));
     }
     LS_MUST(ls_comm_barrier(world, NULL) == LS_ERR_TIMEOUT);
     return NULL;

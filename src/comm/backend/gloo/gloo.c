@@ -1,325 +1,311 @@
 /* Backend gloo: joining and leaving. gloo.h tells how it works. */
 #include "comm/backend/gloo/gloo.h"
 
-#include <signal.h>
+#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "comm/store.h"
+#include "comm/backend/gloo/connect.h"
+#include "comm/module.h"
 
-/* ---- meeting: what Gloo's ranks tell each other goes through the job's store ---------------------------------------
+#define SPIN_NS ((uint64_t)100000) /* with a core for every rank: longer than a sleep and a wake-up cost */
+
+static ls_status fail_gloo(const char *why) {
+    return ls_fail(LS_ERR_IO, "ls_comm_open: Gloo: %s", why);
+}
+
+/* ---- connections ---------------------------------------------------------------------------------------------------
  */
 
-/* A store is used by one thread at a time, and several of a rank may split communicators. So nobody waits in there. */
-static pthread_mutex_t store_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Makes what this rank says of itself; listens. */
+static ls_status write_card(const ls_join *join, ls_gloo_card *own, int *listener) {
+    memset(own, 0, sizeof *own);
+    own->machine = join->machine;
+    if (sched_getaffinity(0, sizeof own->cores, &own->cores) != 0) {
+        memset(&own->cores, 0xff, sizeof own->cores); /* more cores than a cpu_set_t has: enough for all */
+    }
+    LS_TRY(ls_auth_nonce(own->secret));
+    return ls_gloo_listen(join, own, listener);
+}
 
-#define NAP_NS 500000
+/* Whether there is a core for every rank of this machine, as far as its cards say. */
+static bool has_core_for_each(const ls_join *join, const ls_gloo_card *cards) {
+    int ranks = 0;
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int rank = 0; rank < join->size; rank++) {
+        if (cards[rank].machine == join->machine) {
+            CPU_OR(&cores, &cores, &cards[rank].cores);
+            ranks++;
+        }
+    }
+    return CPU_COUNT(&cores) >= ranks;
+}
 
-typedef struct meeting {
-    ls_gloo *gloo;
-    const ls_join *join;
-    bool told;        /* this rank told where it listens */
-    int awaited;      /* the rank that Gloo waits for */
-    ls_status status; /* of the store's failure */
+static ls_status adopt(ls_gloo *gloo, int peer, int socket) {
+    char why[LS_GLOO_WHY];
+    ls_gloo_peer *other = &gloo->peers[peer];
+    const size_t chunk = ls_gloo_wire_widen(socket) / 6 / 4096 * 4096; /* there is room when a third is free */
+    other->chunk = chunk > LS_GLOO_CHUNK ? LS_GLOO_CHUNK : chunk < 4096 ? 4096 : chunk;
+    const size_t largest = other->chunk > sizeof *other->packet ? other->chunk : sizeof *other->packet;
+    if (!ls_gloo_wire_adopt(gloo->wire, peer, socket, largest, why)) {
+        return fail_gloo(why);
+    }
+    other->closed = false;
+    return ls_gloo_aim(gloo, peer, LS_GLOO_PACKETS, other->packet, sizeof *other->packet);
+}
+
+/* Takes over the sockets that there are, and makes what they belong to. */
+static ls_status adopt_all(ls_gloo *gloo, const ls_join *join, const int *sockets) {
+    char why[LS_GLOO_WHY];
+    gloo->wire = ls_gloo_wire_make(ls_gloo_host(join), join->rank, join->size, join->timeout, why);
+    ls_status status = gloo->wire != NULL ? LS_OK : fail_gloo(why);
+    for (int peer = 0; peer < gloo->size; peer++) {
+        if (sockets[peer] >= 0 && status == LS_OK) {
+            status = adopt(gloo, peer, sockets[peer]);
+        } else if (sockets[peer] >= 0) {
+            close(sockets[peer]);
+        }
+    }
+    return status;
+}
+
+/*
+ * Connects with all others, whose cards are known. Where that fails, those who are connected already are told why, for
+ * they may be waiting for nobody else any more.
+ */
+static ls_status meet(ls_gloo *gloo, const ls_join *join, const int *watched, int listener) {
     char message[LS_ERROR_CAPACITY];
-} meeting;
-
-static bool keep_failure(meeting *m, ls_status status) {
-    if (status != LS_OK) {
-        m->status = status;
-        snprintf(m->message, sizeof m->message, "%s", ls_error_message());
+    int *sockets = ls_allocate((size_t)join->size * sizeof *sockets);
+    if (sockets == NULL) {
+        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *sockets);
     }
-    return status == LS_OK;
+    ls_gloo_mesh mesh = {
+        .join = join, .cards = gloo->cards, .watched = watched, .listener = listener, .sockets = sockets};
+    for (int peer = 0; peer < gloo->size; peer++) {
+        gloo->peers[peer].closed = peer != gloo->rank; /* until it is connected */
+    }
+    const ls_status met = ls_gloo_meet(&mesh);
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    const ls_status adopted = adopt_all(gloo, join, sockets);
+    ls_free(sockets);
+    if (met != LS_OK) {
+        ls_error_restore(met, message);
+        return gloo->wire != NULL ? ls_gloo_give_up(gloo, met, mesh.culprit) : met;
+    }
+    gloo->spin_ns = has_core_for_each(join, gloo->cards) ? SPIN_NS : 0;
+    return adopted;
 }
 
-/* The names of a value in the store, and of the number that says that it is there. */
-typedef struct names {
-    char value[256];
-    char there[256];
-} names;
-
-static names names_of(const meeting *m, const char *key) {
-    names n;
-    snprintf(n.value, sizeof n.value, "%sgloo/%s", m->join->prefix, key);
-    snprintf(n.there, sizeof n.there, "%sgloo/%s?", m->join->prefix, key);
-    return n;
-}
-
-/* With the address goes the secret, which only ranks of the job can read. */
-static bool tell(void *context, const char *key, const void *value, size_t size) {
-    meeting *m = context;
-    const names n = names_of(m, key);
-    unsigned char *all = ls_allocate(size + LS_NONCE_SIZE);
-    ls_status status = all != NULL ? LS_OK : ls_fail_memory("ls_comm_open", size + LS_NONCE_SIZE);
-    pthread_mutex_lock(&store_lock);
-    if (status == LS_OK && m->join->size > 1) {
-        memcpy(all, value, size);
-        memcpy(all + size, m->gloo->peers[m->join->rank].secret, LS_NONCE_SIZE);
-        status = ls_store_set(m->join->store, n.value, all, size + LS_NONCE_SIZE);
+/* The cards go through the store. */
+static ls_status exchange_cards(ls_gloo *gloo, const ls_join *join) {
+    char key[256];
+    snprintf(key, sizeof key, "%sgloo/%d", join->prefix, join->rank);
+    LS_TRY(ls_store_set(join->store, key, &gloo->cards[join->rank], sizeof *gloo->cards));
+    for (int peer = 0; peer < join->size; peer++) {
+        size_t size = 0;
+        snprintf(key, sizeof key, "%sgloo/%d", join->prefix, peer);
+        if (peer != join->rank) {
+            const ls_status got = ls_store_get(join->store, key, &gloo->cards[peer], sizeof *gloo->cards, &size);
+            if (got == LS_ERR_TIMEOUT) {
+                return ls_fail(got, "ls_comm_open: rank %d did not say where it listens within %g s", peer,
+                               join->timeout);
+            }
+            LS_TRY(got);
+            if (size != sizeof *gloo->cards || gloo->cards[peer].length > sizeof gloo->cards[peer].address) {
+                return ls_fail(LS_ERR_MISMATCH,
+                               "ls_comm_open: rank %d says of itself what this version of Lockstep cannot read", peer);
+            }
+        }
     }
-    if (status == LS_OK && m->join->size > 1) {
-        status = ls_store_add(m->join->store, n.there, 1, NULL);
-    }
-    m->told = true;
-    const bool done = keep_failure(m, status);
-    pthread_mutex_unlock(&store_lock);
-    ls_free(all);
-    return done;
-}
-
-/* Asks once for what a rank told; *size is 0 where it has told nothing yet. */
-static ls_status ask(meeting *m, const char *key, void *value, size_t capacity, size_t *size) {
-    const names n = names_of(m, key);
-    int64_t there = 0;
-    *size = 0;
-    LS_TRY(ls_store_check(m->join->store));
-    LS_TRY(ls_store_add(m->join->store, n.there, 0, &there));
-    if (there == 0) {
-        return LS_OK;
-    }
-    LS_TRY(ls_store_get(m->join->store, n.value, value, capacity, size));
-    if (*size <= LS_NONCE_SIZE || m->awaited < 0 || m->awaited >= m->join->size) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_comm_open: rank %d says of itself what no rank does", m->awaited);
-    }
-    memcpy(m->gloo->peers[m->awaited].secret, (const unsigned char *)value + *size - LS_NONCE_SIZE, LS_NONCE_SIZE);
     return LS_OK;
 }
 
-static bool learn(void *context, const char *key, void *value, size_t capacity, size_t *size) {
-    meeting *m = context;
-    const uint64_t start = ls_clock_ns();
-    for (;;) {
-        pthread_mutex_lock(&store_lock);
-        const char *number = strpbrk(key, "0123456789");
-        m->awaited = number != NULL ? atoi(number) : -1;
-        ls_status status = ask(m, key, value, capacity, size);
-        if (status == LS_OK && *size == 0 && (double)(ls_clock_ns() - start) > m->join->timeout * 1e9) {
-            status = ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not say where it listens within %g s",
-                             m->awaited, m->join->timeout);
-        }
-        const bool done = keep_failure(m, status);
-        pthread_mutex_unlock(&store_lock);
-        if (!done || *size != 0) {
-            *size -= done ? LS_NONCE_SIZE : 0;
-            return done;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+static ls_status join_others(ls_gloo *gloo, const ls_join *join) {
+    int listener = -1;
+    ls_status status = write_card(join, &gloo->cards[join->rank], &listener);
+    if (status == LS_OK) {
+        status = exchange_cards(gloo, join);
     }
+    if (status == LS_OK) {
+        status = meet(gloo, join, NULL, listener);
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    return status;
 }
 
-/* Whether the store knows that a rank died. */
-static bool is_vain(void *context) {
-    meeting *m = context;
-    bool vain = false;
-    if (m->join->size > 1 && pthread_mutex_trylock(&store_lock) == 0) {
-        vain = m->told && !keep_failure(m, ls_store_check(m->join->store));
-        pthread_mutex_unlock(&store_lock);
-    }
-    return vain;
-}
+/* ---- states --------------------------------------------------------------------------------------------------------
+ */
 
-static ls_status fail_meeting(const meeting *m, const char *why) {
-    const ls_join *join = m->join;
-    if (m->status != LS_OK) {
-        return strncmp(m->message, "ls_", 3) == 0 ? ls_fail(m->status, "%s", m->message)
-                                                  : ls_fail(m->status, "ls_comm_open: %s", m->message);
-    }
-    if (m->awaited == join->rank) {
-        return ls_fail(LS_ERR_IO, "ls_comm_open: Gloo: %s", why);
-    }
-    return strstr(why, "imeout") != NULL
-               ? ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not connect within %g s", m->awaited, join->timeout)
-               : ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", m->awaited, why);
-}
-
-static ls_status meet(ls_gloo *gloo, const ls_join *join) {
-    static const uint8_t none[LS_NONCE_SIZE];
-    meeting m = {.gloo = gloo, .join = join, .awaited = join->rank};
-    char purpose[320];
-    char why[LS_GLOO_WHY] = "";
-    snprintf(purpose, sizeof purpose, "gloo %s", join->prefix);
-    if (join->size > 1) {
-        LS_TRY(ls_auth_nonce(gloo->peers[join->rank].secret));
-        ls_store_derive_key(join->store, purpose, none, none, &gloo->key);
-    }
-    gloo->wire = ls_gloo_wire_open(
-        &(ls_gloo_meeting){.host = join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1",
-                           .rank = join->rank,
-                           .size = join->size,
-                           .timeout = join->timeout,
-                           .set = tell,
-                           .get = learn,
-                           .context = &m,
-                           .is_vain = is_vain},
-        why);
-    return gloo->wire != NULL ? LS_OK : fail_meeting(&m, why);
-}
-
-/* ---- states ------------------------------------------------------------------------------------------------------ */
-
-/* Ends the threads, then all else, in whatever condition it is; keeps the error message. */
 static void discard(ls_gloo *gloo) {
-    char message[LS_ERROR_CAPACITY];
-    const ls_status status = ls_error_status();
-    snprintf(message, sizeof message, "%s", ls_error_message());
-    pthread_mutex_lock(&gloo->lock);
-    gloo->closing = gloo->ended = true;
-    pthread_cond_broadcast(&gloo->changed);
-    pthread_mutex_unlock(&gloo->lock);
     if (gloo->wire != NULL) {
-        ls_gloo_wire_end(gloo->wire);
-    }
-    if (gloo->has_thread) {
-        pthread_join(gloo->thread, NULL);
+        ls_gloo_wire_free(gloo->wire);
     }
     for (int peer = 0; gloo->peers != NULL && peer < gloo->size; peer++) {
-        if (gloo->peers[peer].has_thread) {
-            pthread_join(gloo->peers[peer].thread, NULL);
-        }
+        ls_free(gloo->peers[peer].packet);
+        ls_free(gloo->peers[peer].call);
+        ls_free(gloo->peers[peer].window);
     }
-    ls_gloo_free_messages(gloo);
-    ls_gloo_wire_free(gloo->wire);
-    ls_key_forget(&gloo->key);
-    pthread_cond_destroy(&gloo->changed);
-    pthread_mutex_destroy(&gloo->lock);
     ls_free(gloo->peers);
+    ls_free(gloo->sockets);
+    ls_free(gloo->outgoing);
+    ls_free(gloo->sources);
     ls_free(gloo->headers);
-    ls_free(gloo->parts);
+    ls_free(gloo->cards);
     ls_free(gloo);
-    ls_error_restore(status, message);
 }
 
 static ls_gloo *make(const ls_join *join) {
     const size_t size = (size_t)join->size;
-    pthread_condattr_t monotonic;
     ls_gloo *gloo = ls_allocate_zeroed(1, sizeof *gloo);
     if (gloo == NULL) {
         return NULL;
     }
-    pthread_mutex_init(&gloo->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&gloo->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     gloo->rank = join->rank;
     gloo->size = join->size;
     gloo->timeout = join->timeout;
     gloo->peers = ls_allocate_zeroed(size, sizeof *gloo->peers);
+    gloo->sockets = ls_allocate_zeroed(size, sizeof *gloo->sockets);
+    gloo->outgoing = ls_allocate_aligned(sizeof *gloo->outgoing, 64);
+    if (gloo->outgoing != NULL) { /* each packet fills in what it needs of its header, and sends all of that */
+        memset((void *)gloo->outgoing, 0, LS_GLOO_HEADER);
+    }
+    gloo->sources = ls_allocate_zeroed(size, sizeof *gloo->sources);
     gloo->headers = ls_allocate_zeroed(size, sizeof *gloo->headers);
-    gloo->parts = ls_allocate_zeroed(2 * size, sizeof *gloo->parts);
-    if (gloo->peers == NULL || gloo->headers == NULL || gloo->parts == NULL) {
+    gloo->cards = ls_allocate_zeroed(size, sizeof *gloo->cards);
+    bool made = gloo->peers != NULL && gloo->sockets != NULL && gloo->outgoing != NULL && gloo->sources != NULL &&
+                gloo->headers != NULL && gloo->cards != NULL;
+    for (int peer = 0; peer < join->size && made; peer++) {
+        gloo->peers[peer].packet = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
+        gloo->peers[peer].call = ls_allocate_aligned(sizeof(ls_gloo_packet), 64);
+        made = gloo->peers[peer].packet != NULL && gloo->peers[peer].call != NULL;
+        if (made) {
+            gloo->peers[peer].call->call = (ls_call_header){.sequence = 0}; /* there was none yet */
+        }
+    }
+    if (!made) {
         discard(gloo);
         return NULL;
-    }
-    for (int peer = 0; peer < gloo->size; peer++) {
-        gloo->peers[peer].gloo = gloo;
-        gloo->peers[peer].rank = peer;
     }
     return gloo;
 }
 
-/* Begins the threads, without signals: those are the program's. */
-static ls_status begin_threads(ls_gloo *gloo) {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    gloo->has_thread = pthread_create(&gloo->thread, NULL, ls_gloo_carry_out, gloo) == 0;
-    bool begun = gloo->has_thread;
-    for (int peer = 0; peer < gloo->size && begun; peer++) {
-        ls_gloo_peer *other = &gloo->peers[peer];
-        if (peer != gloo->rank) {
-            begun = other->has_thread = pthread_create(&other->thread, NULL, ls_gloo_listen, other) == 0;
-        }
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return begun ? LS_OK : ls_fail(LS_ERR_MEMORY, "ls_comm_open: no thread can be made");
+/* Ends a state that is not whole; keeps the reason. */
+static ls_status discard_failed(ls_gloo *gloo, ls_status status) {
+    char message[LS_ERROR_CAPACITY];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_gloo_free_runs(gloo);
+    discard(gloo);
+    ls_error_restore(status, message);
+    return status;
 }
 
-/* Gloo connects with whoever comes: now each proves to each that it holds the job's key. */
-static ls_status prove(ls_gloo *gloo) {
-    char role[32];
-    uint8_t proof[LS_PROOF_SIZE];
-    const uint64_t start = ls_clock_ns();
-    ls_status status = LS_OK;
-    snprintf(role, sizeof role, "rank %d", gloo->rank);
-    pthread_mutex_lock(&gloo->lock);
-    for (int peer = 0; peer < gloo->size; peer++) {
-        if (peer != gloo->rank) {
-            ls_auth_prove(&gloo->key, role, gloo->peers[gloo->rank].secret, gloo->peers[peer].secret, proof);
-            ls_gloo_tell(gloo, peer, &(ls_gloo_packet){.kind = LS_GLOO_PROOF, .bytes = sizeof proof}, proof);
-        }
-    }
-    for (int peer = 0; peer < gloo->size && status == LS_OK; peer++) {
-        const ls_gloo_peer *other = &gloo->peers[peer];
-        while (peer != gloo->rank && !other->proven && status == LS_OK) {
-            if (other->denied) {
-                status = ls_fail(LS_ERR_DENIED,
-                                 "ls_comm_open: what is connected in place of rank %d is not of this job", peer);
-            } else if (other->closed) {
-                status = ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d is gone: %s", peer, other->reason);
-            } else if ((double)(ls_clock_ns() - start) > gloo->timeout * 1e9) {
-                status =
-                    ls_fail(LS_ERR_TIMEOUT, "ls_comm_open: rank %d did not prove that it is of this job within %g s",
-                            peer, gloo->timeout);
-            } else {
-                ls_gloo_sleep(gloo);
-            }
-        }
-    }
-    pthread_mutex_unlock(&gloo->lock);
-    for (int peer = 0; peer < gloo->size && status == LS_OK; peer++) { /* also of a rank that ends at once */
-        ls_gloo_wire_flush(gloo->wire, peer, 0, gloo->timeout);
-    }
-    return status;
+static ls_status fail_no_memory(const ls_join *join) {
+    return ls_fail_memory("ls_comm_open", (size_t)join->size * 2 * sizeof(ls_gloo_packet));
 }
 
 static ls_status gloo_open(const ls_join *join, void **state) {
     ls_gloo *gloo = make(join);
     if (gloo == NULL) {
-        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *gloo->peers);
+        return fail_no_memory(join);
     }
-    ls_status status = meet(gloo, join);
-    if (status == LS_OK) {
-        status = begin_threads(gloo);
-    }
-    if (status == LS_OK) {
-        status = prove(gloo);
-    }
+    const ls_status status = join->size > 1 ? join_others(gloo, join) : LS_OK;
     if (status != LS_OK) {
-        discard(gloo);
-        return status;
+        return discard_failed(gloo, status);
     }
     *state = gloo;
     return LS_OK;
 }
 
-static void gloo_leave(void *state, ls_leave_reason reason) {
-    ls_gloo *gloo = state;
-    pthread_mutex_lock(&gloo->lock);
-    ls_gloo_leave(gloo, reason, LS_OK, gloo->rank, "");
-    pthread_mutex_unlock(&gloo->lock);
+/* ---- splitting -----------------------------------------------------------------------------------------------------
+ */
+
+/* Tells all ranks of the parent this rank's card and learns theirs. */
+static ls_status tell_cards(ls_gloo *parent, const ls_gloo_card *own) {
+    bool finished = false;
+    const ls_call call = {.operation = LS_OP_SPLIT,
+                          .dtype = LS_U8,
+                          .count = sizeof *own,
+                          .width = 1,
+                          .send = own,
+                          .receive = parent->cards,
+                          .sequence = parent->call.sequence};
+    ls_status status = ls_gloo_exchange(parent, &call);
+    while (status == LS_OK && !finished) {
+        status = ls_gloo_progress(parent, true, &finished);
+    }
+    return status;
+}
+
+/* Connects the ranks of the group; the connections of the parent tell who dies. */
+static ls_status meet_group(const ls_gloo *parent, ls_gloo *gloo, const ls_join *join, const int *ranks, int listener) {
+    int *watched = ls_allocate((size_t)join->size * sizeof *watched);
+    if (watched == NULL) {
+        return ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *watched);
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < join->size; i++) {
+        gloo->cards[i] = parent->cards[ranks[i]];
+        watched[i] = i != join->rank ? ls_gloo_wire_socket(parent->wire, ranks[i]) : -1;
+        if (gloo->cards[i].status != LS_OK && status == LS_OK) {
+            status = ls_fail((ls_status)gloo->cards[i].status, "ls_comm_open: rank %d cannot take part", i);
+        }
+    }
+    if (status == LS_OK && join->size > 1) {
+        status = meet(gloo, join, watched, listener);
+    }
+    ls_free(watched);
+    return status;
+}
+
+static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    ls_gloo *parent = state;
+    ls_gloo *gloo = join != NULL ? make(join) : NULL;
+    ls_gloo_card own = {.status = LS_OK};
+    char message[LS_ERROR_CAPACITY] = "";
+    int listener = -1;
+    if (join != NULL) {
+        own.status = (int32_t)(gloo != NULL ? write_card(join, &own, &listener) : fail_no_memory(join));
+        snprintf(message, sizeof message, "%s", ls_error_message());
+    }
+    ls_status status = tell_cards(parent, &own);
+    if (status == LS_OK && own.status != LS_OK) {
+        status = (ls_status)own.status;
+        ls_error_restore(status, message);
+    } else if (status == LS_OK && join != NULL) {
+        status = meet_group(parent, gloo, join, ranks, listener);
+    }
+    if (listener >= 0) {
+        close(listener);
+    }
+    if (status != LS_OK && gloo != NULL) {
+        return discard_failed(gloo, status);
+    }
+    *result = gloo;
+    return status;
 }
 
 static void gloo_close(void *state) {
-    gloo_leave(state, LS_LEAVE_FREED);
-    discard(state);
+    ls_gloo *gloo = state;
+    ls_gloo_leave(gloo, LS_LEAVE_FREED, LS_OK, gloo->rank, "");
+    ls_gloo_free_runs(gloo);
+    ls_gloo_free_messages(gloo);
+    discard(gloo);
+}
+
+static void gloo_leave(void *state, ls_leave_reason reason) {
+    ls_gloo *gloo = state;
+    ls_gloo_leave(gloo, reason, LS_OK, gloo->rank, "");
 }
 
 static void gloo_give_up(void *state, ls_status status) {
     ls_gloo *gloo = state;
-    pthread_mutex_lock(&gloo->lock);
     (void)ls_gloo_give_up(gloo, status, gloo->rank);
-    pthread_mutex_unlock(&gloo->lock);
-}
-
-/* Gloo would round 16-bit sums at each rank, and knows no means: those are composed of exchanges. */
-static bool gloo_reduces(ls_dtype dtype, ls_reduction reduction) {
-    return dtype != LS_F16 && dtype != LS_BF16 && reduction != LS_AVG;
 }
 
 const ls_backend ls_module_backend = {
@@ -328,18 +314,20 @@ const ls_backend ls_module_backend = {
     .close = gloo_close,
     .leave = gloo_leave,
     .give_up = gloo_give_up,
-    .begin = {[LS_OP_BARRIER] = ls_gloo_begin,
-              [LS_OP_BROADCAST] = ls_gloo_begin,
-              [LS_OP_ALLREDUCE] = ls_gloo_begin,
-              [LS_OP_REDUCE] = ls_gloo_begin,
-              [LS_OP_GATHER] = ls_gloo_begin,
-              [LS_OP_ALLGATHER] = ls_gloo_begin,
-              [LS_OP_SCATTER] = ls_gloo_begin,
-              [LS_OP_ALLTOALL] = ls_gloo_begin,
-              [LS_OP_ALLTOALLV] = ls_gloo_begin,
-              [LS_OP_SPLIT] = ls_gloo_begin},
-    .reduces = gloo_reduces,
+    .begin = {[LS_OP_BARRIER] = ls_gloo_exchange,
+              [LS_OP_BROADCAST] = ls_gloo_exchange,
+              [LS_OP_ALLREDUCE] = ls_gloo_allreduce,
+              [LS_OP_GATHER] = ls_gloo_exchange,
+              [LS_OP_GATHERV] = ls_gloo_exchange,
+              [LS_OP_ALLGATHER] = ls_gloo_exchange,
+              [LS_OP_ALLGATHERV] = ls_gloo_exchange,
+              [LS_OP_SCATTER] = ls_gloo_exchange,
+              [LS_OP_SCATTERV] = ls_gloo_exchange,
+              [LS_OP_ALLTOALL] = ls_gloo_exchange,
+              [LS_OP_ALLTOALLV] = ls_gloo_exchange,
+              [LS_OP_SPLIT] = ls_gloo_exchange},
     .progress = ls_gloo_progress,
+    .split = gloo_split,
     .post = ls_gloo_post,
     .test = ls_gloo_test,
 };

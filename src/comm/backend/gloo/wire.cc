@@ -1,51 +1,167 @@
 /* wire.h over libgloo. */
 #include "comm/backend/gloo/wire.h"
 
-#include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
-#include <future>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include <pthread.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
-#include <gloo/allgather.h>
-#include <gloo/allreduce.h>
-#include <gloo/alltoall.h>
-#include <gloo/barrier.h>
-#include <gloo/broadcast.h>
-#include <gloo/gather.h>
-#include <gloo/reduce.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/scatter.h>
+#include <gloo/transport/buffer.h>
 #include <gloo/transport/context.h>
-#include <gloo/transport/device.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 
 namespace tcp = gloo::transport::tcp;
-using std::chrono::milliseconds;
-using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+using GlooBuffer = std::unique_ptr<gloo::transport::Buffer>;
 
 namespace {
 
-/* Who calls has a timeout of its own, and ends all that waits: a timeout of Gloo's would do so by itself. */
-constexpr milliseconds forever = std::chrono::hours(24 * 365);
-constexpr milliseconds look(50);
-constexpr size_t inbox_size = 8;
-constexpr size_t card_most = 1 << 20;                 /* what a rank may tell the others: a store's limit */
-constexpr uint64_t message_slot = UINT64_C(1) << 62;  /* beyond those of Gloo's collectives, */
-constexpr uint64_t exchange_slot = UINT64_C(3) << 61; /* and of messages */
+constexpr int send_buffer = 4 << 20; /* as far as the system allows */
+constexpr long tick_ns = 50000;
+/* What comes before the data of each operation: tcp::Op::preamble, whose header not every package of Gloo can compile.
+ */
+struct Preamble {
+    size_t nbytes; /* of the operation, this included */
+    size_t opcode;
+    size_t slot;
+    size_t offset; /* in the sender's buffer */
+    size_t length;
+    size_t roffset; /* in the receiver's */
+};
+constexpr size_t opcode_send_buffer = 0;
+
+constexpr int attempts = 5; /* to connect inside the process, where a foreign connection may come between */
+
+/*
+ * Gloo forgets where a slot's data goes when any buffer of that slot ends, one that was only sent from too. So the two
+ * directions of a connection have slots of their own: what the lower rank receives is even.
+ */
+struct Connection {
+    gloo::transport::Pair *pair = nullptr; /* the context's */
+    int socket = -1;
+    bool lower = false; /* this rank is */
+    GlooBuffer aims[LS_GLOO_SLOTS];
+    Preamble next{};   /* of the next operation: */
+    size_t peeked = 0; /* bytes that are here */
+
+    int slot_here(int slot) const {
+        return 2 * slot + (lower ? 0 : 1);
+    }
+    int slot_there(int slot) const {
+        return 2 * slot + (lower ? 1 : 0);
+    }
+};
+
+/* Whether descriptor `number` is an epoll that watches `watched`, as the kernel tells. */
+bool watches(const char *number, int watched) {
+    const std::string path = std::string("/proc/self/fdinfo/") + number;
+    FILE *info = std::fopen(path.c_str(), "re");
+    char line[128];
+    bool found = false;
+    while (info != nullptr && !found && std::fgets(line, sizeof line, info) != nullptr) {
+        int target = -1;
+        found = std::sscanf(line, "tfd: %d", &target) == 1 && target == watched;
+    }
+    if (info != nullptr) {
+        std::fclose(info);
+    }
+    return found;
+}
+
+/* Gloo's epoll is its own, and open in whatever the process executes: what it watches tells which it is. */
+void keep_from_children(int watched) {
+    DIR *folder = opendir("/proc/self/fd");
+    for (const dirent *entry = nullptr; folder != nullptr && (entry = readdir(folder)) != nullptr;) {
+        if (watches(entry->d_name, watched)) {
+            fcntl(std::atoi(entry->d_name), F_SETFD, FD_CLOEXEC);
+        }
+    }
+    if (folder != nullptr) {
+        closedir(folder);
+    }
+}
+
+/*
+ * Gloo's device, with a thread that has nothing to do here. It looks around every 10 ms, and is waited for whenever a
+ * descriptor is taken from it and when it ends; a clock makes it look every 50 us where that is to come.
+ */
+class Engine {
+  public:
+    explicit Engine(const char *host) : clock_(), device_(tcp::CreateDevice(tcp::attr(host))) {
+        static_cast<tcp::Device &>(*device_).registerDescriptor(clock_.descriptor, EPOLLIN, &clock_);
+        keep_from_children(clock_.descriptor);
+    }
+    ~Engine() {
+        hurry(true);
+    }
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    void hurry(bool on) {
+        const long interval = on ? tick_ns : 0;
+        const itimerspec often = {{0, interval}, {0, interval}};
+        timerfd_settime(clock_.descriptor, 0, &often, nullptr);
+    }
+    gloo::transport::Device &device() {
+        return *device_;
+    }
+
+  private:
+    struct Clock final : tcp::Handler {
+        const int descriptor = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+
+        ~Clock() override {
+            close(descriptor);
+        }
+        void read() {
+            uint64_t count = 0;
+            (void)!::read(descriptor, &count, sizeof count);
+        }
+        void handleEvents(int /*events*/) { /* of Gloo before 2023 */
+            read();
+        }
+        void handleEvents(tcp::Loop & /*loop*/, int /*events*/) { /* and since */
+            read();
+        }
+    };
+    Clock clock_; /* outlives the device's thread */
+    std::shared_ptr<gloo::transport::Device> device_;
+};
+
+/* One for all communicators of the process that exist at a time. A child of fork makes its own. */
+std::shared_ptr<Engine> engine_of(const char *host) {
+    static std::mutex mutex;
+    static std::weak_ptr<Engine> shared;
+    static pid_t owner;
+    const std::lock_guard<std::mutex> lock(mutex);
+    auto engine = owner == getpid() ? shared.lock() : nullptr;
+    if (!engine) {
+        engine = std::make_shared<Engine>(host);
+        shared = engine;
+        owner = getpid();
+    }
+    return engine;
+}
 
 /* Gloo's sentences begin with a place in its source. */
 void keep(char *why, const char *text) {
@@ -63,236 +179,149 @@ void keep_current(char *why) noexcept {
     }
 }
 
-/* Gloo writes to sockets by writev, which raises SIGPIPE where nobody reads any more; its thread, and others that begin
- * while this lives, have no signals at all. */
-class NoSignals {
-  public:
-    NoSignals() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
+bool same_address(const sockaddr_storage &a, const sockaddr_storage &b) {
+    if (a.ss_family == AF_INET && b.ss_family == AF_INET) {
+        const auto &left = reinterpret_cast<const sockaddr_in &>(a);
+        const auto &right = reinterpret_cast<const sockaddr_in &>(b);
+        return left.sin_port == right.sin_port && left.sin_addr.s_addr == right.sin_addr.s_addr;
     }
-    ~NoSignals() {
-        sigset_t pending;
-        sigset_t pipe;
-        const timespec now = {};
-        sigemptyset(&pipe);
-        sigaddset(&pipe, SIGPIPE);
-        if (sigismember(&before_, SIGPIPE) == 0 && sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1) {
-            sigtimedwait(&pipe, nullptr, &now);
+    if (a.ss_family == AF_INET6 && b.ss_family == AF_INET6) {
+        const auto &left = reinterpret_cast<const sockaddr_in6 &>(a);
+        const auto &right = reinterpret_cast<const sockaddr_in6 &>(b);
+        return left.sin6_port == right.sin6_port &&
+               std::memcmp(&left.sin6_addr, &right.sin6_addr, sizeof left.sin6_addr) == 0;
+    }
+    return false;
+}
+
+bool connects(int fd, const sockaddr_storage &here, const sockaddr_storage &there) {
+    sockaddr_storage own = {};
+    sockaddr_storage others = {};
+    socklen_t own_length = sizeof own;
+    socklen_t others_length = sizeof others;
+    return getsockname(fd, reinterpret_cast<sockaddr *>(&own), &own_length) == 0 && same_address(own, here) &&
+           getpeername(fd, reinterpret_cast<sockaddr *>(&others), &others_length) == 0 && same_address(others, there);
+}
+
+/* The socket of a pair that is connected with another one, which Gloo keeps to itself; -1: not found. */
+int find_socket(const gloo::transport::Pair &pair, const gloo::transport::Pair &other) {
+    const sockaddr_storage here = tcp::Address(pair.address().bytes()).getSockaddr();
+    const sockaddr_storage there = tcp::Address(other.address().bytes()).getSockaddr();
+    DIR *open = opendir("/proc/self/fd");
+    int found = -1;
+    for (const dirent *entry = open != nullptr ? readdir(open) : nullptr; entry != nullptr && found < 0;
+         entry = readdir(open)) {
+        const int fd = std::atoi(entry->d_name);
+        found = connects(fd, here, there) ? fd : -1;
+    }
+    if (open != nullptr) {
+        closedir(open);
+    }
+    return found;
+}
+
+/* Two pairs of this process, each of which connects to the other. */
+void connect_both(gloo::transport::Pair &one, gloo::transport::Pair &other) {
+    const std::vector<char> to_one = one.address().bytes();
+    const std::vector<char> to_other = other.address().bytes();
+    std::exception_ptr failure;
+    std::thread second([&] {
+        try {
+            other.connect(to_one);
+        } catch (...) {
+            failure = std::current_exception();
         }
-        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    }
-    NoSignals(const NoSignals &) = delete;
-    NoSignals &operator=(const NoSignals &) = delete;
-
-  private:
-    sigset_t before_{};
-};
-
-class Store final : public gloo::rendezvous::Store {
-  public:
-    explicit Store(const ls_gloo_meeting &meeting) : meeting_(meeting) {
-    }
-
-    void set(const std::string &key, const std::vector<char> &data) override {
-        check(meeting_.set(meeting_.context, key.c_str(), data.data(), data.size()));
-    }
-    std::vector<char> get(const std::string &key) override {
-        std::vector<char> data(card_most);
-        size_t size = 0;
-        check(meeting_.get(meeting_.context, key.c_str(), data.data(), data.size(), &size));
-        data.resize(size);
-        return data;
-    }
-    void wait(const std::vector<std::string> & /*keys*/) override {
-    } /* get does */
-    void wait(const std::vector<std::string> & /*keys*/, const milliseconds & /*timeout*/) override {
-    }
-
-  private:
-    static void check(bool done) {
-        if (!done) {
-            throw std::runtime_error("the store failed");
-        }
-    }
-    const ls_gloo_meeting &meeting_;
-};
-
-/*
- * Gloo's context for TCP, of which all waits can be ended. Gloo itself ends none whose data was arriving, or about to
- * be sent, when its connection broke.
- */
-class Transport final : public gloo::transport::Context {
-  public:
-    explicit Transport(std::shared_ptr<gloo::transport::Context> inner)
-        : Context(inner->rank, inner->size), inner_(std::move(inner)) {
-    }
-
-    std::unique_ptr<gloo::transport::Pair> &getPair(int peer) override {
-        return inner_->getPair(peer);
-    }
-    std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override {
-        inner_->setTimeout(getTimeout());
-        return inner_->createPair(peer);
-    }
-    Buffer createUnboundBuffer(void *memory, size_t bytes) override {
-        return std::make_unique<Tracked>(*this, inner_->createUnboundBuffer(memory, bytes));
-    }
-    void end() {
-        const std::lock_guard<std::mutex> lock(tracked_mutex_);
-        ended_ = true;
-        for (Tracked *buffer : tracked_) {
-            buffer->abortWaitRecv();
-            buffer->abortWaitSend();
-        }
-    }
-
-  private:
-    class Tracked final : public gloo::transport::UnboundBuffer {
-      public:
-        Tracked(Transport &transport, Buffer inner)
-            : UnboundBuffer(inner->ptr, inner->size), transport_(transport), inner_(std::move(inner)) {
-            const std::lock_guard<std::mutex> lock(transport_.tracked_mutex_);
-            transport_.tracked_.insert(this);
-        }
-        ~Tracked() override {
-            const std::lock_guard<std::mutex> lock(transport_.tracked_mutex_);
-            transport_.tracked_.erase(this);
-        }
-        Tracked(const Tracked &) = delete;
-        Tracked &operator=(const Tracked &) = delete;
-
-        bool waitRecv(int *peer, milliseconds limit) override {
-            return check(!transport_.ended_) && check(inner_->waitRecv(peer, limit));
-        }
-        bool waitSend(int *peer, milliseconds limit) override {
-            return check(!transport_.ended_) && check(inner_->waitSend(peer, limit));
-        }
-        void abortWaitRecv() override {
-            inner_->abortWaitRecv();
-        }
-        void abortWaitSend() override {
-            inner_->abortWaitSend();
-        }
-        void send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
-            inner_->send(peer, slot, offset, bytes);
-        }
-        void recv(int peer, uint64_t slot, size_t offset, size_t bytes) override {
-            inner_->recv(peer, slot, offset, bytes);
-        }
-        void recv(std::vector<int> peers, uint64_t slot, size_t offset, size_t bytes) override {
-            inner_->recv(std::move(peers), slot, offset, bytes);
-        }
-
-      private:
-        static bool check(bool goes_on) {
-            if (!goes_on) {
-                throw std::runtime_error("the wait was ended");
-            }
-            return true;
-        }
-        Transport &transport_; /* which the context, and so whoever makes buffers, holds for longer */
-        Buffer inner_;
-    };
-
-    std::shared_ptr<gloo::transport::Context> inner_;
-    std::mutex tracked_mutex_;
-    std::set<Tracked *> tracked_;
-    std::atomic<bool> ended_{false};
-};
-
-/* Gloo's device for TCP, which shows what it is asked to make: while ranks connect nothing else leads to the pairs. */
-class Device final : public gloo::transport::Device {
-  public:
-    explicit Device(const char *host) : device_(tcp::CreateDevice(tcp::attr(host))) {
-    }
-
-    std::string str() const override {
-        return device_->str();
-    }
-    const std::string &getPCIBusID() const override {
-        return device_->getPCIBusID();
-    }
-    int getInterfaceSpeed() const override {
-        return device_->getInterfaceSpeed();
-    }
-    std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
-        made = std::make_shared<Transport>(device_->createContext(rank, size));
-        return made;
-    }
-
-  private:
-    std::shared_ptr<gloo::transport::Device> device_;
-
-  public:
-    std::shared_ptr<Transport> made;
-};
-
-/* A wait that ends at once makes Gloo close all connections of the context, with an error for all that waits. */
-void close_all(gloo::transport::Context &context) {
-    char nothing = 0;
+    });
     try {
-        const NoSignals quiet;
-        const Buffer buffer = context.createUnboundBuffer(&nothing, sizeof nothing);
-        buffer->waitRecv(milliseconds(1));
-    } catch (...) { /* that is what it is for */
+        one.connect(to_other);
+    } catch (...) {
+        second.join();
+        throw;
+    }
+    second.join();
+    if (failure) {
+        std::rethrow_exception(failure);
     }
 }
 
-struct Copy {
-    std::vector<char> bytes;
-    Buffer buffer; /* the first to go */
-};
+/*
+ * Gloo writes to sockets in a way that ends the process when the other side is gone. While one of these lives, the
+ * thread gets no such signal, and none is left behind.
+ */
+class NoPipeSignal {
+  public:
+    NoPipeSignal() {
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~NoPipeSignal() {
+        if (failed_ && sigismember(&before_, SIGPIPE) == 0) {
+            const timespec now = {};
+            sigtimedwait(&pipe_, nullptr, &now);
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    NoPipeSignal(const NoPipeSignal &) = delete;
+    NoPipeSignal &operator=(const NoPipeSignal &) = delete;
+    void note_failure() {
+        failed_ = true;
+    }
 
-struct Outbox {
-    std::mutex mutex;
-    std::deque<Copy> copies;                              /* the oldest first */
-    std::vector<gloo::transport::UnboundBuffer *> waited; /* those that somebody waits for are no more among them */
-    bool closed = false;
+  private:
+    sigset_t pipe_;
+    sigset_t before_;
+    bool failed_ = false;
 };
 
 } // namespace
 
-struct ls_gloo_loan {
-    Buffer buffer;
-};
-
 struct ls_gloo_wire {
-    std::shared_ptr<Device> device; /* the last to go */
-    std::shared_ptr<gloo::rendezvous::Context> context;
-    std::vector<Outbox> outboxes;
-
-    explicit ls_gloo_wire(const ls_gloo_meeting &meeting)
-        : device(std::make_shared<Device>(meeting.host)),
-          context(std::make_shared<gloo::rendezvous::Context>(meeting.rank, meeting.size)),
-          outboxes(static_cast<size_t>(meeting.size)) {
-    }
+    /* The last to go: buffers refer to pairs, and pairs to the context, and that to the device. */
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<gloo::transport::Context> context;
+    std::chrono::milliseconds timeout{};
+    std::vector<Connection> connections;
 };
 
-/* ---- opening and ending ------------------------------------------------------------------------------------------ */
-
-/* Gloo waits without looking up, so it does on a thread of its own. */
-static void connect(ls_gloo_wire &wire, const ls_gloo_meeting &meeting) {
-    Store store(meeting);
-    std::shared_ptr<gloo::transport::Device> device = wire.device;
-    wire.context->setTimeout(milliseconds(static_cast<int64_t>(meeting.timeout * 1e3 / 5) + 1)); /* Gloo takes five */
-    std::future<void> connected = std::async(std::launch::async, [&] { wire.context->connectFullMesh(store, device); });
-    while (connected.wait_for(look) != std::future_status::ready) {
-        if (meeting.is_vain(meeting.context)) {
-            close_all(*wire.device->made);
-            break;
-        }
+/*
+ * Makes a pair for `peer` that is connected with another one in this process, for Gloo's own way of connecting admits
+ * whoever comes first, and waits for who died. The socket is then exchanged for one that was made with care. Before
+ * that Gloo sends as much as it ever will at once: it makes the send buffer of the socket as small as what it has sent.
+ */
+static void connect_inside(ls_gloo_wire &wire, int peer, size_t largest) {
+    Connection &connection = wire.connections[static_cast<size_t>(peer)];
+    std::vector<char> bytes(2 * largest);
+    const auto beside = wire.engine->device().createContext(0, 2);
+    beside->setTimeout(wire.timeout);
+    const auto &other = beside->createPair(1);
+    connection.pair = wire.context->createPair(peer).get();
+    connect_both(*connection.pair, *other);
+    connection.socket = find_socket(*connection.pair, *other);
+    if (connection.socket < 0 || find_socket(*other, *connection.pair) < 0) {
+        throw std::runtime_error("a socket is not among this process's files, which /proc should list");
     }
-    connected.get();
-    wire.context->setTimeout(forever);
+    const GlooBuffer to = other->createRecvBuffer(0, bytes.data() + largest, largest);
+    connection.pair->setSync(true, true);
+    const GlooBuffer from = connection.pair->createSendBuffer(0, bytes.data(), largest);
+    from->send(0, largest, 0);
+    from->waitSend();
+    to->waitRecv();
 }
 
-ls_gloo_wire *ls_gloo_wire_open(const ls_gloo_meeting *meeting, char *why) {
+ls_gloo_wire *ls_gloo_wire_make(const char *host, int rank, int size, double timeout, char *why) {
     try {
-        const NoSignals quiet;
-        auto wire = std::make_unique<ls_gloo_wire>(*meeting);
-        connect(*wire, *meeting);
+        auto wire = std::make_unique<ls_gloo_wire>();
+        wire->engine = engine_of(host);
+        wire->context = wire->engine->device().createContext(rank, size);
+        /* For the rest of an operation. */
+        const double milliseconds = timeout < 5.0 ? 1000.0 : timeout < 1e6 ? timeout * 200.0 : 200e6;
+        wire->timeout = std::chrono::milliseconds(static_cast<int64_t>(milliseconds));
+        wire->context->setTimeout(wire->timeout); /* Gloo leaves it to chance */
+        wire->connections.resize(static_cast<size_t>(size));
+        for (int peer = 0; peer < size; peer++) {
+            wire->connections[static_cast<size_t>(peer)].lower = rank < peer;
+        }
         return wire.release();
     } catch (...) {
         keep_current(why);
@@ -300,178 +329,70 @@ ls_gloo_wire *ls_gloo_wire_open(const ls_gloo_meeting *meeting, char *why) {
     }
 }
 
-void ls_gloo_wire_end(ls_gloo_wire *wire) {
-    close_all(*wire->device->made);
-    wire->device->made->end();
-    for (size_t peer = 0; peer < wire->outboxes.size(); peer++) {
-        ls_gloo_wire_close(wire, static_cast<int>(peer));
-    }
-}
-
 void ls_gloo_wire_free(ls_gloo_wire *wire) {
-    delete wire;
-}
-
-/* ---- collectives ------------------------------------------------------------------------------------------------- */
-
-namespace {
-
-char *at(const void *memory, size_t bytes) {
-    return static_cast<char *>(const_cast<void *>(memory)) + bytes;
-}
-
-/* What Gloo's templates say of elements, for elements of any width. */
-template <typename Options> struct Sized : Options {
-    explicit Sized(const ls_gloo_wire &wire) : Options(wire.context) {
-        this->setTimeout(forever);
-    }
-    void set_sizes(size_t count, size_t width) {
-        this->elements = count;
-        this->elementSize = width;
-    }
-};
-template <> struct Sized<gloo::AllreduceOptions> : gloo::AllreduceOptions {
-    explicit Sized(const ls_gloo_wire &wire) : gloo::AllreduceOptions(wire.context) {
-        setTimeout(forever);
-    }
-    void set_sizes(size_t count, size_t width) {
-        impl_.elements = count;
-        impl_.elementSize = width;
-    }
-};
-
-template <typename Options> void set_reduction(Options &options, const ls_gloo_work &work, void *result) {
-    const size_t bytes = work.count * work.width;
-    if (work.send != result) {
-        options.setInput(at(work.send, 0), bytes);
-    }
-    options.setOutput(at(result, 0), bytes);
-    options.set_sizes(work.count, work.width);
-    options.setReduceFunction(
-        [&work](void *to, const void *a, const void *b, size_t count) { work.reduce(work.argument, to, a, b, count); });
-    options.setTag(work.tag);
-}
-
-void allreduce(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    Sized<gloo::AllreduceOptions> options(wire);
-    set_reduction(options, work, work.receive);
-    gloo::allreduce(options);
-}
-
-/* Every rank needs memory for it, which only the root has of its caller. */
-void reduce(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    Sized<gloo::ReduceOptions> options(wire);
-    std::vector<char> scratch(wire.context->rank != work.root ? work.count * work.width : 0);
-    set_reduction(options, work, wire.context->rank == work.root ? work.receive : scratch.data());
-    options.setRoot(work.root);
-    gloo::reduce(options);
-}
-
-void barrier(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::BarrierOptions options(wire.context);
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::barrier(options);
-}
-
-void broadcast(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::BroadcastOptions options(wire.context);
-    options.setOutput(at(work.receive, 0), work.count * work.width);
-    options.setRoot(work.root);
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::broadcast(options);
-}
-
-void gather(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::GatherOptions options(wire.context);
-    const size_t bytes = work.count * work.width;
-    options.setInput(at(work.send, 0), bytes);
-    if (wire.context->rank == work.root) {
-        options.setOutput(at(work.receive, 0), bytes * wire.outboxes.size());
-    }
-    options.setRoot(work.root);
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::gather(options);
-}
-
-void allgather(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::AllgatherOptions options(wire.context);
-    const size_t bytes = work.count * work.width;
-    options.setInput(at(work.send, 0), bytes);
-    options.setOutput(at(work.receive, 0), bytes * wire.outboxes.size());
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::allgather(options);
-}
-
-void scatter(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::ScatterOptions options(wire.context);
-    const size_t bytes = work.count * work.width;
-    std::vector<char *> parts;
-    for (size_t rank = 0; rank < wire.outboxes.size() && wire.context->rank == work.root; rank++) {
-        parts.push_back(at(work.send, rank * bytes));
-    }
-    options.setInputs(parts, bytes);
-    options.setOutput(at(work.receive, 0), bytes);
-    options.setRoot(work.root);
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::scatter(options);
-}
-
-void alltoall(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    gloo::AlltoallOptions options(wire.context);
-    const size_t bytes = work.count * work.width * wire.outboxes.size();
-    options.setInput(at(work.send, 0), bytes);
-    options.setOutput(at(work.receive, 0), bytes);
-    options.setTag(work.tag);
-    options.setTimeout(forever);
-    gloo::alltoall(options);
-}
-
-/* As gloo::alltoallv, whose parts follow each other; these may lie anywhere. */
-void exchange(const ls_gloo_wire &wire, const ls_gloo_work &work) {
-    const size_t size = wire.outboxes.size();
-    const auto rank = static_cast<size_t>(wire.context->rank);
-    const uint64_t slot = exchange_slot | work.tag;
-    std::vector<Buffer> buffers(2 * size);
-    if (work.received[rank].bytes != 0 &&
-        at(work.receive, work.received[rank].at) != at(work.send, work.sent[rank].at)) {
-        std::memcpy(at(work.receive, work.received[rank].at), at(work.send, work.sent[rank].at),
-                    work.received[rank].bytes);
-    }
-    for (size_t i = 1; i < size; i++) {
-        const size_t to = (rank + i) % size;
-        const size_t from = (rank + size - i) % size;
-        if (work.received[from].bytes != 0) {
-            buffers[from] =
-                wire.context->createUnboundBuffer(at(work.receive, work.received[from].at), work.received[from].bytes);
-            buffers[from]->recv(static_cast<int>(from), slot);
-        }
-        if (work.sent[to].bytes != 0) {
-            buffers[size + to] =
-                wire.context->createUnboundBuffer(at(work.send, work.sent[to].at), work.sent[to].bytes);
-            buffers[size + to]->send(static_cast<int>(to), slot);
-        }
-    }
-    for (size_t i = 0; i < buffers.size(); i++) {
-        if (buffers[i]) {
-            (void)(i < size ? buffers[i]->waitRecv(forever) : buffers[i]->waitSend(forever));
-        }
-    }
-}
-
-using Function = void(const ls_gloo_wire &, const ls_gloo_work &);
-constexpr Function *functions[] = {broadcast, allreduce, reduce,  gather,  allgather,
-                                   scatter,   alltoall,  barrier, exchange};
-
-} // namespace
-
-bool ls_gloo_wire_work(ls_gloo_wire *wire, const ls_gloo_work *work, char *why) {
     try {
-        functions[work->kind](*wire, *work);
+        delete wire;
+    } catch (...) { /* nothing more can be done */
+    }
+}
+
+size_t ls_gloo_wire_widen(int socket) {
+    int bytes = 0;
+    socklen_t length = sizeof bytes;
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
+    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, &length);
+    return bytes > 0 ? static_cast<size_t>(bytes) : 0;
+}
+
+static void connect_inside_at_last(ls_gloo_wire &wire, int peer, size_t largest) {
+    std::exception_ptr failure;
+    wire.engine->hurry(true);
+    for (int attempt = 0; attempt == 0 || (failure && attempt < attempts); attempt++) {
+        try {
+            failure = nullptr;
+            connect_inside(wire, peer, largest);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }
+    wire.engine->hurry(false);
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+}
+
+bool ls_gloo_wire_adopt(ls_gloo_wire *wire, int peer, int socket, size_t largest, char *why) {
+    const timeval limit = {wire->timeout.count() / 1000, wire->timeout.count() % 1000 * 1000};
+    try {
+        Connection &connection = wire->connections[static_cast<size_t>(peer)];
+        connect_inside_at_last(*wire, peer, largest);
+        /* As Gloo sets up its own in this mode. */
+        fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) & ~O_NONBLOCK);
+        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (dup3(socket, connection.socket, O_CLOEXEC) < 0) {
+            throw std::runtime_error(std::strerror(errno));
+        }
+        close(socket);
+        return true;
+    } catch (...) {
+        keep_current(why);
+        close(socket);
+        return false;
+    }
+}
+
+int ls_gloo_wire_socket(ls_gloo_wire *wire, int peer) {
+    return wire->connections[static_cast<size_t>(peer)].socket;
+}
+
+bool ls_gloo_wire_aim(ls_gloo_wire *wire, int peer, int slot, void *memory, size_t bytes, char *why) {
+    Connection &connection = wire->connections[static_cast<size_t>(peer)];
+    try {
+        connection.aims[slot].reset(); /* Gloo allows one at a time */
+        if (memory != nullptr) {
+            connection.aims[slot] = connection.pair->createRecvBuffer(connection.slot_here(slot), memory, bytes);
+        }
         return true;
     } catch (...) {
         keep_current(why);
@@ -479,155 +400,74 @@ bool ls_gloo_wire_work(ls_gloo_wire *wire, const ls_gloo_work *work, char *why) 
     }
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
-
-bool ls_gloo_wire_send(ls_gloo_wire *wire, int peer, uint64_t number, const void *head, size_t head_bytes,
-                       const void *data, size_t bytes) {
-    const NoSignals quiet;
-    Outbox &outbox = wire->outboxes[static_cast<size_t>(peer)];
-    const std::lock_guard<std::mutex> lock(outbox.mutex);
+bool ls_gloo_wire_send(ls_gloo_wire *wire, int peer, int slot, const void *data, size_t bytes, size_t at, char *why) {
+    NoPipeSignal quiet;
     try {
-        outbox.copies.emplace_back();
-        Copy &copy = outbox.copies.back();
-        copy.bytes.assign(at(head, 0), at(head, head_bytes));
-        copy.bytes.insert(copy.bytes.end(), at(data, 0), at(data, bytes));
-        copy.buffer = wire->context->createUnboundBuffer(copy.bytes.data(), copy.bytes.size());
+        const Connection &connection = wire->connections[static_cast<size_t>(peer)];
+        /* Gloo's buffers are for both directions; this one only sends. */
+        const GlooBuffer buffer =
+            connection.pair->createSendBuffer(connection.slot_there(slot), const_cast<void *>(data), bytes);
+        buffer->send(0, bytes, at);
+        buffer->waitSend();
+        return true;
     } catch (...) {
+        quiet.note_failure();
+        keep_current(why);
         return false;
     }
-    try {
-        outbox.copies.back().buffer->send(peer, message_slot | number);
-    } catch (...) { /* it will never be taken, and nothing would end a wait for that */
-        outbox.copies.back().buffer.reset();
-    }
-    return true;
 }
 
-/* Takes the oldest copy out, to wait for it, where there are more than `most`. */
-static bool take_copy(Outbox &outbox, size_t most, Copy &copy) {
-    const std::lock_guard<std::mutex> lock(outbox.mutex);
-    if (outbox.closed) {
-        outbox.copies.clear();
+/* Looks at the preamble of the next operation without taking it: what recv says. */
+static ssize_t peek_preamble(Connection &connection, int flags) {
+    ssize_t got = 0;
+    do {
+        got = recv(connection.socket, &connection.next, sizeof connection.next, MSG_PEEK | flags);
+    } while (got < 0 && errno == EINTR);
+    connection.peeked = got > 0 ? static_cast<size_t>(got) : 0;
+    return got;
+}
+
+int ls_gloo_wire_peek(ls_gloo_wire *wire, int peer, char *why) {
+    const ssize_t got = peek_preamble(wire->connections[static_cast<size_t>(peer)], MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        return 0;
     }
-    if (outbox.copies.size() <= most) {
+    if (got <= 0) {
+        keep(why, got == 0 ? "it closed its connection" : std::strerror(errno));
+    }
+    return got > 0 ? 1 : -1;
+}
+
+/* Whether the operation that comes is the one that is expected, with all that Gloo will believe of it. */
+static bool is_expected(const Preamble &next, const Connection &connection, const ls_gloo_operation &expected) {
+    return next.opcode == opcode_send_buffer && next.slot == static_cast<size_t>(connection.slot_here(expected.slot)) &&
+           next.roffset == expected.at && next.length >= expected.least && next.length <= expected.most &&
+           next.nbytes == sizeof next + next.length;
+}
+
+bool ls_gloo_wire_take(ls_gloo_wire *wire, int peer, const ls_gloo_operation *expected, size_t *bytes, char *why) {
+    Connection &connection = wire->connections[static_cast<size_t>(peer)];
+    const GlooBuffer &aim = connection.aims[expected->slot];
+    if (!aim) {
+        keep(why, "it sent data that nobody asked for");
         return false;
     }
-    copy = std::move(outbox.copies.front());
-    outbox.copies.pop_front();
-    if (copy.buffer) {
-        outbox.waited.push_back(copy.buffer.get());
+    if (connection.peeked < sizeof connection.next &&
+        peek_preamble(connection, MSG_WAITALL) != static_cast<ssize_t>(sizeof connection.next)) {
+        keep(why, "its connection broke in the middle of a message");
+        return false;
     }
-    return true;
-}
-
-static void await_copy(Outbox &outbox, const Copy &copy, milliseconds limit) {
+    if (!is_expected(connection.next, connection, *expected)) {
+        keep(why, "it sent an operation that is none, or not the one that was expected");
+        return false;
+    }
+    *bytes = connection.next.length;
+    connection.peeked = 0;
     try {
-        if (copy.buffer) {
-            copy.buffer->waitSend(limit);
-        }
-    } catch (...) { /* it was not taken */
-    }
-    const std::lock_guard<std::mutex> lock(outbox.mutex);
-    outbox.waited.erase(std::remove(outbox.waited.begin(), outbox.waited.end(), copy.buffer.get()),
-                        outbox.waited.end());
-}
-
-void ls_gloo_wire_flush(ls_gloo_wire *wire, int peer, size_t most, double seconds) {
-    const NoSignals quiet;
-    const milliseconds limit = seconds > 0 ? milliseconds(static_cast<int64_t>(seconds * 1e3) + 1) : forever;
-    Outbox &outbox = wire->outboxes[static_cast<size_t>(peer)];
-    for (Copy copy; take_copy(outbox, most, copy); copy.buffer.reset()) {
-        await_copy(outbox, copy, limit);
-    }
-}
-
-void ls_gloo_wire_close(ls_gloo_wire *wire, int peer) {
-    Outbox &outbox = wire->outboxes[static_cast<size_t>(peer)];
-    const std::lock_guard<std::mutex> lock(outbox.mutex);
-    outbox.closed = true;
-    for (gloo::transport::UnboundBuffer *buffer : outbox.waited) {
-        buffer->abortWaitSend();
-    }
-}
-
-ls_gloo_loan *ls_gloo_wire_lend(ls_gloo_wire *wire, int peer, uint64_t number, const void *data, size_t bytes) {
-    const NoSignals quiet;
-    std::unique_ptr<ls_gloo_loan> loan;
-    try {
-        loan = std::make_unique<ls_gloo_loan>();
-        loan->buffer = wire->context->createUnboundBuffer(at(data, 0), bytes);
-        loan->buffer->send(peer, message_slot | number);
-    } catch (const std::bad_alloc &) {
-        return nullptr;
-    } catch (...) { /* who receives from there meets it */
-    }
-    return loan.release();
-}
-
-void ls_gloo_wire_return(ls_gloo_loan *loan) {
-    delete loan;
-}
-
-bool ls_gloo_wire_receive(ls_gloo_wire *wire, int peer, uint64_t number, void *memory, size_t bytes, char *why) {
-    try {
-        const Buffer buffer = wire->context->createUnboundBuffer(memory, bytes);
-        buffer->recv(peer, message_slot | number);
-        buffer->waitRecv(forever);
+        aim->waitRecv();
         return true;
     } catch (...) {
         keep_current(why);
         return false;
     }
-}
-
-struct ls_gloo_inbox {
-    struct Place {
-        std::vector<char> bytes;
-        Buffer buffer;
-    };
-    int peer;
-    std::deque<Place> places; /* the one that is filled next is the first */
-    bool lends = false;       /* it is the last */
-};
-
-ls_gloo_inbox *ls_gloo_wire_inbox(ls_gloo_wire *wire, int peer, size_t bytes, char *why) {
-    try {
-        const NoSignals quiet;
-        auto inbox = std::make_unique<ls_gloo_inbox>();
-        inbox->peer = peer;
-        for (size_t i = 0; i < inbox_size; i++) {
-            inbox->places.emplace_back();
-            ls_gloo_inbox::Place &place = inbox->places.back();
-            place.bytes.resize(bytes);
-            place.buffer = wire->context->createUnboundBuffer(place.bytes.data(), bytes);
-            place.buffer->recv(peer, message_slot);
-        }
-        return inbox.release();
-    } catch (...) {
-        keep_current(why);
-        return nullptr;
-    }
-}
-
-const void *ls_gloo_inbox_next(ls_gloo_inbox *inbox, char *why) {
-    try {
-        if (inbox->lends) {
-            inbox->places.back().buffer->recv(inbox->peer, message_slot);
-        }
-    } catch (...) { /* the connection has ended, and what came before is still here */
-    }
-    try {
-        inbox->places.front().buffer->waitRecv(forever);
-        inbox->places.push_back(std::move(inbox->places.front()));
-        inbox->places.pop_front();
-        inbox->lends = true;
-        return inbox->places.back().bytes.data();
-    } catch (...) {
-        keep_current(why);
-        return nullptr;
-    }
-}
-
-void ls_gloo_inbox_free(ls_gloo_inbox *inbox) {
-    delete inbox;
 }
