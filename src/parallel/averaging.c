@@ -14,6 +14,9 @@
  * mean is weighed by P d_r / D. Any other is weighed by P / R, with R ranks that have samples, so that what it has of
  * parameters alone counts once, and in it the gradient of each sum by R d_r / D where it divides, by R where it does
  * not. The plain average over ranks is then right.
+ * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
+ * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
+ *
  * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
  * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
  * then on all ranks agree before every pass.
@@ -44,22 +47,28 @@ static ls_leaf *leaf_of(const ls_data_parallel_state *state, int index) {
     return state->model->parameters.items[index].tensor->leaf;
 }
 
-/* Number `index` of the tail, on the host. */
+/* The tail, on the host: at the end of where the gradients of its dtype are averaged. */
+static void *tail_memory(const ls_data_parallel_state *state) {
+    const int flat = tail_flat(state);
+    const ls_storage *common = state->common[flat];
+    const size_t bytes = (size_t)ls_data_parallel_tail(state, flat) * ls_dtype_size(state->flats[flat].dtype);
+    return (char *)common->memory + common->bytes - bytes;
+}
+
+/* Number `index` of the tail. */
 static void write_number(const ls_data_parallel_state *state, int64_t index, double value) {
-    const ls_flat *flat = &state->flats[tail_flat(state)];
-    void *memory = state->common[tail_flat(state)]->memory;
-    if (flat->dtype == LS_F64) {
-        ((double *)memory)[flat->count + index] = value;
+    void *tail = tail_memory(state);
+    if (state->flats[tail_flat(state)].dtype == LS_F64) {
+        ((double *)tail)[index] = value;
     } else {
-        ((float *)memory)[flat->count + index] = (float)value;
+        ((float *)tail)[index] = (float)value;
     }
 }
 
 static double read_number(const ls_data_parallel_state *state, int64_t index) {
-    const ls_flat *flat = &state->flats[tail_flat(state)];
-    const void *memory = state->common[tail_flat(state)]->memory;
-    return flat->dtype == LS_F64 ? ((const double *)memory)[flat->count + index]
-                                 : (double)((const float *)memory)[flat->count + index];
+    const void *tail = tail_memory(state);
+    return state->flats[tail_flat(state)].dtype == LS_F64 ? ((const double *)tail)[index]
+                                                          : (double)((const float *)tail)[index];
 }
 
 static ls_status scale_gradients(const ls_data_parallel_state *state, double factor) {
@@ -183,6 +192,36 @@ static ls_status average_buffers(const ls_data_parallel_state *state, double sha
     return LS_OK;
 }
 
+/* The gradients as halves, averaged, and back; the CPU's halves are the communicator's own. */
+static ls_status average_halves(const ls_data_parallel_state *state) {
+    const ls_flat *flat = &state->flats[0];
+    const ls_device *device = flat->gradients->device;
+    ls_stream *stream = ls_device_stream(device);
+    ls_tensor gradients = ls_flat_view(flat->gradients, LS_F32, flat->count);
+    ls_tensor halves = ls_flat_view(state->halves, state->reduce_dtype, flat->count);
+    void *memory = state->host_halves->memory;
+    const size_t bytes = state->host_halves->bytes;
+    LS_TRY(device->kernels->cast(stream, &halves, &gradients));
+    LS_TRY(device->is_host ? LS_OK : ls_device_fetch(device, memory, state->halves->memory, bytes));
+    LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)flat->count, state->reduce_dtype, LS_AVG, NULL));
+    LS_TRY(device->is_host ? LS_OK : ls_device_store(device, state->halves->memory, memory, bytes));
+    return device->kernels->cast(stream, &gradients, &halves);
+}
+
+/* As `average`, with the tail first. */
+static ls_status average_in_halves(ls_data_parallel_state *state, const tail *own, tail *mean) {
+    LS_TRY(zero_missing(state));
+    write_tail(state, own);
+    void *memory = tail_memory(state);
+    LS_TRY(
+        ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_data_parallel_tail(state, 0), LS_F32, LS_AVG, NULL));
+    *mean = read_tail(state);
+    if (own->weight != mean->weight) {
+        LS_TRY(scale_gradients(state, own->weight / mean->weight));
+    }
+    return average_halves(state);
+}
+
 /* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
 static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
     if (!ls_module_list(state->model)) {
@@ -190,6 +229,9 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     }
     if (!gradients_are_home(state)) {
         LS_TRY(reclaim_gradients(state));
+    }
+    if (state->reduce_dtype != LS_F32) {
+        return average_in_halves(state, own, mean);
     }
     if (own->weight != 1) {
         LS_TRY(scale_gradients(state, own->weight));

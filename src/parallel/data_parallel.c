@@ -237,33 +237,80 @@ static void release_comm_memory(void *memory, void *user) {
     ls_free(owner);
 }
 
-static ls_status share_gradients(data_parallel_state *state, int index) {
-    ls_flat *flat = &state->flats[index];
-    const size_t bytes = (size_t)(flat->count + ls_data_parallel_tail(state, index)) * ls_dtype_size(flat->dtype);
-    void *memory = ls_comm_alloc(state->comm, bytes);
+/* NULL and an error where there is none. */
+static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
+    void *memory = ls_comm_alloc(comm, bytes);
     if (memory == NULL) {
-        return ls_error_status();
+        return NULL;
     }
     comm_memory *owner = ls_allocate(sizeof *owner);
     ls_storage *storage = owner != NULL ? ls_storage_wrap(&ls_cpu, memory, bytes, release_comm_memory, owner) : NULL;
     if (storage == NULL) {
         ls_free(owner);
-        ls_comm_release(state->comm, memory);
-        return ls_fail_memory("ls_data_parallel", bytes);
+        ls_comm_release(comm, memory);
+        (void)ls_fail_memory("ls_data_parallel", bytes);
+        return NULL;
     }
-    owner->comm = ls_comm_hold(state->comm);
+    owner->comm = ls_comm_hold(comm);
+    return storage;
+}
+
+static ls_storage *hold(ls_storage *storage) {
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+    return storage;
+}
+
+static ls_status share_gradients(data_parallel_state *state, int index) {
+    ls_flat *flat = &state->flats[index];
+    const bool on_host = flat->gradients->device->is_host;
+    const int64_t tail = ls_data_parallel_tail(state, index);
+    /* A device's gradients that travel as halves are never here: only the tail is. */
+    const int64_t count = on_host || state->reduce_dtype == LS_F32 ? flat->count + tail : tail;
+    ls_storage *storage = comm_storage(state->comm, (size_t)count * ls_dtype_size(flat->dtype));
+    if (storage == NULL) {
+        return ls_error_status();
+    }
     state->common[index] = storage;
-    if (!flat->gradients->device->is_host) {
-        atomic_fetch_add_explicit(&flat->gradients->references, 1, memory_order_relaxed);
-        state->shared[index] = flat->gradients;
+    if (!on_host) {
+        state->shared[index] = hold(flat->gradients);
         return LS_OK;
     }
-    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
-    flat->gradients = state->shared[index] = storage;
+    flat->gradients = state->shared[index] = hold(storage);
     return ls_module_move_gradients(state->model, flat->dtype, storage);
 }
 
+/* Room for the gradients as halves. */
+static ls_status share_halves(data_parallel_state *state) {
+    const ls_flat *flat = &state->flats[0];
+    const ls_device *device = flat->gradients->device;
+    const size_t bytes = (size_t)flat->count * ls_dtype_size(state->reduce_dtype);
+    state->host_halves = comm_storage(state->comm, bytes);
+    if (state->host_halves == NULL) {
+        return ls_error_status();
+    }
+    state->halves = device->is_host ? hold(state->host_halves) : ls_storage_new(device, bytes);
+    return state->halves != NULL ? LS_OK : ls_fail_memory("ls_data_parallel", bytes);
+}
+
+static ls_status check_dtype(const data_parallel_state *state, ls_dtype dtype) {
+    if (dtype != LS_F32 && dtype != LS_F64) {
+        return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
+                       ls_dtype_name(dtype));
+    }
+    return state->reduce_dtype == LS_F32 || dtype == LS_F32
+               ? LS_OK
+               : ls_fail(LS_ERR_UNSUPPORTED,
+                         "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
+                         "most of its digits: leave it out, or make the model of f32",
+                         ls_dtype_name(state->reduce_dtype));
+}
+
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
+    state->reduce_dtype = options != NULL ? options->reduce_dtype : LS_F32;
+    if (state->reduce_dtype != LS_F32 && state->reduce_dtype != LS_BF16 && state->reduce_dtype != LS_F16) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: .reduce_dtype is %s, must be bf16 or f16, or f32 for none",
+                       ls_dtype_name(state->reduce_dtype));
+    }
     if (options == NULL || !options->no_initial_sync) {
         LS_TRY(ls_sync_parameters(state->model, state->comm, 0));
     }
@@ -277,13 +324,18 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that want gradients");
     }
     for (int i = 0; i < flat_count; i++) {
-        if (state->flats[i].dtype != LS_F32 && state->flats[i].dtype != LS_F64) {
-            return ls_fail(LS_ERR_UNSUPPORTED, "ls_data_parallel: parameters of %s cannot be trained; use f32 or f64",
-                           ls_dtype_name(state->flats[i].dtype));
-        }
+        LS_TRY(check_dtype(state, state->flats[i].dtype));
+    }
+    for (int i = 0; i < flat_count; i++) {
         LS_TRY(share_gradients(state, i));
     }
-    return LS_OK;
+    return state->reduce_dtype != LS_F32 ? share_halves(state) : LS_OK;
+}
+
+static void drop_storage(ls_storage *storage) {
+    if (storage != NULL) {
+        ls_storage_drop(storage);
+    }
 }
 
 static void free_state(ls_module *self) {
@@ -291,13 +343,11 @@ static void free_state(ls_module *self) {
     ls_free(state->shares);
     ls_free(state->more);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
-        if (state->shared[i] != NULL) {
-            ls_storage_drop(state->shared[i]);
-        }
-        if (state->common[i] != NULL) {
-            ls_storage_drop(state->common[i]);
-        }
+        drop_storage(state->shared[i]);
+        drop_storage(state->common[i]);
     }
+    drop_storage(state->halves);
+    drop_storage(state->host_halves);
     ls_comm_drop(state->comm);
 }
 

@@ -33,6 +33,9 @@ typedef struct ls_data_parallel_state {
     ls_storage *shared[LS_FLAT_LIMIT]; /* where the gradients lie: this module's own references */
     ls_storage *common[LS_FLAT_LIMIT]; /* where they are averaged, with the tail behind them, in memory of the
                                           communicator: `shared` itself on the CPU, else a copy on the host */
+    ls_dtype reduce_dtype;   /* LS_BF16 or LS_F16: the one flat buffer, of f32, is averaged in it; else LS_F32 */
+    ls_storage *halves;      /* of the gradients, where they are; NULL without reduce_dtype */
+    ls_storage *host_halves; /* where they are averaged, in memory of the communicator: `halves` itself on the CPU */
     int parameter_count;
     bool whole_batch;         /* something in the model works on the whole batch, when it trains */
     bool located;             /* the shares of the present forward pass are exchanged */

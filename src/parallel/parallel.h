@@ -12,6 +12,9 @@
 /* The sum of a number over the ranks of a communicator; see ls_division. Collective. */
 ls_status ls_add_over_ranks(void *comm, double *number);
 
+/* The numbers of a flat buffer (ls_module_flatten) as a tensor on the stack. */
+ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count);
+
 /* The elements of a dense tensor become the root's, or those reduced over all ranks. Collective. */
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root);
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction);

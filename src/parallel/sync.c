@@ -30,8 +30,7 @@ ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduc
                                                      (ls_dtype)tensor->dtype, reduction, NULL));
 }
 
-/* The numbers of a flat buffer, parameters or gradients, as a tensor on the stack. */
-static ls_tensor flat_view(ls_storage *storage, ls_dtype dtype, int64_t count) {
+ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count) {
     const ls_tensor whole = {.data = storage->memory, .storage = storage, .dtype = (uint8_t)dtype};
     return ls_stack_view_dense(&whole, 1, &count);
 }
@@ -112,7 +111,7 @@ ls_status ls_sync_parameters(ls_module *model, ls_comm *comm, int root) {
     }
     LS_TRY(agree_on_layout(model, comm));
     for (int i = 0; i < used; i++) {
-        const ls_tensor flat = flat_view(flats[i].parameters, flats[i].dtype, flats[i].count);
+        const ls_tensor flat = ls_flat_view(flats[i].parameters, flats[i].dtype, flats[i].count);
         LS_TRY(ls_broadcast_in_place(comm, &flat, root));
     }
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
@@ -192,7 +191,7 @@ ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) {
     LS_TRY(clear_missing_gradients(model));
     LS_TRY(agree_on_gradients(model, comm));
     for (int i = 0; i < used; i++) {
-        const ls_tensor flat = flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
+        const ls_tensor flat = ls_flat_view(flats[i].gradients, flats[i].dtype, flats[i].count);
         if (weight != 1) {
             LS_TRY(ls_kernels_of(&flat)->scale(ls_stream_of(&flat), flats[i].dtype, flat.count, weight, flat.data));
         }
