@@ -118,6 +118,9 @@ struct ls_shm {
     unsigned
         oversubscribed; /* 0, or how often this rank has waited since it found that it shares a core with another */
 
+    unsigned long_yields;  /* waits in a row with a yield that took a whole slice */
+    unsigned waits_asleep; /* so many next waits do not yield, see ls_shm_yields */
+
     uint64_t step;      /* the latest this rank has published */
     int seen;           /* ranks before this one are known to have published it too */
     uint64_t since_ns;  /* when this rank began to wait for it; 0: not yet */
@@ -258,6 +261,16 @@ typedef bool ls_shm_condition(ls_shm *shm, const void *context);
  */
 #define LS_SHM_YIELDS      16
 #define LS_SHM_YIELD_LOOKS 64
+
+/*
+ * How often a wait may yield. Not at all for a while after yields in several waits in a row took a whole slice of the
+ * scheduler: another program has the core, and would get a slice, milliseconds, in every wait. Who sleeps instead gets
+ * the core back when it is woken.
+ */
+unsigned ls_shm_yields(ls_shm *shm);
+
+/* Yields; whether the core came back soon. If not, the caller sleeps. */
+bool ls_shm_yield(ls_shm *shm);
 
 /* Tells the others which core this rank runs on, when that has changed; and where `rank` was seen last. */
 void ls_shm_tell_core(ls_shm *shm);

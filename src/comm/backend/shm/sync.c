@@ -15,9 +15,14 @@
 #define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
-#define PAUSES_PER_LOOK 64  /* between looks at the clock */
-#define EAGER_LOOKS     128 /* at once, about as far apart as ranks that run side by side are */
-#define LOOK_BACKOFFS   4   /* between them */
+/* A yield took the scheduler's whole slice. After so many waits in a row with such a yield, how many go without. */
+#define LONG_YIELD_NS    ((uint64_t)1000000)
+#define MOST_LONG_YIELDS 4
+#define FEWEST_ASLEEP    64U
+#define DOUBLINGS        5
+#define PAUSES_PER_LOOK  64  /* between looks at the clock */
+#define EAGER_LOOKS      128 /* at once, about as far apart as ranks that run side by side are */
+#define LOOK_BACKOFFS    4   /* between them */
 
 /* Before the first: a look before the others' time takes their cells from them, which costs two transfers; to come a
  * little late costs no more than that. */
@@ -275,12 +280,36 @@ static bool holds_up(const ls_shm *shm) {
     return false;
 }
 
+unsigned ls_shm_yields(ls_shm *shm) {
+    if (shm->waits_asleep != 0) {
+        shm->waits_asleep--;
+        return 0;
+    }
+    return LS_SHM_YIELDS;
+}
+
+bool ls_shm_yield(ls_shm *shm) {
+    const uint64_t start = ls_clock_ns();
+    sched_yield();
+    if (ls_clock_ns() - start < LONG_YIELD_NS) {
+        return true;
+    }
+    shm->long_yields++;
+    if (shm->long_yields >= MOST_LONG_YIELDS) {
+        const unsigned beyond = shm->long_yields - MOST_LONG_YIELDS;
+        shm->waits_asleep = FEWEST_ASLEEP << (beyond < DOUBLINGS ? beyond : DOUBLINGS);
+    }
+    return false;
+}
+
 /* Ranks that share cores; see LS_SHM_YIELDS. */
 static bool yield_and_look(ls_shm *shm) {
-    for (int turn = 0; turn < LS_SHM_YIELDS; turn++) {
+    const unsigned turns = ls_shm_yields(shm);
+    for (unsigned turn = 0; turn < turns; turn++) {
         ls_shm_tell_core(shm);
         for (int i = 0; i < LS_SHM_YIELD_LOOKS; i++) {
             if (ls_shm_ready(shm)) {
+                shm->long_yields /= 2;
                 return true;
             }
             if (holds_up(shm)) {
@@ -288,7 +317,9 @@ static bool yield_and_look(ls_shm *shm) {
             }
             ls_shm_pause();
         }
-        sched_yield();
+        if (!ls_shm_yield(shm)) {
+            break;
+        }
     }
     return false;
 }
