@@ -60,7 +60,7 @@ LS_API ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *
 LS_API bool ls_no_grad(bool on);
 
 /**
- * Mixed precision: from here on, operations of this thread make products of f32 in bf16, as PyTorch's
+ * Mixed precision: from here on, operations of this thread make products of f32 in bf16 (or f16), as PyTorch's
  * torch.autocast("cpu", torch.bfloat16) has them made, until it is given LS_F32. The operands of ls_linear, ls_matmul,
  * ls_conv, ls_conv_transpose and ls_attention count as rounded to bf16, those of their gradients too, wherever the
  * backward pass runs; sums are made in f32, and results are f32, where PyTorch's are rounded to bf16. Nothing else
@@ -72,9 +72,10 @@ LS_API bool ls_no_grad(bool on);
  *     (void)ls_autocast(before);
  *     status = ls_backward(loss);
  *
- * It is faster where the processor multiplies matrices of bf16 (Intel's AMX) and oneDNN is here; elsewhere the same
- * values take somewhat longer than f32, which is logged once (as a warning). Other dtypes (f16 would need its loss
- * scaled) are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
+ * It is faster where the processor multiplies matrices of bf16 (Intel's AMX) and oneDNN is here; elsewhere, and in f16,
+ * the same values take somewhat longer than f32, which is logged once (as a warning). f16 has three bits more than bf16
+ * and a much smaller range, in which small gradients would be lost: scale the loss (ls_grad_scaler, optim.h). Other
+ * dtypes are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
  */
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 

@@ -440,6 +440,66 @@ LS_API ls_status ls_schedule_set_state(ls_schedule *schedule, const ls_named *te
 /** Frees it; the optimizer stays with the rates that it has. NULL is allowed. */
 LS_API void ls_schedule_free(ls_schedule *schedule);
 
+/**
+ * Keeps small gradients above zero where products are made in f16 (ls_autocast): the loss is multiplied by a scale, the
+ * gradients are divided by it again, and a step whose gradients have an Inf or NaN is skipped, with a smaller scale
+ * afterwards. Defaults, words of the state and what is refused are those of PyTorch's GradScaler. Opaque.
+ *
+ *     ls_dtype before = ls_autocast(LS_F16);
+ *     ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
+ *     (void)ls_autocast(before);
+ *     ls_backward(ls_grad_scaler_scale(scaler, loss));
+ *     ls_grad_scaler_unscale(scaler, optimizer);          only where gradients are used before the step
+ *     ls_clip_grad_norm(model, 1, NULL);                  such as here
+ *     ls_grad_scaler_step(scaler, optimizer);
+ *     ls_grad_scaler_update(scaler);
+ *
+ * On many ranks all skip the same steps: their gradients are the same (ls_data_parallel, ls_sync_gradients), and where
+ * a model is divided over ranks (ls_pipeline, ls_nn_column_parallel and its kin) these agree. A trial does all that by
+ * itself (`.grad_scaler`).
+ */
+typedef struct ls_grad_scaler ls_grad_scaler;
+
+/** Options of ls_grad_scaler_new; zero fields mean the defaults. */
+typedef struct ls_grad_scaler_options {
+    double initial_scale;    /**< 0: 65536 */
+    double growth_factor;    /**< of the scale, after growth_interval steps in a row that were not skipped; 0: 2 */
+    double backoff_factor;   /**< of the scale, after a step that was; below 1; 0: 0.5 */
+    int64_t growth_interval; /**< 0: 2000 */
+} ls_grad_scaler_options;
+
+/** By the options, which may be NULL. NULL and an error when one is out of range. */
+LS_API ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options);
+/** The loss times the scale, for ls_backward. */
+LS_API ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss);
+/**
+ * Divides the gradients of the optimizer's parameters by the scale, and looks whether all are finite, in one pass. Once
+ * between two updates (LS_ERR_STATE). A collective call where the model is divided over ranks.
+ */
+LS_API ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
+/**
+ * ls_grad_scaler_unscale, unless that was called, and ls_optimizer_step, unless a gradient is not finite: then the
+ * optimizer and its parameters stay as they are. LS_ERR_STATE where it was called since the last update, and for
+ * methods that evaluate the loss themselves (ls_lbfgs, ls_conjugate_gradient).
+ */
+LS_API ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
+/**
+ * Sets the scale for the next step, by whether one was skipped: behind the steps of all optimizers, which may be
+ * several. LS_ERR_STATE where there was none, and where the scale has become so small that it cannot be what makes
+ * gradients Inf or NaN.
+ */
+LS_API ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) LS_WARN_UNUSED;
+/** The scale. */
+LS_API double ls_grad_scaler_get_scale(const ls_grad_scaler *scaler);
+/** How many steps were skipped. */
+LS_API int64_t ls_grad_scaler_skipped(const ls_grad_scaler *scaler);
+/** scale (f64), _growth_tracker and skipped (i64), to be saved beside ls_optimizer_state. Lent, as there. */
+LS_API ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors, int *count) LS_WARN_UNUSED;
+/** Goes on as one with the same options did. Checked as in ls_optimizer_set_state. */
+LS_API ls_status ls_grad_scaler_set_state(ls_grad_scaler *scaler, const ls_named *tensors, int count) LS_WARN_UNUSED;
+/** Frees it. NULL is allowed. */
+LS_API void ls_grad_scaler_free(ls_grad_scaler *scaler);
+
 /** Averages of a model's parameters over its training. They lend the model: free them before it. Opaque. */
 typedef struct ls_ema ls_ema;
 

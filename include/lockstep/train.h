@@ -147,9 +147,12 @@ typedef struct ls_trial_options {
      * ls_trial_load does; damaged ones are named in the log and passed over. Where there is none the trial begins anew.
      * NULL: it does so anyway. With it, ls_trial_new is a collective call where the trial has a communicator. */
     const char *resume;
-    /** LS_BF16: the model, the criterion and a step of one's own run under ls_autocast (autograd.h), in training and in
-     * every measurement. LS_F32, which is zero: in f32. */
+    /** LS_BF16 or LS_F16: the model, the criterion and a step of one's own run under ls_autocast (autograd.h), in
+     * training and in every measurement. LS_F32, which is zero: in f32. */
     ls_dtype autocast;
+    /** Scales losses, for LS_F16, and skips steps that overflow; hooks see losses and gradients without the scale. A
+     * step of one's own calls it itself. Checkpoints have its state. NULL: there is none. */
+    ls_grad_scaler *grad_scaler;
     bool quiet;       /**< no progress on standard output (only rank 0 shows any) */
     bool bar_per_run; /**< one bar for all epochs of a run, in place of one for each pass */
 } ls_trial_options;

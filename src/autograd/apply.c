@@ -14,22 +14,24 @@ bool ls_no_grad(bool on) {
 }
 
 ls_dtype ls_autocast(ls_dtype dtype) {
-    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static atomic_bool told[LS_DTYPE_COUNT];
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_F32;
     }
     const ls_dtype before = thread->autocast;
-    if (dtype != LS_F32 && dtype != LS_BF16) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "ls_autocast: takes LS_BF16, or LS_F32 to end it, not %s", ls_dtype_name(dtype));
+    if (dtype != LS_F32 && dtype != LS_BF16 && dtype != LS_F16) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_autocast: takes LS_BF16 or LS_F16, or LS_F32 to end it, not %s",
+                      ls_dtype_name(dtype));
         (void)ls_scope_failed();
         return before;
     }
     thread->autocast = dtype;
-    const ls_device *device = dtype == LS_BF16 && before != LS_BF16 ? ls_device_default() : NULL;
-    if (device != NULL && device->gains_by_bf16 != NULL && !device->gains_by_bf16(device) &&
-        !atomic_flag_test_and_set(&told)) {
-        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s computes no faster in bf16 than in f32", device->name);
+    const ls_device *device = dtype != LS_F32 && dtype != before ? ls_device_default() : NULL;
+    if (device != NULL && device->gains_by != NULL && !device->gains_by(device, dtype) &&
+        !atomic_exchange(&told[dtype], true)) {
+        ls_log_write(LS_LOG_WARNING, "ls_autocast: device %s computes no faster in %s than in f32", device->name,
+                     ls_dtype_name(dtype));
     }
     return before;
 }
@@ -100,7 +102,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
                        .input_count = input_count,
                        .parameters = parameters,
                        .of_gradient = of_gradient,
-                       .in_bf16 = thread->autocast == LS_BF16,
+                       .rounds_to = thread->autocast,
                        .records = wanted && !thread->no_grad && op->backward != NULL};
     ls_status status = op->shape(&call);
     if (status == LS_OK && op->forward != NULL) {

@@ -51,7 +51,7 @@ typedef struct ls_op_call {
     bool records;                    /* whether a node will be made: whether saving pays */
     bool depends;                    /* the gradient is computed from more values than `reads` and `saved` show */
     bool of_gradient;                /* an input is a gradient, or made of one: see ls_tape_gradient */
-    bool in_bf16;                    /* products of f32 are made of numbers rounded to bf16: ls_autocast */
+    ls_dtype rounds_to;              /* products of f32 are made of numbers rounded to it: ls_autocast */
 } ls_op_call;
 
 /*
@@ -103,14 +103,14 @@ struct ls_node {
     bool begins_samples; /* the output is a data-parallel module's; what follows is of samples.h */
     uint8_t spread;
     bool sums_samples;
-    bool of_gradient; /* of the call */
-    bool in_bf16;     /* likewise */
-    bool depends;     /* gradients of its inputs depend on values that depend on leaves */
-    bool weighed;     /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
-    uint32_t segment; /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
-                         segment only (a pipeline's micro-batches) */
-    uint64_t wanted;  /* bit i: input i wants a gradient; see ls_wants */
-    unsigned reads;   /* bit k: a gradient that is wanted needs the elements of input k */
+    bool of_gradient;  /* of the call */
+    uint8_t rounds_to; /* likewise */
+    bool depends;      /* gradients of its inputs depend on values that depend on leaves */
+    bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
+    uint32_t segment;  /* 0, or a part of the program that is walked by itself: a pass walks communication of its own
+                          segment only (a pipeline's micro-batches) */
+    uint64_t wanted;   /* bit i: input i wants a gradient; see ls_wants */
+    unsigned reads;    /* bit k: a gradient that is wanted needs the elements of input k */
     uint32_t versions[LS_NODE_INPUTS + 1]; /* of the first inputs' storages and of the output's when it was recorded */
     ls_tensor **inputs; /* owned references; inline_inputs, or an array of its own for concat and its kin, and behind
                            it as many words of wanted bits as it needs */

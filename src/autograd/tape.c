@@ -162,7 +162,7 @@ ls_status ls_tape_record(ls_thread_state *thread, const ls_op_call *call) {
     }
     const unsigned reads = hold_inputs(node, call->inputs);
     node->of_gradient = call->of_gradient;
-    node->in_bf16 = call->in_bf16;
+    node->rounds_to = (uint8_t)call->rounds_to;
     node->depends =
         call->depends || call->op->saves_output || call->saved[0] != NULL || (reads & *wanted_words(node)) != 0;
     note_versions(node, reads);

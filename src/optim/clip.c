@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "nn/module.h"
+#include "optim/divided.h"
 #include "optim/optimizer.h"
 
 /* The next gradient of the model from parameter *index on, NULL at the end. */
@@ -13,35 +14,6 @@ static ls_tensor *next_gradient(const ls_module *model, int *index) {
         }
     }
     return NULL;
-}
-
-/* Squares of what is divided over the same ranks, in the same way. */
-typedef struct square_sum {
-    ls_division divisions[LS_DIVISIONS];
-    double squares;
-} square_sum;
-
-enum { MOST_SUMS = 16 };
-
-/* The sum that the parameter is added to: all that are there before a model's gradients are looked at, for other ranks
- * may have gradients where this one has none. NULL: too many. */
-static square_sum *find_sum(square_sum *sums, int *count, const ls_division *divisions) {
-    for (int i = 0; i < *count; i++) {
-        const ls_division *own = sums[i].divisions;
-        if (own[LS_DIVIDED_TENSOR].user == divisions[LS_DIVIDED_TENSOR].user &&
-            own[LS_DIVIDED_MODEL].user == divisions[LS_DIVIDED_MODEL].user) {
-            return &sums[i];
-        }
-    }
-    if (*count == MOST_SUMS) {
-        return NULL;
-    }
-    square_sum *sum = &sums[(*count)++];
-    *sum = (square_sum){.squares = 0};
-    for (int i = 0; i < LS_DIVISIONS; i++) {
-        sum->divisions[i] = divisions[i];
-    }
-    return sum;
 }
 
 /* The squares of each parameter's gradient, on the device, 0 where there is none. */
@@ -76,55 +48,29 @@ static ls_tensor *fetch_squares(ls_module *model) {
     return fetched;
 }
 
-static ls_status add_squares(const ls_module *model, const double *squares, square_sum *sums, int *count) {
+static ls_status add_squares(const ls_module *model, const double *squares, ls_divided_sums *sums) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_leaf *leaf = ls_module_parameter(model, i)->leaf;
         if (leaf == NULL) {
             continue;
         }
-        square_sum *sum = find_sum(sums, count, leaf->divisions);
+        double *sum = ls_divided_sum("ls_clip_grad_norm", sums, leaf->divisions);
         if (sum == NULL) {
-            return ls_fail(LS_ERR_UNSUPPORTED,
-                           "ls_clip_grad_norm: the model is divided over more than %d groups of ranks", MOST_SUMS);
+            return ls_error_status();
         }
-        sum->squares += squares[i];
+        *sum += squares[i];
     }
     return LS_OK;
 }
 
-static ls_status sum_squares(ls_module *model, square_sum *sums, int *count) {
+static ls_status sum_squares(ls_module *model, ls_divided_sums *sums) {
     ls_tensor *squares = fetch_squares(model);
     if (squares == NULL) {
         return ls_error_status();
     }
-    const ls_status status = add_squares(model, ls_host_data(squares), sums, count);
+    const ls_status status = add_squares(model, ls_host_data(squares), sums);
     ls_tensor_drop(squares);
     return status;
-}
-
-/*
- * Adds up over the ranks: first what is divided tensor by tensor, then what the model's parts, whole and divided
- * tensors alike, have together.
- */
-static ls_status add_over_ranks(square_sum *sums, int count, double *total) {
-    *total = 0;
-    for (int i = 0; i < count; i++) {
-        const ls_division *division = &sums[i].divisions[LS_DIVIDED_TENSOR];
-        LS_TRY(division->add != NULL ? division->add(division->user, &sums[i].squares) : LS_OK);
-    }
-    for (int i = 0; i < count; i++) {
-        const ls_division division = sums[i].divisions[LS_DIVIDED_MODEL];
-        double squares = 0;
-        for (int k = i; k < count; k++) {
-            if (sums[k].divisions[LS_DIVIDED_MODEL].user == division.user) {
-                squares += sums[k].squares;
-                sums[k] = (square_sum){0}; /* counted */
-            }
-        }
-        LS_TRY(division.add != NULL ? division.add(division.user, &squares) : LS_OK);
-        *total += squares;
-    }
-    return LS_OK;
 }
 
 ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
@@ -132,11 +78,10 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_clip_grad_norm: the model is NULL or the norm %g is not positive",
                        max_norm);
     }
-    square_sum sums[MOST_SUMS];
-    int count = 0;
+    ls_divided_sums sums = {.count = 0};
     double squares = 0;
-    LS_TRY(sum_squares(model, sums, &count));
-    LS_TRY(add_over_ranks(sums, count, &squares));
+    LS_TRY(sum_squares(model, &sums));
+    LS_TRY(ls_divided_total(&sums, &squares));
     const double total = sqrt(squares);
     if (norm != NULL) {
         *norm = total;

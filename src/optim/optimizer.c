@@ -308,6 +308,19 @@ static bool adjoins(const ls_slot *slot, const ls_slot *next) {
            (char *)gradient->data == (char *)slot->parameter->leaf->gradient->data + distance;
 }
 
+bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *last) {
+    while (*first < group->count && !takes_part(&group->slots[*first])) {
+        (*first)++;
+    }
+    int end = *first;
+    while (!one_by_one && end + 1 < group->count && takes_part(&group->slots[end + 1]) &&
+           adjoins(&group->slots[end], &group->slots[end + 1])) {
+        end++;
+    }
+    *last = end;
+    return *first < group->count;
+}
+
 static ls_status step_run(const ls_optimizer *optimizer, const ls_group *group, ls_slot *first, ls_slot *last) {
     const ls_tensor *parameter = first->parameter;
     const ls_optimizer_type *type = group->by->type;
@@ -373,18 +386,9 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
         LS_TRY(ls_group_check_device(optimizer, group));
-        for (int i = 0; i < group->count;) {
-            if (!takes_part(&group->slots[i])) {
-                i++;
-                continue;
-            }
-            int last = i;
-            while (!group->by->type->one_by_one && last + 1 < group->count && takes_part(&group->slots[last + 1]) &&
-                   adjoins(&group->slots[last], &group->slots[last + 1])) {
-                last++;
-            }
-            LS_TRY(step_run(optimizer, group, &group->slots[i], &group->slots[last]));
-            i = last + 1;
+        const bool one_by_one = group->by->type->one_by_one;
+        for (int first = 0, last; ls_group_next_run(group, one_by_one, &first, &last); first = last + 1) {
+            LS_TRY(step_run(optimizer, group, &group->slots[first], &group->slots[last]));
         }
     }
     ls_trace_add(LS_TRACE_TRAINING, began, -1, "optimizer step");

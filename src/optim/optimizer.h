@@ -139,6 +139,12 @@ ls_adam_step ls_adam_step_of(const ls_run *run, double beta1, double beta2, doub
 /* The states of those that remember both moments: exp_avg and exp_avg_sq. */
 int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
 
+/*
+ * The next run of slots from `*first` on: those up to `*last` have gradients and lie side by side, unless they are to
+ * be taken one by one. False at the end.
+ */
+bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *last);
+
 /* LS_ERR_STATE where a parameter has moved away from its state. */
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
 

@@ -237,7 +237,8 @@ static void release_comm_memory(void *memory, void *user) {
     ls_free(owner);
 }
 
-/* NULL and an error where there is none. */
+/* Zeros: between parameters there are gaps, and what looks for Inf and NaN goes over them too. NULL and an error where
+ * there is none. */
 static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
     void *memory = ls_comm_alloc(comm, bytes);
     if (memory == NULL) {
@@ -252,6 +253,7 @@ static ls_storage *comm_storage(ls_comm *comm, size_t bytes) {
         return NULL;
     }
     owner->comm = ls_comm_hold(comm);
+    memset(memory, 0, bytes);
     return storage;
 }
 

@@ -21,8 +21,8 @@ struct ls_device {
     int index;        /* among the devices of its kind, from 0 */
     bool is_host;     /* what a kernel was asked is done when it returns, in memory that any code can read: the CPU */
     const ls_kernels *kernels;
-    void *state;                                  /* the device's own */
-    bool (*gains_by_bf16)(const ls_device *self); /* NULL: not known. Whether products in_bf16 are faster */
+    void *state;                                                 /* the device's own */
+    bool (*gains_by)(const ls_device *self, ls_dtype rounds_to); /* NULL: not known. Whether such products are faster */
 
     /* Memory: cached, aligned to 64 bytes, not cleared; NULL, with no message, when there is none. It is tied to the
      * default stream of the calling thread: what is released may still be in use by what that was asked before. Any

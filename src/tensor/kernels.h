@@ -40,8 +40,9 @@ typedef struct ls_gemm {
     int64_t batch;            /* so many products, 0: one, each `step` elements behind the one before; no two write to
                                  the same place */
     int64_t step_a, step_b, step_c;
-    ls_dtype compute; /* sums are made in the wider of this and `dtype` */
-    bool in_bf16;     /* of f32: the numbers of A and B count as rounded to bf16; sums, and C, are of f32 */
+    ls_dtype compute;   /* sums are made in the wider of this and `dtype` */
+    ls_dtype rounds_to; /* of f32: LS_BF16 or LS_F16: the numbers of A and B count as rounded to it; sums, and C, are of
+                           f32. LS_F32, which is zero: they are taken as they are */
 } ls_gemm;
 
 /* One optimizer step over `count` numbers that lie together, f32 or f64; the meaning of the fields is that of optim.h.
@@ -250,10 +251,10 @@ typedef struct ls_cell_gradient {
         const ls_tensor *rstd, const ls_tensor *weight, const ls_tensor *of_g, const ls_tensor *of_product
 #define LS_PARAMETERS_conv                                                                                             \
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight, const ls_tensor *bias,               \
-        const ls_window *window, bool in_bf16
+        const ls_window *window, ls_dtype rounds_to
 #define LS_PARAMETERS_conv_weight                                                                                      \
     ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small, const ls_window *window,   \
-        bool in_bf16
+        ls_dtype rounds_to
 #define LS_PARAMETERS_max_pool                                                                                         \
     ls_stream *stream, ls_tensor *y, ls_tensor *index, const ls_tensor *x, const ls_window *window
 #define LS_PARAMETERS_pool ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_window *window
@@ -261,19 +262,21 @@ typedef struct ls_cell_gradient {
     ls_stream *stream, ls_tensor *y, const ls_tensor *x, int axis, bool linear, bool align_corners
 #define LS_PARAMETERS_attention                                                                                        \
     ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v,   \
-        const ls_tensor *mask, double scale, bool causal, bool in_bf16
+        const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to
 #define LS_PARAMETERS_attention_backward                                                                               \
     ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g, const ls_tensor *y,            \
         const ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask,   \
-        double scale, bool causal, bool in_bf16
+        double scale, bool causal, ls_dtype rounds_to
 /* Flat runs of numbers; results are numbers of f64 on the device. */
 #define LS_PARAMETERS_cell          ls_stream *stream, const ls_cell *cell
 #define LS_PARAMETERS_cell_backward ls_stream *stream, const ls_cell_gradient *cell
 /* What optimizers and norms need; pointers are to numbers of the dtype. */
-#define LS_PARAMETERS_axpy     ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
-#define LS_PARAMETERS_scale    ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
-#define LS_PARAMETERS_dot      ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
-#define LS_PARAMETERS_measure  ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
+#define LS_PARAMETERS_axpy    ls_stream *stream, ls_dtype dtype, int64_t count, double a, const void *x, void *y
+#define LS_PARAMETERS_scale   ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y
+#define LS_PARAMETERS_dot     ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum
+#define LS_PARAMETERS_measure ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, double *result
+/* y *= a; *found becomes 1 where a product is Inf or NaN, and is left otherwise. */
+#define LS_PARAMETERS_unscale  ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y, double *found
 #define LS_PARAMETERS_sgd      ls_stream *stream, const ls_sgd_step *step
 #define LS_PARAMETERS_adam     ls_stream *stream, const ls_adam_step *step
 #define LS_PARAMETERS_rmsprop  ls_stream *stream, const ls_rmsprop_step *step
@@ -317,6 +320,7 @@ typedef ls_status ls_axpy_kernel(LS_PARAMETERS_axpy);
 typedef ls_status ls_scale_kernel(LS_PARAMETERS_scale);
 typedef ls_status ls_dot_kernel(LS_PARAMETERS_dot);
 typedef ls_status ls_measure_kernel(LS_PARAMETERS_measure);
+typedef ls_status ls_unscale_kernel(LS_PARAMETERS_unscale);
 typedef ls_status ls_sgd_kernel(LS_PARAMETERS_sgd);
 typedef ls_status ls_adam_kernel(LS_PARAMETERS_adam);
 typedef ls_status ls_rmsprop_kernel(LS_PARAMETERS_rmsprop);
@@ -406,7 +410,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* Images, all of five axes (ls_window). conv: y [n, out, ...] = bias [out] (may be NULL) + the cross-correlation  \
      * of x with weight [out, in / groups, ...]. conv_transpose: the transpose of that map, plus bias: its x has the   \
      * sizes of the other's y. conv_weight: d_weight += the gradient, where `small` is of y's sizes, `large` of x's.   \
-     * in_bf16, here and below: products are as those of ls_gemm. */                                                    \
+     * rounds_to, here and below: products are as those of ls_gemm. */                                                    \
     KERNEL(conv, conv) KERNEL(conv_transpose, conv) KERNEL(conv_weight, conv_weight)                                   \
     /* max_pool: index of i64: where in its channel's image the first largest lies, or NaN; every window has a tap     \
      * inside. average_pool_backward: y += the gradient, from that of the output, x. */                                \
@@ -437,7 +441,7 @@ typedef ls_status ls_muon_kernel(LS_PARAMETERS_muon);
     /* y += a x; y *= a; in double precision the sum of products, and the sum and the largest of magnitudes (NaN is    \
      * the largest) */                                                                                                 \
     KERNEL(axpy, axpy) KERNEL(scale, scale) KERNEL(dot, dot)                                                           \
-    KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure)                                              \
+    KERNEL(sum_of_magnitudes, measure) KERNEL(largest_magnitude, measure) KERNEL(unscale, unscale)                     \
     KERNEL(sgd, sgd) KERNEL(adam, adam) KERNEL(rmsprop, rmsprop) KERNEL(adagrad, adagrad) KERNEL(adadelta, adadelta)   \
     KERNEL(lion, lion) KERNEL(lamb, lamb) KERNEL(muon, muon)
 /* clang-format on */

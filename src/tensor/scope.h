@@ -82,7 +82,7 @@ typedef struct ls_thread_state {
     struct ls_batch_part
         *batch;        /* autograd's: the samples of the module that runs, where ranks share a batch; or NULL */
     bool no_grad;      /* record nothing */
-    ls_dtype autocast; /* of products: LS_BF16, or LS_F32 for none */
+    ls_dtype autocast; /* of products: LS_BF16 or LS_F16, or LS_F32 for none */
     bool freeing;      /* the free queue is being emptied */
     ls_scope *ended;   /* the last that a user ended: its record is used again when another has ended */
     ls_tensor **gone;  /* the list for records of tensors that are freed; NULL: they can be used again at once */

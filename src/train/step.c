@@ -26,7 +26,7 @@ static ls_status nothing_made(const char *what, uint32_t errors) {
 static ls_dtype autocast_begin(const ls_trial *trial) {
     const ls_thread_state *thread = ls_thread();
     const ls_dtype before = thread != NULL ? thread->autocast : LS_F32;
-    return trial->options.autocast == LS_BF16 ? ls_autocast(LS_BF16) : before;
+    return trial->options.autocast != LS_F32 ? ls_autocast(trial->options.autocast) : before;
 }
 
 /* From sample to output, with the hooks of training or of validation. */
@@ -63,15 +63,23 @@ static ls_status backward(ls_trial *trial) {
     ls_optimizer_zero_grad(state->optimizer);
     if (state->count > 0) {
         LS_TRY(compute_loss(trial, true));
-        return ls_backward(state->loss);
+        const ls_grad_scaler *scaler = trial->options.grad_scaler;
+        return ls_backward(scaler != NULL ? ls_grad_scaler_scale(scaler, state->loss) : state->loss);
     }
     return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
 }
 
 static ls_status ready_made_step(ls_trial *trial) {
+    ls_optimizer *optimizer = trial->state.optimizer;
+    ls_grad_scaler *scaler = trial->options.grad_scaler;
     LS_TRY(backward(trial));
+    LS_TRY(scaler != NULL ? ls_grad_scaler_unscale(scaler, optimizer) : LS_OK);
     LS_TRY(LS_CALL(trial, on_backward));
-    return ls_optimizer_step(trial->state.optimizer);
+    if (scaler == NULL) {
+        return ls_optimizer_step(optimizer);
+    }
+    LS_TRY(ls_grad_scaler_step(scaler, optimizer));
+    return ls_grad_scaler_update(scaler);
 }
 
 /* What a step leaves for the metrics must not have gone with a scope of its own. */

@@ -58,8 +58,8 @@ static ls_status check_numbers(const ls_trial_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: %d callbacks and %d custom metrics are counted, but not there",
                        options->callback_count, options->custom_metric_count);
     }
-    if (options->autocast != LS_F32 && options->autocast != LS_BF16) {
-        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16, or f32 for none",
+    if (options->autocast != LS_F32 && options->autocast != LS_BF16 && options->autocast != LS_F16) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_new: autocast is %s, must be bf16 or f16, or f32 for none",
                        ls_dtype_name(options->autocast));
     }
     if (options->max_steps < 0 || options->callback_count < 0 || options->custom_metric_count < 0 ||

@@ -34,7 +34,28 @@ static ls_status same_bits(ls_comm *world) {
     }
     LS_TRY(interrupted_at(world, WHOLE, STEPS, &want)); /* behind the last batch of an epoch */
     LS_TRY(train(world, &(plan){.cut = PLAIN}, &want));
-    return interrupted_at(world, PLAIN, 2 * STEPS - 1, &want); /* before a batch that is not full */
+    LS_TRY(interrupted_at(world, PLAIN, 2 * STEPS - 1, &want)); /* before a batch that is not full */
+    LS_TRY(train(world, &(plan){.cut = HALF}, &want));
+    LS_CHECK(want.skipped > 2 && want.skipped < EPOCHS * STEPS);
+    return interrupted_at(world, HALF, want.skipped + 2, &want); /* the scale is about to grow */
+}
+
+/* A trial may begin to scale losses, or cease to. */
+static ls_status scaler_that_is_new(ls_comm *world) {
+    training t;
+    outcome ignored;
+    const ls_checkpoint_options once[] = {{.folder = in_scratch("with"), .every_epochs = 1}};
+    LS_TRY(train(world, &(plan){.cut = HALF, .checkpoints = once}, &ignored));
+    LS_TRY(begin(&t, world, &(plan){.cut = PLAIN}));
+    LS_TRY(ls_trial_load(t.trial, in_scratch("with")));
+    end(&t);
+    const ls_checkpoint_options other[] = {{.folder = in_scratch("without"), .every_epochs = 1}};
+    LS_TRY(train(world, &(plan){.cut = PLAIN, .checkpoints = other}, &ignored));
+    LS_TRY(begin(&t, world, &(plan){.cut = HALF}));
+    LS_TRY(ls_trial_load(t.trial, in_scratch("without")));
+    LS_CHECK(ls_grad_scaler_get_scale(t.scaler) == 0x1p30);
+    end(&t);
+    return LS_OK;
 }
 
 static ls_status divided_models(ls_comm *world) {
@@ -48,7 +69,7 @@ static ls_status divided_models(ls_comm *world) {
     }
     LS_TRY(ls_comm_split(world, ls_comm_rank(world) == 0 ? 0 : 1, 0, &part)); /* it cannot be cut otherwise */
     LS_TRY(begin(&t, part, &(plan){.cut = DIVIDED}));
-    LS_CHECK(ls_trial_load(t.trial, checkpoint_at("step-2-7", 1, 7)) == LS_ERR_UNSUPPORTED);
+    LS_CHECK(ls_trial_load(t.trial, checkpoint_at("step-3-7", 1, 7)) == LS_ERR_UNSUPPORTED);
     LS_CHECK(strstr(ls_error_message(), "can go on with as many only") != NULL);
     end(&t);
     ls_comm_free(part);
@@ -187,6 +208,7 @@ static ls_status other_numbers_of_ranks(ls_comm *world) {
 ls_status rank_test(ls_comm *world) {
     LS_TRY(make_scratch(world));
     LS_TRY(same_bits(world));
+    LS_TRY(scaler_that_is_new(world));
     LS_TRY(divided_models(world));
     LS_TRY(pipelines(world));
     LS_TRY(parts_of_others(world));

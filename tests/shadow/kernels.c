@@ -81,25 +81,28 @@ KIND(batch_norm_sums, add(made, sums); add(made, g); add(made, x); add(made, mea
 KIND(batch_norm_dx, add(made, dx); add(made, g); add(made, x); add(made, mean); add(made, rstd); add(made, weight);
      add(made, of_g); add(made, of_product);, T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7))
 KIND(conv, add(made, y); add(made, x); add(made, weight); add(made, bias); made->window = *window;
-     made->integer[0] = in_bf16;, T(0), T(1), T(2), T(3), &made->window, made->integer[0] != 0)
+     made->integer[0] = rounds_to;, T(0), T(1), T(2), T(3), &made->window, (ls_dtype)made->integer[0])
 KIND(conv_weight, add(made, d_weight); add(made, large); add(made, small); made->window = *window;
-     made->integer[0] = in_bf16;, T(0), T(1), T(2), &made->window, made->integer[0] != 0)
+     made->integer[0] = rounds_to;, T(0), T(1), T(2), &made->window, (ls_dtype)made->integer[0])
 KIND(max_pool, add(made, y); add(made, index); add(made, x); made->window = *window;, T(0), T(1), T(2), &made->window)
 KIND(pool, add(made, y); add(made, x); made->window = *window;, T(0), T(1), &made->window)
 KIND(resize, add(made, y); add(made, x); made->integer[0] = axis; made->integer[1] = linear;
      made->integer[2] = align_corners;,
      T(0), T(1), (int)made->integer[0], made->integer[1] != 0, made->integer[2] != 0)
 KIND(attention, add(made, y); add(made, log_sum); add(made, q); add(made, k); add(made, v); add(made, mask);
-     made->number[0] = scale; made->integer[0] = causal; made->integer[1] = in_bf16;,
-     T(0), T(1), T(2), T(3), T(4), T(5), made->number[0], made->integer[0] != 0, made->integer[1] != 0)
+     made->number[0] = scale; made->integer[0] = causal; made->integer[1] = rounds_to;,
+     T(0), T(1), T(2), T(3), T(4), T(5), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])
 KIND(attention_backward, add(made, dq); add(made, dk); add(made, dv); add(made, g); add(made, y); add(made, log_sum);
      add(made, q); add(made, k); add(made, v); add(made, mask); made->number[0] = scale; made->integer[0] = causal;
-     made->integer[1] = in_bf16;,
-     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), T(8), T(9), made->number[0], made->integer[0] != 0, made->integer[1] != 0)
+     made->integer[1] = rounds_to;,
+     T(0), T(1), T(2), T(3), T(4), T(5), T(6), T(7), T(8), T(9), made->number[0], made->integer[0] != 0, (ls_dtype)made->integer[1])
 KIND(axpy, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->from = shadow_inside(x);
      made->to = shadow_inside(y);, (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->from, made->to)
 KIND(scale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);,
      (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->to)
+KIND(unscale, made->integer[0] = dtype; made->integer[1] = count; made->number[0] = a; made->to = shadow_inside(y);
+     made->other = shadow_inside(found);,
+     (ls_dtype)made->integer[0], made->integer[1], made->number[0], made->to, (double *)(uintptr_t)made->other)
 KIND(dot, made->integer[0] = dtype; made->integer[1] = count; made->from = shadow_inside(x); made->other = shadow_inside(y);
      made->to = shadow_inside(sum);, (ls_dtype)made->integer[0], made->integer[1], made->from, made->other, made->to)
 KIND(measure, made->integer[0] = dtype; made->integer[1] = count; made->from = shadow_inside(x); made->to = shadow_inside(result);,
@@ -186,17 +189,18 @@ KIND(class_loss_backward, add(made, d); add(made, g); add(made, log_probability)
 #define NAMES_batch_norm_backward   dx, d_weight, d_bias, g, x, mean, rstd, weight, training
 #define NAMES_batch_norm_sums       sums, g, x, mean
 #define NAMES_batch_norm_dx         dx, g, x, mean, rstd, weight, of_g, of_product
-#define NAMES_conv                  y, x, weight, bias, window, in_bf16
-#define NAMES_conv_weight           d_weight, large, small, window, in_bf16
+#define NAMES_conv                  y, x, weight, bias, window, rounds_to
+#define NAMES_conv_weight           d_weight, large, small, window, rounds_to
 #define NAMES_max_pool              y, index, x, window
 #define NAMES_pool                  y, x, window
 #define NAMES_resize                y, x, axis, linear, align_corners
-#define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal, in_bf16
-#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal, in_bf16
+#define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal, rounds_to
+#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal, rounds_to
 #define NAMES_cell                  cell
 #define NAMES_cell_backward         cell
 #define NAMES_axpy                  dtype, count, a, x, y
 #define NAMES_scale                 dtype, count, a, y
+#define NAMES_unscale               dtype, count, a, y, found
 #define NAMES_dot                   dtype, count, x, y, sum
 #define NAMES_measure               dtype, count, x, result
 #define NAMES_sgd                   step

@@ -149,6 +149,7 @@ static inline ls_status watcher_set_state(void *user, const ls_named *tensors, i
 typedef struct training {
     ls_module *model;
     ls_optimizer *optimizer;
+    ls_grad_scaler *scaler;
     ls_loader *train, *validate;
     ls_trial *trial;
     watcher watcher;
@@ -157,9 +158,9 @@ typedef struct training {
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
     const char *resume;
-    int64_t batch_size;                           /* 0: global batches of GLOBAL_BATCH */
-    int64_t global_batch;                         /* 0: that */
-    enum { WHOLE, PLAIN, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two */
+    int64_t batch_size;                                 /* 0: global batches of GLOBAL_BATCH */
+    int64_t global_batch;                               /* 0: that */
+    enum { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two; HALF is PLAIN in f16 */
     int64_t train_steps, max_steps, stop_at;
 } plan;
 
@@ -173,7 +174,7 @@ static inline ls_module *make_model(ls_comm *comm, int cut) {
         return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
-    if (cut == PLAIN) { /* gradients are weighed by the shares of the first batch that a module saw */
+    if (cut == PLAIN || cut == HALF) { /* gradients are weighed by the shares of the first batch that a module saw */
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
                                 NULL);
     }
@@ -206,6 +207,9 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     ls_seed(SEED);
     t->model = make_model(comm, how->cut);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
+    if (how->cut == HALF) { /* the first steps overflow */
+        t->scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p30, .growth_interval = 3});
+    }
     t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
     const ls_callback watching = {.user = &t->watcher,
@@ -230,6 +234,8 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
                                                 .callback_count = how->checkpoints != NULL ? 2 : 1,
                                                 .train_steps = how->train_steps,
                                                 .max_steps = how->max_steps,
+                                                .autocast = how->cut == HALF ? LS_F16 : LS_F32,
+                                                .grad_scaler = t->scaler,
                                                 .resume = how->resume,
                                                 .quiet = true});
     return t->trial != NULL ? LS_OK : ls_error_status();
@@ -237,6 +243,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
 
 static inline void end(training *t) {
     ls_trial_free(t->trial);
+    ls_grad_scaler_free(t->scaler);
     ls_optimizer_free(t->optimizer);
     ls_module_free(t->model);
     ls_loader_free(t->train);
@@ -248,7 +255,8 @@ static inline void end(training *t) {
 
 typedef struct outcome {
     uint64_t model, buffers, optimizer;
-    double history[EPOCHS][RESULTS], steps;
+    double history[EPOCHS][RESULTS], steps, scale;
+    int64_t skipped;
     int64_t epochs;
     ls_random_state random;
 } outcome;
@@ -269,6 +277,8 @@ static inline ls_status look(const training *t, outcome *is) {
                     .buffers = LS_HASH_START,
                     .optimizer = LS_HASH_START,
                     .steps = t->watcher.steps,
+                    .scale = ls_grad_scaler_get_scale(t->scaler),
+                    .skipped = ls_grad_scaler_skipped(t->scaler),
                     .epochs = ls_trial_history_count(t->trial),
                     .random = ls_random_get_state()};
     for (int i = 0; i < ls_module_buffer_count(t->model); i++) {
@@ -293,6 +303,7 @@ static inline ls_status same(const outcome *is, const outcome *want) {
     LS_CHECK(is->optimizer == want->optimizer);
     LS_CHECK(memcmp(is->history, want->history, sizeof is->history) == 0);
     LS_CHECK(is->steps == want->steps);
+    LS_CHECK(is->scale == want->scale && is->skipped == want->skipped);
     LS_CHECK(is->random.seed == want->random.seed && is->random.stream == want->random.stream);
     return LS_OK;
 }

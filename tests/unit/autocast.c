@@ -1,7 +1,7 @@
 /*
  * Mixed precision: what an operation under ls_autocast computes is what it computes of rounded operands; networks give
  * PyTorch's loss and gradients (tests/fixtures/make_autocast.py) as far as bf16 tells; parameters and gradients stay
- * f32; training on Fashion-MNIST ends where f32 does, alone and on two ranks.
+ * f32; training on Fashion-MNIST ends where f32 does, alone and on two ranks. In bf16 and in f16.
  */
 #include "tests/support/elements.h"
 #include "tests/support/operations.h"
@@ -13,6 +13,7 @@
 
 #include <lockstep/lockstep.h>
 
+#include "base/float16.h"
 #include "base/status.h"
 #include "tensor/device/cpu/gemm.h"
 #include "tensor/device/cpu/libraries.h"
@@ -48,8 +49,12 @@ typedef struct product_case {
     ls_shape first, second, third;
 } product_case;
 
+static ls_tensor *rounded_to(ls_dtype half, ls_tensor *x) {
+    return ls_to(ls_to(ls_detach(x), half), LS_F32);
+}
+
 static ls_tensor *rounded(ls_tensor *x) {
-    return ls_to(ls_to(ls_detach(x), LS_BF16), LS_F32);
+    return rounded_to(LS_BF16, x);
 }
 
 static ls_tensor *leaf(ls_tensor *x) {
@@ -71,16 +76,16 @@ static void expect_near(const char *name, const char *what, const ls_tensor *a, 
     }
 }
 
-static void check_product(const product_case *c) {
+static void check_product(const product_case *c, ls_dtype half) {
     static const char *const names[] = {"gradient of the first", "gradient of the second"};
     ls_scope *scope = ls_scope_begin();
     ls_seed(3);
     ls_tensor *given[3] = {leaf(ls_randn(c->first, LS_F32)), leaf(ls_randn(c->second, LS_F32)),
                            c->third.ndim > 0 ? leaf(ls_randn(c->third, LS_F32)) : NULL};
-    ls_tensor *exact[3] = {leaf(rounded(given[0])), leaf(rounded(given[1])), given[2]};
-    assert_int_equal(ls_autocast(LS_BF16), LS_F32);
+    ls_tensor *exact[3] = {leaf(rounded_to(half, given[0])), leaf(rounded_to(half, given[1])), given[2]};
+    assert_int_equal(ls_autocast(half), LS_F32);
     ls_tensor *y = c->function(given);
-    assert_int_equal(ls_autocast(LS_F32), LS_BF16);
+    assert_int_equal(ls_autocast(LS_F32), half);
     ls_tensor *right = c->function(exact), *plain = c->function(given);
     expect_near(c->name, "y", y, right, 2e-6);
     assert_false(ls_equal(y, plain)); /* it was rounded */
@@ -88,7 +93,7 @@ static void check_product(const product_case *c) {
     ls_tensor *g = ls_randn(LS_SHAPE(ls_numel(y)), LS_F32);
     g = ls_reshape(g, ls_shape_of(y));
     assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = g}), LS_OK);
-    assert_int_equal(ls_backward_with(right, &(ls_backward_options){.gradient = rounded(g)}), LS_OK);
+    assert_int_equal(ls_backward_with(right, &(ls_backward_options){.gradient = rounded_to(half, g)}), LS_OK);
     for (int i = 0; i < 2; i++) {
         expect_near(c->name, names[i], ls_grad(given[i]), ls_grad(exact[i]), 2e-6);
     }
@@ -108,28 +113,28 @@ static void test_products_are_of_rounded_operands(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        check_product(&cases[i]);
+        check_product(&cases[i], LS_BF16);
+        check_product(&cases[i], LS_F16);
     }
 }
 
 /* Attention rounds between its two products, too: near to what f32 makes of rounded operands, and not the same. Of one
  * query and one key, it is the value and its gradient that are rounded. */
-static void test_attention(void **state) {
-    (void)state;
+static void check_attention(ls_dtype half) {
     for (int64_t length = 20; length > 0; length -= 19) {
         ls_scope *scope = ls_scope_begin();
         ls_seed(4);
         ls_tensor *given[3], *exact[3];
         for (int i = 0; i < 3; i++) {
             given[i] = leaf(ls_randn(LS_SHAPE(2, 3, length, 16), LS_F32));
-            exact[i] = leaf(rounded(given[i]));
+            exact[i] = leaf(rounded_to(half, given[i]));
         }
-        (void)ls_autocast(LS_BF16);
+        (void)ls_autocast(half);
         ls_tensor *y = ls_attention(given[0], given[1], given[2], NULL);
         (void)ls_autocast(LS_F32);
         ls_tensor *right = ls_attention(exact[0], exact[1], exact[2], NULL), *g = ls_randn(ls_shape_of(y), LS_F32);
         assert_int_equal(ls_backward_with(y, &(ls_backward_options){.gradient = g}), LS_OK);
-        assert_int_equal(ls_backward_with(right, &(ls_backward_options){.gradient = rounded(g)}), LS_OK);
+        assert_int_equal(ls_backward_with(right, &(ls_backward_options){.gradient = rounded_to(half, g)}), LS_OK);
         expect_near("attention", "y", y, right, 0.01);
         assert_true(ls_equal(y, right) == (length == 1));
         for (int i = 0; i < 3 && length > 1; i++) {
@@ -138,6 +143,40 @@ static void test_attention(void **state) {
         assert_true(ls_equal(ls_grad(given[2]), ls_grad(exact[2])) == (length == 1));
         assert_int_equal(ls_scope_end(scope), LS_OK);
     }
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    check_attention(LS_BF16);
+    check_attention(LS_F16);
+}
+
+/* Every half, and what lies between two of them, becomes what ls_to makes of it. */
+static void test_rounding(void **state) {
+    (void)state;
+    enum { COUNT = 1 << 18 };
+    static const ls_dtype halves[] = {LS_BF16, LS_F16};
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(ls_use_device("cpu"), LS_OK);
+    for (int k = 0; k < 2; k++) {
+        ls_tensor *x = ls_empty(LS_SHAPE(COUNT), LS_F32), made;
+        for (uint32_t i = 0; i < COUNT; i++) { /* the half, just behind it, halfway to the next, and just behind that */
+            const uint32_t bits = i / 4, after = halves[k] == LS_BF16 ? 0x8000 : 0x1000;
+            const float half =
+                halves[k] == LS_BF16 ? ls_bf16_to_float((uint16_t)bits) : ls_f16_to_float((uint16_t)bits);
+            ((float *)ls_data(x))[i] = ls_float_of_bits(ls_bits_of_float(half) + i / 2 % 2 * after + i % 2);
+        }
+        ls_tensor *wanted = rounded_to(halves[k], x);
+        assert_int_equal(ls_rounded_begin(x, halves[k], &made), LS_OK);
+        for (int64_t i = 0; i < COUNT; i++) {
+            const float is = ((const float *)made.data)[i], want = ((const float *)ls_data(wanted))[i];
+            if (ls_bits_of_float(is) != ls_bits_of_float(want) && !(isnan(is) && isnan(want))) {
+                fail_msg("%a became %a, not %a", (double)((float *)ls_data(x))[i], (double)is, (double)want);
+            }
+        }
+        ls_rounded_end(&made);
+    }
+    assert_int_equal(ls_scope_end(scope), LS_OK);
 }
 
 /* oneDNN's products in bf16, also where the CPU would not choose them because they are slower. */
@@ -151,7 +190,7 @@ static void test_products_of_onednn(void **state) {
         const bool turned_a = (way & 1) != 0, turned_b = (way & 2) != 0;
         ls_tensor *a = ls_randn(LS_SHAPE(M * K), LS_F32), *b = ls_randn(LS_SHAPE(N * K), LS_F32);
         ls_tensor *c = ls_randn(LS_SHAPE(M, N), LS_F32), *expected = ls_clone(c);
-        ls_gemm gemm = {.m = M, .n = N, .k = K, .in_bf16 = true, .accumulate = (way & 4) != 0};
+        ls_gemm gemm = {.m = M, .n = N, .k = K, .rounds_to = LS_BF16, .accumulate = (way & 4) != 0};
         gemm.a = ls_data(a), gemm.lda = turned_a ? M : K, gemm.transpose_a = turned_a;
         gemm.b = ls_data(b), gemm.ldb = turned_b ? K : N, gemm.transpose_b = turned_b;
         gemm.c = ls_data(c), gemm.ldc = N;
@@ -162,7 +201,7 @@ static void test_products_of_onednn(void **state) {
         }
         assert_int_equal(status, LS_OK);
         a = rounded(a), b = rounded(b);
-        gemm.a = ls_data(a), gemm.b = ls_data(b), gemm.c = ls_data(expected), gemm.in_bf16 = false;
+        gemm.a = ls_data(a), gemm.b = ls_data(b), gemm.c = ls_data(expected), gemm.rounds_to = LS_F32;
         assert_int_equal(ls_cpu_gemm(NULL, &gemm), LS_OK);
         expect_near("oneDNN", "c", c, expected, 2e-6);
     }
@@ -316,6 +355,7 @@ static ls_status train(ls_comm *world, void *argument) {
         model = ls_data_parallel(model, world, NULL);
     }
     ls_optimizer *optimizer = ls_adam(model, &(ls_adam_options){.learning_rate = 0.002});
+    ls_grad_scaler *scaler = what->autocast == LS_F16 ? ls_grad_scaler_new(NULL) : NULL;
     ls_loader *loader = ls_loader_new(set, &(ls_loader_options){.global_batch_size = 64, .comm = world, .seed = 2});
     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
                                                        .optimizer = optimizer,
@@ -323,6 +363,7 @@ static ls_status train(ls_comm *world, void *argument) {
                                                        .train = loader,
                                                        .metrics = LS_METRICS("loss"),
                                                        .autocast = what->autocast,
+                                                       .grad_scaler = scaler,
                                                        .quiet = true});
     ls_status status = trial != NULL ? ls_trial_run(trial, EPOCHS) : ls_error_status();
     if (status == LS_OK) {
@@ -333,6 +374,7 @@ static ls_status train(ls_comm *world, void *argument) {
     }
     ls_trial_free(trial);
     ls_loader_free(loader);
+    ls_grad_scaler_free(scaler);
     ls_optimizer_free(optimizer);
     ls_module_free(model);
     return status;
@@ -343,18 +385,24 @@ static void test_training_ends_where_f32_does(void **state) {
     if (access(FOLDER "t10k-images-idx3-ubyte.gz", R_OK) != 0) {
         skip();
     }
-    training plain = {.autocast = LS_F32}, mixed = {.autocast = LS_BF16}, spread = {.autocast = LS_BF16};
-    if (train(NULL, &plain) != LS_OK || train(NULL, &mixed) != LS_OK) {
+    training plain = {.autocast = LS_F32};
+    if (train(NULL, &plain) != LS_OK) {
         fail_msg("%s", ls_error_message());
     }
-    if (ls_run_threads(2, train, &spread) != LS_OK) {
-        fail_msg("two ranks: %s", ls_error_message());
-    }
     assert_true(plain.loss[0] > 0.1 && plain.loss[0] < 1.2); /* it has learnt */
-    assert_true(mixed.loss[0] != plain.loss[0]);
-    assert_true(fabs(mixed.loss[0] - plain.loss[0]) < 0.03 * plain.loss[0]);
-    assert_true(spread.loss[0] == spread.loss[1]);
-    assert_true(fabs(spread.loss[0] - mixed.loss[0]) < 0.02 * mixed.loss[0]);
+    for (int i = 0; i < 2; i++) {
+        training mixed = {.autocast = i == 0 ? LS_BF16 : LS_F16}, spread = mixed;
+        if (train(NULL, &mixed) != LS_OK) {
+            fail_msg("%s", ls_error_message());
+        }
+        if (ls_run_threads(2, train, &spread) != LS_OK) {
+            fail_msg("two ranks: %s", ls_error_message());
+        }
+        assert_true(mixed.loss[0] != plain.loss[0]);
+        assert_true(fabs(mixed.loss[0] - plain.loss[0]) < 0.03 * plain.loss[0]);
+        assert_true(spread.loss[0] == spread.loss[1]);
+        assert_true(fabs(spread.loss[0] - mixed.loss[0]) < 0.02 * mixed.loss[0]);
+    }
 }
 
 /* ---- data sets --------------------------------------------------------------------------------------------------- */
@@ -392,23 +440,25 @@ static void test_batches_are_those_of_f32(void **state) {
 static void test_refuses(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
-    assert_int_equal(ls_autocast(LS_F16), LS_F32);
+    assert_int_equal(ls_autocast(LS_I32), LS_F32);
     assert_int_equal(ls_autocast(LS_F32), LS_F32); /* nothing changed */
     assert_int_equal(ls_scope_end(scope), LS_ERR_ARGUMENT);
-    assert_string_equal(ls_error_message(), "ls_autocast: takes LS_BF16, or LS_F32 to end it, not f16");
+    assert_string_equal(ls_error_message(), "ls_autocast: takes LS_BF16 or LS_F16, or LS_F32 to end it, not i32");
     scope = ls_scope_begin();
     ls_tensor *wide = ls_randn(LS_SHAPE(4, 4), LS_F64), *y = ls_matmul(wide, wide);
     (void)ls_autocast(LS_BF16);
     assert_true(ls_equal(ls_matmul(wide, wide), y));
     (void)ls_autocast(LS_F32);
     assert_int_equal(ls_scope_end(scope), LS_OK);
-    assert_null(ls_trial_new(&(ls_trial_options){.autocast = LS_F16}));
+    assert_null(ls_trial_new(&(ls_trial_options){.autocast = LS_I32}));
+    assert_non_null(strstr(ls_error_message(), "autocast is i32"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_are_of_rounded_operands),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_products_of_onednn),
         cmocka_unit_test(test_convolutions_of_onednn),
         cmocka_unit_test(test_networks_are_those_of_pytorch),

@@ -375,12 +375,45 @@ static void test_flat_kernels(void **state) {
     assert_true(isnan(sum));
 }
 
+static void check_unscale(ls_dtype dtype, int64_t count) {
+    const double bad[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, dtype == LS_F32 ? 3e38 : 1.7e308};
+    ls_tensor y = numbers_random(dtype, LS_SHAPE(count), 3, 0);
+    ls_tensor before = numbers_random(dtype, LS_SHAPE(count), 3, 0);
+    double found = 0;
+    assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
+    assert_true(found == 0);
+    for (int64_t i = 0; i < count; i++) {
+        numbers_expect("unscaled", numbers_get(&y, i), 1.5 * numbers_get(&before, i), numbers_tolerance(dtype));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        numbers_set(&y, i, bad[i % 4]); /* of which the last is beyond the largest number when it is multiplied */
+        found = 0;
+        assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1.5, y.data, &found), LS_OK);
+        assert_true(found == 1);
+        numbers_set(&y, i, 0);
+    }
+    found = 1; /* by another stretch */
+    assert_int_equal(ls_cpu_unscale(NULL, dtype, count, 1, y.data, &found), LS_OK);
+    assert_true(found == 1);
+    numbers_free(&y);
+    numbers_free(&before);
+}
+
+static void test_unscale(void **state) {
+    (void)state;
+    static const int64_t counts[] = {0, 1, 15, 16, 17, 100};
+    for (int i = 0; i < 12; i++) {
+        check_unscale(i % 2 == 0 ? LS_F32 : LS_F64, counts[i / 2]);
+    }
+}
+
 static void test_other_types_are_refused(void **state) {
     (void)state;
     double sum = 0;
     int64_t x = 1;
     assert_int_equal(ls_cpu_axpy(NULL, LS_I64, 1, 1, &x, &x), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_scale(NULL, LS_I64, 1, 1, &x), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_cpu_unscale(NULL, LS_I64, 1, 1, &x, &sum), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_dot(NULL, LS_I64, 1, &x, &x, &sum), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_sum_of_magnitudes(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
     assert_int_equal(ls_cpu_largest_magnitude(NULL, LS_I64, 1, &x, &sum), LS_ERR_UNSUPPORTED);
@@ -404,6 +437,7 @@ int main(void) {
         cmocka_unit_test(test_adagrad),
         cmocka_unit_test(test_muon),
         cmocka_unit_test(test_flat_kernels),
+        cmocka_unit_test(test_unscale),
         cmocka_unit_test(test_other_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,7 @@ static ls_status attention_forward(ls_op_call *call) {
     call->saved[SAVED_LOG_SUM] = log_sum;
     LS_TRY(ls_made(log_sum));
     return ls_kernels_of(&q)->attention(ls_stream_of(&q), &y, log_sum, &q, &k, &v, call->inputs[MASK], p->number[0],
-                                        p->integer[0] != 0, call->in_bf16);
+                                        p->integer[0] != 0, call->rounds_to);
 }
 
 static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls_tensor *const *d) {
@@ -73,7 +73,7 @@ static ls_status run_backward(const ls_node *node, const ls_tensor *gradient, ls
     return ls_kernels_of(&q)->attention_backward(
         ls_stream_of(&q), d[Q] != NULL ? &views[Q] : NULL, d[K] != NULL ? &views[K] : NULL,
         d[V] != NULL ? &views[V] : NULL, &g, &y, node->saved[SAVED_LOG_SUM], &q, &k, &v, node->inputs[MASK],
-        node->parameters.number[0], node->parameters.integer[0] != 0, node->in_bf16);
+        node->parameters.number[0], node->parameters.integer[0] != 0, node->rounds_to);
 }
 
 /* Whether its rows can be read as they lie: the last axis dense, and no row over another. */

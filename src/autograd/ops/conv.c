@@ -53,15 +53,15 @@ static ls_status transpose_shape(ls_op_call *call) {
 
 /* The kernel at an offset, on what may have any spatial axes. */
 static ls_status convolve(size_t kernel, ls_tensor *to, const ls_tensor *from, const ls_tensor *weight,
-                          const ls_tensor *bias, const ls_window *window, bool in_bf16) {
+                          const ls_tensor *bias, const ls_window *window, ls_dtype rounds_to) {
     ls_tensor y = ls_image_view(to);
     const ls_tensor x = ls_image_view(from), w = ls_image_view(weight);
-    return LS_KERNEL_AT(conv, ls_kernels_of(to), kernel)(ls_stream_of(to), &y, &x, &w, bias, window, in_bf16);
+    return LS_KERNEL_AT(conv, ls_kernels_of(to), kernel)(ls_stream_of(to), &y, &x, &w, bias, window, rounds_to);
 }
 
 static ls_status conv_forward(ls_op_call *call) {
     return convolve(call->op->kernel, call->output, call->inputs[X], call->inputs[WEIGHT], call->inputs[BIAS],
-                    &call->parameters->window, call->in_bf16);
+                    &call->parameters->window, call->rounds_to);
 }
 
 static ls_status give_weight(ls_node *node, const ls_tensor *g) {
@@ -72,7 +72,7 @@ static ls_status give_weight(ls_node *node, const ls_tensor *g) {
     const ls_tensor large = ls_image_view(transposed ? g : node->inputs[X]);
     const ls_tensor small = ls_image_view(transposed ? node->inputs[X] : g);
     return ls_kernels_of(g)->conv_weight(ls_stream_of(g), &d_weight, &large, &small, &node->parameters.window,
-                                         node->in_bf16);
+                                         node->rounds_to);
 }
 
 static ls_status give_bias(ls_node *node, const ls_tensor *g) {
@@ -88,7 +88,7 @@ static ls_status give_all(ls_node *node, const ls_tensor *g) {
         ls_tensor *dx = ls_tensor_like(node->op->name, node->inputs[X], (ls_dtype)g->dtype);
         LS_TRY(ls_made(dx));
         LS_TRY(convolve(node->op->kernel_backward, dx, g, node->inputs[WEIGHT], NULL, &node->parameters.window,
-                        node->in_bf16));
+                        node->rounds_to));
         LS_TRY(ls_accumulate(node, X, dx));
     }
     if (ls_wants(node, WEIGHT)) {

@@ -96,7 +96,7 @@ static ls_status linear_forward(ls_op_call *call) {
                           .ldc = map.out,
                           .bias = bias != NULL ? bias->data : NULL,
                           .activation = is_relu(call->op) ? LS_ACTIVATION_RELU : LS_ACTIVATION_NONE,
-                          .in_bf16 = call->in_bf16};
+                          .rounds_to = call->rounds_to};
     return ls_kernels_of(output)->gemm(ls_stream_of(output), &gemm);
 }
 
@@ -118,7 +118,7 @@ static ls_status give_x(ls_node *node, const ls_tensor *dz, const affine *map) {
                           .c = dx->data,
                           .ldc = map->in,
                           .accumulate = accumulate,
-                          .in_bf16 = node->in_bf16};
+                          .rounds_to = node->rounds_to};
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 
@@ -141,7 +141,7 @@ static ls_status give_weight(ls_node *node, const ls_tensor *dz, const affine *m
                           .c = dw->data,
                           .ldc = map->in,
                           .accumulate = accumulate,
-                          .in_bf16 = node->in_bf16};
+                          .rounds_to = node->rounds_to};
     return ls_kernels_of(dz)->gemm(ls_stream_of(dz), &gemm);
 }
 

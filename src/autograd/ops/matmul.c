@@ -18,7 +18,7 @@ typedef struct product {
     int batch_ndim;
     int64_t batch[LS_MAX_DIMS];
     operand a, b, c;
-    bool in_bf16; /* see ls_gemm */
+    ls_dtype rounds_to; /* see ls_gemm */
 } product;
 
 /* The last axes of a tensor that are matrix axes; those before are batch axes. */
@@ -84,10 +84,10 @@ static void fold_batch_into_rows(product *p) {
     }
 }
 
-static product product_of(const ls_tensor *a, const ls_tensor *b, const ls_tensor *c, bool in_bf16) {
+static product product_of(const ls_tensor *a, const ls_tensor *b, const ls_tensor *c, ls_dtype rounds_to) {
     const bool rows = a->ndim > 1;
     const bool columns = b->ndim > 1;
-    product result = {.batch_ndim = c->ndim - (rows ? 1 : 0) - (columns ? 1 : 0), .in_bf16 = in_bf16};
+    product result = {.batch_ndim = c->ndim - (rows ? 1 : 0) - (columns ? 1 : 0), .rounds_to = rounds_to};
     for (int i = 0; i < result.batch_ndim; i++) {
         result.batch[i] = c->size[i];
     }
@@ -155,7 +155,7 @@ static ls_status multiply(const product *p, const operand *left, bool transpose_
                     .m = target->rows,
                     .n = target->columns,
                     .k = transpose_left ? left->rows : left->columns,
-                    .in_bf16 = p->in_bf16};
+                    .rounds_to = p->rounds_to};
     if (target->tensor->count == 0) {
         return LS_OK;
     }
@@ -238,7 +238,7 @@ static ls_status matmul_shape(ls_op_call *call) {
 }
 
 static ls_status matmul_forward(ls_op_call *call) {
-    const product p = product_of(call->inputs[0], call->inputs[1], call->output, call->in_bf16);
+    const product p = product_of(call->inputs[0], call->inputs[1], call->output, call->rounds_to);
     return multiply(&p, &p.a, false, &p.b, false, &p.c, false);
 }
 
@@ -248,13 +248,13 @@ static ls_status matmul_gradients(ls_node *node, const ls_tensor *gradient) {
     if (ls_wants(node, 0)) {
         const ls_tensor *da = ls_gradient_place(node, 0, &accumulate);
         LS_TRY(ls_made(da));
-        const product p = product_of(da, node->inputs[1], gradient, node->in_bf16);
+        const product p = product_of(da, node->inputs[1], gradient, node->rounds_to);
         LS_TRY(multiply(&p, &p.c, false, &p.b, true, &p.a, accumulate));
     }
     if (ls_wants(node, 1)) {
         const ls_tensor *db = ls_gradient_place(node, 1, &accumulate);
         LS_TRY(ls_made(db));
-        const product p = product_of(node->inputs[0], db, gradient, node->in_bf16);
+        const product p = product_of(node->inputs[0], db, gradient, node->rounds_to);
         LS_TRY(multiply(&p, &p.a, true, &p.c, false, &p.b, accumulate));
     }
     return LS_OK;

@@ -217,7 +217,8 @@ static ls_status on_backward(ls_trial_state *state, void *user) {
     if (ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    LS_TRY(self->found == NOTHING ? check_gradients(self, state->model) : LS_OK);
+    const bool skips = state->trial->options.grad_scaler != NULL; /* steps whose gradients are not finite */
+    LS_TRY(self->found == NOTHING && !skips ? check_gradients(self, state->model) : LS_OK);
     return agree(self, state, "");
 }
 

@@ -119,6 +119,22 @@ static ls_status set_callbacks(const loading *load) {
     return LS_OK;
 }
 
+static ls_status set_scaler(const loading *load) {
+    ls_grad_scaler *scaler = load->trial->options.grad_scaler;
+    ls_named *tensors;
+    int count;
+    if (scaler == NULL) {
+        return LS_OK;
+    }
+    LS_TRY(list_with(load->own, "grad_scaler/", &tensors, &count));
+    if (count == 0) {
+        ls_log_write(LS_LOG_WARNING, "checkpoint: %s has nothing of the grad_scaler, which begins anew", load->folder);
+    }
+    const ls_status status = count > 0 ? ls_grad_scaler_set_state(scaler, tensors, count) : LS_OK;
+    ls_free(tensors);
+    return status;
+}
+
 typedef ls_status set_numbers(ls_trial *trial, const ls_named *numbers, int count);
 
 static ls_status add_numbers(ls_trial *trial, const ls_named *numbers, int count) {
@@ -162,6 +178,7 @@ static ls_status set_own(const loading *load) {
     }
     LS_TRY(set_metrics(load));
     LS_TRY(set_callbacks(load));
+    LS_TRY(set_scaler(load));
     if (ls_data_parallel_memory(load->trial->state.model, &memory) &&
         get_pair(load->own, "averaging", LS_F64, averaging)) {
         const bool same = load->size == load->manifest.world_size; /* shares are of another size otherwise */

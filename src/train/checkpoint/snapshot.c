@@ -120,12 +120,22 @@ static ls_status copy_metrics(ls_trial *trial, ls_copies *copies) {
     return add_copies(copies, "metric/", tensors, count);
 }
 
+static ls_status copy_scaler(ls_grad_scaler *scaler, ls_copies *copies) {
+    const ls_named *tensors = NULL;
+    int count = 0;
+    LS_TRY(ls_grad_scaler_state(scaler, &tensors, &count));
+    return add_copies(copies, "grad_scaler/", tensors, count);
+}
+
 static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
     const ls_random_state random = ls_random_get_state();
     ls_averaging_memory memory;
     LS_TRY(add_numbers(&snapshot->own, "random", LS_I64, 2, (int64_t[]){(int64_t)random.seed, (int64_t)random.stream}));
     if (ls_data_parallel_memory(trial->state.model, &memory)) {
         LS_TRY(add_numbers(&snapshot->own, "averaging", LS_F64, 2, (double[]){memory.usual, memory.agrees}));
+    }
+    if (trial->options.grad_scaler != NULL) {
+        LS_TRY(copy_scaler(trial->options.grad_scaler, &snapshot->own));
     }
     LS_TRY(copy_metrics(trial, &snapshot->own));
     return copy_callbacks(trial, &snapshot->own);

@@ -65,7 +65,8 @@ typedef struct heads {
     matrix q, k, v, y, g, dq, dk, dv;
     char *log_sum;
     const uint8_t *mask;
-    bool causal, in_bf16;
+    bool causal;
+    ls_dtype rounds_to;
     double scale;
 } heads;
 
@@ -88,7 +89,7 @@ static ls_status multiply(const heads *h, matrix a, bool transpose_a, matrix b, 
                           .c = c.data,
                           .ldc = c.step,
                           .accumulate = add,
-                          .in_bf16 = h->in_bf16};
+                          .rounds_to = h->rounds_to};
     return ls_gemm_in_order(&gemm);
 }
 
@@ -196,7 +197,7 @@ static heads heads_of(const ls_tensor *log_sum, const ls_tensor *q, const ls_ten
 }
 
 ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k,
-                           const ls_tensor *v, const ls_tensor *mask, double scale, bool causal, bool in_bf16) {
+                           const ls_tensor *v, const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to) {
     (void)stream;
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls_no_kernel("attention", (ls_dtype)q->dtype);
@@ -211,7 +212,7 @@ ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, 
     for (int64_t i = 0; i < q->size[0] * q->size[1] && status == LS_OK; i++) {
         const int64_t batch = i / q->size[1], head = i % q->size[1];
         heads h = heads_of(log_sum, q, k, v, mask, scale, causal, batch, head);
-        h.in_bf16 = in_bf16;
+        h.rounds_to = rounds_to;
         h.y = head_of(y, batch, head);
         for (int64_t query = 0; query < h.q.rows && status == LS_OK; query += QUERIES) {
             status = forward_rows(&h, query, (char *)(largest + QUERIES), largest, sum);
@@ -224,7 +225,7 @@ ls_status ls_cpu_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, 
 ls_status ls_cpu_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor *dk, ls_tensor *dv, const ls_tensor *g,
                                     const ls_tensor *y, const ls_tensor *log_sum, const ls_tensor *q,
                                     const ls_tensor *k, const ls_tensor *v, const ls_tensor *mask, double scale,
-                                    bool causal, bool in_bf16) {
+                                    bool causal, ls_dtype rounds_to) {
     (void)stream;
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls_no_kernel("attention_backward", (ls_dtype)q->dtype);
@@ -238,7 +239,7 @@ ls_status ls_cpu_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor 
     for (int64_t i = 0; i < q->size[0] * q->size[1] && status == LS_OK; i++) {
         const int64_t batch = i / q->size[1], head = i % q->size[1];
         heads h = heads_of(log_sum, q, k, v, mask, scale, causal, batch, head);
-        h.in_bf16 = in_bf16;
+        h.rounds_to = rounds_to;
         h.y = head_of(y, batch, head);
         h.g = head_of(g, batch, head);
         h.dq = head_of(dq, batch, head);

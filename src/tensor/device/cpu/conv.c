@@ -173,11 +173,11 @@ static bool is_for_onednn(const conv_part *part, ls_conv_work work, int64_t samp
     return multiplications >= FEWEST_MULTIPLICATIONS && !part->is_column && !(work == LS_CONV_LARGE && few);
 }
 
-/* The tensors of one call, and whether its products are in_bf16. */
+/* The tensors of one call, and what its products' operands are rounded to. */
 typedef struct conv_call {
     ls_conv_work work;
     const ls_tensor *large, *small, *weight, *bias;
-    bool in_bf16;
+    ls_dtype rounds_to;
 } conv_call;
 
 /* LS_ERR_UNSUPPORTED, with no error set: it is ours to make. */
@@ -187,7 +187,7 @@ static ls_status by_onednn(const conv_part *part, const conv_call *call) {
     }
     const ls_onednn *onednn = ls_onednn_open();
     return onednn != NULL ? onednn->conv(call->work, call->large, call->small, call->weight, call->bias, part->window,
-                                         call->in_bf16)
+                                         call->rounds_to == LS_BF16)
                           : LS_ERR_UNSUPPORTED;
 }
 
@@ -208,13 +208,13 @@ static ls_status make(const conv_part *part, const conv_call *call) {
 /* With rounded copies of the two tensors that the third is made of. */
 static ls_status make_rounded(const conv_part *part, const conv_call *call) {
     conv_call own = *call;
-    own.in_bf16 = false;
+    own.rounds_to = LS_F32;
     const ls_tensor **first = call->work == LS_CONV_LARGE ? &own.small : &own.large;
     const ls_tensor **second = call->work == LS_CONV_WEIGHT ? &own.small : &own.weight;
     ls_tensor one = {.data = NULL}, other = {.data = NULL};
-    ls_status status = ls_rounded_begin(*first, &one);
+    ls_status status = ls_rounded_begin(*first, call->rounds_to, &one);
     if (status == LS_OK) {
-        status = ls_rounded_begin(*second, &other);
+        status = ls_rounded_begin(*second, call->rounds_to, &other);
     }
     if (status == LS_OK) {
         *first = &one;
@@ -227,8 +227,8 @@ static ls_status make_rounded(const conv_part *part, const conv_call *call) {
 }
 
 static ls_status convolve(const conv_part *part, const conv_call *call) {
-    const bool rounds = call->in_bf16 && call->large->dtype == LS_F32;
-    if (rounds && is_for_onednn(part, call->work, call->large->size[0]) && ls_bf16_pays()) {
+    const bool rounds = call->rounds_to != LS_F32 && call->large->dtype == LS_F32;
+    if (rounds && is_for_onednn(part, call->work, call->large->size[0]) && ls_rounding_pays(call->rounds_to)) {
         const ls_status status = by_onednn(part, call);
         if (status != LS_ERR_UNSUPPORTED) {
             return status;
@@ -241,26 +241,26 @@ static ls_status convolve(const conv_part *part, const conv_call *call) {
  */
 
 ls_status ls_cpu_conv(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
-                      const ls_tensor *bias, const ls_window *window, bool in_bf16) {
+                      const ls_tensor *bias, const ls_window *window, ls_dtype rounds_to) {
     const conv_part part = part_of(x, y, window);
     (void)stream;
     LS_TRY(check_dtype("conv", x));
-    return convolve(&part, &(conv_call){LS_CONV_SMALL, x, y, weight, bias, in_bf16});
+    return convolve(&part, &(conv_call){LS_CONV_SMALL, x, y, weight, bias, rounds_to});
 }
 
 ls_status ls_cpu_conv_transpose(ls_stream *stream, ls_tensor *y, const ls_tensor *x, const ls_tensor *weight,
-                                const ls_tensor *bias, const ls_window *window, bool in_bf16) {
+                                const ls_tensor *bias, const ls_window *window, ls_dtype rounds_to) {
     const conv_part part = part_of(y, x, window);
     (void)stream;
     LS_TRY(check_dtype("conv_transpose", x));
-    LS_TRY(convolve(&part, &(conv_call){LS_CONV_LARGE, y, x, weight, NULL, in_bf16}));
+    LS_TRY(convolve(&part, &(conv_call){LS_CONV_LARGE, y, x, weight, NULL, rounds_to}));
     return add_bias(y, bias);
 }
 
 ls_status ls_cpu_conv_weight(ls_stream *stream, ls_tensor *d_weight, const ls_tensor *large, const ls_tensor *small,
-                             const ls_window *window, bool in_bf16) {
+                             const ls_window *window, ls_dtype rounds_to) {
     const conv_part part = part_of(large, small, window);
     (void)stream;
     LS_TRY(check_dtype("conv_weight", large));
-    return convolve(&part, &(conv_call){LS_CONV_WEIGHT, large, small, d_weight, NULL, in_bf16});
+    return convolve(&part, &(conv_call){LS_CONV_WEIGHT, large, small, d_weight, NULL, rounds_to});
 }

@@ -89,16 +89,16 @@ static ls_status clear(ls_stream *stream, void *memory, size_t bytes) {
     return LS_OK;
 }
 
-static bool gains_by_bf16(const ls_device *self) {
+static bool gains_by(const ls_device *self, ls_dtype rounds_to) {
     (void)self;
-    return ls_bf16_pays();
+    return ls_rounding_pays(rounds_to);
 }
 
 const ls_device ls_cpu = {
     .name = "cpu",
     .is_host = true,
     .kernels = &ls_cpu_kernels,
-    .gains_by_bf16 = gains_by_bf16,
+    .gains_by = gains_by,
     .allocate = allocate,
     .release = release,
     .allocate_pinned = allocate_pinned,

@@ -24,6 +24,11 @@ ls_status ls_cpu_scale(ls_stream *stream, ls_dtype dtype, int64_t count, double 
     return LS_FLOATING(dtype, scale, count, a, y);
 }
 
+ls_status ls_cpu_unscale(ls_stream *stream, ls_dtype dtype, int64_t count, double a, void *y, double *found) {
+    (void)stream;
+    return LS_FLOATING(dtype, unscale, count, a, y, found);
+}
+
 ls_status ls_cpu_dot(ls_stream *stream, ls_dtype dtype, int64_t count, const void *x, const void *y, double *sum) {
     (void)stream;
     return LS_FLOATING(dtype, dot, count, x, y, sum);

@@ -43,8 +43,8 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
     if (gemm->batch > 1) {
         return multiply_batch(gemm);
     }
-    if (gemm->in_bf16 && gemm->dtype == LS_F32) {
-        return ls_gemm_bf16(gemm);
+    if (gemm->rounds_to != LS_F32 && gemm->dtype == LS_F32) {
+        return ls_gemm_rounded(gemm);
     }
     const bool one_pass = is_one_pass(gemm);
     const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;

@@ -24,14 +24,15 @@ void ls_gemm_finish(const ls_gemm *gemm);
  * long sums are made in parts, one behind the other (OpenBLAS, where oneDNN is missing, does not keep to that). */
 ls_status ls_gemm_in_order(const ls_gemm *gemm);
 
-/* One product of f32 in_bf16, of any size. */
-ls_status ls_gemm_bf16(const ls_gemm *gemm);
+/* One product of f32 with operands that count as rounded, of any size. */
+ls_status ls_gemm_rounded(const ls_gemm *gemm);
 
 /* Whether oneDNN makes the larger ones faster than those of f32. */
-bool ls_bf16_pays(void);
+bool ls_rounding_pays(ls_dtype rounds_to);
 
-/* A dense tensor like x, of f32, rounded to bf16, with memory to be given back by ls_rounded_end. */
-ls_status ls_rounded_begin(const ls_tensor *x, ls_tensor *rounded);
+/* A dense tensor like x, of f32, its numbers rounded to those of a half, with memory to be given back by
+ * ls_rounded_end. */
+ls_status ls_rounded_begin(const ls_tensor *x, ls_dtype rounds_to, ls_tensor *rounded);
 void ls_rounded_end(const ls_tensor *rounded);
 
 /* oneDNN for f32, OpenBLAS for f64. */

@@ -1,0 +1,45 @@
+#include "optim/divided.h"
+
+double *ls_divided_sum(const char *call, ls_divided_sums *sums, const ls_division *divisions) {
+    for (int i = 0; i < sums->count; i++) {
+        const ls_division *own = sums->sums[i].divisions;
+        if (own[LS_DIVIDED_TENSOR].user == divisions[LS_DIVIDED_TENSOR].user &&
+            own[LS_DIVIDED_MODEL].user == divisions[LS_DIVIDED_MODEL].user) {
+            return &sums->sums[i].sum;
+        }
+    }
+    if (sums->count == LS_MOST_DIVIDED_SUMS) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "%s: the model is divided over more than %d groups of ranks", call,
+                            LS_MOST_DIVIDED_SUMS);
+    }
+    ls_divided_sum_of *made = &sums->sums[sums->count++];
+    *made = (ls_divided_sum_of){.sum = 0};
+    for (int i = 0; i < LS_DIVISIONS; i++) {
+        made->divisions[i] = divisions[i];
+    }
+    return &made->sum;
+}
+
+/* First what is divided tensor by tensor, then what the model's parts, whole and divided tensors alike, have together.
+ */
+ls_status ls_divided_total(ls_divided_sums *all, double *total) {
+    ls_divided_sum_of *sums = all->sums;
+    *total = 0;
+    for (int i = 0; i < all->count; i++) {
+        const ls_division *division = &sums[i].divisions[LS_DIVIDED_TENSOR];
+        LS_TRY(division->add != NULL ? division->add(division->user, &sums[i].sum) : LS_OK);
+    }
+    for (int i = 0; i < all->count; i++) {
+        const ls_division division = sums[i].divisions[LS_DIVIDED_MODEL];
+        double sum = 0;
+        for (int k = i; k < all->count; k++) {
+            if (sums[k].divisions[LS_DIVIDED_MODEL].user == division.user) {
+                sum += sums[k].sum;
+                sums[k] = (ls_divided_sum_of){.sum = 0}; /* counted */
+            }
+        }
+        LS_TRY(division.add != NULL ? division.add(division.user, &sum) : LS_OK);
+        *total += sum;
+    }
+    return LS_OK;
+}

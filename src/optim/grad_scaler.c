@@ -1,0 +1,265 @@
+/* Scales of losses whose gradients pass through f16, as PyTorch's GradScaler. */
+#include <float.h>
+#include <math.h>
+
+#include "base/memory.h"
+#include "optim/divided.h"
+#include "optim/optimizer.h"
+#include "tensor/scope.h"
+
+/* What became of an optimizer's gradients since the last update. */
+typedef struct unscaled {
+    const ls_optimizer *optimizer;
+    bool overflowed;
+    bool stepped;
+} unscaled;
+
+struct ls_grad_scaler {
+    ls_grad_scaler_options options;
+    double scale;
+    int64_t good;     /* updates since the scale changed, or since an overflow */
+    int64_t skipped;  /* steps, in all */
+    unscaled *recent; /* room for `room`, of which `count` are used */
+    int count, room;
+    ls_state_list lent;
+};
+
+/* ---- making and freeing ------------------------------------------------------------------------------------------ */
+
+ls_grad_scaler *ls_grad_scaler_new(const ls_grad_scaler_options *options) {
+    static const char call[] = "ls_grad_scaler_new";
+    const ls_grad_scaler_options given = options != NULL ? *options : (ls_grad_scaler_options){0};
+    const ls_grad_scaler_options used = {
+        .initial_scale = ls_option(given.initial_scale, 65536),
+        .growth_factor = ls_option(given.growth_factor, 2),
+        .backoff_factor = ls_option(given.backoff_factor, 0.5),
+        .growth_interval = given.growth_interval != 0 ? given.growth_interval : 2000,
+    };
+    if (ls_option_within(call, "initial_scale", used.initial_scale, (double)FLT_MIN, (double)FLT_MAX) != LS_OK ||
+        ls_option_within(call, "growth_factor", used.growth_factor, 1, (double)FLT_MAX) != LS_OK ||
+        ls_option_within(call, "backoff_factor", used.backoff_factor, (double)FLT_MIN, nextafter(1, 0)) != LS_OK ||
+        ls_option_within(call, "growth_interval", (double)used.growth_interval, 1, 0x1p53) != LS_OK) {
+        return NULL;
+    }
+    ls_grad_scaler *scaler = ls_allocate_zeroed(1, sizeof *scaler);
+    if (scaler == NULL) {
+        (void)ls_fail_memory(call, sizeof *scaler);
+        return NULL;
+    }
+    scaler->options = used;
+    scaler->scale = used.initial_scale;
+    return scaler;
+}
+
+void ls_grad_scaler_free(ls_grad_scaler *scaler) {
+    if (scaler != NULL) {
+        ls_state_forget(&scaler->lent);
+        ls_free(scaler->recent);
+        ls_free(scaler);
+    }
+}
+
+double ls_grad_scaler_get_scale(const ls_grad_scaler *scaler) {
+    return scaler != NULL ? scaler->scale : 1;
+}
+
+int64_t ls_grad_scaler_skipped(const ls_grad_scaler *scaler) {
+    return scaler != NULL ? scaler->skipped : 0;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+ls_tensor *ls_grad_scaler_scale(const ls_grad_scaler *scaler, ls_tensor *loss) {
+    if (scaler == NULL) {
+        (void)ls_fail_missing("ls_grad_scaler_scale: the scaler");
+        return ls_scope_failed();
+    }
+    return ls_mul(loss, scaler->scale);
+}
+
+/* Divides the gradients of a group by the scale, in one pass over what lies together; where one is not finite then,
+ * *found becomes 1. */
+static ls_status unscale_group(const ls_group *group, double scale, double *found) {
+    for (int first = 0, last; ls_group_next_run(group, false, &first, &last); first = last + 1) {
+        const ls_tensor *parameter = group->slots[first].parameter;
+        const ls_tensor *gradient = parameter->leaf->gradient;
+        const ls_dtype dtype = (ls_dtype)gradient->dtype;
+        const size_t before = group->slots[last].offset - group->slots[first].offset;
+        const int64_t count = (int64_t)(before / ls_dtype_size(dtype)) + group->slots[last].parameter->count;
+        LS_TRY(
+            ls_kernels_of(gradient)->unscale(ls_stream_of(gradient), dtype, count, 1 / scale, gradient->data, found));
+        for (int i = first; i <= last; i++) {
+            ls_tensor_changed(group->slots[i].parameter->leaf->gradient, "ls_grad_scaler_unscale");
+        }
+    }
+    return LS_OK;
+}
+
+/* *number becomes 1 where a gradient of the group is not finite: a number on its device until then. */
+static ls_status look_at_group(const ls_group *group, double scale, double *number) {
+    static const char call[] = "ls_grad_scaler_unscale";
+    ls_tensor *found = ls_tensor_new_owned(call, group->device, 0, NULL, LS_F64);
+    ls_status status = found != NULL ? ls_kernels_of(found)->fill(ls_stream_of(found), found, 0) : ls_error_status();
+    status = status == LS_OK ? unscale_group(group, scale, found->data) : status;
+    double here = 0;
+    status = status == LS_OK ? ls_device_fetch(group->device, &here, found->data, sizeof here) : status;
+    ls_tensor_drop(found);
+    *number += here;
+    return status;
+}
+
+/* Whether it is so on any rank that has a part of the model; the others have the same gradients as this one. */
+static ls_status agree(const ls_optimizer *optimizer, double own, bool *found) {
+    ls_divided_sums sums = {.count = 0};
+    double total = 0;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const ls_group *group = &optimizer->groups[g];
+        for (int i = 0; i < group->count; i++) {
+            const ls_leaf *leaf = group->slots[i].parameter->leaf;
+            double *sum = leaf != NULL ? ls_divided_sum("ls_grad_scaler_unscale", &sums, leaf->divisions) : &total;
+            if (sum == NULL) {
+                return ls_error_status();
+            }
+            *sum = own;
+        }
+    }
+    LS_TRY(ls_divided_total(&sums, &total));
+    *found = total > 0;
+    return LS_OK;
+}
+
+static unscaled *find(const ls_grad_scaler *scaler, const ls_optimizer *optimizer) {
+    int i = 0;
+    while (i < scaler->count && scaler->recent[i].optimizer != optimizer) {
+        i++;
+    }
+    return i < scaler->count ? &scaler->recent[i] : NULL;
+}
+
+static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_optimizer *optimizer) {
+    if (scaler == NULL || optimizer == NULL) {
+        return ls_fail_missing("%s: the %s", call, scaler == NULL ? "scaler" : "optimizer");
+    }
+    return optimizer->type->step != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE, "%s: %s evaluates the loss itself, with scales of its own: leave the scaler out",
+                         call, optimizer->type->name);
+}
+
+ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
+    LS_TRY(check("ls_grad_scaler_unscale", scaler, optimizer));
+    if (find(scaler, optimizer) != NULL) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_grad_scaler_unscale: the gradients of this optimizer were divided by the scale already, "
+                       "since the last ls_grad_scaler_update");
+    }
+    if (scaler->count == scaler->room) {
+        unscaled *recent = ls_grow(scaler->recent, (size_t)scaler->count, sizeof *recent);
+        if (recent == NULL) {
+            return ls_fail_memory("ls_grad_scaler_unscale", ((size_t)scaler->count + 1) * sizeof *recent);
+        }
+        scaler->recent = recent;
+        scaler->room++;
+    }
+    double own = 0;
+    bool overflowed = false;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        LS_TRY(ls_group_check_device(optimizer, &optimizer->groups[g]));
+        LS_TRY(look_at_group(&optimizer->groups[g], scaler->scale, &own));
+    }
+    LS_TRY(agree(optimizer, own, &overflowed));
+    scaler->recent[scaler->count++] = (unscaled){.optimizer = optimizer, .overflowed = overflowed};
+    return LS_OK;
+}
+
+ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
+    LS_TRY(check("ls_grad_scaler_step", scaler, optimizer));
+    if (find(scaler, optimizer) == NULL) {
+        LS_TRY(ls_grad_scaler_unscale(scaler, optimizer));
+    }
+    unscaled *own = find(scaler, optimizer);
+    if (own->stepped) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_grad_scaler_step: this optimizer has stepped since the last ls_grad_scaler_update");
+    }
+    LS_TRY(own->overflowed ? LS_OK : ls_optimizer_step(optimizer));
+    own->stepped = true;
+    scaler->skipped += own->overflowed;
+    return LS_OK;
+}
+
+ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
+    if (scaler == NULL) {
+        return ls_fail_missing("ls_grad_scaler_update: the scaler");
+    }
+    if (scaler->count == 0) {
+        return ls_fail(LS_ERR_STATE, "ls_grad_scaler_update: there was no ls_grad_scaler_step since the last one");
+    }
+    bool overflowed = false;
+    for (int i = 0; i < scaler->count; i++) {
+        overflowed = overflowed || scaler->recent[i].overflowed;
+    }
+    scaler->count = 0;
+    scaler->good = overflowed ? 0 : scaler->good + 1;
+    const bool grows = scaler->good == scaler->options.growth_interval;
+    const double scale = scaler->scale * (overflowed ? scaler->options.backoff_factor
+                                          : grows    ? scaler->options.growth_factor
+                                                     : 1);
+    if (scale < (double)FLT_MIN) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_grad_scaler_update: gradients are Inf or NaN even with the loss scaled by %g: it is not the "
+                       "scale that makes them so",
+                       scaler->scale);
+    }
+    scaler->good = grows ? 0 : scaler->good;
+    scaler->scale = scale <= (double)FLT_MAX ? scale : scaler->scale;
+    return LS_OK;
+}
+
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+static ls_status list_all(ls_grad_scaler *scaler, ls_state_list *list) {
+    const ls_state_word scale = {"scale", LS_STATE_NOT_NEGATIVE}, good = {"_growth_tracker", LS_STATE_NOT_NEGATIVE},
+                        skipped = {"skipped", LS_STATE_NOT_NEGATIVE};
+    LS_TRY(ls_state_add(list, "", scale, LS_SCALAR, LS_F64, &ls_cpu, &scaler->scale));
+    LS_TRY(ls_state_add(list, "", good, LS_SCALAR, LS_I64, &ls_cpu, &scaler->good));
+    return ls_state_add(list, "", skipped, LS_SCALAR, LS_I64, &ls_cpu, &scaler->skipped);
+}
+
+ls_status ls_grad_scaler_state(ls_grad_scaler *scaler, const ls_named **tensors, int *count) {
+    if (scaler == NULL || tensors == NULL || count == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_grad_scaler_state: an argument is NULL");
+    }
+    ls_state_forget(&scaler->lent);
+    LS_TRY(list_all(scaler, &scaler->lent));
+    *tensors = scaler->lent.items;
+    *count = scaler->lent.count;
+    return LS_OK;
+}
+
+/* The loss must stay a number when it is multiplied, and gradients when they are divided. */
+static ls_status check_scale(const char *call, const ls_named *given, int count) {
+    const ls_tensor *tensor = ls_state_find(given, count, "scale");
+    double scale = 1;
+    if (tensor != NULL && tensor->dtype == LS_F64 && tensor->count == 1) {
+        LS_TRY(ls_device_fetch(ls_tensor_device(tensor), &scale, tensor->data, sizeof scale));
+    }
+    return scale >= (double)FLT_MIN && scale <= (double)FLT_MAX
+               ? LS_OK
+               : ls_fail(LS_ERR_FORMAT, "%s: scale is %g, must be between %g and %g", call, scale, (double)FLT_MIN,
+                         (double)FLT_MAX);
+}
+
+ls_status ls_grad_scaler_set_state(ls_grad_scaler *scaler, const ls_named *tensors, int count) {
+    static const char call[] = "ls_grad_scaler_set_state";
+    LS_TRY(ls_state_check_given(call, scaler, tensors, count));
+    LS_TRY(check_scale(call, tensors, count));
+    ls_state_list list = {0};
+    ls_status status = list_all(scaler, &list);
+    if (status == LS_OK) {
+        status = ls_state_restore(call, "ls_grad_scaler", &list, tensors, count);
+    }
+    ls_state_forget(&list);
+    scaler->count = status == LS_OK ? 0 : scaler->count;
+    return status;
+}

@@ -1,0 +1,105 @@
+/*
+ * Products of f32 whose operands count as rounded to bf16 or f16. Where the processor multiplies matrices of bf16
+ * (Intel's AMX), oneDNN makes the larger ones of those; else they are those of f32 with rounded copies, which have the
+ * same values: the product of two halves is exact in f32. Instructions for vectors of bf16 (AVX-512) are no gain:
+ * oneDNN's product by them takes longer than its product of f32 (docs/notes/matmul.md).
+ */
+#include "base/clones.h"
+#include "base/float16.h"
+#include "tensor/device/cpu/gemm.h"
+#include "tensor/device/cpu/libraries.h"
+#include "tensor/scope.h"
+
+/* Below, f32 is as fast. */
+enum { FEWEST_MULTIPLICATIONS = 1 << 20 };
+
+bool ls_rounding_pays(ls_dtype rounds_to) {
+    const ls_onednn *onednn = rounds_to == LS_BF16 ? ls_onednn_open() : NULL;
+    return onednn != NULL && onednn->has_fast_bf16;
+}
+
+/* To the nearest, ties to even; what is not a number stays that. */
+LS_CLONES static void round_row_to_bf16(int64_t count, const float *restrict from, float *restrict to) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = ls_bits_of_float(from[i]);
+        const uint32_t rounded = bits + 0x7fffU + (bits >> 16 & 1U);
+        const uint32_t kept = (bits & 0x7fffffffU) > 0x7f800000U ? bits | 0x400000U : rounded;
+        to[i] = ls_float_of_bits(kept & 0xffff0000U);
+    }
+}
+
+/* As ls_f16_from_float, without branches. */
+LS_CLONES static void round_row_to_f16(int64_t count, const float *restrict from, float *restrict to) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = ls_bits_of_float(from[i]);
+        const uint32_t magnitude = bits & 0x7fffffffU;
+        const uint32_t rounded = (magnitude + 0xfffU + (magnitude >> 13 & 1U)) & 0xffffe000U;
+        /* Below 2^-14 steps are of 2^-24, as those of f32 from 0.5 on. */
+        const uint32_t small = ls_bits_of_float(ls_float_of_bits(magnitude) + 0.5F - 0.5F);
+        const uint32_t finite = magnitude < 0x38800000U ? small : rounded;
+        const uint32_t large = magnitude > 0x7f800000U ? 0x7fc00000U : 0x7f800000U; /* 65520 and beyond is infinite */
+        to[i] = ls_float_of_bits((bits & 0x80000000U) | (magnitude >= 0x477ff000U ? large : finite));
+    }
+}
+
+static void round_row(ls_dtype rounds_to, int64_t count, const float *from, float *to) {
+    (rounds_to == LS_BF16 ? round_row_to_bf16 : round_row_to_f16)(count, from, to);
+}
+
+ls_status ls_rounded_begin(const ls_tensor *x, ls_dtype rounds_to, ls_tensor *rounded) {
+    const size_t bytes = (size_t)x->count * sizeof(float);
+    *rounded = *x;
+    rounded->data = ls_record_allocate(bytes);
+    if (rounded->data == NULL) {
+        return ls_fail_memory("rounding to halves", bytes);
+    }
+    round_row(rounds_to, x->count, x->data, rounded->data);
+    return LS_OK;
+}
+
+void ls_rounded_end(const ls_tensor *rounded) {
+    if (rounded->data != NULL) {
+        ls_record_release(rounded->data, (size_t)rounded->count * sizeof(float));
+    }
+}
+
+static void round_rows(ls_dtype rounds_to, int64_t rows, int64_t columns, const float *from, int64_t step, float *to) {
+    for (int64_t i = 0; i < rows; i++) {
+        round_row(rounds_to, columns, from + i * step, to + i * columns);
+    }
+}
+
+static ls_status rounded_product(const ls_gemm *gemm) {
+    const int64_t a_rows = gemm->transpose_a ? gemm->k : gemm->m, a_columns = gemm->transpose_a ? gemm->m : gemm->k;
+    const int64_t b_rows = gemm->transpose_b ? gemm->n : gemm->k, b_columns = gemm->transpose_b ? gemm->k : gemm->n;
+    const size_t bytes = (size_t)(a_rows * a_columns + b_rows * b_columns) * sizeof(float);
+    float *room = ls_record_allocate(bytes + sizeof(float));
+    if (room == NULL) {
+        return ls_fail_memory("matrix product", bytes);
+    }
+    ls_gemm rounded = *gemm;
+    rounded.rounds_to = LS_F32;
+    rounded.a = room;
+    rounded.lda = a_columns > 0 ? a_columns : 1;
+    rounded.b = room + a_rows * a_columns;
+    rounded.ldb = b_columns > 0 ? b_columns : 1;
+    round_rows(gemm->rounds_to, a_rows, a_columns, gemm->a, gemm->lda, room);
+    round_rows(gemm->rounds_to, b_rows, b_columns, gemm->b, gemm->ldb, room + a_rows * a_columns);
+    const ls_status status = ls_cpu_gemm(NULL, &rounded);
+    ls_record_release(room, bytes + sizeof(float));
+    return status;
+}
+
+ls_status ls_gemm_rounded(const ls_gemm *gemm) {
+    const double multiplications = (double)gemm->m * (double)gemm->n * (double)gemm->k;
+    if (multiplications < FEWEST_MULTIPLICATIONS || !ls_rounding_pays(gemm->rounds_to)) {
+        return rounded_product(gemm);
+    }
+    const ls_status status = ls_onednn_open()->gemm_bf16(gemm);
+    if (status == LS_ERR_UNSUPPORTED) {
+        return rounded_product(gemm);
+    }
+    LS_TRY(status);
+    ls_gemm_finish(gemm);
+    return LS_OK;
+}
