@@ -430,6 +430,21 @@ LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
                      (int)(sizeof((ls_module *[]){__VA_ARGS__}) / sizeof(ls_module *)))
 #endif
 
+/** A module of ls_sequential_named, and what it is called there. */
+typedef struct ls_named_module {
+    const char *name; /**< copied */
+    ls_module *module;
+} ls_named_module;
+
+/** ls_sequential_of under names of your own, `ls_sequential_named({"hidden", ls_nn_linear(4, 3)}, {"act",
+ * ls_nn_relu()})`, as PyTorch's Sequential(OrderedDict(...)). Names are ls_module_add_child's: without dots. */
+LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int count);
+#ifndef __cplusplus
+#define ls_sequential_named(...)                                                                                       \
+    ls_sequential_named_of((const ls_named_module[]){__VA_ARGS__},                                                     \
+                           (int)(sizeof((ls_named_module[]){__VA_ARGS__}) / sizeof(ls_named_module)))
+#endif
+
 /* ---- initialisers: fill a floating tensor; each takes the next stream of ls_seed's generator ------------------------
  */
 
@@ -469,6 +484,11 @@ static inline ls_tensor *ls_to_device(ls_tensor *tensor, const char *device) {
 }
 static inline ls_module *ls_sequential_of_list(std::initializer_list<ls_module *> modules) {
     return ls_sequential_of(modules.begin(), static_cast<int>(modules.size()));
+}
+
+#define ls_sequential_named(...) ls_sequential_named_of_list({__VA_ARGS__})
+static inline ls_module *ls_sequential_named_of_list(std::initializer_list<ls_named_module> modules) {
+    return ls_sequential_named_of(modules.begin(), static_cast<int>(modules.size()));
 }
 #endif
 

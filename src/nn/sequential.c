@@ -24,25 +24,37 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     return x;
 }
 
-ls_module *ls_sequential_of(ls_module *const *modules, int count) {
+/* The modules of `named`, or those of `numbered` under their numbers; the other is NULL. */
+static ls_module *sequential_new(const ls_named_module *named, ls_module *const *numbered, int count) {
     static const ls_module_type type = {.name = "Sequential", .forward = sequential_forward};
-    if (count < 0 || (modules == NULL && count > 0)) {
-        return ls_fail_null(LS_ERR_ARGUMENT, "ls_sequential: %d modules%s", count, modules == NULL ? " at NULL" : "");
-    }
     /* One that is given several times must not go before the last of them is added. */
     for (int i = 0; i < count; i++) {
-        (void)ls_module_take(modules[i]);
+        (void)ls_module_take(named != NULL ? named[i].module : numbered[i]);
     }
     ls_module *module = ls_module_new(&type);
     for (int i = 0; i < count; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add_child(module, name, modules[i]);
+        char number[16];
+        snprintf(number, sizeof number, "%d", i);
+        (void)ls_module_add_child(module, named != NULL ? named[i].name : number,
+                                  named != NULL ? named[i].module : numbered[i]);
     }
     for (int i = 0; i < count; i++) {
-        ls_module_drop(modules[i]);
+        ls_module_drop(named != NULL ? named[i].module : numbered[i]);
     }
     return ls_module_finish(module);
+}
+
+ls_module *ls_sequential_of(ls_module *const *modules, int count) {
+    return count < 0 || (modules == NULL && count > 0)
+               ? ls_fail_null(LS_ERR_ARGUMENT, "ls_sequential: %d modules%s", count, modules == NULL ? " at NULL" : "")
+               : sequential_new(NULL, modules, count);
+}
+
+ls_module *ls_sequential_named_of(const ls_named_module *modules, int count) {
+    return count < 0 || (modules == NULL && count > 0)
+               ? ls_fail_null(LS_ERR_ARGUMENT, "ls_sequential_named: %d modules%s", count,
+                              modules == NULL ? " at NULL" : "")
+               : sequential_new(modules, NULL, count);
 }
 
 static ls_tensor *residual_forward(ls_module *self, ls_tensor *input) {

@@ -30,6 +30,43 @@ static void test_names_and_sizes(void **state) {
     ls_module_free(model);
 }
 
+static void test_names_of_ones_own(void **state) {
+    (void)state;
+    ls_module *shared = ls_nn_linear(3, 3);
+    ls_module *model =
+        ls_sequential_named({"first", ls_nn_linear(4, 3)}, {"act", ls_nn_relu()}, {"", ls_sequential(shared, shared)},
+                            {"block", ls_sequential_named({"last", ls_nn_linear(3, 2)})});
+    assert_non_null(model);
+    static const char *const names[] = {"first.weight", "first.bias",        "0.weight",
+                                        "0.bias",       "block.last.weight", "block.last.bias"};
+    assert_int_equal(ls_module_parameter_count(model), 6);
+    for (int i = 0; i < 6; i++) {
+        assert_string_equal(ls_module_parameter_name(model, i), names[i]);
+    }
+    assert_ptr_equal(ls_module_find_child(model, "act"), ls_module_child(model, 1));
+    ls_module *numbered = ls_sequential(ls_nn_linear(4, 3), ls_nn_relu()); /* computes the same */
+    ls_scope *scope = ls_scope_begin();
+    const bool before = ls_no_grad(true);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ls_copy_into(ls_module_parameter(numbered, i), ls_module_parameter(model, i)), LS_OK);
+    }
+    ls_tensor *x = ls_randn(LS_SHAPE(2, 4), LS_F32);
+    ls_tensor *hidden = ls_forward(shared, ls_forward(shared, ls_forward(numbered, x)));
+    assert_true(ls_equal(ls_forward(model, x), ls_forward(ls_module_find_child(model, "block"), hidden)));
+    (void)ls_no_grad(before);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_module_free(numbered);
+    ls_module_free(model);
+    assert_null(ls_sequential_named({"a.b", ls_nn_relu()}));
+    assert_non_null(strstr(ls_error_message(), "Sequential: the name \"a.b\" cannot be used"));
+    assert_null(ls_sequential_named({"a", ls_nn_relu()}, {"b", ls_nn_linear(0, 1)}));
+    assert_non_null(strstr(ls_error_message(), "; Sequential: what should become \"b\" is NULL"));
+    assert_null(ls_sequential_named({NULL, ls_nn_relu()}));
+    assert_non_null(strstr(ls_error_message(), "the name NULL cannot be used"));
+    assert_null(ls_sequential_named_of(NULL, 1));
+    assert_non_null(strstr(ls_error_message(), "ls_sequential_named: 1 modules at NULL"));
+}
+
 static void test_constructors_nest_over_errors(void **state) {
     (void)state;
     assert_null(ls_sequential(ls_nn_linear(4, 3), ls_nn_linear(0, 3), ls_nn_relu()));
@@ -342,6 +379,7 @@ static void test_sequential_fuses_without_changing_results(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_and_sizes),
+        cmocka_unit_test(test_names_of_ones_own),
         cmocka_unit_test(test_constructors_nest_over_errors),
         cmocka_unit_test(test_a_module_of_ones_own),
         cmocka_unit_test(test_flat_buffers_keep_values_and_handles),
