@@ -124,7 +124,7 @@ typedef struct ls_tokens_options {
  *
  * The file stays open and may be larger than memory: each batch reads its tokens straight into its tensors. They are
  * read and not mapped, since a mapped file that somebody makes shorter ends the process with a signal; so it is
- * LS_ERR_IO from ls_loader_next.
+ * LS_ERR_IO from ls_loader_next. A gzipped file, whose name ends in ".gz", is inflated into memory instead.
  */
 LS_API ls_dataset *ls_tokens_dataset(const char *path, const ls_tokens_options *options);
 

@@ -11,6 +11,7 @@ static const char call[] = "ls_tokens_dataset";
 typedef struct tokens_state {
     char *path;
     ls_source source;
+    char *bytes; /* of a gzipped file, inflated, whose size is the source's then; NULL: they are read from the source */
     int64_t context, stride, skip;
     size_t width;
 } tokens_state;
@@ -33,9 +34,13 @@ static ls_status tokens_fetch(ls_dataset *self, const ls_samples *samples, ls_te
         int64_t *now = (int64_t *)ls_host_data(input) + i * context,
                 *next = (int64_t *)ls_host_data(target) + i * context;
         const char *bytes = (const char *)next;
-        const size_t first = (size_t)(samples->indices[i] * state->stride);
-        LS_TRY(ls_source_read_at(&state->source, (size_t)state->skip + first * state->width, next,
-                                 (size_t)(context + 1) * state->width));
+        const size_t first = (size_t)state->skip + (size_t)(samples->indices[i] * state->stride) * state->width;
+        const size_t size = (size_t)(context + 1) * state->width;
+        if (state->bytes != NULL) {
+            memcpy(next, state->bytes + first, size);
+        } else {
+            LS_TRY(ls_source_read_at(&state->source, first, next, size));
+        }
         for (int64_t at = 0; at < context; at++) {
             now[at] = token_at(bytes, at, state->width);
         }
@@ -51,6 +56,7 @@ static void tokens_free_state(ls_dataset *self) {
     if (state->path != NULL) {
         ls_source_close(&state->source);
         ls_free(state->path);
+        ls_free(state->bytes);
     }
 }
 
@@ -82,14 +88,44 @@ static ls_status count_samples(const tokens_state *state, int64_t *count) {
     return LS_OK;
 }
 
+/* Any bytes are tokens, also those that gzipped files begin with: so the name says that it is one. */
+static bool is_gzipped(const char *path) {
+    const size_t length = path != NULL ? strlen(path) : 0;
+    return length > 3 && strcmp(path + length - 3, ".gz") == 0;
+}
+
+/* All bytes that the source gives. */
+static ls_status inflate_all(tokens_state *state) {
+    enum { FIRST = 1 << 16 };
+    size_t capacity = 0, size = 0, got = 0;
+    do {
+        const size_t larger = capacity > 0 ? 2 * capacity : FIRST;
+        char *bytes = ls_reallocate(state->bytes, capacity, larger);
+        if (bytes == NULL) {
+            return ls_fail_memory(call, larger);
+        }
+        state->bytes = bytes;
+        capacity = larger;
+        LS_TRY(ls_source_read(&state->source, bytes + size, capacity - size, &got));
+        size += got;
+    } while (size == capacity);
+    ls_source_close(&state->source);
+    state->source.size = size;
+    return LS_OK;
+}
+
 static ls_status open_tokens(const char *path, tokens_state *state, int64_t *count) {
-    LS_TRY(ls_source_open(call, path, false, &state->source));
+    const bool gzipped = is_gzipped(path);
+    LS_TRY(ls_source_open(call, path, gzipped, &state->source));
     state->path = ls_duplicate_string(path);
     if (state->path == NULL) {
         ls_source_close(&state->source);
         return ls_fail_memory(call, strlen(path) + 1);
     }
     state->source.path = state->path;
+    if (gzipped) {
+        LS_TRY(inflate_all(state));
+    }
     return count_samples(state, count);
 }
 

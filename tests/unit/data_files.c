@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <lockstep/data.h>
 
@@ -197,6 +198,44 @@ static void test_tokens_that_are_not_there(void **state) {
     assert_int_equal(test_descriptors_count(), descriptors);
 }
 
+/* The same tokens, more than a few of them, gzipped; of 1 byte. */
+static const char *gzipped_file(int count, int missing) {
+    const char *path = test_path("tokens.gz");
+    gzFile file = gzopen(path, "wb");
+    assert_non_null(file);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(gzputc(file, (int)token(i, 1)), token(i, 1));
+    }
+    assert_int_equal(gzclose(file), Z_OK);
+    struct stat status;
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(truncate(path, status.st_size - missing), 0);
+    return path;
+}
+
+static void test_gzipped_tokens(void **state) {
+    (void)state;
+    const int descriptors = test_descriptors_count();
+    enum { COUNT = (1 << 16) + 1 }; /* as many as there is room for at first, and one more */
+    for (int count = COUNT - 2; count <= COUNT; count++) {
+        ls_batch batch;
+        ls_loader *loader = load_all(
+            ls_tokens_dataset(gzipped_file(count, 0), &(ls_tokens_options){.context = 100, .skip_bytes = 50}), &batch);
+        assert_int_equal(batch.count, (count - 51) / 100);
+        const int64_t *now = elements(batch.input), *next = elements(batch.target);
+        for (int i = 0; i < 100 * (int)batch.count; i++) {
+            assert_int_equal(now[i], token(50 + i, 1));
+            assert_int_equal(next[i], token(51 + i, 1));
+        }
+        ls_loader_free(loader);
+    }
+    expect_none(ls_tokens_dataset(gzipped_file(300, 0), &(ls_tokens_options){.context = 300}), LS_ERR_ARGUMENT,
+                "tokens.gz has 300 bytes, 300 tokens");
+    expect_none(ls_tokens_dataset(gzipped_file(300, 3), &(ls_tokens_options){.context = 8}), LS_ERR_FORMAT,
+                "tokens.gz is a gzip file that ends too early");
+    assert_int_equal(test_descriptors_count(), descriptors);
+}
+
 /* A file that becomes shorter gives a sentence, not a signal; and it may become longer again. */
 static void test_tokens_that_go(void **state) {
     (void)state;
@@ -275,6 +314,10 @@ static ls_status read_tokens(void) {
     return read_batch(ls_tokens_dataset(test_path("tokens"), &(ls_tokens_options){.context = 8}));
 }
 
+static ls_status read_gzipped(void) {
+    return read_batch(ls_tokens_dataset(test_path("tokens.gz"), &(ls_tokens_options){.context = 8}));
+}
+
 static ls_status read_pictures(void) {
     char path[320];
     snprintf(path, sizeof path, "%s/pictures", folder());
@@ -315,10 +358,11 @@ static bool run_out(ls_status (*program)(void), long n, bool once) {
 /* Wherever it does, it is told so, and all is given back. */
 static void test_memory_runs_out(void **state) {
     (void)state;
-    static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_pictures};
+    static ls_status (*const programs[])(void) = {read_arrays, read_cifar, read_tokens, read_gzipped, read_pictures};
     const bool pictures = ls_libpng_open() != NULL && ls_libjpeg_open() != NULL;
     cifar_file("test_batch.bin", 1, 0, 3, 0);
     tokens_file(1, 100, 0);
+    gzipped_file(100, 0);
     put_pictures();
     for (size_t i = 0; i < sizeof programs / sizeof *programs - !pictures; i++) {
         for (int once = 0; once < 2; once++) {
@@ -333,13 +377,10 @@ static void test_memory_runs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cifar_10),
-        cmocka_unit_test(test_cifar_100),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_tokens_that_are_not_there),
-        cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_tokens_that_go),
-        cmocka_unit_test(test_tokens_of_a_large_file),
+        cmocka_unit_test(test_cifar_10),        cmocka_unit_test(test_cifar_100),
+        cmocka_unit_test(test_tokens),          cmocka_unit_test(test_tokens_that_are_not_there),
+        cmocka_unit_test(test_memory_runs_out), cmocka_unit_test(test_gzipped_tokens),
+        cmocka_unit_test(test_tokens_that_go),  cmocka_unit_test(test_tokens_of_a_large_file),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
