@@ -1,8 +1,9 @@
 /*
- * An LSTM that reads bytes: it learns to continue any file, data-parallel over all ranks, and then writes a sample, for
- * which its states go from byte to byte.
+ * An LSTM that reads bytes: it learns to continue a text, the Jargon File or any file, data-parallel over all ranks,
+ * tells how well it foresees the last tenth, which it has not seen, and then writes a sample, for which its states go
+ * from byte to byte.
  *
- *     lockstep run -n 2 build/examples/charlstm --file README.md
+ *     lockstep run -n 2 build/examples/charlstm
  *
  * The same program runs alone, or as any number of ranks.
  */
@@ -13,7 +14,9 @@
 
 /* ---- what can be chosen ------------------------------------------------------------------------------------------ */
 
-static const char *file = "README.md";
+static const char *file = TEXT;
+static const char *load;
+static const char *save;
 static long layers = 2;
 static long width = 128;
 static long context = 64;
@@ -26,13 +29,15 @@ static double temperature = 0.8;
 static bool quiet;
 
 static const argument options[] = {
-    {"--file", ARGUMENT_TEXT, &file, "what to learn, any file (README.md)"},
+    {"--file", ARGUMENT_TEXT, &file, "what to learn, any file, gzipped or not (Debian's jargon-text)"},
     {"--layers", ARGUMENT_SIZE, &layers, "of the LSTM (2)"},
     {"--width", ARGUMENT_SIZE, &width, "numbers of a state (128)"},
     {"--context", ARGUMENT_SIZE, &context, "bytes of a piece that it learns from (64)"},
     {"--batch-size", ARGUMENT_SIZE, &batch_size, "pieces of the file per rank and step (16)"},
-    {"--steps", ARGUMENT_SIZE, &steps, "of training (500)"},
+    {"--steps", ARGUMENT_COUNT, &steps, "of training (500)"},
     {"--lr", ARGUMENT_NUMBER, &learning_rate, "AdamW's learning rate at its highest (0.005)"},
+    {"--load", ARGUMENT_TEXT, &load, "begin with the weights of this safetensors file"},
+    {"--save", ARGUMENT_TEXT, &save, "write the weights to this safetensors file"},
     {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (300)"},
     {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
@@ -66,15 +71,18 @@ static int next_of(ls_module *model, int byte, ls_tensor **h, ls_tensor **c) {
     return ls_scope_end(scope) == LS_OK ? next : -1;
 }
 
-/* Begins with a byte, and goes on with one after the other. */
-static ls_status write_sample(ls_module *model, int byte) {
+/* Begins behind the end of a line, and goes on with one byte after the other. */
+static ls_status write_sample(ls_module *model) {
     ls_tensor *h = NULL, *c = NULL;
     ls_module_train(model, false);
     const bool before = ls_no_grad(true);
     ls_seed((uint64_t)seed);
+    int byte = '\n';
     for (long i = 0; i < sample && byte >= 0; i++) {
-        putchar(byte);
-        byte = i + 1 < sample ? next_of(model, byte, &h, &c) : byte;
+        byte = next_of(model, byte, &h, &c);
+        if (byte >= 0) {
+            putchar(byte);
+        }
     }
     (void)ls_no_grad(before);
     ls_release(h);
@@ -86,6 +94,8 @@ static ls_status write_sample(ls_module *model, int byte) {
 int main(int argc, char **argv) {
     ARGUMENTS_READ(argc, argv, "Trains an LSTM on the bytes of a file, and writes a sample.", options);
     const text_task task = {.file = file,
+                            .load = load,
+                            .save = save,
                             .context = context,
                             .batch_size = batch_size,
                             .steps = steps,

@@ -7,10 +7,15 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 
 enum { BYTES = 256, TOP = 20 };
+
+/* The Jargon File, 1.7 MB, where Debian's jargon-text puts it. */
+#define TEXT "/usr/share/doc/jargon-text/jargon.txt.gz"
 
 /* Each position is a sample of its own: its logits against the byte that comes next. */
 static inline ls_tensor *next_byte(ls_tensor *output, ls_tensor *target, void *user) {
@@ -29,18 +34,19 @@ static inline int draw_byte(ls_tensor *logits, double temperature) {
     return byte != NULL ? (int)ls_item(byte) : -1;
 }
 
-/* The file's first byte; a newline where there is none any more. */
-static inline int first_byte(const char *file) {
-    FILE *stream = fopen(file, "rb");
-    const int byte = stream != NULL ? fgetc(stream) : EOF;
-    if (stream != NULL) {
-        fclose(stream);
-    }
-    return byte != EOF ? byte : '\n';
-}
+/* What is learnt, by what, and how. */
+typedef struct text_task {
+    const char *file;
+    const char *load, *save;                       /* files of weights to begin with and to write; NULL: none */
+    long context, batch_size, steps, sample, seed; /* bytes that are seen; pieces a rank and step; bytes to write */
+    double learning_rate;
+    bool quiet;
+    ls_module *(*build_model)(void);
+    ls_status (*write_sample)(ls_module *model);
+} text_task;
 
-/* What training came to; rank 0 says most of it, last. */
-static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, long context) {
+/* What training came to; rank 0 says most of it, last. Losses are in nats a byte. */
+static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model, const text_task *task) {
     const double samples = ls_trial_throughput(trial); /* of all ranks: each asks */
     printf("rank %d parameters %016" PRIx64 "\n", ls_comm_rank(world), ls_module_hash(model));
     fflush(stdout);
@@ -49,20 +55,37 @@ static inline ls_status report(ls_trial *trial, ls_comm *world, ls_module *model
         return status;
     }
     printf("parameters: %" PRId64 "\n", ls_module_size(model));
-    printf("throughput: %.0f bytes/s\n", samples * (double)context);
-    printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
+    if (task->steps > 0) {
+        printf("throughput: %.0f bytes/s\n", samples * (double)task->context);
+        printf("loss: %.4f\n", ls_trial_metric(trial, "loss"));
+    }
+    printf("test loss: %.4f\n", ls_trial_metric(trial, "test_loss"));
     return LS_OK;
 }
 
-/* What is learnt, by what, and how. */
-typedef struct text_task {
-    const char *file;
-    long context, batch_size, steps, sample, seed; /* bytes that are seen; pieces a rank and step; bytes to write */
-    double learning_rate;
-    bool quiet;
-    ls_module *(*build_model)(void);
-    ls_status (*write_sample)(ls_module *model, int first);
-} text_task;
+/* What is trained on, and what is only measured. */
+typedef struct text_parts {
+    ls_loader *train, *test;
+} text_parts;
+
+/* Pieces of the first nine tenths of the file, which begin at every fourth part of the context, and of the rest. */
+static inline text_parts open_text(ls_comm *world, const text_task *task) {
+    if (strcmp(task->file, TEXT) == 0 && access(TEXT, R_OK) != 0) {
+        (void)ls_error_set(LS_ERR_IO, "there is no %s: install Debian's jargon-text, or say --file FILE", TEXT);
+        return (text_parts){0};
+    }
+    ls_loader_options by = {.batch_size = task->batch_size, .comm = world, .seed = (uint64_t)task->seed};
+    ls_tokens_options piece = {.context = task->context, .stride = (task->context + 3) / 4}; /* tokens are bytes */
+    ls_dataset *set = ls_tokens_dataset(task->file, &piece);
+    const int64_t count = (ls_dataset_count(set) * 9 + 9) / 10;
+    text_parts parts = {.train = set != NULL ? ls_loader_new(ls_dataset_subset(set, 0, count), &by) : NULL};
+    piece.skip_bytes = count * piece.stride + task->context;
+    piece.stride = task->context;
+    by.no_shuffle = true;
+    set = parts.train != NULL ? ls_tokens_dataset(task->file, &piece) : NULL;
+    parts.test = set != NULL ? ls_loader_new(set, &by) : NULL;
+    return parts;
+}
 
 static inline ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *loader,
                                    const text_task *task) {
@@ -85,26 +108,26 @@ static inline ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls
 
 static inline ls_status train_on_text(ls_comm *world, const text_task *task) {
     ls_seed((uint64_t)task->seed);
-    const ls_loader_options by = {.batch_size = task->batch_size, .comm = world, .seed = (uint64_t)task->seed};
     const ls_adam_options adam = {.learning_rate = task->learning_rate, .weight_decay = 0.1};
-    ls_dataset *set = ls_tokens_dataset(task->file, &(ls_tokens_options){.context = task->context}); /* of bytes */
-    ls_loader *loader = set != NULL ? ls_loader_new(set, &by) : NULL;
-    ls_module *model = loader != NULL ? ls_module_retain(task->build_model()) : NULL;
-    ls_module *parallel = model != NULL ? ls_data_parallel(model, world, NULL) : NULL;
+    text_parts text = open_text(world, task);
+    ls_module *model = text.test != NULL ? ls_module_retain(task->build_model()) : NULL;
+    const bool good = model != NULL && (task->load == NULL || ls_module_load(model, task->load) == LS_OK);
+    ls_module *parallel = good ? ls_data_parallel(model, world, NULL) : NULL;
     ls_optimizer *optimizer = parallel != NULL ? ls_adamw(parallel, &adam) : NULL;
-    ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, loader, task) : NULL;
-    ls_status status = trial != NULL ? ls_trial_run(trial, 1) : ls_error_status();
-    if (status == LS_OK) {
-        status = report(trial, world, model, task->context);
-    }
-    if (status == LS_OK && ls_comm_rank(world) == 0 && task->sample > 0) {
-        status = task->write_sample(model, first_byte(task->file));
+    ls_trial *trial = optimizer != NULL ? make_trial(parallel, optimizer, text.train, task) : NULL;
+    ls_status status = trial != NULL ? ls_trial_run(trial, task->steps > 0) : ls_error_status();
+    status = status == LS_OK ? ls_trial_evaluate(trial, text.test, "test") : status;
+    status = status == LS_OK ? report(trial, world, model, task) : status;
+    if (status == LS_OK && ls_comm_rank(world) == 0) {
+        status = task->save != NULL ? ls_module_save(model, task->save, NULL) : LS_OK;
+        status = status == LS_OK && task->sample > 0 ? task->write_sample(model) : status;
     }
     ls_trial_free(trial);
     ls_optimizer_free(optimizer);
     ls_module_free(parallel);
     ls_module_free(model);
-    ls_loader_free(loader);
+    ls_loader_free(text.train);
+    ls_loader_free(text.test);
     return status;
 }
 
