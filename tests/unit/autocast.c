@@ -405,6 +405,26 @@ static void test_training_ends_where_f32_does(void **state) {
     }
 }
 
+/* ---- what it says ------------------------------------------------------------------------------------------------ */
+
+static void count_warning(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    *(int *)user += level == LS_LOG_WARNING && strstr(line, "computes no faster in f16 than in f32") != NULL;
+}
+
+/* Where it cannot be faster it says so, once in the process; on devices that do not know it says nothing. */
+static void test_warns_once(void **state) {
+    (void)state;
+    int warnings = 0;
+    ls_log_set_sink(count_warning, &warnings);
+    for (int i = 0; i < 3; i++) {
+        (void)ls_autocast(LS_F16);
+        (void)ls_autocast(LS_F32);
+    }
+    ls_log_set_sink(NULL, NULL);
+    assert_int_equal(warnings, strcmp(ls_default_device(), "cpu") == 0 ? 1 : 0);
+}
+
 /* ---- data sets --------------------------------------------------------------------------------------------------- */
 
 static ls_tensor *turn(ls_tensor *batch, const ls_samples *samples, void *user) {
@@ -456,6 +476,7 @@ static void test_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_warns_once), /* the first: no other may have had it say so */
         cmocka_unit_test(test_products_are_of_rounded_operands),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_rounding),
