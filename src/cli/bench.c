@@ -376,7 +376,7 @@ const ls_command ls_bench_command = {
         "           gather, scatter and all-to-all (n-1)/n; others 1\n"
         "  messages  of one call, sent by the rank that sends most, and `sent`, their bytes; agreement is in them. "
         "Backends\n"
-        "           that do not count print - (null): shm and self send none\n"
+        "           that do not count print - (null): shm, self and gloo\n"
         "  algorithm  how it travelled, where the backend has several ways (docs/COMMUNICATION.md tells them;\n"
         "           not in --json)\n"
         "  correct  whether each rank found what it should, before the timed calls and after them\n"

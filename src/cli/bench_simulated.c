@@ -22,7 +22,7 @@ typedef struct named_unit {
     double factor;
 } named_unit;
 
-/* A positive number, with one of the units right behind it or after a blank. */
+/* A number of 0 or more, with one of the units right behind it or after a blank. */
 static bool read_number(const char *text, const named_unit *units, size_t count, double *number) {
     char *end = NULL;
     const double value = isdigit((unsigned char)text[0]) ? strtod(text, &end) : 0.0;
@@ -130,6 +130,7 @@ static void close_ranks(simulation *self) {
     snprintf(message, sizeof message, "%s", ls_error_message());
     for (int rank = 0; self->ranks != NULL && rank < self->cluster->ranks; rank++) {
         if (self->ranks[rank].engine != NULL) {
+            self->ranks[rank].engine->ended = true; /* nobody is left to be told of it */
             ls_engine_close(self->ranks[rank].engine);
         }
     }

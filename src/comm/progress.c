@@ -9,7 +9,7 @@
 #include "comm/frame.h"
 
 #define EAGER_LOOKS 1000
-#define NAP_NS      50000
+#define PAUSE_NS    50000
 
 #define TELL_AGAIN_NS UINT64_C(60000000000)
 
@@ -167,7 +167,7 @@ void ls_comm_tell_waiting(const ls_waiting *waiting) {
 
 void ls_comm_rest(unsigned *looks) {
     if (++*looks > EAGER_LOOKS) {
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     } else {
         sched_yield();
     }

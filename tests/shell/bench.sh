@@ -140,6 +140,18 @@ for collective in allgather alltoall barrier broadcast gather reduce reduce-scat
     launch bench "$collective" --simulate 12 $cluster $sizes </dev/null
     check "simulated $collective: a table" is "$status $(wc -l <out)" "0 $wanted"
 done
+# sends COLLECTIVE RANKS SIZE MESSAGES: the most messages of a rank; large vectors go by halves as 256 KiB do
+sends() {
+    launch bench "$1" --simulate "$2" $cluster --sizes "$3" --json </dev/null
+    check "simulated $1 of $3 on $2 ranks: messages" is "$(key messages)" "$4"
+}
+sends allreduce 16 256K 12
+sends allreduce 16 64M 12
+sends allreduce 48 1M 17
+sends broadcast 64 64K 18
+sends allgather 64 1M 17
+sends reduce 16 256K 9
+sends reduce-scatter 16 16M 8
 launch bench --simulate 12 $cluster --sizes 4 --json </dev/null
 check "simulated: all-reduce, where no collective is named" is "$status $(grep -c '"allreduce"' out)" "0 1"
 launch bench allreduce --simulate 1 $cluster --sizes 4 --json </dev/null

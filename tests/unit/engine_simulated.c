@@ -31,7 +31,7 @@ typedef struct world {
     int odd_rank;           /* calls something else at odd_call; -1: none does */
     int odd_call;
     bool faulty;   /* calls may fail */
-    ls_way wanted; /* of reductions; LS_WAY_WHOLE: as they are otherwise */
+    ls_way wanted; /* of reductions, broadcasts and all-gathers; LS_WAY_WHOLE: as they are otherwise */
     int levels;
     struct rank_state *ranks;
     struct {
@@ -284,7 +284,7 @@ static void right_bits(void **state) {
     }
     static const int many[] = {100, 256, 1000, 1024};
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
-        check_world(many[i], (uint64_t)many[i], all ? 4 : 10, -1);
+        check_world(many[i], (uint64_t)many[i], all ? 14 : 10, -1);
     }
 }
 
@@ -300,7 +300,8 @@ static ls_way way_of(int ranks, const call_plan *plan, size_t count) {
                            .dtype = plan->dtype,
                            .reduction = plan->reduction,
                            .width = ls_dtype_size(plan->dtype),
-                           .count = count};
+                           .count = count,
+                           .total = count * (size_t)ranks};
     return ls_choose_way(&model);
 }
 

@@ -5,8 +5,8 @@
  *
  *     all-reduce   steps one after the other                messages beside these        bytes
  *     whole        R                                                                     R n
- *     halves       2 log2 P + 1, or R + 2 log2 P + few      between blocks of ranks      2 n
- *     shares       R + 2                                    2 (P - 1)                    2 n
+ *     halves       2 log2 P + 1, or R + 2 log2 P + few      between blocks of ranks      2 n (P - 1)/P
+ *     shares       R + 2                                    2 (P - 1)                    2 n (P - 1)/P
  *
  * A reduce-scatter is half of that, and so on. What travels before it is reduced to the end are accumulators, which may
  * be wider than elements.
@@ -29,9 +29,27 @@ typedef struct amount {
 
 static double cost_shares(const ls_engine *engine, const amount *of) {
     const double others = engine->size - 1;
-    const double phase = STEP + others * MESSAGE + of->bytes * others / engine->size;
+    /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
+    const double unevenly = engine->butterfly ? 1 : 1.4;
+    const double phase = STEP + others * MESSAGE + unevenly * of->bytes * others / engine->size;
     const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
     return of->rounds * STEP + phase * (one ? 1 : 2);
+}
+
+/*
+ * Of a vector, by the rank that moves most of it one after the other: a half, a quarter, ... in its block of ranks, and
+ * then all sums of the block behind, which that has when it has those of the one behind it.
+ */
+static double moved_by_halves(int ranks) {
+    double moved = 0;
+    int behind = 0;
+    for (int width = 1; width <= ranks; width *= 2) {
+        if ((ranks & width) != 0) {
+            moved = fmax(moved, 1 - 1.0 / width) + (behind != 0 ? 1.0 / behind : 0);
+            behind = width;
+        }
+    }
+    return moved;
 }
 
 static double cost_halves(const ls_engine *engine, const amount *of) {
@@ -45,22 +63,24 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
             before = width;
         }
     }
+    const double others = 1 - 1.0 / engine->size;
+    const double moved = moved_by_halves(engine->size);
     const double together = engine->butterfly ? levels - 1 : 0; /* with rounds */
     const double up = of->rounds - together + levels + blocks;
     const double down = levels + blocks;
     switch (engine->call.operation) {
     case LS_OP_ALLGATHER:
     case LS_OP_SPLIT: /* two messages in a step */
-        return (of->rounds + engine->levels) * STEP + engine->levels * MESSAGE + of->bytes;
+        return (of->rounds + engine->levels) * STEP + engine->levels * MESSAGE + others * of->bytes;
     case LS_OP_BROADCAST:
-        return (of->rounds + levels + down) * STEP + meeting * MESSAGE + 2 * of->bytes;
+        return (of->rounds + levels + down) * STEP + meeting * MESSAGE + (1 + moved) * of->bytes;
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        return (up + (blocks > 0)) * STEP + meeting * MESSAGE + of->accumulated;
+        return (up + (blocks > 0)) * STEP + meeting * MESSAGE + moved * of->accumulated;
     case LS_OP_REDUCE:
-        return (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + of->accumulated + of->bytes;
+        return (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + moved * of->accumulated + others * of->bytes;
     default:
-        return (up + down) * STEP + 2 * meeting * MESSAGE + of->accumulated + of->bytes;
+        return (up + down) * STEP + 2 * meeting * MESSAGE + moved * (of->accumulated + of->bytes);
     }
 }
 
@@ -69,6 +89,9 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
     const bool fits = of->accumulated <= LS_ENGINE_CARRIED;
     if (engine->wanted != LS_WAY_WHOLE) {
         return engine->wanted;
+    }
+    if (engine->size == 1) {
+        return LS_WAY_SHARES; /* its own */
     }
     if (fits && (!reduces || of->rounds * of->accumulated <= STEP)) {
         return LS_WAY_WHOLE; /* as the others take a step more at least */

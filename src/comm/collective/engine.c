@@ -109,8 +109,7 @@ const char *ls_engine_call_name(const ls_engine *engine, char name[64]) {
 
 /* ---- transfers of a call ----------------------------------------------------------------------------------------- */
 
-/* Transports name no call. */
-static ls_status fail_named(const ls_engine *engine, ls_status status) {
+ls_status ls_engine_name_failure(const ls_call *call, ls_status status) {
     if (status == LS_OK) {
         return LS_OK;
     }
@@ -118,7 +117,7 @@ static ls_status fail_named(const ls_engine *engine, ls_status status) {
     char name[64];
     strncpy(message, ls_error_message(), sizeof message - 1);
     message[sizeof message - 1] = '\0';
-    return ls_fail(status, "%s: %s", ls_engine_call_name(engine, name), message);
+    return ls_fail(status, "%s: %s", ls_call_describe(call->operation, call->sequence, name, sizeof name), message);
 }
 
 static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
@@ -132,7 +131,7 @@ static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel
 
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
     ls_transfer *transfer = add_transfer(engine, to, channel, (void *)(uintptr_t)data, bytes, false);
-    return fail_named(engine, engine->endpoint->transport->send(engine->endpoint, transfer));
+    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->send(engine->endpoint, transfer));
 }
 
 ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
@@ -141,7 +140,7 @@ ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, voi
     if (transfer != NULL) {
         *transfer = made;
     }
-    return fail_named(engine, engine->endpoint->transport->receive(engine->endpoint, made));
+    return ls_engine_name_failure(&engine->call, engine->endpoint->transport->receive(engine->endpoint, made));
 }
 
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes) {
@@ -235,7 +234,7 @@ static ls_status advance(ls_engine *engine, bool *finished) {
 }
 
 static ls_status look(ls_engine *engine, const ls_call *call, uint64_t wait_ns, bool *moved) {
-    LS_TRY(fail_named(engine, engine->endpoint->transport->progress(engine->endpoint, wait_ns, moved)));
+    LS_TRY(ls_engine_name_failure(call, engine->endpoint->transport->progress(engine->endpoint, wait_ns, moved)));
     LS_TRY(ls_failure_hear(engine));
     LS_TRY(ls_failure_check_revoked(engine, call));
     return ls_messages_move(engine, moved);

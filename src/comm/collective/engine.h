@@ -5,9 +5,9 @@
  * Each call begins with rounds (rounds.c): ranks tell each other along a tree, or a butterfly where their number is a
  * power of two, what they call, and what is small of its data travels along and is combined on the way (carried.c). So
  * a small call takes at most 2 ceil(log2 P) messages of any rank, agreement included. What is large follows when all is
- * agreed, straight between those who have and want it (exchange.c); reductions go by halves or by shares (choice.c,
- * halving.c, reduction.c). messages.c sends and receives. failure.c is how ranks leave, fail and find out for whom they
- * wait in vain.
+ * agreed, straight between those who have and want it (exchange.c); reductions and broadcasts go by halves or by
+ * shares, all-gathers by doubling (choice.c, halving.c, reduction.c, doubling.c). messages.c sends and receives.
+ * failure.c is how ranks leave, fail and find out for whom they wait in vain.
  */
 #ifndef LS_COMM_COLLECTIVE_ENGINE_H
 #define LS_COMM_COLLECTIVE_ENGINE_H

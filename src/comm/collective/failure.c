@@ -411,6 +411,16 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     return fail_silent(engine, wait, circle || engine->asked < 0 ? awaited : engine->asked);
 }
 
+/* Whether a transfer before this one, under way too, is with the same rank. */
+static bool with_earlier(const ls_engine *engine, int transfer) {
+    for (int i = 0; i < transfer; i++) {
+        if (!engine->transfers[i].ended && engine->transfers[i].peer == engine->transfers[transfer].peer) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t waited_ns = ls_engine_now(engine) - wait->since_ns;
     if (waited_ns < LEAST_TOLD_NS) { /* this is asked at every look */
@@ -418,17 +428,18 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     }
     ls_rank_list awaited = {.count = 0};
     char waiting[MORE_CAPACITY];
+    /* Who is awaited in the rounds of a call alone has made the one before it at least. */
+    bool begun = wait->request != NULL || engine->transfer_count == 0;
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
-        if (!engine->transfers[i].ended) {
+        if (!engine->transfers[i].ended && !with_earlier(engine, i)) {
             ls_rank_list_add(&awaited, engine->transfers[i].peer);
+            begun = begun || engine->transfers[i].channel != LS_CHANNEL_ROUNDS;
         }
     }
     if (wait->request != NULL) {
         ls_rank_list_add(&awaited, wait->call->root);
     }
-    /* Who is awaited in the rounds of a call has made the one before it at least. */
-    const bool begun = engine->transfer_count == 0 || engine->transfers[0].channel != LS_CHANNEL_ROUNDS;
-    const ls_call *latest = wait->request != NULL || begun ? &engine->call : &engine->before;
+    const ls_call *latest = begun ? &engine->call : &engine->before;
     if (awaited.count != 0) {
         ls_comm_tell_waiting(&(ls_waiting){.call = wait->call,
                                            .knows_latest = latest->sequence != 0,
@@ -465,7 +476,7 @@ ls_status ls_failure_check_open(const ls_engine *engine, const ls_call *call) {
 static ls_status list_staying(const ls_engine *engine, ls_rank_list *staying) {
     *staying = (ls_rank_list){.count = 0};
     if (engine->revoked.kind != 0) {
-        return engine->revoked.culprit == engine->teller
+        return engine->teller < 0 || engine->revoked.culprit == engine->teller
                    ? ls_fail(LS_ERR_PEER, "%s", engine->revoked.text)
                    : ls_fail(LS_ERR_PEER, "rank %d gave up: %s", engine->teller, engine->revoked.text);
     }

@@ -169,7 +169,9 @@ ls_status ls_halving_begin(ls_engine *engine) {
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
     const bool copies = kernel->widen != NULL || ls_reduction_scatters(engine);
     const size_t copied = copies ? place(engine, halving->positions) : 0;
-    size_t elements = copied + 2 * count_of(engine, own_span(engine)); /* of the block behind, and results */
+    const size_t own = count_of(engine, own_span(engine));
+    /* Sums of the block behind, and results on their way to others. */
+    size_t elements = copied + (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
     for (int level = 1; level <= halving->levels; level++) {
         elements += count_of(engine, span_after(engine, index_of(engine), level));
     }

@@ -245,6 +245,9 @@ ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, voi
 /* Scratch memory of at least so many bytes, in engine->scratch. */
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
 
+/* Puts the name of a call before what a transport says: it names none. Returns `status`. */
+ls_status ls_engine_name_failure(const ls_call *call, ls_status status);
+
 /* Writes the name of the call in progress. Returns `name`. */
 const char *ls_engine_call_name(const ls_engine *engine, char name[64]);
 

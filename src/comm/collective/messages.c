@@ -186,8 +186,10 @@ static ls_status begin_send(ls_engine *engine, ls_message_request *asked) {
                                    .bytes = bytes,
                                    .ended = data == bytes};
     asked->began = true;
-    LS_TRY(engine->endpoint->transport->send(engine->endpoint, &asked->envelope));
-    return asked->content.ended ? LS_OK : engine->endpoint->transport->send(engine->endpoint, &asked->content);
+    ls_endpoint *endpoint = engine->endpoint;
+    const ls_status status = endpoint->transport->send(endpoint, &asked->envelope);
+    return ls_engine_name_failure(
+        call, status != LS_OK || asked->content.ended ? status : endpoint->transport->send(endpoint, &asked->content));
 }
 
 static void end_request(ls_engine *engine, ls_message_request *asked) {
@@ -222,7 +224,8 @@ static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended)
     }
     *ended = ls_messages_has_ended(asked);
     if (!*ended) {
-        LS_TRY(engine->endpoint->transport->progress(engine->endpoint, 0, &moved));
+        LS_TRY(
+            ls_engine_name_failure(&asked->call, engine->endpoint->transport->progress(engine->endpoint, 0, &moved)));
         LS_TRY(ls_messages_move(engine, &moved));
         *ended = ls_messages_has_ended(asked);
     }

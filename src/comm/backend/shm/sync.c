@@ -12,7 +12,7 @@
 #include "comm/backend/shm/shm.h"
 
 #define SPIN_NS         ((uint64_t)100000)   /* with a core for every rank: longer than a sleep and a wake-up cost */
-#define NAP_NS          ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
+#define LOOK_NS         ((uint64_t)20000000) /* how often a waiting rank looks whether the others live */
 #define SHORT_SLEEP_NS  ((uint64_t)50000)
 #define LONG_SPIN_EVERY 64
 /* A yield took the scheduler's whole slice. After so many waits in a row with such a yield, how many go without. */
@@ -110,7 +110,7 @@ ls_status ls_shm_give_up(ls_shm *shm, ls_status status) {
         return status;
     }
     /* The other is about to write its reason; should it die right there, this rank's own will do. */
-    const uint64_t deadline = ls_clock_ns() + NAP_NS;
+    const uint64_t deadline = ls_clock_ns() + LOOK_NS;
     while (!ls_shm_is_revoked(shm)) {
         if (ls_clock_ns() > deadline) {
             return status;
@@ -245,9 +245,9 @@ ls_status ls_shm_check(ls_shm *shm) {
     const uint64_t now = ls_clock_ns();
     if (shm->since_ns == 0) {
         shm->since_ns = now;
-        shm->looked_ns = now - NAP_NS;
+        shm->looked_ns = now - LOOK_NS;
     }
-    if (now - shm->looked_ns < NAP_NS) {
+    if (now - shm->looked_ns < LOOK_NS) {
         return LS_OK;
     }
     ls_shm_skip_stop(&shm->looked_ns, now, &shm->since_ns);
@@ -364,7 +364,7 @@ ls_status ls_shm_sleep(ls_shm *shm, ls_shm_condition *met, const void *context) 
     if (status == LS_OK && !moved && !met(shm, context) && !ls_shm_is_revoked(shm)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        const long nanoseconds = until.tv_nsec + (long)NAP_NS;
+        const long nanoseconds = until.tv_nsec + (long)LOOK_NS;
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         const int operation = shm->file < 0 ? FUTEX_WAIT_BITSET_PRIVATE : FUTEX_WAIT_BITSET;

@@ -185,7 +185,7 @@ ls_status ls_tcp_hear_unproven(ls_tcp *tcp, ls_tcp_unproven *connection);
 /* Does what is due: new attempts to connect, and the end of those that say nothing. */
 ls_status ls_tcp_tend(ls_tcp *tcp);
 
-/* Closes the connection to an unproven connection. */
+/* Closes an unproven connection. */
 void ls_tcp_turn_away(ls_tcp *tcp, ls_tcp_unproven *connection);
 
 /* ---- output.c ------------------------------------------------------------------------------------------------------
