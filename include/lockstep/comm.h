@@ -308,11 +308,12 @@ typedef struct ls_store ls_store;
 
 /** How to open a store. */
 typedef struct ls_store_options {
-    bool serve;      /**< this process, exactly one of all (rank 0), holds the store: on TCP it listens and the others
-                        connect */
-    double timeout;  /**< seconds that any call waits; 0: 300 */
-    const char *key; /**< the job's key; required to listen or connect beyond loopback; there, without one, processes of
-                        this user share one by themselves */
+    bool serve;     /**< this process, exactly one of all (rank 0), holds the store: it listens and the others connect,
+                       with "file://" at the address by which others reach this machine */
+    double timeout; /**< seconds that any call waits; 0: 300 */
+    const char
+        *key; /**< the job's key; "tcp://" needs it beyond loopback, where without one processes of this user share
+                 one by themselves; "file://" does not, as the folder tells a secret to this user's processes */
 } ls_store_options;
 
 /**

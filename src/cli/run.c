@@ -249,7 +249,7 @@ const ls_command ls_run_command = {
              "  LOCKSTEP_KEY             the job's key, fresh at each start: only who has it may join\n"
              "  LOCKSTEP_STORE_FD        rank 0 only: a socket that listens on MASTER_PORT already\n"
              "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... under --max-restarts\n"
-             "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen for data\n"
+             "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen\n"
              "  LOCKSTEP_LAUNCH          this start on this machine, by which the launcher finds what is left of it\n"
              "  OMP_NUM_THREADS OPENBLAS_NUM_THREADS    the cores of a rank, unless you set OMP_NUM_THREADS yourself\n"
              "\n"

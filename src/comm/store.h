@@ -77,7 +77,7 @@ ls_status ls_store_check_url(const char *url);
 ls_status ls_address_parse(const char *url, ls_address *address);
 
 /* The socket that leads to rank 0, on rank 0 the one that listens, lent, to ask about; -1 where there is none. */
-int ls_store_connection(const ls_store *store);
+int ls_store_connection(const ls_store *store); /* until ls_store_leave */
 
 /* A pause between two looks at something that nobody announces: short at first, longer once `since` is long ago. */
 void ls_store_pause(ls_deadline since, ls_deadline deadline);

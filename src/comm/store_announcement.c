@@ -76,10 +76,8 @@ static ls_status read_current(int folder, ls_announcement *announcement) {
     const bool alive = ls_file_is_locked(file);
     const ls_status status = ls_file_read(file, CURRENT, text, sizeof text, &size);
     close(file);
-    if (status != LS_OK && status != LS_ERR_ARGUMENT) {
-        return status;
-    }
-    LS_TRY(ls_announcement_read(text, status == LS_OK ? size : 0, announcement));
+    LS_TRY(status);
+    LS_TRY(ls_announcement_read(text, size, announcement));
     return alive ? LS_OK : ls_fail(LS_ERR_STATE, "the last job there has ended");
 }
 
@@ -156,8 +154,13 @@ static ls_status look(const char *path, ls_announcement *announcement) {
     return status;
 }
 
-ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *announcement) {
-    const ls_deadline begin = ls_clock_ns(), deadline = ls_deadline_after(timeout);
+bool ls_gathering_is_announced(const char *path, const ls_announcement *announcement) {
+    ls_announcement now;
+    return look(path, &now) == LS_OK && memcmp(now.secret, announcement->secret, sizeof now.secret) == 0;
+}
+
+ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement) {
+    const ls_deadline begin = ls_clock_ns();
     ls_deadline report = ls_deadline_after(LS_REPORT_SECONDS);
     for (;;) {
         const ls_status status = look(path, announcement);
@@ -165,7 +168,7 @@ ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *a
             return status;
         }
         if (ls_deadline_passed(deadline)) {
-            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not make the store in %s within %g s (%s)", path, timeout,
+            return ls_fail(LS_ERR_TIMEOUT, "rank 0 did not make the store in %s within %g s (%s)", path, limit,
                            ls_error_message());
         }
         if (ls_deadline_passed(report)) {

@@ -50,7 +50,11 @@ void ls_gathering_withdraw(ls_gathering *gathering);
 /* Withdraws, and removes the folder that this made, if nothing else is in it. */
 void ls_gathering_close(ls_gathering *gathering);
 
-/* Waits until a job is announced in the folder. LS_ERR_TIMEOUT says why none is. */
-ls_status ls_gathering_find(const char *path, double timeout, ls_announcement *announcement);
+/* Waits until a job is announced in the folder. LS_ERR_TIMEOUT says why none is; `limit` is for that sentence, the
+ * seconds of the whole search. */
+ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement);
+
+/* Whether the folder announces that job still. */
+bool ls_gathering_is_announced(const char *path, const ls_announcement *announcement);
 
 #endif

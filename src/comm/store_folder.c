@@ -118,7 +118,7 @@ ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity,
     }
     *size = (size_t)about.st_size;
     if (*size > capacity) {
-        return ls_fail(LS_ERR_ARGUMENT, "its value has %zu bytes, there is room for %zu", *size, capacity);
+        return ls_fail(LS_ERR_FORMAT, "%s in the store's folder is none of Lockstep's", name);
     }
     for (size_t done = 0; done < *size;) {
         const ssize_t step = read(file, (char *)bytes + done, *size - done);
@@ -150,18 +150,16 @@ ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *loc
     /* Of a writer that was killed: its file may be locked, even seen under another name. */
     unlinkat(folder, temporary, 0);
     const int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool fine = file >= 0 && (locked == NULL || try_lock(file)) && write_all(file, bytes);
+    bool fine = file >= 0 && try_lock(file) && write_all(file, bytes);
     fine = fine && renameat(folder, temporary, folder, name) == 0;
     const int error = errno;
-    if (file >= 0 && (!fine || locked == NULL)) {
+    if (file >= 0 && !fine) {
         close(file);
     }
     if (!fine) {
         unlinkat(folder, temporary, 0);
         return ls_fail(LS_ERR_IO, "cannot write %s in the store's folder: %s", name, strerror(error));
     }
-    if (locked != NULL) {
-        *locked = file;
-    }
+    *locked = file;
     return LS_OK;
 }

@@ -33,8 +33,8 @@ bool ls_file_is_locked(int file);
 ls_status ls_file_read(int file, const char *name, void *bytes, size_t capacity, size_t *size);
 
 /*
- * Puts a whole file there at once: readers see the old one or the new one. One writer at a time. With `locked` not
- * NULL the file is locked before it is seen and left open there.
+ * Puts a whole file there at once: readers see the old one or the new one. One writer at a time. The file is locked
+ * before it is seen, and left open in *locked.
  */
 ls_status ls_folder_write(int folder, const char *name, ls_bytes bytes, int *locked);
 

@@ -112,7 +112,12 @@ ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *ke
         }
         if (ls_deadline_passed(deadline)) {
             return ls_fail(LS_ERR_TIMEOUT, "%s did not serve %s at %s:%d within %g s (%s)", target->server,
-                           target->thing, target->address.host, target->address.port, timeout, ls_error_message());
+                           target->thing, target->address.host, target->address.port,
+                           target->limit > 0 ? target->limit : timeout, ls_error_message());
+        }
+        if (target->is_void != NULL && target->is_void(target->context)) {
+            return ls_fail(LS_ERR_STATE, "%s is no longer at %s:%d", target->server, target->address.host,
+                           target->address.port);
         }
         report(target, &told, ls_error_message());
         ls_store_pause(begin, deadline);

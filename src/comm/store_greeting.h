@@ -13,11 +13,15 @@ typedef struct ls_greeting_target {
     ls_address address;
     const char *server; /* for sentences: who serves, "rank 0" */
     const char *thing;  /* and what: "the store" */
+    double limit;       /* for sentences: the seconds of the whole search; 0: the timeout */
+    /* Whether nobody is to be expected there any more, asked before each further attempt to connect; NULL: never. */
+    bool (*is_void)(const void *context);
+    const void *context;
 } ls_greeting_target;
 
 /*
  * Connects as soon as somebody serves there, within `timeout` seconds, and both sides prove that they know the key.
- * LS_ERR_DENIED where one does not. *connection is the caller's.
+ * LS_ERR_DENIED where one does not, LS_ERR_STATE where the target has become void. *connection is the caller's.
  */
 ls_status ls_greeting_connect(const ls_greeting_target *target, const ls_key *key, double timeout, int *connection);
 

@@ -75,20 +75,19 @@ ls_status ls_store_check_url(const char *url) {
 
 /* Makes the store serve, on the inherited socket or one of its own. */
 static ls_status serve(ls_store *store, int inherited, ls_address *address) {
-    store->listener = inherited;
     if (inherited >= 0) {
         LS_TRY(ls_socket_adopt(inherited, store->key.given));
+        store->listener = inherited;
     } else {
         LS_TRY(ls_socket_listen(address, store->key.given, &store->listener));
     }
     address->port = ls_socket_port(store->listener);
     store->server = ls_store_server_start(store->listener, &store->key, &store->fd);
-    return store->server != NULL ? LS_OK : ls_error_status();
-}
-
-static ls_status connect_to(ls_store *store, const ls_address *address, double timeout) {
-    const ls_greeting_target target = {.address = *address, .server = "rank 0", .thing = "the store"};
-    return ls_greeting_connect(&target, &store->key, timeout, &store->fd);
+    if (store->server == NULL) {
+        store->listener = -1; /* closed */
+        return ls_error_status();
+    }
+    return LS_OK;
 }
 
 static ls_status open_address(ls_store *store, const ls_store_place *place, ls_address *address) {
@@ -97,7 +96,8 @@ static ls_status open_address(ls_store *store, const ls_store_place *place, ls_a
     if (place->serve) {
         return serve(store, place->listener, address);
     }
-    return address->port != 0 ? connect_to(store, address, store->timeout)
+    const ls_greeting_target target = {.address = *address, .server = "rank 0", .thing = "the store"};
+    return address->port != 0 ? ls_greeting_connect(&target, &store->key, store->timeout, &store->fd)
                               : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
 }
 
@@ -120,21 +120,45 @@ static ls_status serve_folder(ls_store *store, const ls_store_place *place, cons
     return ls_gathering_announce(&store->gathering, &own, store->timeout);
 }
 
+/* What was found in a folder. */
+typedef struct finding {
+    const char *path;
+    ls_announcement announcement;
+} finding;
+
+static bool is_over(const void *context) {
+    const finding *found = context;
+    return !ls_gathering_is_announced(found->path, &found->announcement);
+}
+
+/* As an address that cannot be reached is only found out by the timeout, whoever waits for it looks whether rank 0 has
+ * ended or begun anew elsewhere. */
 static ls_status find_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
-    const double begin = ls_clock_seconds();
-    ls_announcement found;
-    LS_TRY(ls_gathering_find(place->url + sizeof file_scheme - 1, store->timeout, &found));
-    const char *why = ls_greeting_compare_keys(given->given, found.keyed);
-    if (why != NULL) {
+    const ls_deadline deadline = ls_deadline_after(store->timeout);
+    finding found = {.path = place->url + sizeof file_scheme - 1};
+    ls_status status;
+    do {
+        LS_TRY(ls_gathering_find(found.path, deadline, store->timeout, &found.announcement));
+        const uint64_t now = ls_clock_ns();
+        *address = found.announcement.address;
+        ls_announcement_key(&found.announcement, given, &store->key);
+        const ls_greeting_target target = {.address = *address,
+                                           .server = "rank 0",
+                                           .thing = "the store",
+                                           .limit = store->timeout,
+                                           .is_void = is_over,
+                                           .context = &found};
+        status =
+            ls_greeting_connect(&target, &store->key, deadline > now ? (double)(deadline - now) * 1e-9 : 0, &store->fd);
+    } while (status == LS_ERR_STATE);
+    const char *why = ls_greeting_compare_keys(given->given, found.announcement.keyed);
+    if (why != NULL && status == LS_ERR_DENIED) { /* the server knows of a wrong key only, and has told rank 0 */
         return ls_fail(LS_ERR_DENIED, "%s", why);
     }
-    *address = found.address;
-    ls_announcement_key(&found, given, &store->key);
-    const ls_status status = connect_to(store, address, store->timeout - (double)(int64_t)(ls_clock_seconds() - begin));
-    return status == LS_ERR_TIMEOUT && strcmp(address->host, loopback) == 0
+    return status == LS_ERR_TIMEOUT
                ? ls_fail(status,
-                         "%s; is rank 0 on another machine? Name there the interface by which others reach it, "
-                         "in LOCKSTEP_INTERFACE",
+                         "%s; on several machines name the interface by which others reach rank 0, there, in "
+                         "LOCKSTEP_INTERFACE",
                          ls_error_message())
                : status;
 }
@@ -204,6 +228,9 @@ void ls_store_close(ls_store *store) {
     ls_key_forget(&store->key);
     if (store->fd >= 0) {
         close(store->fd);
+    }
+    if (store->server == NULL && store->listener >= 0) { /* else the server has closed it, or does */
+        close(store->listener);
     }
     ls_store_server_stop(store->server);
     ls_free(store->buffer);

@@ -116,9 +116,19 @@ static ls_status allocate(loader_state *state) {
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
+typedef struct sampling {
+    const loader_state *state;
+    int64_t epoch;
+} sampling;
+
+static ls_status call_sampler(void *argument) {
+    const sampling *s = argument;
+    const ls_loader_options *options = &s->state->options;
+    return options->sampler(s->epoch, s->state->order, s->state->samples, options->sampler_user);
+}
+
 static ls_status ask_sampler(const loader_state *state, int64_t epoch) {
-    const ls_loader_options *options = &state->options;
-    LS_TRY(options->sampler(epoch, state->order, state->samples, options->sampler_user));
+    LS_TRY(ls_without_recording(call_sampler, &(sampling){state, epoch}));
     for (int64_t i = 0; i < state->samples; i++) {
         if (state->order[i] < 0 || state->order[i] >= state->dataset->count) {
             return ls_fail(LS_ERR_ARGUMENT,

@@ -250,7 +250,7 @@ static ls_status write_bytes(const char *call, const ls_new_file *file, const un
         const size_t moved = written > 0 ? (size_t)written : 0;
         bytes += moved;
         size -= moved;
-        if (direct && ((written < 0 && errno == EINVAL) || moved % DISK_BLOCK != 0)) {
+        if (direct && ((written < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) || moved % DISK_BLOCK != 0)) {
             direct = false;
             good = set_direct(fd, false);
         } else {

@@ -69,7 +69,7 @@ ls_status ls_file_commit(const char *call, ls_new_file *file, ls_status status);
 
 /*
  * From here to the commit only ls_file_write is used, and what it gets goes to disk past the system's page cache
- * (O_DIRECT), a large block at a time: half the processor's time for a large file that nobody reads soon. Where the
+ * (O_DIRECT), a large block at a time: less of the processor's time for a large file that nobody reads soon. Where the
  * file system offers no such thing, blocks go the usual way.
  */
 ls_status ls_file_pass_cache(const char *call, ls_new_file *file);

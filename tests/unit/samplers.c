@@ -123,6 +123,30 @@ static ls_status fail_in_epoch_1(int64_t epoch, int64_t *order, int64_t count, v
     return epoch == 1 ? LS_ERR_IO : LS_OK;
 }
 
+/* By operations on tensors, of which one fails in epoch 1. */
+static ls_status by_tensors(int64_t epoch, int64_t *order, int64_t count, void *user) {
+    (void)user;
+    for (int64_t i = 0; i < count; i++) {
+        order[i] = (int64_t)ls_item(ls_mul(ls_ones(LS_SHAPE(1), LS_F64), (double)i));
+    }
+    ls_add(ls_ones(LS_SHAPE(2), LS_F32), ls_ones(LS_SHAPE(epoch == 1 ? 3 : 2), LS_F32));
+    return LS_OK;
+}
+
+/* What a sampler makes is of a scope of its own. */
+static void test_own_order_by_tensors(void **state) {
+    (void)state;
+    ls_batch batch;
+    bool more;
+    ls_loader *loader = ls_loader_new(numbers(4), &(ls_loader_options){.batch_size = 4, .sampler = by_tensors});
+    ls_scope *scope = ls_scope_begin();
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
+    assert_int_equal(ls_loader_seek(loader, 1, 0), LS_OK);
+    assert_int_equal(ls_loader_next(loader, &batch, &more), LS_ERR_SHAPE);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+    ls_loader_free(loader);
+}
+
 static void test_own_order(void **state) {
     (void)state;
     int64_t n = 4;
@@ -217,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_draws_follow_the_formula),
         cmocka_unit_test(test_draws_depend_on_epoch_and_index_only),
         cmocka_unit_test(test_own_order),
+        cmocka_unit_test(test_own_order_by_tensors),
         cmocka_unit_test(test_own_order_that_is_wrong),
         cmocka_unit_test(test_fewer_samples_than_there_are),
         cmocka_unit_test(test_wrong_options),

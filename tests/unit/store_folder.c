@@ -1,6 +1,7 @@
 /* Whom the store in a folder trusts: folders that only its user can write to, and plain files in them. */
 #include "tests/support/unit.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,7 +133,7 @@ static void the_secret_is_private(void **state) {
     char url[400], current[400];
     const char *path = test_path("private");
     make_folder(path, 0755);
-    umask(0);
+    const mode_t before = umask(0);
     snprintf(url, sizeof url, "file://%s", path);
     snprintf(current, sizeof current, "%s/current", path);
     ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = 5});
@@ -141,7 +142,7 @@ static void the_secret_is_private(void **state) {
     assert_int_equal(about.st_mode & 0777, 0600);
     ls_store_close(store);
     assert_int_equal(access(current, F_OK), -1);
-    umask(022);
+    umask(before);
 }
 
 /* What a killed job has left there: the file, of which nobody holds the lock, and whose address another may have. */
@@ -162,6 +163,33 @@ static void a_job_that_was_killed(void **state) {
     all_meet(path);
 }
 
+static void *find_store(void *url) {
+    return ls_store_open(url, &(ls_store_options){.timeout = 60});
+}
+
+/* Rank 0 announced an address where nobody is and began anew, while another rank tries to connect there. */
+static void a_job_that_begins_anew(void **state) {
+    (void)state;
+    const char *path = test_path("anew");
+    char url[400];
+    void *found = NULL;
+    pthread_t finder;
+    ls_gathering first;
+    ls_announcement nowhere = {.address = {.host = "127.0.0.1", .port = 1}};
+    snprintf(url, sizeof url, "file://%s", path);
+    assert_int_equal(ls_gathering_open(path, &first), LS_OK);
+    assert_int_equal(ls_gathering_announce(&first, &nowhere, 5), LS_OK);
+    assert_int_equal(pthread_create(&finder, NULL, find_store, url), 0);
+    usleep(100000);
+    ls_gathering_close(&first);
+    ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = 60});
+    assert_non_null(store);
+    assert_int_equal(pthread_join(finder, &found), 0);
+    assert_non_null(found);
+    ls_store_close(found);
+    ls_store_close(store);
+}
+
 int main(void) {
     umask(022);
     unsetenv("LOCKSTEP_KEY");
@@ -172,6 +200,7 @@ int main(void) {
         cmocka_unit_test(links_and_pipes_for_files),
         cmocka_unit_test(the_secret_is_private),
         cmocka_unit_test(a_job_that_was_killed),
+        cmocka_unit_test(a_job_that_begins_anew),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }
