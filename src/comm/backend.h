@@ -1,6 +1,6 @@
 /*
  * The boundary between communicators and what carries them. One folder under backend/ is one ls_backend: shared memory,
- * a world of one, later MPI, Gloo and NCCL as modules. The frame (comm.c, work.c) checks arguments, numbers the calls,
+ * sockets, a world of one, and MPI and Gloo as modules. The frame (comm.c, work.c) checks arguments, numbers the calls,
  * keeps them in order and remembers failures, so a backend only moves data.
  *
  * Rules for every entry:

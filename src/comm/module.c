@@ -48,7 +48,7 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .engine_close = ls_engine_close,
                              .engine_traffic = ls_engine_traffic,
                              .engine_endpoint = ls_engine_endpoint,
-                             .engine_sequence = ls_engine_sequence,
+                             .engine_exchange = ls_engine_exchange,
                              .engine_ended = ls_engine_ended};
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};

@@ -1,7 +1,7 @@
 /*
  * The boundary between the engine (collective/) and a network. A transport carries messages between the ranks of one
- * communicator; everything else, from agreement to the sums, is the engine's. transport/tcp is sockets, and the
- * network of transport/simulated is a model.
+ * communicator; everything else, from agreement to the sums, is the engine's. transport/tcp is sockets, transport/mpi
+ * messages of an MPI library, and the network of transport/simulated is a model.
  *
  * An endpoint is one rank's end of it. Messages between two ranks travel on channels, small numbers that keep kinds of
  * messages apart; on one channel they arrive in the order in which they were sent.

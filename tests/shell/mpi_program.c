@@ -1,5 +1,6 @@
 /* A program with an MPI of its own: communicators of Lockstep over its communicators. */
 #include <lockstep/mpi.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,9 +81,24 @@ static void use_world(void) {
     ls_comm_free(comm);
 }
 
+/* MPI ends before what uses it. */
+static int finalize_early(void) {
+    static const char said[] = "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it";
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
+    CHECK(comm != NULL && ls_init(&(ls_init_options){.backend = "mpi"}) != NULL);
+    MPI_Finalize();
+    const bool call = ls_comm_barrier(comm, NULL) == LS_ERR_STATE && strstr(ls_error_message(), said) != NULL;
+    const bool end = ls_finalize() == LS_ERR_STATE && strstr(ls_error_message(), said) != NULL;
+    ls_comm_free(comm);
+    return call && end ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (argc > 1) {
+        return finalize_early();
+    }
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.rank = 1}) == NULL);

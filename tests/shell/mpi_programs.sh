@@ -32,12 +32,25 @@ check_flavour() {
     mpi "$flavour" 3 env UCX_TLS=tcp,self ./straggler
     check "$flavour: a rank comes to its end after the others: ends well" is "$status" 0
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
-    check "$flavour: a program whose rank 1 never ends a call of MPI builds" \
-        mpi_builds "$flavour" never_made.c never_made -rdynamic
-    mpi "$flavour" 2 ./never_made
-    check "$flavour: MPI never makes a communicator: fails" test "$status" != 0 -a "$status" != 124
-    check "$flavour: MPI never makes a communicator: says so" says out \
+    check "$flavour: a program whose MPI fails builds" mpi_builds "$flavour" never_made.c never_made -rdynamic
+    mpi "$flavour" 2 ./never_made part
+    check "$flavour: MPI never makes a part: fails" test "$status" != 0 -a "$status" != 124
+    check "$flavour: MPI never makes a part: says so" says out \
         "^[01]: LS_ERR_TIMEOUT: ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 5 s"
+    check "$flavour: MPI never makes a part: is not finalized beside that" is "$(grep -c MPI_Finalize out)" 0
+    mpi "$flavour" 2 ./never_made copy
+    check "$flavour: MPI never makes a duplicate: fails" test "$status" != 0 -a "$status" != 124
+    check "$flavour: MPI never makes a duplicate: says so" says out \
+        "^[01]: LS_ERR_TIMEOUT: ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 1 s"
+    check "$flavour: MPI never makes a duplicate: is not finalized beside that" is "$(grep -c MPI_Finalize out)" 0
+    mpi "$flavour" 2 ./never_made thread
+    check "$flavour: no thread for a part: the others are told, and the job goes on" is "$status" 0
+    check "$flavour: no thread for a part: says so" says out \
+        "^1: LS_ERR_MEMORY: ls_comm_split: in the new communicator: a thread for MPI: out of memory"
+    check "$flavour: no thread for a part: the other says who" says out \
+        "^0: LS_ERR_PEER: ls_comm_split: in the new communicator: ls_comm_open: rank 1 cannot take part"
+    check "$flavour: no thread for a part: the parent goes on" is "$(grep -c '^[01]: then LS_OK, LS_OK' out)" 2
+    check "$flavour: errors of MPI are returned" is "$(grep -c '^[01]: MPI returns errors' out)" 2
     mpi "$flavour" 2 ./untaken
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
     check "$flavour: large messages that nobody took: at most a warning about their buffers" \
@@ -71,6 +84,8 @@ check_flavour() {
         check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
         check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
     done
+    mpi "$flavour" 2 ./program late
+    check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
     mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" ./program
     check "$flavour, a program's own communicator without a module: says what makes it" \
         says out "ls_comm_from_mpi: there is no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
@@ -150,23 +165,57 @@ int main(void) { /* communicators that end right after messages that are alike: 
 }
 END
 cat >never_made.c <<'END'
-#include <lockstep/comm.h>
-#include <mpi.h>
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <lockstep/mpi.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
-int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) { /* which the module calls */
-    int rank = 0;
-    MPI_Comm_rank(comm, &rank);
-    while (rank == 1) {
+static int rank;
+static _Bool has_no_threads, never_ends;
+/* The module calls these in the place of those of the libraries. */
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
+    while (never_ends) {
         pause();
     }
     return PMPI_Comm_create_group(comm, group, tag, made);
 }
-int main(void) {
-    ls_comm *world = ls_init(&(ls_init_options){.timeout = 1}), *part = NULL;
-    const ls_status status = ls_comm_split(world, 0, 0, &part);
-    printf("%d: %s: %s\n", ls_comm_rank(world), ls_status_name(status), ls_error_message());
-    return status != LS_OK;
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *request) {
+    static int none;
+    return never_ends ? MPI_Irecv(&none, 1, MPI_INT, 0, 77, MPI_COMM_SELF, request) : PMPI_Comm_idup(comm, made, request);
+}
+int MPI_Finalize(void) {
+    printf("%d: MPI_Finalize\n", rank);
+    return PMPI_Finalize();
+}
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    return has_no_threads ? EAGAIN : create(thread, attributes, run, argument);
+}
+int main(int argc, char **argv) { /* part, copy or thread: what there is not on rank 1 */
+    const _Bool thread = argc > 1 && strcmp(argv[1], "thread") == 0;
+    const ls_init_options options = {.timeout = thread ? 60 : 1};
+    ls_comm *world = ls_init(&options), *made = NULL;
+    MPI_Errhandler handler;
+    rank = ls_comm_rank(world);
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
+    printf("%d: %s\n", rank, handler == MPI_ERRORS_RETURN ? "MPI returns errors" : "MPI ends at errors");
+    has_no_threads = rank == 1 && thread;
+    never_ends = rank == 1 && !thread;
+    if (strcmp(argv[1], "copy") == 0) {
+        made = ls_comm_from_mpi(MPI_COMM_WORLD, &options);
+    } else {
+        made = ls_comm_split(world, 0, 0, &made) == LS_OK ? made : NULL;
+    }
+    has_no_threads = 0;
+    printf("%d: %s: %s\n", rank, ls_status_name(ls_error_status()), made == NULL ? ls_error_message() : "made");
+    const ls_status goes_on = thread ? ls_comm_barrier(world, NULL) : LS_OK;
+    const ls_status end = ls_finalize();
+    printf("%d: then %s, %s\n", rank, ls_status_name(goes_on), ls_status_name(end));
+    fflush(stdout);
+    return !thread;
 }
 END
 cat >straggler.c <<'END'

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -32,9 +33,10 @@ static int after(void) {
 static ls_endpoint *open_end(size_t most) {
     MPI_Comm comm;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    ls_endpoint *end = ls_mpi_endpoint(
-        &(ls_mpi_options){.comm = comm, .unasked = LS_TRANSPORT_LEAST_EAGER, .most = most, .timeout = LONGEST});
+    ls_endpoint *end = ls_mpi_endpoint(&(ls_mpi_options){
+        .rank = rank, .size = size, .unasked = LS_TRANSPORT_LEAST_EAGER, .most = most, .timeout = LONGEST});
     CHECK(end != NULL && end->rank == rank && end->size == size && end->eager >= LS_TRANSPORT_LEAST_EAGER);
+    CHECK(ls_mpi_connect(end, comm) == LS_OK);
     return end;
 }
 
@@ -173,39 +175,95 @@ static void any_rank_may_send(void) {
     free(came);
 }
 
-static void a_message_that_is_too_long_is_an_error(void) {
+/* Also in a receive from any rank. The last rank sends. */
+static void who_sends_too_much_is_to_blame(bool any) {
+    const int sender = size - 1;
     ls_endpoint *end = open_end(0);
-    ls_transfer out = message(1, 0, 2000, 7);
-    ls_transfer in = room(0, 0, 2000); /* all of which Open MPI may write to */
+    ls_transfer out = message(0, 0, 2000, 7);
+    ls_transfer in = room(any ? -1 : sender, 0, 2000); /* all of which Open MPI may write to */
+    ls_transfer other = room(-1, 15, 100);
     in.bytes = 100;
-    if (rank == 0) {
+    if (rank == sender) {
         begin_send(end, &out);
         until_ended(end, &out);
-    } else if (rank == 1) {
+    } else if (rank == 0) {
+        begin_receive(end, &other);
         bool moved = false;
         ls_status status = LS_OK;
         begin_receive(end, &in);
         for (const double start = ls_clock_seconds(); status == LS_OK && ls_clock_seconds() - start < LONGEST;) {
             status = end->transport->progress(end, 1000000, &moved);
         }
-        CHECK(status == LS_ERR_PEER && end->blamed == 1 + in.peer);
+        CHECK(status == LS_ERR_PEER && end->blamed == 1 + sender);
     }
     (void)close_end(end);
+    free(out.data);
+    free(in.data);
+    free(other.data);
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
+/* Another rank sends small messages, one after the other, until rank 0 says that it is enough. */
+static void send_on(ls_endpoint *end) {
+    int enough = 0;
+    for (const double start = ls_clock_seconds(); enough == 0 && ls_clock_seconds() - start < LONGEST;) {
+        ls_transfer out = message(0, 15, 100, 1);
+        begin_send(end, &out);
+        until_ended(end, &out);
+        free(out.data);
+        usleep(100);
+        MPI_Iprobe(0, 0, MPI_COMM_WORLD, &enough, MPI_STATUS_IGNORE);
+    }
+    MPI_Recv(NULL, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+static void say_enough(void) {
+    MPI_Send(NULL, 0, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
+}
+
+/* Waits for a message that does not come. The endpoint's time is that of the clock, but where this process could not
+ * run, or had not looked before. `other`: a receive that is served again and again; NULL: there is none. */
+static void compare_clocks(ls_endpoint *end, ls_transfer *other) {
+    ls_transfer in = room(before(), 1, 10);
+    const double start = ls_clock_seconds();
+    const uint64_t start_ns = end->transport->now_ns(end);
+    double passed = 0;
+    begin_receive(end, &in);
+    while (passed < 0.3) {
+        turn(end, 5000000);
+        if (other != NULL && other->ended) {
+            other->peer = -1;
+            begin_receive(end, other);
+        }
+        passed = ls_clock_seconds() - start;
+    }
+    const double told = (double)(end->transport->now_ns(end) - start_ns) * 1e-9;
+    CHECK(!in.ended && told > passed / 4 && told < passed + 0.2);
+    end->transport->withdraw(end, &in);
+    free(in.data);
+}
+
 static void time_goes_on_in_waiting(void) {
     ls_endpoint *end = open_end(0);
-    ls_transfer in = room(before(), 1, 10);
-    begin_receive(end, &in);
-    const uint64_t start_ns = end->transport->now_ns(end);
-    turn(end, 5000000);
-    CHECK(!in.ended && end->transport->now_ns(end) - start_ns >= 5000000);
+    compare_clocks(end, NULL);
     MPI_Barrier(MPI_COMM_WORLD);
-    end->transport->withdraw(end, &in);
     CHECK(close_end(end));
-    free(in.data);
+}
+
+static void time_goes_on_while_others_send(void) {
+    ls_endpoint *end = open_end(0);
+    if (rank == 0) {
+        ls_transfer any = room(-1, 15, 100);
+        begin_receive(end, &any);
+        compare_clocks(end, &any);
+        say_enough();
+        end->transport->withdraw(end, &any);
+        free(any.data);
+    } else if (rank == 1) {
+        send_on(end);
+    }
+    CHECK(close_end(end));
 }
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
@@ -222,6 +280,26 @@ static void what_nobody_took_is_dropped(void) {
     CHECK(close_end(end));
     for (int i = 0; i < EACH; i++) {
         free(out[i].data);
+    }
+}
+
+/* What rank 0 has under way nobody takes. */
+static void closing_ends_while_others_send(void) {
+    ls_endpoint *end = open_end(0);
+    if (rank == 0) {
+        static unsigned char data[LARGE]; /* MPI may keep it */
+        ls_transfer out = {.peer = 1, .channel = 2, .data = data, .bytes = LARGE};
+        const double start = ls_clock_seconds();
+        begin_send(end, &out);
+        end->transport->withdraw(end, &out);
+        (void)close_end(end);
+        CHECK(ls_clock_seconds() - start < LONGEST / 2);
+        say_enough();
+    } else {
+        if (rank == 1) {
+            send_on(end);
+        }
+        CHECK(close_end(end));
     }
 }
 
@@ -244,18 +322,18 @@ static void last_words_arrive(void) {
     free(in.data);
 }
 
-static void sweep_all(void) {
-    for (const double start = ls_clock_seconds(); !ls_mpi_sweep();) {
+static void await_closing(void) {
+    for (const double start = ls_clock_seconds(); !ls_mpi_progress_closing();) {
         CHECK(ls_clock_seconds() - start < LONGEST);
     }
 }
 
 /* An endpoint that has closed takes in what others send, and lives until the last of them has closed. */
 static void a_closed_endpoint_waits_for_the_others(void) {
-    sweep_all();
+    await_closing();
     ls_endpoint *end = open_end(0);
     if (rank == 0) {
-        CHECK(close_end(end) && !ls_mpi_sweep());
+        CHECK(close_end(end) && !ls_mpi_progress_closing());
     }
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank != 0) {
@@ -265,7 +343,7 @@ static void a_closed_endpoint_waits_for_the_others(void) {
         CHECK(close_end(end));
         free(out.data);
     }
-    sweep_all();
+    await_closing();
 }
 
 int main(int argc, char **argv) {
@@ -278,8 +356,11 @@ int main(int argc, char **argv) {
         channels_are_in_order(i == 0 ? 0 : DIVIDED);
     }
     any_rank_may_send();
-    a_message_that_is_too_long_is_an_error();
+    who_sends_too_much_is_to_blame(false);
+    who_sends_too_much_is_to_blame(true);
     time_goes_on_in_waiting();
+    time_goes_on_while_others_send();
+    closing_ends_while_others_send();
     what_nobody_took_is_dropped();
     last_words_arrive();
     a_closed_endpoint_waits_for_the_others();

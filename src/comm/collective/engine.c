@@ -95,10 +95,6 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
     *bytes = engine->endpoint->bytes;
 }
 
-uint64_t ls_engine_sequence(const ls_engine *engine) {
-    return engine->call.sequence;
-}
-
 ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return !engine->failed ? LS_ENGINE_WORKS : engine->deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
@@ -267,6 +263,22 @@ static ls_status move(ls_engine *engine, bool wait, bool *finished) {
 ls_status ls_engine_progress(void *state, bool wait, bool *finished) {
     *finished = false;
     return settle(state, move(state, wait, finished));
+}
+
+ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size_t bytes) {
+    bool finished = false;
+    const ls_call call = {.operation = LS_OP_SPLIT,
+                          .dtype = LS_U8,
+                          .count = bytes,
+                          .width = 1,
+                          .send = own,
+                          .receive = all,
+                          .sequence = engine->call.sequence};
+    ls_status status = ls_engine_begin(engine, &call);
+    while (status == LS_OK && !finished) {
+        status = ls_engine_progress(engine, true, &finished);
+    }
+    return status;
 }
 
 /* ---- what was posted --------------------------------------------------------------------------------------------- */

@@ -34,8 +34,9 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
-/* The number of the call that this rank made last. */
-uint64_t ls_engine_sequence(const ls_engine *engine);
+/* Gives every rank so many `bytes` of each, in the order of ranks: between calls, by all ranks, as a part of
+ * ls_comm_split. */
+ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size_t bytes);
 
 /* Whether this rank gave up. */
 typedef enum ls_engine_end {

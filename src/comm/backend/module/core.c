@@ -207,8 +207,8 @@ ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
     return core->engine_endpoint(engine);
 }
 
-uint64_t ls_engine_sequence(const ls_engine *engine) {
-    return core->engine_sequence(engine);
+ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size_t bytes) {
+    return core->engine_exchange(engine, own, all, bytes);
 }
 
 ls_engine_end ls_engine_ended(const ls_engine *engine) {

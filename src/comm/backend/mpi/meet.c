@@ -17,30 +17,28 @@
 #define WARN_SECONDS 5
 #define LOOKS        2000 /* then this rank sleeps */
 #define SLEEP_NS     50000
-#define STOPPED_NS   UINT64_C(100000000) /* between two looks of a process that runs is less */
 
-/* Time that passed while this process ran. */
-typedef struct stopwatch {
+typedef struct waiting {
+    ls_mpi_clock clock;
     unsigned looks;
-    uint64_t looked_ns;
-    uint64_t waited_ns;
     uint64_t warned_ns;
-} stopwatch;
+} waiting;
 
 /* A pause after a look in vain; whether it is time for a warning. */
-static bool rest(stopwatch *watch) {
-    const uint64_t now = ls_clock_ns();
-    const uint64_t since = watch->looked_ns != 0 ? now - watch->looked_ns : 0;
-    watch->waited_ns += since < STOPPED_NS ? since : STOPPED_NS;
-    watch->looked_ns = now;
-    if (++watch->looks > LOOKS) {
+static bool pause_awhile(waiting *own) {
+    ls_mpi_clock_look(&own->clock);
+    if (++own->looks > LOOKS) {
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     } else {
         sched_yield();
     }
-    const bool warns = watch->waited_ns - watch->warned_ns >= (uint64_t)WARN_SECONDS * 1000000000;
-    watch->warned_ns = warns ? watch->waited_ns : watch->warned_ns;
+    const bool warns = own->clock.awake_ns - own->warned_ns >= (uint64_t)WARN_SECONDS * 1000000000;
+    own->warned_ns = warns ? own->clock.awake_ns : own->warned_ns;
     return warns;
+}
+
+static bool is_over(const waiting *own, double timeout) {
+    return (double)own->clock.awake_ns > timeout * 1e9;
 }
 
 static ls_status look(MPI_Request *request, const char *function, bool *ended) {
@@ -90,7 +88,7 @@ static meeting *prepare(int size) {
 }
 
 /* Who has come. MPI still writes where this looks: at worst somebody is missed who comes just now. */
-static const ls_roster *call_roll(meeting *here, int rank) {
+static const ls_roster *list_arrived(meeting *here, int rank) {
     for (int other = 0; other < here->roster.size; other++) {
         const volatile ls_mpi_greeting *greeting = &here->all[other];
         if (other == rank || greeting->here != 0) {
@@ -103,18 +101,18 @@ static const ls_roster *call_roll(meeting *here, int rank) {
 }
 
 static ls_status await(meeting *here, MPI_Request *request, int rank, double timeout) {
-    stopwatch watch = {0};
+    waiting own = {0};
     for (;;) {
         bool ended = false;
         LS_TRY(look(request, "MPI_Ialltoallv", &ended));
         if (ended) {
             return LS_OK;
         }
-        if (rest(&watch)) {
-            ls_roster_report_missing(call_roll(here, rank));
+        if (pause_awhile(&own)) {
+            ls_roster_report_missing(list_arrived(here, rank));
         }
-        if ((double)watch.waited_ns > timeout * 1e9) {
-            return ls_roster_fail_missing(call_roll(here, rank), timeout);
+        if (is_over(&own, timeout)) {
+            return ls_roster_fail_missing(list_arrived(here, rank), timeout);
         }
     }
 }
@@ -150,9 +148,9 @@ ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout,
 /* ---- duplicates ----------------------------------------------------------------------------------------------------
  */
 
-ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
+static ls_status duplicate_by(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
     MPI_Request request = MPI_REQUEST_NULL;
-    stopwatch watch = {0};
+    waiting own = {0};
     bool ended = false;
     const int code = MPI_Comm_idup(comm, duplicate, &request);
     if (code != MPI_SUCCESS) {
@@ -160,8 +158,8 @@ ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
     }
     LS_TRY(look(&request, "MPI_Comm_idup", &ended));
     while (!ended) {
-        (void)rest(&watch);
-        if ((double)watch.waited_ns > timeout * 1e9) {
+        (void)pause_awhile(&own);
+        if (is_over(&own, timeout)) {
             return ls_fail(LS_ERR_TIMEOUT,
                            "all ranks came, but MPI_Comm_idup did not end within %g s: one of them was stopped or lost "
                            "since, which MPI does not name",
@@ -170,4 +168,12 @@ ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
         LS_TRY(look(&request, "MPI_Comm_idup", &ended));
     }
     return LS_OK;
+}
+
+ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate) {
+    const ls_status status = duplicate_by(comm, timeout, duplicate);
+    if (status != LS_OK) {
+        ls_mpi_note_failure();
+    }
+    return status;
 }

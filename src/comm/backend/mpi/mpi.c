@@ -2,8 +2,8 @@
  * tells how it works. */
 #include "comm/backend/mpi/mpi.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -13,18 +13,25 @@
 /* ---- states, which are engines -------------------------------------------------------------------------------------
  */
 
-/* An engine over the communicator, which this takes over. */
-static ls_status start(const ls_join *join, const ls_mpi_options *options, void **state) {
-    ls_mpi_options own = *options;
-    own.timeout = join->timeout;
-    own.oversubscribed = join->local_size > sysconf(_SC_NPROCESSORS_ONLN);
-    (void)ls_mpi_sweep();
-    ls_endpoint *endpoint = ls_mpi_endpoint(&own);
-    ls_engine *engine = endpoint != NULL ? ls_engine_new(endpoint, join->timeout) : NULL;
-    if (engine == NULL) {
-        return ls_error_status();
+/* An engine that has no communicator yet. NULL and an error. */
+static ls_engine *make_engine(const ls_mpi_options *options) {
+    (void)ls_mpi_progress_closing();
+    ls_endpoint *endpoint = ls_mpi_endpoint(options);
+    return endpoint != NULL ? ls_engine_new(endpoint, options->timeout) : NULL;
+}
+
+/* Takes over both. */
+static ls_status connect(ls_engine *engine, MPI_Comm comm, void **state) {
+    ls_endpoint *endpoint = ls_engine_endpoint(engine);
+    const ls_status status = ls_mpi_connect(endpoint, comm);
+    if (status != LS_OK) {
+        char message[LS_ERROR_CAPACITY];
+        snprintf(message, sizeof message, "%s", ls_error_message());
+        ls_engine_close(engine);
+        ls_error_restore(status, message);
+        return status;
     }
-    ls_mpi_count_world(own.world ? 1 : 0);
+    ls_mpi_count_world(ls_mpi_options_of(endpoint)->world ? 1 : 0);
     *state = engine;
     return LS_OK;
 }
@@ -36,6 +43,20 @@ static void find_local_ranks(const ls_mpi_greeting *all, ls_join *join) {
         join->local_size += local;
         join->local_rank += local && rank < join->rank;
     }
+}
+
+/* Whether there are more ranks on this machine than cores that they may run on. */
+static bool is_oversubscribed(const ls_mpi_greeting *all, const ls_join *join) {
+    int ranks = 0;
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int rank = 0; rank < join->size; rank++) {
+        if (all[rank].machine == join->machine) {
+            CPU_OR(&cores, &cores, &all[rank].cores);
+            ranks++;
+        }
+    }
+    return CPU_COUNT(&cores) < ranks;
 }
 
 /* Bytes of the largest message that all of them send without asking. */
@@ -51,11 +72,15 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
 /* An engine over a duplicate of `comm`; all its ranks call this. Finds who shares the machine, if `join` does not know.
  */
 static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **state) {
-    const ls_mpi_greeting own = {.machine = join->machine, .unasked = (int64_t)ls_mpi_unasked()};
-    ls_mpi_options options = {.world = world};
+    ls_mpi_greeting own = {.machine = join->machine, .unasked = (int64_t)ls_mpi_unasked()};
+    ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
+    if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
+        memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t has: enough for all */
+    }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
     options.unasked = find_unasked(all, join->size);
+    options.oversubscribed = is_oversubscribed(all, join);
     if (join->local_size == 0) {
         find_local_ranks(all, join);
     }
@@ -64,13 +89,15 @@ static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **stat
     if (duplicate == NULL) {
         return ls_fail_memory("ls_comm_open", sizeof *duplicate);
     }
-    const ls_status status = ls_mpi_duplicate(comm, join->timeout, duplicate);
-    if (status == LS_ERR_TIMEOUT) {
-        return status; /* MPI may write to it still */
-    }
-    options.comm = *duplicate;
+    LS_TRY(ls_mpi_duplicate(comm, join->timeout, duplicate)); /* MPI may write to it still */
+    MPI_Comm made = *duplicate;
     ls_free(duplicate);
-    return status == LS_OK ? start(join, &options, state) : status;
+    ls_engine *engine = make_engine(&options);
+    if (engine == NULL) {
+        MPI_Comm_free(&made);
+        return ls_error_status();
+    }
+    return connect(engine, made, state);
 }
 
 /* ---- the world -----------------------------------------------------------------------------------------------------
@@ -113,15 +140,11 @@ static ls_status mpi_open(const ls_join *join, void **state) {
 }
 
 static void mpi_close(void *state) {
-    ls_endpoint *endpoint = ls_engine_endpoint(state);
-    const bool world = ls_mpi_options_of(endpoint)->world;
+    const bool world = ls_mpi_options_of(ls_engine_endpoint(state))->world;
     const ls_engine_end end = ls_engine_ended(state);
     /* Who left a part in failure notes that itself. */
     if (end == LS_ENGINE_FAILED || (end == LS_ENGINE_DESERTED && world)) {
         ls_mpi_note_failure();
-    }
-    if (!ls_mpi_runs()) {
-        ls_mpi_forsake(endpoint);
     }
     ls_mpi_count_world(world ? -1 : 0);
     ls_engine_close(state);
@@ -163,69 +186,135 @@ static ls_status mpi_adopt(const void *handle, ls_join *join, void **state) {
 /* ---- parts ---------------------------------------------------------------------------------------------------------
  */
 
-typedef struct making {
+/* A communicator that MPI is to make of some ranks of the parent, and what else this rank needs for it. */
+typedef struct part {
     MPI_Comm parent;
     MPI_Group group;
     MPI_Comm made;
-} making;
+    ls_mpi_worker *worker; /* which has MPI make it; NULL: this thread does */
+    ls_engine *engine;
+} part;
 
-static int make_part(void *argument) {
-    making *part = argument;
-    return MPI_Comm_create_group(part->parent, part->group, 0, &part->made);
+static int make_communicator(void *argument) {
+    part *own = argument;
+    return MPI_Comm_create_group(own->parent, own->group, 0, &own->made);
 }
 
-/* Whether another thread may call MPI while this one waits. */
+/* Whether another thread may stay in MPI while this one goes on. */
 static bool has_threads(void) {
     int level = MPI_THREAD_SINGLE;
-    return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
+    return MPI_Query_thread(&level) == MPI_SUCCESS && level == MPI_THREAD_MULTIPLE;
 }
 
-/* MPI makes a communicator of some ranks of the parent, which all are here or about to be: they have agreed to. */
-static ls_status make_communicator(MPI_Comm parent, const ls_join *join, const int *ranks, MPI_Comm *made) {
-    static const char name[] = "MPI_Comm_create_group";
-    MPI_Group all;
-    making *part = ls_allocate_zeroed(1, sizeof *part);
-    if (part == NULL) {
-        return ls_fail_memory("ls_comm_split", sizeof *part);
+static void discard_part(part *own) {
+    if (own == NULL) {
+        return;
     }
-    part->parent = parent;
-    MPI_Comm_group(parent, &all);
-    int code = MPI_Group_incl(all, join->size, ranks, &part->group);
-    MPI_Group_free(&all);
-    ls_status status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Group_incl", code);
-    if (status == LS_OK && has_threads()) {
-        status = ls_mpi_in_thread(make_part, part, name, join->timeout);
-    } else if (status == LS_OK) {
-        code = make_part(part);
+    if (own->engine != NULL) {
+        ls_engine_close(own->engine);
+    }
+    if (own->group != MPI_GROUP_NULL) {
+        MPI_Group_free(&own->group);
+    }
+    ls_mpi_worker_end(own->worker);
+    ls_free(own);
+}
+
+/* All that a rank needs, so that it takes part if it says so. */
+static ls_status prepare_part(const ls_endpoint *parent, const ls_join *join, const int *ranks, part **result) {
+    MPI_Group all;
+    ls_mpi_options options = *ls_mpi_options_of(parent);
+    part *own = ls_allocate_zeroed(1, sizeof *own);
+    *result = own;
+    if (own == NULL) {
+        return ls_fail_memory("ls_comm_open", sizeof *own);
+    }
+    own->parent = ls_mpi_comm_of(parent);
+    own->group = MPI_GROUP_NULL;
+    int code = MPI_Comm_group(own->parent, &all);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Group_incl(all, join->size, ranks, &own->group);
+        MPI_Group_free(&all);
+    }
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("MPI_Group_incl", code);
+    }
+    if (has_threads()) {
+        own->worker = ls_mpi_worker_start();
+        LS_TRY(own->worker != NULL ? LS_OK : ls_error_status());
+    }
+    options.rank = join->rank;
+    options.size = join->size;
+    options.timeout = join->timeout;
+    options.world = false;
+    own->engine = make_engine(&options);
+    return own->engine != NULL ? LS_OK : ls_error_status();
+}
+
+/* MPI makes the communicator of the ranks, which all are here or about to be: they have agreed to. Takes `own` over. */
+static ls_status open_part(part *own, double timeout, void **state) {
+    static const char name[] = "MPI_Comm_create_group";
+    ls_status status = LS_OK;
+    if (own->worker != NULL) {
+        status = ls_mpi_worker_run(own->worker, make_communicator, own, name, timeout);
+    } else {
+        const int code = make_communicator(own);
         status = code == MPI_SUCCESS ? LS_OK : ls_mpi_fail(name, code);
     }
     if (status == LS_ERR_TIMEOUT) {
         return status; /* MPI is still at it */
     }
-    *made = part->made;
-    MPI_Group_free(&part->group);
-    ls_free(part);
+    if (status == LS_OK) {
+        ls_engine *engine = own->engine;
+        own->engine = NULL;
+        status = connect(engine, own->made, state);
+    }
+    discard_part(own);
     return status;
 }
 
-static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, void **result) {
-    ls_mpi_options options = *ls_mpi_options_of(ls_engine_endpoint(state));
-    *result = NULL;
-    if (join == NULL) {
-        return LS_OK;
+/* After all have said whether they can take part. */
+static ls_status check_all_ready(const ls_join *join, const int *ranks, const int32_t *said) {
+    for (int i = 0; i < join->size; i++) {
+        if (said[ranks[i]] != LS_OK) {
+            return ls_fail(LS_ERR_PEER, "ls_comm_open: rank %d cannot take part", i);
+        }
     }
-    options.world = false;
-    LS_TRY(make_communicator(options.comm, join, ranks, &options.comm));
-    return start(join, &options, result);
+    return LS_OK;
+}
+
+static ls_status mpi_split(void *state, const ls_join *join, const int *ranks, void **result) {
+    ls_endpoint *parent = ls_engine_endpoint(state);
+    const size_t size = (size_t)parent->size;
+    int32_t *said = ls_allocate(size * sizeof *said);
+    char message[LS_ERROR_CAPACITY];
+    part *own = NULL;
+    *result = NULL;
+    if (said == NULL) {
+        ls_engine_give_up(state, ls_fail_memory("ls_comm_split", size * sizeof *said));
+        return ls_error_status();
+    }
+    const int32_t ready = join != NULL ? (int32_t)prepare_part(parent, join, ranks, &own) : (int32_t)LS_OK;
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_status status = ls_engine_exchange(state, &ready, said, sizeof ready);
+    if (status == LS_OK && ready != LS_OK) {
+        status = (ls_status)ready;
+        ls_error_restore(status, message);
+    } else if (status == LS_OK && join != NULL) {
+        status = check_all_ready(join, ranks, said);
+    }
+    ls_free(said);
+    if (status == LS_OK && join != NULL) {
+        return open_part(own, join->timeout, result);
+    }
+    discard_part(own);
+    return status;
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------
  */
 
 static void mpi_leave(void *state, ls_leave_reason reason) {
-    if (!ls_mpi_runs()) {
-        return; /* the program finalized MPI too early */
-    }
     ls_engine_leave(state, reason);
     if (reason == LS_LEAVE_EXITED) {
         ls_mpi_note_exit();
@@ -235,7 +324,7 @@ static void mpi_leave(void *state, ls_leave_reason reason) {
 static ls_status mpi_meet_leaving(void *state) {
     const ls_status status = ls_engine_meet_leaving(state);
     if (status != LS_OK) { /* it ends now, and the launcher then ends who failed first */
-        ls_mpi_let_others_tell();
+        ls_mpi_await_reports();
     }
     return status;
 }

@@ -10,6 +10,7 @@
 #define LS_COMM_BACKEND_MPI_H
 
 #include <mpi.h>
+#include <sched.h>
 
 #include "comm/backend.h"
 #include "comm/transport/mpi/mpi.h"
@@ -27,19 +28,22 @@ MPI_Comm ls_mpi_world(void);
 /* The ranks of the world did not meet in time, and so never will. */
 void ls_mpi_lose_world(void);
 
-/* Has MPI_Finalize take in the last messages of endpoints that are retired. */
+/* Whether MPI is initialized and not finalized. */
+bool ls_mpi_runs(void);
+
+/* Has MPI_Finalize take in the last messages of endpoints that have closed, and tells endpoints of it. */
 ls_status ls_mpi_watch_finalize(void);
 
 /* Bytes of the largest message that this process sends without asking the receiver, without MPI's own header. */
 size_t ls_mpi_unasked(void);
 
-/* How the process has to end: see leave_mpi. */
+/* How the process has to end: see leave_mpi. A failure also is a call of MPI that may go on. */
 void ls_mpi_count_world(int change);
 void ls_mpi_note_exit(void);
 void ls_mpi_note_failure(void);
 
-/* The launcher ends the others soon: they have a moment to learn of it, and to say for whom they waited. */
-void ls_mpi_let_others_tell(void);
+/* The launcher ends the others soon: waits 2 s, in which they learn of it, and say for whom they waited. */
+void ls_mpi_await_reports(void);
 
 /* ---- meet.c --------------------------------------------------------------------------------------------------------
  */
@@ -50,6 +54,7 @@ typedef struct ls_mpi_greeting {
     uint64_t machine;
     int64_t unasked;
     int64_t launcher; /* its connection, see process.c */
+    cpu_set_t cores;  /* that it may run on */
     char host[64];
 } ls_mpi_greeting;
 
@@ -58,7 +63,7 @@ typedef struct ls_mpi_greeting {
  * the exchange is still under way. */
 ls_status ls_mpi_meet(MPI_Comm comm, const ls_mpi_greeting *own, double timeout, ls_mpi_greeting **all);
 
-/* MPI_Comm_dup by ranks that just met. LS_ERR_TIMEOUT; then MPI may still write to `*duplicate`. */
+/* MPI_Comm_dup by ranks that just met. Where this fails MPI may still write to `*duplicate`. */
 ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 
 /* ---- worker.c ------------------------------------------------------------------------------------------------------
@@ -68,9 +73,14 @@ ls_status ls_mpi_duplicate(MPI_Comm comm, double timeout, MPI_Comm *duplicate);
 typedef int ls_mpi_task(void *argument);
 
 /* Has a thread do `task`, which is called `name`, and waits for it: so many seconds, or 5 if that is less.
- * LS_ERR_TIMEOUT: the task goes on all the same, with its argument. The first thread is always the same, for what MPI
- * wants from one thread: one at a time calls this, and after LS_ERR_TIMEOUT nobody. */
+ * LS_ERR_TIMEOUT: the task goes on all the same, with its argument. This thread is always the same, for what MPI wants
+ * from one thread: one at a time calls this, and after LS_ERR_TIMEOUT nobody. */
 ls_status ls_mpi_in_first_thread(ls_mpi_task *task, const char *name, double timeout);
-ls_status ls_mpi_in_thread(ls_mpi_task *task, void *argument, const char *name, double timeout);
+
+/* The same in a thread of one's own. NULL and an error. After LS_ERR_TIMEOUT it must not be ended. */
+typedef struct ls_mpi_worker ls_mpi_worker;
+ls_mpi_worker *ls_mpi_worker_start(void);
+ls_status ls_mpi_worker_run(ls_mpi_worker *worker, ls_mpi_task *task, void *argument, const char *name, double timeout);
+void ls_mpi_worker_end(ls_mpi_worker *worker);
 
 #endif

@@ -21,20 +21,21 @@ static struct {
     bool exits;     /* without ls_finalize */
     bool lost;      /* the ranks of the world did not meet in time */
     int launcher;   /* a connection to it, over which all ranks meet before they finalize MPI; 0: they do not */
+    int threads;    /* MPI's level, where this has started it */
     double timeout; /* seconds to wait for a silent rank */
     pid_t id;
 } process;
 
 #define LAST_MESSAGES_NS UINT64_C(2000000000)
 #define FLUSH_SECONDS    5
-#define LAST_WORDS_NS    UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
+#define REPORTS_NS       UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
 
 /* ---- the end of messages ---------------------------------------------------------------------------------------- */
 
 /* Takes in the last messages: some MPI libraries complain when they finalize about any that nobody took. */
 static void await_last_messages(void) {
     const uint64_t start = ls_clock_ns();
-    while (!process.failed && !ls_mpi_sweep() && ls_clock_ns() - start < LAST_MESSAGES_NS) {
+    while (!process.failed && !ls_mpi_progress_closing() && ls_clock_ns() - start < LAST_MESSAGES_NS) {
         sched_yield();
     }
 }
@@ -43,7 +44,15 @@ static void await_last_messages(void) {
 static int at_finalize(MPI_Comm comm, int keyval, void *value, void *state) {
     (void)comm, (void)keyval, (void)value, (void)state;
     await_last_messages();
+    ls_mpi_note_finalized();
     return MPI_SUCCESS;
+}
+
+bool ls_mpi_runs(void) {
+    int started = 0;
+    int finalized = 0;
+    return MPI_Initialized(&started) == MPI_SUCCESS && started != 0 && MPI_Finalized(&finalized) == MPI_SUCCESS &&
+           finalized == 0;
 }
 
 ls_status ls_mpi_watch_finalize(void) {
@@ -54,7 +63,7 @@ ls_status ls_mpi_watch_finalize(void) {
     int code = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, at_finalize, &keyval, NULL);
     if (code == MPI_SUCCESS) {
         code = MPI_Comm_set_attr(MPI_COMM_SELF, keyval, NULL);
-        process.watched = true;
+        process.watched = code == MPI_SUCCESS;
     }
     return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_attr", code);
 }
@@ -96,9 +105,13 @@ static size_t read_setting(const char *name, size_t otherwise) {
 
 size_t ls_mpi_unasked(void) {
 #ifdef OMPI_MAJOR_VERSION
-    const size_t header = 128; /* its own is shorter */
-    const size_t limit = read_setting("btl_vader_eager_limit", 4096);
-    return limit < 4 * header ? 3 * header : limit - header;
+    static _Atomic size_t found; /* Open MPI opens all its components to tell, which takes 0.2 s */
+    const size_t header = 128;   /* its own is shorter */
+    if (found == 0) {
+        const size_t limit = read_setting("btl_vader_eager_limit", 4096);
+        found = limit < 4 * header ? 3 * header : limit - header;
+    }
+    return found;
 #else
     return 8256; /* a little more than 8 KiB, its own header included */
 #endif
@@ -160,11 +173,11 @@ static _Noreturn void leave_anyway(int status) {
     _exit(status);
 }
 
-void ls_mpi_let_others_tell(void) {
+void ls_mpi_await_reports(void) {
     const uint64_t start = ls_clock_ns();
-    while (ls_clock_ns() - start < LAST_WORDS_NS) {
+    while (ls_mpi_runs() && ls_clock_ns() - start < REPORTS_NS) {
         int there = 0; /* looks, so that what was sent goes */
-        (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, process.world, &there, MPI_STATUS_IGNORE);
+        (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &there, MPI_STATUS_IGNORE);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
@@ -189,7 +202,7 @@ static void leave_mpi(int status, void *argument) {
         return;
     }
     if (process.exits) {
-        ls_mpi_let_others_tell();
+        ls_mpi_await_reports();
     }
     if (status == 0) {
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
@@ -198,8 +211,31 @@ static void leave_mpi(int status, void *argument) {
 
 static int init(void *nothing) {
     (void)nothing;
+#ifdef OMPI_MAJOR_VERSION
     int level = MPI_THREAD_SINGLE;
-    return MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    const bool tells = MPI_T_init_thread(MPI_THREAD_MULTIPLE, &level) == MPI_SUCCESS;
+#endif
+    const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &process.threads);
+#ifdef OMPI_MAJOR_VERSION
+    (void)ls_mpi_unasked(); /* between the two its components are opened once for all */
+    if (tells) {
+        MPI_T_finalize();
+    }
+#endif
+    return code;
+}
+
+/* MPI runs, started in a thread that waits now, and every error is Lockstep's to return: MPICH gives those of MPI_Test
+ * to MPI_COMM_WORLD, or, from MPI 4 on, to MPI_COMM_SELF. */
+static ls_status check_started(void) {
+    if (process.threads < MPI_THREAD_SERIALIZED) {
+        return ls_fail(LS_ERR_UNSUPPORTED,
+                       "this MPI library was built without threads, which backend \"mpi\" needs to start it: call "
+                       "MPI_Init before ls_init, or take a library with MPI_THREAD_SERIALIZED");
+    }
+    int code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    code = code == MPI_SUCCESS ? MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN) : code;
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Comm_set_errhandler", code);
 }
 
 static ls_status start_mpi(double timeout) {
@@ -218,7 +254,8 @@ static ls_status start_mpi(double timeout) {
     if (started == 0) {
         LS_TRY(ls_mpi_in_first_thread(init, "MPI_Init_thread", timeout));
         process.id = getpid();
-        return on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *));
+        LS_TRY(on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *)));
+        return check_started();
     }
     return LS_OK;
 }

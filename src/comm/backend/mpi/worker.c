@@ -16,24 +16,27 @@
 #define WARN_SECONDS  5
 
 /* A thread, what it has to do now, if anything, and the outcome of the last such thing. */
-typedef struct worker {
+struct ls_mpi_worker {
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    pthread_t thread;
     bool there;
-    bool once; /* it ends after its first task */
+    bool ends; /* when it has nothing to do */
     ls_mpi_task *task;
     void *argument;
     int code;
-} worker;
+};
 
 static void *run_tasks(void *argument) {
-    worker *own = argument;
+    ls_mpi_worker *own = argument;
     sigset_t all;
-    bool goes_on = true;
     pthread_mutex_lock(&own->lock);
-    while (goes_on) {
-        while (own->task == NULL) {
+    for (;;) {
+        while (own->task == NULL && !own->ends) {
             pthread_cond_wait(&own->changed, &own->lock);
+        }
+        if (own->task == NULL) {
+            break;
         }
         pthread_mutex_unlock(&own->lock);
         const int code = own->task(own->argument);
@@ -42,28 +45,28 @@ static void *run_tasks(void *argument) {
         pthread_mutex_lock(&own->lock);
         own->code = code;
         own->task = NULL;
-        goes_on = !own->once;
         pthread_cond_broadcast(&own->changed);
     }
     pthread_mutex_unlock(&own->lock);
     return NULL;
 }
 
-static ls_status start(worker *own, pthread_t *thread) {
+static ls_status start(ls_mpi_worker *own) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&own->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(thread, NULL, run_tasks, own) != 0) {
-        return ls_fail_memory("a thread for MPI", sizeof *thread);
+    if (pthread_create(&own->thread, NULL, run_tasks, own) != 0) {
+        pthread_cond_destroy(&own->changed);
+        return ls_fail_memory("a thread for MPI", sizeof own->thread);
     }
     own->there = true;
     return LS_OK;
 }
 
 /* Waits, with the lock, until the task has ended or so many seconds are over; whether it has ended. */
-static bool await(worker *own, double seconds) {
+static bool await(ls_mpi_worker *own, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     const long nanoseconds = until.tv_nsec + (long)((seconds - (double)(long)seconds) * 1e9);
@@ -74,7 +77,7 @@ static bool await(worker *own, double seconds) {
     return own->task == NULL;
 }
 
-static ls_status run(worker *own, ls_mpi_task *task, void *argument, const char *name, double timeout) {
+ls_status ls_mpi_worker_run(ls_mpi_worker *own, ls_mpi_task *task, void *argument, const char *name, double timeout) {
     const double longest = timeout > LEAST_SECONDS ? timeout : LEAST_SECONDS;
     double waited = 0;
     bool ended = false;
@@ -96,6 +99,7 @@ static ls_status run(worker *own, ls_mpi_task *task, void *argument, const char 
     const int code = own->code;
     pthread_mutex_unlock(&own->lock);
     if (!ended) {
+        ls_mpi_note_failure();
         return ls_fail(LS_ERR_TIMEOUT,
                        "%s did not end within %g s: some rank of this job has not come to it, and MPI does not say "
                        "which",
@@ -105,34 +109,39 @@ static ls_status run(worker *own, ls_mpi_task *task, void *argument, const char 
 }
 
 ls_status ls_mpi_in_first_thread(ls_mpi_task *task, const char *name, double timeout) {
-    static worker first = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t thread;
+    static ls_mpi_worker first = {.lock = PTHREAD_MUTEX_INITIALIZER};
     if (!first.there) {
-        LS_TRY(start(&first, &thread));
-        pthread_detach(thread);
+        LS_TRY(start(&first));
+        pthread_detach(first.thread);
     }
-    return run(&first, task, NULL, name, timeout);
+    return ls_mpi_worker_run(&first, task, NULL, name, timeout);
 }
 
-ls_status ls_mpi_in_thread(ls_mpi_task *task, void *argument, const char *name, double timeout) {
-    pthread_t thread;
-    worker *own = ls_allocate_zeroed(1, sizeof *own);
+ls_mpi_worker *ls_mpi_worker_start(void) {
+    ls_mpi_worker *own = ls_allocate_zeroed(1, sizeof *own);
     if (own == NULL) {
-        return ls_fail_memory("a thread for MPI", sizeof *own);
+        (void)ls_fail_memory("a thread for MPI", sizeof *own);
+        return NULL;
     }
-    own->once = true;
     pthread_mutex_init(&own->lock, NULL);
-    ls_status status = start(own, &thread);
-    if (status == LS_OK) {
-        status = run(own, task, argument, name, timeout);
-        if (status == LS_ERR_TIMEOUT) {
-            pthread_detach(thread); /* which is in MPI still, with what it was given */
-            return status;
-        }
-        pthread_join(thread, NULL);
+    if (start(own) != LS_OK) {
+        pthread_mutex_destroy(&own->lock);
+        ls_free(own);
+        return NULL;
     }
+    return own;
+}
+
+void ls_mpi_worker_end(ls_mpi_worker *own) {
+    if (own == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&own->lock);
+    own->ends = true;
+    pthread_cond_broadcast(&own->changed);
+    pthread_mutex_unlock(&own->lock);
+    pthread_join(own->thread, NULL);
     pthread_cond_destroy(&own->changed);
     pthread_mutex_destroy(&own->lock);
     ls_free(own);
-    return status;
 }

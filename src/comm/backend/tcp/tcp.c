@@ -99,22 +99,6 @@ typedef struct offer {
     ls_tcp_card card;
 } offer;
 
-static ls_status exchange_offers(ls_engine *parent, const offer *own, offer *all) {
-    bool finished = false;
-    const ls_call call = {.operation = LS_OP_SPLIT,
-                          .dtype = LS_U8,
-                          .count = sizeof *own,
-                          .width = 1,
-                          .send = own,
-                          .receive = all,
-                          .sequence = ls_engine_sequence(parent)};
-    ls_status status = ls_engine_begin(parent, &call);
-    while (status == LS_OK && !finished) {
-        status = ls_engine_progress(parent, true, &finished);
-    }
-    return status;
-}
-
 static ls_status start_group(const ls_join *join, const int *ranks, const offer *all, int listener, void **state) {
     ls_tcp_card *cards = ls_allocate((size_t)join->size * sizeof *cards);
     ls_status status = cards != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *cards);
@@ -149,7 +133,7 @@ static ls_status tcp_split(void *state, const ls_join *join, const int *ranks, v
         own.status = (int32_t)ls_tcp_listen(join, &own.card, &listener);
         snprintf(message, sizeof message, "%s", ls_error_message());
     }
-    ls_status status = exchange_offers(parent, &own, all);
+    ls_status status = ls_engine_exchange(parent, &own, all, sizeof own);
     if (status == LS_OK && own.status != LS_OK) {
         status = (ls_status)own.status;
         ls_error_restore(status, message);

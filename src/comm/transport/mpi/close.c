@@ -8,15 +8,9 @@
 
 #define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
 #define LINGER_NS         UINT64_C(1000000000) /* for those who have left to take in what was sent to them */
+#define DROPPED_PER_LOOK  16                   /* another rank may send without an end */
 
-ls_transfer ls_mpi_large, ls_mpi_small, ls_mpi_bare;
-
-bool ls_mpi_runs(void) {
-    int started = 0;
-    int finalized = 0;
-    return MPI_Initialized(&started) == MPI_SUCCESS && started != 0 && MPI_Finalized(&finalized) == MPI_SUCCESS &&
-           finalized == 0;
-}
+ls_transfer ls_mpi_large, ls_mpi_small;
 
 /* ---- what comes and nobody wants --------------------------------------------------------------------------------- */
 
@@ -35,7 +29,6 @@ static bool has_dropped(ls_mpi *mpi) {
 /* Begins to take in a message that was found, whole: Open MPI writes beyond a buffer that is too small for it. */
 static bool drop(ls_mpi *mpi, const MPI_Status *found) {
     int bytes = 0;
-    mpi->ends += found->MPI_TAG == LS_MPI_END;
     if (MPI_Get_count(found, MPI_BYTE, &bytes) != MPI_SUCCESS) {
         return false;
     }
@@ -45,15 +38,19 @@ static bool drop(ls_mpi *mpi, const MPI_Status *found) {
         mpi->dropping = MPI_REQUEST_NULL;
         return false;
     }
+    mpi->ends += found->MPI_TAG == LS_MPI_END;
     return true;
 }
 
-/* Takes in what has come; `*moved` becomes true when there was something. */
-static void drop_all(ls_mpi *mpi, bool *moved) {
+/* Takes in what has come, or some of it; `*moved` becomes true when there was something. */
+static void drop_some(ls_mpi *mpi, bool *moved) {
     MPI_Status found;
-    int there = 1;
-    while (has_dropped(mpi) && MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &there, &found) == MPI_SUCCESS &&
-           there != 0 && drop(mpi, &found)) {
+    for (int i = 0; i < DROPPED_PER_LOOK && has_dropped(mpi); i++) {
+        int there = 0;
+        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi->comm, &there, &found) != MPI_SUCCESS || there == 0 ||
+            !drop(mpi, &found)) {
+            return;
+        }
         *moved = true;
     }
 }
@@ -61,9 +58,9 @@ static void drop_all(ls_mpi *mpi, bool *moved) {
 /* ---- what is under way ------------------------------------------------------------------------------------------- */
 
 /* Nobody owns the transfer of that request any more. */
-static void orphan(ls_mpi *mpi, ls_mpi_list *list, int i) {
+static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
     const ls_transfer *transfer = list->transfers[i];
-    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small || transfer == &ls_mpi_bare) {
+    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
         return;
     }
     if (transfer->receives) {
@@ -88,27 +85,23 @@ static bool has(const ls_mpi *mpi, const ls_transfer *kind) {
 /* Looks once at all that is under way, and at what comes. */
 static bool look(ls_mpi *mpi) {
     bool moved = false;
-    const bool sound = ls_mpi_test(&mpi->named, &moved) == LS_OK && ls_mpi_test(&mpi->any, &moved) == LS_OK;
-    drop_all(mpi, &moved);
-    if (moved) {
-        mpi->idle = 0;
-        mpi->looked_ns = 0;
-    } else {
-        ls_mpi_pause(mpi);
-    }
+    const bool sound = ls_mpi_test(mpi, &mpi->named, &moved) == LS_OK && ls_mpi_test(mpi, &mpi->any, &moved) == LS_OK;
+    drop_some(mpi, &moved);
+    ls_mpi_note_look(mpi, moved);
+    ls_mpi_pause(mpi);
     return sound;
 }
 
 /* Waits until MPI is done with all of that kind, or others have had a while to take it; for so long at most. */
-static void settle(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
-    const uint64_t begun_ns = mpi->awake_ns;
+static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longest_ns) {
+    const uint64_t begun_ns = mpi->clock.awake_ns;
     uint64_t left_ns = 0; /* since when all others have left; 0: they have not */
-    while (has(mpi, kind) && mpi->awake_ns - begun_ns < longest_ns && look(mpi)) {
+    while (has(mpi, kind) && mpi->clock.awake_ns - begun_ns < longest_ns && look(mpi)) {
         if (mpi->ends != mpi->endpoint.size - 1) {
             continue;
         }
-        left_ns = left_ns != 0 ? left_ns : mpi->awake_ns + 1;
-        if (mpi->awake_ns + 1 - left_ns > LINGER_NS) {
+        left_ns = left_ns != 0 ? left_ns : mpi->clock.awake_ns + 1;
+        if (mpi->clock.awake_ns + 1 - left_ns > LINGER_NS) {
             return;
         }
     }
@@ -119,26 +112,25 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     ls_mpi_list *lists[] = {&mpi->named, &mpi->any};
     bool found = false;
     mpi->withdrew = true;
-    for (int k = 0; k < 2 && !mpi->forsaken; k++) {
+    for (int k = 0; k < 2 && !ls_mpi_is_finalized(); k++) {
         for (int i = 0; i < lists[k]->count; i++) {
             if (lists[k]->transfers[i] == transfer) {
-                orphan(mpi, lists[k], i);
+                withdraw_request(mpi, lists[k], i);
                 found = true;
             }
         }
     }
     if (found && mpi->withdrawn_ns < MOST_WITHDRAWN_NS) {
-        const uint64_t begun_ns = mpi->awake_ns;
-        settle(mpi, &ls_mpi_large, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
-        mpi->withdrawn_ns += mpi->awake_ns - begun_ns;
+        const uint64_t begun_ns = mpi->clock.awake_ns;
+        await_requests(mpi, &ls_mpi_large, MOST_WITHDRAWN_NS - mpi->withdrawn_ns);
+        mpi->withdrawn_ns += mpi->clock.awake_ns - begun_ns;
     }
 }
 
-/* ---- retired endpoints ------------------------------------------------------------------------------------------- */
+/* ---- endpoints that have closed ---------------------------------------------------------------------------------- */
 
-static pthread_mutex_t sweeping = PTHREAD_MUTEX_INITIALIZER;
-static ls_mpi *retired;
-_Atomic int ls_mpi_retired;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static ls_mpi *_Atomic closing; /* changed with the lock */
 
 static void discard(ls_mpi *mpi) {
     ls_mpi_list_free(&mpi->named);
@@ -150,63 +142,62 @@ static void discard(ls_mpi *mpi) {
 /* Whether MPI is done with it, and nothing more comes. */
 static bool is_over(ls_mpi *mpi) {
     bool moved = false;
-    const bool sound = ls_mpi_test(&mpi->named, &moved) == LS_OK && ls_mpi_test(&mpi->any, &moved) == LS_OK;
-    drop_all(mpi, &moved);
+    const bool sound = ls_mpi_test(mpi, &mpi->named, &moved) == LS_OK && ls_mpi_test(mpi, &mpi->any, &moved) == LS_OK;
+    drop_some(mpi, &moved);
     return sound && mpi->named.count + mpi->any.count == 0 && mpi->ends == mpi->endpoint.size - 1 &&
            mpi->dropping == MPI_REQUEST_NULL;
 }
 
-bool ls_mpi_sweep(void) {
-    if (!ls_mpi_runs()) {
-        return true;
-    }
-    pthread_mutex_lock(&sweeping);
-    for (ls_mpi **link = &retired; *link != NULL;) {
-        ls_mpi *mpi = *link;
-        if (!is_over(mpi)) {
-            link = &mpi->next;
-            continue;
-        }
-        *link = mpi->next;
-        ls_mpi_retired--;
-        MPI_Comm_free(&mpi->comm);
-        discard(mpi);
-    }
-    const bool swept = retired == NULL;
-    pthread_mutex_unlock(&sweeping);
-    return swept;
+bool ls_mpi_has_closing(void) {
+    return closing != NULL;
 }
 
-static void retire(ls_mpi *mpi) {
-    pthread_mutex_lock(&sweeping);
-    mpi->next = retired;
-    retired = mpi;
-    ls_mpi_retired++;
-    pthread_mutex_unlock(&sweeping);
-    (void)ls_mpi_sweep();
+bool ls_mpi_progress_closing(void) {
+    ls_mpi *kept = NULL;
+    if (ls_mpi_is_finalized()) {
+        return true;
+    }
+    pthread_mutex_lock(&lock);
+    for (ls_mpi *mpi = closing, *next; mpi != NULL; mpi = next) {
+        next = mpi->next;
+        if (is_over(mpi)) {
+            MPI_Comm_free(&mpi->comm);
+            discard(mpi);
+        } else {
+            mpi->next = kept;
+            kept = mpi;
+        }
+    }
+    closing = kept;
+    pthread_mutex_unlock(&lock);
+    return kept == NULL;
+}
+
+static void add_closing(ls_mpi *mpi) {
+    pthread_mutex_lock(&lock);
+    mpi->next = closing;
+    closing = mpi;
+    pthread_mutex_unlock(&lock);
+    (void)ls_mpi_progress_closing();
 }
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
 
-/* Tells the others that nothing more comes. */
+/* Tells the others that nothing more comes. MPI keeps the request until that has gone. */
 static void say_end(ls_mpi *mpi) {
     for (int rank = 0; rank < mpi->endpoint.size; rank++) {
         MPI_Request request;
-        int ended = 0;
-        if (rank == mpi->endpoint.rank || ls_mpi_list_room(&mpi->named) != LS_OK ||
-            MPI_Isend(NULL, 0, MPI_BYTE, rank, LS_MPI_END, mpi->comm, &request) != MPI_SUCCESS) {
-            continue;
-        }
-        if (MPI_Test(&request, &ended, MPI_STATUS_IGNORE) == MPI_SUCCESS && ended == 0) {
-            ls_mpi_list_add(&mpi->named, request, &ls_mpi_bare);
+        if (rank != mpi->endpoint.rank &&
+            MPI_Isend(NULL, 0, MPI_BYTE, rank, LS_MPI_END, mpi->comm, &request) == MPI_SUCCESS) {
+            MPI_Request_free(&request);
         }
     }
 }
 
 /* Others may have had to do with what this rank leaves: their MPI waits for this one to take what they sent. */
 static void await_ends(ls_mpi *mpi) {
-    const uint64_t begun_ns = mpi->awake_ns;
-    while (mpi->ends != mpi->endpoint.size - 1 && mpi->awake_ns - begun_ns < LINGER_NS && look(mpi)) {
+    const uint64_t begun_ns = mpi->clock.awake_ns;
+    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.awake_ns - begun_ns < LINGER_NS && look(mpi)) {
     }
 }
 
@@ -214,19 +205,19 @@ bool ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     ls_mpi_list *lists[] = {&mpi->named, &mpi->any};
     const bool left_open = mpi->named.count != 0 && !mpi->withdrew;
-    if (mpi->forsaken) {
+    if (ls_mpi_is_finalized() || mpi->comm == MPI_COMM_NULL) {
         discard(mpi);
         return true;
     }
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < lists[k]->count; i++) {
-            orphan(mpi, lists[k], i);
+            withdraw_request(mpi, lists[k], i);
         }
     }
     say_end(mpi);
     (void)look(mpi);
-    settle(mpi, &ls_mpi_small, linger_ns);
-    settle(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
+    await_requests(mpi, &ls_mpi_small, linger_ns);
+    await_requests(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
     if (left_open) {
         await_ends(mpi);
     }
@@ -237,6 +228,6 @@ bool ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns) {
                      "ls_comm_free: MPI still uses buffers of a call that not all ranks made: keep them until the "
                      "process ends");
     }
-    retire(mpi);
+    add_closing(mpi);
     return done;
 }

@@ -15,25 +15,22 @@ typedef struct ls_mpi_list {
     int *indices;
     int count;
     int capacity;
-    int sent_too_much; /* 1 + the rank whose message was larger than its receive; 0: none's was */
 } ls_mpi_list;
 
-/* What has lost its owner: MPI uses a large buffer for it, a small one, or none. */
-extern ls_transfer ls_mpi_large, ls_mpi_small, ls_mpi_bare;
+/* What was withdrawn: MPI uses a large buffer for it, or a small one. */
+extern ls_transfer ls_mpi_large, ls_mpi_small;
 
 typedef struct ls_mpi {
     ls_endpoint endpoint; /* the first */
     ls_mpi_options options;
-    MPI_Comm comm;
+    MPI_Comm comm;     /* MPI_COMM_NULL: none yet */
     size_t at_once;    /* sends of up to this size have ended, as a rule, when MPI returns */
     ls_mpi_list named; /* to and from one rank */
     ls_mpi_list any;   /* receives from any */
     unsigned looks;
     unsigned idle;      /* looks in vain since something moved */
     unsigned most_idle; /* so many of them, and then it yields */
-    uint64_t looked_ns; /* when the last of these was; 0: there was none since something moved */
-    uint64_t awake_ns;  /* the time of the endpoint */
-    bool forsaken;
+    ls_mpi_clock clock;
 
     /* close.c */
     struct ls_mpi *next;
@@ -45,18 +42,20 @@ typedef struct ls_mpi {
 } ls_mpi;
 
 /* Looks once at all requests of a list; `*moved` becomes true when any ended. */
-ls_status ls_mpi_test(ls_mpi_list *list, bool *moved);
-
-/* Adds a request. LS_ERR_MEMORY. */
-ls_status ls_mpi_list_room(ls_mpi_list *list);
-void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer);
+ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved);
 void ls_mpi_list_free(ls_mpi_list *list);
 
-/* Whether endpoints are retired. */
-extern _Atomic int ls_mpi_retired;
+/* After a look at requests: the time of the endpoint goes on, whether anything moved or not. */
+void ls_mpi_note_look(ls_mpi *mpi, bool moved);
 
-/* A pause after a look in vain: none at first, longer later. The time of the endpoint goes on. */
+/* A pause where the latest looks were in vain: none at first, longer later. */
 void ls_mpi_pause(ls_mpi *mpi);
+
+/* Whether ls_mpi_note_finalized was called. */
+bool ls_mpi_is_finalized(void);
+
+/* close.c: whether there are endpoints for ls_mpi_progress_closing. */
+bool ls_mpi_has_closing(void);
 
 /* close.c: entries of the transport. */
 void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer);

@@ -16,10 +16,11 @@
 #define SLEEP_NS             50000
 #define STOPPED_NS           UINT64_C(100000000) /* between two looks of a process that runs is less */
 
-#define LOOKS_PER_ANY   16 /* a rank that waits for another looks for what any may say so often */
-#define LOOKS_PER_SWEEP 64
-#define AT_ONCE         ((size_t)256)     /* Open MPI is done with so little when it has been called */
-#define MOST            ((size_t)1 << 30) /* MPI counts with int */
+#define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
+#define LOOKS_PER_CLOCK   16
+#define LOOKS_PER_CLOSING 64
+#define AT_ONCE           ((size_t)256)     /* Open MPI is done with so little when it has been called */
+#define MOST              ((size_t)1 << 30) /* MPI counts with int */
 
 ls_status ls_mpi_fail(const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
@@ -41,7 +42,7 @@ void ls_mpi_list_free(ls_mpi_list *list) {
     ls_free(list->indices);
 }
 
-ls_status ls_mpi_list_room(ls_mpi_list *list) {
+static ls_status list_room(ls_mpi_list *list) {
     if (list->count < list->capacity) {
         return LS_OK;
     }
@@ -62,7 +63,7 @@ ls_status ls_mpi_list_room(ls_mpi_list *list) {
     return LS_OK;
 }
 
-void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer) {
+static void list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer) {
     list->requests[list->count] = request;
     list->transfers[list->count++] = transfer;
 }
@@ -70,7 +71,7 @@ void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transf
 /* One of a transfer's messages has ended. */
 static void end_message(ls_transfer *transfer, const MPI_Status *status) {
     int bytes = 1;
-    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small || transfer == &ls_mpi_bare) {
+    if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
         return;
     }
     if (transfer->receives) {
@@ -98,22 +99,24 @@ static void take_off_ended(ls_mpi_list *list) {
     list->count = kept;
 }
 
-/* Of a request that has failed. */
-static void note_failed(ls_mpi_list *list, int i, int code) {
+/* A request has failed: where a message was longer than its receive, who sent it is to blame. */
+static void note_failed(ls_mpi *mpi, const MPI_Status *status, int code) {
     int class = code;
-    if (MPI_Error_class(code, &class) == MPI_SUCCESS && class == MPI_ERR_TRUNCATE && list->transfers[i]->peer >= 0) {
-        list->sent_too_much = 1 + list->transfers[i]->peer;
+    const int sender = status->MPI_SOURCE;
+    if (MPI_Error_class(code, &class) == MPI_SUCCESS && class == MPI_ERR_TRUNCATE && sender >= 0 &&
+        sender < mpi->endpoint.size) {
+        mpi->endpoint.blamed = 1 + sender;
     }
 }
 
 /* The error of MPI_Testsome, which the statuses tell. */
-static ls_status fail_some(ls_mpi_list *list, int ended, int code) {
+static ls_status fail_some(ls_mpi *mpi, ls_mpi_list *list, int ended, int code) {
     int class = code;
     (void)MPI_Error_class(code, &class);
     for (int i = 0; class == MPI_ERR_IN_STATUS && i < ended; i++) {
         const int own = list->statuses[i].MPI_ERROR;
         if (own != MPI_SUCCESS && own != MPI_ERR_PENDING) {
-            note_failed(list, list->indices[i], own);
+            note_failed(mpi, &list->statuses[i], own);
             code = own;
             break;
         }
@@ -122,11 +125,11 @@ static ls_status fail_some(ls_mpi_list *list, int ended, int code) {
     return ls_mpi_fail("MPI_Testsome", code);
 }
 
-static ls_status test_some(ls_mpi_list *list, bool *moved) {
+static ls_status test_some(ls_mpi *mpi, ls_mpi_list *list, bool *moved) {
     int ended = 0;
     const int code = MPI_Testsome(list->count, list->requests, &ended, list->indices, list->statuses);
     if (code != MPI_SUCCESS) {
-        return fail_some(list, ended, code);
+        return fail_some(mpi, list, ended, code);
     }
     if (ended == 0 || ended == MPI_UNDEFINED) {
         return LS_OK;
@@ -139,15 +142,15 @@ static ls_status test_some(ls_mpi_list *list, bool *moved) {
     return LS_OK;
 }
 
-ls_status ls_mpi_test(ls_mpi_list *list, bool *moved) {
+ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved) {
     int ended = 0;
-    MPI_Status status;
+    MPI_Status status = {.MPI_SOURCE = MPI_ANY_SOURCE};
     if (list->count != 1) {
-        return list->count != 0 ? test_some(list, moved) : LS_OK;
+        return list->count != 0 ? test_some(mpi, list, moved) : LS_OK;
     }
     const int code = MPI_Test(&list->requests[0], &ended, &status);
     if (code != MPI_SUCCESS) {
-        note_failed(list, 0, code);
+        note_failed(mpi, &status, code);
         take_off_ended(list);
         return ls_mpi_fail("MPI_Test", code);
     }
@@ -167,13 +170,21 @@ static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t 
     return left < mpi->options.most ? left : mpi->options.most;
 }
 
+static ls_status check_runs(void) {
+    return !ls_mpi_is_finalized()
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, before it");
+}
+
 static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     transfer->ended = false;
     transfer->receives = false;
     transfer->moved = 0;
     transfer->number = 0;
-    if (mpi->forsaken) {
+    LS_TRY(check_runs());
+    if (mpi->comm == MPI_COMM_NULL) { /* there is nobody to send to: it closes before it is connected */
         return LS_OK;
     }
     endpoint->messages++;
@@ -183,7 +194,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         MPI_Request request;
         int ended = 0;
         const size_t bytes = message_at(mpi, transfer, at);
-        LS_TRY(ls_mpi_list_room(&mpi->named));
+        LS_TRY(list_room(&mpi->named));
         int code = MPI_Isend((const unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE, transfer->peer,
                              transfer->channel, mpi->comm, &request);
         /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
@@ -195,12 +206,18 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         }
         if (ended == 0) {
             transfer->number++;
-            ls_mpi_list_add(&mpi->named, request, transfer);
+            list_add(&mpi->named, request, transfer);
         }
         at += bytes;
     } while (at < transfer->bytes);
     transfer->ended = transfer->number == 0;
     return LS_OK;
+}
+
+/* Begins to receive one of the transfer's messages. */
+static int receive_message(const ls_mpi *mpi, const ls_transfer *transfer, size_t at, MPI_Request *request) {
+    return MPI_Irecv((unsigned char *)transfer->data + at, (int)message_at(mpi, transfer, at), MPI_BYTE,
+                     transfer->peer < 0 ? MPI_ANY_SOURCE : transfer->peer, transfer->channel, mpi->comm, request);
 }
 
 static ls_status receive(ls_endpoint *endpoint, ls_transfer *transfer) {
@@ -210,43 +227,45 @@ static ls_status receive(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->receives = true;
     transfer->moved = 0;
     transfer->number = 0;
-    if (mpi->forsaken) {
-        return LS_OK;
-    }
+    LS_TRY(check_runs());
     size_t at = 0;
     do {
-        MPI_Request request;
-        const size_t bytes = message_at(mpi, transfer, at);
-        LS_TRY(ls_mpi_list_room(list));
-        const int code =
-            MPI_Irecv((unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE,
-                      transfer->peer < 0 ? MPI_ANY_SOURCE : transfer->peer, transfer->channel, mpi->comm, &request);
+        MPI_Request request = MPI_REQUEST_NULL;
+        LS_TRY(list_room(list));
+        const int code = mpi->comm != MPI_COMM_NULL ? receive_message(mpi, transfer, at, &request) : MPI_SUCCESS;
         if (code != MPI_SUCCESS) {
             return ls_mpi_fail("MPI_Irecv", code);
         }
         transfer->number++;
-        ls_mpi_list_add(list, request, transfer);
-        at += bytes;
+        list_add(list, request, transfer);
+        at += message_at(mpi, transfer, at);
     } while (at < transfer->bytes);
     return LS_OK;
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-static void tell_time(ls_mpi *mpi) {
+void ls_mpi_clock_look(ls_mpi_clock *clock) {
     const uint64_t now = ls_clock_ns();
-    const uint64_t since = mpi->looked_ns != 0 ? now - mpi->looked_ns : 0;
-    mpi->awake_ns += since < STOPPED_NS ? since : STOPPED_NS;
-    mpi->looked_ns = now;
+    const uint64_t since = clock->looked_ns != 0 ? now - clock->looked_ns : 0;
+    clock->awake_ns += since < STOPPED_NS ? since : STOPPED_NS;
+    clock->looked_ns = now;
+}
+
+void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
+    mpi->idle = moved ? 0 : mpi->idle + 1;
+    if (++mpi->looks % LOOKS_PER_CLOCK == 0) {
+        ls_mpi_clock_look(&mpi->clock);
+    }
 }
 
 void ls_mpi_pause(ls_mpi *mpi) {
-    if (++mpi->idle <= mpi->most_idle) {
+    if (mpi->idle <= mpi->most_idle) {
         return;
     }
-    tell_time(mpi);
-    if (mpi->idle % LOOKS_PER_SWEEP == 0 && ls_mpi_retired != 0) {
-        (void)ls_mpi_sweep(); /* others may wait for what was sent there to be taken */
+    ls_mpi_clock_look(&mpi->clock);
+    if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
+        (void)ls_mpi_progress_closing(); /* others may wait for what was sent there to be taken */
     }
     if (mpi->idle > LOOKS_BEFORE_SLEEP) {
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
@@ -257,28 +276,24 @@ void ls_mpi_pause(ls_mpi *mpi) {
 
 /* Whoever waits for one rank looks for what others may say now and then only. */
 static ls_status look(ls_mpi *mpi, bool *moved) {
-    const ls_status status = ls_mpi_test(&mpi->named, moved);
-    mpi->endpoint.blamed = mpi->named.sent_too_much;
-    LS_TRY(status);
-    if (!*moved && (mpi->named.count == 0 || ++mpi->looks % LOOKS_PER_ANY == 0)) {
-        LS_TRY(ls_mpi_test(&mpi->any, moved));
+    LS_TRY(ls_mpi_test(mpi, &mpi->named, moved));
+    if (mpi->looks % LOOKS_PER_ANY == 0 || (!*moved && mpi->named.count == 0)) {
+        LS_TRY(ls_mpi_test(mpi, &mpi->any, moved));
     }
-    if (*moved) {
-        mpi->idle = 0;
-        mpi->looked_ns = 0;
-    }
+    ls_mpi_note_look(mpi, *moved);
     return LS_OK;
 }
 
 static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
-    const uint64_t begun_ns = mpi->awake_ns;
+    const uint64_t begun_ns = mpi->clock.awake_ns;
     *moved = false;
+    LS_TRY(check_runs());
     LS_TRY(look(mpi, moved));
-    if (wait_ns == 0 && !*moved && ++mpi->idle > mpi->most_idle) {
-        tell_time(mpi);
+    if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* who asks now and then may do so seldom */
+        ls_mpi_clock_look(&mpi->clock);
     }
-    while (!*moved && mpi->awake_ns - begun_ns < wait_ns) {
+    while (!*moved && mpi->clock.awake_ns - begun_ns < wait_ns) {
         ls_mpi_pause(mpi);
         LS_TRY(look(mpi, moved));
     }
@@ -286,7 +301,7 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
 }
 
 static uint64_t now_ns(const ls_endpoint *endpoint) {
-    return ((const ls_mpi *)endpoint)->awake_ns;
+    return ((const ls_mpi *)endpoint)->clock.awake_ns;
 }
 
 static ls_peer_state peer_of(const ls_endpoint *endpoint, int peer) {
@@ -307,49 +322,55 @@ static const ls_transport transport_mpi = {
     .close = ls_mpi_close,
 };
 
-static ls_status fill_in(ls_mpi *mpi) {
-    const int code = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
-    if (code != MPI_SUCCESS) {
-        return ls_mpi_fail("MPI_Comm_set_errhandler", code);
-    }
-    LS_TRY(ls_mpi_list_room(&mpi->named));
-    LS_TRY(ls_mpi_list_room(&mpi->any));
-    MPI_Comm_rank(mpi->comm, &mpi->endpoint.rank);
-    MPI_Comm_size(mpi->comm, &mpi->endpoint.size);
-    return LS_OK;
-}
-
 ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
-    MPI_Comm comm = options->comm;
     ls_mpi *mpi = ls_allocate_zeroed(1, sizeof *mpi);
-    if (mpi == NULL) {
+    if (mpi == NULL || list_room(&mpi->named) != LS_OK || list_room(&mpi->any) != LS_OK) {
         (void)ls_fail_memory("an endpoint", sizeof *mpi);
-        MPI_Comm_free(&comm);
+        if (mpi != NULL) {
+            ls_mpi_list_free(&mpi->named);
+            ls_mpi_list_free(&mpi->any);
+        }
+        ls_free(mpi);
         return NULL;
     }
     mpi->options = *options;
     mpi->options.most = options->most != 0 ? options->most : MOST;
-    mpi->comm = comm;
+    mpi->comm = MPI_COMM_NULL;
     mpi->endpoint.transport = &transport_mpi;
+    mpi->endpoint.rank = options->rank;
+    mpi->endpoint.size = options->size;
     mpi->endpoint.eager =
         options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
     mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;
     mpi->most_idle = options->oversubscribed ? LOOKS_OVERSUBSCRIBED : LOOKS_BEFORE_YIELD;
     mpi->dropping = MPI_REQUEST_NULL;
-    if (fill_in(mpi) != LS_OK) {
-        ls_mpi_list_free(&mpi->named);
-        ls_mpi_list_free(&mpi->any);
-        ls_free(mpi);
-        MPI_Comm_free(&comm);
-        return NULL;
-    }
     return &mpi->endpoint;
+}
+
+ls_status ls_mpi_connect(ls_endpoint *endpoint, MPI_Comm comm) {
+    ls_mpi *mpi = (ls_mpi *)endpoint;
+    mpi->comm = comm;
+    int code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    for (int i = 0; i < mpi->any.count && code == MPI_SUCCESS; i++) { /* from any rank: one message each */
+        code = receive_message(mpi, mpi->any.transfers[i], 0, &mpi->any.requests[i]);
+    }
+    return code == MPI_SUCCESS ? LS_OK : ls_mpi_fail("MPI_Irecv", code);
 }
 
 const ls_mpi_options *ls_mpi_options_of(const ls_endpoint *endpoint) {
     return &((const ls_mpi *)endpoint)->options;
 }
 
-void ls_mpi_forsake(ls_endpoint *endpoint) {
-    ((ls_mpi *)endpoint)->forsaken = true;
+MPI_Comm ls_mpi_comm_of(const ls_endpoint *endpoint) {
+    return ((const ls_mpi *)endpoint)->comm;
+}
+
+static _Atomic bool finalized;
+
+void ls_mpi_note_finalized(void) {
+    finalized = true;
+}
+
+bool ls_mpi_is_finalized(void) {
+    return finalized;
 }
