@@ -2,35 +2,43 @@
 . "$LS_SOURCE/tests/support/mpi.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 
-check_flavour() {
-    local flavour=$1 ranks carrier call what
-    for carrier in mpi shm; do
-        export LOCKSTEP_BACKEND=$carrier
-        for call in barrier allreduce send; do
-            [ $carrier = mpi ] || [ $call = allreduce ] || continue # tests of shm itself have the rest
-            for what in 0 3 kill stop leave; do
-                mpi "$flavour" 3 ./quitter $what $call
-                check "$flavour, $carrier, $call, rank 1: $what: the launcher fails" test "$status" != 0
-                check "$flavour, $carrier, $call, rank 1: $what: in time" test "$status" != 124
-                check "$flavour, $carrier, $call, rank 1: $what: nothing is left" nobody_soon
-                case $what in
-                leave) # in a send the others wait for each other, and are ended by the launcher
-                    [ $call = send ] || check "$flavour, $carrier, $call: who left is named" \
-                        says out "^[02]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
-                    ;;
-                stop)
-                    check "$flavour, $carrier, $call: who is silent is named" \
-                        says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 3 s"
-                    ;;
-                esac
-            done
-        done
-    done
-    export LOCKSTEP_BACKEND=mpi
-    mpi "$flavour" 2 ./quitter leave send # the fourth of a row, which the other rank expects
+# check_quitter FLAVOUR BACKEND CALL WHAT: what rank 1 does.
+check_quitter() {
+    local flavour=$1 carrier=$2 call=$3 what=$4
+    export LOCKSTEP_BACKEND=$carrier
+    mpi "$flavour" 3 "$scratch/quitter" $what $call
+    check "$flavour, $carrier, $call, rank 1: $what: the launcher fails" test "$status" != 0
+    check "$flavour, $carrier, $call, rank 1: $what: in time" test "$status" != 124
+    check "$flavour, $carrier, $call, rank 1: $what: nothing is left" nobody_soon
+    case $what in
+    leave) # in a send the others wait for each other, and are ended by the launcher
+        [ $call = send ] || check "$flavour, $carrier, $call: who left is named" \
+            says out "^[02]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
+        ;;
+    stop)
+        check "$flavour, $carrier, $call: who is silent is named" \
+            says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 3 s"
+        ;;
+    esac
+}
+
+# The fourth of a row of messages, which the other rank expects.
+check_row() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/quitter" leave send
     check "$flavour, send, who left in a row is named" \
         says out "^0: LS_ERR_PEER: ls_comm_recv #8: rank 1 left without making this call$"
+}
 
+check_flavour() {
+    local flavour=$1 carrier call what
+    for what in stop leave 0 3 kill; do # the longest first
+        for call in barrier allreduce send; do
+            beside check_quitter "$flavour" mpi $call $what
+        done
+        beside check_quitter "$flavour" shm allreduce $what # tests of shm itself have the rest
+    done
+    beside check_row "$flavour"
     mpi_here() {
         mpi "$flavour" "$@"
     }

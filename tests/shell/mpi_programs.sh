@@ -5,45 +5,41 @@ hashes() {
     sed -n 's/^rank [0-9]* parameters \([0-9a-f]\{16\}\)\r*$/\1/p' out | sort -u
 }
 
-check_flavour() {
-    local flavour=$1 ranks name first
-    for ranks in 2 3; do
-        # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
-        export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
-        for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
-            messages threads freed_early model_parallel pipeline data_parallel trial_ends lifetime; do
-            # What lists of cases and programs leave out on this transport others have.
-            mpi "$flavour" $ranks env LOCKSTEP_TEST_CASES=600 LOCKSTEP_TEST_PROGRAMS=20 "$programs/ranks_$name"
-            check "$flavour, $ranks ranks: $name" is "$status" 0
-            check "$flavour, $ranks ranks: $name reports no failure" is "$(complaints err | grep -av '^seed')" ""
-        done
-    done
-    unset OMPI_MCA_btl_vader_eager_limit
-    for ranks in 2 3; do
-        mpi "$flavour" $ranks env LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_data_parallel_losses"
-        check "$flavour, $ranks ranks: data_parallel_losses" is "$status" 0
-    done
-    for ranks in 2 3; do
-        mpi "$flavour" $ranks "$programs/transport_$flavour"
-        check "$flavour, $ranks ranks: the transport" is "$status $(complaints out err)" "0 "
-    done
-    # UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
-    check "$flavour: a program that looks at messages after its work builds" mpi_builds "$flavour" straggler.c straggler
-    mpi "$flavour" 3 env UCX_TLS=tcp,self ./straggler
+# check_program FLAVOUR RANKS NAME: a rank program. What lists of cases and programs leave out on this transport others have.
+check_program() {
+    local flavour=$1 ranks=$2 name=$3
+    # Of Open MPI: what goes without asking the receiver, which decides how calls travel.
+    export OMPI_MCA_btl_vader_eager_limit=$((ranks == 2 ? 4096 : 32768))
+    mpi "$flavour" $ranks env LOCKSTEP_TEST_CASES=600 LOCKSTEP_TEST_PROGRAMS=20 LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_$name"
+    check "$flavour, $ranks ranks: $name" is "$status" 0
+    check "$flavour, $ranks ranks: $name reports no failure" is "$(complaints err | grep -av '^seed')" ""
+}
+
+check_transport() {
+    local flavour=$1 ranks=$2
+    mpi "$flavour" $ranks "$programs/transport_$flavour"
+    check "$flavour, $ranks ranks: the transport" is "$status $(complaints out err)" "0 "
+}
+
+# UCX, on which this MPICH stands, finds nothing faster than TCP between machines.
+check_straggler() {
+    local flavour=$1
+    mpi "$flavour" 3 env UCX_TLS=tcp,self "$scratch/straggler_$flavour"
     check "$flavour: a rank comes to its end after the others: ends well" is "$status" 0
     check "$flavour: a rank comes to its end after the others: all say so" is "$(sort out | tr -d '\r\n')" 012
-    check "$flavour: a program whose MPI fails builds" mpi_builds "$flavour" never_made.c never_made -rdynamic
-    mpi "$flavour" 2 ./never_made part
-    check "$flavour: MPI never makes a part: fails" test "$status" != 0 -a "$status" != 124
-    check "$flavour: MPI never makes a part: says so" says out \
-        "^[01]: LS_ERR_TIMEOUT: ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 5 s"
-    check "$flavour: MPI never makes a part: is not finalized beside that" is "$(grep -c MPI_Finalize out)" 0
-    mpi "$flavour" 2 ./never_made copy
-    check "$flavour: MPI never makes a duplicate: fails" test "$status" != 0 -a "$status" != 124
-    check "$flavour: MPI never makes a duplicate: says so" says out \
-        "^[01]: LS_ERR_TIMEOUT: ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 1 s"
-    check "$flavour: MPI never makes a duplicate: is not finalized beside that" is "$(grep -c MPI_Finalize out)" 0
-    mpi "$flavour" 2 ./never_made thread
+}
+
+check_never_made() {
+    local flavour=$1 what=$2 said=$3
+    mpi "$flavour" 2 "$scratch/never_made_$flavour" $what
+    check "$flavour: MPI never makes a $what: fails" test "$status" != 0 -a "$status" != 124
+    check "$flavour: MPI never makes a $what: says so" says out "^[01]: LS_ERR_TIMEOUT: $said"
+    check "$flavour: MPI never makes a $what: is not finalized beside that" is "$(grep -c MPI_Finalize out)" 0
+}
+
+check_no_thread() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/never_made_$flavour" thread
     check "$flavour: no thread for a part: the others are told, and the job goes on" is "$status" 0
     check "$flavour: no thread for a part: says so" says out \
         "^1: LS_ERR_MEMORY: ls_comm_split: in the new communicator: a thread for MPI: out of memory"
@@ -51,44 +47,98 @@ check_flavour() {
         "^0: LS_ERR_PEER: ls_comm_split: in the new communicator: ls_comm_open: rank 1 cannot take part"
     check "$flavour: no thread for a part: the parent goes on" is "$(grep -c '^[01]: then LS_OK, LS_OK' out)" 2
     check "$flavour: errors of MPI are returned" is "$(grep -c '^[01]: MPI returns errors' out)" 2
-    mpi "$flavour" 2 ./untaken
+}
+
+check_untaken() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/untaken"
     check "$flavour: large messages that nobody took: ends well" is "$status" 0
     check "$flavour: large messages that nobody took: at most a warning about their buffers" \
         is "$(complaints out err | grep -v 'MPI still uses buffers of a call that not all ranks made')" ""
-    mpi "$flavour" 2 ./parts
+}
+
+check_parts() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/parts"
     check "$flavour, many communicators: ends well" is "$status" 0
     check "$flavour, many communicators: little is kept of each" is "$(complaints out err)" ""
-    for choice in "" shm mpi; do
-        mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice ./quitter backend
-        check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
-        check "$flavour, ${choice:-no} backend asked for: which it is" \
-            is "$(tr -d '\r\n' <out)" "${choice:-shm}${choice:-shm}" # launchers break lines as they like
-    done
-    if [ -d /usr/share/datasets/fashion-mnist ]; then
-        LOCKSTEP_BACKEND= launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
-        first=$(hashes)
-        mpi "$flavour" 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
-        check "$flavour: fashion_mnist ends well" is "$status" 0
-        check "$flavour: both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
-        check "$flavour: the bits of shared memory" is "$(hashes)" "$first"
-    fi
+}
+
+check_choice() {
+    local flavour=$1 choice=$2
+    mpi "$flavour" 2 env LOCKSTEP_BACKEND=$choice "$scratch/quitter" backend
+    check "$flavour, ${choice:-no} backend asked for: ends well" is "$status" 0
+    check "$flavour, ${choice:-no} backend asked for: which it is" \
+        is "$(tr -d '\r\n' <out)" "${choice:-shm}${choice:-shm}" # launchers break lines as they like
+}
+
+check_bits() {
+    local flavour=$1 first
+    LOCKSTEP_BACKEND= launch run -n 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet </dev/null
+    first=$(hashes)
+    mpi "$flavour" 2 "$LS_BUILD/examples/fashion_mnist" --max-steps 20 --limit 2000 --quiet
+    check "$flavour: fashion_mnist ends well" is "$status" 0
+    check "$flavour: both ranks print" is "$(grep -c '^rank [01] parameters' out)" 2
+    check "$flavour: the bits of shared memory" is "$(hashes)" "$first"
+}
+
+check_no_module() {
+    local flavour=$1
     mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere "$scratch/copy/bin/sync"
     check "$flavour, no module: fails" test "$status" != 0
     check "$flavour, no module: says what makes it" \
         says err "no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
-
-    check "$flavour: a program with lockstep/mpi.h builds" \
-        mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program
-    for ranks in 1 2 3 4; do
-        mpi "$flavour" $ranks ./program
-        check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
-        check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
-    done
-    mpi "$flavour" 2 ./program late
-    check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
-    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" ./program
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" "$scratch/program_$flavour"
     check "$flavour, a program's own communicator without a module: says what makes it" \
         says out "ls_comm_from_mpi: there is no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
+}
+
+check_own_communicators() {
+    local flavour=$1 ranks=$2
+    mpi "$flavour" $ranks "$scratch/program_$flavour"
+    check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
+    check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
+}
+
+check_early_end() {
+    local flavour=$1
+    mpi "$flavour" 2 "$scratch/program_$flavour" early
+    check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
+}
+
+check_flavour() {
+    local flavour=$1 ranks name choice
+    check "$flavour: a program that looks at messages after its work builds" \
+        mpi_builds "$flavour" straggler.c straggler_$flavour
+    check "$flavour: a program whose MPI fails builds" \
+        mpi_builds "$flavour" never_made.c never_made_$flavour -rdynamic
+    check "$flavour: a program with lockstep/mpi.h builds" \
+        mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program_$flavour
+    beside check_never_made "$flavour" part \
+        "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 5 s"
+    for ranks in 3 2; do
+        for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
+            messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
+            beside check_program "$flavour" $ranks $name
+        done
+        beside check_transport "$flavour" $ranks
+    done
+    beside check_straggler "$flavour"
+    beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 1 s"
+    beside check_no_thread "$flavour"
+    beside check_untaken "$flavour"
+    beside check_parts "$flavour"
+    for choice in "" shm mpi; do
+        beside check_choice "$flavour" "$choice"
+    done
+    if [ -d /usr/share/datasets/fashion-mnist ]; then
+        beside check_bits "$flavour"
+    fi
+    beside check_no_module "$flavour"
+    for ranks in 1 2 3 4; do
+        beside check_own_communicators "$flavour" $ranks
+    done
+    beside check_early_end "$flavour"
 }
 
 cat >alone.c <<'END'

@@ -11,9 +11,9 @@ trap '[ "$BASHPID" != $$ ] || clean_up' EXIT
 trap 'exit 143' TERM INT HUP # so that a test runner's time limit cleans up too
 cd "$scratch" || exit 1
 
-# The process ids of what runs with the mark in its environment; zombies have none.
+# The process ids of what runs with the mark, or one made of it, in its environment; zombies have none.
 marked() {
-    grep -alsz "^LS_TEST_MARK=$mark\$" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/environ|\1|'
+    grep -alsz "^LS_TEST_MARK=$mark" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/environ|\1|'
 }
 
 end_marked() {
@@ -24,6 +24,7 @@ end_marked() {
 
 # A script with more to clean away redefines this.
 clean_up() {
+    [ ${#beside[@]} = 0 ] || kill "${beside[@]}" 2>/dev/null
     end_marked
     rm -rf "$scratch"
 }
@@ -104,6 +105,38 @@ ended() {
     status=$?
 }
 
+# beside COMMAND...: runs a command that makes checks, in a folder and with a mark of its own, while the script goes on. Where
+# that is much waiting and little computing, at_once is how many there may be; 1: each ends before the next.
+# `together` waits for all, and prints and counts their checks in order.
+at_once=1
+beside=()
+beside() {
+    local folder=$scratch/beside.${#beside[@]} own
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do
+        wait -n
+    done
+    (
+        mark=$mark.${#beside[@]}. # so that none begins with another
+        passed=0 failed=0 beside=()
+        mkdir "$folder" && cd "$folder" || exit 1
+        "$@" >checks 2>&1
+        echo "$passed $failed" >counts
+    ) &
+    beside+=($!)
+}
+together() {
+    local k own_passed own_failed
+    for k in "${!beside[@]}"; do
+        wait "${beside[$k]}"
+        cat "$scratch/beside.$k/checks"
+        read -r own_passed own_failed <"$scratch/beside.$k/counts" || own_passed=0 own_failed=1
+        passed=$((passed + own_passed))
+        failed=$((failed + own_failed))
+        rm -rf "$scratch/beside.$k"
+    done
+    beside=()
+}
+
 is() {
     [ "$1" = "$2" ] || {
         echo "        '$1' is not '$2'"
@@ -125,6 +158,7 @@ lines() {
 }
 
 finish() {
+    together
     check "nothing is left running" nobody_soon
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ]

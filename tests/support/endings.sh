@@ -4,45 +4,64 @@
 # they print in files out and err and the exit status in $status. Under mpirun a rank that fails ends the others, at times
 # before they have said so: there NAME is that of the MPI library, and one rank is enough.
 check_endings() {
-    local name=$1 run=$2 ranks call who
+    local name=$1 run=$2 ranks call
     for ranks in 2 3; do
-        for call in allreduce large barrier broadcast recv send; do
-            "$run" $ranks "$LS_BUILD/tests/ending_program" finalize $call
-            check "$name, $ranks ranks, rank 1 calls ls_finalize, $call: it is named at once" \
-                tells $ranks "[02]: LS_ERR_PEER: ls_comm_[a-z]* #[19]: rank 1 called ls_finalize\$"
+        for call in allreduce large barrier broadcast recv send part scope; do
+            beside check_finalize $ranks $call
         done
-        "$run" $ranks "$LS_BUILD/tests/ending_program" finalize part
-        who=$((ranks - 2))
-        check "$name, $ranks ranks, rank 1 calls ls_finalize, in a part: it is named at once" tells $ranks \
-            "[02]: LS_ERR_PEER: ls_comm_allreduce #1: rank $who called ls_finalize (this communicator's ranks 0 to "
-        "$run" $ranks "$LS_BUILD/tests/ending_program" finalize scope
-        check "$name, $ranks ranks: ls_scope_end tells of a message that nobody answers" tells $ranks \
-            "[02]: LS_ERR_PEER: ls_irecv from rank 1 with tag 9, which nobody waited for: ls_comm_recv #1: rank 1 called"
         for call in barrier recv part; do
-            "$run" $ranks "$LS_BUILD/tests/ending_program" exit $call
-            check "$name, $ranks ranks, rank 1 exits, $call: the others say so" \
-                tells $ranks "[02]: LS_ERR_PEER: ls_comm_.* ended without calling ls_finalize"
-            check "$name, $ranks ranks, rank 1 exits, $call: so does it" \
-                says err "^lockstep warning (rank 1): rank 1 ended without ls_finalize: "
+            beside check_exit $ranks $call
         done
-        "$run" $ranks "$LS_BUILD/tests/ending_program" eager x
-        check "$name, $ranks ranks: what was sent before ls_finalize arrives" is "$status $(all_well)" "0 $((2 * ranks))"
-        "$run" $ranks "$LS_BUILD/tests/ending_program" go_on x
-        check "$name, $ranks ranks: ls_finalize waits for ranks that go on" is "$status $(all_well)" "0 $((2 * ranks))"
+        beside check_success $ranks eager "what was sent before ls_finalize arrives"
+        beside check_success $ranks go_on "ls_finalize waits for ranks that go on"
         for call in allreduce recv; do
-            rm -f told
-            "$run" $ranks "$LS_BUILD/tests/ending_program" late $call
-            check "$name, $ranks ranks, rank 1 is late, $call: the log says who waits" says err \
-                "^0 logs: ls_comm_$call #[13] has waited [0-9.]* s for ranks\? 1.* last call was ls_comm_barrier #2"
-            check "$name, $ranks ranks, rank 1 is late, $call: all ends well" is "$status $(all_well)" "0 $((2 * ranks))"
+            beside check_late $ranks $call
         done
         for call in 2 2000000; do
-            rm -f sent given_up
-            "$run" $ranks "$LS_BUILD/tests/ending_program" tag $call 2
-            check "$name, $ranks ranks, $call numbers with another tag: both ranks, and tags, are named" \
-                tells_of_tags
+            beside check_tag $ranks $call
         done
     done
+    together
+}
+
+check_finalize() {
+    local ranks=$1 call=$2 text="ls_comm_[a-z]* #[19]: rank 1 called ls_finalize\$"
+    "$run" $ranks "$LS_BUILD/tests/ending_program" finalize $call
+    case $call in
+    part) text="ls_comm_allreduce #1: rank $((ranks - 2)) called ls_finalize (this communicator's ranks 0 to " ;;
+    scope) text="ls_irecv from rank 1 with tag 9, which nobody waited for: ls_comm_recv #1: rank 1 called" ;; # of ls_scope_end
+    esac
+    check "$name, $ranks ranks, rank 1 calls ls_finalize, $call: it is named at once" \
+        tells $ranks "[02]: LS_ERR_PEER: $text"
+}
+
+check_exit() {
+    local ranks=$1 call=$2
+    "$run" $ranks "$LS_BUILD/tests/ending_program" exit $call
+    check "$name, $ranks ranks, rank 1 exits, $call: the others say so" \
+        tells $ranks "[02]: LS_ERR_PEER: ls_comm_.* ended without calling ls_finalize"
+    check "$name, $ranks ranks, rank 1 exits, $call: so does it" \
+        says err "^lockstep warning (rank 1): rank 1 ended without ls_finalize: "
+}
+
+check_success() {
+    local ranks=$1 what=$2 text=$3
+    "$run" $ranks "$LS_BUILD/tests/ending_program" $what x
+    check "$name, $ranks ranks: $text" is "$status $(all_well)" "0 $((2 * ranks))"
+}
+
+check_late() {
+    local ranks=$1 call=$2
+    "$run" $ranks "$LS_BUILD/tests/ending_program" late $call
+    check "$name, $ranks ranks, rank 1 is late, $call: the log says who waits" says err \
+        "^0 logs: ls_comm_$call #[13] has waited [0-9.]* s for ranks\? 1.* last call was ls_comm_barrier #2"
+    check "$name, $ranks ranks, rank 1 is late, $call: all ends well" is "$status $(all_well)" "0 $((2 * ranks))"
+}
+
+check_tag() {
+    local ranks=$1 count=$2
+    "$run" $ranks "$LS_BUILD/tests/ending_program" tag $count 2
+    check "$name, $ranks ranks, $count numbers with another tag: both ranks, and tags, are named" tells_of_tags
 }
 
 # tells RANKS TEXT: each rank but 1 says so and nothing else, or some of them do under an MPI.

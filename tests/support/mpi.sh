@@ -5,15 +5,16 @@ export LOCKSTEP_TIMEOUT=60
 programs=$LS_BUILD/tests
 export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
+at_once=4 # mpirun and the ranks of these tests wait most of the time
 
 # mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status.
 mpi() {
     local flavour=$1 ranks=$2 options=()
     shift 2
-    # Open MPI starts nothing as root, and no more ranks than cores, unless told; it keeps its own files in TMPDIR.
+    # Open MPI starts nothing as root, and no more ranks than cores, unless told; its own files are in TMPDIR.
     # When a rank fails it would give the others a second to end.
     [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0)
-    TMPDIR=$scratch LS_TEST_MARK=$mark timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@" \
+    TMPDIR=$PWD LS_TEST_MARK=$mark timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@" \
         >out 2>err </dev/null
     status=$?
 }
@@ -43,6 +44,7 @@ each_flavour() {
             missing+=("this build has no lockstep-mpi_$flavour.so")
         else
             check_flavour "$flavour"
+            together
         fi
     done
 }
