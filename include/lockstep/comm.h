@@ -40,8 +40,8 @@ typedef struct ls_init_options {
      * one.
      */
     const char *init;
-    const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for where
-                              the ranks are */
+    const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for
+                            where the ranks are */
     int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
     int rank;            /**< this process's rank; read only when world_size is not 0 */
     double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */

@@ -2,6 +2,7 @@
 . "$LS_SOURCE/tests/support/checks.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH LOCKSTEP_BACKEND
+at_once=3
 
 ranks() {
     local count=$1
