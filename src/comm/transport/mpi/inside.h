@@ -28,8 +28,9 @@ typedef struct ls_mpi {
     ls_mpi_list named; /* to and from one rank */
     ls_mpi_list any;   /* receives from any */
     unsigned looks;
-    unsigned idle;      /* looks in vain since something moved */
-    unsigned most_idle; /* so many of them, and then it yields */
+    unsigned idle; /* looks in vain since something moved */
+    unsigned looks_before_yield;
+    unsigned looks_before_sleep;
     ls_mpi_clock clock;
 
     /* close.c */

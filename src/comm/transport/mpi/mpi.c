@@ -9,12 +9,14 @@
 #include "base/status.h"
 #include "comm/transport/mpi/inside.h"
 
-/* Looks in vain before a rank yields, with a core for every rank of the machine and without. */
-#define LOOKS_BEFORE_YIELD   4000
-#define LOOKS_OVERSUBSCRIBED 16
-#define LOOKS_BEFORE_SLEEP   20000
-#define SLEEP_NS             50000
-#define STOPPED_NS           UINT64_C(100000000) /* between two looks of a process that runs is less */
+/* Looks in vain before a rank yields, and before it sleeps, with a core for every rank of the machine and without. Who
+ * yields to a rank that waits too keeps the core from others; a large message needs looks to move on. */
+#define LOOKS_BEFORE_YIELD         4000
+#define LOOKS_BEFORE_SLEEP         20000
+#define SHARING_LOOKS_BEFORE_YIELD 16
+#define SHARING_LOOKS_BEFORE_SLEEP 1000
+#define SLEEP_NS                   50000
+#define STOPPED_NS                 UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 #define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
 #define LOOKS_PER_CLOCK   16
@@ -260,14 +262,14 @@ void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
 }
 
 void ls_mpi_pause(ls_mpi *mpi) {
-    if (mpi->idle <= mpi->most_idle) {
+    if (mpi->idle <= mpi->looks_before_yield) {
         return;
     }
     ls_mpi_clock_look(&mpi->clock);
     if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
         (void)ls_mpi_progress_closing(); /* others may wait for what was sent there to be taken */
     }
-    if (mpi->idle > LOOKS_BEFORE_SLEEP) {
+    if (mpi->idle > mpi->looks_before_sleep) {
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     } else {
         sched_yield();
@@ -342,7 +344,8 @@ ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
     mpi->endpoint.eager =
         options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
     mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;
-    mpi->most_idle = options->oversubscribed ? LOOKS_OVERSUBSCRIBED : LOOKS_BEFORE_YIELD;
+    mpi->looks_before_yield = options->oversubscribed ? SHARING_LOOKS_BEFORE_YIELD : LOOKS_BEFORE_YIELD;
+    mpi->looks_before_sleep = options->oversubscribed ? SHARING_LOOKS_BEFORE_SLEEP : LOOKS_BEFORE_SLEEP;
     mpi->dropping = MPI_REQUEST_NULL;
     return &mpi->endpoint;
 }
