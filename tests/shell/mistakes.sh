@@ -49,13 +49,18 @@ judge() {
     done < <(told silent "$source")
 }
 
+check_mistake() {
+    run "$1" "$2" "$LS_BUILD/tests/mistake_$3"
+    judge "$1" "$3 on $1, $2 ranks" "$4"
+}
+
+at_once=3
 for source in "$LS_SOURCE"/tests/mistakes/*.c; do
     name=$(basename "$source" .c)
     [ $# = 0 ] || [[ " $* " == *" $name "* ]] || continue
     for ranks in $(told ranks "$source"); do
         for carrier in $([ "$ranks" = 1 ] && echo alone || carriers); do
-            run "$carrier" "$ranks" "$LS_BUILD/tests/mistake_$name"
-            judge "$carrier" "$name on $carrier, $ranks ranks" "$source"
+            beside check_mistake "$carrier" "$ranks" "$name" "$source"
         done
     done
 done
