@@ -19,6 +19,8 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/transport/place.h"
+
 /* The largest message that comes from any rank (peer -1), and that control messages may have: a little less than what
  * every MPI library sends without asking the receiver. */
 #define LS_TRANSPORT_LEAST_EAGER 3840
@@ -93,6 +95,7 @@ struct ls_endpoint {
     const ls_transport *transport;
     int rank;
     int size;
+    ls_place place;    /* all 0 where it is not known */
     size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
     int gone;          /* peers that are known to be */
     int blamed;        /* 1 + the rank for which an entry was LS_ERR_PEER; 0: none is to blame */

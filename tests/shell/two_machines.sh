@@ -75,6 +75,21 @@ for rank in 1 2; do
         "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$")" "2 2"
 done
 
+# ---- several ranks on each ----
+# carried ITERATIONS: bytes that the cable has carried from here, and statuses, for so many all-reduces and some beside.
+carried() {
+    local before=$(ip -n "$a" -s -j link show cable | sed 's/.*"tx":{"bytes":\([0-9]*\).*/\1/')
+    machine 0 -n 4 "$lockstep" bench allreduce --sizes 4M --iterations "$1"
+    machine 1 -n 4 "$lockstep" bench allreduce --sizes 4M --iterations "$1"
+    ends 0 1
+    echo $(($(ip -n "$a" -s -j link show cable | sed 's/.*"tx":{"bytes":\([0-9]*\).*/\1/') - before))
+}
+some=$(carried 2)
+more=$(carried 12)
+check "two machines of four ranks: sums are right" says out.0 " yes$"
+check "the cable carries 4 MiB at most twice, however many ranks there are" \
+    test $((more - some)) -gt $((10 * 4000000)) -a $((more - some)) -lt $((10 * 2 * 4194304))
+
 # Ranks started by hand: the key is asked for beyond loopback, and a wrong one is not let in.
 by_hand() { # RANK [KEY]
     local space=$([ "$1" = 0 ] && echo "$a" || echo "$b")
@@ -94,6 +109,18 @@ zero=$!
 by_hand 1 "one key for this test"
 check "by hand with the key" is "$? $(cat err.1)" "0 "
 wait "$zero"
+
+# Ranks that lie on the machines in turns.
+for rank in 1 2 3; do
+    RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29502 LOCKSTEP_KEY="one key for this test" LS_TEST_MARK=$mark \
+        ip netns exec $([ $rank = 2 ] && echo "$a" || echo "$b") \
+        "$lockstep" bench allreduce --sizes 64,100K,3M --iterations 3 >out.$rank 2>err.$rank </dev/null &
+    turns[$rank]=$!
+done
+RANK=0 WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29502 LOCKSTEP_KEY="one key for this test" LS_TEST_MARK=$mark \
+    ip netns exec "$a" "$lockstep" bench allreduce --sizes 64,100K,3M --iterations 3 >out.0 2>err.0 </dev/null
+check "ranks in turns on two machines: sums are right" is "$? $(grep -c ' yes$' out.0) $(cat err.?)" "0 3 "
+wait "${turns[@]}"
 
 # ---- the cable is cut ----
 export LOCKSTEP_TIMEOUT=4

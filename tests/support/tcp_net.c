@@ -22,10 +22,14 @@ int tcp_net_compare_descriptors(void **state) {
 }
 
 void tcp_net_listen(tcp_net *net, int size) {
-    const ls_join join = {.size = size, .machine = 1};
+    tcp_net_listen_on(net, size, size);
+}
+
+void tcp_net_listen_on(tcp_net *net, int size, int machines) {
     *net = (tcp_net){.size = size};
     assert_int_equal(ls_key_read(&net->key, "the key of transport tests"), LS_OK);
     for (int rank = 0; rank < size; rank++) {
+        const ls_join join = {.size = size, .machine = (uint64_t)(rank % machines)};
         assert_int_equal(ls_tcp_listen(&join, &net->cards[rank], &net->listeners[rank]), LS_OK);
     }
 }

@@ -22,8 +22,10 @@ typedef struct tcp_net {
     ls_endpoint *ends[TCP_NET_MOST];
 } tcp_net;
 
-/* All listen. */
+/* All listen; each is on a machine of its own, as far as they know, so that none reads another's memory; or they are on
+ * so many. */
 void tcp_net_listen(tcp_net *net, int size);
+void tcp_net_listen_on(tcp_net *net, int size, int machines);
 
 /* Opens one that listens. */
 void tcp_net_open(tcp_net *net, int rank);

@@ -32,6 +32,7 @@ typedef struct world {
     int odd_call;
     bool faulty;   /* calls may fail */
     ls_way wanted; /* of reductions, broadcasts and all-gathers; LS_WAY_WHOLE: as they are otherwise */
+    size_t part;   /* bytes of a part; 0: as otherwise */
     int levels;
     struct rank_state *ranks;
     struct {
@@ -218,6 +219,7 @@ static void open_world(world *w, const ls_sim_options *options) {
         w->ranks[rank].engine = ls_engine_new(ls_sim_endpoint(w->network, rank), TIMEOUT_S);
         assert_non_null(w->ranks[rank].engine);
         w->ranks[rank].engine->wanted = w->wanted;
+        w->ranks[rank].engine->part_wanted = w->part;
     }
 }
 
@@ -392,6 +394,104 @@ static void ways(void **state) {
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
+/* ---- several ranks on each of several machines ------------------------------------------------------------------- */
+
+typedef struct site {
+    int ranks;
+    int machine_ranks;
+} site;
+
+static void check_on_machines(const site *at, world w) {
+    ls_sim_options options = options_of(at->ranks, w.seed);
+    options.machine_ranks = at->machine_ranks;
+    open_world(&w, &options);
+    const ls_sim_outcome outcome = run_world(&w);
+    if (!outcome.finished) {
+        fail_msg("%d ranks, %d on a machine: not finished: %s", at->ranks, at->machine_ranks, outcome.text);
+    }
+    int machine_levels = 0;
+    while (at->machine_ranks << machine_levels < at->ranks) {
+        machine_levels++;
+    }
+    for (int first = 0; first < at->ranks && w.plans != NULL; first += at->machine_ranks) {
+        uint64_t all = 0;
+        uint64_t count = 0;
+        for (int rank = first; rank < first + at->machine_ranks && rank < at->ranks; rank++) {
+            uint64_t messages = 0;
+            uint64_t bytes = 0;
+            ls_sim_count_outside(w.network, rank, &messages, &bytes);
+            all += bytes;
+            count += messages;
+        }
+        if (w.plans[0].count < 100 && count > (uint64_t)(2 * machine_levels * w.calls)) {
+            fail_msg("%d ranks, %d on a machine: it sends %llu messages", at->ranks, at->machine_ranks,
+                     (unsigned long long)count);
+        }
+        const size_t rounds = (size_t)(at->machine_ranks * 2 * w.levels) * (sizeof(ls_envelope) + sizeof(ls_group));
+        const double most = (2.0 * (double)(w.plans[0].count * call_width(&w.plans[0])) + (double)rounds) * w.calls;
+        if ((double)all > most) {
+            fail_msg("%d ranks, %d on a machine: its link carries %llu bytes of %g", at->ranks, at->machine_ranks,
+                     (unsigned long long)all, most);
+        }
+    }
+    close_world(&w);
+}
+
+/* A machine's link carries what is reduced at most twice, however many ranks it has; the bits are the same in parts,
+ * however machines lie, and when a rank of those dies. */
+static void machines(void **state) {
+    (void)state;
+    static const site blocks[] = {{8, 4}, {8, 2}, {16, 8}, {32, 8}, {12, 4}, {24, 8}, {56, 8}, {14, 4}, {128, 16}};
+    static const site others[] = {{6, 3}, {10, 5}, {9, 3}, {13, 6}, {7, 4}, {4, 2}, {64, 16}};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        const int root = (blocks[i].ranks & (blocks[i].ranks - 1)) == 0 ? 3 : 0; /* else blocks are of other ranks */
+        const call_plan plans[] = {
+            {.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM, .count = 40000, .seed = i},
+            {.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_AVG, .count = 40000, .seed = i + 1},
+            {.operation = LS_OP_BROADCAST, .dtype = LS_F32, .count = 40000, .seed = i, .root = root},
+            {.operation = LS_OP_ALLGATHER, .dtype = LS_F32, .count = 40000 / (size_t)blocks[i].ranks, .seed = i},
+        };
+        const call_plan small[] = {{.operation = LS_OP_ALLREDUCE, .dtype = LS_F32, .reduction = LS_SUM, .count = 3},
+                                   {.operation = LS_OP_BARRIER, .dtype = LS_U8}};
+        check_on_machines(&blocks[i], (world){.seed = i, .plans = small, .calls = 2, .odd_rank = -1});
+        for (size_t part = 0; part <= 20000; part += 10000) {
+            const int calls = (int)(sizeof plans / sizeof *plans);
+            check_on_machines(&blocks[i],
+                              (world){.seed = i + part, .plans = plans, .calls = calls, .odd_rank = -1, .part = part});
+        }
+    }
+    for (size_t i = 0; i < (sizeof blocks + sizeof others) / sizeof(site); i++) {
+        const size_t known = sizeof blocks / sizeof *blocks;
+        const site *at = i < known ? &blocks[i] : &others[i - known];
+        check_on_machines(at, (world){.seed = 100 + i, .calls = 20, .odd_rank = -1, .part = 500 + 700 * i});
+    }
+}
+
+static void places(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t machines[10];
+        int size;
+        ls_place place;
+    } known[] = {
+        {{0}, 1, {1, 1}},
+        {{5, 5, 5}, 3, {4, 3}},
+        {{0, 0, 0, 0, 1, 1, 1, 1}, 8, {4, 4}},
+        {{7, 7, 1, 1, 7, 7, 1, 1}, 8, {2, 4}},
+        {{0, 1, 0, 1, 0, 1, 0, 1}, 8, {1, 1}},
+        {{0, 0, 0, 1, 1, 1}, 6, {1, 1}},
+        {{0, 0, 0, 0, 1, 1}, 6, {4, 4}},
+        {{0, 0, 1, 1, 1, 1}, 6, {2, 4}},
+        {{0, 0, 0, 0, 1, 1, 1, 1, 2}, 9, {4, 4}},
+        {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 10, {16, 10}},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const ls_place place = ls_place_find(known[i].machines, sizeof(uint64_t), known[i].size);
+        assert_int_equal(place.together, known[i].place.together);
+        assert_int_equal(place.crowd, known[i].place.crowd);
+    }
+}
+
 static void disagreement(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= (is_long() ? 64 : 20); ranks++) {
@@ -406,11 +506,13 @@ static void check_fault(uint64_t seed) {
     const int ranks = 2 + (int)call_draw(&random, 40);
     const int victim = (int)call_draw(&random, (uint64_t)ranks);
     const bool dies = call_draw(&random, 2) == 0;
-    const ls_sim_options options = options_of(ranks, seed);
+    ls_sim_options options = options_of(ranks, seed);
+    options.machine_ranks = (int)(seed % 7);
     world w = {.seed = seed,
                .calls = 12,
                .odd_rank = -1,
                .faulty = true,
+               .part = 300,
                .wanted = seed % 3 == 0 ? LS_WAY_HALVES : LS_WAY_WHOLE};
     open_world(&w, &options);
     const uint64_t at = call_draw(&random, 300);
@@ -456,10 +558,8 @@ static void faults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_bits),
-        cmocka_unit_test(ways),
-        cmocka_unit_test(disagreement),
-        cmocka_unit_test(faults),
+        cmocka_unit_test(right_bits), cmocka_unit_test(ways),         cmocka_unit_test(machines),
+        cmocka_unit_test(places),     cmocka_unit_test(disagreement), cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

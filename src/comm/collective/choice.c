@@ -1,7 +1,7 @@
 /*
  * How a call is made that moves much: what takes least time in the model of LogGP on a network of 2 us and 12 GB/s with
  * processors that take 0.3 us for a message. Only the ratios of these count, so times are in bytes that a link moves
- * meanwhile. With P ranks, n bytes and R rounds (log2 P of a butterfly, else twice as many, up a tree and down):
+ * meanwhile. With P ranks, n bytes and R rounds (log2 P of a butterfly, twice as many up a tree and down):
  *
  *     all-reduce   steps one after the other                messages beside these        bytes
  *     whole        R                                                                     R n
@@ -19,6 +19,32 @@
 
 #define STEP    32768.0 /* bytes in 2.6 us: a message from one rank to another */
 #define MESSAGE 4096.0  /* and in 0.3 us: one more message of the same rank */
+#define ALIGNED 16      /* elements: parts begin with a cache line where the buffer does */
+
+/* Whether there are several machines, and blocks of the tree that are on one. */
+static bool has_machines(const ls_engine *engine) {
+    return engine->place.together > 1 && engine->place.together < engine->size;
+}
+
+static bool has_equal_machines(const ls_engine *engine) {
+    const ls_place *place = &engine->place;
+    return has_machines(engine) && place->crowd == place->together && engine->size % place->together == 0;
+}
+
+/*
+ * The ranks of a machine share its link. What part of a vector they send to other machines in one phase: where machines
+ * are blocks of W ranks, each keeps 1/W of the vector before it asks others; by shares it grows with the number of
+ * ranks.
+ */
+static double on_link_by_halves(const ls_engine *engine) {
+    const double together = engine->place.together;
+    return has_machines(engine) ? engine->place.crowd / together * (1 - together / engine->size) : 0;
+}
+
+static double on_link_by_shares(const ls_engine *engine) {
+    const double ranks = engine->place.crowd;
+    return has_machines(engine) ? ranks * (engine->size - ranks) / engine->size : 0;
+}
 
 /* The data of a call. */
 typedef struct amount {
@@ -31,9 +57,16 @@ static double cost_shares(const ls_engine *engine, const amount *of) {
     const double others = engine->size - 1;
     /* Where ranks are not in pairs, some links have two messages at a time and others none (simulated). */
     const double unevenly = engine->butterfly ? 1 : 1.4;
-    const double phase = STEP + others * MESSAGE + unevenly * of->bytes * others / engine->size;
+    const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
+    const double phase = STEP + others * MESSAGE + moved * of->bytes;
     const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
     return of->rounds * STEP + phase * (one ? 1 : 2);
+}
+
+/* An all-gather by shares crosses once for each rank of a machine; here, once. */
+static double cost_machines(const ls_engine *engine, const amount *of) {
+    const int machines = engine->size / engine->place.together;
+    return (of->rounds + 1 + machines) * STEP + (engine->size - 1) * MESSAGE + of->bytes;
 }
 
 /*
@@ -64,14 +97,15 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
         }
     }
     const double others = 1 - 1.0 / engine->size;
-    const double moved = moved_by_halves(engine->size);
-    const double together = engine->butterfly ? levels - 1 : 0; /* with rounds */
+    const double moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
+    const double together = engine->butterfly && engine->tree_levels == 0 ? levels - 1 : 0; /* with rounds */
     const double up = of->rounds - together + levels + blocks;
     const double down = levels + blocks;
     switch (engine->call.operation) {
     case LS_OP_ALLGATHER:
     case LS_OP_SPLIT: /* two messages in a step */
-        return (of->rounds + engine->levels) * STEP + engine->levels * MESSAGE + others * of->bytes;
+        return (of->rounds + engine->levels) * STEP + engine->levels * MESSAGE +
+               fmax(others, on_link_by_shares(engine)) * of->bytes;
     case LS_OP_BROADCAST:
         return (of->rounds + levels + down) * STEP + meeting * MESSAGE + (1 + moved) * of->bytes;
     case LS_OP_REDUCE_SCATTER:
@@ -99,12 +133,17 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
     const double whole = fits ? of->rounds * (STEP + of->accumulated) : HUGE_VAL;
     const double halves = cost_halves(engine, of);
     const double shares = reduces && engine->size > LS_REDUCE_MAX_RANKS ? HUGE_VAL : cost_shares(engine, of);
+    const bool gathers = engine->call.operation == LS_OP_ALLGATHER || engine->call.operation == LS_OP_SPLIT;
+    const double by_machines = gathers && has_equal_machines(engine) ? cost_machines(engine, of) : HUGE_VAL;
+    if (by_machines < halves && by_machines < shares) {
+        return LS_WAY_MACHINES;
+    }
     return whole <= halves && whole <= shares ? LS_WAY_WHOLE : halves < shares ? LS_WAY_HALVES : LS_WAY_SHARES;
 }
 
 ls_way ls_choose_way(const ls_engine *engine) {
     const ls_call *call = &engine->call;
-    amount of = {.rounds = engine->butterfly ? engine->levels : 2 * engine->levels};
+    amount of = {.rounds = engine->levels + (engine->butterfly ? engine->tree_levels : engine->levels)};
     double count = (double)call->count;
     double accumulator = (double)call->width;
     switch (call->operation) {
@@ -121,10 +160,24 @@ ls_way ls_choose_way(const ls_engine *engine) {
     case LS_OP_SPLIT:
         count *= engine->size;
         break;
+    case LS_OP_ALLGATHERV:
+        return has_equal_machines(engine) ? LS_WAY_MACHINES : LS_WAY_SHARES;
     default:
         return LS_WAY_SHARES;
     }
     of.accumulated = count * accumulator;
     of.bytes = count * (double)call->width;
     return choose(engine, &of);
+}
+
+/* So many bytes that what its messages take beside, in lanes one beside the other, is a quarter of that. */
+size_t ls_choose_part(const ls_engine *engine) {
+    const size_t count = engine->call.count;
+    const double beside = 2.0 * engine->levels * (STEP / LS_ENGINE_LANES + MESSAGE);
+    const double bytes = engine->part_wanted != 0 ? (double)engine->part_wanted : 4 * beside;
+    const double parts = (double)count * (double)engine->call.width / bytes;
+    if (!has_machines(engine) || parts < LS_ENGINE_LANES) {
+        return count;
+    }
+    return (size_t)((double)count / floor(parts) / ALIGNED + 1) * ALIGNED;
 }

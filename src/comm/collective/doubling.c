@@ -33,15 +33,15 @@ static ls_status move_blocks(ls_engine *engine, move *moves, int peer, int last,
 
 static ls_status next_step(ls_engine *engine, bool *finished) {
     const int size = engine->size;
-    const int have = engine->step;
+    const int have = engine->lane->step;
     const int more = have < size - have ? have : size - have;
     if (more == 0) {
         *finished = true;
         return LS_OK;
     }
     const int before = (engine->rank - have + size) % size;
-    engine->step += more;
-    engine->stage = next_step;
+    engine->lane->step += more;
+    engine->lane->stage = next_step;
     LS_TRY(move_blocks(engine, take, before, before, more));
     return move_blocks(engine, give, (engine->rank + have) % size, engine->rank, more);
 }
@@ -53,6 +53,6 @@ ls_status ls_doubling_call(ls_engine *engine, bool *finished) {
     if (own != call->send && !engine->dry) {
         memmove(own, call->send, block);
     }
-    engine->step = 1;
+    engine->lane->step = 1;
     return next_step(engine, finished);
 }

@@ -36,6 +36,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->endpoint = endpoint;
     engine->rank = endpoint->rank;
     engine->size = endpoint->size;
+    engine->place = endpoint->place;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     engine->asked = -1;
@@ -45,6 +46,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     while (1 << engine->levels < engine->size) {
         engine->levels++;
     }
+    engine->tree_levels = ls_rounds_tree_levels(engine);
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
@@ -76,7 +78,7 @@ void ls_engine_close(void *state) {
     ls_failure_free(engine);
     ls_free(engine->memory);
     ls_free(engine->scratch);
-    ls_free(engine->halving.places);
+    ls_free(engine->places);
     ls_free(engine->sources);
     ls_free(engine->counts);
     ls_free(engine->taken);
@@ -118,11 +120,21 @@ ls_status ls_engine_name_failure(const ls_call *call, ls_status status) {
 
 static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel, void *data, size_t bytes,
                                  bool receives) {
-    engine->room[engine->transfer_count] = bytes;
-    ls_transfer *transfer = &engine->transfers[engine->transfer_count++];
-    *transfer =
-        (ls_transfer){.peer = peer, .channel = (int)channel, .data = data, .bytes = bytes, .receives = receives};
-    return transfer;
+    const int lane = (int)(engine->lane - engine->lanes);
+    const bool data_of_lane = channel == LS_CHANNEL_DATA && lane > 0;
+    int at = 0;
+    while (at < engine->transfer_count && engine->slots[at].lane != NULL) {
+        at++;
+    }
+    engine->transfer_count += at == engine->transfer_count;
+    engine->slots[at] =
+        (ls_slot){.lane = engine->lane, .room = bytes, .counts = receives && channel == LS_CHANNEL_DATA};
+    engine->transfers[at] = (ls_transfer){.peer = peer,
+                                          .channel = data_of_lane ? LS_CHANNEL_LANES + lane - 1 : (int)channel,
+                                          .data = data,
+                                          .bytes = bytes,
+                                          .receives = receives};
+    return &engine->transfers[at];
 }
 
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
@@ -155,14 +167,28 @@ ls_status ls_engine_scratch(ls_engine *engine, size_t bytes) {
 }
 
 /* How far the transfers of the call are: a number that changes where one moves. */
-static uint64_t progress_of(const ls_engine *engine, bool *ended) {
+static uint64_t progress_of(const ls_engine *engine) {
     uint64_t sum = 0;
-    *ended = true;
     for (int i = 0; i < engine->transfer_count; i++) {
         sum += engine->transfers[i].moved + engine->transfers[i].ended;
-        *ended = *ended && engine->transfers[i].ended;
     }
     return sum;
+}
+
+/* A lane that goes on: all its transfers have ended. NULL: there is none. */
+static ls_lane *find_ended(ls_engine *engine) {
+    bool waits[LS_ENGINE_LANES] = {false};
+    for (int i = 0; i < engine->transfer_count; i++) {
+        if (engine->slots[i].lane != NULL && !engine->transfers[i].ended) {
+            waits[engine->slots[i].lane - engine->lanes] = true;
+        }
+    }
+    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
+        if (engine->lanes[lane].stage != NULL && !waits[lane]) {
+            return &engine->lanes[lane];
+        }
+    }
+    return NULL;
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------------ */
@@ -192,41 +218,46 @@ ls_status ls_engine_begin(void *state, const ls_call *call) {
     engine->calling = true;
     engine->culprit = -1;
     engine->transfer_count = 0;
+    engine->lane = engine->lanes;
+    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
+        engine->lanes[lane].stage = NULL;
+    }
     engine->since_ns = ls_engine_now(engine);
     engine->told_ns = 0;
     return settle(engine, begin(engine));
 }
 
-/* Whether all data has come that was to: what is in rounds is looked at there. */
-static ls_status check_received(ls_engine *engine) {
+/* Ends the lane's transfers. Whether all data has come that was to: what is in rounds is looked at there. */
+static ls_status end_transfers(ls_engine *engine, const ls_lane *lane) {
+    int used = 0;
     for (int i = 0; i < engine->transfer_count; i++) {
         const ls_transfer *transfer = &engine->transfers[i];
-        if (transfer->receives && transfer->channel == LS_CHANNEL_DATA && transfer->bytes != engine->room[i]) {
+        ls_slot *slot = &engine->slots[i];
+        if (slot->lane == lane && slot->counts && transfer->bytes != slot->room) {
             char name[64];
             engine->culprit = transfer->peer;
             return ls_fail(LS_ERR_PEER, "%s: rank %d sent %zu bytes of data instead of %zu",
-                           ls_engine_call_name(engine, name), transfer->peer, transfer->bytes, engine->room[i]);
+                           ls_engine_call_name(engine, name), transfer->peer, transfer->bytes, slot->room);
         }
+        slot->lane = slot->lane == lane ? NULL : slot->lane;
+        used = slot->lane != NULL ? i + 1 : used;
     }
+    engine->transfer_count = used;
     return LS_OK;
 }
 
 /* Goes from stage to stage as long as nothing is to be waited for. */
 static ls_status advance(ls_engine *engine, bool *finished) {
-    bool ended = false;
-    for (;;) {
-        (void)progress_of(engine, &ended);
-        if (!ended) {
-            return LS_OK;
-        }
-        LS_TRY(check_received(engine));
-        engine->transfer_count = 0;
-        LS_TRY(engine->stage(engine, finished));
+    for (ls_lane *lane = find_ended(engine); lane != NULL; lane = find_ended(engine)) {
+        LS_TRY(end_transfers(engine, lane));
+        engine->lane = lane;
+        LS_TRY(lane->stage(engine, finished));
         if (*finished) {
             engine->calling = false;
             return LS_OK;
         }
     }
+    return LS_OK;
 }
 
 static ls_status look(ls_engine *engine, const ls_call *call, uint64_t wait_ns, bool *moved) {
@@ -238,12 +269,11 @@ static ls_status look(ls_engine *engine, const ls_call *call, uint64_t wait_ns, 
 
 static ls_status move(ls_engine *engine, bool wait, bool *finished) {
     uint64_t wait_ns = 0;
-    bool ended = false;
     for (;;) {
         bool moved = false;
-        const uint64_t before = progress_of(engine, &ended);
+        const uint64_t before = progress_of(engine);
         LS_TRY(look(engine, &engine->call, wait_ns, &moved));
-        if (progress_of(engine, &ended) != before || ended) {
+        if (progress_of(engine) != before || find_ended(engine) != NULL) {
             engine->since_ns = ls_engine_now(engine);
             LS_TRY(advance(engine, finished));
         }

@@ -12,19 +12,19 @@
 
 static ls_status next_steps(ls_engine *engine, bool *finished) {
     const int size = engine->size;
-    for (int i = 0; i < LS_ENGINE_WINDOW && engine->step < size; i++, engine->step++) {
-        const int from = (engine->rank - engine->step + size) % size;
+    for (int i = 0; i < LS_ENGINE_WINDOW && engine->lane->step < size; i++, engine->lane->step++) {
+        const int from = (engine->rank - engine->lane->step + size) % size;
         const ls_stretch place = engine->traffic->received(engine, from);
         LS_TRY(place.bytes == 0 ? LS_OK
                                 : ls_engine_receive(engine, from, LS_CHANNEL_DATA, place.data, place.bytes, NULL));
-        const int to = (engine->rank + engine->step) % size;
+        const int to = (engine->rank + engine->lane->step) % size;
         const ls_stretch piece = engine->traffic->sent(engine, to);
         LS_TRY(piece.bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, piece.data, piece.bytes));
     }
-    if (engine->transfer_count != 0 || engine->step < size) {
+    if (engine->transfer_count != 0 || engine->lane->step < size) {
         return LS_OK;
     }
-    engine->stage = engine->exchanged;
+    engine->lane->stage = engine->exchanged;
     return engine->exchanged(engine, finished);
 }
 
@@ -36,8 +36,8 @@ ls_status ls_exchange_begin(ls_engine *engine, const ls_traffic *traffic, ls_eng
     }
     engine->traffic = traffic;
     engine->exchanged = exchanged;
-    engine->step = 1;
-    engine->stage = next_steps;
+    engine->lane->step = 1;
+    engine->lane->stage = next_steps;
     return LS_OK;
 }
 
@@ -100,10 +100,69 @@ static ls_status pass_on(ls_engine *engine, bool *finished) {
     return ls_exchange_begin(engine, &passing, end);
 }
 
+/*
+ * An all-gather where each machine has the same number of ranks, one after the other: each rank gets the blocks of
+ * those ranks of other machines that have its own place there, so that a block comes to a machine once. Then the ranks
+ * of a machine give each other what they have, machine by machine.
+ */
+
+/* The rank that has this one's place on a machine. */
+static int counterpart(const ls_engine *engine, int machine) {
+    const int ranks = engine->place.together;
+    return machine * ranks + engine->rank % ranks;
+}
+
+static bool is_beside(const ls_engine *engine, int rank) {
+    return rank / engine->place.together == engine->rank / engine->place.together;
+}
+
+static ls_stretch block_of(const ls_engine *engine, int rank) {
+    const ls_piece piece = ls_piece_received(&engine->call, engine->rank, rank);
+    return stretch(engine->call.receive, piece.at, piece.count, engine->call.width);
+}
+
+static ls_stretch crossing_to(const ls_engine *engine, int to) {
+    const bool goes = to == counterpart(engine, to / engine->place.together);
+    return goes ? call_sent(engine, to) : nothing;
+}
+
+static ls_stretch crossing_from(const ls_engine *engine, int from) {
+    const bool comes = from == counterpart(engine, from / engine->place.together);
+    return comes ? block_of(engine, from) : nothing;
+}
+
+static ls_stretch shared_with(const ls_engine *engine, int to) {
+    const bool goes = to != engine->rank && is_beside(engine, to);
+    return goes ? block_of(engine, counterpart(engine, engine->machine)) : nothing;
+}
+
+static ls_stretch shared_by(const ls_engine *engine, int from) {
+    const int ranks = engine->place.together;
+    const bool comes = from != engine->rank && is_beside(engine, from);
+    return comes ? block_of(engine, engine->machine * ranks + from % ranks) : nothing;
+}
+
+static ls_status share_next(ls_engine *engine, bool *finished) {
+    static const ls_traffic sharing = {.sent = shared_with, .received = shared_by};
+    if (++engine->machine == engine->size / engine->place.together) {
+        return end(engine, finished);
+    }
+    return ls_exchange_begin(engine, &sharing, share_next);
+}
+
+static ls_status gather_by_machines(ls_engine *engine) {
+    static const ls_traffic crossing = {.sent = crossing_to, .received = crossing_from};
+    engine->machine = -1;
+    return ls_exchange_begin(engine, &crossing, share_next);
+}
+
 ls_status ls_exchange_call(ls_engine *engine, bool *finished) {
     static const ls_traffic moves = {.sent = call_sent, .received = call_received};
     static const ls_traffic scattering = {.sent = scattered_to, .received = scattered_from};
     const bool broadcasts = engine->call.operation == LS_OP_BROADCAST;
+    if (engine->way == LS_WAY_MACHINES) {
+        return gather_by_machines(engine);
+    }
     if (engine->way == LS_WAY_HALVES) {
         return broadcasts ? ls_halving_broadcast(engine, finished) : ls_doubling_call(engine, finished);
     }

@@ -9,8 +9,9 @@
  * A broadcast is the second half of that: in the first block the root hands on half of what it has, each that got some
  * half of that, and so on, until each has one part. Ranks are counted from the root then.
  *
- * The vector is cut into as many positions as the first block has ranks. In a reduce_scatter(v) each has the part that
- * a rank of the first block wants, and that of the rank so many places behind that, if there is one.
+ * The vector, or each part of it that goes by itself, is cut into as many positions as the first block has ranks. In a
+ * reduce_scatter(v) each has the part that a rank of the first block wants, and that of the rank so many places behind
+ * that, if there is one.
  */
 #include <string.h>
 
@@ -33,7 +34,7 @@ static const ls_reduce_kernel *kernel_of(const ls_engine *engine) {
 
 /* Its number in its block. */
 static int index_of(const ls_engine *engine) {
-    return engine->halving.rank - engine->halving.first;
+    return engine->lane->halving.rank - engine->lane->halving.first;
 }
 
 /* What a rank holds after so many levels: each bit of its number chooses a half. */
@@ -42,44 +43,55 @@ static span span_after(const ls_engine *engine, int index, int levels) {
     for (int level = 0; level < levels; level++) {
         at = 2 * at + (index >> level & 1);
     }
-    const int width = engine->halving.positions >> levels;
+    const int width = engine->lane->halving.positions >> levels;
     return (span){at * width, (at + 1) * width};
 }
 
+static ls_status next_level(ls_engine *engine, bool *finished);
+
 static span own_span(const ls_engine *engine) {
-    return span_after(engine, index_of(engine), engine->halving.levels);
+    return span_after(engine, index_of(engine), engine->lane->halving.levels);
 }
 
 /* Elements before a position. */
 static size_t place(const ls_engine *engine, int position) {
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     return ls_reduction_scatters(engine)
-               ? halving->places[position]
-               : (size_t)ls_share_of((int64_t)engine->call.count, halving->positions, position).start;
+               ? engine->places[position]
+               : (size_t)ls_share_of((int64_t)halving->count, halving->positions, position).start;
 }
 
 static size_t count_of(const ls_engine *engine, span positions) {
     return place(engine, positions.to) - place(engine, positions.from);
 }
 
-/* `to`, as `from`, is counted from the root of a broadcast. */
+/* Of a number that is counted from the root of a broadcast: as a power of two so that blocks of ranks, which may be
+ * those of a machine, stay blocks. It is its own opposite then. */
+static int rank_of(const ls_engine *engine, int number) {
+    const int root = engine->lane->halving.root;
+    return engine->butterfly ? number ^ root : (number + root) % engine->size;
+}
+
+/* `to`, as `from`, is so counted. */
 static ls_status give(ls_engine *engine, int to, const unsigned char *data, size_t bytes) {
-    const int rank = (to + engine->halving.root) % engine->size;
+    const int rank = rank_of(engine, to);
     return bytes == 0 ? LS_OK : ls_engine_send(engine, rank, LS_CHANNEL_DATA, data, bytes);
 }
 
 static ls_status take(ls_engine *engine, int from, unsigned char *data, size_t bytes) {
-    const int rank = (from + engine->halving.root) % engine->size;
+    const int rank = rank_of(engine, from);
     return bytes == 0 ? LS_OK : ls_engine_receive(engine, rank, LS_CHANNEL_DATA, data, bytes, NULL);
 }
 
 /* ---- beginning --------------------------------------------------------------------------------------------------- */
 
 static void find_block(ls_engine *engine) {
-    ls_halving *halving = &engine->halving;
+    ls_halving *halving = &engine->lane->halving;
     const int root = engine->call.operation == LS_OP_BROADCAST ? engine->call.root : 0;
-    *halving = (ls_halving){
-        .places = halving->places, .root = root, .rank = (engine->rank - root + engine->size) % engine->size};
+    *halving = (ls_halving){.root = root,
+                            .rank = engine->butterfly ? engine->rank ^ root
+                                                      : (engine->rank - root + engine->size) % engine->size,
+                            .count = engine->call.count};
     for (int width = 1 << engine->levels, first = 0; width > 0; width /= 2) {
         if ((engine->size & width) == 0) {
             continue;
@@ -102,30 +114,30 @@ static void find_block(ls_engine *engine) {
 /* The rank whose part is at a position; that of the rank `positions` places behind it follows, if there is one. */
 static int rank_at(const ls_engine *engine, int position) {
     int levels = 0;
-    while (1 << levels < engine->halving.positions) {
+    while (1 << levels < engine->lane->halving.positions) {
         levels++;
     }
     return span_after(engine, position, levels).from;
 }
 
 static ls_status find_places(ls_engine *engine) {
-    ls_halving *halving = &engine->halving;
-    const size_t bytes = ((size_t)halving->positions + 1) * sizeof *halving->places;
+    ls_halving *halving = &engine->lane->halving;
+    const size_t bytes = ((size_t)halving->positions + 1) * sizeof *engine->places;
     char name[64];
-    if (halving->places == NULL) {
-        halving->places = ls_allocate(bytes);
-        if (halving->places == NULL) {
+    if (engine->places == NULL) {
+        engine->places = ls_allocate(bytes);
+        if (engine->places == NULL) {
             return ls_fail_memory(ls_engine_call_name(engine, name), bytes);
         }
     }
     size_t at = 0;
     for (int position = 0; position < halving->positions; position++) {
-        halving->places[position] = at;
+        engine->places[position] = at;
         for (int rank = rank_at(engine, position); rank < engine->size; rank += halving->positions) {
             at += ls_reduced_by(engine, rank).count;
         }
     }
-    halving->places[halving->positions] = at;
+    engine->places[halving->positions] = at;
     return LS_OK;
 }
 
@@ -144,10 +156,10 @@ static void widen(const ls_engine *engine, unsigned char *into, ls_piece piece) 
 }
 
 static void copy_parts(ls_engine *engine) {
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     unsigned char *into = halving->held;
     if (!ls_reduction_scatters(engine)) {
-        widen(engine, into, (ls_piece){engine->call.count, 0});
+        widen(engine, into, (ls_piece){halving->count, halving->start});
         return;
     }
     for (int position = 0; position < halving->positions; position++) {
@@ -159,29 +171,66 @@ static void copy_parts(ls_engine *engine) {
     }
 }
 
+/* Whether accumulators of what this rank brings are made first. */
+static bool copies(const ls_engine *engine) {
+    return kernel_of(engine)->widen != NULL || ls_reduction_scatters(engine);
+}
+
+/* Bytes of scratch memory for a part. */
+static size_t room_of_part(const ls_engine *engine) {
+    const ls_halving *halving = &engine->lane->halving;
+    size_t elements = copies(engine) ? place(engine, halving->positions) : 0;
+    const size_t own = count_of(engine, own_span(engine));
+    /* Sums of the block behind, and results on their way to others. */
+    elements += (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
+    for (int level = 1; level <= halving->levels; level++) {
+        elements += count_of(engine, span_after(engine, index_of(engine), level));
+    }
+    return (elements * kernel_of(engine)->accumulator + 63) / 64 * 64;
+}
+
+/* The part that begins with element `start` is now this lane's. */
+static void begin_part(ls_engine *engine, size_t start) {
+    ls_halving *halving = &engine->lane->halving;
+    const size_t left = engine->call.count - start;
+    find_block(engine);
+    if (!ls_reduction_scatters(engine)) {
+        halving->start = start;
+        halving->count = left < engine->part ? left : engine->part;
+    }
+    halving->room = engine->scratch + (size_t)(engine->lane - engine->lanes) * engine->part_room;
+    engine->lane->step = 0;
+    if (copies(engine)) {
+        halving->held = halving->room;
+        halving->room += place(engine, halving->positions) * kernel_of(engine)->accumulator;
+        copy_parts(engine);
+    } else {
+        halving->held = (unsigned char *)(uintptr_t)engine->call.send + halving->start * engine->call.width;
+    }
+}
+
+/* Lanes that have a part at first. */
+static int lanes_of(const ls_engine *engine) {
+    const size_t count = engine->call.count;
+    const size_t parts = engine->part < count ? (count + engine->part - 1) / engine->part : 1;
+    return parts < LS_ENGINE_LANES ? (int)parts : LS_ENGINE_LANES;
+}
+
 ls_status ls_halving_begin(ls_engine *engine) {
-    ls_halving *halving = &engine->halving;
+    ls_halving *halving = &engine->lane->halving;
+    engine->part = engine->call.count;
     find_block(engine);
     if (ls_flows[engine->call.operation].moves) {
         return LS_OK;
     }
-    const ls_reduce_kernel *kernel = kernel_of(engine);
     LS_TRY(ls_reduction_scatters(engine) ? find_places(engine) : LS_OK);
-    const bool copies = kernel->widen != NULL || ls_reduction_scatters(engine);
-    const size_t copied = copies ? place(engine, halving->positions) : 0;
-    const size_t own = count_of(engine, own_span(engine));
-    /* Sums of the block behind, and results on their way to others. */
-    size_t elements = copied + (halving->after != 0 ? own : 0) + (halving->before == 0 ? own : 0);
-    for (int level = 1; level <= halving->levels; level++) {
-        elements += count_of(engine, span_after(engine, index_of(engine), level));
+    if (engine->call.operation == LS_OP_ALLREDUCE) {
+        engine->part = ls_choose_part(engine);
+        halving->count = engine->part;
     }
-    LS_TRY(ls_engine_scratch(engine, elements * kernel->accumulator));
-    halving->held = copies ? engine->scratch : (unsigned char *)(uintptr_t)engine->call.send;
-    halving->room = engine->scratch + copied * kernel->accumulator;
-    engine->step = 0;
-    if (copies) {
-        copy_parts(engine);
-    }
+    engine->part_room = room_of_part(engine);
+    LS_TRY(ls_engine_scratch(engine, engine->part_room * (size_t)lanes_of(engine)));
+    begin_part(engine, 0);
     return LS_OK;
 }
 
@@ -189,7 +238,7 @@ ls_status ls_halving_begin(ls_engine *engine) {
 
 /* Adds what came into `room` to what this rank holds of these positions, which begins at `kept`. */
 static void add(ls_engine *engine, unsigned char *kept, span positions, bool before) {
-    ls_halving *halving = &engine->halving;
+    ls_halving *halving = &engine->lane->halving;
     const ls_reduce_kernel *kernel = kernel_of(engine);
     const size_t count = count_of(engine, positions);
     if (count != 0 && !engine->dry) {
@@ -201,7 +250,7 @@ static void add(ls_engine *engine, unsigned char *kept, span positions, bool bef
 
 /* Where accumulators of positions are among those held, of which `all` are. */
 static unsigned char *among(const ls_engine *engine, span all, span positions) {
-    return engine->halving.held +
+    return engine->lane->halving.held +
            (place(engine, positions.from) - place(engine, all.from)) * kernel_of(engine)->accumulator;
 }
 
@@ -213,42 +262,44 @@ static void end_level(ls_engine *engine, int level) {
 }
 
 ls_status ls_halving_level(ls_engine *engine) {
-    if (engine->step > 0) {
-        end_level(engine, engine->step - 1);
+    if (engine->lane->step > 0) {
+        end_level(engine, engine->lane->step - 1);
     }
-    const int level = engine->step++;
+    const int level = engine->lane->step++;
     const int index = index_of(engine);
     const int partner = index ^ 1 << level;
     const span all = span_after(engine, index, level);
     const span kept = span_after(engine, index, level + 1);
     const span given = span_after(engine, partner, level + 1);
     const size_t bytes = kernel_of(engine)->accumulator;
-    LS_TRY(take(engine, engine->halving.first + partner, engine->halving.room, count_of(engine, kept) * bytes));
-    return give(engine, engine->halving.first + partner, among(engine, all, given), count_of(engine, given) * bytes);
+    LS_TRY(take(engine, engine->lane->halving.first + partner, engine->lane->halving.room,
+                count_of(engine, kept) * bytes));
+    return give(engine, engine->lane->halving.first + partner, among(engine, all, given),
+                count_of(engine, given) * bytes);
 }
 
 static ls_status hand_on(ls_engine *engine, bool *finished);
 static ls_status conclude(ls_engine *engine, bool *finished);
 
 static ls_status add_block(ls_engine *engine, bool *finished) {
-    add(engine, engine->halving.held, own_span(engine), false);
-    engine->step = 0;
-    return engine->halving.before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
+    add(engine, engine->lane->halving.held, own_span(engine), false);
+    engine->lane->step = 0;
+    return engine->lane->halving.before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
 }
 
 static ls_status next_level(ls_engine *engine, bool *finished) {
-    const ls_halving *halving = &engine->halving;
-    engine->stage = next_level;
-    if (engine->step < halving->levels) {
+    const ls_halving *halving = &engine->lane->halving;
+    engine->lane->stage = next_level;
+    if (engine->lane->step < halving->levels) {
         return ls_halving_level(engine);
     }
     if (halving->levels > 0) {
         end_level(engine, halving->levels - 1);
     }
-    engine->step = 0;
+    engine->lane->step = 0;
     if (halving->after != 0) {
         const int from = halving->first + halving->width + (index_of(engine) & (halving->after - 1));
-        engine->stage = add_block;
+        engine->lane->stage = add_block;
         return take(engine, from, halving->room, count_of(engine, own_span(engine)) * kernel_of(engine)->accumulator);
     }
     return halving->before != 0 ? hand_on(engine, finished) : conclude(engine, finished);
@@ -257,8 +308,8 @@ static ls_status next_level(ls_engine *engine, bool *finished) {
 /* Ranks of the block before this one that hold parts of what this rank does: every `width`-th; which is next, and what
  * it holds. */
 static int next_before(const ls_engine *engine, span *positions) {
-    const ls_halving *halving = &engine->halving;
-    const int index = index_of(engine) + engine->step * halving->width;
+    const ls_halving *halving = &engine->lane->halving;
+    const int index = index_of(engine) + engine->lane->step * halving->width;
     int levels = 0;
     while (1 << levels < halving->before) {
         levels++;
@@ -268,18 +319,18 @@ static int next_before(const ls_engine *engine, span *positions) {
 }
 
 static bool has_more_before(const ls_engine *engine) {
-    return engine->step < engine->halving.before / engine->halving.width;
+    return engine->lane->step < engine->lane->halving.before / engine->lane->halving.width;
 }
 
 static ls_status hand_on(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->step++) {
+    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->lane->step++) {
         span positions;
         const int to = next_before(engine, &positions);
         LS_TRY(give(engine, to, among(engine, own_span(engine), positions),
                     count_of(engine, positions) * kernel_of(engine)->accumulator));
     }
-    engine->stage = has_more_before(engine) ? hand_on : conclude;
+    engine->lane->stage = has_more_before(engine) ? hand_on : conclude;
     return LS_OK;
 }
 
@@ -297,37 +348,48 @@ static void finish(const ls_engine *engine, unsigned char *into, const unsigned 
     }
 }
 
+/* Of a part. Which is the lane's next one does not depend on which lane is the first to be ready, as ranks differ in
+ * that. */
 static ls_status end(ls_engine *engine, bool *finished) {
-    (void)engine;
+    const size_t ahead = engine->part * LS_ENGINE_LANES;
+    if (ahead < engine->call.count - engine->lane->halving.start) {
+        begin_part(engine, engine->lane->halving.start + ahead);
+        engine->lane->stage = next_level;
+        return LS_OK;
+    }
+    engine->lane->stage = NULL;
     *finished = true;
+    for (int lane = 0; lane < LS_ENGINE_LANES; lane++) {
+        *finished = *finished && engine->lanes[lane].stage == NULL;
+    }
     return LS_OK;
 }
 
 /* Where the result of positions is, or goes. */
 static ls_stretch result_at(const ls_engine *engine, span positions) {
     const size_t width = engine->call.width;
-    return (ls_stretch){(unsigned char *)engine->call.receive + place(engine, positions.from) * width,
-                        count_of(engine, positions) * width};
+    const size_t at = engine->lane->halving.start + place(engine, positions.from);
+    return (ls_stretch){(unsigned char *)engine->call.receive + at * width, count_of(engine, positions) * width};
 }
 
 static ls_status double_part(ls_engine *engine, bool *finished) {
-    if (engine->step == 0) {
+    if (engine->lane->step == 0) {
         return end(engine, finished);
     }
-    const int level = --engine->step;
+    const int level = --engine->lane->step;
     const int partner = index_of(engine) ^ 1 << level;
     const ls_stretch own = result_at(engine, span_after(engine, index_of(engine), level + 1));
     const ls_stretch more = result_at(engine, span_after(engine, partner, level + 1));
-    engine->stage = double_part;
-    LS_TRY(take(engine, engine->halving.first + partner, more.data, more.bytes));
-    return give(engine, engine->halving.first + partner, own.data, own.bytes);
+    engine->lane->stage = double_part;
+    LS_TRY(take(engine, engine->lane->halving.first + partner, more.data, more.bytes));
+    return give(engine, engine->lane->halving.first + partner, own.data, own.bytes);
 }
 
 /* The own result is in its place. */
 static ls_status spread(ls_engine *engine, bool *finished) {
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     const int index = index_of(engine);
-    engine->step = halving->levels;
+    engine->lane->step = halving->levels;
     if (halving->after != 0) {
         const ls_stretch own = result_at(engine, own_span(engine));
         LS_TRY(give(engine, halving->first + halving->width + (index & (halving->after - 1)), own.data, own.bytes));
@@ -337,25 +399,25 @@ static ls_status spread(ls_engine *engine, bool *finished) {
 
 static ls_status fetch(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->step++) {
+    for (int i = 0; i < LS_ENGINE_WINDOW && has_more_before(engine); i++, engine->lane->step++) {
         span positions;
         const int from = next_before(engine, &positions);
         const ls_stretch result = result_at(engine, positions);
         LS_TRY(take(engine, from, result.data, result.bytes));
     }
-    engine->stage = has_more_before(engine) ? fetch : spread;
+    engine->lane->stage = has_more_before(engine) ? fetch : spread;
     return LS_OK;
 }
 
 /* A broadcast, in the first block. */
 static ls_status hand_down(ls_engine *engine, bool *finished) {
     const int index = index_of(engine);
-    if (engine->step == engine->halving.levels) {
+    if (engine->lane->step == engine->lane->halving.levels) {
         return spread(engine, finished);
     }
-    const int level = engine->step++;
+    const int level = engine->lane->step++;
     const int distance = 1 << level;
-    engine->stage = hand_down;
+    engine->lane->stage = hand_down;
     if (index < distance) {
         const ls_stretch half = result_at(engine, span_after(engine, index + distance, level + 1));
         return give(engine, index + distance, half.data, half.bytes);
@@ -365,29 +427,29 @@ static ls_status hand_down(ls_engine *engine, bool *finished) {
 }
 
 ls_status ls_halving_broadcast(ls_engine *engine, bool *finished) {
-    engine->step = 0;
-    return engine->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
+    engine->lane->step = 0;
+    return engine->lane->halving.before == 0 ? hand_down(engine, finished) : fetch(engine, finished);
 }
 
 /* To the root: what each rank of the first block has. */
 static ls_stretch sent_to_root(const ls_engine *engine, int to) {
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     const bool sends = to == engine->call.root && halving->before == 0;
     return (ls_stretch){halving->room, sends ? count_of(engine, own_span(engine)) * engine->call.width : 0};
 }
 
 static ls_stretch received_by_root(const ls_engine *engine, int from) {
-    const bool receives = engine->rank == engine->call.root && from < engine->halving.positions;
+    const bool receives = engine->rank == engine->call.root && from < engine->lane->halving.positions;
     return receives ? result_at(engine, (span){rank_at(engine, from), rank_at(engine, from) + 1})
                     : (ls_stretch){NULL, 0};
 }
 
 /* This rank's own part, and that of the rank `positions` places behind it. */
 static ls_status scatter(ls_engine *engine) {
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     const int other = engine->rank + halving->positions;
     const size_t own = ls_reduced_by(engine, engine->rank).count;
-    engine->stage = end;
+    engine->lane->stage = end;
     if (halving->before != 0) {
         return take(engine, engine->rank - halving->positions, engine->call.receive, own * engine->call.width);
     }
@@ -403,10 +465,10 @@ static ls_status scatter(ls_engine *engine) {
 /* The first block has the sums of all ranks; those behind it have handed theirs on. */
 static ls_status conclude(ls_engine *engine, bool *finished) {
     static const ls_traffic to_root = {.sent = sent_to_root, .received = received_by_root};
-    const ls_halving *halving = &engine->halving;
+    const ls_halving *halving = &engine->lane->halving;
     const span own = own_span(engine);
     const bool has = halving->before == 0;
-    engine->step = 0;
+    engine->lane->step = 0;
     if (ls_reduction_scatters(engine)) {
         return scatter(engine);
     }
@@ -425,6 +487,14 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
 
 ls_status ls_halving_call(ls_engine *engine, bool *finished) {
     (void)finished;
-    engine->stage = next_level; /* when the level that went on beside the last round has ended */
+    ls_lane *first = engine->lane;
+    const int lanes = lanes_of(engine);
+    first->stage = next_level; /* when the level that went on beside the last round has ended */
+    for (int lane = 1; lane < lanes; lane++) {
+        engine->lane = &engine->lanes[lane];
+        begin_part(engine, (size_t)lane * engine->part);
+        engine->lane->stage = next_level;
+    }
+    engine->lane = first;
     return LS_OK;
 }

@@ -12,7 +12,9 @@ enum {
     LS_ENGINE_GROUPS = 6,         /* different calls that a disagreement names */
     LS_ENGINE_LISTED = 9,         /* and ranks of each */
     LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
-    LS_ENGINE_LEVELS = 24         /* rounds at most */
+    LS_ENGINE_LEVELS = 24,        /* rounds at most */
+    LS_ENGINE_TRANSFERS = 128,    /* of a call at once, at most */
+    LS_ENGINE_LANES = 4           /* parts of a buffer on their way at once, each on a channel of its own */
 };
 
 /* At most between two looks for reasons to give up. */
@@ -23,8 +25,11 @@ typedef enum ls_channel {
     LS_CHANNEL_DATA,     /* of calls, outside of rounds */
     LS_CHANNEL_MESSAGES, /* sends, with what is small of their data, from any rank */
     LS_CHANNEL_CONTENTS, /* data of sends */
-    LS_CHANNEL_NOTICES   /* failures, and questions about who waits for whom; from any rank */
+    LS_CHANNEL_NOTICES,  /* failures, and questions about who waits for whom; from any rank */
+    LS_CHANNEL_LANES     /* as LS_CHANNEL_DATA, of the second lane; others follow */
 } ls_channel;
+
+_Static_assert((int)LS_CHANNEL_LANES + LS_ENGINE_LANES - 1 <= (int)LS_TRANSPORT_CHANNELS, "a channel for each lane");
 
 /* Ranks that call the same. */
 typedef struct ls_group {
@@ -77,7 +82,8 @@ typedef enum ls_carriage {
 typedef enum ls_way {
     LS_WAY_WHOLE = 0, /* all data travels in the rounds */
     LS_WAY_HALVES,    /* between ranks at growing distances: halving.c, doubling.c */
-    LS_WAY_SHARES     /* straight between those who have and want it: exchange.c, reduction.c */
+    LS_WAY_SHARES,    /* straight between those who have and want it: exchange.c, reduction.c */
+    LS_WAY_MACHINES   /* all-gathers: first between machines, then within each: exchange.c */
 } ls_way;
 
 /* Where this rank is in a reduction or broadcast by halves: see halving.c. */
@@ -90,10 +96,25 @@ typedef struct ls_halving {
     int levels;          /* log2 of it */
     int before;          /* ranks of the block before it; 0: there is none */
     int after;           /* and of the one behind it */
+    size_t start;        /* elements of the buffer before those that this is about */
+    size_t count;        /* of these; of a reduce_scatter(v): of all */
     unsigned char *held; /* accumulators of what this rank holds */
     unsigned char *room; /* of the scratch memory, behind it */
-    size_t *places;      /* reduce_scatter(v): where each position begins, in elements */
 } ls_halving;
+
+/* What a call does next, or a part of it that goes on by itself. */
+typedef struct ls_lane {
+    ls_engine_stage *stage; /* when its transfers have ended; NULL: it has nothing to do */
+    int step;
+    ls_halving halving; /* of a reduction or broadcast by halves */
+} ls_lane;
+
+/* A transfer of the call. */
+typedef struct ls_slot {
+    ls_lane *lane; /* which waits for it; NULL: it has ended, and the slot is free */
+    size_t room;   /* the bytes it was begun with */
+    bool counts;   /* a receive of data, which must fill the room */
+} ls_slot;
 
 /* Counts of two ranks that do not fit: `to` wants another number of elements than `from` sends. */
 typedef struct ls_misfit {
@@ -162,6 +183,7 @@ struct ls_engine {
     ls_endpoint *endpoint;
     int rank;
     int size;
+    ls_place place; /* of the endpoint */
     uint64_t timeout_ns;
     bool dry; /* what is too large for the rounds is neither read nor written: `lockstep bench --simulate` */
 
@@ -169,18 +191,20 @@ struct ls_engine {
     ls_call call;
     ls_call before; /* the one before it */
     bool calling;
-    ls_engine_stage *stage;
-    ls_transfer transfers[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS];
-    size_t room[2 * LS_ENGINE_WINDOW + LS_ENGINE_LEVELS]; /* of each: the bytes it was begun with */
-    int transfer_count;                                   /* of the present stage */
-    uint64_t since_ns;                                    /* when something of it moved last */
+    ls_lane lanes[LS_ENGINE_LANES];
+    ls_lane *lane; /* whose turn it is; others than the first have one only where a buffer goes in parts */
+    ls_transfer transfers[LS_ENGINE_TRANSFERS];
+    ls_slot slots[LS_ENGINE_TRANSFERS]; /* one for each */
+    int transfer_count;                 /* of these that are in use, or were */
+    uint64_t since_ns;                  /* when something of it moved last */
     uint64_t told_ns;
 
     /* rounds */
     ls_carriage carriage;
-    bool butterfly;
+    bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
+    int tree_levels; /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots */
     unsigned char *memory;                 /* of all packets */
     ls_packet own;                         /* of the block of ranks that this one knows of */
     ls_packet incoming[LS_ENGINE_LEVELS];  /* from a child or partner of each level; the last: from the parent */
@@ -188,12 +212,15 @@ struct ls_engine {
     ls_engine_stage *agreed;               /* what comes when all call the same */
 
     /* exchange.c, reduction.c, halving.c and doubling.c */
-    ls_way way;    /* of the call */
-    ls_way wanted; /* by tests, where there is a choice; LS_WAY_WHOLE: what choice.c says */
-    ls_halving halving;
+    ls_way way;         /* of the call */
+    ls_way wanted;      /* by tests, where there is a choice; LS_WAY_WHOLE: what choice.c says */
+    size_t *places;     /* halving.c, of reduce_scatter(v): where each position begins, in elements */
+    size_t part_wanted; /* by tests: bytes of a part; 0: what choice.c says */
+    size_t part;        /* halving.c: elements of each part that goes by itself */
+    size_t part_room;   /* bytes of scratch memory for one */
     const ls_traffic *traffic;
     ls_engine_stage *exchanged;
-    int step;
+    int machine; /* whose blocks are given on: exchange.c */
     unsigned char *scratch;
     size_t scratch_bytes;
     const void **sources; /* one per rank */
@@ -260,6 +287,10 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
+/* How many of the levels go along a tree: all, where the number of ranks is no power of two; else those within a
+ * machine, where there are several, so that one rank of each machine sends to others. */
+int ls_rounds_tree_levels(const ls_engine *engine);
+
 /* The ranks with which this one has rounds; returns how many. */
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]);
 
@@ -303,6 +334,10 @@ ls_status ls_exchange_call(ls_engine *engine, bool *finished);
 /* How the call in progress is made: the same on all ranks that call the same. Only where counts per rank say how large
  * it is, data may travel in the rounds where this is not LS_WAY_WHOLE. */
 ls_way ls_choose_way(const ls_engine *engine);
+
+/* Elements of each part that an all-reduce by halves is cut into: where machines have several ranks, so that their link
+ * carries some parts while they reduce others; else the vector is one part. */
+size_t ls_choose_part(const ls_engine *engine);
 
 /* ---- halving.c --------------------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,8 @@
  * of the tree in which sums are made: aligned at powers of two, the last one maybe shorter. Where the number of ranks
  * is a power of two, the two halves of a block exchange what they know, rank by rank (a butterfly: log2 P rounds, as
  * many messages). Otherwise it goes up a binomial tree to rank 0 and down again: a rank sends at most ceil(log2 P).
+ * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
+ * what came up the tree of its machine, down which the result goes: so each machine sends one message in a round.
  */
 #include <stdio.h>
 #include <string.h>
@@ -181,10 +183,11 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
 /* ---- a butterfly ------------------------------------------------------------------------------------------------- */
 
 static ls_status read_partner(ls_engine *engine, bool *finished);
+static ls_status tell_children(ls_engine *engine);
 
 static ls_status begin_level(ls_engine *engine) {
     const int partner = engine->rank ^ (1 << engine->level);
-    engine->stage = read_partner;
+    engine->lane->stage = read_partner;
     LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[0].memory, LS_PACKET_MOST,
                              &engine->coming[0]));
     return ls_engine_send(engine, partner, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
@@ -198,6 +201,9 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     engine->culprit = -1;
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
     const bool reduces = !ls_flows[engine->call.operation].moves;
+    if (engine->tree_levels > 0) {
+        return engine->level < engine->levels ? LS_OK : tell_children(engine);
+    }
     if (reduces && engine->way == LS_WAY_HALVES && ls_packet_envelope(&engine->own)->groups == 1) {
         LS_TRY(ls_halving_level(engine)); /* with who knows the same as this rank; the next round goes on beside it */
     }
@@ -210,8 +216,13 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
 static int child_of(const ls_engine *engine, int level) {
     const int width = 1 << level;
     const bool has =
-        level < engine->levels && (engine->rank & (2 * width - 1)) == 0 && engine->rank + width < engine->size;
+        level < engine->tree_levels && (engine->rank & (2 * width - 1)) == 0 && engine->rank + width < engine->size;
     return has ? engine->rank + width : -1;
+}
+
+/* Of a tree, of which there may be one on each machine. */
+static bool is_root(const ls_engine *engine) {
+    return (engine->rank & ((1 << engine->tree_levels) - 1)) == 0;
 }
 
 static int end_of_block(const ls_engine *engine, int child, int level) {
@@ -227,8 +238,8 @@ static bool is_wanted(const ls_engine *engine, int first, int last) {
 }
 
 static ls_status tell_children(ls_engine *engine) {
-    engine->stage = conclude;
-    for (int level = engine->levels; level-- > 0;) {
+    engine->lane->stage = conclude;
+    for (int level = engine->tree_levels; level-- > 0;) {
         const int child = child_of(engine, level);
         if (child < 0) {
             continue;
@@ -283,7 +294,7 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
     engine->level = 0;
-    for (int level = 0; level < engine->levels; level++) {
+    for (int level = 0; level < engine->tree_levels; level++) {
         const int child = child_of(engine, level);
         if (child >= 0) {
             const int last = end_of_block(engine, child, level);
@@ -294,20 +305,20 @@ static ls_status read_children(ls_engine *engine, bool *finished) {
         /* what is known now is of this many levels */
         engine->level = (engine->rank & ((2 << level) - 1)) == 0 ? level + 1 : engine->level;
     }
-    if (engine->rank == 0) {
-        return tell_children(engine);
+    if (is_root(engine)) {
+        return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
     }
     const int parent = engine->rank & (engine->rank - 1);
     const int last = LS_ENGINE_LEVELS - 1;
-    engine->stage = read_result;
+    engine->lane->stage = read_result;
     LS_TRY(ls_engine_receive(engine, parent, LS_CHANNEL_ROUNDS, engine->incoming[last].memory, LS_PACKET_MOST,
                              &engine->coming[last]));
     return ls_engine_send(engine, parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status begin_tree(ls_engine *engine) {
-    engine->stage = read_children;
-    for (int level = 0; level < engine->levels; level++) {
+    engine->lane->stage = read_children;
+    for (int level = 0; level < engine->tree_levels; level++) {
         const int child = child_of(engine, level);
         if (child >= 0) {
             LS_TRY(ls_engine_receive(engine, child, LS_CHANNEL_ROUNDS, engine->incoming[level].memory, LS_PACKET_MOST,
@@ -323,19 +334,28 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
     engine->agreed = agreed;
     engine->level = 0;
     if (engine->size == 1) {
-        engine->stage = conclude;
+        engine->lane->stage = conclude;
         return LS_OK;
     }
-    return engine->butterfly ? begin_level(engine) : begin_tree(engine);
+    return engine->tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
+}
+
+int ls_rounds_tree_levels(const ls_engine *engine) {
+    int levels = 0;
+    while (1 << levels < engine->place.together) {
+        levels++;
+    }
+    return engine->butterfly ? levels < engine->levels ? levels : 0 : engine->levels;
 }
 
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]) {
     int count = 0;
-    if (!engine->butterfly && engine->rank != 0) {
+    if (!is_root(engine)) {
         partners[count++] = engine->rank & (engine->rank - 1);
     }
     for (int level = 0; level < engine->levels; level++) {
-        const int partner = engine->butterfly ? engine->rank ^ (1 << level) : child_of(engine, level);
+        const bool tree = level < engine->tree_levels;
+        const int partner = tree ? child_of(engine, level) : is_root(engine) ? engine->rank ^ (1 << level) : -1;
         if (partner >= 0) {
             partners[count++] = partner;
         }

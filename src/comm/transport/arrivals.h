@@ -16,7 +16,8 @@ typedef struct ls_early {
     size_t bytes;
     bool whole;           /* all of `data` is here; set by the transport */
     bool remote;          /* only announced: the content waits at the sender, and `data` has no room */
-    uint64_t number;      /* remote: what the sender calls it */
+    uint64_t number;      /* remote: what the sender calls it, */
+    uint64_t address;     /* and where it is, for who reads it there; 0: it is sent */
     ls_transfer *receive; /* posted since, waiting until it is whole */
     _Alignas(16) unsigned char data[];
 } ls_early;

@@ -7,7 +7,8 @@ if(NOT LS_MPI MATCHES "^(auto|openmpi|mpich|off)$")
 endif()
 
 file(GLOB LS_MPI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/mpi/*.c
-                                           ${PROJECT_SOURCE_DIR}/src/comm/transport/mpi/*.c)
+                                           ${PROJECT_SOURCE_DIR}/src/comm/transport/mpi/*.c
+                                           ${PROJECT_SOURCE_DIR}/src/comm/transport/place.c)
 foreach(flavour openmpi mpich)
   if(LS_MPI STREQUAL auto)
     set(need QUIET)

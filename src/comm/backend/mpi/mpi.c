@@ -81,6 +81,7 @@ static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **stat
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
     options.unasked = find_unasked(all, join->size);
     options.oversubscribed = is_oversubscribed(all, join);
+    options.place = ls_place_find(&all[0].machine, sizeof *all, join->size);
     if (join->local_size == 0) {
         find_local_ranks(all, join);
     }

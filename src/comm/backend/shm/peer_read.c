@@ -1,21 +1,21 @@
-/*
- * Reading straight from the memory of another rank: between threads a copy, between processes process_vm_readv where
- * the kernel allows it (it does not across users, and not between siblings under Yama's ptrace_scope 1 and above).
- */
+/* Reading straight from the memory of another rank: between threads a copy, between processes comm/peer_memory.h. */
 #include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <time.h>
 
 #include "comm/backend/shm/shm.h"
+#include "comm/peer_memory.h"
 
 #define DYING_MS 200 /* that the end of a process may take */
 #define MAGIC    UINT64_C(0x6c6f636b73746570)
 
-static ssize_t read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
-    const struct iovec here = {.iov_base = into, .iov_len = bytes};
-    const struct iovec there = {.iov_base = (void *)(uintptr_t)address, .iov_len = bytes};
-    return process_vm_readv(shm->ranks[rank].process, &here, 1, &there, 1, 0);
+static bool read_memory(const ls_shm *shm, int rank, void *into, uint64_t address, size_t bytes) {
+    const uint64_t mark = MAGIC + (uint64_t)rank;
+    return ls_peer_memory_read(&(ls_peer_memory){.process = shm->ranks[rank].process,
+                                                 .mark_at = shm->ranks[rank].magic,
+                                                 .mark = &mark,
+                                                 .mark_size = sizeof mark},
+                               into, address, bytes);
 }
 
 bool ls_shm_peer_read_probe(ls_shm *shm) {
@@ -26,10 +26,9 @@ bool ls_shm_peer_read_probe(ls_shm *shm) {
         return true;
     }
     const int next = (shm->rank + 1) % shm->size;
-    uint64_t found = 0;
+    uint64_t nothing = 0;
     return shm->ranks[next].process_space == shm->ranks[shm->rank].process_space &&
-           read_memory(shm, next, &found, shm->ranks[next].magic, sizeof found) == (ssize_t)sizeof found &&
-           found == MAGIC + (uint64_t)next;
+           read_memory(shm, next, &nothing, 0, 0);
 }
 
 void ls_shm_peer_read_offer(ls_shm *shm) {
@@ -100,16 +99,11 @@ ls_status ls_shm_peer_read(ls_shm *shm, const ls_call *call, int rank, void *int
     if (shm->file < 0) {
         return copy_between_threads(shm, rank, into, address, bytes) ? LS_OK : check_read(shm, call, rank);
     }
-    size_t done = 0;
-    while (done < bytes) {
-        const ssize_t got = read_memory(shm, rank, (unsigned char *)into + done, address + done, bytes - done);
-        if (got <= 0) { /* it may have left, and given its buffers back */
-            const int failure = errno;
-            LS_TRY(check_read(shm, call, rank));
-            errno = failure;
-            return fail_read(shm, call, rank, is_dying(shm, rank) ? "died" : NULL);
-        }
-        done += (size_t)got;
+    if (!read_memory(shm, rank, into, address, bytes)) { /* it may have left, and given its buffers back */
+        const int failure = errno;
+        LS_TRY(check_read(shm, call, rank));
+        errno = failure != 0 ? failure : ESRCH;
+        return fail_read(shm, call, rank, is_dying(shm, rank) ? "died" : NULL);
     }
     return check_read(shm, call, rank);
 }

@@ -341,6 +341,7 @@ ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
     mpi->endpoint.transport = &transport_mpi;
     mpi->endpoint.rank = options->rank;
     mpi->endpoint.size = options->size;
+    mpi->endpoint.place = options->place;
     mpi->endpoint.eager =
         options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
     mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;

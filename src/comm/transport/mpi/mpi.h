@@ -17,6 +17,7 @@
 typedef struct ls_mpi_options {
     int rank; /* in the communicator that ls_mpi_connect gives it */
     int size;
+    ls_place place;
     size_t unasked;      /* bytes of the largest message that each of them sends without asking the receiver */
     size_t most;         /* bytes of the largest MPI message: what is larger is divided; 0: 1 GiB */
     double timeout;      /* seconds that closing waits at most for a rank that does not take what was sent to it */

@@ -193,6 +193,10 @@ static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     ls_sim_reach(network, endpoint->rank, transfer->peer);
     endpoint->messages++;
     endpoint->bytes += transfer->bytes;
+    if (network->ranks[transfer->peer].machine != rank->machine) {
+        rank->outside_messages++;
+        rank->outside_bytes += transfer->bytes;
+    }
     transmit_message(rank, transfer->bytes <= endpoint->eager ? LS_SIM_WHOLE : LS_SIM_ANNOUNCE, transfer);
     return LS_OK;
 }

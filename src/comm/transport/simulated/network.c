@@ -36,6 +36,7 @@ static void begin_rank(ls_sim_network *network, int number) {
     *rank = (ls_sim_rank){
         .endpoint = {.transport = &ls_sim_transport, .rank = number, .size = options->ranks, .eager = options->eager},
         .network = network,
+        .machine = (uint64_t)(options->machine_ranks > 0 ? number / options->machine_ranks : 0),
         .deadline_ns = LS_SIM_NEVER,
         .timer_ns = LS_SIM_NEVER,
         .most_packets = LS_SIM_NEVER,
@@ -65,6 +66,10 @@ ls_sim_network *ls_sim_new(const ls_sim_options *options) {
     network->trace = LS_HASH_START;
     for (int rank = 0; rank < options->ranks; rank++) {
         begin_rank(network, rank);
+    }
+    const ls_place place = ls_place_find(&network->ranks[0].machine, sizeof *network->ranks, options->ranks);
+    for (int rank = 0; rank < options->ranks && options->machine_ranks > 0; rank++) {
+        network->ranks[rank].endpoint.place = place;
     }
     return network;
 }
@@ -113,6 +118,11 @@ uint64_t ls_sim_trace(const ls_sim_network *network) {
 
 bool ls_sim_has_memory(const ls_sim_network *network) {
     return !network->no_memory && !network->queue.no_memory;
+}
+
+void ls_sim_count_outside(const ls_sim_network *network, int rank, uint64_t *messages, uint64_t *bytes) {
+    *messages = network->ranks[rank].outside_messages;
+    *bytes = network->ranks[rank].outside_bytes;
 }
 
 uint64_t ls_sim_events(const ls_sim_network *network) {

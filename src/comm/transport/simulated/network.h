@@ -46,6 +46,7 @@ typedef struct ls_sim_options {
     size_t most_content;    /* what is larger travels without its content: its receiver's memory stays as it is; 0: all
                                content travels */
     bool both_links;        /* receivers' links too take one content after the other */
+    int machine_ranks;      /* the first so many are on one machine, and so on; 0: nobody knows. Time is as without */
     FILE *log;              /* a line for every event; NULL: none */
 } ls_sim_options;
 
@@ -84,6 +85,9 @@ bool ls_sim_is_alive(const ls_sim_network *network, int rank);
 
 /* Whether there was always memory for what was to happen. */
 bool ls_sim_has_memory(const ls_sim_network *network);
+
+/* Messages, and their bytes, that a rank has sent to ranks of other machines. */
+void ls_sim_count_outside(const ls_sim_network *network, int rank, uint64_t *messages, uint64_t *bytes);
 
 /* A hash of all events so far: equal for equal runs. */
 uint64_t ls_sim_trace(const ls_sim_network *network);

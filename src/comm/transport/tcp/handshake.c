@@ -137,6 +137,10 @@ ls_status ls_tcp_connected(ls_tcp *tcp, int rank) {
         return ls_fail_memory("a connection", sizeof *hello);
     }
     *hello = ls_tcp_make_hello(&tcp->key, tcp->cards, tcp->endpoint.size, tcp->endpoint.rank, rank);
+    if (peer->near) {
+        hello->process = getpid();
+        hello->mark_at = (uint64_t)(uintptr_t)tcp->mark;
+    }
     peer->frame = (ls_tcp_frame){.data = (const unsigned char *)hello, .left = sizeof *hello, .memory = hello};
     set_stage(tcp, peer, LS_TCP_READY);
     ls_tcp_flush(tcp, rank);
@@ -196,6 +200,12 @@ static ls_status admit(ls_tcp *tcp, ls_tcp_unproven *connection) {
     peer->was_connected = true;
     peer->ending_ns = 0;
     peer->incoming = connection->socket;
+    if (peer->near) {
+        peer->memory = (ls_peer_memory){.process = connection->hello.process,
+                                        .mark_at = connection->hello.mark_at,
+                                        .mark = tcp->cards[rank].secret,
+                                        .mark_size = sizeof tcp->cards[rank].secret};
+    }
     connection->socket = -1;
     tcp->unproven_count--;
     LS_TRY(ls_tcp_watch(tcp, peer->incoming, EPOLLIN, LS_TCP_NAME_OF_INPUT(tcp, rank), true));

@@ -52,6 +52,20 @@ static ls_status clear(ls_tcp *tcp, int rank, ls_transfer *receive, size_t bytes
     return ls_tcp_put(tcp, rank, &(ls_tcp_header){.kind = LS_TCP_CLEAR, .number = number}, NULL, 0);
 }
 
+static ls_status clear_early(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
+    const ls_early announced = *early;
+    ls_arrivals_drop(&tcp->arrivals, early);
+    return clear(tcp, announced.from, receive, announced.bytes, announced.number);
+}
+
+/* It is read from the next look on: whoever posts it may have to send first what the other waits for. */
+static void begin_reading(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
+    receive->bytes = early->bytes;
+    receive->moved = 0;
+    early->receive = receive;
+    tcp->reads = true;
+}
+
 ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
     ls_early *early = ls_arrivals_post(&tcp->arrivals, receive);
     if (early == NULL) {
@@ -62,10 +76,12 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
         tcp->endpoint.blamed = 1 + early->from;
         return status;
     }
+    if (early->remote && early->address != 0) {
+        begin_reading(tcp, receive, early);
+        return LS_OK;
+    }
     if (early->remote) {
-        const ls_early announced = *early;
-        ls_arrivals_drop(&tcp->arrivals, early);
-        return clear(tcp, announced.from, receive, announced.bytes, announced.number);
+        return clear_early(tcp, receive, early);
     }
     if (early->whole) {
         deliver(tcp, receive, early);
@@ -73,6 +89,44 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
         early->receive = receive;
     }
     return LS_OK;
+}
+
+/* ---- what is read where it is --------------------------------------------------------------------------------------
+ */
+
+/* Has read so much of it. The owner hears of it when that is all, and now and then so that it does not give up. */
+static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
+    const ls_early read = *early;
+    const bool all = read.receive->moved == read.bytes;
+    const ls_tcp_header taken = {.kind = LS_TCP_TAKEN, .bytes = read.receive->moved, .number = read.number};
+    if (all) {
+        finish(tcp, read.receive, read.from, read.bytes);
+        ls_arrivals_drop(&tcp->arrivals, early);
+    }
+    return all || taken.bytes % LS_TCP_TOLD == 0 ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;
+}
+
+ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy) {
+    ls_early *early = tcp->reads ? tcp->arrivals.early : NULL;
+    while (early != NULL && (early->address == 0 || early->receive == NULL)) {
+        early = early->next;
+    }
+    tcp->reads = early != NULL;
+    if (early == NULL) {
+        return LS_OK;
+    }
+    ls_transfer *receive = early->receive;
+    ls_peer_memory *memory = &tcp->peers[early->from].memory;
+    const size_t left = early->bytes - receive->moved;
+    const size_t bytes = left < LS_TCP_READ ? left : LS_TCP_READ;
+    *busy = true;
+    if (memory->process == 0 || !ls_peer_memory_read(memory, (unsigned char *)receive->data + receive->moved,
+                                                     early->address + receive->moved, bytes)) {
+        memory->process = 0; /* it is not allowed, or the rank has ended or takes back what it has offered */
+        return clear_early(tcp, receive, early);
+    }
+    receive->moved += bytes;
+    return end_reading(tcp, early);
 }
 
 /* ---- bodies --------------------------------------------------------------------------------------------------------
@@ -148,20 +202,28 @@ static ls_status take_message(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
 
 static ls_status take_announcement(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
     ls_tcp_peer *peer = &tcp->peers[rank];
-    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes <= LS_TCP_EAGER || h->number != peer->heard_of + 1) {
+    const bool offer = h->kind == LS_TCP_OFFER;
+    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes <= LS_TCP_EAGER ||
+        (offer ? !peer->near || h->number == 0 : h->number != peer->heard_of + 1)) {
         return fail_header(rank, h);
     }
     peer->heard_of++;
     ls_transfer *receive = ls_arrivals_claim(&tcp->arrivals, rank, (int)h->channel);
     if (receive != NULL) {
         LS_TRY(check_room(receive, rank, (size_t)h->bytes, true));
-        return clear(tcp, rank, receive, (size_t)h->bytes, h->number);
+    }
+    if (receive != NULL && !offer) {
+        return clear(tcp, rank, receive, (size_t)h->bytes, peer->heard_of);
     }
     ls_early *early = ls_arrivals_keep(&tcp->arrivals, rank, (int)h->channel, (size_t)h->bytes, true);
     if (early == NULL) {
         return ls_fail_memory("the announcement of a message", sizeof *early);
     }
-    early->number = h->number;
+    early->number = peer->heard_of;
+    early->address = offer ? h->number : 0;
+    if (receive != NULL) {
+        begin_reading(tcp, receive, early);
+    }
     return LS_OK;
 }
 
@@ -188,11 +250,17 @@ static ls_status take_header(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
     case LS_TCP_MESSAGE:
         return take_message(tcp, rank, h);
     case LS_TCP_ANNOUNCE:
+    case LS_TCP_OFFER:
         return take_announcement(tcp, rank, h);
     case LS_TCP_CONTENT:
         return take_content(tcp, rank, h);
     case LS_TCP_CLEAR:
         if (h->channel == 0 && h->bytes == 0 && ls_tcp_cleared(tcp, rank, h->number)) {
+            return LS_OK;
+        }
+        return fail_header(rank, h);
+    case LS_TCP_TAKEN:
+        if (h->channel == 0 && ls_tcp_taken(tcp, rank, h->number, h->bytes)) {
             return LS_OK;
         }
         return fail_header(rank, h);

@@ -5,14 +5,19 @@
  * frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
  * bytes is one frame. A larger one is announced; who has a receive for it clears it; then it comes in pieces, straight
  * into the receive's memory. Frames that are short overtake pieces.
+ *
+ * To a rank of the same machine it is offered instead: that rank reads it where it is (comm/peer_memory.h) and says how
+ * far it is, or clears it where it may not read. The mark by which the sender's memory is known goes when the sender
+ * takes back what it has offered, before it uses that memory for something else.
  */
 #ifndef LS_COMM_TRANSPORT_TCP_LINK_H
 #define LS_COMM_TRANSPORT_TCP_LINK_H
 
+#include "comm/peer_memory.h"
 #include "comm/transport/arrivals.h"
 #include "comm/transport/tcp/tcp.h"
 
-#define LS_TCP_GREETING "lstcp--1"
+#define LS_TCP_GREETING "lstcp--2"
 
 /* ---- the handshake -------------------------------------------------------------------------------------------------
  */
@@ -22,6 +27,8 @@ typedef struct ls_tcp_hello {
     char greeting[8]; /* LS_TCP_GREETING */
     int32_t rank;
     int32_t size;
+    int64_t process;  /* for a rank of the same machine, to read in its memory; else 0 */
+    uint64_t mark_at; /* there: a copy of the secret of its card */
     uint8_t nonce[LS_NONCE_SIZE];
     uint8_t proof[LS_PROOF_SIZE];
 } ls_tcp_hello;
@@ -34,6 +41,8 @@ enum {
     LS_TCP_EAGER = 64 << 10,
     LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
+    LS_TCP_READ = 1 << 20,    /* in another's memory at once */
+    LS_TCP_TOLD = 64 << 20,   /* read there before the owner is told of it */
     LS_TCP_UNPROVEN = 64      /* connections at once that have proved nothing */
 };
 
@@ -41,7 +50,9 @@ typedef enum ls_tcp_kind {
     LS_TCP_MESSAGE = 0x54534c01, /* channel, bytes; they follow */
     LS_TCP_ANNOUNCE,             /* channel, bytes, number */
     LS_TCP_CLEAR,                /* number: of what was announced, to be sent now */
-    LS_TCP_CONTENT               /* number; bytes of it that follow */
+    LS_TCP_CONTENT,              /* number; bytes of it that follow */
+    LS_TCP_OFFER,                /* channel, bytes; number: the address. It is an announcement, and counts as one */
+    LS_TCP_TAKEN                 /* number: of what was offered; bytes of it that were read */
 } ls_tcp_kind;
 
 /* Fields that a kind does not have are 0. */
@@ -97,11 +108,13 @@ typedef struct ls_tcp_body {
 
 typedef struct ls_tcp_peer {
     ls_tcp_stage stage;
-    int socket;         /* what is sent goes there; -1: none */
-    int incoming;       /* what comes is read there; -1: none */
-    bool was_connected; /* the one that the other made was accepted; there is no second */
-    bool asks_room;     /* to be told when something can be written */
-    bool mute;          /* writing failed; what came before the end can still be read */
+    bool near;             /* on this machine */
+    ls_peer_memory memory; /* process 0: it cannot be read, or has not connected yet */
+    int socket;            /* what is sent goes there; -1: none */
+    int incoming;          /* what comes is read there; -1: none */
+    bool was_connected;    /* the one that the other made was accepted; there is no second */
+    bool asks_room;        /* to be told when something can be written */
+    bool mute;             /* writing failed; what came before the end can still be read */
 
     uint64_t again_ns;   /* PAUSED: when */
     uint64_t failing_ns; /* since when attempts fail; 0: the latest did not */
@@ -111,7 +124,7 @@ typedef struct ls_tcp_peer {
     ls_tcp_item *queue;
     ls_tcp_item *queue_end;
     ls_transfer *unsent;    /* small sends that are in the queue, in part at least */
-    ls_transfer *announced; /* sends that wait to be cleared */
+    ls_transfer *announced; /* sends that wait to be cleared, or are read */
     ls_transfer *cleared;   /* sends whose pieces are written */
     uint64_t numbered;      /* announcements made */
     uint64_t withdrawn;     /* of these, that may still be cleared in vain */
@@ -139,7 +152,9 @@ typedef struct ls_tcp {
     ls_key key;
     ls_tcp_card *cards;
     ls_tcp_peer *peers;
+    uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its card */
     ls_arrivals arrivals;
+    bool reads; /* there may be something to be read in another's memory */
     ls_tcp_unproven unproven[LS_TCP_UNPROVEN];
     int unproven_count;
     int paused;        /* peers */
@@ -200,8 +215,12 @@ void ls_tcp_flush(ls_tcp *tcp, int rank);
 /* Begins to send what is larger than LS_TCP_EAGER. */
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
-/* A peer has a receive for what has this number; false: there is no such. */
+/* A peer has a receive for what has this number, or has read so many bytes of it; false: there is no such. */
 bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
+bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes);
+
+/* From here on nobody reads what this rank has offered. */
+void ls_tcp_take_mark(ls_tcp *tcp);
 
 /* The small send has not been written in whole: it ends when all that waits to be written to its peer has been. */
 void ls_tcp_note_unsent(ls_tcp *tcp, ls_transfer *send);
@@ -216,6 +235,9 @@ void ls_tcp_drop_output(ls_tcp_peer *peer);
 
 /* Takes in what the rank has sent. LS_ERR_PEER: that is none of the frames there are; it counts as gone then. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
+
+/* Reads a piece of what was offered and has a receive; `*busy` becomes true where there is something. */
+ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 
 /* Gives the receive what has come for it, or has it wait. */
 ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive);

@@ -1,5 +1,6 @@
 /* Transport tcp: what goes out. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -215,33 +216,72 @@ ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send) {
     }
     send->number = ++peer->numbered;
     append(&peer->announced, send);
-    return ls_tcp_put(
-        tcp, send->peer,
-        &(ls_tcp_header){
-            .kind = LS_TCP_ANNOUNCE, .channel = (uint32_t)send->channel, .bytes = send->bytes, .number = send->number},
-        NULL, 0);
+    ls_tcp_header header = {
+        .kind = LS_TCP_ANNOUNCE, .channel = (uint32_t)send->channel, .bytes = send->bytes, .number = send->number};
+    if (peer->near) {
+        header.kind = LS_TCP_OFFER;
+        header.number = (uint64_t)(uintptr_t)send->data;
+    }
+    return ls_tcp_put(tcp, send->peer, &header, NULL, 0);
 }
 
-bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number) {
-    ls_tcp_peer *peer = &tcp->peers[rank];
+static ls_transfer **find_announced(ls_tcp_peer *peer, uint64_t number) {
     ls_transfer **link = &peer->announced;
     while (*link != NULL && (*link)->number != number) {
         link = &(*link)->next;
     }
+    return link;
+}
+
+static bool was_withdrawn(const ls_tcp_peer *peer, uint64_t number) {
+    return (number > 0 && number <= peer->numbered && peer->withdrawn > 0) || peer->mute;
+}
+
+bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    ls_transfer **link = find_announced(peer, number);
     ls_transfer *send = *link;
-    if (send == NULL) { /* it may have been withdrawn */
-        const bool known = number > 0 && number <= peer->numbered && peer->withdrawn > 0;
-        peer->withdrawn -= known;
-        return known || peer->mute;
+    if (send == NULL) {
+        const bool known = was_withdrawn(peer, number);
+        peer->withdrawn -= known && peer->withdrawn > 0; /* it is cleared once */
+        return known;
     }
     *link = send->next;
+    send->moved = 0;
     append(&peer->cleared, send);
     ls_tcp_flush(tcp, rank);
     return true;
 }
 
+bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    ls_transfer **link = find_announced(peer, number);
+    ls_transfer *send = *link;
+    if (send == NULL) {
+        return was_withdrawn(peer, number);
+    }
+    if (!peer->near || bytes <= send->moved || bytes > send->bytes) {
+        return false;
+    }
+    send->moved = (size_t)bytes;
+    if (send->moved == send->bytes) {
+        *link = send->next;
+        send->ended = true;
+        tcp->moved = true;
+    }
+    return true;
+}
+
+void ls_tcp_take_mark(ls_tcp *tcp) {
+    explicit_bzero(tcp->mark, sizeof tcp->mark);
+    atomic_thread_fence(memory_order_seq_cst); /* before the memory that was offered is written to again */
+}
+
 void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send) {
     ls_tcp_peer *peer = &tcp->peers[send->peer];
+    if (peer->near) {
+        ls_tcp_take_mark(tcp);
+    }
     if (peer->frame.content == send) { /* the piece goes on, so that what follows it can be read */
         peer->frame.content = NULL;
         (void)keep_frame(peer);

@@ -172,6 +172,7 @@ static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
     for (int i = 0; i < count; i++) {
         LS_TRY(handle(tcp, &events[i]));
     }
+    LS_TRY(ls_tcp_read_offered(tcp, busy));
     return ls_tcp_tend(tcp);
 }
 
@@ -301,6 +302,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
 
 static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
+    ls_tcp_take_mark(tcp);
     for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
         ls_tcp_peer *peer = &tcp->peers[rank];
         while (peer->announced != NULL) {
@@ -361,6 +363,11 @@ static ls_status check_cards(const ls_tcp_options *options) {
 /* Fills in an endpoint whose sockets are all -1, and whose memory is there. */
 static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     memcpy(tcp->cards, options->cards, (size_t)options->size * sizeof *tcp->cards);
+    memcpy(tcp->mark, tcp->cards[options->rank].secret, sizeof tcp->mark);
+    for (int rank = 0; rank < options->size; rank++) {
+        tcp->peers[rank].near = rank != options->rank && tcp->cards[rank].machine == tcp->cards[options->rank].machine;
+    }
+    tcp->endpoint.place = ls_place_find(&tcp->cards[0].machine, sizeof *tcp->cards, options->size);
     tcp->key = *options->key;
     tcp->spin_ns = has_core_for_each(options) ? SPIN_NS : 0;
     tcp->looked_ns = ls_clock_ns();
