@@ -500,9 +500,12 @@ LS_API ls_tensor *ls_weight_norm(ls_tensor *direction, ls_tensor *length);
 #ifdef __cplusplus
 }
 
+#define LS_AS_number(value)   static_cast<double>(value)
+#define LS_AS_integer(value)  static_cast<int64_t>(value)
+#define LS_AS_unsigned(value) static_cast<uint64_t>(value)
 #define LS_OVERLOAD(name, form, type)                                                                                  \
     static inline ls_tensor *ls_##name(ls_tensor *a, type b) {                                                         \
-        return ls_##name##_##form(a, b);                                                                               \
+        return ls_##name##_##form(a, LS_AS_##form(b));                                                                 \
     }
 #define LS_OVERLOAD_BINARY(name)                                                                                       \
     static inline ls_tensor *ls_##name(ls_tensor *a, ls_tensor *b) {                                                   \
@@ -533,7 +536,7 @@ LS_OVERLOAD_BINARY(ge)
 #undef LS_OVERLOAD
 #define LS_OVERLOAD(name, form, type)                                                                                  \
     static inline ls_tensor *ls_##name(type a, ls_tensor *b) {                                                         \
-        return ls_r##name##_##form(a, b);                                                                              \
+        return ls_r##name##_##form(LS_AS_##form(a), b);                                                                \
     }
 #define LS_OVERLOAD_LEFT(name)                                                                                         \
     LS_OVERLOAD(name, number, double)                                                                                  \
@@ -551,6 +554,9 @@ LS_OVERLOAD_LEFT(div)
 LS_OVERLOAD_LEFT(pow)
 #undef LS_OVERLOAD_LEFT
 #undef LS_OVERLOAD
+#undef LS_AS_number
+#undef LS_AS_integer
+#undef LS_AS_unsigned
 #endif
 
 #endif

@@ -111,7 +111,7 @@ alone() {
     shift 2
     for language in c c++; do
         check "lockstep/$name alone in $language$saying" sh -c \
-            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Werror -I'$work/prefix/include' $* -fsyntax-only -"
+            "echo '#include <lockstep/$name>' | cc -x $language -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I'$work/prefix/include' $* -fsyntax-only -"
     done
 }
 for header in "$work"/prefix/include/lockstep/*.h; do
