@@ -176,7 +176,7 @@ size_t ls_choose_part(const ls_engine *engine) {
     const double beside = 2.0 * engine->levels * (STEP / LS_ENGINE_LANES + MESSAGE);
     const double bytes = engine->part_wanted != 0 ? (double)engine->part_wanted : 4 * beside;
     const double parts = (double)count * (double)engine->call.width / bytes;
-    if (!has_machines(engine) || parts < LS_ENGINE_LANES) {
+    if (!has_machines(engine) || parts < 2) {
         return count;
     }
     return (size_t)((double)count / floor(parts) / ALIGNED + 1) * ALIGNED;
