@@ -3,12 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { OWN_VARIABLES = 13, OWN_SIZE = LS_HOST_CAPACITY + 32 };
+enum { OWN_VARIABLES = 14, OWN_SIZE = LS_HOST_CAPACITY + 32 };
 
 typedef struct own_variables {
     char text[OWN_VARIABLES][OWN_SIZE];
@@ -39,6 +40,11 @@ static void fill(own_variables *own, const ls_rank_place *place) {
     }
     if (place->store_fd >= 0) {
         set_number(own, "LOCKSTEP_STORE_FD", place->store_fd);
+    }
+    struct stat socket;
+    if (fstat(place->report_fd, &socket) == 0) {
+        snprintf(own->text[own->count++], OWN_SIZE, "LOCKSTEP_REPORT=%d:%ju", place->report_fd,
+                 (uintmax_t)socket.st_ino);
     }
     if (getenv("OMP_NUM_THREADS") == NULL) {
         set_number(own, "OMP_NUM_THREADS", place->threads);

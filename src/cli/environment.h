@@ -13,6 +13,7 @@ typedef struct ls_rank_place {
     const ls_start *start;
     const char *interface; /* NULL: that of the start, if it has one */
     int store_fd;          /* the listening socket that this rank inherits; -1: none */
+    int report_fd;         /* the socket by which it tells why it fails */
     int restarts;
     int threads;
     const char *mark; /* see ls_launch */

@@ -43,15 +43,16 @@ typedef struct job {
     phase phase;
     double deadline; /* of ls_clock_seconds: when what has been asked to end is killed */
     bool done;
-    bool settled;         /* nothing runs here any more; other nodes may still be at it */
-    bool restart;         /* when done: node 0 says that the job starts again */
-    bool failed;          /* `failure` is known: */
-    ls_failure failure;   /* the first of the job */
-    ls_failure suspect;   /* the first here, if it blames another */
-    int ended_by_failure; /* how many others ran here at that moment */
-    int64_t oom_kills;    /* of the machine, before any rank ran */
-    int interrupt;        /* the signal that ended the job; 0: none */
-    char notice[256];     /* to be said when no write is under way */
+    bool settled;       /* nothing runs here any more; other nodes may still be at it */
+    bool restart;       /* when done: node 0 says that the job starts again */
+    bool failed;        /* `failure` is known: */
+    ls_failure failure; /* the first of the job */
+    bool suspected;     /* a rank failed here that blames another, of which nothing is known yet: */
+    ls_failure suspect;
+    int others;        /* how many ran here when a rank had failed for the first time; -1: none has */
+    int64_t oom_kills; /* of the machine, before any rank ran */
+    int interrupt;     /* the signal that ended the job; 0: none */
+    char notice[256];  /* to be said when no write is under way */
     ls_nodes_events events;
     ls_outlet output;
     ls_outlet error;
@@ -87,15 +88,6 @@ static void kill_job(job *self) {
     uv_timer_start(&self->timer, on_timer, KILL_AGAIN_MS, 0);
 }
 
-static void on_timer(uv_timer_t *timer) {
-    job *self = timer->data;
-    if (self->phase == ENDING && self->running > 0) {
-        ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed", self->running,
-                      self->running == 1 ? "" : "s", self->options->grace);
-    }
-    kill_job(self);
-}
-
 /* Asks everybody to end. A stopped process must be woken to hear it. */
 static void end_job(job *self, int signal, pid_t skip_group) {
     self->phase = ENDING;
@@ -103,6 +95,23 @@ static void end_job(job *self, int signal, pid_t skip_group) {
     signal_job(self, signal, skip_group);
     signal_job(self, SIGCONT, 0);
     uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
+}
+
+static void on_timer(uv_timer_t *timer) {
+    job *self = timer->data;
+    if (self->phase == RUNNING && self->options->nodes == NULL) { /* nothing was heard of whom the suspect blames */
+        on_failed(self, &self->suspect);
+        return;
+    }
+    if (self->phase == RUNNING) { /* node 0 says who was the first */
+        end_job(self, SIGTERM, 0);
+        return;
+    }
+    if (self->phase == ENDING && self->running > 0) {
+        ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed", self->running,
+                      self->running == 1 ? "" : "s", self->options->grace);
+    }
+    kill_job(self);
 }
 
 /* Where nobody reads any more, the ranks hear of it as they would without the launcher; else there is more to say. */
@@ -123,8 +132,8 @@ static void settle(job *self) {
     if (self->running > 0 || self->settled) {
         return;
     }
-    if (self->options->nodes == NULL && !self->failed && self->suspect.blamed >= 0) {
-        on_failed(self, &self->suspect); /* nothing was heard of the one it blames */
+    if (self->options->nodes == NULL && self->suspected) {
+        on_failed(self, &self->suspect);
     }
     ls_guard_stop(&self->guard);
     pid_t pid;
@@ -248,6 +257,11 @@ static bool wait_for_reader(int fd, void *user) {
 
 /* ---- the end of ranks ------------------------------------------------------------------------------------------ */
 
+/* When something fails for the first time here. */
+static void count_others(job *self) {
+    self->others = self->others < 0 ? self->running : self->others;
+}
+
 /* Tells of the job's first failure, wherever it was. */
 static void on_failed(void *user, const ls_failure *failure) {
     job *self = user;
@@ -256,37 +270,48 @@ static void on_failed(void *user, const ls_failure *failure) {
     }
     self->failed = true;
     self->failure = *failure;
+    count_others(self);
     if (self->phase == RUNNING) {
-        self->ended_by_failure = self->running;
         end_job(self, SIGTERM, 0);
     }
     snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
              WEXITSTATUS(failure->wait_status));
-    const bool can_say = find_rank(self, failure->rank) != NULL && WIFEXITED(failure->wait_status);
-    if (ls_lines_failed(&self->lines, failure->rank, can_say ? self->remark : NULL)) {
-        self->explained = true;
-    }
+    const ls_rank *rank = find_rank(self, failure->rank);
+    const bool can_say = rank != NULL && WIFEXITED(failure->wait_status);
+    self->explained = ls_lines_failed(&self->lines, failure->rank, can_say ? rank->report.sentence : "",
+                                      can_say ? self->remark : NULL);
 }
 
-/*
- * A rank has failed, or ended in the course of a failure. One that says that another came to its end is not taken for
- * the first while that one's end may be on its way: ends may be heard of in another order than they came.
- */
-static void report_end(job *self, const ls_rank *rank, phase before) {
-    const int blamed = ls_lines_blamed(&self->lines, rank->rank);
-    const bool by_us = WIFSIGNALED(rank->wait_status) ? WTERMSIG(rank->wait_status) == SIGTERM || before == KILLING
-                                                      : rank->rank != self->suspect.blamed;
-    if (before != RUNNING && (self->failed || self->suspect.blamed < 0 || blamed >= 0 || by_us)) {
+static ls_failure describe_failure(const job *self, ls_rank *rank) {
+    const ls_rank_report *report = ls_rank_hear(rank);
+    const ls_rank *culprit = find_rank(self, report->culprit);
+    const bool is_over = culprit != NULL && culprit != rank && !culprit->running;
+    ls_failure failure = {.rank = rank->rank,
+                          .process = (int)rank->pid,
+                          .wait_status = rank->wait_status,
+                          .blames = report->status == LS_ERR_PEER && !is_over};
+    ls_node_name_host(failure.text);
+    const size_t used = strlen(failure.text);
+    snprintf(failure.text + used, sizeof failure.text - used, " %s", report->sentence);
+    return failure;
+}
+
+/* One that blames another is not taken for the first while that one's end may be on its way: ends may be heard of in
+ * another order than they came. */
+static void report_failure(job *self, const ls_failure *failure) {
+    if (failure->blames && self->suspected) {
         return;
     }
-    ls_failure failure = {
-        .rank = rank->rank, .process = (int)rank->pid, .wait_status = rank->wait_status, .blamed = blamed};
-    ls_node_name_host(failure.text);
-    self->suspect = failure;
+    if (failure->blames) {
+        self->suspected = true;
+        self->suspect = *failure;
+        self->lines.hold_seconds += LS_BLAME_MS * 1e-3;
+        uv_timer_start(&self->timer, on_timer, LS_BLAME_MS, 0);
+    }
     if (self->options->nodes != NULL) {
-        ls_nodes_failed(self->options->nodes, &failure);
-    } else if (blamed < 0) {
-        on_failed(self, &failure);
+        ls_nodes_failed(self->options->nodes, failure);
+    } else if (!failure->blames) {
+        on_failed(self, failure);
     }
 }
 
@@ -300,26 +325,28 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
         rank->pidfd = -1;
     }
     take_signals(self); /* was it a Ctrl-C that reached it before us? */
-    const phase before = self->phase;
-    if (wait_status != 0 && before == RUNNING) {
-        self->ended_by_failure = self->running;
+    const bool failed = wait_status != 0 && self->phase == RUNNING;
+    const ls_failure failure = describe_failure(self, rank);
+    if (failed) {
+        count_others(self);
+    }
+    if (failed && !failure.blames) {
         end_job(self, SIGTERM, 0);
     }
     ls_relay_drain(&rank->output);
     ls_relay_drain(&rank->error);
-    if (wait_status != 0) {
-        report_end(self, rank, before);
+    if (failed) {
+        report_failure(self, &failure);
     }
     settle(self);
 }
 
-/* Whether what we say ourselves explains why this rank came to its end. */
-static bool told_of(void *user, int rank, long process) {
+/* Whether what we say ourselves explains this line: who ends after the first ends because of it. */
+static bool told_of(void *user, int rank, const char *line) {
     const job *self = user;
-    const ls_rank *local = find_rank(self, rank);
-    const bool ours =
-        rank >= 0 && rank < self->launch.start.world && (process == 0 || local == NULL || local->pid == (pid_t)process);
-    return ours && (self->interrupt != 0 || self->failed); /* who ends after the first ends because of it */
+    const ls_rank_report *report = ls_rank_hear(find_rank(self, rank));
+    return (self->interrupt != 0 || self->failed) && report->status == LS_ERR_PEER &&
+           strstr(line, report->sentence) != NULL;
 }
 
 /* The loop hands these over in the order in which the ranks ended, which waitpid would not tell. */
@@ -440,9 +467,10 @@ static ls_status open_job(job *self) {
         return ls_fail_memory("lockstep run", (size_t)options->ranks * sizeof *self->ranks);
     }
     for (int i = 0; i < options->ranks; i++) {
-        self->ranks[i].rank = self->launch.start.first_rank + i;
-        self->ranks[i].local_rank = i;
-        self->ranks[i].pidfd = self->ranks[i].output.fd = self->ranks[i].error.fd = -1;
+        ls_rank *rank = &self->ranks[i];
+        rank->rank = self->launch.start.first_rank + i;
+        rank->local_rank = i;
+        rank->pidfd = rank->report_fd = rank->output.fd = rank->error.fd = -1;
     }
     self->events = (ls_nodes_events){.failed = on_failed, .interrupted = on_interrupted, .over = on_over, .user = self};
     return options->nodes != NULL ? ls_nodes_watch(options->nodes, &self->loop, &self->events) : LS_OK;
@@ -480,6 +508,8 @@ static void conclude(job *self, ls_job_outcome *outcome) {
     for (int i = 0; i < self->options->ranks; i++) {
         ls_relay_close(&self->ranks[i].output);
         ls_relay_close(&self->ranks[i].error);
+        close(self->ranks[i].report_fd);
+        self->ranks[i].report_fd = -1; /* lines may still ask */
     }
     ls_lines_flush(&self->lines);
     say_notice(self);
@@ -492,7 +522,7 @@ static void conclude(job *self, ls_job_outcome *outcome) {
         ls_failure_report(&(ls_report){.options = self->options,
                                        .failure = &self->failure,
                                        .rank = self->failure.rank >= 0 ? find_rank(self, self->failure.rank) : NULL,
-                                       .ended = self->ended_by_failure,
+                                       .ended = self->others,
                                        .oom_kills = ls_oom_kills() - self->oom_kills,
                                        .nodes = self->launch.start.nodes},
                           &self->error);
@@ -536,7 +566,7 @@ static void close_job(job *self) {
 /* Ranks that started before one could not, here or elsewhere, are of no use. */
 static void give_up(job *self, const char *reason) {
     if (self->options->nodes != NULL) {
-        ls_failure failure = {.rank = -1, .blamed = -1};
+        ls_failure failure = {.rank = -1};
         ls_node_name_host(failure.text);
         const size_t used = strlen(failure.text);
         snprintf(failure.text + used, sizeof failure.text - used, ": %.400s", reason);
@@ -576,7 +606,7 @@ ls_status ls_job_run(const ls_job_options *options, int restarts, ls_job_outcome
     }
     self->options = options;
     self->signal_fd = self->child_fd = -1;
-    self->suspect.blamed = -1;
+    self->others = -1;
     self->oom_kills = ls_oom_kills();
     self->launch = (ls_launch){.options = options, .restarts = restarts};
     const int failure = uv_loop_init(&self->loop); /* first: libuv gives up the process where descriptors are scarce */

@@ -76,6 +76,9 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
     char cause[128];
     char others[64];
     char log[PATH_MAX] = "";
+    const size_t host = strcspn(failure->text, " ");
+    const char *why = failure->text + host + (failure->text[host] != '\0');
+    const char *last = why[0] != '\0' ? "; its last error: " : "";
     describe_end(failure->wait_status, end, sizeof end);
     describe_cause(report, cause, sizeof cause);
     describe_others(report, others, sizeof others);
@@ -84,16 +87,16 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
         return;
     }
     if (rank == NULL) {
-        ls_outlet_say(error, "lockstep: rank %d (pid %d on %s) %s%s", failure->rank, failure->process, failure->text,
-                      end, others);
+        ls_outlet_say(error, "lockstep: rank %d (pid %d on %.*s) %s%s%s%s", failure->rank, failure->process, (int)host,
+                      failure->text, end, others, last, why);
         return;
     }
     if (report->options->output_dir != NULL) {
         ls_rank_log_path(report->options, rank->rank, log, sizeof log);
     }
     const bool out_of_sight = ls_relay_out_of_sight(&rank->error);
-    ls_outlet_say(error, "lockstep: rank %d (pid %d) %s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
-                  log[0] != '\0' ? "; its output is in " : "", log);
+    ls_outlet_say(error, "lockstep: rank %d (pid %d) %s%s%s%s%s%s%s", rank->rank, (int)rank->pid, end, cause, others,
+                  log[0] != '\0' ? "; its output is in " : "", log, last, why);
     size_t size = 0;
     const char *tail = ls_relay_last_lines(&rank->error, TAIL_LINES, &size);
     if (size > 0 && out_of_sight) {

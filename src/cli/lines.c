@@ -7,9 +7,6 @@
 #include "base/hash.h"
 #include "base/memory.h"
 
-/* Between saying why and having ended; a person does not notice it. */
-static const double hold_seconds = 0.3;
-
 enum { MOST_HELD = 1 << 16 };
 
 struct ls_held_line {
@@ -47,70 +44,12 @@ static bool was_said(const ls_lines *lines, uint64_t hash, int rank) {
     return shown >= own;
 }
 
-/*
- * Whether `text`, which follows "rank ", goes on as Lockstep says that a rank came to its end: "1 died", "1 of 4
- * (process 42 on node3) ended while", "0, which serves the store at". The process is 0 where it is not told.
- */
-static bool read_end(const char *text, int *rank, long *process) {
-    static const char *const ends[] = {" died",      " left ",    " ended ", ", which serves the store ",
-                                       " is gone: ", " gave up: "};
-    static const char named[] = " (process ";
-    char *rest;
-    *rank = (int)strtol(text, &rest, 10);
-    *process = 0;
-    if (rest == text) {
-        return false;
-    }
-    if (strncmp(rest, " of ", 4) == 0) {
-        (void)strtol(rest + 4, &rest, 10);
-    }
-    if (strncmp(rest, named, sizeof named - 1) == 0) {
-        *process = strtol(rest + sizeof named - 1, &rest, 10);
-        rest += strcspn(rest, ")\n");
-        rest += *rest == ')';
-    }
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        if (strncmp(rest, ends[i], strlen(ends[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-int ls_lines_blamed(const ls_lines *lines, int rank) {
-    static const char word[] = "rank ";
-    for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
-        const char *at = line->speaker->rank == rank && line->speaker->error ? strstr(line->data, word) : NULL;
-        for (; at != NULL; at = strstr(at + 1, word)) {
-            int other;
-            long process;
-            if (read_end(at + sizeof word - 1, &other, &process) && other != rank) {
-                return other;
-            }
-        }
-    }
-    return -1;
-}
-
-/* Whether the line only tells of an end that the launcher tells of. */
-static bool tells_of_end(const ls_lines *lines, const char *text) {
-    static const char word[] = "rank ";
-    for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word)) {
-        int rank;
-        long process;
-        if (read_end(at + sizeof word - 1, &rank, &process) && lines->told(lines->user, rank, process)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool is_worth_showing(const ls_lines *lines, const ls_held_line *line, uint64_t hash) {
     const int rank = line->speaker->rank;
     if (!lines->ending || line->remark != NULL) {
         return true;
     }
-    if (rank != lines->failed && tells_of_end(lines, line->data)) {
+    if (rank != lines->failed && lines->told(lines->user, rank, line->data)) {
         return false;
     }
     return lines->failed < 0 || !was_said(lines, hash, rank);
@@ -164,7 +103,7 @@ void ls_lines_flush(ls_lines *lines) {
 
 static void on_timer(uv_timer_t *timer) {
     ls_lines *lines = (ls_lines *)timer;
-    const double limit = ls_clock_seconds() - hold_seconds;
+    const double limit = ls_clock_seconds() - lines->hold_seconds;
     release(lines, limit);
     if (lines->first != NULL) {
         uv_timer_start(timer, on_timer, (uint64_t)((lines->first->time - limit) * 1e3) + 1, 0);
@@ -182,7 +121,7 @@ static bool hold_back(ls_lines *lines, ls_speaker *speaker, const char *data, si
     line->data[size] = '\0';
     if (lines->first == NULL) {
         lines->first = line;
-        uv_timer_start(&lines->timer, on_timer, (uint64_t)(hold_seconds * 1e3), 0);
+        uv_timer_start(&lines->timer, on_timer, (uint64_t)(lines->hold_seconds * 1e3), 0);
     } else {
         lines->last->next = line;
     }
@@ -227,30 +166,29 @@ void ls_lines_interrupted(ls_lines *lines) {
     lines->ending = true;
 }
 
-/* The only line that the rank has said of late, if it is still held. */
-static const ls_held_line *only_line_of(const ls_lines *lines, int rank) {
+/* The line in which the rank says `sentence`, else, without one, the only line that it has said of late; NULL where
+ * that is not held any more. */
+static const ls_held_line *find_reason(const ls_lines *lines, int rank, const char *sentence) {
     const ls_held_line *found = NULL;
+    int count = 0;
     for (size_t i = 0; i < lines->passed_count && i < LS_LINES_REMEMBERED; i++) {
-        if (lines->passed[i].rank == rank && lines->passed[i].time >= lines->window) {
-            return NULL;
-        }
+        count += lines->passed[i].rank == rank && lines->passed[i].time >= lines->window;
     }
     for (const ls_held_line *line = lines->first; line != NULL; line = line->next) {
-        if (line->speaker->rank == rank && line->speaker->error) {
-            if (found != NULL) {
-                return NULL;
-            }
+        if (line->speaker->rank == rank && line->speaker->error && strstr(line->data, sentence) != NULL) {
             found = line;
+            count++;
         }
     }
-    return found != NULL && strspn(found->data, " \t\r\n") < found->size ? found : NULL; /* a blank one says nothing */
+    const bool says = found != NULL && strspn(found->data, " \t\r\n") < found->size; /* a blank one says nothing */
+    return says && (count == 1 || sentence[0] != '\0') ? found : NULL;
 }
 
-bool ls_lines_failed(ls_lines *lines, int rank, const char *remark) {
+bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char *remark) {
     lines->ending = true;
     lines->failed = rank;
-    lines->window = ls_clock_seconds() - 2 * hold_seconds;
-    const ls_held_line *reason = remark != NULL ? only_line_of(lines, rank) : NULL;
+    lines->window = ls_clock_seconds() - 2 * lines->hold_seconds;
+    const ls_held_line *reason = remark != NULL ? find_reason(lines, rank, sentence) : NULL;
     if (reason == NULL) {
         return false;
     }
@@ -265,6 +203,7 @@ bool ls_lines_failed(ls_lines *lines, int rank, const char *remark) {
 void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user) {
     uv_timer_init(loop, &lines->timer);
     lines->hold = hold;
+    lines->hold_seconds = 0.3; /* between saying why and having ended; a person does not notice it */
     lines->failed = -1;
     lines->told = told;
     lines->user = user;

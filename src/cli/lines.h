@@ -21,8 +21,8 @@ typedef struct ls_speaker {
     uint64_t passed_on; /* the outlet's total after what it said last */
 } ls_speaker;
 
-/* Whether the launcher itself tells of the end of this rank's process (0: of whatever process is this rank). */
-typedef bool (*ls_lines_told)(void *user, int rank, long process);
+/* Whether the launcher itself tells what this line of the rank does. */
+typedef bool (*ls_lines_told)(void *user, int rank, const char *line);
 
 typedef struct ls_held_line ls_held_line;
 
@@ -39,6 +39,7 @@ typedef struct ls_passed_line {
 typedef struct ls_lines {
     uv_timer_t timer; /* first: libuv gives it back */
     bool hold;        /* false: everything passes at once */
+    double hold_seconds;
     ls_held_line *first, *last;
     size_t size;   /* bytes held */
     bool ending;   /* the job fails or was interrupted */
@@ -62,13 +63,10 @@ bool ls_lines_one_by_one(const ls_lines *lines, const ls_speaker *speaker);
 void ls_lines_interrupted(ls_lines *lines);
 
 /*
- * The job fails because of `rank`. `remark`, unless NULL, is added to the line in which the rank said why, if there is
- * one such line; returns whether it was.
+ * The job fails because of `rank`. `remark`, unless NULL, is added to the line in which the rank said why: the one that
+ * holds `sentence`, or, where that is empty, its only line. Returns whether there is one.
  */
-bool ls_lines_failed(ls_lines *lines, int rank, const char *remark);
-
-/* Of which other rank the rank has just said, in Lockstep's words, that it came to its end; -1: of none. */
-int ls_lines_blamed(const ls_lines *lines, int rank);
+bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char *remark);
 
 /* Writes out all that is held. */
 void ls_lines_flush(ls_lines *lines);

@@ -17,7 +17,7 @@ typedef struct word_rule {
 static const word_rule rules[LS_NODE_WORDS] = {
     [LS_NODE_JOIN] = {"join", 3, true},      [LS_NODE_REFUSED] = {"refused", 0, true},
     [LS_NODE_NEWS] = {"news", 0, true},      [LS_NODE_START] = {"start", 3, true},
-    [LS_NODE_FAILED] = {"failed", 4, true},  [LS_NODE_END] = {"end", 4, true},
+    [LS_NODE_FAILED] = {"failed", 4, true},  [LS_NODE_END] = {"end", 3, true},
     [LS_NODE_SIGNAL] = {"signal", 2, false}, [LS_NODE_DONE] = {"done", 0, false},
     [LS_NODE_OVER] = {"over", 1, false},     [LS_NODE_ASK] = {"ask", 0, false},
     [LS_NODE_HERE] = {"here", 0, false},

@@ -7,15 +7,15 @@
 
 #include "comm/store_message.h"
 
-enum { LS_NODE_NUMBERS = 4, LS_NODE_TEXT = 512, LS_NODE_FRAME = 1024 };
+enum { LS_NODE_NUMBERS = 4, LS_NODE_TEXT = 1200, LS_NODE_FRAME = 2048 };
 
 typedef enum ls_node_word {
     LS_NODE_JOIN,    /* to node 0: node, nodes, ranks; its host */
     LS_NODE_REFUSED, /* to a node that cannot join: why */
     LS_NODE_NEWS,    /* to the others: something to tell the person who waits there */
     LS_NODE_START,   /* to the others: restarts, first rank, world size; what the start's key is derived from */
-    LS_NODE_FAILED,  /* to node 0: rank, process, status, whom it blames; host */
-    LS_NODE_END,     /* to the others: rank (-1: a node), node, process, status; host or reason */
+    LS_NODE_FAILED,  /* to node 0: rank, process, status, whether it blames another; host and why */
+    LS_NODE_END,     /* to the others: rank (-1: a node), process, status; host and why, or the reason */
     LS_NODE_SIGNAL,  /* both ways: signal, node */
     LS_NODE_DONE,    /* to node 0: nothing of the job runs here any more */
     LS_NODE_OVER,    /* to the others: whether the job starts again */

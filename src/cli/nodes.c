@@ -61,7 +61,7 @@ ls_status ls_node_hear(ls_connection *link, bool *whole, ls_node_message *messag
 
 void ls_node_name_host(char host[64]) {
     if (gethostname(host, 63) != 0) {
-        snprintf(host, 64, "an unnamed host");
+        snprintf(host, 64, "unnamed-host");
     }
     host[63] = '\0';
 }
@@ -141,7 +141,7 @@ static void tell_hidden(gathering *self) {
 }
 
 static void refuse(gathering *self, ls_connection *connection, const char *why) {
-    char peer[96], sentence[LS_ERROR_CAPACITY + 128];
+    char peer[96], sentence[LS_NODE_TEXT + 128];
     snprintf(sentence, sizeof sentence, "refused a launcher at %s: %s",
              ls_connection_peer(connection, peer, sizeof peer), why);
     tell_refusal(self, sentence);

@@ -30,14 +30,15 @@ typedef struct ls_nodes_options {
     double grace;           /* seconds that ranks have to end when the job has failed */
 } ls_nodes_options;
 
+enum { LS_BLAME_MS = 1000 }; /* so long a rank that blames another is not taken for the first */
+
 /* Why the job failed first. */
 typedef struct ls_failure {
     int rank; /* -1: a node was lost */
-    int node;
     int process;
-    int blamed;              /* the rank that it said had failed before; -1: none */
+    bool blames;             /* it reports that another rank came to its end before */
     int wait_status;         /* of the rank, as waitpid has it */
-    char text[LS_NODE_TEXT]; /* the rank's host; of a node, the whole sentence */
+    char text[LS_NODE_TEXT]; /* the rank's host, a space, and why, unless nothing is known; of a node, the sentence */
 } ls_failure;
 
 /* One start of a job, as this node sees it. */

@@ -4,7 +4,7 @@
 
 #include "cli/nodes_state.h"
 
-enum { BLAME_MS = 1000, ASKS = 4 }; /* as often within the timeout is a launcher asked whether it is there */
+enum { ASKS = 4 }; /* as often within the timeout is a launcher asked whether it is there */
 
 static bool is_zero(const ls_nodes *nodes) {
     return nodes->options.node == 0;
@@ -35,8 +35,7 @@ static void decide(ls_nodes *nodes, const ls_failure *failure) {
     }
     nodes->decided = true;
     note_failing(nodes);
-    ls_node_message end = {.word = LS_NODE_END,
-                           .numbers = {failure->rank, failure->node, failure->process, failure->wait_status}};
+    ls_node_message end = {.word = LS_NODE_END, .numbers = {failure->rank, failure->process, failure->wait_status}};
     snprintf(end.text, sizeof end.text, "%s", failure->text);
     if (is_zero(nodes)) {
         ls_nodes_tell_all(nodes, &end, NULL);
@@ -52,12 +51,12 @@ static void on_blame_timeout(uv_timer_t *timer) {
 /* On node 0: a rank that blames another is not taken for the first to fail while that one's end may be on its way. */
 static void judge(ls_nodes *nodes, const ls_failure *failure) {
     note_failing(nodes);
-    if (failure->blamed < 0) {
+    if (!failure->blames) {
         decide(nodes, failure);
     } else if (!nodes->suspected && !nodes->decided) {
         nodes->suspected = true;
         nodes->suspect = *failure;
-        uv_timer_start(&nodes->blame, on_blame_timeout, BLAME_MS, 0);
+        uv_timer_start(&nodes->blame, on_blame_timeout, LS_BLAME_MS, 0);
     }
 }
 
@@ -87,7 +86,7 @@ static void conclude(ls_nodes *nodes) {
 
 static void lose(ls_node *node, const char *why) {
     ls_nodes *nodes = node->nodes;
-    ls_failure failure = {.rank = -1, .node = node->number, .blamed = -1};
+    ls_failure failure = {.rank = -1};
     snprintf(failure.text, sizeof failure.text, "the launcher of node %d, on %s, cannot be reached any more: %.300s",
              node->number, node->host, why);
     uv_poll_stop(&node->poll);
@@ -158,21 +157,15 @@ static void begin_asking(ls_nodes *nodes) {
 static void handle(ls_node *node, const ls_node_message *message) {
     ls_nodes *nodes = node->nodes;
     const int *numbers = message->numbers;
-    ls_failure failure = {.node = node->number, .blamed = -1};
+    ls_failure failure = {
+        .rank = numbers[0], .process = numbers[1], .wait_status = numbers[2], .blames = numbers[3] != 0};
     snprintf(failure.text, sizeof failure.text, "%s", message->text);
     node->asked = 0;
     if (message->word == LS_NODE_ASK) {
         ls_node_tell(node, &(ls_node_message){.word = LS_NODE_HERE});
     } else if (message->word == LS_NODE_FAILED && is_zero(nodes)) {
-        failure.rank = numbers[0];
-        failure.process = numbers[1];
-        failure.wait_status = numbers[2];
-        failure.blamed = numbers[3];
         judge(nodes, &failure);
     } else if (message->word == LS_NODE_END && !is_zero(nodes)) {
-        failure = (ls_failure){
-            .rank = numbers[0], .node = numbers[1], .process = numbers[2], .wait_status = numbers[3], .blamed = -1};
-        snprintf(failure.text, sizeof failure.text, "%s", message->text);
         decide(nodes, &failure);
     } else if (message->word == LS_NODE_SIGNAL && numbers[0] > 0 && numbers[0] < 65) {
         if (is_zero(nodes)) {
@@ -259,7 +252,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure) {
     nodes->suspect = *failure;
     note_failing(nodes);
     ls_node_message message = {.word = LS_NODE_FAILED,
-                               .numbers = {failure->rank, failure->process, failure->wait_status, failure->blamed}};
+                               .numbers = {failure->rank, failure->process, failure->wait_status, failure->blames}};
     snprintf(message.text, sizeof message.text, "%s", failure->text);
     ls_node_tell(&nodes->others[0], &message);
 }

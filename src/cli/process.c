@@ -23,8 +23,10 @@ static int become_program(const ls_process_spec *spec, pid_t launcher) {
             return errno;
         }
     }
-    if (spec->kept_fd >= 0 && fcntl(spec->kept_fd, F_SETFD, 0) != 0) {
-        return errno;
+    for (int i = 0; i < 2; i++) {
+        if (spec->kept_fds[i] >= 0 && fcntl(spec->kept_fds[i], F_SETFD, 0) != 0) {
+            return errno;
+        }
     }
     if (spec->cores != NULL) {
         sched_setaffinity(0, spec->cores_size, spec->cores); /* cores gone meanwhile: unbound is the best left */

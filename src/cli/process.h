@@ -12,7 +12,7 @@ typedef struct ls_process_spec {
     char *const *argv;
     char *const *environment;
     int standard_fds[3]; /* what becomes standard input, output and error */
-    int kept_fd;         /* stays open in the program under its number; -1: none */
+    int kept_fds[2];     /* stay open in the program under their numbers; -1: none */
     bool own_group;      /* a process group of its own, out of reach of the terminal's signals */
     const cpu_set_t *cores;
     size_t cores_size;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include "base/status.h"
 #include "cli/cli.h"
 #include "cli/process.h"
+
+enum { REPORT_FD = STDERR_FILENO + 1, MOST_REPORTS = 1000 /* more than a socket holds */ };
 
 /* ---- what ranks have in common -------------------------------------------------------------------------------- */
 
@@ -148,7 +151,35 @@ static ls_status open_stream(ls_rank *rank, const ls_launch *launch, int fd, int
     return open_pipe(stream, launch, standard_fd);
 }
 
-static ls_status open_descriptors(ls_rank *rank, const ls_launch *launch, int fds[3]) {
+/* Packets keep what is garbage apart from what is not, and neither side waits for the other. */
+static ls_status open_report(ls_rank *rank, int *fd) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+        return ls_fail(LS_ERR_IO, "lockstep run: no socket for what rank %d reports: %s", rank->rank, strerror(errno));
+    }
+    rank->report_fd = ends[0];
+    *fd = ends[1];
+    return LS_OK;
+}
+
+const ls_rank_report *ls_rank_hear(ls_rank *rank) {
+    char text[LS_REPORT_TEXT];
+    for (int i = 0; i < MOST_REPORTS; i++) {
+        const ssize_t size = recv(rank->report_fd, text, sizeof text - 1, 0);
+        if (size <= 0) {
+            break;
+        }
+        ls_rank_report heard;
+        text[size] = '\0';
+        if (ls_rank_report_read(text, &heard) && heard.rank == rank->rank) {
+            rank->report = heard;
+        }
+    }
+    return &rank->report;
+}
+
+static ls_status open_descriptors(ls_rank *rank, const ls_launch *launch, int fds[4]) {
+    LS_TRY(open_report(rank, &fds[REPORT_FD]));
     fds[STDIN_FILENO] = rank->rank == 0 ? STDIN_FILENO : launch->nothing_fd;
     if (launch->options->output_dir != NULL) {
         LS_TRY(open_log(launch, rank->rank, &fds[STDOUT_FILENO]));
@@ -168,7 +199,7 @@ static ls_status fail_start(const ls_job_options *options, int rank, int error, 
                    hint);
 }
 
-static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int fds[3], int *exit_status) {
+static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int fds[4], int *exit_status) {
     const ls_job_options *options = launch->options;
     const bool first = rank->rank == 0;
     const ls_rank_place place = {.rank = rank->rank,
@@ -177,6 +208,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                  .start = &launch->start,
                                  .interface = options->interface,
                                  .store_fd = first && launch->start.world > 1 ? launch->start.listener : -1,
+                                 .report_fd = fds[REPORT_FD],
                                  .restarts = launch->restarts,
                                  .threads = options->cores->threads,
                                  .mark = launch->mark};
@@ -190,7 +222,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                   .argv = options->argv,
                                   .environment = environment,
                                   .standard_fds = {fds[0], fds[1], fds[2]},
-                                  .kept_fd = place.store_fd,
+                                  .kept_fds = {place.store_fd, place.report_fd},
                                   .own_group = !first || !terminal,
                                   .cores = ls_cores_of_rank(options->cores, rank->local_rank),
                                   .cores_size = options->cores->set_size,
@@ -209,12 +241,12 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
 }
 
 ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status) {
-    int fds[3] = {-1, -1, -1};
+    int fds[4] = {-1, -1, -1, -1};
     ls_status status = open_descriptors(rank, launch, fds);
     if (status == LS_OK) {
         status = start_process(rank, launch, fds, exit_status);
     }
-    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+    for (int fd = STDOUT_FILENO; fd <= REPORT_FD; fd++) {
         if (fds[fd] > STDERR_FILENO && (fd == STDOUT_FILENO || fds[fd] != fds[STDOUT_FILENO])) {
             close(fds[fd]);
         }

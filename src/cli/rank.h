@@ -9,6 +9,7 @@
 #include "cli/environment.h"
 #include "cli/job.h"
 #include "cli/relay.h"
+#include "comm/rank_report.h"
 
 typedef struct ls_rank {
     uv_poll_t watch; /* of pidfd; first: libuv gives it back */
@@ -18,6 +19,8 @@ typedef struct ls_rank {
     pid_t pid; /* 0: never started */
     bool running;
     int wait_status;
+    int report_fd;         /* where it tells why it fails; -1: not open */
+    ls_rank_report report; /* the last that was heard of that */
     ls_relay_stream output;
     ls_relay_stream error;
 } ls_rank;
@@ -46,6 +49,9 @@ void ls_launch_close(ls_launch *launch);
 /* Starts rank rank->rank (its descriptors -1, the rest zeroed). On failure *exit_status becomes what a shell would say.
  */
 ls_status ls_rank_start(ls_rank *rank, const ls_launch *launch, int *exit_status);
+
+/* What the rank has told so far of why it fails. */
+const ls_rank_report *ls_rank_hear(ls_rank *rank);
 
 /* The file that takes the rank's output under --output-dir. */
 void ls_rank_log_path(const ls_job_options *options, int rank, char *path, size_t size);

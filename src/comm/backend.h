@@ -134,6 +134,9 @@ typedef struct ls_backend {
      */
     void (*give_up)(void *state, ls_status status);
 
+    /* The rank that is to blame for the failure that ended the communicator; -1: unknown. NULL: there are no others. */
+    int (*culprit)(const void *state);
+
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "comm/frame.h"
+#include "comm/rank_report.h"
 
 static ls_status reserve(ls_comm *comm, const ls_join *join) {
     const size_t size = (size_t)comm->size;
@@ -205,14 +206,17 @@ ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
                                : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
-static ls_status keep_failure(ls_comm *comm, ls_status status) {
+/* `culprit`, of this communicator's ranks, is to blame; -1: unknown. */
+static ls_status keep_failure(ls_comm *comm, ls_status status, int culprit) {
+    const bool in_world = culprit >= 0 && culprit < comm->size && !comm->adopted;
     comm->failed = status;
     memcpy(comm->message, ls_error_message(), sizeof comm->message);
+    ls_rank_report_tell(status, !in_world ? -1 : comm->origins != NULL ? comm->origins[culprit] : culprit);
     return status;
 }
 
 ls_status ls_comm_give_up(ls_comm *comm, ls_status status) {
-    (void)keep_failure(comm, status);
+    (void)keep_failure(comm, status, comm->rank);
     if (comm->backend->give_up != NULL && comm->state != NULL) {
         comm->backend->give_up(comm->state, status);
     }
@@ -244,7 +248,8 @@ ls_status ls_comm_note(ls_comm *comm, ls_status status) {
         tell_origins(comm, status);
     }
     const bool revokes = status != LS_OK && status != LS_ERR_MISMATCH && status != LS_ERR_MEMORY;
-    return revokes ? keep_failure(comm, status) : status;
+    const bool knows = revokes && comm->backend->culprit != NULL && comm->state != NULL;
+    return revokes ? keep_failure(comm, status, knows ? comm->backend->culprit(comm->state) : -1) : status;
 }
 
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {

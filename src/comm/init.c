@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "comm/rank_report.h"
 #include "comm/rendezvous.h"
 
 /* A world and the store that its ranks met in. */
@@ -53,6 +54,9 @@ static void end_membership(void *argument, bool failed) {
  */
 static void end_without_finalize(int status, void *argument) {
     (void)argument;
+    if (status != 0 && ls_error_status() != LS_OK) {
+        ls_rank_report_tell(ls_error_status(), -1);
+    }
     const membership *left = current();
     if (left != NULL && ls_comm_size(left->comm) > 1 && ls_comm_check(left->comm) == LS_OK) {
         if (status == 0) {
@@ -154,9 +158,13 @@ ls_comm *ls_init_job(const ls_job *job) {
 
 ls_comm *ls_init(const ls_init_options *options) {
     ls_job job;
-    ls_comm *comm = ls_job_read(&job, options) == LS_OK ? ls_init_job(&job) : NULL;
+    ls_comm *comm = NULL;
+    if (ls_job_read(&job, options) == LS_OK) {
+        ls_rank_report_open(job.rank);
+        comm = ls_init_job(&job);
+    }
     if (comm == NULL) {
-        ls_fail_in("ls_init");
+        ls_rank_report_tell(ls_fail_in("ls_init"), -1);
     }
     return comm;
 }

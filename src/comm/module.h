@@ -65,6 +65,7 @@ typedef struct ls_core {
     void (*engine_leave)(void *state, ls_leave_reason reason);
     ls_status (*engine_meet_leaving)(void *state);
     void (*engine_give_up)(void *state, ls_status status);
+    int (*engine_culprit)(const void *state);
     void (*engine_close)(void *state);
     void (*engine_traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
     ls_endpoint *(*engine_endpoint)(const ls_engine *engine);

@@ -168,7 +168,7 @@ static void *allocate_late(size_t size, size_t alignment, void *user) {
     if (until_late != 0 && --until_late == 0) {
         usleep(3 * (useconds_t)(SILENT * 1e6));
         if (to_give_up != NULL) {
-            (void)ls_shm_give_up(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"));
+            (void)ls_shm_give_up(to_give_up->state, ls_fail(LS_ERR_MEMORY, "no memory for a message"), 0);
             usleep((useconds_t)(SILENT * 1e6));
         }
     }

@@ -28,6 +28,7 @@ ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
 ls_status ls_engine_meet_leaving(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
 void ls_engine_give_up(void *state, ls_status status);
+int ls_engine_culprit(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
@@ -49,7 +50,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
 
 /* The entries of an ls_backend by which it makes calls: the same over every transport. */
 #define LS_ENGINE_CALLS                                                                                                \
-    .give_up = ls_engine_give_up,                                                                                      \
+    .give_up = ls_engine_give_up, .culprit = ls_engine_culprit,                                                        \
     .begin = {[LS_OP_BARRIER] = ls_engine_begin,        [LS_OP_BROADCAST] = ls_engine_begin,                           \
               [LS_OP_ALLREDUCE] = ls_engine_begin,      [LS_OP_REDUCE] = ls_engine_begin,                              \
               [LS_OP_GATHER] = ls_engine_begin,         [LS_OP_GATHERV] = ls_engine_begin,                             \

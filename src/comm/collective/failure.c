@@ -138,6 +138,11 @@ void ls_engine_give_up(void *state, ls_status status) {
     (void)ls_failure_give_up(engine, status, engine->rank);
 }
 
+int ls_engine_culprit(const void *state) {
+    const ls_engine *engine = state;
+    return engine->revoked.kind != 0 ? engine->revoked.culprit : -1;
+}
+
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     const ls_envelope envelope = {.groups = 0, .reason = (uint32_t)reason};
     int partners[LS_ENGINE_LEVELS];

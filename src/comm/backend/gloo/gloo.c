@@ -308,12 +308,18 @@ static void gloo_give_up(void *state, ls_status status) {
     (void)ls_gloo_give_up(gloo, status, gloo->rank);
 }
 
+static int gloo_culprit(const void *state) {
+    const ls_gloo *gloo = state;
+    return gloo->ended ? gloo->culprit : -1;
+}
+
 const ls_backend ls_module_backend = {
     .name = "gloo",
     .open = gloo_open,
     .close = gloo_close,
     .leave = gloo_leave,
     .give_up = gloo_give_up,
+    .culprit = gloo_culprit,
     .begin = {[LS_OP_BARRIER] = ls_gloo_exchange,
               [LS_OP_BROADCAST] = ls_gloo_exchange,
               [LS_OP_ALLREDUCE] = ls_gloo_allreduce,

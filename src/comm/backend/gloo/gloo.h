@@ -141,7 +141,8 @@ struct ls_gloo {
     struct pollfd *sockets;
     ls_gloo_packet *outgoing;
     ls_gloo_run *spare;
-    bool ended; /* the others were told that this rank left */
+    bool ended;  /* the others were told that this rank left */
+    int culprit; /* then: whose fault it is */
 
     uint64_t awake_ns;  /* what went by in calls, without the time that this process was stopped */
     uint64_t looked_ns; /* the machine's clock at the last look, 0 where nothing was waited for */

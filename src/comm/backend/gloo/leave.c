@@ -38,6 +38,7 @@ void ls_gloo_leave(ls_gloo *gloo, ls_leave_reason why, ls_status status, int cul
         return;
     }
     gloo->ended = true;
+    gloo->culprit = culprit;
     packet->status = (int32_t)status;
     packet->culprit = culprit;
     packet->at = gloo->call.sequence + (gloo->calling ? 0 : 1);

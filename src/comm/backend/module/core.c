@@ -195,6 +195,10 @@ void ls_engine_give_up(void *state, ls_status status) {
     core->engine_give_up(state, status);
 }
 
+int ls_engine_culprit(const void *state) {
+    return core->engine_culprit(state);
+}
+
 void ls_engine_close(void *state) {
     core->engine_close(state);
 }

@@ -42,10 +42,12 @@ static ls_status fail_read(ls_shm *shm, const ls_call *call, int rank, const cha
     ls_call_describe(call->operation, call->sequence, name, sizeof name);
     const int process = (int)shm->ranks[rank].process;
     if (what == NULL) {
-        return ls_shm_give_up(shm, ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name,
-                                           rank, process, strerror(errno)));
+        return ls_shm_give_up(shm,
+                              ls_fail(LS_ERR_IO, "%s: the memory of rank %d (process %d) cannot be read: %s", name,
+                                      rank, process, strerror(errno)),
+                              rank);
     }
-    return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what));
+    return ls_shm_give_up(shm, ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s", name, rank, process, what), rank);
 }
 
 /* What was read may be something else by now where the rank gave up, or left, before it was answered; and of another

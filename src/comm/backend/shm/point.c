@@ -254,7 +254,7 @@ ls_status ls_shm_point_drain(ls_shm *shm, int from, bool *moved) {
         atomic_store(&packet->turn, 2 * (number + shm->point.depth) - 1);
         ls_shm_wake(shm, from);
         if (status != LS_OK) {
-            return ls_shm_give_up(shm, status); /* the message is lost */
+            return ls_shm_give_up(shm, status, shm->rank); /* the message is lost */
         }
     }
 }
@@ -298,7 +298,7 @@ static ls_status make_request(ls_shm *shm, const ls_shm_request *made, void **re
     } else {
         kept = ls_allocate(sizeof *kept);
         if (kept == NULL) {
-            return ls_shm_give_up(shm, ls_fail_memory("ls_comm_send", sizeof *kept));
+            return ls_shm_give_up(shm, ls_fail_memory("ls_comm_send", sizeof *kept), shm->rank);
         }
     }
     *kept = *made;

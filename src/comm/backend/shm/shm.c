@@ -191,12 +191,18 @@ static const char *shm_way(const void *state) {
     return ((const ls_shm *)state)->way;
 }
 
+static int shm_culprit(const void *state) {
+    const ls_shm *shm = state;
+    return ls_shm_is_revoked(shm) ? shm->control->culprit : -1;
+}
+
 const ls_backend ls_backend_shm = {
     .name = "shm",
     .open = shm_open_state,
     .close = shm_close_state,
     .leave = shm_leave,
     .give_up = ls_shm_resign,
+    .culprit = shm_culprit,
     .begin = {[LS_OP_BARRIER] = ls_shm_begin_cells,
               [LS_OP_BROADCAST] = ls_shm_broadcast,
               [LS_OP_ALLREDUCE] = ls_shm_reduce,
