@@ -235,6 +235,19 @@ static int killed(void) {
     return ls_finalize() == LS_OK ? 0 : 1;
 }
 
+/* Rank 1 makes a wrong call and says nothing. Before, it lets a child look at its descriptors, or the one of its
+ * reports is a file of its own. */
+static int fail_silently(const char *how) {
+    const char *report = getenv("LOCKSTEP_REPORT");
+    if (rank == 1 && report != NULL && strcmp(how, "closed") == 0) {
+        (void)dup2(open("own", O_CREAT | O_WRONLY | O_TRUNC, 0600), atoi(report));
+    }
+    if (rank == 1 && strcmp(how, "child") == 0 && system("ls -l /proc/self/fd >descriptors") != 0) {
+        return 9;
+    }
+    return (rank == 1 ? send(-7, 0, 1) : meet(1)) == LS_OK ? 0 : 4;
+}
+
 int main(int argc, char **argv) {
     ls_init_options options = {.timeout = argc > 3 ? atof(argv[3]) : 60};
     world = ls_init(&options);
@@ -252,6 +265,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "eager") == 0) {
         return eager();
+    }
+    if (strcmp(argv[1], "silent") == 0) {
+        return fail_silently(argv[2]);
     }
     if (strcmp(argv[1], "killed") == 0) {
         return killed();

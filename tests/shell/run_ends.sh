@@ -22,6 +22,13 @@ echo $$ >new.$RANK && mv new.$RANK up.$RANK
 wait 2>/dev/null
 END
 mkfifo nothing
+# tell STATUS CULPRIT SENTENCE: as the library reports a failure; 8 is LS_ERR_PEER.
+cat >tell <<'END'
+socket=${LOCKSTEP_REPORT%%:*}
+tell() {
+    printf 'lockstep-failure 1 %d %d %d %d %s' "$1" "$RANK" "$2" $$ "$3" >&"$socket"
+}
+END
 
 # ---- a rank fails ----
 launch run -n 2 bash -c '[ $RANK = 0 ] || exit 3; exec sleep 300' </dev/null
@@ -72,8 +79,9 @@ check "alike in a job that ends well: as often as it was said" is "$(sort err | 
 rm -f said.*
 launch run -n 2 --prefix bash -c "$alike exit 3" </dev/null
 check "--prefix: each with its rank" is "$(grep -c '^\[rank [01]\] both' err)" 4
-launch run -n 2 bash -c 'if [ $RANK = 1 ]; then echo $$ >new.pid; mv new.pid pid; exec sleep 300; fi
+launch run -n 2 bash -c '. ./tell; if [ $RANK = 1 ]; then echo $$ >new.pid; mv new.pid pid; exec sleep 300; fi
     until [ -e pid ]; do :; done; trap "" TERM; kill -9 $(cat pid)
+    tell 8 1 "ls_comm_barrier #3: rank 1 (process $(cat pid)) died"
     echo "me: ls_comm_barrier #3: rank 1 (process $(cat pid)) died" >&2; echo "rank 1 (process 1) died" >&2' </dev/null
 check "a death that the launcher tells of is told once" is "$(grep -c 'rank 1 (p' err)" 2
 check "another one is not it" says err "^rank 1 (process 1) died"
@@ -82,15 +90,49 @@ LS_TEST_MARK=$mark "$lockstep" run -n 2 bash -c 'for i in 1 2; do echo "$RANK er
     >out 2>&1 </dev/null
 check "what one rank says to both outputs stays in order" is "$(grep ^1 out | tr '\n' ,)" "1 err 1,1 out 1,1 err 2,1 out 2,"
 
-# Whoever says that another rank is gone is not the first to fail, though it may be the first of which we hear.
-blame='if [ $RANK = 0 ]; then until [ -e ready ]; do :; done
-    echo "me: ls_comm_barrier #3: rank 1 is gone: it closed its connection" >&2; exit 1; fi; trap "" TERM; : >ready;'
+# Whoever reports that another rank is gone is not the first to fail, though it may be the first of which we hear.
+why="ls_comm_barrier #3: rank 1 is gone: it closed its connection"
+blame='. ./tell; if [ $RANK = 0 ]; then until [ -e ready ]; do :; done
+    tell 8 1 "'$why'"; echo "me: '$why'" >&2; exit 1; fi; trap "" TERM; : >ready;'
+for how in --prefix "--output-dir logs"; do
+    rm -f ready
+    launch run -n 2 $how bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
+    check "a rank that blames another is not the first, $how" is "$status" 137
+    check "the other one is named, $how" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
+    rm -f ready
+    launch run -n 2 $how bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
+    check "unless that one was well, $how" is "$status" 1
+    check "then it is named, and why, $how" says err "^lockstep: rank 0 (pid [0-9]*) exited with status 1; the other was ended.*; its last error: $why\$"
+done
+rm -f ready
 launch run -n 2 bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
 check "a rank that blames another is not the first" is "$status" 137
 check "it is not even shown" is "$(cat err)" "$(sed -n '/^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended$/p' err | head -1)"
 rm -f ready
 launch run -n 2 bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
 check "unless that one was well" is "$status $(sed 's/.*(/(/' err)" "1 (rank 0, exit status 1)"
+
+# What a rank reports is shown where it has not said so itself; what is no report is as none.
+silent="$LS_BUILD/tests/ending_program"
+for how in "" --prefix "--output-dir logs"; do
+    launch run -n 2 $how "$silent" silent x </dev/null
+    check "a rank that does not say why: the launcher does, ${how:-plain}" says err \
+        '^lockstep: rank 1 (pid [0-9]*) exited with status 4; .*; its last error: ls_comm_send: .*-7'
+done
+launch run -n 2 "$silent" silent child </dev/null
+check "its children have no descriptor for reports" is "$(grep -c 'socket:\[' descriptors)" 0
+launch run -n 2 "$silent" silent closed </dev/null
+check "a program that has closed its descriptors: nothing is reported" is "$status $(grep -c 'exited with status 4' err) $(grep -c 'last error' err)" "4 1 0"
+check "and nothing is written where it was" is "$(stat -c %s own)" 0
+launch run -n 2 bash -c 'unset LOCKSTEP_REPORT; exec "$0" silent x' "$silent" </dev/null
+check "a rank without LOCKSTEP_REPORT" is "$status $(grep -c 'exited with status 4' err) $(grep -c 'last error' err)" "4 1 0"
+launch run -n 2 bash -c '. ./tell; [ $RANK = 1 ] || exec sleep 300
+    { head -c 3000 /dev/urandom; echo lockstep-failure 1 99 1 0 1 no; for i in $(seq 2000); do echo; done; cat /dev/zero; } >&$socket 2>/dev/null
+    exit 5' </dev/null
+check "garbage is no report" is "$status $(sed 's/pid [0-9]*/pid/' err)" "5 lockstep: rank 1 (pid) exited with status 5; the other was ended"
+launch run -n 2 bash -c '. ./tell; [ $RANK = 1 ] || exec sleep 300; head -c 3000 /dev/urandom >&$socket
+    tell 4 -1 "$(printf "one \\033[2J two%4000s")"; exit 5' </dev/null
+check "a report after garbage, long and not for a terminal" says err 'status 5; the other was ended; its last error: one ?\[2J two *$'
 
 # The first failure is the one that is told, though the others fail too as soon as they see it.
 for i in 1 2 3 4 5; do

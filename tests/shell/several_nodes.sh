@@ -117,7 +117,8 @@ kill -9 "$(cat up.0)"
 ends 0 1
 check "kill -9 on rank 0" is "$statuses" "137 137"
 check "kill -9 on rank 0: named elsewhere" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) was killed by SIGKILL; 1 here was ended$"
-blames='echo "me: ls_comm_barrier #3: rank 1 is gone: it closed its connection" >&2; exit 1'
+why="ls_comm_barrier #3: rank 1 is gone: it closed its connection"
+blames="printf 'lockstep-failure 1 8 0 1 %d $why' \$\$ >&\${LOCKSTEP_REPORT%%:*}; exit 1"
 node 0 -n 1 --nnodes 2 --key-file key bash -c "until [ -e ready ]; do :; done; $blames"
 node 1 -n 1 --nnodes 2 --key-file key bash -c ': >ready; sleep 0.3; kill -9 $$'
 ends 0 1
@@ -127,7 +128,7 @@ node 0 -n 1 --nnodes 2 --key-file key bash -c "$blames"
 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 ends 0 1
 check "unless nothing is heard of that one" is "$statuses" "1 1"
-check "then it is named" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) exited with status 1; 1 here was ended$"
+check "then it is named" says err.1 "^lockstep: rank 0 (pid [0-9]* on $(hostname)) exited with status 1; 1 here was ended; its last error: $why$"
 node 0 -n 1 --nnodes 2 --key-file key ./no-such-program
 LOCKSTEP_TIMEOUT=1 node 1 -n 1 --nnodes 2 --key-file key bash -c 'exec sleep 300'
 ends 0 1

@@ -1,8 +1,10 @@
-/* What launchers say to each other: every message comes out as it went in, and damaged bytes are read strictly. */
+/* What launchers say to each other and ranks to them: every message comes out as it went in, and damaged bytes are read
+ * strictly. */
 #include "tests/support/unit.h"
 
 #include "cli/node_message.c" /* the command is no library */
 
+#include "comm/rank_report.h"
 #include "tests/support/fuzz.h"
 
 enum { ROUNDS = 40000 };
@@ -12,8 +14,8 @@ static const ls_node_message messages[] = {
     {.word = LS_NODE_REFUSED, .text = "node 1 is taken"},
     {.word = LS_NODE_NEWS, .text = "waiting for node 3 of 4"},
     {.word = LS_NODE_START, .numbers = {0, 8, 16}, .text = "00112233445566778899aabbccddeeff"},
-    {.word = LS_NODE_FAILED, .numbers = {9, 2147483647, 256, 1}, .text = "host"},
-    {.word = LS_NODE_END, .numbers = {-1, 1, 0, -2147483647}, .text = "the launcher is gone"},
+    {.word = LS_NODE_FAILED, .numbers = {9, 2147483647, 256, 1}, .text = "host ls_comm_barrier #3: rank 1 died"},
+    {.word = LS_NODE_END, .numbers = {-1, 1, -2147483647}, .text = "the launcher is gone"},
     {.word = LS_NODE_SIGNAL, .numbers = {2, 1}},
     {.word = LS_NODE_DONE},
     {.word = LS_NODE_OVER, .numbers = {1}},
@@ -73,7 +75,50 @@ static void test_damaged_messages(void **state) {
     assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
 }
 
+static const char record[] = "lockstep-failure 1 8 3 1 4711 ls_comm_barrier #3: rank 1 died";
+
+static void damage_record(uint64_t number, void *argument) {
+    (void)number;
+    tally *counts = argument;
+    uint8_t bytes[2 * LS_REPORT_TEXT];
+    memcpy(bytes, record, sizeof record);
+    const size_t size = fuzz_mutate(bytes, sizeof record - 1, sizeof bytes - 1);
+    char *exact = malloc(size + 1);
+    memcpy(exact, bytes, size);
+    exact[size] = '\0';
+    ls_rank_report report;
+    if (ls_rank_report_read(exact, &report)) {
+        counts->accepted++;
+        assert_true(report.status > LS_OK && report.status <= LS_ERR_INTERNAL);
+        assert_true(report.sentence[0] != '\0' && strlen(report.sentence) < sizeof report.sentence);
+    } else {
+        counts->refused++;
+    }
+    free(exact);
+}
+
+static void test_records_of_ranks(void **state) {
+    (void)state;
+    static const char *const wrong[] = {
+        "", "lockstep-failure 1 8 3 1 4711 ", "lockstep-failure 1 0 3 1 4711 no failure",
+        "lockstep-failure 1 99 3 1 4711 no status", "lockstep-failure 2 8 3 1 4711 later"};
+    ls_rank_report report;
+    assert_true(ls_rank_report_read(record, &report));
+    assert_int_equal(report.status, LS_ERR_PEER);
+    assert_int_equal(report.rank, 3);
+    assert_int_equal(report.culprit, 1);
+    assert_int_equal(report.process, 4711);
+    assert_string_equal(report.sentence, "ls_comm_barrier #3: rank 1 died");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_false(ls_rank_report_read(wrong[i], &report));
+    }
+    tally counts = {0};
+    const uint64_t rounds = fuzz_run("records of ranks", ROUNDS, damage_record, &counts);
+    assert_true(rounds < ROUNDS || (counts.accepted > rounds / 20 && counts.refused > rounds / 20));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_right_messages), cmocka_unit_test(test_damaged_messages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_right_messages), cmocka_unit_test(test_damaged_messages),
+                                       cmocka_unit_test(test_records_of_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
