@@ -285,11 +285,11 @@ static void on_failed(void *user, const ls_failure *failure) {
 static ls_failure describe_failure(const job *self, ls_rank *rank) {
     const ls_rank_report *report = ls_rank_hear(rank);
     const ls_rank *culprit = find_rank(self, report->culprit);
-    const bool is_over = culprit != NULL && culprit != rank && !culprit->running;
+    const bool is_well = culprit == rank || (culprit != NULL && !culprit->running && culprit->wait_status == 0);
     ls_failure failure = {.rank = rank->rank,
                           .process = (int)rank->pid,
                           .wait_status = rank->wait_status,
-                          .blames = report->status == LS_ERR_PEER && !is_over};
+                          .blames = report->status == LS_ERR_PEER && !is_well};
     ls_node_name_host(failure.text);
     const size_t used = strlen(failure.text);
     snprintf(failure.text + used, sizeof failure.text - used, " %s", report->sentence);

@@ -134,7 +134,10 @@ typedef struct ls_backend {
      */
     void (*give_up)(void *state, ls_status status);
 
-    /* The rank that is to blame for the failure that ended the communicator; -1: unknown. NULL: there are no others. */
+    /*
+     * The rank whose end was the reason of the failure that ended the communicator; -1: unknown. This rank, where it
+     * was the end of none: it failed itself, or another called ls_finalize. NULL: there are no others.
+     */
     int (*culprit)(const void *state);
 
     ls_backend_begin *begin[LS_OP_COUNT];

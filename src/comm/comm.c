@@ -206,7 +206,7 @@ ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation) {
                                : ls_fail(LS_ERR_STATE, "ls_comm_%s: %s", ls_operation_name(operation), comm->ended);
 }
 
-/* `culprit`, of this communicator's ranks, is to blame; -1: unknown. */
+/* `culprit`: of this communicator's ranks, see ls_backend. */
 static ls_status keep_failure(ls_comm *comm, ls_status status, int culprit) {
     const bool in_world = culprit >= 0 && culprit < comm->size && !comm->adopted;
     comm->failed = status;

@@ -14,7 +14,7 @@ enum { LS_REPORT_TEXT = LS_ERROR_CAPACITY + 96 };
 typedef struct ls_rank_report {
     ls_status status; /* LS_OK: nothing was told */
     int rank;
-    int culprit; /* the rank of the world that is to blame; -1: unknown */
+    int culprit; /* the rank of the world whose end was the reason; itself: none's; -1: unknown */
     int process; /* that told it */
     char sentence[LS_ERROR_CAPACITY];
 } ls_rank_report;

@@ -73,7 +73,7 @@ typedef struct ls_shm_control {
     _Atomic uint32_t revoked;
     _Alignas(128) _Atomic uint32_t wake; /* the futex word; changes whenever sleepers are to look again */
     _Alignas(128) uint32_t failure;      /* an ls_status, once revoked */
-    int32_t culprit;                     /* the rank that is to blame */
+    int32_t culprit;                     /* the rank whose end, or whose failure, it is */
     struct ls_shm_lent *lent;            /* of a world of threads: memory of some ranks, see ls_shm_lend */
     atomic_int holders;                  /* of a world of threads: states in it, and ls_run_threads */
     char message[LS_ERROR_CAPACITY];
@@ -290,8 +290,8 @@ static inline void ls_shm_skip_stop(uint64_t *last, uint64_t now, uint64_t *sinc
     *last = now;
 }
 
-/* Makes this thread's error, for which rank `culprit` is to blame, that of all ranks, unless another rank was first.
- * Returns what now holds. */
+/* Makes this thread's error, which the end of rank `culprit` or its failure has caused, that of all ranks, unless
+ * another rank was first. Returns what now holds. */
 ls_status ls_shm_give_up(ls_shm *shm, ls_status status, int culprit);
 
 /* Fails `call` because the rank has left or died; `more` ends the sentence. */

@@ -188,7 +188,7 @@ ls_status ls_shm_fail_left(ls_shm *shm, const ls_call *call, int rank, const cha
         (void)ls_fail(LS_ERR_PEER, "%s: rank %d (process %d) %s%s", name, rank, (int)shm->ranks[rank].process,
                       reason == LS_LEAVE_NONE ? "died" : ls_leave_describe(reason), more);
     }
-    return ls_shm_give_up(shm, LS_ERR_PEER, rank);
+    return ls_shm_give_up(shm, LS_ERR_PEER, reason == LS_LEAVE_FINALIZED ? shm->rank : rank);
 }
 
 static ls_rank_list list_late(const ls_shm *shm) {
