@@ -187,6 +187,7 @@ ls_status ls_finalize(void) {
     }
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
+        ls_rank_report_tell(status, -1);
         snprintf(message, sizeof message, "%s", ls_error_message());
         mine->failed = true;
     }

@@ -141,7 +141,9 @@ void ls_engine_give_up(void *state, ls_status status) {
 int ls_engine_culprit(const void *state) {
     const ls_engine *engine = state;
     const int culprit = engine->revoked.kind != 0 ? engine->revoked.culprit : -1;
-    return culprit >= 0 && engine->departed[culprit] == 1 + LS_LEAVE_FINALIZED ? engine->rank : culprit;
+    const bool finalized = culprit >= 0 && (engine->departed[culprit] == 1 + LS_LEAVE_FINALIZED ||
+                                            engine->left[culprit] == 1 + LS_LEAVE_FINALIZED);
+    return finalized ? engine->rank : culprit;
 }
 
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {

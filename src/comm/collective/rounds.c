@@ -120,6 +120,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     }
     if (envelope->groups == 0) {
         engine->deserted = true;
+        engine->departed[transfer->peer] = (unsigned char)(1 + (envelope->reason & 7));
         return ls_fail(LS_ERR_PEER, "%s: rank %d %s", ls_engine_call_name(engine, name), transfer->peer,
                        ls_leave_describe((ls_leave_reason)envelope->reason));
     }

@@ -310,11 +310,9 @@ static void gloo_give_up(void *state, ls_status status) {
 
 static int gloo_culprit(const void *state) {
     const ls_gloo *gloo = state;
-    const bool knows = gloo->ended && gloo->culprit >= 0;
-    return !knows ? -1
-           : gloo->peers[gloo->culprit].left && gloo->peers[gloo->culprit].leaving == LS_LEAVE_FINALIZED
-               ? gloo->rank
-               : gloo->culprit;
+    const int culprit = gloo->ended ? gloo->culprit : -1;
+    const ls_gloo_peer *peer = &gloo->peers[culprit >= 0 ? culprit : gloo->rank];
+    return peer->left && peer->leaving == LS_LEAVE_FINALIZED ? gloo->rank : culprit;
 }
 
 const ls_backend ls_module_backend = {
