@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/status.h"
 #include "cli/cli.h"
 #include "cli/job.h"
@@ -14,7 +15,7 @@
 #include "comm/rendezvous.h"
 #include "comm/transport.h"
 
-enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096, OWN_WORDS = 20 };
+enum { MOST_ITERATIONS = 1000000, USUAL_RANKS = 2, MOST_RANKS = 4096 };
 static const size_t MOST_BYTES = (size_t)1 << 40;
 
 typedef struct bench_values {
@@ -260,46 +261,32 @@ static ls_status parse(int argc, char **argv, bench_values *values, const char *
 
 /* ---- running it ------------------------------------------------------------------------------------------------ */
 
-/* Ranks are this program again, which finds itself in a job. */
-static ls_status start_ranks(const bench_values *values, const char *collective, int ranks, int *exit_status) {
-    char iterations[16];
-    snprintf(iterations, sizeof iterations, "%d", values->iterations);
-    const struct {
-        const char *option;
-        const char *value;
-    } texts[] = {{"--backend", values->backend},
-                 {"--sizes", values->sizes},
-                 {"--dtype", values->dtype},
-                 {"--op", values->op},
-                 {"--iterations", values->iterations != 0 ? iterations : NULL}};
-    const char *words[OWN_WORDS] = {"lockstep", "bench", collective};
-    int count = 3;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        if (texts[i].value != NULL) {
-            words[count++] = texts[i].option;
-            words[count++] = texts[i].value;
-        }
+/* Ranks are this program again, which finds itself in a job: the same words, but for how many to start. */
+static ls_status start_ranks(int argc, char **argv, int ranks, int *exit_status) {
+    char **words = ls_allocate_zeroed((size_t)argc + 2, sizeof *words);
+    int count = 0;
+    if (words == NULL) {
+        return ls_fail_memory("lockstep bench", ((size_t)argc + 2) * sizeof *words);
     }
-    const struct {
-        const char *option;
-        bool given;
-    } flags[] = {{"--registered", values->registered},
-                 {"--in-place", values->in_place},
-                 {"--fresh", values->fresh},
-                 {"--json", values->json}};
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        if (flags[i].given) {
-            words[count++] = flags[i].option;
+    words[count++] = "lockstep";
+    for (int i = 0; i < argc; i++) {
+        const bool alone = strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "--ranks") == 0;
+        if (!alone && strncmp(argv[i], "-n", 2) != 0 && strncmp(argv[i], "--ranks=", 8) != 0) {
+            words[count++] = argv[i];
         }
+        i += alone;
     }
     char path[PATH_MAX];
     ls_cores cores;
     const ls_job_options job = {
-        .path = ls_program_self(path), .argv = (char *const *)words, .cores = &cores, .ranks = ranks, .grace = 5.0};
-    LS_TRY(ls_cores_share(&cores, ranks, true));
+        .path = ls_program_self(path), .argv = words, .cores = &cores, .ranks = ranks, .grace = 5.0};
     ls_job_outcome outcome = {0};
-    const ls_status status = ls_job_run(&job, 0, &outcome);
+    ls_status status = ls_cores_share(&cores, ranks, true);
+    if (status == LS_OK) {
+        status = ls_job_run(&job, 0, &outcome);
+    }
     ls_cores_release(&cores);
+    ls_free(words);
     *exit_status = outcome.exit_status;
     return status;
 }
@@ -341,7 +328,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
                        ranks, collective);
     }
     if (!in_job) {
-        return start_ranks(&values, collective, ranks, exit_status);
+        return start_ranks(argc, argv, ranks, exit_status);
     }
     bool wrong = false;
     LS_TRY(ls_bench_rank(&plan, &wrong));

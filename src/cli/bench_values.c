@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "cli/bench.h"
 #include "comm/reduce.h"
+#include "tensor/tensor.h"
 
 /* Values repeat after a prime number of elements: a piece that landed in a wrong place shows. */
 enum { PERIOD = 251, WIDEST = 16 };
@@ -112,32 +113,6 @@ static void put(ls_dtype dtype, double value, void *place) {
     }
 }
 
-#define GET(type, result)                                                                                              \
-    do {                                                                                                               \
-        type get_value;                                                                                                \
-        memcpy(&get_value, place, sizeof get_value);                                                                   \
-        return result;                                                                                                 \
-    } while (0)
-
-static double get(ls_dtype dtype, const void *place) {
-    switch (dtype) {
-    case LS_F32:
-        GET(float, (double)get_value);
-    case LS_F64:
-        GET(double, get_value);
-    case LS_BF16:
-        GET(uint16_t, (double)ls_bf16_to_float(get_value));
-    case LS_F16:
-        GET(uint16_t, (double)ls_f16_to_float(get_value));
-    case LS_I64:
-        GET(int64_t, (double)get_value);
-    case LS_I32:
-        GET(int32_t, get_value);
-    default:
-        GET(uint8_t, get_value);
-    }
-}
-
 static void put_element(const ls_bench_call *call, element wanted, char *place) {
     put(call->dtype, wanted.value, place);
     if (call->reduction >= LS_MINLOC) {
@@ -173,8 +148,9 @@ static double tolerance(const ls_bench_call *call) {
 static size_t find_wrong(const ls_bench_call *call, const char *received, const char *wanted, size_t count) {
     const size_t width = ls_bench_width(call->dtype, call->reduction);
     for (size_t i = 0; i < count; i++) {
-        const double value = get(call->dtype, wanted + i * width);
-        const bool near = fabs(get(call->dtype, received + i * width) - value) <= tolerance(call) * fabs(value);
+        const double value = ls_element_number(call->dtype, wanted + i * width);
+        const bool near =
+            fabs(ls_element_number(call->dtype, received + i * width) - value) <= tolerance(call) * fabs(value);
         if (!near || (call->reduction >= LS_MINLOC && memcmp(received + i * width, wanted + i * width, width) != 0)) {
             return i;
         }
@@ -200,8 +176,8 @@ bool ls_bench_check(const ls_bench_call *call, ls_bench_origin origin, int part)
         const size_t wrong = memcmp(piece, wanted, count * width) == 0 ? count : find_wrong(call, piece, wanted, count);
         if (wrong < count) {
             (void)ls_fail(LS_ERR_INTERNAL, "element %zu of part %d on rank %d is %g, should be %g", done + wrong, part,
-                          call->rank, get(call->dtype, piece + wrong * width),
-                          get(call->dtype, wanted + wrong * width));
+                          call->rank, ls_element_number(call->dtype, piece + wrong * width),
+                          ls_element_number(call->dtype, wanted + wrong * width));
             return false;
         }
     }

@@ -40,18 +40,6 @@ enum { ACTIONS = sizeof actions / sizeof actions[0] };
 
 /* ---- what actions share ------------------------------------------------------------------------------------------ */
 
-ls_size_text ls_size_describe(int64_t bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    ls_size_text size;
-    double number = (double)bytes;
-    int unit = 0;
-    for (; number >= 1024 && unit < 4; unit++) {
-        number /= 1024;
-    }
-    snprintf(size.text, sizeof size.text, unit == 0 ? "%.0f %s" : "%.1f %s", number, units[unit]);
-    return size;
-}
-
 int64_t ls_manifest_bytes(const ls_manifest *manifest) {
     int64_t bytes = 0;
     for (int i = 0; i < manifest->file_count; i++) {

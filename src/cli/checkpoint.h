@@ -24,12 +24,6 @@ ls_status ls_checkpoint_resolve(const char *path, char folder[PATH_MAX]);
 /* Prints an object, on one line, and gives up the reference to it. */
 ls_status ls_checkpoint_print(json_t *object);
 
-/* "1.2 MiB" */
-typedef struct ls_size_text {
-    char text[32];
-} ls_size_text;
-ls_size_text ls_size_describe(int64_t bytes);
-
 int64_t ls_manifest_bytes(const ls_manifest *manifest);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "cli/checkpoint.h"
+#include "cli/cli.h"
 #include "tensor/tensor.h"
 
 /* Calls `each` for the tensors of the model's files. */

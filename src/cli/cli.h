@@ -32,6 +32,12 @@ enum {
     LS_EXIT_SIGNAL = 128 /* and the signal's number */
 };
 
+/* Bytes as people read them: "64 MiB", "1.2 KiB". */
+typedef struct ls_size_text {
+    char text[32];
+} ls_size_text;
+ls_size_text ls_size_describe(int64_t bytes);
+
 /* The subcommands. */
 extern const ls_command ls_run_command;
 extern const ls_command ls_checkpoint_command;

@@ -39,11 +39,14 @@ ls_status ls_report_end(ls_report *report, bool *problems);
 /* Any bytes as a JSON string: what is not UTF-8 or not printable becomes '?'. */
 json_t *ls_report_text(const char *text);
 
-/* Writes bytes as people read them: "64 MiB". Returns `text`. */
-const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity);
-
 /* The first line of a file, without its end. False where it cannot be read. */
 bool ls_report_read_line(const char *path, char *line, size_t capacity);
+
+/* What follows `name` and a colon or blanks in the first line that begins with it. False where there is none. */
+bool ls_report_read_field(const char *path, const char *name, char *value, size_t capacity);
+
+/* Adds to a list of texts, as far as there is room. */
+void ls_report_append(char *list, size_t capacity, const char *gap, const char *text);
 
 /*
  * Lets ranks of the backend compute and check an all-reduce, this program again: `ranks` of them under `launcher` (its

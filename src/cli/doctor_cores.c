@@ -10,23 +10,6 @@ enum { LINE = 256 };
 
 /* ---- what the kernel says -------------------------------------------------------------------------------------- */
 
-/* The value of the first line "name : value" of /proc/cpuinfo; empty where there is none. */
-static void read_cpuinfo(const char *name, char *value, size_t capacity) {
-    char line[8192];
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    value[0] = '\0';
-    while (file != NULL && value[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (colon != NULL && strncmp(line, name, strlen(name)) == 0) {
-            snprintf(value, capacity, "%.*s", (int)strcspn(colon + 1 + strspn(colon + 1, " \t"), "\n"),
-                     colon + 1 + strspn(colon + 1, " \t"));
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
 /* The first of the hardware threads that share the core of `cpu`: its own number where it has the core alone. */
 static int first_sibling(int cpu) {
     char path[128];
@@ -86,12 +69,13 @@ static void find_usable(usable_cores *self) {
 }
 
 void ls_doctor_cores(ls_report *report) {
-    char model[LINE];
-    char flags[8192];
+    static const char cpuinfo[] = "/proc/cpuinfo";
+    char model[LINE] = "";
+    char flags[8192] = "";
     usable_cores usable;
     find_usable(&usable);
-    read_cpuinfo("model name", model, sizeof model);
-    read_cpuinfo("flags", flags, sizeof flags);
+    (void)ls_report_read_field(cpuinfo, "model name", model, sizeof model);
+    (void)ls_report_read_field(cpuinfo, "flags", flags, sizeof flags);
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     const bool is_virtual = strstr(flags, " hypervisor") != NULL;
     const double quota = read_quota();

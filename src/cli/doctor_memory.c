@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
+#include "cli/cli.h"
 #include "cli/doctor.h"
 
 enum { LINE = 256, FEW_FILES = 1024 };
@@ -11,26 +12,15 @@ static const uint64_t SMALL_SHM = (uint64_t)256 << 20;
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-/* A line "name: N kB" of /proc/meminfo, in bytes; 0 where there is none. */
+/* In bytes; 0 where /proc/meminfo does not tell. */
 static uint64_t read_meminfo(const char *name) {
-    char line[LINE];
-    unsigned long long kilobytes = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ':') {
-            kilobytes = strtoull(line + strlen(name) + 1, NULL, 10);
-            break;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return kilobytes * 1024U;
+    char kilobytes[LINE] = "";
+    (void)ls_report_read_field("/proc/meminfo", name, kilobytes, sizeof kilobytes);
+    return strtoull(kilobytes, NULL, 10) * 1024U;
 }
 
 static void report_bytes(ls_report *report, const char *key, uint64_t bytes) {
-    char text[32];
-    ls_report_fact(report, key, json_integer((json_int_t)bytes), "%s", ls_report_bytes(bytes, text, sizeof text));
+    ls_report_fact(report, key, json_integer((json_int_t)bytes), "%s", ls_size_describe((int64_t)bytes).text);
 }
 
 static void check_group_limit(ls_report *report) {
@@ -56,11 +46,10 @@ static void check_shm(ls_report *report) {
     report_bytes(report, "shm_bytes", total);
     report_bytes(report, "shm_free_bytes", (uint64_t)about.f_bavail * about.f_frsize);
     if (total < SMALL_SHM) {
-        char text[32];
         ls_report_note(report,
                        "/dev/shm holds %s, as in a container: MPI and other libraries may want more (backend shm does "
                        "not use it)",
-                       ls_report_bytes(total, text, sizeof text));
+                       ls_size_describe((int64_t)total).text);
     }
 }
 

@@ -25,12 +25,6 @@ static const flavour flavours[] = {
     {"mpich", "MPICH", "libmpich.so.12", "mpirun.mpich", "HYDRA"},
 };
 
-/* Adds to a list of texts. */
-static void add(char *list, size_t capacity, const char *gap, const char *text) {
-    const size_t length = strlen(list);
-    snprintf(list + length, capacity - length, "%s%s", length > 0 ? gap : "", text);
-}
-
 /* "Open MPI 4.1.4"; false where the library is not installed. */
 static bool find_library(const flavour *self, char *text, size_t capacity) {
     void *library = dlopen(self->library, RTLD_LAZY | RTLD_LOCAL);
@@ -92,8 +86,8 @@ static void test(const flavour *self, ls_backend_outcome *outcome, char *failure
         outcome->passed = false;
         list = failures;
     }
-    add(list, LS_ERROR_CAPACITY, "; ", self->title);
-    add(list, LS_ERROR_CAPACITY, ": ", reason);
+    ls_report_append(list, LS_ERROR_CAPACITY, "; ", self->title);
+    ls_report_append(list, LS_ERROR_CAPACITY, ": ", reason);
 }
 
 void ls_doctor_mpi(ls_report *report) {
@@ -107,14 +101,14 @@ void ls_doctor_mpi(ls_report *report) {
         char text[128];
         const bool installed = find_library(&flavours[i], text, sizeof text);
         if (installed) {
-            add(version, sizeof version, ", ", text);
+            ls_report_append(version, sizeof version, ", ", text);
         }
         if (ls_backend_find_mpi(flavours[i].name) != NULL) {
             outcome.available = true;
             test(&flavours[i], &outcome, failures, gaps);
         } else if (installed) {
             snprintf(absent, sizeof absent, "its library is installed, but %s", ls_error_message());
-            add(version, sizeof version, " ", "(no module)");
+            ls_report_append(version, sizeof version, " ", "(no module)");
         }
     }
     outcome.passed = outcome.passed && outcome.tested;

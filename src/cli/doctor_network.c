@@ -40,18 +40,6 @@ static const struct ifaddrs *find_interface(const struct ifaddrs *interfaces, co
     return NULL;
 }
 
-/* Adds to a list as far as there is room. */
-static void append(char *list, size_t capacity, const char *text) {
-    size_t length = strlen(list);
-    for (const char *at = length > 0 ? ", " : ""; *at != '\0' && length + 1 < capacity; at++) {
-        list[length++] = *at;
-    }
-    for (const char *at = text; *at != '\0' && length + 1 < capacity; at++) {
-        list[length++] = *at;
-    }
-    list[length] = '\0';
-}
-
 /* ---- interfaces ------------------------------------------------------------------------------------------------ */
 
 /* The addresses of the interface, as JSON and as text. */
@@ -61,7 +49,7 @@ static json_t *addresses_of(const struct ifaddrs *interfaces, const char *name, 
         char text[INET6_ADDRSTRLEN];
         if (strcmp(at->ifa_name, name) == 0 && to_text(at->ifa_addr, text)) {
             json_array_append_new(addresses, json_string(text));
-            append(list, capacity, text);
+            ls_report_append(list, capacity, ", ", text);
         }
     }
     return addresses;
@@ -81,7 +69,7 @@ static void check_interfaces(ls_report *report, const struct ifaddrs *interfaces
         char line[NAMES + 64];
         snprintf(line, sizeof line, "%s %s%s%s%s", at->ifa_name, up ? "up" : "down", list[0] != '\0' ? " (" : "", list,
                  list[0] != '\0' ? ")" : "");
-        append(names, sizeof names, line);
+        ls_report_append(names, sizeof names, ", ", line);
     }
     ls_report_fact(report, "interfaces", all, "%s", names[0] != '\0' ? names : "none");
 }
@@ -156,7 +144,7 @@ static void check_host(ls_report *report, const struct ifaddrs *interfaces) {
             here += interface != NULL || loopback;
             outward += interface != NULL && !loopback;
             json_array_append_new(addresses, json_string(text));
-            append(list, sizeof list, text);
+            ls_report_append(list, sizeof list, ", ", text);
         }
     }
     if (failure == 0) {

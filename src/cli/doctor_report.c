@@ -15,18 +15,6 @@ json_t *ls_report_text(const char *text) {
     return json_string(copy);
 }
 
-const char *ls_report_bytes(uint64_t bytes, char *text, size_t capacity) {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1024.0 && unit + 1 < sizeof units / sizeof units[0]) {
-        value /= 1024.0;
-        unit++;
-    }
-    snprintf(text, capacity, "%.*f %s", value < 10.0 && unit > 0 ? 1 : 0, value, units[unit]);
-    return text;
-}
-
 bool ls_report_read_line(const char *path, char *line, size_t capacity) {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
@@ -38,6 +26,30 @@ bool ls_report_read_line(const char *path, char *line, size_t capacity) {
         line[strcspn(line, "\n")] = '\0';
     }
     return found;
+}
+
+bool ls_report_read_field(const char *path, const char *name, char *value, size_t capacity) {
+    char line[8192];
+    bool found = false;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        const size_t length = strlen(name);
+        const char *behind = line + length;
+        found = strncmp(line, name, length) == 0 && strchr(" \t:", *behind) != NULL;
+        if (found) {
+            behind += strspn(behind, " \t:");
+            snprintf(value, capacity, "%.*s", (int)strcspn(behind, "\n"), behind);
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return found;
+}
+
+void ls_report_append(char *list, size_t capacity, const char *gap, const char *text) {
+    const size_t length = strlen(list);
+    snprintf(list + length, capacity - length, "%s%s", length > 0 ? gap : "", text);
 }
 
 /* Takes the value. */

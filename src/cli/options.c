@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "cli/cli.h"
 
 enum { MOST_OPTIONS = 32, HELP_CODE = 256, LONG_BASE = 257, LONGEST_WORD = 32 };
 
@@ -152,6 +153,18 @@ ls_status ls_options_parse(const ls_command *command, int argc, char **argv, voi
         }
         LS_TRY(store_value(command, option, optarg, (char *)values + option->offset));
     }
+}
+
+ls_size_text ls_size_describe(int64_t bytes) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    ls_size_text size;
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) {
+        value /= 1024;
+    }
+    snprintf(size.text, sizeof size.text, "%.*f %s", value < 10 && unit > 0 ? 1 : 0, value, units[unit]);
+    return size;
 }
 
 void ls_options_help(const ls_command *command) {

@@ -248,6 +248,7 @@ const ls_command ls_run_command = {
              "  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT    as torchrun sets them\n"
              "  LOCKSTEP_KEY             the job's key, fresh at each start: only who has it may join\n"
              "  LOCKSTEP_STORE_FD        rank 0 only: a socket that listens on MASTER_PORT already\n"
+             "  LOCKSTEP_REPORT          a socket by which the rank tells the launcher why it fails\n"
              "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... under --max-restarts\n"
              "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen\n"
              "  LOCKSTEP_LAUNCH          this start on this machine, by which the launcher finds what is left of it\n"
