@@ -447,8 +447,15 @@ static ls_status open_signals(job *self) {
     return watch(self, &self->children, self->child_fd, on_child);
 }
 
+/* A rank takes four descriptors, and the usual limit is 1024, for the sake of programs that count on it. */
+static void raise_file_limit(job *self) {
+    getrlimit(RLIMIT_NOFILE, &self->launch.files);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){self->launch.files.rlim_max, self->launch.files.rlim_max});
+}
+
 static ls_status open_job(job *self) {
     const ls_job_options *options = self->options;
+    raise_file_limit(self);
     self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
     self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);
@@ -557,6 +564,7 @@ static void close_job(job *self) {
     uv_run(&self->loop, UV_RUN_DEFAULT);
     ls_tree_close(&self->tree);
     ls_free(self->ranks);
+    setrlimit(RLIMIT_NOFILE, &self->launch.files);
     if (self->child_fd >= 0) {
         sigaction(SIGPIPE, &self->broken_pipe, NULL);
         sigprocmask(SIG_SETMASK, &self->mask, NULL);

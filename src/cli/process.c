@@ -37,6 +37,7 @@ static int become_program(const ls_process_spec *spec, pid_t launcher) {
     sigaction(SIGQUIT, &usual, NULL);
     sigaction(SIGTERM, &usual, NULL);
     sigaction(SIGPIPE, spec->broken_pipe, NULL);
+    setrlimit(RLIMIT_NOFILE, spec->files);
     sigprocmask(SIG_SETMASK, spec->mask, NULL);
     execve(spec->path, spec->argv, spec->environment);
     return errno;

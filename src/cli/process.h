@@ -5,6 +5,7 @@
 #include <lockstep/base.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 typedef struct ls_process_spec {
@@ -17,7 +18,8 @@ typedef struct ls_process_spec {
     const cpu_set_t *cores;
     size_t cores_size;
     const sigset_t *mask;                /* the signal mask the program starts with */
-    const struct sigaction *broken_pipe; /* and what it does on SIGPIPE */
+    const struct sigaction *broken_pipe; /* what it does on SIGPIPE */
+    const struct rlimit *files;          /* and how many files it may open */
 } ls_process_spec;
 
 /*

@@ -227,7 +227,8 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                   .cores = ls_cores_of_rank(options->cores, rank->local_rank),
                                   .cores_size = options->cores->set_size,
                                   .mask = &launch->mask,
-                                  .broken_pipe = &launch->broken_pipe};
+                                  .broken_pipe = &launch->broken_pipe,
+                                  .files = &launch->files};
     int error = 0;
     const pid_t pid = ls_process_start(&spec, &error);
     ls_free(environment);

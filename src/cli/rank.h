@@ -3,6 +3,7 @@
 #define LS_CLI_RANK_H
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <uv.h>
 
 #include "cli/cores.h"
@@ -39,6 +40,7 @@ typedef struct ls_launch {
     int output_dir;              /* the folder of options->output_dir; -1: none */
     sigset_t mask;               /* of the launcher's caller, which ranks get back */
     struct sigaction broken_pipe;
+    struct rlimit files;
 } ls_launch;
 
 /* Agrees on the start, with a fresh key and a store's socket that is bound before any rank starts. */

@@ -20,6 +20,9 @@ check "the next job has another key" test "${first%% *}" != "$(sort -u out | cut
 launch run -n 2 bash -c 'tr "\0" " " <"/proc/$PPID/cmdline" | grep -c "$LOCKSTEP_KEY"; true' </dev/null
 check "the key is on no command line" is "$(sort -u out)" 0
 
+(ulimit -Sn 60 && launch run -n 20 bash -c 'ulimit -Sn' </dev/null && exit "$status")
+check "more descriptors than the usual limit: the launcher takes them, ranks keep their limit" is "$? $(sort out | uniq -c | tr -s ' ')" "0  20 60"
+
 # The port as /proc/net/tcp writes it, listening (0A).
 launch run -n 2 bash -c 'echo "$RANK $(readlink /proc/$$/fd/$LOCKSTEP_STORE_FD)" \
     "$(grep -c "0100007F:$(printf %04X $MASTER_PORT) 00000000:0000 0A" /proc/net/tcp)"' </dev/null
