@@ -63,14 +63,18 @@ typedef struct job {
 
 /* ---- ending ---------------------------------------------------------------------------------------------------- */
 
+static void tell_ranks(const job *self, int signal) {
+    for (int i = 0; i < self->options->ranks; i++) {
+        if (self->ranks[i].running) {
+            kill(self->ranks[i].pid, signal);
+        }
+    }
+}
+
 static void signal_job(job *self, int signal, pid_t skip_group) {
     self->tree.guard = self->guard.pid;
     if (ls_tree_signal(&self->tree, signal, skip_group) < 0) {
-        for (int i = 0; i < self->options->ranks; i++) {
-            if (self->ranks[i].running) {
-                kill(self->ranks[i].pid, signal);
-            }
-        }
+        tell_ranks(self, signal);
     }
 }
 
@@ -97,21 +101,23 @@ static void end_job(job *self, int signal, pid_t skip_group) {
     uv_timer_start(&self->timer, on_timer, (uint64_t)(self->options->grace * 1000.0), 0);
 }
 
-static void on_timer(uv_timer_t *timer) {
-    job *self = timer->data;
-    if (self->phase == RUNNING && self->options->nodes == NULL) { /* nothing was heard of whom the suspect blames */
-        on_failed(self, &self->suspect);
-        return;
-    }
-    if (self->phase == RUNNING) { /* node 0 says who was the first */
-        end_job(self, SIGTERM, 0);
-        return;
-    }
+static void kill_late(job *self) {
     if (self->phase == ENDING && self->running > 0) {
         ls_outlet_say(&self->error, "lockstep: %d rank%s did not end within %g s and will be killed", self->running,
                       self->running == 1 ? "" : "s", self->options->grace);
     }
     kill_job(self);
+}
+
+static void on_timer(uv_timer_t *timer) {
+    job *self = timer->data;
+    if (self->phase == RUNNING && self->options->nodes == NULL) { /* nothing was heard of whom the suspect blames */
+        on_failed(self, &self->suspect);
+    } else if (self->phase == RUNNING) { /* node 0 says who was the first */
+        end_job(self, SIGTERM, 0);
+    } else {
+        kill_late(self);
+    }
 }
 
 /* Where nobody reads any more, the ranks hear of it as they would without the launcher; else there is more to say. */
@@ -196,22 +202,13 @@ static ls_rank *find_rank(const job *self, int rank) {
     return local >= 0 && local < self->options->ranks ? &self->ranks[local] : NULL;
 }
 
-/* What a scheduler or a user tells the ranks here: they go on. */
-static void tell_ranks(const job *self, int signal) {
-    for (int i = 0; i < self->options->ranks; i++) {
-        if (self->ranks[i].running) {
-            kill(self->ranks[i].pid, signal);
-        }
-    }
-}
-
 static void take_signals(job *self) {
     struct signalfd_siginfo info;
     while (read(self->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGTSTP) {
             pause_job(self);
         } else if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
-            tell_ranks(self, (int)info.ssi_signo);
+            tell_ranks(self, (int)info.ssi_signo); /* of a scheduler or a user; they go on */
         } else {
             interrupt_job(self, &info);
         }
@@ -282,20 +279,6 @@ static void on_failed(void *user, const ls_failure *failure) {
                                       can_say ? self->remark : NULL);
 }
 
-static ls_failure describe_failure(const job *self, ls_rank *rank) {
-    const ls_rank_report *report = ls_rank_hear(rank);
-    const ls_rank *culprit = find_rank(self, report->culprit);
-    const bool is_well = culprit == rank || (culprit != NULL && !culprit->running && culprit->wait_status == 0);
-    ls_failure failure = {.rank = rank->rank,
-                          .process = (int)rank->pid,
-                          .wait_status = rank->wait_status,
-                          .blames = report->status == LS_ERR_PEER && !is_well};
-    ls_node_name_host(failure.text);
-    const size_t used = strlen(failure.text);
-    snprintf(failure.text + used, sizeof failure.text - used, " %s", report->sentence);
-    return failure;
-}
-
 /* One that blames another is not taken for the first while that one's end may be on its way: ends may be heard of in
  * another order than they came. */
 static void report_failure(job *self, const ls_failure *failure) {
@@ -326,7 +309,7 @@ static void rank_ended(job *self, ls_rank *rank, int wait_status) {
     }
     take_signals(self); /* was it a Ctrl-C that reached it before us? */
     const bool failed = wait_status != 0 && self->phase == RUNNING;
-    const ls_failure failure = describe_failure(self, rank);
+    const ls_failure failure = ls_failure_of(rank, find_rank(self, ls_rank_hear(rank)->culprit));
     if (failed) {
         count_others(self);
     }
@@ -447,15 +430,8 @@ static ls_status open_signals(job *self) {
     return watch(self, &self->children, self->child_fd, on_child);
 }
 
-/* A rank takes four descriptors, and the usual limit is 1024, for the sake of programs that count on it. */
-static void raise_file_limit(job *self) {
-    getrlimit(RLIMIT_NOFILE, &self->launch.files);
-    setrlimit(RLIMIT_NOFILE, &(struct rlimit){self->launch.files.rlim_max, self->launch.files.rlim_max});
-}
-
 static ls_status open_job(job *self) {
     const ls_job_options *options = self->options;
-    raise_file_limit(self);
     self->output = (ls_outlet){.fd = STDOUT_FILENO, .wait = wait_for_reader, .user = self};
     self->error = (ls_outlet){.fd = STDERR_FILENO, .wait = wait_for_reader, .user = self};
     uv_timer_init(&self->loop, &self->timer);

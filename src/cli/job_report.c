@@ -45,6 +45,18 @@ int64_t ls_oom_kills(void) {
     return (int64_t)count;
 }
 
+ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit) {
+    const bool is_well = culprit == rank || (culprit != NULL && !culprit->running && culprit->wait_status == 0);
+    ls_failure failure = {.rank = rank->rank,
+                          .process = (int)rank->pid,
+                          .wait_status = rank->wait_status,
+                          .blames = rank->report.status == LS_ERR_PEER && !is_well};
+    ls_node_name_host(failure.text);
+    const size_t used = strlen(failure.text);
+    snprintf(failure.text + used, sizeof failure.text - used, " %s", rank->report.sentence);
+    return failure;
+}
+
 /* The kernel does not say whom it killed for want of memory, only how many. */
 static void describe_cause(const ls_report *report, char *text, size_t size) {
     const int wait_status = report->failure->wait_status;

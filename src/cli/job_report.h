@@ -19,6 +19,9 @@ typedef struct ls_report {
  */
 int64_t ls_oom_kills(void);
 
+/* Of a rank that has ended; `culprit`, unless NULL, is the rank here whose end it reports as the reason. */
+ls_failure ls_failure_of(const ls_rank *rank, const ls_rank *culprit);
+
 /* Says which rank failed, where and how, what became of the others, and its last lines if nobody has seen them. */
 void ls_failure_report(const ls_report *report, ls_outlet *error);
 

@@ -50,6 +50,8 @@ static ls_status open_output_dir(ls_launch *launch) {
 
 ls_status ls_launch_open(ls_launch *launch) {
     const ls_job_options *options = launch->options;
+    getrlimit(RLIMIT_NOFILE, &launch->files); /* each rank takes four, and the usual limit is 1024 */
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){launch->files.rlim_max, launch->files.rlim_max});
     launch->start.listener = -1;
     launch->output_dir = -1;
     launch->nothing_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

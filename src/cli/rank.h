@@ -40,7 +40,7 @@ typedef struct ls_launch {
     int output_dir;              /* the folder of options->output_dir; -1: none */
     sigset_t mask;               /* of the launcher's caller, which ranks get back */
     struct sigaction broken_pipe;
-    struct rlimit files;
+    struct rlimit files; /* of the caller too; the launcher raises its own */
 } ls_launch;
 
 /* Agrees on the start, with a fresh key and a store's socket that is bound before any rank starts. */
