@@ -18,8 +18,10 @@
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define LS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define LS_ROLLED
 #else
 #define LS_INDEPENDENT _Pragma("GCC ivdep")
+#define LS_ROLLED      _Pragma("GCC unroll 1")
 #endif
 
 /* Before a short loop inside one that is to vectorise: it becomes straight code. */

@@ -7,7 +7,8 @@
 typedef struct pool {
     const ls_window *window;
     int64_t planes, size[3], plane, out[3], positions;
-    bool by_rows; /* all windows of a row are alike, and a place in one fits 32 bits */
+    bool by_rows;  /* all windows of a row are alike, and a place in one fits 32 bits */
+    bool by_pairs; /* besides, they are two by two and do not overlap, and no padding is seen */
 } pool;
 
 enum { LANES = 16, AT_ONCE = 4 * LANES /* windows of a row */ };
@@ -63,6 +64,12 @@ static pool pool_of(const ls_tensor *x, const ls_tensor *y, const ls_window *win
         p.positions *= p.out[i];
     }
     p.by_rows = !window->adaptive && p.plane + (int64_t)window->kernel[2] * window->dilation[2] <= INT32_MAX;
+    p.by_pairs = p.by_rows && window->kernel[0] == 1 && p.out[2] >= 4;
+    for (int i = 0; i < 3; i++) {
+        const int64_t tall = window->kernel[i];
+        p.by_pairs = p.by_pairs && (i == 0 || (tall == 2 && window->stride[i] == 2 && window->dilation[i] == 1)) &&
+                     window->before[i] == 0 && (p.out[i] - 1) * window->stride[i] + tall <= p.size[i];
+    }
     return p;
 }
 
