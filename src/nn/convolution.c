@@ -151,6 +151,18 @@ static ls_status check_pool(const char *call, bool of_means, const ls_pool_optio
 POOL_LAYER(ls_nn_max_pool, "MaxPool", ls_max_pool)
 POOL_LAYER(ls_nn_average_pool, "AveragePool", ls_average_pool)
 
+bool ls_layer_is_plain_max_pool(const ls_module *module) {
+    if (module->type->forward != pool_forward) {
+        return false;
+    }
+    const pool_state *pool = module->state;
+    bool padded = false;
+    for (int i = 0; i < pool->options.padding.ndim; i++) {
+        padded |= pool->options.padding.size[i] != 0;
+    }
+    return pool->function == ls_max_pool && !padded;
+}
+
 static ls_status check_size(const char *call, const ls_shape *size) {
     int32_t number[LS_SPATIAL];
     if (size->ndim == 0) {

@@ -1,5 +1,5 @@
 /* Modules one after the other, and one beside nothing. A Linear that a ReLU follows is carried out as one fused
- * operation. */
+ * operation, and a ReLU that a MaxPool follows behind it. */
 #include <stdio.h>
 
 #include "autograd/ops/linear.h"
@@ -10,12 +10,16 @@ static ls_tensor *sequential_forward(ls_module *self, ls_tensor *input) {
     ls_tensor *x = input;
     for (int i = 0; i < self->child_count && x != NULL; i++) {
         ls_module *child = self->children[i].module;
-        const ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
-        if (child->type == &ls_linear_type && next != NULL && next->type == &ls_relu_type && child->hooks == NULL &&
-            next->hooks == NULL) {
+        ls_module *next = i + 1 < self->child_count ? self->children[i + 1].module : NULL;
+        const bool alone = child->hooks == NULL && next != NULL && next->hooks == NULL;
+        if (alone && child->type == &ls_linear_type && next->type == &ls_relu_type) {
             const ls_linear_state *linear = child->state;
             ls_tensor *weight = ls_layer_weight_of(&linear->weight);
             x = weight == NULL ? NULL : ls_linear_activation(x, weight, linear->bias, LS_ACTIVATION_RELU);
+            i++;
+        } else if (alone && child->type == &ls_relu_type && ls_layer_is_plain_max_pool(next)) {
+            x = ls_forward(next, x);
+            x = x == NULL ? NULL : ls_forward(child, x);
             i++;
         } else {
             x = ls_forward(child, x);

@@ -8,6 +8,9 @@ typedef struct channel_view {
     int64_t n, channels, inner;
 } channel_view;
 
+/* So much of one tensor is passed over several times. */
+enum { BLOCK_BYTES = 512 * 1024 };
+
 #define REAL     float
 #define FN(name) name##_f32
 #include "tensor/device/cpu/batch_norm.inc"
