@@ -1,4 +1,4 @@
-/* Layers of images start as PyTorch's do and refuse what cannot be. */
+/* Layers of images start as PyTorch's do and refuse what cannot be; what Sequential swaps makes no difference. */
 #include "tests/support/elements.h"
 #include "tests/support/unit.h"
 
@@ -98,11 +98,56 @@ static void test_batch_norms_refuse(void **state) {
     }
 }
 
+/* ---- Sequential carries ReLU out behind a MaxPool ------------------------------------------------------------------
+ */
+
+/* relu, then the pool: in Sequential, and one call after the other. */
+static void check_relu_before(ls_module *pool) {
+    assert_non_null(pool);
+    ls_scope *scope = ls_scope_begin();
+    float numbers[2 * 3 * 7 * 9];
+    for (int i = 0; i < 2 * 3 * 7 * 9; i++) { /* windows of which nothing, something and all is positive; equal ones */
+        numbers[i] = i % 53 == 7 ? NAN : (float)(i * 7919 % 17 - 12);
+    }
+    ls_tensor *x[2], *y[2];
+    ls_module *layers = ls_sequential(ls_nn_relu(), pool);
+    assert_non_null(layers);
+    for (int i = 0; i < 2; i++) {
+        x[i] = ls_from(LS_SHAPE(2, 3, 7, 9), LS_F32, numbers);
+        assert_int_equal(ls_set_requires_grad(x[i], true), LS_OK);
+    }
+    y[0] = ls_forward(layers, x[0]);
+    y[1] = ls_forward(pool, ls_relu(x[1]));
+    assert_non_null(y[0]);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ls_backward(ls_sum(ls_square(y[i]))), LS_OK);
+    }
+    assert_int_equal(ls_numel(y[0]), ls_numel(y[1]));
+    assert_memory_equal(elements(y[0]), elements(y[1]), (size_t)ls_numel(y[0]) * sizeof(float));
+    for (int64_t i = 0; i < ls_numel(x[0]); i++) {
+        const float got = ((const float *)elements(ls_grad(x[0])))[i];
+        const float expected = ((const float *)elements(ls_grad(x[1])))[i];
+        assert_true(got == expected || (isnan(got) && isnan(expected)));
+    }
+    ls_module_free(layers);
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
+static void test_relu_before_a_pool(void **state) {
+    (void)state;
+    check_relu_before(ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}));
+    check_relu_before(ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(3), .stride = LS_SHAPE(1)}));
+    check_relu_before(ls_nn_max_pool(&(ls_pool_options){.kernel = LS_SHAPE(3), .padding = LS_SHAPE(1)}));
+    check_relu_before(ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}));
+    check_relu_before(ls_nn_adaptive_max_pool(LS_SHAPE(3, 4)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers_start_as_pytorchs),
         cmocka_unit_test(test_layers_refuse),
         cmocka_unit_test(test_batch_norms_refuse),
+        cmocka_unit_test(test_relu_before_a_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -239,6 +239,9 @@ static void test_layer_shapes(void **state) {
             check_product(&(product_case){.m = batches[b], .n = in, .k = out, .accumulate = true}, b);
         }
     }
+    /* A tall gradient, made by way of its transpose. */
+    check_product(&(product_case){.m = 401, .n = 129, .k = 403, .transpose_a = true}, 1);
+    check_product(&(product_case){.m = 401, .n = 129, .k = 403, .transpose_a = true, .accumulate = true}, 2);
 }
 
 static void test_not_a_number_survives_relu(void **state) {

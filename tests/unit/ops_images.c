@@ -222,26 +222,28 @@ static void test_larger_sizes_are_those_of_plain_loops(void **state) {
 enum { LONG_ROWS = 7, LONG = 211 };
 
 /* The place of the first largest number that a window sees; one that is not a number is larger, the last of them. */
-static int64_t largest_of_window(const double *x, int64_t row, int64_t column, int64_t kernel, int64_t dilation) {
+static int64_t largest_of_window(const double *x, int width, int64_t row, int64_t column, int64_t kernel,
+                                 int64_t dilation) {
     int64_t place = -1;
     for (int64_t i = row; i < row + kernel * dilation; i += dilation) {
         for (int64_t k = column; k < column + kernel * dilation; k += dilation) {
-            if (i >= 0 && i < LONG_ROWS && k >= 0 && k < LONG) {
-                const double number = x[i * LONG + k];
-                place = place < 0 || number > x[place] || isnan(number) ? i * LONG + k : place;
+            if (i >= 0 && i < LONG_ROWS && k >= 0 && k < width) {
+                const double number = x[i * width + k];
+                place = place < 0 || number > x[place] || isnan(number) ? i * width + k : place;
             }
         }
     }
     return place;
 }
 
-static void check_long_rows(ls_dtype dtype, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+static void check_long_rows(ls_dtype dtype, int width, int64_t kernel, int64_t stride, int64_t padding,
+                            int64_t dilation) {
     ls_scope *scope = ls_scope_begin();
     double numbers[LONG_ROWS * LONG], expected[LONG_ROWS * LONG] = {0};
-    for (int i = 0; i < LONG_ROWS * LONG; i++) { /* few values, so that many are equal */
+    for (int i = 0; i < LONG_ROWS * width; i++) { /* few values, so that many are equal */
         numbers[i] = i % 97 == 5 ? (double)NAN : i % 5 < 3 ? -(double)INFINITY : i * 7919 % 13;
     }
-    ls_tensor *x = leaf_of(ls_from(LS_SHAPE(1, 1, LONG_ROWS, LONG), LS_F64, numbers), dtype);
+    ls_tensor *x = leaf_of(ls_from(LS_SHAPE(1, 1, LONG_ROWS, width), LS_F64, numbers), dtype);
     ls_tensor *y = ls_max_pool(x, &(ls_pool_options){.kernel = LS_SHAPE(kernel),
                                                      .stride = LS_SHAPE(stride),
                                                      .padding = LS_SHAPE(padding),
@@ -251,14 +253,14 @@ static void check_long_rows(ls_dtype dtype, int64_t kernel, int64_t stride, int6
     for (int64_t i = 0; i < ls_size(y, 2); i++) {
         for (int64_t k = 0; k < ls_size(y, 3); k++, got++) {
             const int64_t place =
-                largest_of_window(numbers, i * stride - padding, k * stride - padding, kernel, dilation);
+                largest_of_window(numbers, width, i * stride - padding, k * stride - padding, kernel, dilation);
             expected[place]++;
             assert_true(isnan(numbers[place]) ? isnan(*got) : *got == numbers[place]);
         }
     }
     assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
     const double *gradient = elements(ls_to(ls_grad(x), LS_F64));
-    for (int i = 0; i < LONG_ROWS * LONG; i++) {
+    for (int i = 0; i < LONG_ROWS * width; i++) {
         assert_true(gradient[i] == expected[i]);
     }
     assert_int_equal(ls_scope_end(scope), LS_OK);
@@ -268,10 +270,13 @@ static void test_the_largest_of_long_rows(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         const ls_dtype dtype = i == 0 ? LS_F32 : LS_F64;
-        check_long_rows(dtype, 2, 2, 0, 1);
-        check_long_rows(dtype, 3, 1, 1, 1);
-        check_long_rows(dtype, 3, 2, 1, 2);
-        check_long_rows(dtype, 2, 3, 1, 3);
+        for (int width = 2; width < 40; width++) {
+            check_long_rows(dtype, width, 2, 2, 0, 1);
+        }
+        check_long_rows(dtype, LONG, 2, 2, 0, 1);
+        check_long_rows(dtype, LONG, 3, 1, 1, 1);
+        check_long_rows(dtype, LONG, 3, 2, 1, 2);
+        check_long_rows(dtype, LONG, 2, 3, 1, 3);
     }
 }
 
