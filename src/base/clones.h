@@ -14,7 +14,11 @@
 #define LS_CLONES
 #endif
 
-/* Before a loop: its turns do not depend on each other. The output may be an operand itself, never a shifted one. */
+/*
+ * Before a loop: its turns do not depend on each other. The output may be an operand itself, never a shifted one. And
+ * behind that, where the number of turns is a small constant: it becomes vectors, which gcc misses once it is straight
+ * code.
+ */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define LS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")

@@ -65,10 +65,9 @@ static pool pool_of(const ls_tensor *x, const ls_tensor *y, const ls_window *win
     }
     p.by_rows = !window->adaptive && p.plane + (int64_t)window->kernel[2] * window->dilation[2] <= INT32_MAX;
     p.by_pairs = p.by_rows && window->kernel[0] == 1 && p.out[2] >= 4;
-    for (int i = 0; i < 3; i++) {
-        const int64_t tall = window->kernel[i];
-        p.by_pairs = p.by_pairs && (i == 0 || (tall == 2 && window->stride[i] == 2 && window->dilation[i] == 1)) &&
-                     window->before[i] == 0 && (p.out[i] - 1) * window->stride[i] + tall <= p.size[i];
+    for (int i = 1; i < 3; i++) {
+        p.by_pairs = p.by_pairs && window->kernel[i] == 2 && window->stride[i] == 2 && window->dilation[i] == 1 &&
+                     window->before[i] == 0 && 2 * p.out[i] <= p.size[i];
     }
     return p;
 }
