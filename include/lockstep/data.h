@@ -257,7 +257,8 @@ typedef struct ls_batch {
 /**
  * An order of your own: fills order[0 .. count-1] with the numbers of the samples of epoch `epoch`, some of them
  * several times or not at all as you like. Every rank must fill in the same, and the same again when it goes back to an
- * epoch: random numbers are those of ls_random_u32 and its kin by epoch and index, not of a generator that moves on.
+ * epoch: random numbers are those of ls_random_u32 and its kin by epoch and index, not of a generator that moves on. It
+ * runs in a scope of its own, without recording; an operation that fails in it fails ls_loader_next.
  */
 typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, void *user);
 

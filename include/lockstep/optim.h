@@ -485,8 +485,8 @@ LS_API ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *op
 LS_API ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) LS_WARN_UNUSED;
 /**
  * Sets the scale for the next step, by whether one was skipped: behind the steps of all optimizers, which may be
- * several. LS_ERR_STATE where there was none, and where the scale has become so small that it cannot be what makes
- * gradients Inf or NaN.
+ * several. LS_ERR_STATE where there was no ls_grad_scaler_unscale or _step, and where the scale has become so small
+ * that it cannot be what makes gradients Inf or NaN.
  */
 LS_API ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) LS_WARN_UNUSED;
 /** The scale. */

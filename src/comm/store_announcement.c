@@ -156,7 +156,8 @@ static ls_status look(const char *path, ls_announcement *announcement) {
 
 bool ls_gathering_is_announced(const char *path, const ls_announcement *announcement) {
     ls_announcement now;
-    return look(path, &now) == LS_OK && memcmp(now.secret, announcement->secret, sizeof now.secret) == 0;
+    const ls_status status = look(path, &now);
+    return status == LS_OK ? memcmp(now.secret, announcement->secret, sizeof now.secret) == 0 : status != LS_ERR_STATE;
 }
 
 ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement) {

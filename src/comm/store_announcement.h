@@ -54,7 +54,7 @@ void ls_gathering_close(ls_gathering *gathering);
  * seconds of the whole search. */
 ls_status ls_gathering_find(const char *path, ls_deadline deadline, double limit, ls_announcement *announcement);
 
-/* Whether the folder announces that job still. */
+/* Whether the folder announces that job still, as far as can be seen. */
 bool ls_gathering_is_announced(const char *path, const ls_announcement *announcement);
 
 #endif

@@ -74,10 +74,9 @@ ls_status ls_store_check_url(const char *url) {
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 /* Makes the store serve, on the inherited socket or one of its own. */
-static ls_status serve(ls_store *store, int inherited, ls_address *address) {
-    if (inherited >= 0) {
-        LS_TRY(ls_socket_adopt(inherited, store->key.given));
-        store->listener = inherited;
+static ls_status serve(ls_store *store, ls_address *address) {
+    if (store->listener >= 0) {
+        LS_TRY(ls_socket_adopt(store->listener, store->key.given));
     } else {
         LS_TRY(ls_socket_listen(address, store->key.given, &store->listener));
     }
@@ -94,7 +93,7 @@ static ls_status open_address(ls_store *store, const ls_store_place *place, ls_a
     LS_TRY(ls_key_find(&store->key, place->key));
     LS_TRY(ls_address_parse(place->url, address));
     if (place->serve) {
-        return serve(store, place->listener, address);
+        return serve(store, address);
     }
     const ls_greeting_target target = {.address = *address, .server = "rank 0", .thing = "the store"};
     return address->port != 0 ? ls_greeting_connect(&target, &store->key, store->timeout, &store->fd)
@@ -115,7 +114,7 @@ static ls_status serve_folder(ls_store *store, const ls_store_place *place, cons
     ls_announcement_key(&own, given, &store->key);
     snprintf(address->host, sizeof address->host, "%s", host);
     address->port = 0;
-    LS_TRY(serve(store, -1, address));
+    LS_TRY(serve(store, address));
     own.address = *address;
     return ls_gathering_announce(&store->gathering, &own, store->timeout);
 }
@@ -187,7 +186,8 @@ ls_store *ls_store_open_at(const ls_store_place *place) {
         return ls_fail_null(LS_ERR_MEMORY, "out of memory for a store");
     }
     store->timeout = place->timeout;
-    store->fd = store->listener = -1;
+    store->fd = -1;
+    store->listener = place->listener;
     const ls_status status = open_place(store, place);
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];

@@ -165,11 +165,21 @@ ls_status ls_grad_scaler_unscale(ls_grad_scaler *scaler, ls_optimizer *optimizer
     bool overflowed = false;
     for (int g = 0; g < optimizer->group_count; g++) {
         LS_TRY(ls_group_check_device(optimizer, &optimizer->groups[g]));
+    }
+    /* From here on a failure leaves gradients of which some are divided: they are for no step. */
+    unscaled *made = &scaler->recent[scaler->count++];
+    *made = (unscaled){.optimizer = optimizer, .overflowed = true};
+    for (int g = 0; g < optimizer->group_count; g++) {
         LS_TRY(look_at_group(&optimizer->groups[g], scaler->scale, &own));
     }
     LS_TRY(agree(optimizer, own, &overflowed));
-    scaler->recent[scaler->count++] = (unscaled){.optimizer = optimizer, .overflowed = overflowed};
+    made->overflowed = overflowed;
     return LS_OK;
+}
+
+bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer) {
+    unscaled *own = find(scaler, optimizer);
+    return own != NULL ? &own->overflowed : NULL;
 }
 
 ls_status ls_grad_scaler_step(ls_grad_scaler *scaler, ls_optimizer *optimizer) {
@@ -193,7 +203,9 @@ ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
         return ls_fail_missing("ls_grad_scaler_update: the scaler");
     }
     if (scaler->count == 0) {
-        return ls_fail(LS_ERR_STATE, "ls_grad_scaler_update: there was no ls_grad_scaler_step since the last one");
+        return ls_fail(LS_ERR_STATE,
+                       "ls_grad_scaler_update: there was no ls_grad_scaler_unscale or ls_grad_scaler_step "
+                       "since the last one");
     }
     bool overflowed = false;
     for (int i = 0; i < scaler->count; i++) {
@@ -201,7 +213,7 @@ ls_status ls_grad_scaler_update(ls_grad_scaler *scaler) {
     }
     scaler->count = 0;
     scaler->good = overflowed ? 0 : scaler->good + 1;
-    const bool grows = scaler->good == scaler->options.growth_interval;
+    const bool grows = scaler->good >= scaler->options.growth_interval;
     const double scale = scaler->scale * (overflowed ? scaler->options.backoff_factor
                                           : grows    ? scaler->options.growth_factor
                                                      : 1);

@@ -145,6 +145,9 @@ int ls_adam_states(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZ
  */
 bool ls_group_next_run(const ls_group *group, bool one_by_one, int *first, int *last);
 
+/* Whether the step of these gradients is to be skipped, as ls_grad_scaler_unscale found; NULL before that. */
+bool *ls_grad_scaler_skips(const ls_grad_scaler *scaler, const ls_optimizer *optimizer);
+
 /* LS_ERR_STATE where a parameter has moved away from its state. */
 ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *group);
 

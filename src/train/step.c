@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "optim/optimizer.h"
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 #include "train/trial.h"
@@ -69,6 +70,19 @@ static ls_status backward(ls_trial *trial) {
     return ls_data_parallel_comm(state->model) != NULL ? ls_data_parallel_skip(state->model) : LS_OK;
 }
 
+/* Gradients that a hook averages over the ranks were looked at before, by each rank for itself. */
+static ls_status agree_on_skipping(const ls_trial *trial) {
+    const ls_trial_state *state = &trial->state;
+    bool *skips = ls_grad_scaler_skips(trial->options.grad_scaler, state->optimizer);
+    if (skips == NULL || ls_comm_size(state->comm) <= 1 || ls_data_parallel_comm(state->model) != NULL) {
+        return LS_OK;
+    }
+    uint8_t any = *skips;
+    LS_TRY(ls_comm_allreduce(state->comm, &any, &any, 1, LS_U8, LS_MAX, NULL));
+    *skips = any != 0;
+    return LS_OK;
+}
+
 static ls_status ready_made_step(ls_trial *trial) {
     ls_optimizer *optimizer = trial->state.optimizer;
     ls_grad_scaler *scaler = trial->options.grad_scaler;
@@ -78,6 +92,7 @@ static ls_status ready_made_step(ls_trial *trial) {
     if (scaler == NULL) {
         return ls_optimizer_step(optimizer);
     }
+    LS_TRY(agree_on_skipping(trial));
     LS_TRY(ls_grad_scaler_step(scaler, optimizer));
     return ls_grad_scaler_update(scaler);
 }

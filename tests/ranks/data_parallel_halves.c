@@ -220,7 +220,7 @@ static ls_status ranks_that_differ(ls_comm *world) {
     ls_module *model = wrapped(world, ls_comm_rank(world) == 0 ? LS_BF16 : LS_F16);
     LS_CHECK(model != NULL);
     LS_CHECK(pass(model, world, 0, 12, false) == LS_ERR_MISMATCH);
-    LS_CHECK(strstr(ls_error_message(), "bf16") != NULL && strstr(ls_error_message(), "f16") != NULL);
+    LS_CHECK(strstr(ls_error_message(), "bf16") != NULL && strstr(ls_error_message(), " f16") != NULL);
     ls_module_free(model);
     return LS_OK;
 }

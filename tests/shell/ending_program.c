@@ -146,6 +146,31 @@ static int eager(void) {
     return tell("finalize ", ls_finalize());
 }
 
+/* Rank 1 calls ls_finalize while its large message, of a part of the job, is under way, and then writes where it was.
+ */
+static int sending(void) {
+    ls_work *work = NULL;
+    ls_status status = ls_comm_split(world, 0, 0, &part);
+    if (rank == 1 && status == LS_OK) {
+        numbers[0] = numbers[LARGE - 1] = 1;
+        status = ls_comm_send(part, numbers, LARGE, LS_F32, 0, 0, &work);
+    } else if (rank == 0 && status == LS_OK) {
+        pass_time(300);
+        status = ls_comm_recv(part, numbers, LARGE, LS_F32, 1, 0, NULL);
+    }
+    tell("", status);
+    (void)!ls_finalize();
+    if (rank == 1) {
+        numbers[0] = numbers[LARGE - 1] = 2;
+        pass_time(500);
+        status = ls_work_wait(work);
+    } else if (rank == 0 && status == LS_OK && (numbers[0] != 1 || numbers[LARGE - 1] != 1)) {
+        return tell("wrong data ", LS_OK);
+    }
+    ls_comm_free(part);
+    return 0;
+}
+
 /* Rank 1 is in ls_finalize while the others go on among themselves. */
 static int others_go_on(void) {
     ls_status status = LS_OK;
@@ -262,6 +287,9 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "tag") == 0) {
         return wrong_tag((size_t)atoi(argv[2]));
+    }
+    if (strcmp(argv[1], "sending") == 0) {
+        return sending();
     }
     if (strcmp(argv[1], "eager") == 0) {
         return eager();

@@ -13,6 +13,7 @@ check_endings() {
             beside check_exit $ranks $call
         done
         beside check_success $ranks eager "what was sent before ls_finalize arrives"
+        [ "$name" = gloo ] || beside check_sending $ranks # there it is found out by the timeout
         beside check_success $ranks go_on "ls_finalize waits for ranks that go on"
         for call in allreduce recv; do
             beside check_late $ranks $call
@@ -48,6 +49,16 @@ check_success() {
     local ranks=$1 what=$2 text=$3
     "$run" $ranks "$LS_BUILD/tests/ending_program" $what x
     check "$name, $ranks ranks: $text" is "$status $(all_well)" "0 $((2 * ranks))"
+}
+
+# Whoever receives gets what was sent, or hears that its sender has left.
+check_sending() {
+    local ranks=$1
+    "$run" $ranks "$LS_BUILD/tests/ending_program" sending x
+    check "$name, $ranks ranks, rank 1 calls ls_finalize with a large message under way: its receiver is told or has it" \
+        grep -Eq "^0: (LS_OK: |LS_ERR_PEER: ls_comm_recv #.*rank 1 )" out
+    check "$name, $ranks ranks, a large message under way: nothing that was written afterwards" \
+        bash -c '! grep -q "wrong data" out'
 }
 
 check_late() {

@@ -267,8 +267,17 @@ static void withdraw(ls_engine *engine, ls_transfer *transfer) {
     }
 }
 
-void ls_messages_withdraw(ls_engine *engine) {
-    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+const ls_call *ls_messages_sending(const ls_engine *engine) {
+    for (const ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began && !asked->content.ended) {
+            return &asked->call;
+        }
+    }
+    return NULL;
+}
+
+void ls_messages_withdraw(ls_engine *engine, bool sends) {
+    for (ls_message_request *asked = sends ? engine->requests : NULL; asked != NULL; asked = asked->next) {
         if (asked->receipt == NULL && asked->began) {
             withdraw(engine, &asked->envelope);
             withdraw(engine, &asked->content);

@@ -4,9 +4,9 @@
  *   model.safetensors      parameters and buffers, as ls_module_save has them: by rank 0, or, where they are
  *                          divided over ranks, by each of them: model-0001.safetensors
  *   optimizer.safetensors  what the optimizer remembers: likewise
- *   rank-0000.safetensors  what each rank has of its own: its random numbers' place, the scale of losses, the metrics'
- * sums in the midst of an epoch, the state of each callback manifest.json          where training stands, the history,
- * and each file's size and checksum: written last
+ *   rank-0000.safetensors  what each rank has of its own: where its random numbers are, the scale of losses,
+ *                          the metrics' sums in the midst of an epoch, the state of each callback
+ *   manifest.json          where training stands, the history, each file's size and checksum: written last
  *
  * All of it is written to a folder of another name, in the same place; that is renamed when everything in it is on
  * disk. So at any moment each checkpoint is whole or not there, whoever is killed. Names sort by time.

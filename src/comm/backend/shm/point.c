@@ -429,10 +429,12 @@ static void count_time(ls_shm_request *asked, uint64_t now) {
 }
 
 /* Ranks that share cores; see LS_SHM_YIELDS. Whether something `*moved`, or the request has finished. */
-static ls_status yield_and_look(ls_shm *shm, const ls_shm_request *asked, bool *moved) {
+static ls_status yield_and_look(ls_shm *shm, ls_shm_request *asked, bool *moved) {
     const int other = call_of(asked)->root;
-    const unsigned turns = other != shm->rank ? ls_shm_yields(shm) : 0;
-    for (unsigned turn = 0; turn < turns; turn++) {
+    if (asked->since_ns == 0 && other != shm->rank) {
+        asked->yields = ls_shm_yields(shm);
+    }
+    for (unsigned turn = 0; turn < asked->yields; turn++) {
         ls_shm_tell_core(shm);
         const int looks = ls_shm_core_of(shm, other) > shm->core ? LS_SHM_YIELD_LOOKS : LS_SHM_YIELD_LOOKS / 8;
         for (int i = 0; i < looks; i++) {
@@ -447,7 +449,7 @@ static ls_status yield_and_look(ls_shm *shm, const ls_shm_request *asked, bool *
             shm->long_yields /= 2;
             break;
         }
-        const bool soon = ls_shm_yield(shm);
+        const bool soon = ls_shm_yield(shm, &asked->yielded_long);
         LS_TRY(ls_shm_point_poll(shm, moved));
         if (!soon) {
             break;

@@ -63,6 +63,8 @@ typedef struct ls_shm_request {
     uint64_t since_ns;  /* when this rank began to wait; 0: not yet */
     uint64_t looked_ns; /* and when it looked last */
     uint64_t told_ns;   /* how long it had waited when it told the log of it */
+    unsigned yields;    /* in each look, see ls_shm_yields: chosen in the first */
+    bool yielded_long;  /* counted */
     ls_shm_sending *sending;
     ls_match_receipt *receipt;
 } ls_shm_request;

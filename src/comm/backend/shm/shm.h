@@ -264,14 +264,14 @@ typedef bool ls_shm_condition(ls_shm *shm, const void *context);
 #define LS_SHM_YIELD_LOOKS 64
 
 /*
- * How often a wait may yield. Not at all for a while after yields in several waits in a row took a whole slice of the
- * scheduler: another program has the core, and would get a slice, milliseconds, in every wait. Who sleeps instead gets
- * the core back when it is woken.
+ * How often a wait may yield, asked once in it. Not at all for a while after yields in several waits in a row took a
+ * whole slice of the scheduler: another program has the core, and would get a slice, milliseconds, in every wait. Who
+ * sleeps instead gets the core back when it is woken.
  */
 unsigned ls_shm_yields(ls_shm *shm);
 
-/* Yields; whether the core came back soon. If not, the caller sleeps. */
-bool ls_shm_yield(ls_shm *shm);
+/* Yields; whether the core came back soon. If not, the caller sleeps; the first time in a wait it is *counted. */
+bool ls_shm_yield(ls_shm *shm, bool *counted);
 
 /* Tells the others which core this rank runs on, when that has changed; and where `rank` was seen last. */
 void ls_shm_tell_core(ls_shm *shm);

@@ -289,23 +289,25 @@ unsigned ls_shm_yields(ls_shm *shm) {
     return LS_SHM_YIELDS;
 }
 
-bool ls_shm_yield(ls_shm *shm) {
+bool ls_shm_yield(ls_shm *shm, bool *counted) {
     const uint64_t start = ls_clock_ns();
     sched_yield();
     if (ls_clock_ns() - start < LONG_YIELD_NS) {
         return true;
     }
-    shm->long_yields++;
-    if (shm->long_yields >= MOST_LONG_YIELDS) {
+    shm->long_yields += *counted ? 0 : 1;
+    if (!*counted && shm->long_yields >= MOST_LONG_YIELDS) {
         const unsigned beyond = shm->long_yields - MOST_LONG_YIELDS;
         shm->waits_asleep = FEWEST_ASLEEP << (beyond < DOUBLINGS ? beyond : DOUBLINGS);
     }
+    *counted = true;
     return false;
 }
 
 /* Ranks that share cores; see LS_SHM_YIELDS. */
 static bool yield_and_look(ls_shm *shm) {
     const unsigned turns = ls_shm_yields(shm);
+    bool counted = false;
     for (unsigned turn = 0; turn < turns; turn++) {
         ls_shm_tell_core(shm);
         for (int i = 0; i < LS_SHM_YIELD_LOOKS; i++) {
@@ -318,7 +320,7 @@ static bool yield_and_look(ls_shm *shm) {
             }
             ls_shm_pause();
         }
-        if (!ls_shm_yield(shm)) {
+        if (!ls_shm_yield(shm, &counted)) {
             break;
         }
     }
