@@ -258,19 +258,25 @@ check "gpt, weights of another model: says what differs" is \
 alone "$examples/resnet" --data pictures --depth 2 --width 3 --epochs 0 --quiet --load "$fixtures/pytorch_resnet.safetensors" \
     --save resnet.back
 check "resnet takes PyTorch's weights" is "$status $(complaints err)" "0 "
-for torch in python3 /usr/bin/python3 ''; do
-    [ -n "$torch" ] && "$torch" -c 'import torch' 2>/dev/null && break
-done
-if [ -n "$torch" ]; then
-    check "PyTorch takes them back" is "$("$torch" -B "$fixtures/make_examples.py" gpt gpt.back resnet resnet.back | xargs)" \
-        "gpt has the same outputs resnet has the same outputs"
-else
-    echo "SKIPPED PyTorch takes them back: there is no Python with torch here (Debian: python3-torch)"
-fi
+check_weights_back() {
+    local torch
+    for torch in python3 /usr/bin/python3 ''; do
+        [ -n "$torch" ] && "$torch" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' 2>/dev/null && break
+    done
+    if [ -n "$torch" ]; then
+        check "PyTorch takes them back" is \
+            "$("$torch" -B "$fixtures/make_examples.py" gpt "$scratch/gpt.back" resnet "$scratch/resnet.back" | xargs)" \
+            "gpt has the same outputs resnet has the same outputs"
+    else
+        echo "SKIPPED PyTorch takes them back: there is no Python with torch here (Debian: python3-torch)"
+    fi
+}
+beside check_weights_back
 
 # ---- those on Fashion-MNIST ----
 if [ ! -d /usr/share/datasets/fashion-mnist ]; then
     echo "SKIPPED fashion_mnist, cnn and mnist_by_hand: no Fashion-MNIST here (Debian: dataset-fashion-mnist)"
+    together
     check "nothing is left running" nobody_soon
     [ "$failed" = 0 ] && exit 77
     exit 1
@@ -336,13 +342,16 @@ else
     echo "SKIPPED Python's safetensors reads the weights: it is not installed"
 fi
 
-launch run -n 2 "$examples/fashion_mnist" --epochs 3 --save trained </dev/null
-check "fashion_mnist, 3 epochs on 2 ranks: ends well" is "$status" 0
-check "fashion_mnist, 3 epochs on 2 ranks: accuracy $(number 'test accuracy') is at least 0.86" \
-    holds "$(number 'test accuracy') >= 0.86"
-check "fashion_mnist, 3 epochs on 2 ranks: throughput" holds "$(number throughput) > 0"
-check "fashion_mnist, 3 epochs on 2 ranks: one model" one_model 2
-check "fashion_mnist, 3 epochs on 2 ranks: a line per pass" is "$(grep -c '%|' out)" 7
+check_learning() {
+    launch run -n 2 "$examples/fashion_mnist" --epochs 3 --save trained </dev/null
+    check "fashion_mnist, 3 epochs on 2 ranks: ends well" is "$status" 0
+    check "fashion_mnist, 3 epochs on 2 ranks: accuracy $(number 'test accuracy') is at least 0.86" \
+        holds "$(number 'test accuracy') >= 0.86"
+    check "fashion_mnist, 3 epochs on 2 ranks: throughput" holds "$(number throughput) > 0"
+    check "fashion_mnist, 3 epochs on 2 ranks: one model" one_model 2
+    check "fashion_mnist, 3 epochs on 2 ranks: a line per pass" is "$(grep -c '%|' out)" 7
+}
+beside check_learning
 
 for ranks in 1 2 3; do
     launch run -n $ranks "$examples/cnn" --max-steps 3 --limit 300 --channels 4 --quiet </dev/null
