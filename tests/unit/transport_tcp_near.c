@@ -18,7 +18,7 @@
 #include "tests/support/processes.h"
 #include "tests/support/tcp_net.h"
 
-enum { LARGE = LS_TCP_EAGER + 1000, HUGE = 3 * LS_TCP_READ + 5 };
+enum { LARGE = LS_TCP_EAGER + 1000, HUGE = 3 * LS_TCP_LOOK + 5 };
 
 static ls_tcp *tcp_of(const tcp_net *net, int rank) {
     return (ls_tcp *)net->ends[rank];
@@ -64,6 +64,46 @@ static void every_size_is_read(void **state) {
         free(receive.data);
         free(small.data);
         free(last.data);
+    }
+}
+
+/* Each sender's message goes on, and no look takes longer than it must, however many there are. */
+static void senders_have_turns(void **state) {
+    (void)state;
+    enum { SENDERS = TCP_NET_MOST - 1, BYTES = 5 * LS_TCP_READ };
+    tcp_net net;
+    ls_transfer sends[SENDERS], receives[SENDERS];
+    bool moved;
+    start_near(&net, TCP_NET_MOST);
+    for (int i = 0; i < SENDERS; i++) {
+        sends[i] = tcp_net_message(0, 1, BYTES, (uint64_t)i);
+        receives[i] = tcp_net_room(i + 1, 1, BYTES);
+        assert_int_equal(tcp_net_send(&net, i + 1, &sends[i]), LS_OK);
+        TCP_NET_UNTIL(&net, tcp_of(&net, 0)->peers[i + 1].heard_of == 1) {
+        }
+    }
+    for (int i = 0; i < SENDERS; i++) {
+        assert_int_equal(tcp_net_receive(&net, 0, &receives[i]), LS_OK);
+    }
+    for (size_t before = 0, all = 0; all < (size_t)SENDERS * BYTES; before = all) {
+        assert_int_equal(net.ends[0]->transport->progress(net.ends[0], 0, &moved), LS_OK);
+        size_t least = BYTES, most = 0;
+        all = 0;
+        for (int i = 0; i < SENDERS; i++) {
+            all += receives[i].moved;
+            least = receives[i].moved < least ? receives[i].moved : least;
+            most = receives[i].moved > most ? receives[i].moved : most;
+        }
+        assert_true(most - least <= LS_TCP_READ);
+        assert_true(all > before && all - before <= LS_TCP_LOOK);
+    }
+    TCP_NET_UNTIL(&net, sends[0].ended && sends[1].ended && sends[2].ended && sends[3].ended) {
+    }
+    tcp_net_end(&net);
+    for (int i = 0; i < SENDERS; i++) {
+        assert_true(tcp_net_holds(&receives[i], (uint64_t)i, BYTES));
+        free(sends[i].data);
+        free(receives[i].data);
     }
 }
 
@@ -247,6 +287,42 @@ static void a_mark_that_goes_ends_the_reading(void **state) {
     end_scene(&s);
 }
 
+/* However slowly it is read. */
+static void the_owner_hears_now_and_then(void **state) {
+    (void)state;
+    scene s;
+    begin_scene(&s, 1, HUGE, getpid(), NULL);
+    offer(&s, s.message.data);
+    TCP_NET_UNTIL(&s.net, s.receive.moved > 0) {
+    }
+    usleep(150000);
+    const ls_tcp_header part = hear(&s);
+    assert_true(part.kind == LS_TCP_TAKEN && part.number == 1 && part.bytes > 0 && part.bytes < HUGE);
+    ls_tcp_header last = hear(&s);
+    while (last.bytes < HUGE) {
+        assert_int_equal(last.kind, LS_TCP_TAKEN);
+        last = hear(&s);
+    }
+    assert_true(s.receive.ended && tcp_net_holds(&s.receive, 5, HUGE));
+    end_scene(&s);
+}
+
+/* What is offered behind a message at an address that is none is read. */
+static void one_wrong_address_ends_no_more(void **state) {
+    (void)state;
+    scene s;
+    begin_scene(&s, 1, LARGE, getpid(), NULL);
+    offer(&s, (void *)8);
+    send_content(&s);
+    memset(s.receive.data, 0, LARGE);
+    assert_int_equal(tcp_net_receive(&s.net, 0, &s.receive), LS_OK);
+    offer(&s, s.message.data);
+    const ls_tcp_header taken = hear(&s);
+    assert_true(taken.kind == LS_TCP_TAKEN && taken.number == 2 && taken.bytes == LARGE);
+    assert_true(s.receive.ended && tcp_net_holds(&s.receive, 5, LARGE));
+    end_scene(&s);
+}
+
 /* Whoever has read a part and may read no more. */
 static void what_was_taken_in_part_is_sent_whole(void **state) {
     (void)state;
@@ -373,12 +449,20 @@ static bool forbid_reading(void) {
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+static void count_socket_lines(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    *(int *)user += level == LS_LOG_INFO && strstr(line, "the memory of rank 0 cannot be read (Operation") != NULL;
+}
+
 static void *send_by_the_socket(void *argument) {
     (void)argument;
     tcp_net net;
+    int lines = 0;
     if (!forbid_reading()) {
         return "this kernel forbids nothing";
     }
+    ls_log_set_sink(count_socket_lines, &lines);
+    ls_log_set_level(LS_LOG_INFO);
     start_near(&net, 2);
     for (uint64_t i = 0; i < 3; i++) {
         ls_transfer send = tcp_net_message(1, 0, HUGE, i), receive = tcp_net_room(0, 0, HUGE);
@@ -392,6 +476,9 @@ static void *send_by_the_socket(void *argument) {
     }
     assert_true(tcp_of(&net, 1)->peers[0].memory.process == 0);
     tcp_net_end(&net);
+    ls_log_set_sink(NULL, NULL);
+    ls_log_set_level(LS_LOG_WARNING);
+    assert_int_equal(lines, 1);
     return NULL;
 }
 
@@ -409,9 +496,12 @@ static void who_may_not_read_hears_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TCP_NET_TEST(every_size_is_read),
+        TCP_NET_TEST(senders_have_turns),
         TCP_NET_TEST(what_is_taken_back_is_not_read),
         TCP_NET_TEST(who_is_not_meant_is_not_read),
         TCP_NET_TEST(a_mark_that_goes_ends_the_reading),
+        TCP_NET_TEST(the_owner_hears_now_and_then),
+        TCP_NET_TEST(one_wrong_address_ends_no_more),
         TCP_NET_TEST(what_was_taken_in_part_is_sent_whole),
         TCP_NET_TEST(lies_are_errors),
         TCP_NET_TEST(whose_process_ends_is_gone),

@@ -19,17 +19,30 @@ ls_transfer *ls_arrivals_claim(ls_arrivals *arrivals, int from, int channel) {
     return receive;
 }
 
+static void append(ls_arrivals *arrivals, ls_early *early) {
+    ls_early **link = &arrivals->early;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = early;
+}
+
+static void take_off(ls_arrivals *arrivals, ls_early *early) {
+    ls_early **link = &arrivals->early;
+    while (*link != early) {
+        link = &(*link)->next;
+    }
+    *link = early->next;
+    early->next = NULL;
+}
+
 ls_early *ls_arrivals_keep(ls_arrivals *arrivals, int from, int channel, size_t bytes, bool remote) {
     ls_early *early = ls_allocate(sizeof *early + (remote ? 0 : bytes));
     if (early == NULL) {
         return NULL;
     }
     *early = (ls_early){.from = from, .channel = channel, .bytes = bytes, .remote = remote};
-    ls_early **link = &arrivals->early;
-    while (*link != NULL) {
-        link = &(*link)->next;
-    }
-    *link = early;
+    append(arrivals, early);
     return early;
 }
 
@@ -49,12 +62,13 @@ ls_early *ls_arrivals_post(ls_arrivals *arrivals, ls_transfer *receive) {
     return early;
 }
 
+void ls_arrivals_put_last(ls_arrivals *arrivals, ls_early *early) {
+    take_off(arrivals, early);
+    append(arrivals, early);
+}
+
 void ls_arrivals_drop(ls_arrivals *arrivals, ls_early *early) {
-    ls_early **link = &arrivals->early;
-    while (*link != early) {
-        link = &(*link)->next;
-    }
-    *link = early->next;
+    take_off(arrivals, early);
     ls_free(early);
 }
 

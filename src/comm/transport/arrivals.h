@@ -19,6 +19,7 @@ typedef struct ls_early {
     uint64_t number;      /* remote: what the sender calls it, */
     uint64_t address;     /* and where it is, for who reads it there; 0: it is sent */
     ls_transfer *receive; /* posted since, waiting until it is whole */
+    uint64_t told_ns;     /* the transport's: when the sender heard last how far it is */
     _Alignas(16) unsigned char data[];
 } ls_early;
 
@@ -36,6 +37,9 @@ ls_early *ls_arrivals_keep(ls_arrivals *arrivals, int from, int channel, size_t 
 /* The message kept first for this receive, whole, remote or not yet whole, and not promised to another; NULL: there is
  * none, and the receive is on the list now. The caller gives it back with drop, or promises it with `receive`. */
 ls_early *ls_arrivals_post(ls_arrivals *arrivals, ls_transfer *receive);
+
+/* Others that are promised have their turn before this one, which is promised too. */
+void ls_arrivals_put_last(ls_arrivals *arrivals, ls_early *early);
 
 /* Ends a message that was kept. */
 void ls_arrivals_drop(ls_arrivals *arrivals, ls_early *early);

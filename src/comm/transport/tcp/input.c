@@ -4,11 +4,14 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/transport/tcp/link.h"
 
 enum { READS = 16 }; /* of one rank before the next has its turn */
+
+#define TELL_NS UINT64_C(100000000) /* between two words to the owner of what is read where it is */
 
 /* ---- receives ------------------------------------------------------------------------------------------------------
  */
@@ -63,6 +66,7 @@ static void begin_reading(ls_tcp *tcp, ls_transfer *receive, ls_early *early) {
     receive->bytes = early->bytes;
     receive->moved = 0;
     early->receive = receive;
+    early->told_ns = tcp->awake_ns;
     tcp->reads = true;
 }
 
@@ -99,34 +103,63 @@ static ls_status end_reading(ls_tcp *tcp, ls_early *early) {
     const ls_early read = *early;
     const bool all = read.receive->moved == read.bytes;
     const ls_tcp_header taken = {.kind = LS_TCP_TAKEN, .bytes = read.receive->moved, .number = read.number};
+    const bool tells = all || tcp->awake_ns - read.told_ns >= TELL_NS;
     if (all) {
         finish(tcp, read.receive, read.from, read.bytes);
         ls_arrivals_drop(&tcp->arrivals, early);
+    } else {
+        early->told_ns = tells ? tcp->awake_ns : read.told_ns;
+        ls_arrivals_put_last(&tcp->arrivals, early);
     }
-    return all || taken.bytes % LS_TCP_TOLD == 0 ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;
+    return tells ? ls_tcp_put(tcp, read.from, &taken, NULL, 0) : LS_OK;
 }
 
-ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy) {
-    ls_early *early = tcp->reads ? tcp->arrivals.early : NULL;
-    while (early != NULL && (early->address == 0 || early->receive == NULL)) {
-        early = early->next;
+/* A piece could not be read: it is not allowed, or the rank has ended or takes back what it has offered. Then nothing
+ * more of its memory is read; but an address that is none is the trouble of one message. */
+static void end_memory(ls_tcp *tcp, int rank) {
+    const int error = errno;
+    if (error == EFAULT || error == ENOMEM) {
+        return;
     }
-    tcp->reads = early != NULL;
-    if (early == NULL) {
-        return LS_OK;
+    tcp->peers[rank].memory.process = 0;
+    if (!tcp->told_of_socket) {
+        ls_log_write(LS_LOG_INFO, "the memory of rank %d cannot be read (%s): what is large comes by the socket", rank,
+                     error != 0 ? strerror(error) : "it is not that rank's any more");
     }
+    tcp->told_of_socket = true;
+}
+
+static ls_status read_piece(ls_tcp *tcp, ls_early *early, size_t bytes) {
     ls_transfer *receive = early->receive;
     ls_peer_memory *memory = &tcp->peers[early->from].memory;
-    const size_t left = early->bytes - receive->moved;
-    const size_t bytes = left < LS_TCP_READ ? left : LS_TCP_READ;
-    *busy = true;
-    if (memory->process == 0 || !ls_peer_memory_read(memory, (unsigned char *)receive->data + receive->moved,
-                                                     early->address + receive->moved, bytes)) {
-        memory->process = 0; /* it is not allowed, or the rank has ended or takes back what it has offered */
+    if (memory->process == 0) {
+        return clear_early(tcp, receive, early);
+    }
+    if (!ls_peer_memory_read(memory, (unsigned char *)receive->data + receive->moved, early->address + receive->moved,
+                             bytes)) {
+        end_memory(tcp, early->from);
         return clear_early(tcp, receive, early);
     }
     receive->moved += bytes;
     return end_reading(tcp, early);
+}
+
+ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy) {
+    for (size_t done = 0; tcp->reads && done < LS_TCP_LOOK;) {
+        ls_early *early = tcp->arrivals.early;
+        while (early != NULL && (early->address == 0 || early->receive == NULL)) {
+            early = early->next;
+        }
+        tcp->reads = early != NULL;
+        if (early != NULL) {
+            const size_t left = early->bytes - early->receive->moved;
+            const size_t bytes = left < LS_TCP_READ ? left : LS_TCP_READ;
+            *busy = true;
+            done += bytes;
+            LS_TRY(read_piece(tcp, early, bytes));
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- bodies --------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ enum {
     LS_TCP_EAGER = 64 << 10,
     LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
-    LS_TCP_READ = 1 << 20,    /* in another's memory at once */
-    LS_TCP_TOLD = 64 << 20,   /* read there before the owner is told of it */
+    LS_TCP_READ = 1 << 20,    /* in another's memory before the next message has its turn */
+    LS_TCP_LOOK = 4 << 20,    /* there in one look, of all messages */
     LS_TCP_UNPROVEN = 64      /* connections at once that have proved nothing */
 };
 
@@ -154,7 +154,8 @@ typedef struct ls_tcp {
     ls_tcp_peer *peers;
     uint8_t mark[LS_NONCE_SIZE]; /* while others may read what this rank has offered: the secret of its card */
     ls_arrivals arrivals;
-    bool reads; /* there may be something to be read in another's memory */
+    bool reads;          /* there may be something to be read in another's memory */
+    bool told_of_socket; /* the log knows that of some rank it cannot be */
     ls_tcp_unproven unproven[LS_TCP_UNPROVEN];
     int unproven_count;
     int paused;        /* peers */
@@ -236,7 +237,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer);
 /* Takes in what the rank has sent. LS_ERR_PEER: that is none of the frames there are; it counts as gone then. */
 ls_status ls_tcp_read(ls_tcp *tcp, int rank);
 
-/* Reads a piece of what was offered and has a receive; `*busy` becomes true where there is something. */
+/* Reads some of what was offered and has a receive, in turns; `*busy` becomes true where there is something. */
 ls_status ls_tcp_read_offered(ls_tcp *tcp, bool *busy);
 
 /* Gives the receive what has come for it, or has it wait. */
