@@ -77,13 +77,12 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
         return engine->size > 1 && ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_SUM : LS_CARRY_NONE;
-    case LS_OP_ALLGATHERV:
-        return fits(call->total, call->width, 1, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_ALLTOALL:
         return fits(call->count, call->width, size * size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_BROADCAST:
         return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_ROOT : LS_CARRY_NONE;
     case LS_OP_ALLGATHER:
+    case LS_OP_ALLGATHERV:
     case LS_OP_SPLIT:
         return ls_choose_way(engine) == LS_WAY_WHOLE ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     case LS_OP_SCATTER:

@@ -23,12 +23,13 @@
 
 /* Whether there are several machines, and blocks of the tree that are on one. */
 static bool has_machines(const ls_engine *engine) {
-    return engine->place.together > 1 && engine->place.together < engine->size;
+    return engine->place.block_ranks > 1 && engine->place.block_ranks < engine->size;
 }
 
 static bool has_equal_machines(const ls_engine *engine) {
     const ls_place *place = &engine->place;
-    return has_machines(engine) && place->crowd == place->together && engine->size % place->together == 0;
+    return has_machines(engine) && place->largest_machine == place->block_ranks &&
+           engine->size % place->block_ranks == 0;
 }
 
 /*
@@ -37,12 +38,12 @@ static bool has_equal_machines(const ls_engine *engine) {
  * ranks.
  */
 static double on_link_by_halves(const ls_engine *engine) {
-    const double together = engine->place.together;
-    return has_machines(engine) ? engine->place.crowd / together * (1 - together / engine->size) : 0;
+    const double block = engine->place.block_ranks;
+    return has_machines(engine) ? engine->place.largest_machine / block * (1 - block / engine->size) : 0;
 }
 
 static double on_link_by_shares(const ls_engine *engine) {
-    const double ranks = engine->place.crowd;
+    const double ranks = engine->place.largest_machine;
     return has_machines(engine) ? ranks * (engine->size - ranks) / engine->size : 0;
 }
 
@@ -65,7 +66,7 @@ static double cost_shares(const ls_engine *engine, const amount *of) {
 
 /* An all-gather by shares crosses once for each rank of a machine; here, once. */
 static double cost_machines(const ls_engine *engine, const amount *of) {
-    const int machines = engine->size / engine->place.together;
+    const int machines = engine->size / engine->place.block_ranks;
     return (of->rounds + 1 + machines) * STEP + (engine->size - 1) * MESSAGE + of->bytes;
 }
 
@@ -98,8 +99,9 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
     }
     const double others = 1 - 1.0 / engine->size;
     const double moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
-    const double together = engine->butterfly && engine->tree_levels == 0 ? levels - 1 : 0; /* with rounds */
-    const double up = of->rounds - together + levels + blocks;
+    /* Levels of halving that go on at the same time as rounds. */
+    const double overlapped = engine->butterfly && engine->tree_levels == 0 ? levels - 1 : 0;
+    const double up = of->rounds - overlapped + levels + blocks;
     const double down = levels + blocks;
     switch (engine->call.operation) {
     case LS_OP_ALLGATHER:
@@ -119,9 +121,11 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
 }
 
 static ls_way choose(const ls_engine *engine, const amount *of) {
-    const bool reduces = !ls_flows[engine->call.operation].moves;
+    const ls_operation operation = engine->call.operation;
+    const bool reduces = !ls_flows[operation].moves;
+    const bool varies = operation == LS_OP_ALLGATHERV; /* blocks of several ranks are not one piece of memory */
     const bool fits = of->accumulated <= LS_ENGINE_CARRIED;
-    if (engine->wanted != LS_WAY_WHOLE) {
+    if (engine->wanted != LS_WAY_WHOLE && !(varies && engine->wanted == LS_WAY_HALVES)) {
         return engine->wanted;
     }
     if (engine->size == 1) {
@@ -131,9 +135,9 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
         return LS_WAY_WHOLE; /* as the others take a step more at least */
     }
     const double whole = fits ? of->rounds * (STEP + of->accumulated) : HUGE_VAL;
-    const double halves = cost_halves(engine, of);
+    const double halves = varies ? HUGE_VAL : cost_halves(engine, of);
     const double shares = reduces && engine->size > LS_REDUCE_MAX_RANKS ? HUGE_VAL : cost_shares(engine, of);
-    const bool gathers = engine->call.operation == LS_OP_ALLGATHER || engine->call.operation == LS_OP_SPLIT;
+    const bool gathers = operation == LS_OP_ALLGATHER || varies || operation == LS_OP_SPLIT;
     const double by_machines = gathers && has_equal_machines(engine) ? cost_machines(engine, of) : HUGE_VAL;
     if (by_machines < halves && by_machines < shares) {
         return LS_WAY_MACHINES;
@@ -161,7 +165,8 @@ ls_way ls_choose_way(const ls_engine *engine) {
         count *= engine->size;
         break;
     case LS_OP_ALLGATHERV:
-        return has_equal_machines(engine) ? LS_WAY_MACHINES : LS_WAY_SHARES;
+        count = (double)call->total;
+        break;
     default:
         return LS_WAY_SHARES;
     }

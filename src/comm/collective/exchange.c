@@ -108,12 +108,12 @@ static ls_status pass_on(ls_engine *engine, bool *finished) {
 
 /* The rank that has this one's place on a machine. */
 static int counterpart(const ls_engine *engine, int machine) {
-    const int ranks = engine->place.together;
+    const int ranks = engine->place.block_ranks;
     return machine * ranks + engine->rank % ranks;
 }
 
 static bool is_beside(const ls_engine *engine, int rank) {
-    return rank / engine->place.together == engine->rank / engine->place.together;
+    return rank / engine->place.block_ranks == engine->rank / engine->place.block_ranks;
 }
 
 static ls_stretch block_of(const ls_engine *engine, int rank) {
@@ -122,12 +122,12 @@ static ls_stretch block_of(const ls_engine *engine, int rank) {
 }
 
 static ls_stretch crossing_to(const ls_engine *engine, int to) {
-    const bool goes = to == counterpart(engine, to / engine->place.together);
+    const bool goes = to == counterpart(engine, to / engine->place.block_ranks);
     return goes ? call_sent(engine, to) : nothing;
 }
 
 static ls_stretch crossing_from(const ls_engine *engine, int from) {
-    const bool comes = from == counterpart(engine, from / engine->place.together);
+    const bool comes = from == counterpart(engine, from / engine->place.block_ranks);
     return comes ? block_of(engine, from) : nothing;
 }
 
@@ -137,14 +137,14 @@ static ls_stretch shared_with(const ls_engine *engine, int to) {
 }
 
 static ls_stretch shared_by(const ls_engine *engine, int from) {
-    const int ranks = engine->place.together;
+    const int ranks = engine->place.block_ranks;
     const bool comes = from != engine->rank && is_beside(engine, from);
     return comes ? block_of(engine, engine->machine * ranks + from % ranks) : nothing;
 }
 
 static ls_status share_next(ls_engine *engine, bool *finished) {
     static const ls_traffic sharing = {.sent = shared_with, .received = shared_by};
-    if (++engine->machine == engine->size / engine->place.together) {
+    if (++engine->machine == engine->size / engine->place.block_ranks) {
         return end(engine, finished);
     }
     return ls_exchange_begin(engine, &sharing, share_next);

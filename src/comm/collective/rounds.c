@@ -343,7 +343,7 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
 
 int ls_rounds_tree_levels(const ls_engine *engine) {
     int levels = 0;
-    while (1 << levels < engine->place.together) {
+    while (1 << levels < engine->place.block_ranks) {
         levels++;
     }
     return engine->butterfly ? levels < engine->levels ? levels : 0 : engine->levels;

@@ -17,18 +17,18 @@ static bool is_together(const uint64_t *machine, size_t stride, int size, int wi
 }
 
 ls_place ls_place_find(const uint64_t *machine, size_t stride, int size) {
-    ls_place place = {.together = 1, .crowd = 1};
-    while (place.together < size && is_together(machine, stride, size, 2 * place.together)) {
-        place.together *= 2;
+    ls_place place = {.block_ranks = 1, .largest_machine = 1};
+    while (place.block_ranks < size && is_together(machine, stride, size, 2 * place.block_ranks)) {
+        place.block_ranks *= 2;
     }
-    for (int first = 0; first < size && place.together > 1; first += place.together) {
+    for (int first = 0; first < size && place.block_ranks > 1; first += place.block_ranks) {
         int ranks = 0;
-        for (int other = first; other < size; other += place.together) {
-            const int block = size - other < place.together ? size - other : place.together;
+        for (int other = first; other < size; other += place.block_ranks) {
+            const int block = size - other < place.block_ranks ? size - other : place.block_ranks;
             const bool same = machine_of(machine, stride, other) == machine_of(machine, stride, first);
             ranks += same ? block : 0;
         }
-        place.crowd = ranks > place.crowd ? ranks : place.crowd;
+        place.largest_machine = ranks > place.largest_machine ? ranks : place.largest_machine;
     }
     return place;
 }

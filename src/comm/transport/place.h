@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 typedef struct ls_place {
-    int together; /* a power of two: of each so many ranks, counted from 0, all are on one machine; 0: is as 1 */
-    int crowd;    /* ranks of the machine that has most, where `together` is more than 1; 0: is as 1 */
+    int block_ranks;     /* a power of two: of each so many ranks, counted from 0, all are on one machine; 0: is as 1 */
+    int largest_machine; /* ranks of the machine that has most, where `block_ranks` is more than 1; 0: is as 1 */
 } ls_place;
 
 /* `machine`: a number that ranks of one machine share, rank 0's; that of the next rank lies `stride` bytes behind it.
