@@ -194,8 +194,9 @@ static ls_status begin_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     endpoint->messages++;
     endpoint->bytes += transfer->bytes;
     if (network->ranks[transfer->peer].machine != rank->machine) {
-        rank->outside_messages++;
-        rank->outside_bytes += transfer->bytes;
+        rank->outside.messages++;
+        rank->outside.sent += transfer->bytes;
+        network->ranks[transfer->peer].outside.received += transfer->bytes;
     }
     transmit_message(rank, transfer->bytes <= endpoint->eager ? LS_SIM_WHOLE : LS_SIM_ANNOUNCE, transfer);
     return LS_OK;

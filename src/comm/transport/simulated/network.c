@@ -120,9 +120,8 @@ bool ls_sim_has_memory(const ls_sim_network *network) {
     return !network->no_memory && !network->queue.no_memory;
 }
 
-void ls_sim_count_outside(const ls_sim_network *network, int rank, uint64_t *messages, uint64_t *bytes) {
-    *messages = network->ranks[rank].outside_messages;
-    *bytes = network->ranks[rank].outside_bytes;
+ls_sim_outside ls_sim_count_outside(const ls_sim_network *network, int rank) {
+    return network->ranks[rank].outside;
 }
 
 uint64_t ls_sim_events(const ls_sim_network *network) {

@@ -86,8 +86,14 @@ bool ls_sim_is_alive(const ls_sim_network *network, int rank);
 /* Whether there was always memory for what was to happen. */
 bool ls_sim_has_memory(const ls_sim_network *network);
 
-/* Messages, and their bytes, that a rank has sent to ranks of other machines. */
-void ls_sim_count_outside(const ls_sim_network *network, int rank, uint64_t *messages, uint64_t *bytes);
+/* What has gone between a rank and ranks of other machines. */
+typedef struct ls_sim_outside {
+    uint64_t messages; /* that it has sent, and */
+    uint64_t sent;     /* bytes of them; */
+    uint64_t received; /* bytes that were sent to it */
+} ls_sim_outside;
+
+ls_sim_outside ls_sim_count_outside(const ls_sim_network *network, int rank);
 
 /* A hash of all events so far: equal for equal runs. */
 uint64_t ls_sim_trace(const ls_sim_network *network);

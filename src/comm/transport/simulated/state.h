@@ -58,8 +58,7 @@ typedef struct ls_sim_rank {
     ls_endpoint endpoint;
     ls_sim_network *network;
     uint64_t machine;
-    uint64_t outside_messages; /* sent to other machines */
-    uint64_t outside_bytes;
+    ls_sim_outside outside;
     uint64_t busy_ns;     /* its processor's time */
     uint64_t link_ns;     /* when its link is idle */
     uint64_t taken_ns;    /* options.both_links: when what comes to it has come */
