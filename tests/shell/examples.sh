@@ -365,6 +365,9 @@ for threads in 0 2; do
     grep parameters out | sort >augmented$threads
 done
 check "cnn --augment: the same model with threads" cmp augmented0 augmented2
+launch run -n 2 "$examples/cnn" --deep --epochs 2 --limit 300 --channels 4 --quiet </dev/null # to the end of its cycle
+check "cnn --deep: ends well" is "$status $(complaints err)" "0 "
+check "cnn --deep: one model" one_model 2
 launch run -n 2 "$examples/cnn" --epochs 2 --limit 2000 --channels 8 --quiet </dev/null
 check "cnn, 2 epochs of 2,000 samples: accuracy $(number 'test accuracy') is at least 0.7" \
     holds "$(number 'test accuracy') >= 0.7"
