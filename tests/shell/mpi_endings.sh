@@ -17,7 +17,7 @@ check_quitter() {
         ;;
     stop)
         check "$flavour, $carrier, $call: who is silent is named" \
-            says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 3 s"
+            says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 8 s"
         ;;
     esac
 }

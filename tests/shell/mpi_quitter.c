@@ -22,8 +22,9 @@ static ls_status call(ls_comm *world, const char *name) {
     const ls_status sent = ls_work_wait(work);
     return status == LS_OK ? sent : status;
 }
-int main(int argc, char **argv) {             /* WHAT CALL: what rank 1 does instead of its fourth call; or "backend" */
-    ls_init_options options = {.timeout = 3}; /* enough to come, on a busy machine */
+int main(int argc, char **argv) { /* WHAT CALL: what rank 1 does instead of its fourth call; or "backend" */
+    const bool stops = argc > 1 && strcmp(argv[1], "stop") == 0;
+    ls_init_options options = {.timeout = stops ? 8 : 60}; /* enough to come, on a busy machine */
     ls_comm *world = ls_init(&options);
     if (argc < 2 || world == NULL) {
         fprintf(stderr, "%s\n", ls_error_message());

@@ -27,6 +27,9 @@ ls_status ls_engine_post(void *state, const ls_call *call, void **request);
 ls_status ls_engine_test(void *state, void *request, bool wait, bool *finished);
 void ls_engine_leave(void *state, ls_leave_reason reason);
 ls_status ls_engine_meet_leaving(void *state); /* where whoever leaves tells all: every peer is LS_PEER_REACHED */
+/* After ls_engine_leave, over a transport that moves nothing by itself: what is under way into or out of the callers'
+ * memory, which is theirs again, is taken back. */
+void ls_engine_withdraw_contents(void *state);
 void ls_engine_give_up(void *state, ls_status status);
 int ls_engine_culprit(const void *state);
 void ls_engine_close(void *state);

@@ -95,7 +95,7 @@ static void withdraw_all(ls_engine *engine) {
         }
     }
     engine->transfer_count = 0;
-    ls_messages_withdraw(engine, true);
+    ls_messages_withdraw(engine);
 }
 
 /* This thread's error ends the communicator; the others are told. */
@@ -152,11 +152,10 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     if (engine->ended) {
         return;
     }
-    const ls_call *call = engine->calling ? &engine->call : ls_messages_sending(engine);
-    if (call != NULL) { /* others are in the midst of it, and may read in this rank's memory */
+    if (engine->calling) { /* its partners are in the midst of it */
         char name[64];
-        (void)ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call",
-                      ls_call_describe(call->operation, call->sequence, name, sizeof name), engine->rank);
+        (void)ls_fail(LS_ERR_PEER, "%s: rank %d left in the midst of this call", ls_engine_call_name(engine, name),
+                      engine->rank);
         engine->deserted = true;
         revoke(engine, LS_ERR_PEER, engine->rank);
         if (reason != LS_LEAVE_FREED) { /* else the endpoint ends at once */
@@ -175,9 +174,6 @@ void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
             ls_messages_say_left(engine, rank, reason);
             ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &notice, sizeof notice);
         }
-    }
-    if (reason != LS_LEAVE_FREED) {
-        ls_messages_withdraw(engine, false);
     }
 }
 

@@ -392,11 +392,8 @@ ls_status ls_messages_end(ls_engine *engine, ls_message_request *asked, ls_statu
 /* Tells a rank, behind all messages that were sent to it, that there will be no more. */
 void ls_messages_say_left(ls_engine *engine, int to, ls_leave_reason reason);
 
-/* A send whose data is still read from the caller's memory; NULL: there is none. */
-const ls_call *ls_messages_sending(const ls_engine *engine);
-
-/* Takes back all that is under way into the callers' memory, and with `sends` what is under way out of it. */
-void ls_messages_withdraw(ls_engine *engine, bool sends);
+/* Takes back all that is under way into or out of memory that is not the engine's, and envelopes. */
+void ls_messages_withdraw(ls_engine *engine);
 void ls_messages_free(ls_engine *engine);
 
 /* ---- failure.c --------------------------------------------------------------------------------------------------- */

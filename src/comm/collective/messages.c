@@ -267,25 +267,25 @@ static void withdraw(ls_engine *engine, ls_transfer *transfer) {
     }
 }
 
-const ls_call *ls_messages_sending(const ls_engine *engine) {
-    for (const ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
-        if (asked->receipt == NULL && asked->began && !asked->content.ended) {
-            return &asked->call;
-        }
-    }
-    return NULL;
-}
-
-void ls_messages_withdraw(ls_engine *engine, bool sends) {
-    for (ls_message_request *asked = sends ? engine->requests : NULL; asked != NULL; asked = asked->next) {
+void ls_engine_withdraw_contents(void *state) {
+    ls_engine *engine = state;
+    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
         if (asked->receipt == NULL && asked->began) {
-            withdraw(engine, &asked->envelope);
             withdraw(engine, &asked->content);
         }
     }
     for (ls_message_arrival *arrival = engine->arrivals; arrival != NULL; arrival = arrival->next) {
         withdraw(engine, &arrival->content);
     }
+}
+
+void ls_messages_withdraw(ls_engine *engine) {
+    for (ls_message_request *asked = engine->requests; asked != NULL; asked = asked->next) {
+        if (asked->receipt == NULL && asked->began) {
+            withdraw(engine, &asked->envelope);
+        }
+    }
+    ls_engine_withdraw_contents(engine);
 }
 
 static void free_requests(ls_message_request *list) {

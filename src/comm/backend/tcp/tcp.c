@@ -148,11 +148,19 @@ static ls_status tcp_split(void *state, const ls_join *join, const int *ranks, v
     return status;
 }
 
+/* Ranks of this machine may read in this rank's memory. */
+static void tcp_leave(void *state, ls_leave_reason reason) {
+    ls_engine_leave(state, reason);
+    if (reason != LS_LEAVE_FREED) { /* else the endpoint ends at once */
+        ls_engine_withdraw_contents(state);
+    }
+}
+
 const ls_backend ls_backend_tcp = {
     .name = "tcp",
     .open = tcp_open,
     .close = ls_engine_close,
-    .leave = ls_engine_leave,
+    .leave = tcp_leave,
     .split = tcp_split,
     LS_ENGINE_CALLS,
 };
