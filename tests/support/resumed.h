@@ -208,7 +208,7 @@ static inline ls_status begin(training *t, ls_comm *comm, const plan *how) {
     t->model = make_model(comm, how->cut);
     t->optimizer = ls_adam(t->model, &(ls_adam_options){.learning_rate = 0.01});
     if (how->cut == HALF) { /* the first steps overflow */
-        t->scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p30, .growth_interval = 3});
+        t->scaler = ls_grad_scaler_new(&(ls_grad_scaler_options){.initial_scale = 0x1p26, .growth_interval = 3});
     }
     t->train = ls_loader_new(make_dataset(0, SAMPLES), &loading);
     t->validate = ls_loader_new(make_dataset(1, HELD_BACK), &loading);
