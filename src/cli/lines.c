@@ -203,7 +203,7 @@ bool ls_lines_failed(ls_lines *lines, int rank, const char *sentence, const char
 void ls_lines_open(ls_lines *lines, uv_loop_t *loop, bool hold, ls_lines_told told, void *user) {
     uv_timer_init(loop, &lines->timer);
     lines->hold = hold;
-    lines->hold_seconds = 0.3; /* between saying why and having ended; a person does not notice it */
+    lines->hold_seconds = 0.3; /* between saying why and having ended; a user does not notice it */
     lines->failed = -1;
     lines->told = told;
     lines->user = user;

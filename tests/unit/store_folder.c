@@ -1,7 +1,10 @@
 /* Whom the store in a folder trusts: folders that only its user can write to, and plain files in them. */
 #include "tests/support/unit.h"
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -167,7 +170,19 @@ static void *find_store(void *url) {
     return ls_store_open(url, &(ls_store_options){.timeout = 60});
 }
 
-/* Rank 0 announced an address where nobody is and began anew, while another rank tries to connect there. */
+/* A socket that listens on loopback; its port. */
+static int listen_on(int *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    *port = ntohs(address.sin_port);
+    return listener;
+}
+
+/* Rank 0 ended and began anew elsewhere, while another rank was connecting to it. */
 static void a_job_that_begins_anew(void **state) {
     (void)state;
     const char *path = test_path("anew");
@@ -175,13 +190,15 @@ static void a_job_that_begins_anew(void **state) {
     void *found = NULL;
     pthread_t finder;
     ls_gathering first;
-    ls_announcement nowhere = {.address = {.host = "127.0.0.1", .port = 1}};
+    ls_announcement before = {.address = {.host = "127.0.0.1"}};
+    const int listener = listen_on(&before.address.port);
     snprintf(url, sizeof url, "file://%s", path);
     assert_int_equal(ls_gathering_open(path, &first), LS_OK);
-    assert_int_equal(ls_gathering_announce(&first, &nowhere, 5), LS_OK);
+    assert_int_equal(ls_gathering_announce(&first, &before, 5), LS_OK);
     assert_int_equal(pthread_create(&finder, NULL, find_store, url), 0);
-    usleep(100000);
+    assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 60000), 1);
     ls_gathering_close(&first);
+    close(listener);
     ls_store *store = ls_store_open(url, &(ls_store_options){.serve = true, .timeout = 60});
     assert_non_null(store);
     assert_int_equal(pthread_join(finder, &found), 0);
