@@ -147,7 +147,9 @@ static ls_status report(ls_trial *trial, ls_comm *world, const ls_module *model)
     if (status != LS_OK || ls_comm_rank(world) != 0) {
         return status;
     }
-    printf("throughput: %.0f samples/s\n", throughput);
+    if (throughput > 0) { /* 0: nothing was trained */
+        printf("throughput: %.0f samples/s\n", throughput);
+    }
     printf("test accuracy: %.4f\n", ls_trial_metric(trial, "test_acc"));
     return save != NULL ? ls_module_save(model, save, NULL) : LS_OK;
 }

@@ -422,7 +422,8 @@ LS_API ls_module *ls_nn_function(const char *name, ls_tensor *(*function)(ls_ten
 LS_API ls_module *ls_nn_residual(ls_module *f);
 
 /** The modules, each of one input and one output, one after the other; their names are "0", "1", ... Of none, what it
- * is given. */
+ * is given. A ReLU before a MaxPool without padding is called behind it, where there is less to do, unless one of them
+ * has hooks: values and gradients are the same. */
 LS_API ls_module *ls_sequential_of(ls_module *const *modules, int count);
 #ifndef __cplusplus
 #define ls_sequential(...)                                                                                             \

@@ -104,7 +104,7 @@ struct ls_node {
     uint8_t spread;
     bool sums_samples;
     bool of_gradient;  /* of the call */
-    uint8_t rounds_to; /* likewise */
+    uint8_t rounds_to; /* an ls_dtype; of the call */
     bool depends;      /* gradients of its inputs depend on values that depend on leaves */
     bool weighed;      /* the gradient of the output is multiplied by parameters.number[LS_NODE_WEIGHT] */
     uint32_t segment;  /* 0, or a part of the program that is walked by itself: a pass walks communication of its own

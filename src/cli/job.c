@@ -126,7 +126,8 @@ static bool has_lost_output(const job *self) {
 }
 
 /* Who stopped to go on later does not want to be started at once: its machine is wanted by others. */
-static bool wants_restart(const job *self) {
+static bool wants_restart(void *user) {
+    const job *self = user;
     const int ended = self->failure.wait_status;
     const bool stopped = WIFEXITED(ended) && WEXITSTATUS(ended) == LS_EXIT_STOPPED;
     return self->failed && self->failure.rank >= 0 && !stopped && self->interrupt == 0 && !has_lost_output(self) &&
@@ -151,7 +152,7 @@ static void settle(job *self) {
         self->settled = true;
         uv_timer_stop(&self->timer);
         if (self->options->nodes != NULL) {
-            ls_nodes_done(self->options->nodes, wants_restart(self));
+            ls_nodes_done(self->options->nodes);
         } else {
             self->done = true;
         }
@@ -268,7 +269,7 @@ static void on_failed(void *user, const ls_failure *failure) {
     self->failed = true;
     self->failure = *failure;
     count_others(self);
-    if (self->phase == RUNNING) {
+    if (self->phase == RUNNING && !self->settled) { /* else nothing is left to end here */
         end_job(self, SIGTERM, 0);
     }
     snprintf(self->remark, sizeof self->remark, " (rank %d, exit status %d)", failure->rank,
@@ -455,7 +456,11 @@ static ls_status open_job(job *self) {
         rank->local_rank = i;
         rank->pidfd = rank->report_fd = rank->output.fd = rank->error.fd = -1;
     }
-    self->events = (ls_nodes_events){.failed = on_failed, .interrupted = on_interrupted, .over = on_over, .user = self};
+    self->events = (ls_nodes_events){.failed = on_failed,
+                                     .interrupted = on_interrupted,
+                                     .over = on_over,
+                                     .wants_restart = wants_restart,
+                                     .user = self};
     return options->nodes != NULL ? ls_nodes_watch(options->nodes, &self->loop, &self->events) : LS_OK;
 }
 

@@ -58,6 +58,7 @@ typedef struct ls_nodes_events {
     void (*failed)(void *user, const ls_failure *failure);
     void (*interrupted)(void *user, int signal, int node);
     void (*over)(void *user, bool restart);
+    bool (*wants_restart)(void *user); /* node 0's; asked when nothing runs anywhere and the first failure is known */
     void *user;
 } ls_nodes_events;
 
@@ -86,7 +87,7 @@ void ls_nodes_failed(ls_nodes *nodes, const ls_failure *failure);
 void ls_nodes_interrupt(ls_nodes *nodes, int signal);
 
 /* Nothing of this start runs here any more. events->over comes when that is so everywhere; node 0 says what next. */
-void ls_nodes_done(ls_nodes *nodes, bool restart);
+void ls_nodes_done(ls_nodes *nodes);
 
 /* The host's name of this machine, for people. */
 void ls_node_name_host(char host[64]);

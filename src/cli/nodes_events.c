@@ -75,7 +75,7 @@ static void conclude(ls_nodes *nodes) {
         decide(nodes, &nodes->suspect);
     }
     nodes->over = true;
-    const bool restart = nodes->restart && !lost;
+    const bool restart = !lost && nodes->events->wants_restart(nodes->events->user);
     if (is_zero(nodes)) {
         ls_nodes_tell_all(nodes, &(ls_node_message){.word = LS_NODE_OVER, .numbers = {restart}}, NULL);
     }
@@ -264,9 +264,8 @@ void ls_nodes_interrupt(ls_nodes *nodes, int signal) {
                       NULL);
 }
 
-void ls_nodes_done(ls_nodes *nodes, bool restart) {
+void ls_nodes_done(ls_nodes *nodes) {
     nodes->done = true;
-    nodes->restart = restart;
     if (!is_zero(nodes)) {
         ls_node_tell(&nodes->others[0], &(ls_node_message){.word = LS_NODE_DONE});
     }

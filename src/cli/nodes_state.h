@@ -37,7 +37,6 @@ struct ls_nodes {
     uv_timer_t pulse;   /* of one that goes on elsewhere alone: when the launchers there are asked */
     bool done;          /* nothing of it runs here any more */
     bool over;
-    bool restart; /* node 0's wish */
 };
 
 /* Sends; a node that does not take it is as good as lost, which its connection will tell. */

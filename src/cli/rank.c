@@ -168,7 +168,7 @@ const ls_rank_report *ls_rank_hear(ls_rank *rank) {
     char text[LS_REPORT_TEXT];
     for (int i = 0; i < MOST_REPORTS; i++) {
         const ssize_t size = recv(rank->report_fd, text, sizeof text - 1, 0);
-        if (size <= 0) {
+        if (size < 0) { /* 0 is the end, or an empty packet */
             break;
         }
         ls_rank_report heard;

@@ -228,6 +228,13 @@ check "restarts: every rank was started three times" is "$(cut -d' ' -f1,2 start
 check "restarts: with a fresh key each time" is "$(cut -d' ' -f3 starts | sort -u | wc -l)" 3
 check "restarts: both say so" is "$(cat err.0 err.1 | grep -c 'restarting the job')" 4
 
+# Node 0 has ended well when the other one fails.
+node 0 -n 1 --nnodes 2 --key-file key --max-restarts 1 true
+node 1 -n 1 --nnodes 2 --key-file key bash -c '[ $LOCKSTEP_RESTART_COUNT = 1 ] || { sleep 0.5; exit 3; }'
+ends 0 1
+check "a restart after node 0 has ended: it counts" is "$statuses" "0 0"
+check "a restart after node 0 has ended: both say so" is "$(cat err.0 err.1 | grep -c 'restarting the job')" 2
+
 # ---- told wrong things ----
 refuses() { # NAME STATUS SENTENCE ARGUMENTS...
     local name=$1 wanted=$2 sentence=$3

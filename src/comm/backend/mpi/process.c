@@ -255,9 +255,8 @@ static ls_status start_mpi(double timeout) {
         LS_TRY(ls_mpi_in_first_thread(init, "MPI_Init_thread", timeout));
         process.id = getpid();
         LS_TRY(on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *)));
-        return check_started();
     }
-    return LS_OK;
+    return process.id == getpid() ? check_started() : LS_OK; /* else the program started it */
 }
 
 /* All ranks meet at the launcher, or none. */

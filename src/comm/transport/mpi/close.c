@@ -63,7 +63,7 @@ static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
     if (transfer == &ls_mpi_large || transfer == &ls_mpi_small) {
         return;
     }
-    if (transfer->receives) {
+    if (transfer->receives && list->requests[i] != MPI_REQUEST_NULL) {
         (void)MPI_Cancel(&list->requests[i]); /* which ends what has not begun to come */
     }
     const bool named_receive = transfer->receives && list == &mpi->named;
