@@ -31,6 +31,13 @@ for ranks in 1 2 3; do
     check "$ranks ranks: it leaves the newest and the best" whole
     launch run -n $ranks "$program" </dev/null
     check "$ranks ranks: started again there is nothing left to do" is "$status $(result)" "0 ${wanted[ranks]}"
+    # As a kill leaves it between the renaming of the best checkpoint and that of the link to it, and before both.
+    best=$(readlink run/best)
+    mv run/best "run/.new-0000000000000001-$best.link"
+    ln -s epoch-000000-step-9999999999 run/.new-0000000000000002-epoch-000000-step-9999999999.link
+    launch run -n $ranks "$program" </dev/null
+    check "$ranks ranks: a link to the best that was not renamed is" is "$status $(readlink run/best)" "0 $best"
+    check "$ranks ranks: and nothing else is left" tidy
 done
 check "a training has a result" is "$(cat result.* | wc -l)" 21
 

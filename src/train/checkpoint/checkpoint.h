@@ -31,6 +31,7 @@
 
 #define LS_CHECKPOINT_FORMAT 1
 #define LS_MANIFEST_NAME     "manifest.json"
+#define LS_LINK_SUFFIX       ".link" /* of the temporary name of the link to the best */
 #define LS_FILE_NAME_LIMIT   64
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */

@@ -206,6 +206,24 @@ static ls_status lock_folder(ls_checkpointer *self) {
     return LS_OK;
 }
 
+/* A link to the best checkpoint that was not renamed: it is the best one's if that was put in place. */
+static ls_status finish_link(const char *folder, const char *name) {
+    char link[PATH_MAX], best[PATH_MAX], target[PATH_MAX], led[NAME_MAX + 1];
+    LS_TRY(ls_path_join(link, folder, name));
+    LS_TRY(ls_path_join(best, folder, "best"));
+    const ssize_t length = readlink(link, led, sizeof led - 1);
+    led[length > 0 ? length : 0] = '\0';
+    LS_TRY(ls_path_join(target, folder, led));
+    return length > 0 && ls_checkpoint_is_one(target) && rename(link, best) != 0
+               ? ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", best, strerror(errno))
+               : LS_OK;
+}
+
+static bool is_link(const char *name) {
+    const size_t length = strlen(name), suffix = sizeof LS_LINK_SUFFIX - 1;
+    return length > suffix && strcmp(name + length - suffix, LS_LINK_SUFFIX) == 0;
+}
+
 /* What was not finished, or not quite removed, when a run was killed. */
 static ls_status clean_up(const char *folder) {
     char path[PATH_MAX];
@@ -214,7 +232,8 @@ static ls_status clean_up(const char *folder) {
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < names.count; i++) {
         if (strncmp(names.items[i], ".new-", 5) == 0 || strncmp(names.items[i], ".old-", 5) == 0) {
-            status = ls_path_join(path, folder, names.items[i]);
+            status = is_link(names.items[i]) ? finish_link(folder, names.items[i]) : LS_OK;
+            status = status == LS_OK ? ls_path_join(path, folder, names.items[i]) : status;
             if (status == LS_OK && unlink(path) != 0) {
                 status = ls_folder_delete(path);
             }

@@ -129,22 +129,6 @@ static ls_status find_files(const ls_checkpoint *snapshot) {
     return LS_OK;
 }
 
-/* The link to the best one leads to this one at once. */
-static ls_status link_best(const ls_checkpoint *snapshot) {
-    char temporary[PATH_MAX];
-    const char *name = strrchr(snapshot->folder, '/') + 1;
-    if (snprintf(temporary, sizeof temporary, "%s.link", snapshot->temporary) >= PATH_MAX ||
-        symlink(name, temporary) != 0) {
-        return ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", snapshot->best, strerror(errno));
-    }
-    if (rename(temporary, snapshot->best) != 0) {
-        const int reason = errno;
-        (void)unlink(temporary);
-        return ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", snapshot->best, strerror(reason));
-    }
-    return ls_folder_sync(snapshot->parent);
-}
-
 /* What is removed has another name first, so that nothing that is half gone looks like a checkpoint. */
 static ls_status remove_one(const ls_checkpoint *snapshot, const char *name) {
     char path[PATH_MAX], renamed[PATH_MAX], old[NAME_MAX + 1];
@@ -189,12 +173,28 @@ static ls_status put_in_place(const ls_checkpoint *snapshot) {
     return ls_folder_delete(snapshot->temporary);
 }
 
+/* The link is there, under a temporary name, before the checkpoint is: a run that goes on from that one, after a kill
+ * between the two renames, finds it and ends what was begun. */
+static ls_status put_in_place_as_best(const ls_checkpoint *snapshot) {
+    char link[PATH_MAX];
+    if (snprintf(link, sizeof link, "%s%s", snapshot->temporary, LS_LINK_SUFFIX) >= PATH_MAX ||
+        symlink(strrchr(snapshot->folder, '/') + 1, link) != 0) {
+        return ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", snapshot->best, strerror(errno));
+    }
+    ls_status status = put_in_place(snapshot);
+    if (status == LS_OK && rename(link, snapshot->best) != 0) {
+        status = ls_fail(LS_ERR_IO, "checkpoint: cannot make the link %s: %s", snapshot->best, strerror(errno));
+    }
+    if (status != LS_OK) {
+        (void)unlink(link);
+        return status;
+    }
+    return ls_folder_sync(snapshot->parent);
+}
+
 ls_status ls_checkpoint_commit(ls_checkpoint *snapshot) {
     LS_TRY(find_files(snapshot));
     LS_TRY(ls_manifest_write(&snapshot->manifest, snapshot->temporary));
-    LS_TRY(put_in_place(snapshot));
-    if (snapshot->best[0] != '\0') {
-        LS_TRY(link_best(snapshot));
-    }
+    LS_TRY(snapshot->best[0] != '\0' ? put_in_place_as_best(snapshot) : put_in_place(snapshot));
     return snapshot->keep > 0 ? remove_older(snapshot) : LS_OK;
 }
