@@ -5,23 +5,25 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t ls_bits_of_float(float value) {
+#include "base/both.h"
+
+LS_BOTH static inline uint32_t ls_bits_of_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float ls_float_of_bits(uint32_t bits) {
+LS_BOTH static inline float ls_float_of_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline float ls_bf16_to_float(uint16_t half) {
+LS_BOTH static inline float ls_bf16_to_float(uint16_t half) {
     return ls_float_of_bits((uint32_t)half << 16);
 }
 
-static inline uint16_t ls_bf16_from_float(float value) {
+LS_BOTH static inline uint16_t ls_bf16_from_float(float value) {
     const uint32_t bits = ls_bits_of_float(value);
     if ((bits & 0x7fffffffU) > 0x7f800000U) {
         return (uint16_t)((bits >> 16) | 0x40U); /* a NaN stays a (quiet) NaN */
@@ -29,7 +31,7 @@ static inline uint16_t ls_bf16_from_float(float value) {
     return (uint16_t)((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-static inline float ls_f16_to_float(uint16_t half) {
+LS_BOTH static inline float ls_f16_to_float(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000U) << 16;
     const uint32_t exponent = (half >> 10) & 0x1fU;
     const uint32_t mantissa = half & 0x3ffU;
@@ -43,7 +45,7 @@ static inline float ls_f16_to_float(uint16_t half) {
     return ls_float_of_bits(sign | ((exponent + 112U) << 23) | (mantissa << 13));
 }
 
-static inline uint16_t ls_f16_from_float(float value) {
+LS_BOTH static inline uint16_t ls_f16_from_float(float value) {
     const uint32_t bits = ls_bits_of_float(value);
     const uint32_t sign = (bits >> 16) & 0x8000U;
     const uint32_t magnitude = bits & 0x7fffffffU;

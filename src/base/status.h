@@ -18,7 +18,12 @@
 #define ls_fail_null(...) ((void)ls_error_set(__VA_ARGS__), NULL)
 
 /* How many errors this thread has had: tells whether one came after some point. */
-extern _Thread_local uint32_t ls_error_count __attribute__((visibility("hidden"), tls_model("initial-exec")));
+#ifdef __cplusplus
+#define LS_THREAD_LOCAL __thread
+#else
+#define LS_THREAD_LOCAL _Thread_local
+#endif
+extern LS_THREAD_LOCAL uint32_t ls_error_count __attribute__((visibility("hidden"), tls_model("initial-exec")));
 
 /* Out of memory has one wording everywhere. */
 ls_status ls_fail_memory(const char *call, size_t bytes);

@@ -10,7 +10,7 @@
 
 #include <lockstep/tensor.h>
 
-#include <stdatomic.h>
+#include "base/atomics.h"
 
 typedef struct ls_device ls_device;
 typedef struct ls_storage ls_storage;

@@ -1,0 +1,14 @@
+/* C's atomic types and calls, by the same names in C++ (the kernels of device/cuda), which has them elsewhere. */
+#ifndef LS_BASE_ATOMICS_H
+#define LS_BASE_ATOMICS_H
+
+#ifdef __cplusplus
+#include <atomic>
+using std::atomic_int;
+using std::atomic_load_explicit;
+using std::memory_order_relaxed;
+#else
+#include <stdatomic.h>
+#endif
+
+#endif

@@ -1,0 +1,35 @@
+/*
+ * What kernels need of their stream, in C: launches, memory for the time of a kernel, and checks whose failure is told
+ * later. device.c has it for GPUs, tests/shadow for the host.
+ */
+#ifndef LS_TENSOR_DEVICE_CUDA_STREAM_H
+#define LS_TENSOR_DEVICE_CUDA_STREAM_H
+
+#include "tensor/device.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime_api.h>
+cudaStream_t ls_cuda_stream(ls_stream *stream);
+/* After each launch: LS_ERR_DEVICE when it could not be started. Keeps the name, a literal, for errors that come later. */
+ls_status ls_cuda_launched(ls_stream *stream, const char *name);
+#endif
+
+/* NULL when there is none. Not cleared. */
+void *ls_cuda_scratch_take(ls_stream *stream, size_t bytes);
+void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes);
+
+/* What a number of i64 must be, and the sentence that says it is not. */
+typedef enum ls_cuda_check {
+    LS_CUDA_CHECK_INDEX = 1, /* "NAME: index V at position P is out of range for axis A of size L" */
+    LS_CUDA_CHECK_TARGET,    /* "target[P] is V, but there are L classes" */
+    LS_CUDA_CHECK_LENGTH     /* of a cell */
+} ls_cuda_check;
+
+/*
+ * Each of `count` numbers is to be in [0, limit), or be `*but` where that is not NULL. The first that is not becomes
+ * LS_ERR_ARGUMENT of the next wait for the stream. Kernels behind this still run: they must leave such numbers out.
+ */
+ls_status ls_cuda_check_numbers(ls_stream *stream, ls_cuda_check check, const char *name, const int64_t *numbers,
+                                int64_t count, int64_t limit, int axis, const int64_t *but);
+
+#endif
