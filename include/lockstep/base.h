@@ -58,7 +58,8 @@ typedef enum ls_status {
     LS_ERR_TIMEOUT,     /**< another rank did not answer in time */
     LS_ERR_DENIED,      /**< the job's key is missing or wrong, or permission was refused */
     LS_ERR_STOPPED,     /**< a callback or the user asked to stop */
-    LS_ERR_INTERNAL     /**< a fault of Lockstep's own: please report it */
+    LS_ERR_INTERNAL,    /**< a fault of Lockstep's own: please report it */
+    LS_ERR_DEVICE       /**< a device failed or cannot be used: a GPU that reports a fault, a driver that is missing */
 } ls_status;
 
 /** What a program should exit with when it was stopped and is to go on later (LS_ERR_STOPPED of ls_trial_run):

@@ -42,6 +42,7 @@ static const char *const status_names[] = {
     [LS_ERR_DENIED] = "LS_ERR_DENIED",
     [LS_ERR_STOPPED] = "LS_ERR_STOPPED",
     [LS_ERR_INTERNAL] = "LS_ERR_INTERNAL",
+    [LS_ERR_DEVICE] = "LS_ERR_DEVICE",
 };
 
 const char *ls_version(void) {

@@ -54,7 +54,7 @@ bool ls_rank_report_read(const char *text, ls_rank_report *report) {
     int status, at = 0;
     if (sscanf(text, "lockstep-failure 1 %9d %9d %9d %9d %n", &status, &report->rank, &report->culprit,
                &report->process, &at) != 4 ||
-        at == 0 || text[at] == '\0' || status <= LS_OK || status > LS_ERR_INTERNAL) {
+        at == 0 || text[at] == '\0' || status <= LS_OK || status > LS_ERR_DEVICE) {
         return false;
     }
     report->status = (ls_status)status;

@@ -174,7 +174,7 @@ ls_status ls_reply_decode(const uint8_t *body, size_t size, ls_store_reply *repl
         return ls_fail(LS_ERR_FORMAT, "a reply's parts do not add up to its %zu bytes", size);
     }
     const unsigned status = (unsigned)take(body, 4);
-    if (status > LS_ERR_INTERNAL) {
+    if (status > LS_ERR_DEVICE) {
         return ls_fail(LS_ERR_FORMAT, "a reply has unknown status %u", status);
     }
     if (size - LS_REPLY_FIXED > LS_STORE_VALUE_MAX) {

@@ -123,7 +123,7 @@ static void damage_reply(uint64_t number, void *argument) {
             counts->refused--;
             counts->accepted++;
             assert_true(lies_in(read.value, bytes, damaged));
-            assert_true(read.status >= LS_OK && read.status <= LS_ERR_INTERNAL);
+            assert_true(read.status >= LS_OK && read.status <= LS_ERR_DEVICE);
         }
     }
 }

@@ -1,0 +1,69 @@
+/*
+ * Module cuda (lockstep-cuda.so): the GPUs of this process as devices "cuda:0", "cuda:1", ... The core opens it when a
+ * program first names one (tensor/device_open.c), so that other processes neither need CUDA's libraries nor pay for
+ * loading them. This header is all that the two sides know of each other, and CUDA's own are included in this folder
+ * only.
+ *
+ * The module exports ls_cuda_module and needs no symbol of the core.
+ */
+#ifndef LS_TENSOR_DEVICE_CUDA_CUDA_H
+#define LS_TENSOR_DEVICE_CUDA_CUDA_H
+
+#include "base/status.h"
+#include "tensor/device.h"
+
+enum { LS_CUDA_ABI = 1 };
+
+/* What the core does for the module: see the declarations of the functions with ls_. `release` is ls_free. */
+typedef struct ls_cuda_core {
+    void (*error_restore)(ls_status status, const char *message);
+    const char *(*error_message)(void);
+    ls_status (*error_status)(void);
+    ls_status (*fail_memory)(const char *call, size_t bytes);
+    void (*log_write)(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
+    void *(*allocate)(size_t size);
+    void *(*allocate_zeroed)(size_t count, size_t size);
+    void (*release)(void *memory);
+    size_t (*dtype_size)(ls_dtype dtype);
+    const char *(*dtype_name)(ls_dtype dtype);
+    void (*kernels_complete)(ls_kernels *kernels);
+} ls_cuda_core;
+
+/* What a person wants to know of a GPU. */
+typedef struct ls_cuda_info {
+    char name[256];    /* "NVIDIA H100 80GB HBM3" */
+    char bus[32];      /* where it is on the PCI bus: "0000:19:00.0" */
+    size_t total;      /* bytes of its memory, */
+    size_t free_bytes; /* and how many of them nobody uses; 0 where that is not known */
+    int major, minor;  /* its compute capability */
+    int multiprocessors;
+} ls_cuda_info;
+
+typedef struct ls_cuda {
+    int device_count; /* GPUs that this process may use: 0 is no failure of the module */
+    const char
+        *failure; /* why there are none, as the end of a sentence: "no driver answers"; NULL where there are some */
+
+    /* As their libraries write them: 13000 is 13.0; 0 where it is not known. The driver's is that of the newest CUDA it
+     * can run. */
+    int driver_version, runtime_version, cublas_version, cudnn_version;
+
+    /* The device "cuda:INDEX", always the same one; any thread may ask. NULL with the error set: LS_ERR_DEVICE. */
+    const ls_device *(*device)(int index);
+
+    /* May be slow, as it may have to start CUDA on the GPU. False with the error set. */
+    bool (*info)(int index, ls_cuda_info *info);
+} ls_cuda;
+
+/* NULL where abi_version is not LS_CUDA_ABI. Without a GPU or a driver it gives what has a device_count of 0. Called
+ * once; `core` stays. */
+typedef const ls_cuda *ls_cuda_module_function(int abi_version, const ls_cuda_core *core);
+
+/* ---- the core's side ------------------------------------------------------------------------------------------- */
+
+/* The opened module, the same for the whole process; NULL, with no error set, where there is none to open. */
+const ls_cuda *ls_cuda_open(void);
+/* Why that is. */
+const char *ls_cuda_failure(void);
+
+#endif
