@@ -5,6 +5,8 @@
  * The arithmetic is the CPU's.
  *
  * It is there in every unit and rank program; LOCKSTEP_DEVICE=shadow:0 has all tests of the program work on it.
+ * LOCKSTEP_DEVICE=shadow:1 has them work on a second one, which is there for those that name it, and whose arithmetic is
+ * that of device/cuda, compiled for the host.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -461,8 +463,19 @@ static const ls_device shadow = {
     .copy_from_host = copy_from_host,
 };
 
+static bool add_second(void) {
+    static ls_device second;
+    const char *wanted = getenv("LOCKSTEP_DEVICE");
+    second = shadow;
+    second.name = "shadow:1";
+    second.index = 1;
+    second.kernels = shadow_gpu_kernels();
+    return wanted == NULL || strcmp(wanted, second.name) != 0 || second.kernels == NULL ||
+           ls_device_add(&second) == LS_OK;
+}
+
 __attribute__((constructor)) static void add_shadow(void) {
-    if (pthread_key_create(&stream_key, end_thread) != 0 || ls_device_add(&shadow) != LS_OK) {
+    if (pthread_key_create(&stream_key, end_thread) != 0 || ls_device_add(&shadow) != LS_OK || !add_second()) {
         shadow_die("cannot be set up");
     }
 }

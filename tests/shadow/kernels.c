@@ -1,4 +1,5 @@
-/* The kernels of the shadow device: each copies its arguments into a job, which calls the CPU's kernel later. */
+/* The kernels of the shadow devices: each copies its arguments into a job, which calls the kernel later: the CPU's, or
+ * that of device/cuda, compiled for the host. */
 #include "tensor/device/cpu/cpu.h"
 #include "tests/shadow/shadow.h"
 
@@ -230,17 +231,44 @@ static ls_status ask_map(ls_map_kernel *kernel, int operand_count, int parameter
     return shadow_push(stream, made);
 }
 
-#define SHADOW_MAP(name, operand_count, parameter_count)                                                               \
-    static ls_status shadow_##name(LS_PARAMETERS_map) {                                                                \
-        return ask_map(ls_cpu_kernels.name, operand_count, parameter_count, stream, y, operands, parameters);          \
+#define ASK_MAP(device, table, name, operand_count, parameter_count)                                                   \
+    static ls_status device##_##name(LS_PARAMETERS_map) {                                                              \
+        return ask_map(table.name, operand_count, parameter_count, stream, y, operands, parameters);                   \
     }
-#define SHADOW(name, type)                                                                                             \
-    static ls_status shadow_##name(LS_PARAMETERS_##type) {                                                             \
-        return ask_##type(ls_cpu_kernels.name, stream, NAMES_##type);                                                  \
+#define ASK(device, table, name, type)                                                                                 \
+    static ls_status device##_##name(LS_PARAMETERS_##type) {                                                           \
+        return ask_##type(table.name, stream, NAMES_##type);                                                           \
     }
+
+#define SHADOW_MAP(name, operand_count, parameter_count) ASK_MAP(shadow, ls_cpu_kernels, name, operand_count, parameter_count)
+#define SHADOW(name, type)                               ASK(shadow, ls_cpu_kernels, name, type)
 LS_MAPS(SHADOW_MAP)
 LS_OTHER_KERNELS(SHADOW)
 
 #define ROW_OF_MAP(name, operand_count, parameter_count) .name = shadow_##name,
 #define ROW(name, type)                                  .name = shadow_##name,
 const ls_kernels shadow_kernels = {LS_MAPS(ROW_OF_MAP) LS_OTHER_KERNELS(ROW)};
+#undef ROW_OF_MAP
+#undef ROW
+
+/* The same with the kernels of device/cuda, compiled for the host. */
+static ls_kernels for_gpu;
+#define GPU_MAP(name, operand_count, parameter_count) ASK_MAP(gpu, for_gpu, name, operand_count, parameter_count)
+#define GPU(name, type)                               ASK(gpu, for_gpu, name, type)
+LS_MAPS(GPU_MAP)
+LS_OTHER_KERNELS(GPU)
+
+#define ROW_OF_MAP(name, operand_count, parameter_count) .name = gpu_##name,
+#define ROW(name, type)                                  .name = gpu_##name,
+static const ls_kernels gpu_kernels = {LS_MAPS(ROW_OF_MAP) LS_OTHER_KERNELS(ROW)};
+
+extern const ls_kernels *ls_cuda_kernels(void) __attribute__((weak));
+
+const ls_kernels *shadow_gpu_kernels(void) {
+    if (ls_cuda_kernels == NULL) {
+        return NULL;
+    }
+    for_gpu = *ls_cuda_kernels();
+    ls_kernels_complete(&for_gpu);
+    return &gpu_kernels;
+}

@@ -143,8 +143,7 @@ struct scratch {
     size_t bytes;
     void *memory;
 
-    scratch(ls_stream *stream, size_t bytes)
-        : stream(stream), bytes(bytes), memory(ls_cuda_scratch_take(stream, bytes)) {
+    scratch(ls_stream *on, size_t size) : stream(on), bytes(size), memory(ls_cuda_scratch_take(on, size)) {
     }
     ~scratch() {
         if (memory != nullptr) {

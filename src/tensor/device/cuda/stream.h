@@ -22,8 +22,12 @@ void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes);
 typedef enum ls_cuda_check {
     LS_CUDA_CHECK_INDEX = 1, /* "NAME: index V at position P is out of range for axis A of size L" */
     LS_CUDA_CHECK_TARGET,    /* "target[P] is V, but there are L classes" */
-    LS_CUDA_CHECK_LENGTH     /* of a cell */
+    LS_CUDA_CHECK_LENGTH     /* "lengths[P] is V, but x has L - 1 steps" */
 } ls_cuda_check;
+
+/* LS_ERR_ARGUMENT with that sentence. */
+ls_status ls_cuda_check_failed(ls_cuda_check check, const char *name, int64_t position, int64_t value, int64_t limit,
+                               int axis);
 
 /*
  * Each of `count` numbers is to be in [0, limit), or be `*but` where that is not NULL. The first that is not becomes
