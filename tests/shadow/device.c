@@ -5,8 +5,8 @@
  * The arithmetic is the CPU's.
  *
  * It is there in every unit and rank program; LOCKSTEP_DEVICE=shadow:0 has all tests of the program work on it.
- * LOCKSTEP_DEVICE=shadow:1 has them work on a second one, which is there for those that name it, and whose arithmetic is
- * that of device/cuda, compiled for the host.
+ * LOCKSTEP_DEVICE=shadow:1 has them work on a second one, which is there for those that name it, and whose arithmetic
+ * is that of device/cuda, compiled for the host.
  */
 #include <pthread.h>
 #include <stdio.h>

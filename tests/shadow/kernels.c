@@ -240,8 +240,9 @@ static ls_status ask_map(ls_map_kernel *kernel, int operand_count, int parameter
         return ask_##type(table.name, stream, NAMES_##type);                                                           \
     }
 
-#define SHADOW_MAP(name, operand_count, parameter_count) ASK_MAP(shadow, ls_cpu_kernels, name, operand_count, parameter_count)
-#define SHADOW(name, type)                               ASK(shadow, ls_cpu_kernels, name, type)
+#define SHADOW_MAP(name, operand_count, parameter_count)                                                               \
+    ASK_MAP(shadow, ls_cpu_kernels, name, operand_count, parameter_count)
+#define SHADOW(name, type) ASK(shadow, ls_cpu_kernels, name, type)
 LS_MAPS(SHADOW_MAP)
 LS_OTHER_KERNELS(SHADOW)
 

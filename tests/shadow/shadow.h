@@ -53,7 +53,8 @@ _Noreturn void shadow_die(const char *why);
 
 extern const ls_kernels shadow_kernels;
 
-/* What streams are asked to compute on "shadow:1"; NULL where the kernels of device/cuda were not built for the host. */
+/* What streams are asked to compute on "shadow:1"; NULL where the kernels of device/cuda were not built for the host.
+ */
 const ls_kernels *shadow_gpu_kernels(void);
 
 /* How often this thread has waited for a stream. */

@@ -1,14 +1,7 @@
 /* Maps of two operands, or of one and a number. */
 #include "tensor/device/cpu/map.h"
 
-/* NaN wins. No branches, so that loops vectorise. */
-#define MAXIMUM(a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
-#define MINIMUM(a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
-
-LS_MAP2_ANY(add, LS_NONE, a, b, (U)a + (U)b)
-LS_MAP2_ANY(sub, LS_NONE, a, b, (U)a - (U)b)
-LS_MAP2_ANY(mul, LS_NONE, a, b, ((U)a * (U)b))
-LS_MAP2(div, LS_NONE, a, b, a / b)
+#include "tensor/device/maps_binary.inc"
 
 /* Wraps around as products do; with a negative exponent what is left of the fraction. */
 static int64_t whole_power(int64_t base, int64_t exponent) {
@@ -27,14 +20,6 @@ LS_BODY2_CALLS(pow_f64, double, LS_NONE, a, b, pow(a, b))
 LS_BODY2_CALLS(pow_i64, int64_t, LS_NONE, a, b, whole_power(a, b))
 LS_MAP_KERNEL(pow, 2, [LS_F32] = pow_f32, [LS_F64] = pow_f64, [LS_I64] = pow_i64)
 
-LS_MAP2_ANY(maximum, LS_NONE, a, b, MAXIMUM(a, b))
-LS_MAP2_ANY(minimum, LS_NONE, a, b, MINIMUM(a, b))
-
-LS_MAP1_ANY(add_number, LS_TAKE(b), a, (U)a + (U)b)
-LS_MAP1_ANY(sub_number, LS_TAKE(b), a, (U)a - (U)b)
-LS_MAP1_ANY(mul_number, LS_TAKE(b), a, ((U)a * (U)b))
-LS_MAP1(div_number, LS_TAKE(b), a, a / b)
-
 static ls_map_kernel ls_cpu_cube, ls_cpu_power;
 LS_MAP1_ANY(cube, LS_NONE, a, ((U)a * (U)a * (U)a))
 LS_BODY1_CALLS(power_f32, float, LS_TAKE(b), a, pow(a, b))
@@ -51,6 +36,3 @@ ls_status ls_cpu_pow_number(ls_stream *stream, ls_tensor *y, const ls_tensor *co
                                                     : ls_cpu_power;
     return kernel(stream, y, operands, parameters);
 }
-
-LS_MAP1_ANY(maximum_number, LS_TAKE(b), a, MAXIMUM(a, b))
-LS_MAP1_ANY(minimum_number, LS_TAKE(b), a, MINIMUM(a, b))

@@ -11,7 +11,7 @@ ls_status ls_cuda_check_failed(ls_cuda_check check, const char *name, int64_t po
     case LS_CUDA_CHECK_LENGTH:
         return ls_fail(LS_ERR_ARGUMENT, "lengths[%lld] is %lld, but x has %lld steps", p, v, l - 1);
     default:
-        return ls_fail(LS_ERR_ARGUMENT, "%s: index %lld at position %lld is out of range for axis %d of size %lld", name,
-                       v, p, axis, l);
+        return ls_fail(LS_ERR_ARGUMENT, "%s: index %lld at position %lld is out of range for axis %d of size %lld",
+                       name, v, p, axis, l);
     }
 }

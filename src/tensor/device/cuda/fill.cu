@@ -174,9 +174,7 @@ ls_status ls_cuda_copy(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
         return function<LS_BOOL>(__VA_ARGS__);                                                                         \
     }
 
-ls_status ls_cuda_fill(ls_stream *stream, ls_tensor *y, double value) {
-    LS_OF_DTYPE(y->dtype, fill_of, stream, y, value)
-}
+ls_status ls_cuda_fill(ls_stream *stream, ls_tensor *y, double value){LS_OF_DTYPE(y->dtype, fill_of, stream, y, value)}
 
 ls_status ls_cuda_count_up(ls_stream *stream, ls_tensor *y) {
     LS_OF_DTYPE(y->dtype, count_of, stream, y)

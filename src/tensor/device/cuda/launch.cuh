@@ -247,9 +247,9 @@ inline ls_status no_kernel(const char *name, int dtype) {
      : (dtype) == LS_F64 ? function<double>(__VA_ARGS__)                                                               \
                          : ls::no_kernel(#function, dtype))
 #define LS_OF_ANY(dtype, function, ...)                                                                                \
-    ((dtype) == LS_I64                          ? function<int64_t>(__VA_ARGS__)                                       \
-     : (dtype) == LS_I32                        ? function<int32_t>(__VA_ARGS__)                                       \
-     : (dtype) == LS_U8 || (dtype) == LS_BOOL   ? function<uint8_t>(__VA_ARGS__)                                       \
-                                                : LS_OF_FLOATS(dtype, function, __VA_ARGS__))
+    ((dtype) == LS_I64                        ? function<int64_t>(__VA_ARGS__)                                         \
+     : (dtype) == LS_I32                      ? function<int32_t>(__VA_ARGS__)                                         \
+     : (dtype) == LS_U8 || (dtype) == LS_BOOL ? function<uint8_t>(__VA_ARGS__)                                         \
+                                              : LS_OF_FLOATS(dtype, function, __VA_ARGS__))
 
 #endif

@@ -10,7 +10,8 @@
 #ifdef __CUDACC__
 #include <cuda_runtime_api.h>
 cudaStream_t ls_cuda_stream(ls_stream *stream);
-/* After each launch: LS_ERR_DEVICE when it could not be started. Keeps the name, a literal, for errors that come later. */
+/* After each launch: LS_ERR_DEVICE when it could not be started. Keeps the name, a literal, for errors that come later.
+ */
 ls_status ls_cuda_launched(ls_stream *stream, const char *name);
 #endif
 

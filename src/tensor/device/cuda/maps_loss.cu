@@ -1,0 +1,4 @@
+/* Losses element by element, and their gradients. */
+#include "tensor/device/cuda/map.cuh"
+
+#include "tensor/device/maps_loss.inc"
