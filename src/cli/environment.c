@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-enum { OWN_VARIABLES = 14, OWN_SIZE = LS_HOST_CAPACITY + 32 };
+enum { OWN_VARIABLES = 15, OWN_SIZE = LS_HOST_CAPACITY + 32 };
 
 typedef struct own_variables {
     char text[OWN_VARIABLES][OWN_SIZE];
@@ -45,6 +45,9 @@ static void fill(own_variables *own, const ls_rank_place *place) {
     if (fstat(place->report_fd, &socket) == 0) {
         snprintf(own->text[own->count++], OWN_SIZE, "LOCKSTEP_REPORT=%d:%ju", place->report_fd,
                  (uintmax_t)socket.st_ino);
+    }
+    if (place->gpu != NULL) {
+        set_text(own, "CUDA_VISIBLE_DEVICES", place->gpu);
     }
     if (getenv("OMP_NUM_THREADS") == NULL) {
         set_number(own, "OMP_NUM_THREADS", place->threads);

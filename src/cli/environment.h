@@ -16,6 +16,7 @@ typedef struct ls_rank_place {
     int report_fd;         /* the socket by which it tells why it fails */
     int restarts;
     int threads;
+    const char *gpu;  /* for CUDA_VISIBLE_DEVICES; NULL: left as it is */
     const char *mark; /* see ls_launch */
 } ls_rank_place;
 

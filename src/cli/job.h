@@ -8,12 +8,14 @@
 #include <lockstep/base.h>
 
 #include "cli/cores.h"
+#include "cli/gpus.h"
 #include "cli/nodes.h"
 
 typedef struct ls_job_options {
     const char *path;  /* the program's file */
     char *const *argv; /* its arguments, its name first */
     const ls_cores *cores;
+    const ls_gpus *gpus;   /* NULL: ranks see those that this process sees */
     int ranks;             /* here */
     ls_nodes *nodes;       /* NULL: this machine alone */
     const char *interface; /* for data; NULL: not said */

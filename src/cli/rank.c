@@ -204,6 +204,8 @@ static ls_status fail_start(const ls_job_options *options, int rank, int error, 
 static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int fds[4], int *exit_status) {
     const ls_job_options *options = launch->options;
     const bool first = rank->rank == 0;
+    char gpu[LS_GPU_TEXT];
+    const bool own_gpu = options->gpus != NULL && ls_gpus_of_rank(options->gpus, rank->local_rank, options->ranks, gpu);
     const ls_rank_place place = {.rank = rank->rank,
                                  .local_rank = rank->local_rank,
                                  .local_ranks = options->ranks,
@@ -213,6 +215,7 @@ static ls_status start_process(ls_rank *rank, const ls_launch *launch, const int
                                  .report_fd = fds[REPORT_FD],
                                  .restarts = launch->restarts,
                                  .threads = options->cores->threads,
+                                 .gpu = own_gpu ? gpu : NULL,
                                  .mark = launch->mark};
     char **environment = ls_environment_make(&place);
     if (environment == NULL) {

@@ -26,6 +26,7 @@ typedef struct run_values {
     const char *rendezvous;
     const char *key_file;
     const char *interface;
+    const char *gpus;
 } run_values;
 
 static const ls_option options[] = {
@@ -37,6 +38,8 @@ static const ls_option options[] = {
      "write what rank R prints to DIR/rank-R.log instead"},
     {"no-bind", 0, LS_OPTION_FLAG, NULL, offsetof(run_values, no_bind), 0, 0,
      "leave it to the system which rank runs on which cores"},
+    {"gpus", 0, LS_OPTION_TEXT, "each|none", offsetof(run_values, gpus), 0, 0,
+     "each: a GPU for each rank in turn, as its cuda:0;\nnone: every rank sees all of them (each)"},
     {"grace", 0, LS_OPTION_SECONDS, "SECONDS", offsetof(run_values, grace), 0, MOST_GRACE,
      "time that ranks have to end when they are told to,\nbefore they are killed (5)"},
     {"max-restarts", 0, LS_OPTION_COUNT, "K", offsetof(run_values, most_restarts), 0, MOST_RESTARTS,
@@ -60,6 +63,12 @@ static ls_status make_output_dir(const char *path) {
     }
     return ls_fail(LS_ERR_ARGUMENT, "lockstep run: --output-dir %s: cannot make this folder: %s", path,
                    strerror(errno));
+}
+
+static ls_status check_gpus(const run_values *values) {
+    return strcmp(values->gpus, "each") == 0 || strcmp(values->gpus, "none") == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT, "lockstep run: --gpus '%s': must be each or none", values->gpus);
 }
 
 /* ---- several machines ------------------------------------------------------------------------------------------ */
@@ -191,9 +200,12 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
     ls_cores cores;
     LS_TRY(ls_cores_share(&cores, values->ranks, !values->no_bind));
     const char *interface = values->interface != NULL ? values->interface : getenv("LOCKSTEP_INTERFACE");
+    ls_gpus gpus;
+    ls_gpus_find(&gpus, getenv("CUDA_VISIBLE_DEVICES"), "/dev");
     const ls_job_options job = {.path = path,
                                 .argv = program,
                                 .cores = &cores,
+                                .gpus = strcmp(values->gpus, "each") == 0 ? &gpus : NULL,
                                 .ranks = values->ranks,
                                 .interface = interface,
                                 .prefix = values->prefix,
@@ -206,7 +218,7 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
 }
 
 static ls_status run(int argc, char **argv, int *exit_status) {
-    run_values values = {.ranks = 1, .grace = 5.0, .node = -1};
+    run_values values = {.ranks = 1, .grace = 5.0, .node = -1, .gpus = "each"};
     int rest = 0;
     bool help = false;
     LS_TRY(ls_options_parse(&ls_run_command, argc, argv, &values, &rest, &help));
@@ -219,6 +231,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
                        ls_run_command.usage);
     }
     LS_TRY(check_nodes(&values));
+    LS_TRY(check_gpus(&values));
     return run_job(&values, argv + rest, exit_status);
 }
 
@@ -252,6 +265,7 @@ const ls_command ls_run_command = {
              "  LOCKSTEP_RESTART_COUNT   0, then 1, 2, ... under --max-restarts\n"
              "  LOCKSTEP_INTERFACE       with several machines or --interface: where ranks listen\n"
              "  LOCKSTEP_LAUNCH          this start on this machine, by which the launcher finds what is left of it\n"
+             "  CUDA_VISIBLE_DEVICES     of several GPUs the one that is the rank's own, unless --gpus none is given\n"
              "  OMP_NUM_THREADS OPENBLAS_NUM_THREADS    the cores of a rank, unless you set OMP_NUM_THREADS yourself\n"
              "\n"
              "exit status:\n"

@@ -40,6 +40,30 @@ check "a LOCKSTEP_LOG that there is not: one sentence, which names those that th
 LOCKSTEP_LOG=WARNING launch run -n 2 "$LS_BUILD/examples/send_recv" </dev/null
 check "one that there is: nothing" is "$status $(cat err)" "0 "
 
+# ---- GPUs ----
+# gpus WANTED ARGUMENTS...: CUDA_VISIBLE_DEVICES of each rank.
+gpus() {
+    local wanted=$1
+    shift
+    launch run "$@" sh -c 'echo $RANK:${CUDA_VISIBLE_DEVICES-unset}' </dev/null
+    is "$status $(sort out | tr '\n' ' ')" "0 $wanted "
+}
+export CUDA_VISIBLE_DEVICES=4,GPU-7
+check "each rank gets a GPU of the list, in turn" gpus "0:4 1:GPU-7 2:4" -n 3
+check "--gpus each: the same" gpus "0:4 1:GPU-7" -n 2 --gpus each
+check "--gpus none: all of them" gpus "0:4,GPU-7 1:4,GPU-7" -n 2 --gpus none
+check "one rank has them all" gpus "0:4,GPU-7" -n 1
+CUDA_VISIBLE_DEVICES=
+check "none are none" gpus "0: 1:" -n 2
+CUDA_VISIBLE_DEVICES=3
+check "one is everyone's" gpus "0:3 1:3" -n 2
+unset CUDA_VISIBLE_DEVICES
+check "--gpus none without a list: nothing is set" gpus "0:unset 1:unset" -n 2 --gpus none
+case $(ls /dev | grep -c '^nvidia[0-9]*$') in
+0 | 1) check "without a list and several GPUs: nothing is set" gpus "0:unset 1:unset" -n 2 ;;
+*) check "without a list: GPUs by number" gpus "0:0 1:1" -n 2 ;;
+esac
+
 # ---- cores ----
 unset OMP_NUM_THREADS OMP_THREAD_LIMIT OPENBLAS_NUM_THREADS # nproc believes them
 cores=$(nproc)

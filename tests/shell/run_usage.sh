@@ -28,6 +28,7 @@ refuses "--grace of no number" 2 "--grace 'soon': SECONDS must be a number" run 
 refuses "--grace below zero" 2 "SECONDS must be a number of seconds from 0" run --grace -1 ./trainer
 refuses "--grace nan" 2 "SECONDS must be a number of seconds from 0" run --grace nan ./trainer
 refuses "--max-restarts below zero" 2 "K must be a whole number from 0" run --max-restarts -1 ./trainer
+refuses "GPUs in a way that there is not" 2 "--gpus 'all': must be each or none" run --gpus all ./trainer
 refuses "no program" 2 "no PROGRAM given" run -n 2
 refuses "no program after --" 2 "no PROGRAM given" run -n 2 --
 refuses "an option nearly right" 2 "unknown option --prefx; did you mean --prefix?" run --prefx ./trainer
@@ -65,7 +66,7 @@ check "--help succeeds" is "$status" 0
 check "--help lists run" says out "run .*start a program"
 launch run --help
 check "run --help succeeds" is "$status" 0
-for word in --ranks --prefix --grace --max-restarts --no-bind --output-dir LOCKSTEP_KEY "exit status" examples; do
+for word in --ranks --gpus CUDA_VISIBLE_DEVICES --prefix --grace --max-restarts --no-bind --output-dir LOCKSTEP_KEY "exit status" examples; do
     check "run --help tells of $word" says out "$word"
 done
 for words in --help --version "run --help" "bench --help"; do
