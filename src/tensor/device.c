@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/device_open.h"
 #include "tensor/scope.h"
 
 static const ls_device *devices[LS_MOST_DEVICES] = {&ls_cpu};
@@ -55,6 +56,9 @@ const ls_device *ls_device_find(const char *call, const char *name) {
     if (device != NULL) {
         return device;
     }
+    if (name != NULL && ls_device_opens(name)) {
+        return ls_device_open(call, name);
+    }
     char names[256];
     size_t length = 0;
     for (int i = 0; ls_device_at(i) != NULL && length < sizeof names; i++) {
@@ -63,7 +67,9 @@ const ls_device *ls_device_find(const char *call, const char *name) {
     }
     (void)(name == NULL
                ? ls_fail(LS_ERR_ARGUMENT, "%s: the name of the device is NULL", call)
-               : ls_fail(LS_ERR_ARGUMENT, "%s: there is no device \"%.64s\"; there are: %s", call, name, names));
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "%s: there is no device \"%.64s\"; there are: %s (GPUs are \"cuda:0\", \"cuda:1\" and so on)",
+                         call, name, names));
     return ls_scope_failed();
 }
 

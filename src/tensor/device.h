@@ -60,7 +60,8 @@ extern const ls_device ls_cpu;
 enum { LS_MOST_DEVICES = 64 };
 const ls_device *ls_device_at(int index); /* NULL behind the last */
 int ls_device_index(const ls_device *device);
-/* NULL with LS_ERR_ARGUMENT, which says for `call` which there are. */
+/* One that is there, or that can be opened (tensor/device_open.h). NULL with an error, which says for `call` which
+ * there are; LS_ERR_ARGUMENT where the name is none. */
 const ls_device *ls_device_find(const char *call, const char *name);
 /* Adds one, for good. LS_ERR_STATE when there is one of its name, or are too many. */
 ls_status ls_device_add(const ls_device *device) LS_WARN_UNUSED;

@@ -1,0 +1,126 @@
+/* GPUs become devices of this process when a program first names one: module cuda, opened on demand. */
+#include "tensor/device_open.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/module_file.h"
+#include "tensor/device/cuda/cuda.h"
+#include "tensor/scope.h"
+
+enum { MOST_DIGITS = 4 };
+
+static pthread_once_t cuda_once = PTHREAD_ONCE_INIT;
+static const ls_cuda *cuda;
+static char cuda_reason[512];
+
+static void open_cuda(void) {
+    static const ls_cuda_core core = {.error_restore = ls_error_restore,
+                                      .error_message = ls_error_message,
+                                      .error_status = ls_error_status,
+                                      .fail_memory = ls_fail_memory,
+                                      .log_write = ls_log_write,
+                                      .allocate = ls_allocate,
+                                      .allocate_zeroed = ls_allocate_zeroed,
+                                      .release = ls_free,
+                                      .dtype_size = ls_dtype_size,
+                                      .dtype_name = ls_dtype_name,
+                                      .kernels_complete = ls_kernels_complete};
+    char folder[LS_MODULE_FOLDER];
+    bool there = false;
+    void *module = ls_module_file_open("cuda", folder, &there);
+    if (module == NULL) {
+        const char *reason = there ? dlerror() : NULL;
+        (void)snprintf(cuda_reason, sizeof cuda_reason, "%s%.300s",
+                       there ? "lockstep-cuda.so cannot be opened: "
+                             : "no lockstep-cuda.so was found in LOCKSTEP_MODULE_PATH and around ",
+                       there ? (reason != NULL ? reason : "the system gives no reason") : folder);
+        return;
+    }
+    ls_cuda_module_function *enter = NULL;
+    *(void **)&enter = dlsym(module, "ls_cuda_module");
+    cuda = enter != NULL ? enter(LS_CUDA_ABI, &core) : NULL;
+    if (cuda == NULL) {
+        (void)snprintf(cuda_reason, sizeof cuda_reason, "lockstep-cuda.so is of another version of Lockstep");
+    }
+}
+
+const ls_cuda *ls_cuda_open(void) {
+    (void)pthread_once(&cuda_once, open_cuda);
+    return cuda;
+}
+
+const char *ls_cuda_failure(void) {
+    return cuda_reason;
+}
+
+/* ---- names ----------------------------------------------------------------------------------------------------- */
+
+bool ls_device_opens(const char *name) {
+    return strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':');
+}
+
+/* The N of "cuda:N", 0 of "cuda"; -1 of what is neither. A device has one name, so "cuda:00" is none. */
+static int index_of(const char *name) {
+    if (name[4] == '\0') {
+        return 0;
+    }
+    const char *digits = name + 5;
+    const size_t length = strspn(digits, "0123456789");
+    if (length == 0 || length > MOST_DIGITS || digits[length] != '\0' || (length > 1 && digits[0] == '0')) {
+        return -1;
+    }
+    int index = 0;
+    for (size_t i = 0; i < length; i++) {
+        index = 10 * index + (digits[i] - '0');
+    }
+    return index;
+}
+
+static const ls_device *open_gpu(const char *call, const char *name, int index) {
+    const ls_cuda *opened = ls_cuda_open();
+    if (opened == NULL) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "%s: no device \"%s\": %s", call, name, ls_cuda_failure());
+    }
+    const int count = opened->device_count;
+    if (count == 0) {
+        return ls_fail_null(LS_ERR_DEVICE, "%s: no device \"%s\": %s", call, name,
+                            opened->failure != NULL ? opened->failure : "CUDA finds no GPU");
+    }
+    if (index >= count && count == 1) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no device \"%s\": this process has one GPU, \"cuda:0\"",
+                            call, name);
+    }
+    if (index >= count) {
+        return ls_fail_null(LS_ERR_ARGUMENT,
+                            "%s: there is no device \"%s\": this process has %d GPUs, \"cuda:0\" to \"cuda:%d\"", call,
+                            name, count, count - 1);
+    }
+    const ls_device *device = opened->device(index);
+    if (device == NULL) {
+        return ls_fail_null(ls_error_status(), "%s: no device \"%s\": %s", call, name, ls_error_message());
+    }
+    /* The module gives the same one each time, and who was faster has added it. */
+    if (ls_device_at(ls_device_index(device)) == NULL && ls_device_add(device) != LS_OK) {
+        return NULL;
+    }
+    return device;
+}
+
+const ls_device *ls_device_open(const char *call, const char *name) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    const int index = index_of(name);
+    const ls_device *device = NULL;
+    if (index < 0) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "%s: \"%.64s\" is no device: GPUs are \"cuda:0\", \"cuda:1\" and so on", call,
+                      name);
+    } else {
+        pthread_mutex_lock(&one_at_a_time);
+        device = open_gpu(call, name, index);
+        pthread_mutex_unlock(&one_at_a_time);
+    }
+    return device != NULL ? device : ls_scope_failed();
+}
