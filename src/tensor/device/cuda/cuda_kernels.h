@@ -17,4 +17,7 @@ LS_OTHER_KERNELS(DECLARE)
 /* Those of this folder; what is missing fails with its name. */
 const ls_kernels *ls_cuda_kernels(void);
 
+/* Whether products of f32 whose operands count as rounded to it are faster than others. */
+bool ls_cuda_gains_by(ls_dtype rounds_to);
+
 #endif

@@ -15,6 +15,19 @@ cudaStream_t ls_cuda_stream(ls_stream *stream);
 ls_status ls_cuda_launched(ls_stream *stream, const char *name);
 #endif
 
+/*
+ * What a library needs for a stream (a handle, plans): a pointer of its own that starts as NULL and stays with the
+ * stream. When the stream goes, `end` is called with what it points to, unless that is NULL; the stream has come to its
+ * end then, and its device is still there.
+ */
+typedef enum ls_cuda_slot {
+    LS_CUDA_SLOT_GEMM,
+    LS_CUDA_SLOT_CONV,
+    LS_CUDA_SLOT_ATTENTION,
+    LS_CUDA_SLOTS
+} ls_cuda_slot;
+void **ls_cuda_stream_slot(ls_stream *stream, ls_cuda_slot which, void (*end)(void *));
+
 /* NULL when there is none. Not cleared. */
 void *ls_cuda_scratch_take(ls_stream *stream, size_t bytes);
 void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes);
