@@ -48,7 +48,7 @@ static ls_status run(int argc, char **argv, int *exit_status) {
 
 const ls_command ls_doctor_command = {
     .name = "doctor",
-    .summary = "look at this machine: backends, cores, memory, network",
+    .summary = "look at this machine: backends, GPUs, cores, memory, network",
     .usage = "[--json]",
     .about = "Looks at what this machine has for Lockstep and why something is not there, and lets two ranks of each\n"
              "backend compute and check an all-reduce (mpi: under the launcher of each MPI library that is here). It "
@@ -59,7 +59,9 @@ const ls_command ls_doctor_command = {
         "  version      of Lockstep\n"
         "  backends     for self, shm, tcp, mpi, gloo, nccl: available, reason (why not, else null), self_test (pass,\n"
         "               fail, or null where there was none), version (of its libraries, or null)\n"
-        "  devices      for cpu, cuda: available, reason\n"
+        "  devices      for cpu, cuda, and each GPU as cuda:0, ...: available, reason; of cuda also driver, runtime,\n"
+        "               cublas, cudnn (versions, or null); of a GPU name, memory_bytes, free_bytes (or null),\n"
+        "               capability, multiprocessors, bus\n"
         "  cores        model, online, usable (list of their numbers), physical, quota (cores' worth, or null),\n"
         "               virtual_machine\n"
         "  memory       total_bytes, available_bytes, group_limit_bytes, shm_bytes, shm_free_bytes\n"

@@ -185,12 +185,3 @@ void ls_doctor_backends(ls_report *report) {
         }
     }
 }
-
-void ls_doctor_devices(ls_report *report) {
-    ls_report_fact(report, "cpu", json_pack("{s:b, s:n}", "available", true, "reason"), "computes");
-    const char *reason = access("/dev/nvidia0", F_OK) == 0
-                             ? "there is an NVIDIA device (/dev/nvidia0), but this build computes on CPUs only"
-                             : "no NVIDIA device (/dev/nvidia0), and this build computes on CPUs only";
-    ls_report_fact(report, "cuda", json_pack("{s:b, s:s}", "available", false, "reason", reason), "not here: %s",
-                   reason);
-}

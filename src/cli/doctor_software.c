@@ -111,6 +111,7 @@ static const char *const beginnings[] = {"LOCKSTEP_",
                                          "MASTER_PORT=",
                                          "GROUP_RANK=",
                                          "TORCHELASTIC_RESTART_COUNT=",
+                                         "CUDA_VISIBLE_DEVICES=",
                                          "OMP_NUM_THREADS=",
                                          "OPENBLAS_NUM_THREADS="};
 

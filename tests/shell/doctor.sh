@@ -46,6 +46,41 @@ check "open files are those of ulimit" says out "^  open files  *$(ulimit -n)\$"
 check "values are aligned" is "$(grep '^  [a-z]' out | grep -vc '^  [a-zA-Z: ]\{22\} [^ ]')" 0
 check "plain text in a pipe" is "$(LC_ALL=C tr -d '\n -~\200-\377' <out | wc -c)" 0
 
+# ---- GPUs ----
+check "cuda: GPUs, or why there are none" says out "^  cuda  *\([1-9][0-9]* GPU\|not here: ...\)"
+LS_GPUS=$(ls /dev | grep -c '^nvidia[0-9]*$')
+[ "$LS_GPUS" -gt 0 ] || check "no GPU, no word about its like" is "$(grep -c "^  cuda:" out)" 0
+# imagined N: a doctor who finds a module cuda of so many GPUs.
+imagined() {
+    local gpus=$1
+    shift
+    FAKE_CUDA=$gpus LOCKSTEP_MODULE_PATH=$LS_BUILD/tests/fake_cuda launch doctor "$@" </dev/null
+}
+if [ -e "$LS_BUILD/tests/fake_cuda/lockstep-cuda.so" ]; then
+    imagined 2
+    check "two GPUs: all is well" is "$status" 0
+    check "two GPUs: with the versions of what they need" says out \
+        "^  cuda  *2 GPUs; driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.0.2, cuDNN 9.12.0\$"
+    check "two GPUs: what the first is" says out \
+        "^  cuda:0  *Imagined GPU, 80.0 GiB, compute capability 9.0, 132 multiprocessors, PCI bus 0000:19:00.0\$"
+    check "two GPUs: why the second does not work" says out "^  cuda:1  *cannot be used: the GPU has fallen off the bus"
+    imagined 2 --json
+    check "two GPUs: JSON" is_json
+    for fact in '"driver": "13.0"' '"cudnn": "9.12.0"' '"memory_bytes": 85899345920' '"capability": "9.0"' \
+        '"multiprocessors": 132' '"bus": "0000:19:00.0"' '"reason": "the GPU has fallen off the bus"'; do
+        check "two GPUs: JSON has $fact" says out "$fact"
+    done
+    imagined 0
+    check "a module and no driver: no problem" is "$status" 0
+    check "a module and no driver: says so" says out "^  cuda  *not here: no GPU: no driver answers"
+    FAKE_CUDA_DIES=1 imagined 1
+    check "a driver that ends its process does not end the doctor" is "$status $(grep -c '^cores' out)" "0 1"
+    check "and is told of" says out "^  cuda  *not here: looking for GPUs was ended by: Aborted"
+    imagined older
+    check "a module of another version" says out "^  cuda  *not here: lockstep-cuda.so is of another version of Lockstep"
+    launch doctor </dev/null
+fi
+
 # ---- for programs ----
 launch doctor --json </dev/null
 check "--json ends well" is "$status" 0

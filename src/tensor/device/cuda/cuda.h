@@ -44,8 +44,8 @@ typedef struct ls_cuda {
     const char
         *failure; /* why there are none, as the end of a sentence: "no driver answers"; NULL where there are some */
 
-    /* As their libraries write them: 13000 is 13.0; 0 where it is not known. The driver's is that of the newest CUDA it
-     * can run. */
+    /* As their libraries write them: 13000 of CUDA is 13.0, 130002 of cuBLAS 13.0.2, 91200 of cuDNN 9.12.0; 0 where it
+     * is not known. The driver's is that of the newest CUDA it can run. */
     int driver_version, runtime_version, cublas_version, cudnn_version;
 
     /* The device "cuda:INDEX", always the same one; any thread may ask. NULL with the error set: LS_ERR_DEVICE. */

@@ -1,0 +1,197 @@
+/* What computes: the CPU, and GPUs by module cuda, which a process of its own looks at: a driver that hangs or ends its
+ * process must not do so to the doctor. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "cli/doctor.h"
+#include "cli/gpus.h"
+#include "tensor/device/cuda/cuda.h"
+
+enum { MOST_GPUS = 32, MOST_SECONDS = 20, REASON = 512, VERSION = 32 };
+
+/* What that process tells, as one block of bytes. */
+typedef struct gpu_report {
+    bool opened; /* the module */
+    int count;
+    int versions[4];     /* as ls_cuda has them: driver, runtime, cuBLAS, cuDNN */
+    char reason[REASON]; /* why there are none; "" where there are some */
+    struct {
+        bool known;
+        ls_cuda_info info;
+        char reason[REASON]; /* where it is not known */
+    } gpus[MOST_GPUS];
+} gpu_report;
+
+static void look(gpu_report *found) {
+    const ls_cuda *cuda = ls_cuda_open();
+    if (cuda == NULL) {
+        snprintf(found->reason, sizeof found->reason, "%s", ls_cuda_failure());
+        return;
+    }
+    found->opened = true;
+    memcpy(found->versions,
+           (const int[]){cuda->driver_version, cuda->runtime_version, cuda->cublas_version, cuda->cudnn_version},
+           sizeof found->versions);
+    found->count = cuda->device_count < MOST_GPUS ? cuda->device_count : MOST_GPUS;
+    if (found->count == 0) {
+        snprintf(found->reason, sizeof found->reason, "no GPU: %s",
+                 cuda->failure != NULL ? cuda->failure : "CUDA finds none");
+    }
+    for (int i = 0; i < found->count; i++) {
+        found->gpus[i].known = cuda->info(i, &found->gpus[i].info);
+        if (!found->gpus[i].known) {
+            snprintf(found->gpus[i].reason, sizeof found->gpus[i].reason, "%s", ls_error_message());
+        }
+    }
+}
+
+static void look_and_tell(int fd, gpu_report *found) {
+    signal(SIGALRM, SIG_DFL);
+    alarm(MOST_SECONDS);
+    look(found);
+    const char *at = (const char *)found;
+    for (size_t left = sizeof *found; left > 0;) {
+        const ssize_t wrote = write(fd, at, left);
+        if (wrote <= 0) {
+            _exit(1);
+        }
+        at += wrote;
+        left -= (size_t)wrote;
+    }
+    _exit(0);
+}
+
+static bool read_whole(int fd, void *bytes, size_t size) {
+    char *at = bytes;
+    while (size > 0) {
+        const ssize_t got = read(fd, at, size);
+        if (got <= 0) {
+            return false;
+        }
+        at += got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+static void look_aside(gpu_report *found) {
+    int ends[2];
+    memset(found, 0, sizeof *found);
+    if (pipe(ends) != 0) {
+        snprintf(found->reason, sizeof found->reason, "no pipe to hear from a process that looks for GPUs");
+        return;
+    }
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        look_and_tell(ends[1], found);
+    }
+    close(ends[1]);
+    const bool told = pid > 0 && read_whole(ends[0], found, sizeof *found);
+    close(ends[0]);
+    int status = 0;
+    if (pid > 0) {
+        (void)waitpid(pid, &status, 0);
+    }
+    if (told) {
+        return;
+    }
+    memset(found, 0, sizeof *found);
+    if (pid > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+        snprintf(found->reason, sizeof found->reason, "CUDA has not answered within %d s", MOST_SECONDS);
+    } else {
+        snprintf(found->reason, sizeof found->reason, "looking for GPUs %s%s",
+                 pid > 0 && WIFSIGNALED(status) ? "was ended by: " : "failed",
+                 pid > 0 && WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "");
+    }
+}
+
+/* ---- what it tells people -------------------------------------------------------------------------------------- */
+
+/* 13000 of CUDA is "13.0", 130002 of cuBLAS and 91200 of cuDNN are "13.0.2" and "9.12.0"; "" of 0. */
+static void write_version(int number, bool is_cuda, char text[VERSION]) {
+    text[0] = '\0';
+    if (number > 0 && is_cuda) {
+        snprintf(text, VERSION, "%d.%d", number / 1000, number % 1000 / 10);
+    } else if (number > 0) {
+        snprintf(text, VERSION, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    }
+}
+
+static json_t *text_or_null(const char *text) {
+    return text[0] != '\0' ? ls_report_text(text) : json_null();
+}
+
+static void report_cuda(ls_report *report, const gpu_report *found) {
+    static const char *const keys[] = {"driver", "runtime", "cublas", "cudnn"};
+    static const char *const names[] = {"driver for CUDA ", "CUDA ", "cuBLAS ", "cuDNN "};
+    char list[4 * (VERSION + 24)] = "";
+    json_t *fact = json_pack("{s:b, s:o}", "available", found->count > 0, "reason", text_or_null(found->reason));
+    for (int i = 0; i < 4; i++) {
+        char version[VERSION], part[VERSION + 24];
+        write_version(found->versions[i], i < 2, version);
+        json_object_set_new(fact, keys[i], text_or_null(version));
+        snprintf(part, sizeof part, "%s%s", names[i], version);
+        if (version[0] != '\0') {
+            ls_report_append(list, sizeof list, ", ", part);
+        }
+    }
+    if (found->count > 0) {
+        ls_report_fact(report, "cuda", fact, "%d GPU%s; %s", found->count, found->count == 1 ? "" : "s", list);
+    } else {
+        ls_report_fact(report, "cuda", fact, "not here: %s%s%s", found->reason, list[0] != '\0' ? "; " : "", list);
+    }
+}
+
+static void report_gpu(ls_report *report, int index, const ls_cuda_info *info) {
+    char key[16], capability[16];
+    const double gib = (double)(1 << 30);
+    snprintf(key, sizeof key, "cuda:%d", index);
+    snprintf(capability, sizeof capability, "%d.%d", info->major, info->minor);
+    json_t *left = info->free_bytes > 0 ? json_integer((json_int_t)info->free_bytes) : json_null();
+    json_t *fact =
+        json_pack("{s:b, s:n, s:o, s:I, s:o, s:s, s:i, s:o}", "available", true, "reason", "name",
+                  ls_report_text(info->name), "memory_bytes", (json_int_t)info->total, "free_bytes", left, "capability",
+                  capability, "multiprocessors", info->multiprocessors, "bus", ls_report_text(info->bus));
+    char spare[32] = "";
+    if (info->free_bytes > 0) {
+        snprintf(spare, sizeof spare, " (%.1f free)", (double)info->free_bytes / gib);
+    }
+    ls_report_fact(report, key, fact, "%s, %.1f GiB%s, compute capability %s, %d multiprocessors, PCI bus %s",
+                   info->name, (double)info->total / gib, spare, capability, info->multiprocessors, info->bus);
+}
+
+static void report_unknown(ls_report *report, int index, const char *reason) {
+    char key[16];
+    snprintf(key, sizeof key, "cuda:%d", index);
+    ls_report_fact(report, key, json_pack("{s:b, s:o}", "available", false, "reason", ls_report_text(reason)),
+                   "cannot be used: %s", reason);
+    ls_report_note(report, "%s cannot be used: %s", key, reason);
+}
+
+void ls_doctor_devices(ls_report *report) {
+    static gpu_report found;
+    ls_report_fact(report, "cpu", json_pack("{s:b, s:n}", "available", true, "reason"), "computes");
+    look_aside(&found);
+    report_cuda(report, &found);
+    for (int i = 0; i < found.count; i++) {
+        if (found.gpus[i].known) {
+            report_gpu(report, i, &found.gpus[i].info);
+        } else {
+            report_unknown(report, i, found.gpus[i].reason);
+        }
+    }
+    ls_gpus files;
+    ls_gpus_find(&files, NULL, "/dev");
+    if (found.count == 0 && files.count > 0 && getenv("CUDA_VISIBLE_DEVICES") == NULL) {
+        ls_report_note(report,
+                       "this machine has %d NVIDIA GPU%s that Lockstep cannot use: docs/GPU.md tells what that "
+                       "needs",
+                       files.count, files.count == 1 ? "" : "s");
+    }
+}
