@@ -29,7 +29,9 @@
 #endif
 
 /* Before a short loop inside one that is to vectorise: it becomes straight code. */
-#if defined(__clang__)
+#if defined(__CUDACC__)
+#define LS_UNROLLED /* nvcc does so by itself */
+#elif defined(__clang__)
 #define LS_UNROLLED _Pragma("clang loop unroll(full)")
 #else
 #define LS_UNROLLED _Pragma("GCC unroll 16")
