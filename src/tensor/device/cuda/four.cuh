@@ -1,0 +1,92 @@
+/* Flat runs of numbers, four of each array to a thread: what moves 16 bytes at a time fills the memory's width. */
+#ifndef LS_TENSOR_DEVICE_CUDA_FOUR_CUH
+#define LS_TENSOR_DEVICE_CUDA_FOUR_CUH
+
+#include "tensor/device/cuda/launch.cuh"
+
+namespace ls {
+
+template <class T> struct alignas(16) four { T number[4]; };
+
+/* N arrays of `count` numbers each. One that is NULL is read as zeros, and what is written there is dropped. */
+template <class T, int N> struct arrays {
+    T *of[N];
+    int64_t count;
+
+    /* Whether every fourth number of each lies at a multiple of 16 bytes. */
+    bool aligned() const {
+        bool all = true;
+        for (int k = 0; k < N; k++) {
+            all = all && (uintptr_t)of[k] % 16 == 0;
+        }
+        return all;
+    }
+};
+
+/* Numbers 4 t .. of an array, where `whole` says that all four are there and the array is aligned. */
+template <class T> LS_BOTH void read_four(T (&to)[4], const T *from, int64_t t, int64_t count, bool whole) {
+    if (whole && from != nullptr) {
+        const four<T> read = reinterpret_cast<const four<T> *>(from)[t];
+        for (int l = 0; l < 4; l++) {
+            to[l] = read.number[l];
+        }
+        return;
+    }
+    for (int l = 0; l < 4; l++) {
+        to[l] = from != nullptr && 4 * t + l < count ? from[4 * t + l] : (T)0;
+    }
+}
+
+template <class T> LS_BOTH void write_four(T *to, const T (&from)[4], int64_t t, int64_t count, bool whole) {
+    if (to == nullptr) {
+        return;
+    }
+    if (whole) {
+        four<T> written;
+        for (int l = 0; l < 4; l++) {
+            written.number[l] = from[l];
+        }
+        reinterpret_cast<four<T> *>(to)[t] = written;
+        return;
+    }
+    for (int l = 0; l < 4 && 4 * t + l < count; l++) {
+        to[4 * t + l] = from[l];
+    }
+}
+
+/* f(v) for every number, v[k] being that of array k; bit k of `written`: array k gets what f leaves in v[k]. */
+template <unsigned WRITTEN, class T, int N, class F>
+ls_status each_four(ls_stream *stream, const char *name, const arrays<T, N> a, F f) {
+    const bool aligned = a.aligned();
+    return each(stream, name, (a.count + 3) / 4, [=] LS_BODY(int64_t t) {
+        const bool whole = aligned && 4 * t + 4 <= a.count;
+        T all[N][4];
+        for (int k = 0; k < N; k++) {
+            read_four(all[k], a.of[k], t, a.count, whole);
+        }
+        for (int l = 0; l < 4; l++) {
+            T v[N];
+            for (int k = 0; k < N; k++) {
+                v[k] = all[k][l];
+            }
+            f(v);
+            for (int k = 0; k < N; k++) {
+                all[k][l] = v[k];
+            }
+        }
+        for (int k = 0; k < N; k++) {
+            if ((WRITTEN >> k & 1U) != 0) {
+                write_four(a.of[k], all[k], t, a.count, whole);
+            }
+        }
+    });
+}
+
+/* The numbers of a kernel's arguments, of which a pointer to const is not written to. */
+template <class T> T *numbers(const void *memory) {
+    return static_cast<T *>(const_cast<void *>(memory));
+}
+
+} // namespace ls
+
+#endif
