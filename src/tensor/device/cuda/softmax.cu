@@ -7,12 +7,6 @@
 
 namespace {
 
-LS_BODY inline float exponential(float x) {
-    return expf(x);
-}
-LS_BODY inline double exponential(double x) {
-    return exp(x);
-}
 LS_BODY inline float logarithm_of(float x) {
     return logf(x);
 }
@@ -50,7 +44,7 @@ LS_BODY void held_row(const TEAM &t, T *y, const T *x, int width) {
     T sum = 0;
     for (int k = 0; k < count; k++) {
         if (k * t.size + t.lane < width) {
-            const T power = exponential(value[k] - largest);
+            const T power = ls::exp_of(value[k] - largest);
             sum += power;
             value[k] = LOG ? value[k] - largest : power;
         }
@@ -89,10 +83,10 @@ template <class T, class TEAM> LS_BODY seen<T> look(const TEAM &t, const T *x, i
         }
         T sum = 0;
         for (int k = 0; k < PIECE; k++) {
-            sum += value[k] == nothing ? (T)0 : exponential(value[k] - largest);
+            sum += value[k] == nothing ? (T)0 : ls::exp_of(value[k] - largest);
         }
         if (largest > own.largest) {
-            own.sum *= (double)exponential(own.largest - largest);
+            own.sum *= (double)ls::exp_of(own.largest - largest);
             own.largest = largest;
         }
         own.sum += (double)sum;
@@ -104,18 +98,18 @@ template <class T, bool LOG, class TEAM>
 LS_BODY void long_row(const TEAM &t, T *y, const T *x, int64_t width, int64_t step) {
     const seen<T> own = look(t, x, width, step);
     const T largest = t.reduce(own.largest, [](T a, T b) { return larger(a, b); });
-    const double factor = own.largest == largest ? 1 : (double)exponential(own.largest - largest);
+    const double factor = own.largest == largest ? 1 : (double)ls::exp_of(own.largest - largest);
     const double sum = t.reduce(own.sum * factor, [](double a, double b) { return a + b; });
     const T last = LOG ? logarithm_of((T)sum) : (T)(1 / sum);
     for (int64_t i = t.lane; i < width; i += t.size) {
         const T value = x[i * step] - largest;
-        y[i * step] = LOG ? value - last : exponential(value) * last;
+        y[i * step] = LOG ? value - last : ls::exp_of(value) * last;
     }
 }
 
 /* dx = y (dy - sum(dy y)), or dx = dy - exp(y) sum(dy) where y is the logarithm. */
 template <class T, bool LOG> LS_BODY T gradient(T dy, T y, T sum) {
-    return LOG ? dy - exponential(y) * sum : y * (dy - sum);
+    return LOG ? dy - ls::exp_of(y) * sum : y * (dy - sum);
 }
 
 template <class T, int SIZE, int EACH, bool LOG, class TEAM>
