@@ -7,7 +7,7 @@
 
 #include "tensor/device.h"
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(LS_WITH_CUDA)
 #include <cuda_runtime_api.h>
 cudaStream_t ls_cuda_stream(ls_stream *stream);
 /* After each launch: LS_ERR_DEVICE when it could not be started. Keeps the name, a literal, for errors that come later.
@@ -20,12 +20,7 @@ ls_status ls_cuda_launched(ls_stream *stream, const char *name);
  * stream. When the stream goes, `end` is called with what it points to, unless that is NULL; the stream has come to its
  * end then, and its device is still there.
  */
-typedef enum ls_cuda_slot {
-    LS_CUDA_SLOT_GEMM,
-    LS_CUDA_SLOT_CONV,
-    LS_CUDA_SLOT_ATTENTION,
-    LS_CUDA_SLOTS
-} ls_cuda_slot;
+typedef enum ls_cuda_slot { LS_CUDA_SLOT_GEMM, LS_CUDA_SLOT_CONV, LS_CUDA_SLOT_ATTENTION, LS_CUDA_SLOTS } ls_cuda_slot;
 void **ls_cuda_stream_slot(ls_stream *stream, ls_cuda_slot which, void (*end)(void *));
 
 /* NULL when there is none. Not cleared. */
@@ -42,6 +37,16 @@ typedef enum ls_cuda_check {
 /* LS_ERR_ARGUMENT with that sentence. */
 ls_status ls_cuda_check_failed(ls_cuda_check check, const char *name, int64_t position, int64_t value, int64_t limit,
                                int axis);
+
+/* What a check found, in memory of the host that the GPU writes to. */
+typedef struct ls_cuda_fault {
+    int check; /* 0: nothing */
+    int axis;
+    const char *name;
+    int64_t position, value, limit;
+} ls_cuda_fault;
+
+ls_cuda_fault *ls_cuda_stream_fault(ls_stream *stream);
 
 /*
  * Each of `count` numbers is to be in [0, limit), or be `*but` where that is not NULL. The first that is not becomes

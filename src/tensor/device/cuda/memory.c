@@ -1,0 +1,164 @@
+/* Memory of a GPU. Blocks come in the size classes of tensor/cache.h. Small ones are cut from slabs and never go back
+ * to CUDA; large ones do when CUDA has no more. */
+#include "tensor/device/cuda/runtime.h"
+
+enum { SLAB = 8 << 20, SMALL = 512 << 10 };
+
+/* NULL when there is none. */
+static void *pop(ls_cuda_blocks *blocks, int bin) {
+    ls_cuda_bin *from = &blocks->bin[bin];
+    if (from->count == 0) {
+        return NULL;
+    }
+    blocks->bytes -= ls_cache_bin_bytes(bin);
+    return from->block[--from->count];
+}
+
+/* False when there is no memory for the list. */
+static bool push(ls_cuda_blocks *blocks, int bin, void *memory) {
+    ls_cuda_bin *to = &blocks->bin[bin];
+    if (to->count == to->room) {
+        const size_t room = to->room > 0 ? 2 * to->room : 8;
+        void **more = ls_cuda_host->allocate(room * sizeof *more);
+        if (more == NULL) {
+            return false;
+        }
+        for (size_t i = 0; i < to->count; i++) {
+            more[i] = to->block[i];
+        }
+        ls_cuda_host->release(to->block);
+        to->block = more;
+        to->room = room;
+    }
+    to->block[to->count++] = memory;
+    blocks->bytes += ls_cache_bin_bytes(bin);
+    return true;
+}
+
+static void *fetch(ls_gpu *gpu, size_t bytes) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* else the next kernel would be told of it */
+        return NULL;
+    }
+    gpu->taken += bytes;
+    gpu->fetches++;
+    return memory;
+}
+
+static void *cut_from_slab(ls_gpu *gpu, size_t bytes) {
+    if (gpu->slab_left < bytes) {
+        char *slab = fetch(gpu, SLAB);
+        if (slab == NULL) {
+            return NULL;
+        }
+        gpu->slab = slab;
+        gpu->slab_left = SLAB;
+    }
+    void *memory = gpu->slab;
+    gpu->slab += bytes;
+    gpu->slab_left -= bytes;
+    return memory;
+}
+
+/* Gives large blocks back to CUDA, which first waits for all that the GPU was asked. */
+static void empty(ls_gpu *gpu, ls_cuda_blocks *blocks) {
+    for (int bin = ls_cache_bin((size_t)SMALL) + 1; bin < LS_CACHE_BINS; bin++) {
+        for (void *memory = NULL; (memory = pop(blocks, bin)) != NULL;) {
+            gpu->taken -= ls_cache_bin_bytes(bin);
+            (void)cudaFree(memory);
+        }
+    }
+}
+
+static void *take_locked(ls_stream *stream, int bin) {
+    ls_gpu *gpu = stream->gpu;
+    const size_t size = ls_cache_bin_bytes(bin);
+    void *memory = pop(&gpu->pool, bin);
+    if (memory == NULL) {
+        memory = size <= SMALL ? cut_from_slab(gpu, size) : fetch(gpu, size);
+    }
+    if (memory == NULL) {
+        empty(gpu, &stream->blocks);
+        empty(gpu, &gpu->pool);
+        memory = size <= SMALL ? cut_from_slab(gpu, size) : fetch(gpu, size);
+    }
+    return memory;
+}
+
+static void say_how_much(ls_stream *stream, size_t bytes) {
+    const ls_gpu *gpu = stream->gpu;
+    size_t left = 0, total = 0;
+    (void)cudaMemGetInfo(&left, &total);
+    ls_cuda_host->log_write(LS_LOG_WARNING,
+                            "%s: %zu bytes were asked for; this process holds %zu, of which this thread has %zu and "
+                            "others' %zu unused; %zu of %zu are free",
+                            gpu->name, bytes, gpu->taken, stream->blocks.bytes, gpu->pool.bytes, left, total);
+}
+
+void *ls_cuda_memory_take(ls_stream *stream, size_t bytes) {
+    const int bin = ls_cache_bin(bytes);
+    void *memory = bin < LS_CACHE_BINS ? pop(&stream->blocks, bin) : NULL;
+    if (memory != NULL || bin >= LS_CACHE_BINS) {
+        return memory;
+    }
+    ls_cuda_use(stream->gpu);
+    pthread_mutex_lock(&stream->gpu->lock);
+    memory = take_locked(stream, bin);
+    if (memory == NULL) {
+        say_how_much(stream, bytes);
+    }
+    pthread_mutex_unlock(&stream->gpu->lock);
+    return memory;
+}
+
+void ls_cuda_memory_give(ls_stream *stream, void *memory, size_t bytes) {
+    const int bin = ls_cache_bin(bytes);
+    if (memory != NULL && !push(&stream->blocks, bin, memory)) {
+        ls_cuda_host->log_write(LS_LOG_WARNING, "%s: no memory for a list: %zu bytes are lost", stream->gpu->name,
+                                bytes);
+    }
+}
+
+void ls_cuda_memory_end(ls_stream *stream) {
+    ls_gpu *gpu = stream->gpu;
+    pthread_mutex_lock(&gpu->lock);
+    for (int bin = 0; bin < LS_CACHE_BINS; bin++) {
+        for (void *memory = NULL; (memory = pop(&stream->blocks, bin)) != NULL;) {
+            (void)push(&gpu->pool, bin, memory);
+        }
+        ls_cuda_host->release(stream->blocks.bin[bin].block);
+    }
+    pthread_mutex_unlock(&gpu->lock);
+}
+
+void *ls_cuda_pinned_take(ls_gpu *gpu, size_t bytes) {
+    const int bin = ls_cache_bin(bytes);
+    if (bin >= LS_CACHE_BINS) {
+        return NULL;
+    }
+    pthread_mutex_lock(&gpu->lock);
+    void *memory = pop(&gpu->pinned, bin);
+    pthread_mutex_unlock(&gpu->lock);
+    if (memory != NULL) {
+        return memory;
+    }
+    ls_cuda_use(gpu);
+    if (cudaHostAlloc(&memory, ls_cache_bin_bytes(bin), cudaHostAllocPortable) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    return memory;
+}
+
+void ls_cuda_pinned_give(ls_gpu *gpu, void *memory, size_t bytes) {
+    if (memory == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&gpu->lock);
+    const bool kept = push(&gpu->pinned, ls_cache_bin(bytes), memory);
+    pthread_mutex_unlock(&gpu->lock);
+    if (!kept) {
+        (void)cudaFreeHost(memory);
+    }
+}
