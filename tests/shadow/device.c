@@ -231,6 +231,7 @@ typedef struct edit {
     void *copy;
     void *place; /* NULL: stored, or never used */
     size_t bytes;
+    bool on_gpu;
 } edit;
 static _Thread_local edit edits[EDITS];
 static _Thread_local unsigned next_edit, first_open;
@@ -243,9 +244,15 @@ static ls_status run_store(shadow_job *made) {
     return LS_OK;
 }
 
-static void store_edits(ls_stream *stream) {
-    for (; first_open != next_edit; first_open++) {
+static _Thread_local bool fetches; /* for elements(): what a test writes to stays open meanwhile */
+
+void shadow_store_edits(ls_stream *stream) {
+    for (; !fetches && first_open != next_edit; first_open++) {
         const edit *each = &edits[first_open % EDITS];
+        if (each->on_gpu) {
+            shadow_store_on_gpu(stream, each->place, each->copy, each->bytes);
+            continue;
+        }
         shadow_job *made = shadow_begin(NULL, run_store);
         void *now = malloc(each->bytes + 1);
         if (now == NULL) {
@@ -258,12 +265,8 @@ static void store_edits(ls_stream *stream) {
     }
 }
 
-static _Thread_local bool fetches; /* for elements(): what a test writes to stays open meanwhile */
-
 ls_status shadow_push(ls_stream *stream, shadow_job *made) {
-    if (!fetches) {
-        store_edits(stream);
-    }
+    shadow_store_edits(stream);
     return push_after_edits(stream, made);
 }
 
@@ -276,7 +279,8 @@ void *elements(const ls_tensor *tensor) {
         return ls_data(tensor);
     }
     const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
-    const char *inside = shadow_inside(tensor->data);
+    const bool on_gpu = strncmp(device->name, "cuda", 4) == 0;
+    char *inside = on_gpu ? tensor->data : shadow_inside(tensor->data);
     fetches = true;
     for (unsigned i = first_open; i != next_edit; i++) {
         const edit *open = &edits[i % EDITS];
@@ -297,7 +301,7 @@ void *elements(const ls_tensor *tensor) {
     }
     edit *made = &edits[next_edit++ % EDITS];
     free(made->copy);
-    *made = (edit){.copy = copy, .place = bytes > 0 ? shadow_inside(tensor->data) : NULL, .bytes = bytes};
+    *made = (edit){.copy = copy, .place = bytes > 0 ? inside : NULL, .bytes = bytes, .on_gpu = on_gpu};
     return copy;
 }
 

@@ -42,6 +42,50 @@ typedef struct shadow_job {
     };
 } shadow_job;
 
+/* The parameters of kernels.h, as arguments. */
+#define NAMES_pair                  y, x
+#define NAMES_fill                  y, value
+#define NAMES_count_up              y
+#define NAMES_random                y, state, a, b
+#define NAMES_random_integer        y, state, low, high
+#define NAMES_dropout               y, x, state, first, p
+#define NAMES_along                 y, x, axis
+#define NAMES_along_backward        dx, dy, y, axis
+#define NAMES_directed              y, x, axis, reverse
+#define NAMES_index                 y, x, axis, index
+#define NAMES_gemm                  gemm
+#define NAMES_nll                   element, row_weight, log_probability, loss
+#define NAMES_class_loss_backward   d, g, scale, log_probability, loss
+#define NAMES_layer_norm            y, mean, rstd, x, width, weight, bias, epsilon
+#define NAMES_layer_norm_backward   dx, d_weight, d_bias, g, x, width, weight, mean, rstd
+#define NAMES_batch_norm_statistics mean, variance, x
+#define NAMES_batch_norm            y, x, mean, rstd, weight, bias
+#define NAMES_batch_norm_backward   dx, d_weight, d_bias, g, x, mean, rstd, weight, training
+#define NAMES_batch_norm_sums       sums, g, x, mean
+#define NAMES_batch_norm_dx         dx, g, x, mean, rstd, weight, of_g, of_product
+#define NAMES_conv                  y, x, weight, bias, window, rounds_to
+#define NAMES_conv_weight           d_weight, large, small, window, rounds_to
+#define NAMES_max_pool              y, index, x, window
+#define NAMES_pool                  y, x, window
+#define NAMES_resize                y, x, axis, linear, align_corners
+#define NAMES_attention             y, log_sum, q, k, v, mask, scale, causal, rounds_to
+#define NAMES_attention_backward    dq, dk, dv, g, y, log_sum, q, k, v, mask, scale, causal, rounds_to
+#define NAMES_cell                  cell
+#define NAMES_cell_backward         cell
+#define NAMES_axpy                  dtype, count, a, x, y
+#define NAMES_scale                 dtype, count, a, y
+#define NAMES_unscale               dtype, count, a, y, found
+#define NAMES_dot                   dtype, count, x, y, sum
+#define NAMES_measure               dtype, count, x, result
+#define NAMES_sgd                   step
+#define NAMES_adam                  step
+#define NAMES_rmsprop               step
+#define NAMES_adagrad               step
+#define NAMES_adadelta              step
+#define NAMES_lion                  step
+#define NAMES_lamb                  step
+#define NAMES_muon                  step
+
 /* A job for a stream, and handing it over. */
 shadow_job *shadow_begin(shadow_kernel *kernel, ls_status (*run)(shadow_job *));
 ls_status shadow_push(ls_stream *stream, shadow_job *made);
@@ -56,6 +100,12 @@ extern const ls_kernels shadow_kernels;
 /* What streams are asked to compute on "shadow:1"; NULL where the kernels of device/cuda were not built for the host.
  */
 const ls_kernels *shadow_gpu_kernels(void);
+
+/* What tests wrote to elements() goes to the device: before anything else that it is asked. */
+void shadow_store_edits(ls_stream *stream);
+
+/* On a real GPU (gpu.c). */
+void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, size_t bytes);
 
 /* How often this thread has waited for a stream. */
 extern _Thread_local int shadow_waits;
