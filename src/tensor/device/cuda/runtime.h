@@ -42,6 +42,7 @@ struct ls_stream {
     ls_cuda_blocks blocks; /* released in the stream's order */
     ls_cuda_fault *fault;
     const char *last; /* the kernel that was started last */
+    struct ls_cuda_profile *profile;
     struct {
         void *state;
         void (*end)(void *state);
@@ -62,6 +63,11 @@ void ls_cuda_fill_device(ls_device *device);
 void ls_cuda_use(const ls_gpu *gpu);
 /* LS_ERR_DEVICE, in words, where `error` is one. */
 ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error);
+
+/* profile.c: whether the program wants to know, a kernel that was started, and what waits to be added up. */
+bool ls_cuda_profiles(void);
+void ls_cuda_profile_kernel(ls_stream *stream, const char *name);
+void ls_cuda_profile_collect(ls_stream *stream);
 
 /* module.c */
 extern const ls_cuda_core *ls_cuda_host;

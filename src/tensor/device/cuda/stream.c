@@ -51,6 +51,9 @@ ls_status ls_cuda_launched(ls_stream *stream, const char *name) {
         return ls_fail(LS_ERR_DEVICE, "%s: kernel \"%s\" could not be started: %s (%s)", stream->gpu->name, name,
                        cudaGetErrorString(error), cudaGetErrorName(error));
     }
+    if (ls_cuda_profiles()) {
+        ls_cuda_profile_kernel(stream, name);
+    }
     if (waits_for_each() && (error = cudaStreamSynchronize(stream->cuda)) != cudaSuccess) {
         return ls_fail(LS_ERR_DEVICE, "%s: kernel \"%s\": %s (%s)", stream->gpu->name, name, cudaGetErrorString(error),
                        cudaGetErrorName(error));
@@ -189,6 +192,7 @@ void ls_cuda_scratch_give(ls_stream *stream, void *memory, size_t bytes) {
 
 static ls_status stream_wait(ls_stream *stream) {
     ls_cuda_use(stream->gpu);
+    ls_cuda_profile_collect(stream);
     LS_TRY(late_status(stream, cudaStreamSynchronize(stream->cuda)));
     const ls_cuda_fault found = *stream->fault;
     if (found.check == 0) {
