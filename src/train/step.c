@@ -141,12 +141,27 @@ ls_status ls_trial_prediction_step(ls_trial *trial) {
 }
 
 /* A failure keeps its message over the end of the scope. */
+/* Where the trial has a device, and the loader did not know of it. */
+static ls_status bring(const ls_trial *trial, ls_tensor **tensor) {
+    if (*tensor != NULL && trial->device != NULL && ls_tensor_device(*tensor) != trial->device) {
+        *tensor = ls_tensor_to_device(*tensor, trial->device->name);
+        return *tensor != NULL ? LS_OK : ls_error_status();
+    }
+    return LS_OK;
+}
+
+static ls_status bring_batch(ls_trial *trial) {
+    LS_TRY(bring(trial, &trial->state.input));
+    return bring(trial, &trial->state.target);
+}
+
 ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {
         return ls_error_status();
     }
-    const ls_status status = step(trial);
+    ls_status status = bring_batch(trial);
+    status = status == LS_OK ? step(trial) : status;
     trial->state.input = trial->state.target = trial->state.output = trial->state.loss = NULL;
     if (status == LS_OK) {
         return ls_scope_end(scope);

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "comm/hold.h"
+#include "nn/module.h"
 #include "tensor/tensor.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -32,6 +33,32 @@ static ls_status copy_callbacks(ls_trial *trial) {
     return LS_OK;
 }
 
+/* The model goes where batches will be. */
+static ls_status choose_device(ls_trial *trial) {
+    const ls_trial_options *options = &trial->options;
+    const ls_device *home = NULL;
+    if (options->device == NULL) {
+        return LS_OK;
+    }
+    trial->device = ls_device_find("ls_trial_new", options->device);
+    if (trial->device == NULL) {
+        return ls_error_status();
+    }
+    LS_TRY(ls_module_device(options->model, "ls_trial_new", &home));
+    if (home == trial->device || ls_module_parameter_count(options->model) == 0) {
+        return LS_OK;
+    }
+    const bool parallel = ls_data_parallel_comm(options->model) != NULL;
+    if (options->optimizer != NULL || parallel) {
+        return ls_fail(LS_ERR_STATE,
+                       "ls_trial_new: batches are to go to %s, but the model is on %s, and %s has it already: "
+                       "ls_to_device(model, \"%s\") before that, or ls_use_device before the model is made",
+                       trial->device->name, home->name, parallel ? "ls_data_parallel" : "an optimizer",
+                       trial->device->name);
+    }
+    return ls_module_to_device(options->model, options->device) != NULL ? LS_OK : ls_error_status();
+}
+
 static ls_status prepare(ls_trial *trial) {
     const ls_trial_options *options = &trial->options;
     trial->state = (ls_trial_state){
@@ -46,6 +73,7 @@ static ls_status prepare(ls_trial *trial) {
         LS_TRY(ls_comm_check_open("ls_trial_new", trial->state.comm));
         trial->comm = ls_comm_hold(trial->state.comm);
     }
+    LS_TRY(choose_device(trial));
     LS_TRY(copy_callbacks(trial));
     LS_TRY(ls_metrics_find(trial));
     LS_TRY(LS_CALL(trial, on_init));

@@ -7,6 +7,7 @@
 #include <lockstep/train.h>
 
 #include "base/status.h"
+#include "tensor/device.h"
 
 #define LS_METRIC_LIMIT      32
 #define LS_METRIC_NAME_LIMIT 64
@@ -59,6 +60,7 @@ struct ls_trial {
     ls_callback *own_callbacks;
     struct ls_metrics *metrics;
     ls_trial_state state;
+    const ls_device *device; /* where batches are brought to; NULL: nowhere */
     ls_comm *comm;           /* held */
     ls_history_entry latest; /* every metric's last value */
     ls_history_entry *history;
