@@ -1,5 +1,7 @@
 /*
- * Command lines of the examples: a table of options, read by name. Nothing here is Lockstep's.
+ * Command lines of the examples: a table of options, read by name, and --device, which all of them have. Nothing here
+ * is Lockstep's but the environment variable LOCKSTEP_DEVICE, which that sets: what tensors are made on
+ * (ls_use_device).
  */
 #ifndef LS_EXAMPLES_ARGUMENTS_H
 #define LS_EXAMPLES_ARGUMENTS_H
@@ -35,6 +37,8 @@ static inline void arguments_help(const char *program, const char *about, const 
         static const char *const kinds[] = {"N", "N", "X", "X", "TEXT", ""};
         printf("  %-15s %-5s %s\n", table[i].name, kinds[table[i].kind], table[i].help);
     }
+    printf("  %-15s %-5s %s\n", "--device", "TEXT",
+           "what computes: cpu, or a GPU as cuda:0 (LOCKSTEP_DEVICE, else cpu)");
     printf("  %-15s %-5s %s\n", "-h, --help", "", "this text");
 }
 
@@ -69,6 +73,8 @@ static inline void arguments_check_output(void) {
 
 /* Reads the command line; ends the program with status 2 and one sentence when it is wrong. */
 static inline void arguments_read(int argc, char **argv, const char *about, const argument *table, int count) {
+    const char *device = NULL;
+    const argument on_device = {"--device", ARGUMENT_TEXT, &device, NULL};
     arguments_program = argv[0];
     atexit(arguments_check_output);
     for (int i = 1; i < argc; i++) {
@@ -76,7 +82,7 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
             arguments_help(argv[0], about, table, count);
             exit(0);
         }
-        const argument *option = NULL;
+        const argument *option = strcmp(argv[i], on_device.name) == 0 ? &on_device : NULL;
         for (int k = 0; k < count && option == NULL; k++) {
             option = strcmp(argv[i], table[k].name) == 0 ? &table[k] : NULL;
         }
@@ -97,6 +103,10 @@ static inline void arguments_read(int argc, char **argv, const char *about, cons
         } else {
             i++;
         }
+    }
+    if (device != NULL && setenv("LOCKSTEP_DEVICE", device, 1) != 0) {
+        fprintf(stderr, "%s: --device %s: %s\n", argv[0], device, strerror(errno));
+        exit(1);
     }
 }
 
