@@ -79,10 +79,8 @@ static double factor_of(int64_t epoch, void *user) {
 
 /* Points on rings of radius 1 and 2, one in twenty with the other's label. */
 static ls_dataset *make_rings(uint64_t set, int64_t count) {
-    ls_tensor *points = ls_empty(LS_SHAPE(count, 2), LS_F32);
-    ls_tensor *rings = ls_empty(LS_SHAPE(count), LS_I64);
-    float *x = points != NULL ? ls_data(points) : NULL;
-    int64_t *ring = rings != NULL ? ls_data(rings) : NULL;
+    float *x = malloc((size_t)count * 2 * sizeof *x);
+    int64_t *ring = malloc((size_t)count * sizeof *ring);
     for (int64_t i = 0; x != NULL && ring != NULL && i < count; i++) {
         const uint64_t at = 4 * (uint64_t)i;
         const double angle = 6.283185307179586 * ls_random_uniform((uint64_t)seed, set, at);
@@ -92,7 +90,15 @@ static ls_dataset *make_rings(uint64_t set, int64_t count) {
         x[2 * i + 1] = (float)(radius * sin(angle));
         ring[i] = ls_random_uniform((uint64_t)seed, set, at + 3) < 0.05 ? 1 - outer : outer;
     }
-    return ls_tensor_dataset(points, rings);
+    ls_dataset *dataset = NULL;
+    if (x != NULL && ring != NULL) {
+        dataset = ls_tensor_dataset(ls_from(LS_SHAPE(count, 2), LS_F32, x), ls_from(LS_SHAPE(count), LS_I64, ring));
+    } else {
+        (void)ls_error_set(LS_ERR_MEMORY, "--samples %" PRId64 ": out of memory", count);
+    }
+    free(x);
+    free(ring);
+    return dataset;
 }
 
 static ls_status report(ls_comm *world, const ls_trial *trial, const ls_module *model, const ls_callback *stopping) {

@@ -65,12 +65,9 @@ static ls_tensor *solve(const part *p, ls_tensor *heat) {
 
 /* The heat that was there in truth: two smooth hills. */
 static ls_tensor *true_heat(const part *p) {
-    ls_tensor *heat = ls_empty(LS_SHAPE(p->count), LS_F64);
-    for (int64_t i = 0; heat != NULL && i < p->count; i++) {
-        const double x = ((double)(p->start + i) + 0.5) / (double)points;
-        ((double *)ls_data(heat))[i] = exp(-80 * pow(x - 0.3, 2)) + 0.5 * exp(-120 * pow(x - 0.75, 2));
-    }
-    return heat;
+    ls_tensor *x = ls_div(ls_add(ls_arange(LS_SHAPE(p->count), LS_F64), (double)p->start + 0.5), (double)points);
+    ls_tensor *first = ls_exp(ls_mul(ls_square(ls_sub(x, 0.3)), -80));
+    return ls_add(first, ls_mul(ls_exp(ls_mul(ls_square(ls_sub(x, 0.75)), -120)), 0.5));
 }
 
 /* One step of descent; *error becomes the mean squared difference to the measured state, over the whole rod. */

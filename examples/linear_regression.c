@@ -57,7 +57,10 @@ static ls_tensor *loss_of_all_points(const problem *self) {
 }
 
 static void print_parameters(const char *name, const problem *self) {
-    const double *p = ls_data(self->parameters);
+    double p[3];
+    for (int64_t i = 0; i < 3; i++) {
+        p[i] = ls_at(self->parameters, &i);
+    }
     printf("%s: [%.17g, %.17g, %.17g]\n", name, p[0], p[1], p[2]);
 }
 

@@ -11,19 +11,34 @@
 
 #include "arguments.h"
 
+/* The tag says which parameter it is. */
+static ls_status sync_parameter(ls_tensor *parameter, ls_comm *world, int tag) {
+    ls_tensor *here = ls_to_device(ls_detach(parameter), "cpu"); /* the parameter itself, unless it is on a GPU */
+    void *numbers = here != NULL ? ls_data(here) : NULL;
+    const size_t count = (size_t)ls_numel(parameter);
+    if (numbers == NULL) {
+        return ls_error_status();
+    }
+    if (ls_comm_rank(world) > 0) {
+        const ls_status status = ls_comm_recv(world, numbers, count, LS_F32, 0, tag, NULL);
+        return status == LS_OK ? ls_copy_into(parameter, here) : status;
+    }
+    ls_status status = LS_OK;
+    for (int to = 1; to < ls_comm_size(world) && status == LS_OK; to++) {
+        status = ls_comm_send(world, numbers, count, LS_F32, to, tag, NULL);
+    }
+    return status;
+}
+
 static ls_status sync_parameters(ls_module *model, ls_comm *world) {
     ls_status status = LS_OK;
     for (int i = 0; i < ls_module_parameter_count(model) && status == LS_OK; i++) {
-        ls_tensor *parameter = ls_module_parameter(model, i);
-        void *numbers = ls_data(parameter);
-        const size_t count = (size_t)ls_numel(parameter);
-        if (ls_comm_rank(world) > 0) {
-            status = ls_comm_recv(world, numbers, count, LS_F32, 0, i, NULL); /* the tag says which parameter it is */
-            continue;
-        }
-        for (int to = 1; to < ls_comm_size(world) && status == LS_OK; to++) {
-            status = ls_comm_send(world, numbers, count, LS_F32, to, i, NULL);
-        }
+        ls_scope *scope = ls_scope_begin();
+        const bool before = ls_no_grad(true);
+        status = sync_parameter(ls_module_parameter(model, i), world, i);
+        ls_no_grad(before);
+        const ls_status ended = ls_scope_end(scope);
+        status = status == LS_OK ? ended : status;
     }
     return status;
 }
