@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "base/module_file.h"
 #include "tensor/device/cuda/cuda.h"
 #include "tensor/scope.h"
@@ -23,9 +22,6 @@ static void open_cuda(void) {
                                       .error_status = ls_error_status,
                                       .fail_memory = ls_fail_memory,
                                       .log_write = ls_log_write,
-                                      .allocate = ls_allocate,
-                                      .allocate_zeroed = ls_allocate_zeroed,
-                                      .release = ls_free,
                                       .dtype_size = ls_dtype_size,
                                       .dtype_name = ls_dtype_name,
                                       .kernels_complete = ls_kernels_complete};

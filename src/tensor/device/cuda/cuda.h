@@ -14,16 +14,13 @@
 
 enum { LS_CUDA_ABI = 1 };
 
-/* What the core does for the module: see the declarations of the functions with ls_. `release` is ls_free. */
+/* What the core does for the module: see the declarations of the functions with ls_. */
 typedef struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
     const char *(*error_message)(void);
     ls_status (*error_status)(void);
     ls_status (*fail_memory)(const char *call, size_t bytes);
     void (*log_write)(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
-    void *(*allocate)(size_t size);
-    void *(*allocate_zeroed)(size_t count, size_t size);
-    void (*release)(void *memory);
     size_t (*dtype_size)(ls_dtype dtype);
     const char *(*dtype_name)(ls_dtype dtype);
     void (*kernels_complete)(ls_kernels *kernels);

@@ -1,5 +1,7 @@
 /* Memory of a GPU. Blocks come in the size classes of tensor/cache.h. Small ones are cut from slabs and never go back
  * to CUDA; large ones do when CUDA has no more. */
+#include <stdlib.h>
+
 #include "tensor/device/cuda/runtime.h"
 
 enum { SLAB = 8 << 20, SMALL = 512 << 10 };
@@ -19,14 +21,14 @@ static bool push(ls_cuda_blocks *blocks, int bin, void *memory) {
     ls_cuda_bin *to = &blocks->bin[bin];
     if (to->count == to->room) {
         const size_t room = to->room > 0 ? 2 * to->room : 8;
-        void **more = ls_cuda_host->allocate(room * sizeof *more);
+        void **more = malloc(room * sizeof *more);
         if (more == NULL) {
             return false;
         }
         for (size_t i = 0; i < to->count; i++) {
             more[i] = to->block[i];
         }
-        ls_cuda_host->release(to->block);
+        free(to->block);
         to->block = more;
         to->room = room;
     }
@@ -127,7 +129,7 @@ void ls_cuda_memory_end(ls_stream *stream) {
         for (void *memory = NULL; (memory = pop(&stream->blocks, bin)) != NULL;) {
             (void)push(&gpu->pool, bin, memory);
         }
-        ls_cuda_host->release(stream->blocks.bin[bin].block);
+        free(stream->blocks.bin[bin].block);
     }
     pthread_mutex_unlock(&gpu->lock);
 }

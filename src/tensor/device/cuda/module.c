@@ -1,6 +1,7 @@
 /* How the core enters the module, the core's functions that it calls, and which GPUs there are. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cublasLt.h>
@@ -48,10 +49,10 @@ static bool gains_by(const ls_device *self, ls_dtype rounds_to) {
 }
 
 static ls_gpu *make_gpu(int index) {
-    ls_gpu *gpu = ls_cuda_host->allocate_zeroed(1, sizeof *gpu);
+    ls_gpu *gpu = calloc(1, sizeof *gpu);
     if (gpu == NULL || pthread_mutex_init(&gpu->lock, NULL) != 0) {
         (void)ls_fail_memory("cuda", sizeof *gpu);
-        ls_cuda_host->release(gpu);
+        free(gpu);
         return NULL;
     }
     (void)snprintf(gpu->name, sizeof gpu->name, "cuda:%d", index);
@@ -65,7 +66,7 @@ static ls_gpu *make_gpu(int index) {
     if (error != cudaSuccess) {
         (void)ls_cuda_status(gpu, "cannot be used", error);
         (void)pthread_mutex_destroy(&gpu->lock);
-        ls_cuda_host->release(gpu);
+        free(gpu);
         return NULL;
     }
     return gpu;

@@ -49,7 +49,7 @@ static void add(const char *name, double milliseconds) {
 
 static struct ls_cuda_profile *profile_of(ls_stream *stream) {
     if (stream->profile == NULL) {
-        stream->profile = ls_cuda_host->allocate_zeroed(1, sizeof *stream->profile);
+        stream->profile = calloc(1, sizeof *stream->profile);
         for (int i = 0; stream->profile != NULL && i <= PENDING; i++) {
             (void)cudaEventCreate(&stream->profile->event[i]);
         }

@@ -73,7 +73,7 @@ static ls_gpu *gpu_of(const ls_device *device) {
 }
 
 static ls_stream *make_stream(ls_gpu *gpu) {
-    ls_stream *stream = ls_cuda_host->allocate_zeroed(1, sizeof *stream);
+    ls_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL) {
         return NULL;
     }
@@ -83,7 +83,7 @@ static ls_stream *make_stream(ls_gpu *gpu) {
         cudaHostAlloc((void **)&stream->fault, sizeof *stream->fault, cudaHostAllocMapped | cudaHostAllocPortable) !=
             cudaSuccess) {
         ls_cuda_host->log_write(LS_LOG_ERROR, "%s: no stream: %s", gpu->name, cudaGetErrorString(cudaGetLastError()));
-        ls_cuda_host->release(stream);
+        free(stream);
         return NULL;
     }
     memset(stream->fault, 0, sizeof *stream->fault);
@@ -104,7 +104,7 @@ static void stream_free(ls_stream *stream) {
     ls_cuda_memory_end(stream);
     (void)cudaFreeHost(stream->fault);
     (void)cudaStreamDestroy(stream->cuda);
-    ls_cuda_host->release(stream);
+    free(stream);
 }
 
 static ls_stream *stream_new(const ls_device *self) {
@@ -132,7 +132,7 @@ static void end_streams(void *argument) {
     for (int i = 0; i < LS_MOST_DEVICES; i++) {
         stream_free(streams->of[i]);
     }
-    ls_cuda_host->release(streams);
+    free(streams);
     streams_here = NULL;
 }
 
@@ -144,7 +144,7 @@ static void make_key(void) {
 static ls_stream *default_stream(const ls_device *self) {
     if (streams_here == NULL) {
         (void)pthread_once(&streams_once, make_key);
-        streams_here = ls_cuda_host->allocate_zeroed(1, sizeof *streams_here);
+        streams_here = calloc(1, sizeof *streams_here);
         if (streams_here == NULL || pthread_setspecific(streams_key, streams_here) != 0) {
             ls_cuda_host->log_write(LS_LOG_ERROR, "%s: no memory for a thread's streams", self->name);
             abort();
@@ -235,14 +235,14 @@ struct ls_event {
 };
 
 static ls_event *event_new(const ls_device *self) {
-    ls_event *event = ls_cuda_host->allocate_zeroed(1, sizeof *event);
+    ls_event *event = calloc(1, sizeof *event);
     if (event == NULL) {
         return NULL;
     }
     event->gpu = gpu_of(self);
     ls_cuda_use(event->gpu);
     if (cudaEventCreateWithFlags(&event->cuda, cudaEventDisableTiming) != cudaSuccess) {
-        ls_cuda_host->release(event);
+        free(event);
         return NULL;
     }
     return event;
@@ -252,7 +252,7 @@ static void event_free(ls_event *event) {
     if (event != NULL) {
         ls_cuda_use(event->gpu);
         (void)cudaEventDestroy(event->cuda);
-        ls_cuda_host->release(event);
+        free(event);
     }
 }
 
