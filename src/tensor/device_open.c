@@ -99,9 +99,15 @@ static const ls_device *open_gpu(const char *call, const char *name, int index) 
     if (device == NULL) {
         return ls_fail_null(ls_error_status(), "%s: no device \"%s\": %s", call, name, ls_error_message());
     }
-    /* The module gives the same one each time, and who was faster has added it. */
-    if (ls_device_at(ls_device_index(device)) == NULL && ls_device_add(device) != LS_OK) {
-        return NULL;
+    return ls_device_add(device) == LS_OK ? device : NULL;
+}
+
+/* Which is there since it was named before, be it by another thread a moment ago. */
+static const ls_device *find_gpu(int index) {
+    char name[16];
+    const ls_device *device = NULL;
+    (void)snprintf(name, sizeof name, "cuda:%d", index);
+    for (int i = 0; (device = ls_device_at(i)) != NULL && strcmp(device->name, name) != 0; i++) {
     }
     return device;
 }
@@ -115,7 +121,8 @@ const ls_device *ls_device_open(const char *call, const char *name) {
                       name);
     } else {
         pthread_mutex_lock(&one_at_a_time);
-        device = open_gpu(call, name, index);
+        device = find_gpu(index);
+        device = device != NULL ? device : open_gpu(call, name, index);
         pthread_mutex_unlock(&one_at_a_time);
     }
     return device != NULL ? device : ls_scope_failed();
