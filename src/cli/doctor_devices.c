@@ -39,8 +39,7 @@ static void look(gpu_report *found) {
            sizeof found->versions);
     found->count = cuda->device_count < MOST_GPUS ? cuda->device_count : MOST_GPUS;
     if (found->count == 0) {
-        snprintf(found->reason, sizeof found->reason, "no GPU: %s",
-                 cuda->failure != NULL ? cuda->failure : "CUDA finds none");
+        snprintf(found->reason, sizeof found->reason, "no GPU: %s", ls_cuda_failure());
     }
     for (int i = 0; i < found->count; i++) {
         found->gpus[i].known = cuda->info(i, &found->gpus[i].info);

@@ -50,7 +50,12 @@ const ls_cuda *ls_cuda_open(void) {
 }
 
 const char *ls_cuda_failure(void) {
-    return cuda_reason;
+    if (cuda == NULL || cuda->device_count > 0) {
+        return cuda_reason;
+    }
+    return cuda->driver_version == 0 ? "there is no NVIDIA driver"
+           : cuda->failure != NULL   ? cuda->failure
+                                     : "CUDA finds no GPU";
 }
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
@@ -83,8 +88,7 @@ static const ls_device *open_gpu(const char *call, const char *name, int index) 
     }
     const int count = opened->device_count;
     if (count == 0) {
-        return ls_fail_null(LS_ERR_DEVICE, "%s: no device \"%s\": %s", call, name,
-                            opened->failure != NULL ? opened->failure : "CUDA finds no GPU");
+        return ls_fail_null(LS_ERR_DEVICE, "%s: no device \"%s\": %s", call, name, ls_cuda_failure());
     }
     if (index >= count && count == 1) {
         return ls_fail_null(LS_ERR_ARGUMENT, "%s: there is no device \"%s\": this process has one GPU, \"cuda:0\"",

@@ -1,7 +1,7 @@
 /*
  * A module cuda for tests of what opens it, where there is no GPU: built as a lockstep-cuda.so of its own. FAKE_CUDA
- * says how many GPUs it has, at most two; "none" and "older" are failures. Its devices hold and copy, and lack every
- * kernel; the second GPU cannot be used.
+ * says how many GPUs it has, at most two; "none" is no driver, "older" a module of another version. Its devices hold
+ * and copy, and lack every kernel; the second GPU cannot be used.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +113,9 @@ const ls_cuda *ls_cuda_module(int abi_version, const ls_cuda_core *given) {
         return NULL;
     }
     core = given;
+    if (wanted != NULL && strcmp(wanted, "none") == 0) {
+        module.driver_version = 0;
+    }
     module.device_count = wanted != NULL ? atoi(wanted) : 0;
     module.failure = module.device_count == 0 ? "no driver answers" : NULL;
     return &module;

@@ -71,8 +71,10 @@ if [ -e "$LS_BUILD/tests/fake_cuda/lockstep-cuda.so" ]; then
         check "two GPUs: JSON has $fact" says out "$fact"
     done
     imagined 0
-    check "a module and no driver: no problem" is "$status" 0
-    check "a module and no driver: says so" says out "^  cuda  *not here: no GPU: no driver answers"
+    check "a driver that does not answer: no problem" is "$status" 0
+    check "a driver that does not answer: says so" says out "^  cuda  *not here: no GPU: no driver answers"
+    imagined none
+    check "a module without a driver: says so" says out "^  cuda  *not here: no GPU: there is no NVIDIA driver; CUDA 13.0"
     FAKE_CUDA_DIES=1 imagined 1
     check "a driver that ends its process does not end the doctor" is "$status $(grep -c '^cores' out)" "0 1"
     check "and is told of" says out "^  cuda  *not here: looking for GPUs was ended by: Aborted"

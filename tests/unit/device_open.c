@@ -122,6 +122,13 @@ static const char *no_gpu(int number, const void *what) {
     return NULL;
 }
 
+static const char *no_driver(int number, const void *what) {
+    (void)number;
+    enter(what);
+    LS_MUST(refused("cuda:0", LS_ERR_DEVICE, "no device \"cuda:0\": there is no NVIDIA driver"));
+    return NULL;
+}
+
 static const char *older(int number, const void *what) {
     (void)number;
     enter(what);
@@ -185,6 +192,7 @@ static void test_names_that_are_none(void **state) {
 static void test_none_there(void **state) {
     (void)state;
     run_in(no_gpu, "0", NULL);
+    run_in(no_driver, "none", NULL);
     run_in(older, "older", NULL);
     char folder[] = "/tmp/lockstep-open-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));

@@ -60,7 +60,7 @@ typedef const ls_cuda *ls_cuda_module_function(int abi_version, const ls_cuda_co
 
 /* The opened module, the same for the whole process; NULL, with no error set, where there is none to open. */
 const ls_cuda *ls_cuda_open(void);
-/* Why that is. */
+/* Why that is, or why the module has no GPU; "" where it has one, and before it was asked for. */
 const char *ls_cuda_failure(void);
 
 #endif
