@@ -135,18 +135,19 @@ LS_API ls_tensor *ls_scalar(double value, ls_dtype dtype);
 
 /* ---- devices ---------------------------------------------------------------------------------------------------
  *
- * A device holds tensors and computes with them: "cpu", and what modules add ("cuda:0"). The tensors of an operation
- * are on one device, where its result is, too; ls_to_device moves them. A device other than "cpu" works while the
- * program goes on: what fails there is told by the next call that needs a result on the host (ls_item, ls_print,
- * ls_device_wait, ...).
+ * A device holds tensors and computes with them: "cpu", and GPUs as "cuda:0", "cuda:1", ..., by a module that is opened
+ * when the first is named ("cuda" is "cuda:0"; docs/GPU.md). The tensors of an operation are on one device, where its
+ * result is, too; ls_to_device moves them. A device other than "cpu" works while the program goes on: what fails there
+ * is told by the next call that needs a result on the host (ls_item, ls_print, ls_device_wait, ...).
  */
 
 /** The name of the device that the tensor is on, lent; NULL for NULL. */
 LS_API const char *ls_device_of(const ls_tensor *tensor);
 /**
  * Tensors that this thread makes from now on of nothing but a shape (ls_zeros, ls_from, parameters of layers, batches
- * of loaders) are on that device. At first it is what LOCKSTEP_DEVICE says, else "cpu". LS_ERR_ARGUMENT, which says
- * what devices there are, for others.
+ * of loaders) are on that device. At first it is what LOCKSTEP_DEVICE says, else "cpu". LS_ERR_ARGUMENT for the name of
+ * none, LS_ERR_UNSUPPORTED without the module of GPUs, LS_ERR_DEVICE where there is no GPU; the message says which
+ * devices there are, or why not.
  */
 LS_API ls_status ls_use_device(const char *name) LS_WARN_UNUSED;
 /** The name of that device, lent; NULL and an error when LOCKSTEP_DEVICE names none. */
