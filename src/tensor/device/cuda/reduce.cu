@@ -102,7 +102,7 @@ struct axes {
 };
 
 constexpr int TREE = 8;
-constexpr int64_t PIECE = 4096, THREADS_WANTED = 1 << 17, MOST_PARTS = 1 << 14;
+constexpr int64_t LEAF = 1024, PIECE = 4096, THREADS_WANTED = 1 << 17, MOST_PARTS = 1 << 14;
 
 /* A reduction by OP from numbers of IN: of OP::in, or of OP::all where they are parts of such a reduction. */
 template <class OP, class IN> struct job {
@@ -167,7 +167,7 @@ template <class OP, class IN> struct job {
 template <class OP, class IN> ls_status pass_by_rows(ls_stream *stream, const char *name, const job<OP, IN> &j) {
     const job<OP, IN> work = j;
     const int64_t width = j.reduced.count;
-    if (width <= 512) {
+    if (width <= LEAF) {
         return ls::groups<32>(stream, name, j.kept.count, [=] LS_BODY(const ls::group<32> &g, int64_t place) {
             typedef typename OP::all ALL;
             const ALL own = work.joined(place, g.lane, width, g.size);
@@ -278,7 +278,7 @@ template <class OP>
 ls_status run_halves(ls_stream *stream, const char *name, job<OP, typename OP::in> whole, int64_t n) {
     typedef typename OP::all ALL;
     int64_t leaf = n;
-    for (; leaf > PIECE && leaf % 2 == 0; leaf /= 2) {
+    for (; leaf > LEAF && leaf % 2 == 0; leaf /= 2) {
     }
     whole.kept = axes();
     whole.kept.append(n / leaf, leaf, 0);
