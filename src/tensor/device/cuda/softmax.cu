@@ -59,6 +59,9 @@ LS_BODY void held_row(const TEAM &t, T *y, const T *x, int width) {
     }
 }
 
+/* So many numbers are loaded before the first is written: the compiler cannot know that they do not overlap. */
+constexpr int WRITTEN = 4;
+
 /* What a member has seen of a row: the largest, and the sum of exponentials beside that. */
 template <class T> struct seen {
     T largest;
@@ -101,9 +104,18 @@ LS_BODY void long_row(const TEAM &t, T *y, const T *x, int64_t width, int64_t st
     const double factor = own.largest == largest ? 1 : (double)ls::exp_of(own.largest - largest);
     const double sum = t.reduce(own.sum * factor, [](double a, double b) { return a + b; });
     const T last = LOG ? logarithm_of((T)sum) : (T)(1 / sum);
-    for (int64_t i = t.lane; i < width; i += t.size) {
-        const T value = x[i * step] - largest;
-        y[i * step] = LOG ? value - last : ls::exp_of(value) * last;
+    for (int64_t i = t.lane; i < width; i += (int64_t)WRITTEN * t.size) {
+        T value[WRITTEN];
+        for (int k = 0; k < WRITTEN; k++) {
+            const int64_t at = i + (int64_t)k * t.size;
+            value[k] = at < width ? x[at * step] - largest : (T)0;
+        }
+        for (int k = 0; k < WRITTEN; k++) {
+            const int64_t at = i + (int64_t)k * t.size;
+            if (at < width) {
+                y[at * step] = LOG ? value[k] - last : ls::exp_of(value[k]) * last;
+            }
+        }
     }
 }
 
@@ -151,8 +163,19 @@ LS_BODY void long_row_backward(const TEAM &t, T *dx, const T *dy, const T *y, in
         own += (double)sum;
     }
     const T all = (T)t.reduce(own, [](double a, double b) { return a + b; });
-    for (int64_t i = t.lane; i < width; i += t.size) {
-        dx[i * step] = gradient<T, LOG>(dy[i * step], y[i * step], all);
+    for (int64_t i = t.lane; i < width; i += (int64_t)WRITTEN * t.size) {
+        T of_dy[WRITTEN], of_y[WRITTEN];
+        for (int k = 0; k < WRITTEN; k++) {
+            const int64_t at = i + (int64_t)k * t.size;
+            of_dy[k] = at < width ? dy[at * step] : (T)0;
+            of_y[k] = at < width ? y[at * step] : (T)0;
+        }
+        for (int k = 0; k < WRITTEN; k++) {
+            const int64_t at = i + (int64_t)k * t.size;
+            if (at < width) {
+                dx[at * step] = gradient<T, LOG>(of_dy[k], of_y[k], all);
+            }
+        }
     }
 }
 
@@ -203,7 +226,7 @@ ls_status run_long(ls_stream *stream, const char *name, const place<T> &p, int64
         return ls::teams<128>(stream, name, rows,
                               [=] LS_BODY(ls::team & t, int64_t row) { KIND::any_row(t, at, row); });
     }
-    return ls::teams<1024>(stream, name, rows, [=] LS_BODY(ls::team & t, int64_t row) { KIND::any_row(t, at, row); });
+    return ls::teams<512>(stream, name, rows, [=] LS_BODY(ls::team & t, int64_t row) { KIND::any_row(t, at, row); });
 }
 
 template <class T, bool BACK, bool LOG>
