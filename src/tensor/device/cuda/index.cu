@@ -257,23 +257,30 @@ template <class E> ls_status scatter_by_warps(ls_stream *stream, const columns<t
 #ifdef __CUDA_ARCH__
             unsigned same = __match_any_sync(0xffffffffU, inside ? (long long)place : -1LL);
             const bool first = inside && __ffs((int)same) - 1 == t.lane;
+            const int turns = 1;
 #else
             unsigned same = 1;
             const bool first = inside;
+            const int turns = t.size; /* one member at a time, each for its own source */
 #endif
-            if (first) {
-                typename E::type *const to = c.y + at[1] + place * c.along;
-                typename E::type sum = *to;
-                for (int64_t source = at[0] + k * c.step; same != 0; same >>= 1, source += c.step) {
-                    if ((same & 1U) != 0) {
-                        sum = E::sum(sum, c.x[source]);
+            for (int turn = 0; turn < turns; turn++) {
+                if (first && (turns == 1 || turn == t.lane)) {
+                    typename E::type *const to = c.y + at[1] + place * c.along;
+                    typename E::type sum = *to;
+                    const int64_t own = turns == 1 ? 0 : turn;
+                    for (int64_t source = at[0] + (k + own) * c.step; same != 0; same >>= 1, source += c.step) {
+                        if ((same & 1U) != 0) {
+                            sum = E::sum(sum, c.x[source]);
+                        }
                     }
+                    *to = sum;
                 }
-                *to = sum;
-            }
 #ifdef __CUDA_ARCH__
-            __syncwarp(); /* the next turn may read what this one wrote */
+                __syncwarp(); /* the next turn may read what this one wrote */
+#else
+            t.sync();
 #endif
+            }
         }
     });
 }

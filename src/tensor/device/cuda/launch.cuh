@@ -6,8 +6,9 @@
  *     ls::teams<256>(stream, "name", n, [=] LS_BODY(ls::team &t, int64_t i) { ... });   256 threads for each i of n
  *
  * Under nvcc these start kernels. Under any other C++ compiler they are loops on the host, in which a team has one
- * member: so every kernel's arithmetic and bounds are tested where there is no GPU (tests/shadow runs them as device
- * "shadow:1"). Nothing in a lambda may depend on how many members its team has, but for the order of a sum.
+ * member, or as many threads as a test wants (ls_cuda_host_members): so every kernel's arithmetic, bounds and waiting
+ * are tested where there is no GPU (tests/shadow runs them as device "shadow:1"). Nothing in a lambda may depend on how
+ * many members its team has, but for the order of a sum.
  *
  * Results are the same in every run: no atomic operation where order shows, and sizes of teams and of parts follow from
  * shapes alone.
@@ -67,10 +68,29 @@ struct team {
         return all;
     }
 #else
+    ls_cuda_host_team *others; /* NULL: there are none */
+
     void sync() const {
+        if (others != nullptr) {
+            ls_cuda_host_wait(others);
+        }
     }
-    template <class T, class Join> T reduce(T value, Join) const {
-        return value;
+    template <class T, class Join> T reduce(T value, Join join) const {
+        static_assert(sizeof(T) <= 16, "there is room for so much of each member");
+        if (others == nullptr) {
+            return value;
+        }
+        char(*const each)[16] = ls_cuda_host_room(others);
+        memcpy(each[lane], &value, sizeof value);
+        sync();
+        T all, next;
+        memcpy(&all, each[0], sizeof all);
+        for (int i = 1; i < size; i++) {
+            memcpy(&next, each[i], sizeof next);
+            all = join(all, next);
+        }
+        sync(); /* before somebody writes there again */
+        return all;
     }
 #endif
     template <class T> LS_BODY T sum(T value) const {
@@ -117,6 +137,22 @@ template <class F> ls_status each(ls_stream *stream, const char *name, int64_t n
 #endif
 }
 
+#ifndef __CUDACC__
+template <class F> struct teams_call {
+    int64_t n;
+    F *f;
+};
+
+template <class F> void member_of_teams(void *argument, int lane, int size, ls_cuda_host_team *others) {
+    const teams_call<F> *const call = static_cast<teams_call<F> *>(argument);
+    team t{lane, size, others};
+    for (int64_t i = 0; i < call->n; i++) {
+        (*call->f)(t, i);
+        t.sync(); /* teams are not beside each other here: the next one may use what this one shared */
+    }
+}
+#endif
+
 /* f(team, i) for every i of n: THREADS members (a multiple of 32) call it for one i together. */
 template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *name, int64_t n, F f) {
     static_assert(THREADS % 32 == 0 && THREADS <= 1024, "a team is of whole warps");
@@ -129,9 +165,12 @@ template <int THREADS, class F> ls_status teams(ls_stream *stream, const char *n
 #else
     (void)stream;
     (void)name;
-    team t{0, 1};
-    for (int64_t i = 0; i < n; i++) {
-        f(t, i);
+    teams_call<F> call{n, &f};
+    const int members = ls_cuda_host_members();
+    if (members > 1) {
+        ls_cuda_host_run(members, member_of_teams<F>, &call);
+    } else {
+        member_of_teams<F>(&call, 0, 1, nullptr);
     }
     return LS_OK;
 #endif

@@ -55,4 +55,14 @@ ls_cuda_fault *ls_cuda_stream_fault(ls_stream *stream);
 ls_status ls_cuda_check_numbers(ls_stream *stream, ls_cuda_check check, const char *name, const int64_t *numbers,
                                 int64_t count, int64_t limit, int axis, const int64_t *but);
 
+#ifndef __CUDACC__
+/* On the host, for tests: how many threads a team has, which of them a call makes, and where they meet. */
+typedef struct ls_cuda_host_team ls_cuda_host_team;
+int ls_cuda_host_members(void);
+void ls_cuda_host_run(int members, void (*member)(void *argument, int lane, int size, ls_cuda_host_team *others),
+                      void *argument);
+void ls_cuda_host_wait(ls_cuda_host_team *team);
+char (*ls_cuda_host_room(ls_cuda_host_team *team))[16]; /* for each member */
+#endif
+
 #endif
