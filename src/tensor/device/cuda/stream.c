@@ -112,6 +112,7 @@ static ls_stream *stream_new(const ls_device *self) {
 }
 
 void **ls_cuda_stream_slot(ls_stream *stream, ls_cuda_slot which, void (*end)(void *state)) {
+    ls_cuda_use(stream->gpu); /* who comes for it is about to call the library */
     stream->slot[which].end = end;
     return &stream->slot[which].state;
 }
