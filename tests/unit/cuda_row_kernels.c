@@ -22,7 +22,8 @@ static array random_array(ls_dtype dtype, int ndim, const int64_t *size, array_l
     array made = array_new(dtype, ndim, size, layout);
     for (int64_t i = 0; i < made.tensor.count; i++) {
         const double number = ls_random_normal(5, (uint64_t)ndim, (uint64_t)i);
-        array_set(&made.tensor, i, ls_dtype_is_floating(dtype) ? floor(64 * number) / 64 : floor(fabs(2 * number)));
+        const double whole = dtype == LS_BOOL ? (double)(number > 0) : floor(fabs(2 * number));
+        array_set(&made.tensor, i, ls_dtype_is_floating(dtype) ? floor(64 * number) / 64 : whole);
     }
     return made;
 }

@@ -22,6 +22,17 @@ struct single {
     }
 };
 
+/* A bool in memory, whose byte may come from a user who takes more than 1 for true. */
+struct truth {
+    uint8_t byte;
+
+    LS_BOTH explicit truth(uint64_t value) : byte(value != 0) {
+    }
+    LS_BOTH explicit operator uint64_t() const {
+        return byte;
+    }
+};
+
 #ifdef __CUDACC__
 template <int SIZE> struct group {
     static constexpr int size = SIZE;

@@ -12,7 +12,7 @@
 namespace {
 
 /*
- * What is joined: `in` lies in memory, a few of them are joined as `few`, and all as `all`. Bool is `bool` where a
+ * What is joined: `in` lies in memory, a few of them are joined as `few`, and all as `all`. Bool is `truth` where a
  * value is made true by not being 0, and uint8_t where values are only chosen from.
  */
 template <class T> struct wide { typedef uint64_t few, all; };
@@ -356,11 +356,11 @@ ls_status reduce_any(ls_stream *stream, const char *name, ls_tensor *y, const ls
 } // namespace
 
 ls_status ls_cuda_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
-    return reduce_any<adding, bool>(stream, "sum", y, x, false);
+    return reduce_any<adding, ls::truth>(stream, "sum", y, x, false);
 }
 
 ls_status ls_cuda_prod(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
-    return reduce_any<multiplying, bool>(stream, "prod", y, x, false);
+    return reduce_any<multiplying, ls::truth>(stream, "prod", y, x, false);
 }
 
 ls_status ls_cuda_max(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
@@ -372,5 +372,5 @@ ls_status ls_cuda_min(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
 }
 
 ls_status ls_cuda_add_sum(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
-    return reduce_any<adding, bool>(stream, "add_sum", y, x, true);
+    return reduce_any<adding, ls::truth>(stream, "add_sum", y, x, true);
 }

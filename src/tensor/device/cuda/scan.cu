@@ -216,7 +216,7 @@ ls_status ls_cuda_cumsum(ls_stream *stream, ls_tensor *y, const ls_tensor *x, in
     case LS_U8:
         return cumsum<uint8_t, uint64_t>(stream, y, x, axis, reverse);
     case LS_BOOL:
-        return cumsum<bool, uint64_t>(stream, y, x, axis, reverse);
+        return cumsum<ls::truth, uint64_t>(stream, y, x, axis, reverse);
     case LS_DTYPE_COUNT:
         return LS_OK;
     default:
