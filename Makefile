@@ -40,7 +40,7 @@ docs:
 
 format:
 	@scripts/install-deps --lint
-	@git ls-files '*.c' '*.h' '*.inc' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.inc' '*.cu' '*.cuh' | xargs clang-format -i
 
 lint:
 	@scripts/install-deps --lint
