@@ -66,13 +66,19 @@ ls_status find(ls_stream *stream, const char *name, ls_tensor *y, const ls_tenso
         return ls::groups<32>(stream, name, walk.count, [=] LS_BODY(const ls::group<32> &g, int64_t i) {
             int64_t at[2];
             walk.at(i, at);
-            to[at[0]] = found_by<T, LARGEST>(g, from + at[1], width, step);
+            const int64_t found = found_by<T, LARGEST>(g, from + at[1], width, step);
+            if (g.lane == 0) {
+                to[at[0]] = found;
+            }
         });
     }
     return ls::teams<256>(stream, name, walk.count, [=] LS_BODY(ls::team & t, int64_t i) {
         int64_t at[2];
         walk.at(i, at);
-        to[at[0]] = found_by<T, LARGEST>(t, from + at[1], width, step);
+        const int64_t found = found_by<T, LARGEST>(t, from + at[1], width, step);
+        if (t.lane == 0) {
+            to[at[0]] = found;
+        }
     });
 }
 
