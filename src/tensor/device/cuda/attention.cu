@@ -3,7 +3,10 @@
  * time, so many as most_numbers allows. The forward pass leaves exp(scale q k^T - largest) there, whose product with v
  * is divided by the sum of its row; the backward pass makes probabilities anew from the logarithms of the sums. Blocks
  * go one behind the other, so that dk and dv are sums in one order.
+ *
+ * Halves go to the library first, which has kernels for some shapes.
  */
+#include "tensor/device/cuda/attention.cuh"
 #include "tensor/device/cuda/products.cuh"
 
 namespace {
@@ -343,6 +346,11 @@ template <class T> ls_status backward(ls_stream *stream, const call &c, const gr
 
 } // namespace
 
+/* Whether the library is to be asked. */
+static bool is_of_halves(const ls_tensor *q, const ls_tensor *k, ls_dtype rounds_to) {
+    return q->dtype == LS_F32 && (rounds_to == LS_BF16 || rounds_to == LS_F16) && q->count > 0 && k->count > 0;
+}
+
 ls_status ls_cuda_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum, const ls_tensor *q, const ls_tensor *k,
                             const ls_tensor *v, const ls_tensor *mask, double scale, bool causal, ls_dtype rounds_to) {
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
@@ -350,6 +358,14 @@ ls_status ls_cuda_attention(ls_stream *stream, ls_tensor *y, ls_tensor *log_sum,
     }
     if (log_sum->count == 0) {
         return LS_OK;
+    }
+    if (is_of_halves(q, k, rounds_to)) {
+        const ls::attention_call asked = {q,       k,       v,       mask,  y,      log_sum,  nullptr,
+                                          nullptr, nullptr, nullptr, scale, causal, rounds_to};
+        const ls_status status = ls::library_attention(stream, asked);
+        if (status != LS_ERR_UNSUPPORTED) {
+            return status;
+        }
     }
     const bool is_one_run = goes_on(q) && goes_on(k) && goes_on(v) && goes_on(y);
     const call c = call_of(q, k, v, mask, scale, causal, rounds_to, is_one_run);
@@ -362,6 +378,15 @@ ls_status ls_cuda_attention_backward(ls_stream *stream, ls_tensor *dq, ls_tensor
                                      bool causal, ls_dtype rounds_to) {
     if (q->dtype != LS_F32 && q->dtype != LS_F64) {
         return ls::no_kernel("attention_backward", q->dtype);
+    }
+    if (is_of_halves(q, k, rounds_to)) {
+        const ls::attention_call asked = {
+            q, k,     v,      mask,     const_cast<ls_tensor *>(y), const_cast<ls_tensor *>(log_sum), dq, dk, dv,
+            g, scale, causal, rounds_to};
+        const ls_status status = ls::library_attention_backward(stream, asked);
+        if (status != LS_ERR_UNSUPPORTED) {
+            return status;
+        }
     }
     const bool is_one_run =
         goes_on(q) && goes_on(k) && goes_on(v) && goes_on(y) && goes_on(g) && goes_on(dq) && goes_on(dk) && goes_on(dv);

@@ -1,0 +1,549 @@
+/*
+ * Attention of halves by cuDNN's fused kernels, which keep scores and probabilities on the chip. Operands are packed as
+ * halves, [batch, heads, length, width], and results go back to f32 in their own strides. Where cuDNN refuses a shape,
+ * attention.cu does the work; LOCKSTEP_LOG=debug tells once for each shape which of them it is, and why.
+ */
+#include "tensor/device/cuda/attention.cuh"
+
+#ifndef __CUDACC__
+
+ls_status ls::library_attention(ls_stream *stream, const attention_call &call) {
+    (void)stream;
+    (void)call;
+    return LS_ERR_UNSUPPORTED;
+}
+
+ls_status ls::library_attention_backward(ls_stream *stream, const attention_call &call) {
+    return library_attention(stream, call);
+}
+
+#else
+
+#include <cfloat>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tensor/device/cuda/attention_graph.cuh"
+#include "tensor/device/cuda/packed.cuh"
+
+extern "C" {
+#include "tensor/device/cuda/cuda.h"
+extern const ls_cuda_core *ls_cuda_host; /* module.c */
+}
+
+namespace {
+
+using ls::attention_call;
+using ls::attention_graph;
+using ls::attention_shape;
+using ls::parts;
+
+/* ---- halves ---- */
+
+ls_status pack(ls_stream *stream, const attention_call &call, const parts &all) {
+    return call.half == LS_BF16 ? ls::pack_halves<LS_BF16>(stream, all) : ls::pack_halves<LS_F16>(stream, all);
+}
+
+ls_status unpack(ls_stream *stream, const attention_call &call, const parts &all) {
+    return call.half == LS_BF16 ? ls::unpack_halves<LS_BF16>(stream, all) : ls::unpack_halves<LS_F16>(stream, all);
+}
+
+/* ---- plans ---- */
+
+/* Shorter ones are no work for it. */
+constexpr int64_t shortest = 64, widest = 128;
+/* Backward, what it keeps of the gradients of scores at once: of so many heads as fit. */
+constexpr int64_t most_workspace = (int64_t)512 << 20;
+
+struct plan {
+    attention_shape shape;
+    bool is_used, is_known; /* is_known: cuDNN has a kernel */
+    attention_graph graph;
+    cudnnBackendDescriptor_t chosen;
+    int64_t workspace;
+};
+
+constexpr int table_size = 256, probes = 8, most_told = 64;
+
+struct library {
+    cudnnHandle_t handle;
+    size_t version;
+    int capability; /* the GPU's, its first number */
+    plan table[table_size];
+    attention_shape told[most_told]; /* shapes that are not asked for, of which a log line told */
+    int told_count;
+};
+
+void clear(plan *p) {
+    p->graph.end();
+    memset(p, 0, sizeof *p);
+}
+
+void end(void *memory) {
+    library *const l = static_cast<library *>(memory);
+    for (plan &p : l->table) {
+        clear(&p);
+    }
+    if (l->handle != nullptr) {
+        (void)cudnnDestroy(l->handle);
+    }
+    free(l);
+}
+
+ls_status library_of(ls_stream *stream, library **found) {
+    void **const slot = ls_cuda_stream_slot(stream, LS_CUDA_SLOT_ATTENTION, end);
+    *found = static_cast<library *>(*slot);
+    if (*found != nullptr) {
+        return LS_OK;
+    }
+    library *const l = static_cast<library *>(calloc(1, sizeof *l));
+    if (l == nullptr) {
+        return ls_fail_memory("attention", sizeof *l);
+    }
+    const cudaStream_t cuda = ls_cuda_stream(stream); /* makes its GPU the thread's */
+    cudnnStatus_t status = cudnnCreate(&l->handle);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        status = cudnnSetStream(l->handle, cuda);
+    }
+    if (status != CUDNN_STATUS_SUCCESS) {
+        end(l);
+        return ls_fail(LS_ERR_DEVICE, "attention: cuDNN does not start: %s", cudnnGetErrorString(status));
+    }
+    l->version = cudnnGetVersion();
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&l->capability, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+    *slot = *found = l;
+    return LS_OK;
+}
+
+/* "attention [2, 3, 128, 128, 64] of bf16, causal" */
+void tell(const attention_shape &s, ls_log_level level, const char *what) {
+    ls_cuda_host->log_write(level, "attention%s [%lld, %lld, %lld x %lld, %lld] of %s%s: %s",
+                            s.backward ? " backward" : "", (long long)s.batch, (long long)s.heads, (long long)s.queries,
+                            (long long)s.keys, (long long)s.width, s.is_bf16 ? "bf16" : "f16",
+                            s.causal ? ", causal" : "", what);
+}
+
+void tell_refusal(const plan *p, const char *at, cudnnStatus_t status) {
+    char text[640], why[384] = "";
+    (void)cudaGetLastError(); /* what cuDNN tried is not the next kernel's failure */
+    cudnnGetLastErrorString(why, sizeof why);
+    (void)snprintf(text, sizeof text, "cuDNN has no kernel: %s: %s %s", at, cudnnGetErrorString(status), why);
+    tell(p->shape, LS_LOG_DEBUG, text);
+}
+
+/* The engine of a configuration: its number, and whether cuDNN notes that its bits may change from run to run. */
+bool engine_of(cudnnBackendDescriptor_t configuration, int64_t *number, bool *changes) {
+    cudnnBackendDescriptor_t engine = nullptr;
+    cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t count = 0;
+    *number = -1;
+    *changes = false;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS) {
+        return false;
+    }
+    bool is_good = cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                            1, &count, &engine) == CUDNN_STATUS_SUCCESS;
+    is_good = is_good && cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
+                                                  number) == CUDNN_STATUS_SUCCESS;
+    is_good =
+        is_good && cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                            CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note) == CUDNN_STATUS_SUCCESS;
+    for (int64_t i = 0; is_good && i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
+        *changes = *changes || note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    }
+    (void)cudnnBackendDestroyDescriptor(engine);
+    return is_good;
+}
+
+/* What a plan may keep in memory. Backward at least the gradients of the scores: one that does not would have to add to
+ * dq in any order, which cuDNN's notes do not tell. */
+bool is_fit(const attention_shape &s, int64_t workspace) {
+    const int64_t scores = s.batch * s.heads * s.queries * s.keys;
+    return workspace <= 2 * most_workspace && (!s.backward || workspace >= scores * (int64_t)sizeof(uint16_t));
+}
+
+/* Whether a configuration becomes the plan. */
+bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
+    cudnnBackendDescriptor_t made = nullptr;
+    int64_t bytes = 0, count = 0;
+    cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        return false;
+    }
+    status = cudnnBackendSetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                      &configuration);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        status = cudnnBackendSetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &l->handle);
+    }
+    if (status == CUDNN_STATUS_SUCCESS) {
+        status = cudnnBackendFinalize(made);
+    }
+    if (status == CUDNN_STATUS_SUCCESS) {
+        status = cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
+                                          &bytes);
+    }
+    if (status != CUDNN_STATUS_SUCCESS || !is_fit(p->shape, bytes)) {
+        tell_refusal(p, status != CUDNN_STATUS_SUCCESS ? "an engine" : "an engine's workspace", status);
+        (void)cudnnBackendDestroyDescriptor(made);
+        return false;
+    }
+    p->graph.made[p->graph.made_count++] = made; /* there is room: see heuristics */
+    p->chosen = made;
+    p->workspace = bytes;
+    p->is_known = true;
+    return true;
+}
+
+/* Configurations of a heuristic, which are then the graph's. */
+int heuristics(attention_graph *g, cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode,
+               cudnnBackendDescriptor_t *found, int most) {
+    const char *const what = "the heuristic";
+    int64_t count = 0;
+    const cudnnBackendDescriptor_t heuristic = g->make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
+    g->set(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, whole, what);
+    g->set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
+    g->finish(heuristic, what);
+    for (int i = 0; i < most && g->made_count + 1 < attention_graph::MOST; i++) {
+        found[i] = g->make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
+    }
+    if (g->is_good()) {
+        g->check(cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most,
+                                          &count, found),
+                 what);
+    }
+    return g->is_good() ? (int)(count < most ? count : most) : 0;
+}
+
+/* Takes the first of the engines that cuDNN names for the graph, but for those whose bits may change. */
+void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
+    enum { MOST = 12 };
+    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+        cudnnBackendDescriptor_t found[MOST];
+        const int count = heuristics(&p->graph, whole, mode, found, MOST);
+        for (int i = 0; i < count; i++) {
+            int64_t number;
+            bool changes;
+            if (!engine_of(found[i], &number, &changes) || changes) {
+                tell(p->shape, LS_LOG_DEBUG, changes ? "an engine that is not deterministic" : "an unknown engine");
+            } else if (take(l, p, found[i])) {
+                char text[160];
+                (void)snprintf(text, sizeof text, "by cuDNN %zu, engine %lld, workspace %lld bytes", l->version,
+                               (long long)number, (long long)p->workspace);
+                tell(p->shape, LS_LOG_DEBUG, text);
+                return;
+            }
+        }
+        if (!p->graph.is_good()) {
+            break;
+        }
+    }
+    tell_refusal(p, p->graph.at != nullptr ? p->graph.at : "no engine", p->graph.status);
+}
+
+uint64_t hash_of(const attention_shape &shape) {
+    uint64_t number[sizeof shape / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15U;
+    memcpy(number, &shape, sizeof shape);
+    for (const uint64_t n : number) {
+        hash = (hash ^ n) * 0xff51afd7ed558ccdU;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+/* The table's place for a shape: *is_new where nothing is known of it, and then it is empty. */
+plan *place_of(library *l, const attention_shape &shape, bool *is_new) {
+    const uint64_t hash = hash_of(shape);
+    plan *place = nullptr;
+    *is_new = false;
+    for (int i = 0; i < probes; i++) {
+        plan *const p = &l->table[(hash + (uint64_t)i) % table_size];
+        if (p->is_used && memcmp(&p->shape, &shape, sizeof shape) == 0) {
+            return p;
+        }
+        place = place == nullptr && !p->is_used ? p : place;
+    }
+    if (place == nullptr) {
+        place = &l->table[(hash + (hash >> 32) % probes) % table_size];
+    }
+    clear(place);
+    place->shape = shape;
+    place->is_used = true;
+    *is_new = true;
+    return place;
+}
+
+/* Tells once why a shape is not asked for. */
+void tell_once(library *l, const attention_shape &shape, const char *why_not) {
+    for (int i = 0; i < l->told_count; i++) {
+        if (memcmp(&l->told[i], &shape, sizeof shape) == 0) {
+            return;
+        }
+    }
+    if (l->told_count < most_told) {
+        l->told[l->told_count++] = shape;
+        tell(shape, LS_LOG_DEBUG, why_not);
+    }
+}
+
+/* The plan for a shape, or NULL where cuDNN has none. */
+plan *plan_for(library *l, const attention_shape &shape) {
+    bool is_new;
+    plan *const p = place_of(l, shape, &is_new);
+    if (!is_new) {
+        return p->is_known ? p : nullptr;
+    }
+    attention_graph *const g = &p->graph;
+    if (shape.backward) {
+        ls::describe_backward(g, shape);
+    } else {
+        ls::describe_forward(g, shape);
+    }
+    const cudnnBackendDescriptor_t whole = g->whole(l->handle);
+    if (g->is_good()) {
+        choose(l, p, whole);
+    } else {
+        tell_refusal(p, g->at, g->status);
+    }
+    return p->is_known ? p : nullptr;
+}
+
+/* ---- what it takes ---- */
+
+bool is_wanted() {
+    static const bool wanted = [] {
+        const char *const text = getenv("LOCKSTEP_CUDNN_ATTENTION");
+        return text == nullptr || strcmp(text, "0") != 0;
+    }();
+    return wanted;
+}
+
+attention_shape shape_of(const attention_call &call, bool backward) {
+    const ls_tensor *const q = call.q;
+    return {backward,   call.half == LS_BF16, call.causal,     q->size[0],
+            q->size[1], q->size[2],           call.k->size[2], q->size[3]};
+}
+
+/* Versions 9.10.0 and 9.10.1 are known to be wrong, and those to 9.15.0, in the backward pass, where the last keys do
+ * not fill a block. On other GPUs than Hopper's the backward pass takes other kernels, of which it is not known whether
+ * their bits are always the same. */
+const char *why_not(const library *l, const attention_call &call, const attention_shape &s) {
+    if (!is_wanted()) {
+        return "not by cuDNN: LOCKSTEP_CUDNN_ATTENTION is 0";
+    }
+    if (call.mask != nullptr) {
+        return "not by cuDNN: there is a mask";
+    }
+    if (s.width != call.v->size[3] || s.width % 8 != 0 || s.width > widest) {
+        return "not by cuDNN: the width";
+    }
+    if (s.queries < shortest || s.keys < shortest || (s.causal && s.queries != s.keys)) {
+        return "not by cuDNN: the lengths";
+    }
+    if (l->version < 90000 || l->version == 91000 || l->version == 91001) {
+        return "not by cuDNN: its version";
+    }
+    if (s.backward ? l->capability != 9 : l->capability < 8) {
+        return "not by cuDNN: the GPU";
+    }
+    if (s.backward && l->version <= 91500 && s.keys % 128 != 0) {
+        return "not by cuDNN: its version, with a number of keys that is no multiple of 128";
+    }
+    if (reinterpret_cast<uintptr_t>(call.log_sum->data) % 16 != 0) {
+        return "not by cuDNN: where log_sum lies";
+    }
+    return nullptr;
+}
+
+/* ---- running ---- */
+
+/* Tensors of the graph and where they are. */
+struct places {
+    int64_t name[16];
+    void *memory[16];
+    int count;
+
+    void add(ls::attention_tensor which, const void *where) {
+        name[count] = which;
+        memory[count++] = const_cast<void *>(where);
+    }
+};
+
+/* LS_ERR_UNSUPPORTED, and for good, where cuDNN does not run it after all. */
+ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
+    attention_graph g = {};
+    const char *const what = "its tensors' places";
+    const ls::scratch room(stream, p->workspace > 0 ? (size_t)p->workspace : 1);
+    LS_TRY(room.status("attention"));
+    const cudnnBackendDescriptor_t pack = g.make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, what);
+    g.set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &room.memory, what);
+    g.set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, at.count, at.memory, what);
+    g.set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, at.count, at.name, what);
+    g.finish(pack, what);
+    if (g.is_good()) {
+        g.check(cudnnBackendExecute(l->handle, p->chosen, pack), "the kernel");
+    }
+    g.end();
+    if (!g.is_good()) {
+        char text[640], why[384] = "";
+        (void)cudaGetLastError();
+        cudnnGetLastErrorString(why, sizeof why);
+        (void)snprintf(text, sizeof text, "cuDNN fails: %s: %s %s", g.at, cudnnGetErrorString(g.status), why);
+        tell(p->shape, LS_LOG_WARNING, text);
+        p->is_known = false;
+        return LS_ERR_UNSUPPORTED;
+    }
+    return ls_cuda_launched(stream, p->shape.backward ? "attention_backward (cuDNN)" : "attention (cuDNN)");
+}
+
+/* What a hidden score becomes: cuDNN before 9.10 wants a number. */
+float hidden_score(const library *l) {
+    return l->version < 91000 ? -FLT_MAX : -INFINITY;
+}
+
+/* How many heads the backward pass takes at once: all of some batches, or some of all heads, in even parts, and so that
+ * log_sum begins at multiples of 16 bytes; 0 where not one fits. */
+int64_t heads_at_once(const attention_shape &s) {
+    const int64_t one = (s.queries + 63) / 64 * 64 * ((s.keys + 127) / 128 * 128) * 2;
+    const int64_t all = s.batch * s.heads, room = most_workspace / one, even = s.queries % 4 != 0 ? 4 : 1;
+    if (all <= room) {
+        return all;
+    }
+    const int64_t unit = room >= s.heads * even ? s.heads * even : even, fit = room / unit;
+    if (fit == 0) {
+        return 0;
+    }
+    const int64_t units = (all + unit - 1) / unit, parts = (units + fit - 1) / fit;
+    return (units + parts - 1) / parts * unit;
+}
+
+/* So many heads of a shape as heads_at_once gives, or leaves to the last part. */
+attention_shape part_of(attention_shape s, int64_t heads) {
+    s.batch = heads % s.heads == 0 ? heads / s.heads : 1;
+    s.heads = heads / s.batch;
+    return s;
+}
+
+/* Memory of the backward pass: packed halves of tensors like q (q, y, g, dq) and like k (k, v, dk, dv). */
+struct packed {
+    uint16_t *q, *y, *g, *dq, *k, *v, *dk, *dv;
+    float *dot;
+};
+
+ls_status backward_part(ls_stream *stream, const library *l, const attention_call &call, plan *p, const packed &all,
+                        int64_t head) {
+    const attention_shape &s = p->shape;
+    const int64_t of_q = head * s.queries * s.width, of_k = head * s.keys * s.width;
+    const float scale = (float)call.scale, hidden = hidden_score(l), one = 1;
+    places at = {};
+    at.add(ls::ATTENTION_Q, all.q + of_q);
+    at.add(ls::ATTENTION_K, all.k + of_k);
+    at.add(ls::ATTENTION_V, all.v + of_k);
+    at.add(ls::ATTENTION_Y, all.y + of_q);
+    at.add(ls::ATTENTION_G, all.g + of_q);
+    at.add(ls::ATTENTION_DQ, all.dq + of_q);
+    at.add(ls::ATTENTION_DK, all.dk + of_k);
+    at.add(ls::ATTENTION_DV, all.dv + of_k);
+    at.add(ls::ATTENTION_LOG_SUM, ls::data<float>(call.log_sum) + head * s.queries);
+    at.add(ls::ATTENTION_DOT, all.dot);
+    at.add(ls::ATTENTION_SCALE, &scale);
+    at.add(ls::ATTENTION_ONE, &one);
+    if (s.causal) {
+        at.add(ls::ATTENTION_HIDDEN, &hidden);
+    }
+    return run(stream, l, p, at);
+}
+
+ls_status backward_of(ls_stream *stream, const library *l, const attention_call &call, plan *most, plan *last) {
+    const int64_t count_q = call.q->count, count_k = call.k->count;
+    const int64_t heads = call.q->size[0] * call.q->size[1], step = most->shape.batch * most->shape.heads;
+    const ls::scratch room(stream, (size_t)(count_q + count_k) * 4 * sizeof(uint16_t));
+    const ls::scratch dot(stream, (size_t)(step * most->shape.queries) * sizeof(float));
+    LS_TRY(room.status("attention_backward"));
+    LS_TRY(dot.status("attention_backward"));
+    uint16_t *const q = room.as<uint16_t>(), *const k = q + 4 * count_q;
+    const packed all = {q,           q + count_q,     q + 2 * count_q, q + 3 * count_q, k,
+                        k + count_k, k + 2 * count_k, k + 3 * count_k, dot.as<float>()};
+    parts operands = {}, results = {};
+    operands.add(call.q, all.q);
+    operands.add(call.y, all.y);
+    operands.add(call.g, all.g);
+    operands.add(call.k, all.k);
+    operands.add(call.v, all.v);
+    LS_TRY(pack(stream, call, operands));
+    for (int64_t head = 0; head < heads; head += step) {
+        LS_TRY(backward_part(stream, l, call, head + step <= heads ? most : last, all, head));
+    }
+    uint16_t *const halves[3] = {all.dq, all.dk, all.dv};
+    const ls_tensor *const wanted[3] = {call.dq, call.dk, call.dv};
+    for (int i = 0; i < 3; i++) {
+        if (wanted[i] != nullptr) {
+            results.add(wanted[i], halves[i]);
+        }
+    }
+    return unpack(stream, call, results);
+}
+
+} // namespace
+
+ls_status ls::library_attention(ls_stream *stream, const attention_call &call) {
+    library *l = nullptr;
+    LS_TRY(library_of(stream, &l));
+    const attention_shape shape = shape_of(call, false);
+    const char *const reason = why_not(l, call, shape);
+    if (reason != nullptr) {
+        tell_once(l, shape, reason);
+        return LS_ERR_UNSUPPORTED;
+    }
+    plan *const p = plan_for(l, shape);
+    if (p == nullptr) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    const int64_t count_q = call.q->count, count_k = call.k->count;
+    const scratch room(stream, (size_t)(count_q + count_k) * 2 * sizeof(uint16_t));
+    LS_TRY(room.status("attention"));
+    uint16_t *const q = room.as<uint16_t>(), *const y = q + count_q, *const k = y + count_q, *const v = k + count_k;
+    parts operands = {}, result = {};
+    operands.add(call.q, q);
+    operands.add(call.k, k);
+    operands.add(call.v, v);
+    LS_TRY(pack(stream, call, operands));
+    const float scale = (float)call.scale, hidden = hidden_score(l);
+    places at = {};
+    at.add(ATTENTION_Q, q);
+    at.add(ATTENTION_K, k);
+    at.add(ATTENTION_V, v);
+    at.add(ATTENTION_Y, y);
+    at.add(ATTENTION_LOG_SUM, call.log_sum->data);
+    at.add(ATTENTION_SCALE, &scale);
+    if (shape.causal) {
+        at.add(ATTENTION_HIDDEN, &hidden);
+    }
+    LS_TRY(run(stream, l, p, at));
+    result.add(call.y, y);
+    return unpack(stream, call, result);
+}
+
+ls_status ls::library_attention_backward(ls_stream *stream, const attention_call &call) {
+    library *l = nullptr;
+    LS_TRY(library_of(stream, &l));
+    const attention_shape shape = shape_of(call, true);
+    const int64_t heads = shape.batch * shape.heads, step = heads_at_once(shape);
+    const char *const reason = why_not(l, call, shape);
+    if (reason != nullptr || step == 0) {
+        tell_once(l, shape, reason != nullptr ? reason : "not by cuDNN: the gradients of a head's scores are too many");
+        return LS_ERR_UNSUPPORTED;
+    }
+    const int64_t left = heads % step != 0 ? heads % step : step;
+    const attention_shape first = part_of(shape, step);
+    plan *const most = plan_for(l, first), *const last = plan_for(l, part_of(shape, left));
+    if (most == nullptr || last == nullptr || memcmp(&most->shape, &first, sizeof first) != 0) {
+        return LS_ERR_UNSUPPORTED; /* the last: one took the other's place */
+    }
+    return backward_of(stream, l, call, most, last);
+}
+
+#endif
