@@ -90,6 +90,15 @@ void end(void *memory) {
     free(l);
 }
 
+bool is_wanted() {
+    static const bool wanted = [] {
+        const char *const text = getenv("LOCKSTEP_CUDNN_ATTENTION");
+        return text == nullptr || strcmp(text, "0") != 0;
+    }();
+    return wanted;
+}
+
+/* Without a handle where cuDNN is not wanted or does not start. */
 ls_status library_of(ls_stream *stream, library **found) {
     void **const slot = ls_cuda_stream_slot(stream, LS_CUDA_SLOT_ATTENTION, end);
     *found = static_cast<library *>(*slot);
@@ -101,13 +110,13 @@ ls_status library_of(ls_stream *stream, library **found) {
         return ls_fail_memory("attention", sizeof *l);
     }
     const cudaStream_t cuda = ls_cuda_stream(stream); /* makes its GPU the thread's */
-    cudnnStatus_t status = cudnnCreate(&l->handle);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = cudnnSetStream(l->handle, cuda);
+    if (is_wanted() && cudnnCreate(&l->handle) != CUDNN_STATUS_SUCCESS) {
+        l->handle = nullptr;
+        (void)cudaGetLastError();
     }
-    if (status != CUDNN_STATUS_SUCCESS) {
+    if (l->handle != nullptr && cudnnSetStream(l->handle, cuda) != CUDNN_STATUS_SUCCESS) {
         end(l);
-        return ls_fail(LS_ERR_DEVICE, "attention: cuDNN does not start: %s", cudnnGetErrorString(status));
+        return ls_fail(LS_ERR_DEVICE, "attention: cuDNN does not take the stream");
     }
     l->version = cudnnGetVersion();
     int device = 0;
@@ -313,14 +322,6 @@ plan *plan_for(library *l, const attention_shape &shape) {
 
 /* ---- what it takes ---- */
 
-bool is_wanted() {
-    static const bool wanted = [] {
-        const char *const text = getenv("LOCKSTEP_CUDNN_ATTENTION");
-        return text == nullptr || strcmp(text, "0") != 0;
-    }();
-    return wanted;
-}
-
 attention_shape shape_of(const attention_call &call, bool backward) {
     const ls_tensor *const q = call.q;
     return {backward,   call.half == LS_BF16, call.causal,     q->size[0],
@@ -333,6 +334,9 @@ attention_shape shape_of(const attention_call &call, bool backward) {
 const char *why_not(const library *l, const attention_call &call, const attention_shape &s) {
     if (!is_wanted()) {
         return "not by cuDNN: LOCKSTEP_CUDNN_ATTENTION is 0";
+    }
+    if (l->handle == nullptr) {
+        return "not by cuDNN: it does not start";
     }
     if (call.mask != nullptr) {
         return "not by cuDNN: there is a mask";
