@@ -1,6 +1,7 @@
 /* The thread that writes a snapshot while training goes on. It touches nothing but that. */
 #include "train/checkpoint/checkpoint.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "base/threads.h"
@@ -8,6 +9,8 @@
 
 static void *run_writer(void *argument) {
     ls_writer *writer = argument;
+    /* It sleeps and wakes a lot, for the disk: each time it would take the core from a thread that trains. */
+    (void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){.sched_priority = 0});
     writer->status = writer->function(writer->snapshot);
     memcpy(writer->message, writer->status != LS_OK ? ls_error_message() : "",
            writer->status != LS_OK ? sizeof writer->message : 1);

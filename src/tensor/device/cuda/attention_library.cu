@@ -90,10 +90,11 @@ void end(void *memory) {
     free(l);
 }
 
+/* Only who asks for it, as long as it has not been run on a GPU. */
 bool is_wanted() {
     static const bool wanted = [] {
         const char *const text = getenv("LOCKSTEP_CUDNN_ATTENTION");
-        return text == nullptr || strcmp(text, "0") != 0;
+        return text != nullptr && strcmp(text, "1") == 0;
     }();
     return wanted;
 }
@@ -333,7 +334,7 @@ attention_shape shape_of(const attention_call &call, bool backward) {
  * their bits are always the same. */
 const char *why_not(const library *l, const attention_call &call, const attention_shape &s) {
     if (!is_wanted()) {
-        return "not by cuDNN: LOCKSTEP_CUDNN_ATTENTION is 0";
+        return "not by cuDNN: LOCKSTEP_CUDNN_ATTENTION is not 1";
     }
     if (l->handle == nullptr) {
         return "not by cuDNN: it does not start";

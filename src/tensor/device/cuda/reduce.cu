@@ -124,30 +124,19 @@ template <class OP, class IN> struct job {
         *to = (T)(onto ? OP::join((ALL)*to, value) : value);
     }
 
-    /* Numbers begin, begin + step, ... before `end` of a place: TREE of them at a time, which are loaded side by side.
+    /*
+     * Numbers begin, begin + step, ... before `end` of a place: where they are along one axis TREE of them at a time,
+     * which are loaded side by side. (With more axes that many divisions side by side take a minute to compile.)
      */
     LS_BODY ALL joined(int64_t place, int64_t begin, int64_t end, int64_t step) const {
         typedef typename std::conditional<std::is_same<IN, T>::value, typename OP::few, ALL>::type FEW;
         const IN *const from = x + kept.at(place, kept.x_step);
         ALL all = OP::start();
         int64_t r = begin;
-        for (; r + (TREE - 1) * step < end; r += TREE * step) {
-            int64_t at[TREE];
+        for (; reduced.ndim == 1 && r + (TREE - 1) * step < end; r += TREE * step) {
             FEW few[TREE];
             for (int k = 0; k < TREE; k++) {
-                at[k] = r + k * step;
-            }
-            if (reduced.ndim == 1) {
-                for (int k = 0; k < TREE; k++) {
-                    at[k] *= reduced.x_step[0];
-                }
-            } else {
-                for (int k = 0; k < TREE; k++) {
-                    at[k] = reduced.at(at[k], reduced.x_step);
-                }
-            }
-            for (int k = 0; k < TREE; k++) {
-                few[k] = (FEW)from[at[k]];
+                few[k] = (FEW)from[(r + k * step) * reduced.x_step[0]];
             }
             for (int half = TREE / 2; half > 0; half /= 2) {
                 for (int k = 0; k < half; k++) {
