@@ -115,7 +115,7 @@ check_flavour() {
     check "$flavour: a program with lockstep/mpi.h builds" \
         mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program_$flavour
     beside check_never_made "$flavour" part \
-        "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 5 s"
+        "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
     for ranks in 3 2; do
         for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
             messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
@@ -124,7 +124,7 @@ check_flavour() {
         beside check_transport "$flavour" $ranks
     done
     beside check_straggler "$flavour"
-    beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 1 s"
+    beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
     beside check_no_thread "$flavour"
     beside check_untaken "$flavour"
     beside check_parts "$flavour"
@@ -246,7 +246,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 }
 int main(int argc, char **argv) { /* part, copy or thread: what there is not on rank 1 */
     const _Bool thread = argc > 1 && strcmp(argv[1], "thread") == 0;
-    const ls_init_options options = {.timeout = thread ? 60 : 1};
+    const ls_init_options options = {.timeout = thread ? 60 : 10};
     ls_comm *world = ls_init(&options), *made = NULL;
     MPI_Errhandler handler;
     rank = ls_comm_rank(world);

@@ -146,7 +146,8 @@ is() {
 
 # complaints FILES...: what they hold, without the log's lines of calls that wait long, as on a machine that is busy.
 complaints() {
-    cat "$@" | grep -av '^lockstep warning (rank [0-9]*): \(ls_comm_[a-z_]* #[0-9]*\|ls_finalize\) has waited [0-9]* s for '
+    cat "$@" | grep -av -e '^lockstep warning (rank [0-9]*): \(ls_comm_[a-z_]* #[0-9]*\|ls_finalize\) has waited [0-9]* s for ' \
+        -e '^lockstep warning.*: waiting in MPI_Init_thread for [0-9]* s: '
 }
 
 says() {

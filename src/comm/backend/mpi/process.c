@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@ static struct {
 
 #define LAST_MESSAGES_NS UINT64_C(2000000000)
 #define FLUSH_SECONDS    5
+#define READ_NS          1000000000U          /* less, twice, than that */
 #define REPORTS_NS       UINT64_C(2000000000) /* for the others to hear and tell of it, on a busy machine too */
 
 /* ---- the end of messages ---------------------------------------------------------------------------------------- */
@@ -157,6 +160,27 @@ static ls_status finalize(void) {
     return ls_mpi_in_first_thread(end_mpi, "MPI_Finalize", process.timeout);
 }
 
+/* Until what was printed has been read, or a while: mpirun ends the job when it sees that this process has ended, and
+ * may then leave what it has not read yet. */
+static void await_reader(int file) {
+    const uint64_t start = ls_clock_ns();
+    int left = 0;
+    while (ioctl(file, isatty(file) != 0 ? TIOCOUTQ : FIONREAD, &left) == 0 && left > 0 &&
+           ls_clock_ns() - start < READ_NS) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* Of standard output and standard error, where they are pipes or terminals: a file has no reader. */
+static void await_readers(void) {
+    for (int file = STDOUT_FILENO; file <= STDERR_FILENO; file++) {
+        struct stat about;
+        if (fstat(file, &about) == 0 && (S_ISFIFO(about.st_mode) || S_ISCHR(about.st_mode))) {
+            await_reader(file);
+        }
+    }
+}
+
 /*
  * Ends this process although MPI did not end. Not by way of what else is to be done at its exit, since some of that
  * takes down libraries that the thread in MPI_Finalize still uses. Output that cannot be written, or whose lock another
@@ -170,6 +194,7 @@ static _Noreturn void leave_anyway(int status) {
     (void)pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL);
     (void)alarm(FLUSH_SECONDS);
     (void)fflush(NULL);
+    await_readers();
     _exit(status);
 }
 
