@@ -19,7 +19,8 @@ static void skip_without_kernels(void) {
 static void fill_random(array *a, uint64_t stream) {
     for (int64_t i = 0; i < a->tensor.count; i++) {
         const double number = ls_random_normal(11, stream, (uint64_t)i);
-        array_set(&a->tensor, i, ls_dtype_is_floating((ls_dtype)a->tensor.dtype) ? number : floor(fabs(40 * number)));
+        const double whole = a->tensor.dtype == LS_BOOL ? (double)(number > 0) : floor(fabs(40 * number));
+        array_set(&a->tensor, i, ls_dtype_is_floating((ls_dtype)a->tensor.dtype) ? number : whole);
     }
 }
 
