@@ -18,8 +18,6 @@ static char cuda_reason[512];
 
 static void open_cuda(void) {
     static const ls_cuda_core core = {.error_restore = ls_error_restore,
-                                      .error_message = ls_error_message,
-                                      .error_status = ls_error_status,
                                       .fail_memory = ls_fail_memory,
                                       .log_write = ls_log_write,
                                       .dtype_size = ls_dtype_size,

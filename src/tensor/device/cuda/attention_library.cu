@@ -25,6 +25,7 @@ ls_status ls::library_attention_backward(ls_stream *stream, const attention_call
 
 #include "tensor/device/cuda/attention_graph.cuh"
 #include "tensor/device/cuda/packed.cuh"
+#include "tensor/device/cuda/plans.cuh"
 
 extern "C" {
 #include "tensor/device/cuda/cuda.h"
@@ -56,20 +57,20 @@ constexpr int64_t shortest = 64, widest = 128;
 constexpr int64_t most_workspace = (int64_t)512 << 20;
 
 struct plan {
-    attention_shape shape;
+    attention_shape key;
     bool is_used, is_known; /* is_known: cuDNN has a kernel */
     attention_graph graph;
     cudnnBackendDescriptor_t chosen;
     int64_t workspace;
 };
 
-constexpr int table_size = 256, probes = 8, most_told = 64;
+constexpr int most_told = 64;
 
 struct library {
     cudnnHandle_t handle;
     size_t version;
     int capability; /* the GPU's, its first number */
-    plan table[table_size];
+    ls::plan_table<plan, 256> plans;
     attention_shape told[most_told]; /* shapes that are not asked for, of which a log line told */
     int told_count;
 };
@@ -81,7 +82,7 @@ void clear(plan *p) {
 
 void end(void *memory) {
     library *const l = static_cast<library *>(memory);
-    for (plan &p : l->table) {
+    for (plan &p : l->plans.plan) {
         clear(&p);
     }
     if (l->handle != nullptr) {
@@ -142,7 +143,7 @@ void tell_refusal(const plan *p, const char *at, cudnnStatus_t status) {
     (void)cudaGetLastError(); /* what cuDNN tried is not the next kernel's failure */
     cudnnGetLastErrorString(why, sizeof why);
     (void)snprintf(text, sizeof text, "cuDNN has no kernel: %s: %s %s", at, cudnnGetErrorString(status), why);
-    tell(p->shape, LS_LOG_DEBUG, text);
+    tell(p->key, LS_LOG_DEBUG, text);
 }
 
 /* The engine of a configuration: its number, and whether cuDNN notes that its bits may change from run to run. */
@@ -196,7 +197,7 @@ bool take(library *l, plan *p, cudnnBackendDescriptor_t configuration) {
         status = cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count,
                                           &bytes);
     }
-    if (status != CUDNN_STATUS_SUCCESS || !is_fit(p->shape, bytes)) {
+    if (status != CUDNN_STATUS_SUCCESS || !is_fit(p->key, bytes)) {
         tell_refusal(p, status != CUDNN_STATUS_SUCCESS ? "an engine" : "an engine's workspace", status);
         (void)cudnnBackendDestroyDescriptor(made);
         return false;
@@ -238,12 +239,12 @@ void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
             int64_t number;
             bool changes;
             if (!engine_of(found[i], &number, &changes) || changes) {
-                tell(p->shape, LS_LOG_DEBUG, changes ? "an engine that is not deterministic" : "an unknown engine");
+                tell(p->key, LS_LOG_DEBUG, changes ? "an engine that is not deterministic" : "an unknown engine");
             } else if (take(l, p, found[i])) {
                 char text[160];
                 (void)snprintf(text, sizeof text, "by cuDNN %zu, engine %lld, workspace %lld bytes", l->version,
                                (long long)number, (long long)p->workspace);
-                tell(p->shape, LS_LOG_DEBUG, text);
+                tell(p->key, LS_LOG_DEBUG, text);
                 return;
             }
         }
@@ -252,38 +253,6 @@ void choose(library *l, plan *p, cudnnBackendDescriptor_t whole) {
         }
     }
     tell_refusal(p, p->graph.at != nullptr ? p->graph.at : "no engine", p->graph.status);
-}
-
-uint64_t hash_of(const attention_shape &shape) {
-    uint64_t number[sizeof shape / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15U;
-    memcpy(number, &shape, sizeof shape);
-    for (const uint64_t n : number) {
-        hash = (hash ^ n) * 0xff51afd7ed558ccdU;
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
-/* The table's place for a shape: *is_new where nothing is known of it, and then it is empty. */
-plan *place_of(library *l, const attention_shape &shape, bool *is_new) {
-    const uint64_t hash = hash_of(shape);
-    plan *place = nullptr;
-    *is_new = false;
-    for (int i = 0; i < probes; i++) {
-        plan *const p = &l->table[(hash + (uint64_t)i) % table_size];
-        if (p->is_used && memcmp(&p->shape, &shape, sizeof shape) == 0) {
-            return p;
-        }
-        place = place == nullptr && !p->is_used ? p : place;
-    }
-    if (place == nullptr) {
-        place = &l->table[(hash + (hash >> 32) % probes) % table_size];
-    }
-    clear(place);
-    place->shape = shape;
-    place->is_used = true;
-    *is_new = true;
-    return place;
 }
 
 /* Tells once why a shape is not asked for. */
@@ -302,10 +271,11 @@ void tell_once(library *l, const attention_shape &shape, const char *why_not) {
 /* The plan for a shape, or NULL where cuDNN has none. */
 plan *plan_for(library *l, const attention_shape &shape) {
     bool is_new;
-    plan *const p = place_of(l, shape, &is_new);
+    plan *const p = l->plans.find(shape, clear, &is_new);
     if (!is_new) {
         return p->is_known ? p : nullptr;
     }
+    p->is_used = true;
     attention_graph *const g = &p->graph;
     if (shape.backward) {
         ls::describe_backward(g, shape);
@@ -397,11 +367,11 @@ ls_status run(ls_stream *stream, const library *l, plan *p, const places &at) {
         (void)cudaGetLastError();
         cudnnGetLastErrorString(why, sizeof why);
         (void)snprintf(text, sizeof text, "cuDNN fails: %s: %s %s", g.at, cudnnGetErrorString(g.status), why);
-        tell(p->shape, LS_LOG_WARNING, text);
+        tell(p->key, LS_LOG_WARNING, text);
         p->is_known = false;
         return LS_ERR_UNSUPPORTED;
     }
-    return ls_cuda_launched(stream, p->shape.backward ? "attention_backward (cuDNN)" : "attention (cuDNN)");
+    return ls_cuda_launched(stream, p->key.backward ? "attention_backward (cuDNN)" : "attention (cuDNN)");
 }
 
 /* What a hidden score becomes: cuDNN before 9.10 wants a number. */
@@ -440,7 +410,7 @@ struct packed {
 
 ls_status backward_part(ls_stream *stream, const library *l, const attention_call &call, plan *p, const packed &all,
                         int64_t head) {
-    const attention_shape &s = p->shape;
+    const attention_shape &s = p->key;
     const int64_t of_q = head * s.queries * s.width, of_k = head * s.keys * s.width;
     const float scale = (float)call.scale, hidden = hidden_score(l), one = 1;
     places at = {};
@@ -464,9 +434,9 @@ ls_status backward_part(ls_stream *stream, const library *l, const attention_cal
 
 ls_status backward_of(ls_stream *stream, const library *l, const attention_call &call, plan *most, plan *last) {
     const int64_t count_q = call.q->count, count_k = call.k->count;
-    const int64_t heads = call.q->size[0] * call.q->size[1], step = most->shape.batch * most->shape.heads;
+    const int64_t heads = call.q->size[0] * call.q->size[1], step = most->key.batch * most->key.heads;
     const ls::scratch room(stream, (size_t)(count_q + count_k) * 4 * sizeof(uint16_t));
-    const ls::scratch dot(stream, (size_t)(step * most->shape.queries) * sizeof(float));
+    const ls::scratch dot(stream, (size_t)(step * most->key.queries) * sizeof(float));
     LS_TRY(room.status("attention_backward"));
     LS_TRY(dot.status("attention_backward"));
     uint16_t *const q = room.as<uint16_t>(), *const k = q + 4 * count_q;
@@ -545,7 +515,7 @@ ls_status ls::library_attention_backward(ls_stream *stream, const attention_call
     const int64_t left = heads % step != 0 ? heads % step : step;
     const attention_shape first = part_of(shape, step);
     plan *const most = plan_for(l, first), *const last = plan_for(l, part_of(shape, left));
-    if (most == nullptr || last == nullptr || memcmp(&most->shape, &first, sizeof first) != 0) {
+    if (most == nullptr || last == nullptr || memcmp(&most->key, &first, sizeof first) != 0) {
         return LS_ERR_UNSUPPORTED; /* the last: one took the other's place */
     }
     return backward_of(stream, l, call, most, last);

@@ -23,6 +23,8 @@ ls_status ls::library_conv(ls_stream *stream, conv_work work, const conv_shape &
 
 #include <cstdlib>
 
+#include "tensor/device/cuda/plans.cuh"
+
 namespace {
 
 using ls::conv_data;
@@ -48,11 +50,9 @@ struct plan {
     size_t workspace;
 };
 
-constexpr int table_size = 512, probes = 8;
-
 struct library {
     cudnnHandle_t handle;
-    plan table[table_size];
+    ls::plan_table<plan, 512> plans;
 };
 
 /* The first failure of some calls. */
@@ -92,7 +92,7 @@ void clear(plan *p) {
 
 void end(void *memory) {
     library *const l = static_cast<library *>(memory);
-    for (plan &p : l->table) {
+    for (plan &p : l->plans.plan) {
         clear(&p);
     }
     if (l->handle != nullptr) {
@@ -278,33 +278,14 @@ cudnnStatus_t choose(const library *l, plan *p) {
     return status;
 }
 
-uint64_t hash_of(const plan_key &key) {
-    uint64_t number[sizeof key / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15U;
-    memcpy(number, &key, sizeof key);
-    for (const uint64_t n : number) {
-        hash = (hash ^ n) * 0xff51afd7ed558ccdU;
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
 /* The plan for a convolution, made where the table has none; another one goes where there is no place left. */
 ls_status plan_for(library *l, const plan_key &key, plan **found) {
-    const uint64_t hash = hash_of(key);
-    plan *place = nullptr;
-    for (int i = 0; i < probes; i++) {
-        plan *const p = &l->table[(hash + (uint64_t)i) % table_size];
-        if (p->is_used && memcmp(&p->key, &key, sizeof key) == 0) {
-            *found = p;
-            return LS_OK;
-        }
-        place = place == nullptr && !p->is_used ? p : place;
+    bool is_new;
+    plan *const place = l->plans.find(key, clear, &is_new);
+    *found = place;
+    if (!is_new) {
+        return LS_OK;
     }
-    if (place == nullptr) {
-        place = &l->table[(hash + (hash >> 32) % probes) % table_size];
-    }
-    clear(place);
-    place->key = key;
     first_failure all;
     all(describe(place));
     if (all.status == CUDNN_STATUS_SUCCESS) {
@@ -315,7 +296,6 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
         return failed("cannot plan", all.status);
     }
     place->is_used = true;
-    *found = place;
     return LS_OK;
 }
 

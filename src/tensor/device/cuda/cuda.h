@@ -17,8 +17,6 @@ enum { LS_CUDA_ABI = 1 };
 /* What the core does for the module: see the declarations of the functions with ls_. */
 typedef struct ls_cuda_core {
     void (*error_restore)(ls_status status, const char *message);
-    const char *(*error_message)(void);
-    ls_status (*error_status)(void);
     ls_status (*fail_memory)(const char *call, size_t bytes);
     void (*log_write)(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
     size_t (*dtype_size)(ls_dtype dtype);
@@ -26,7 +24,7 @@ typedef struct ls_cuda_core {
     void (*kernels_complete)(ls_kernels *kernels);
 } ls_cuda_core;
 
-/* What a person wants to know of a GPU. */
+/* What `lockstep doctor` tells of a GPU. */
 typedef struct ls_cuda_info {
     char name[256];    /* "NVIDIA H100 80GB HBM3" */
     char bus[32];      /* where it is on the PCI bus: "0000:19:00.0" */

@@ -1,6 +1,7 @@
 /*
  * The GPU's kernels: ls_cuda_NAME for each of the list in tensor/kernels.h, which says what it computes; table.c puts
- * them together. They ask the stream and return; what fails later is told by the next wait for the stream.
+ * them together. They ask the stream and return; what fails later is told by the next wait for the stream. Weak: tests
+ * are built without them where there is no C++ compiler, and see NULL.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_CUDA_KERNELS_H
 #define LS_TENSOR_DEVICE_CUDA_CUDA_KERNELS_H

@@ -56,7 +56,8 @@ ls_status ls::library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bia
 #else
 
 #include <cublasLt.h>
-#include <new>
+
+#include "tensor/device/cuda/plans.cuh"
 
 namespace {
 
@@ -79,12 +80,10 @@ struct plan {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-constexpr int table_size = 1024, probes = 8;
-
 struct library {
     cublasLtHandle_t handle;
     void *workspace;
-    plan table[table_size];
+    ls::plan_table<plan, 1024> plans;
 };
 
 ls_status failed(const char *what, cublasStatus_t status) {
@@ -106,7 +105,7 @@ void clear(plan *p) {
 
 void end(void *memory) {
     library *const l = static_cast<library *>(memory);
-    for (plan &p : l->table) {
+    for (plan &p : l->plans.plan) {
         clear(&p);
     }
     if (l->handle != nullptr) {
@@ -167,16 +166,6 @@ plan_key key_of(const ls_gemm &gemm) {
     key.align_b = alignment_of(gemm.b, element);
     key.align_c = alignment_of(gemm.c, result);
     return key;
-}
-
-uint64_t hash_of(const plan_key &key) {
-    uint64_t number[sizeof key / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15U;
-    memcpy(number, &key, sizeof key);
-    for (const uint64_t n : number) {
-        hash = (hash ^ n) * 0xff51afd7ed558ccdU;
-        hash ^= hash >> 32;
-    }
-    return hash;
 }
 
 /* ---- making plans ---- */
@@ -301,29 +290,18 @@ cublasStatus_t make(const library *l, plan *p, const ls_gemm &gemm) {
 
 /* The plan for a product, made where the table has none; one of other products goes where there is no place left. */
 ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
-    const plan_key key = key_of(gemm);
-    const uint64_t hash = hash_of(key);
-    plan *place = nullptr;
-    for (int i = 0; i < probes; i++) {
-        plan *const p = &l->table[(hash + (uint64_t)i) % table_size];
-        if (p->is_used && memcmp(&p->key, &key, sizeof key) == 0) {
-            *found = p;
-            return LS_OK;
-        }
-        place = place == nullptr && !p->is_used ? p : place;
+    bool is_new;
+    plan *const place = l->plans.find(key_of(gemm), clear, &is_new);
+    *found = place;
+    if (!is_new) {
+        return LS_OK;
     }
-    if (place == nullptr) {
-        place = &l->table[(hash + (hash >> 32) % probes) % table_size];
-    }
-    clear(place);
-    place->key = key;
     const cublasStatus_t status = make(l, place, gemm);
     if (status != CUBLAS_STATUS_SUCCESS) {
         clear(place);
         return failed("cannot plan a product", status);
     }
     place->is_used = true;
-    *found = place;
     return LS_OK;
 }
 

@@ -45,7 +45,7 @@ static ls_gpu *gpus[LS_MOST_DEVICES];
 
 static bool gains_by(const ls_device *self, ls_dtype rounds_to) {
     (void)self;
-    return rounds_to == LS_BF16 || rounds_to == LS_F16;
+    return ls_cuda_gains_by(rounds_to);
 }
 
 static ls_gpu *make_gpu(int index) {
