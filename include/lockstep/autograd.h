@@ -457,7 +457,7 @@ LS_API ls_tensor *ls_detach(ls_tensor *x);
  * has the dtype. LS_ERR_ARGUMENT for what is no dtype. */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 /** The tensor on the device of that name (see ls_use_device); x itself, as a view, when it is there. Its gradient goes
- * back to the device of x. ls_to_device (nn.h) is this and ls_module_to_device. LS_ERR_ARGUMENT: no such device. */
+ * back to the device of x. ls_to_device (nn.h) is this and ls_module_to_device. Errors: those of ls_use_device. */
 LS_API ls_tensor *ls_tensor_to_device(ls_tensor *x, const char *device);
 
 /* ---- softmax and friends --------------------------------------------------------------------------------------- */

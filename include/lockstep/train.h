@@ -155,7 +155,8 @@ typedef struct ls_trial_options {
     ls_grad_scaler *grad_scaler;
     /** The device that every batch is brought to before on_sample, "cuda:0", say; ls_trial_new moves a model there that
      * is elsewhere. A model that an optimizer or ls_data_parallel has taken can no longer move, and must be there: else
-     * LS_ERR_STATE. NULL: batches are where their loader puts them. */
+     * LS_ERR_STATE. Other errors: those of ls_use_device; LS_ERR_UNSUPPORTED for a model on two devices. NULL: batches
+     * are where their loader puts them. */
     const char *device;
     bool quiet;       /**< no progress on standard output (only rank 0 shows any) */
     bool bar_per_run; /**< one bar for all epochs of a run, in place of one for each pass */

@@ -140,7 +140,6 @@ ls_status ls_trial_prediction_step(ls_trial *trial) {
     return LS_CALL(trial, on_step_validation);
 }
 
-/* A failure keeps its message over the end of the scope. */
 /* Where the trial has a device, and the loader did not know of it. */
 static ls_status bring(const ls_trial *trial, ls_tensor **tensor) {
     if (*tensor != NULL && trial->device != NULL && ls_tensor_device(*tensor) != trial->device) {
@@ -155,6 +154,7 @@ static ls_status bring_batch(ls_trial *trial) {
     return bring(trial, &trial->state.target);
 }
 
+/* A failure keeps its message over the end of the scope. */
 ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial)) {
     ls_scope *scope = ls_scope_begin();
     if (scope == NULL) {

@@ -68,8 +68,8 @@ void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, siz
 /* The programs are there for other devices too: a GPU that cannot be had is told when a test asks for it. */
 __attribute__((constructor(201))) static void add_gpu(void) {
     const char *wanted = getenv("LOCKSTEP_DEVICE");
-    const ls_cuda *cuda = wanted != NULL && strncmp(wanted, "cuda:", 5) == 0 ? ls_cuda_open() : NULL;
-    const int index = cuda != NULL ? atoi(wanted + 5) : 0;
+    const ls_cuda *cuda = wanted != NULL && strncmp(wanted, "cuda", 4) == 0 ? ls_cuda_open() : NULL;
+    const int index = cuda != NULL && wanted[4] == ':' ? atoi(wanted + 5) : 0;
     gpu = cuda != NULL && index < cuda->device_count ? cuda->device(index) : NULL;
     if (gpu == NULL) {
         return;

@@ -44,7 +44,6 @@ static void *fetch(ls_gpu *gpu, size_t bytes) {
         return NULL;
     }
     gpu->taken += bytes;
-    gpu->fetches++;
     return memory;
 }
 
@@ -88,14 +87,16 @@ static void *take_locked(ls_stream *stream, int bin) {
     return memory;
 }
 
-static void say_how_much(ls_stream *stream, size_t bytes) {
-    const ls_gpu *gpu = stream->gpu;
+/* Not under the lock: the program may have a log of its own. What other threads keep unused is not known here. */
+static void say_how_much(const ls_stream *stream, size_t bytes, size_t taken, size_t pool) {
     size_t left = 0, total = 0;
     (void)cudaMemGetInfo(&left, &total);
-    ls_cuda_host->log_write(LS_LOG_WARNING,
-                            "%s: %zu bytes were asked for; this process holds %zu, of which this thread has %zu and "
-                            "others' %zu unused; %zu of %zu are free",
-                            gpu->name, bytes, gpu->taken, stream->blocks.bytes, gpu->pool.bytes, left, total);
+    (void)cudaGetLastError();
+    ls_cuda_host->log_write(
+        LS_LOG_WARNING,
+        "%s: %zu bytes were asked for; this process holds %zu, of which this thread has %zu unused, "
+        "and threads that have ended left %zu; %zu of %zu are free",
+        stream->gpu->name, bytes, taken, stream->blocks.bytes, pool, left, total);
 }
 
 void *ls_cuda_memory_take(ls_stream *stream, size_t bytes) {
@@ -107,10 +108,11 @@ void *ls_cuda_memory_take(ls_stream *stream, size_t bytes) {
     ls_cuda_use(stream->gpu);
     pthread_mutex_lock(&stream->gpu->lock);
     memory = take_locked(stream, bin);
-    if (memory == NULL) {
-        say_how_much(stream, bytes);
-    }
+    const size_t taken = stream->gpu->taken, pool = stream->gpu->pool.bytes;
     pthread_mutex_unlock(&stream->gpu->lock);
+    if (memory == NULL) {
+        say_how_much(stream, bytes, taken, pool);
+    }
     return memory;
 }
 

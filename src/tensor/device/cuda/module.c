@@ -62,9 +62,10 @@ static ls_gpu *make_gpu(int index) {
     gpu->device.state = gpu;
     gpu->device.gains_by = gains_by;
     ls_cuda_fill_device(&gpu->device);
-    const cudaError_t error = cudaSetDevice(index);
-    if (error != cudaSuccess) {
-        (void)ls_cuda_status(gpu, "cannot be used", error);
+    const cudaError_t error = ls_cuda_use_index(index);
+    if (error != cudaSuccess || ls_cuda_own_stream(gpu) == NULL) {
+        (void)(error != cudaSuccess ? ls_cuda_status(gpu, "cannot be used", error)
+                                    : ls_fail(LS_ERR_DEVICE, "%s: no stream could be made there", gpu->name));
         (void)pthread_mutex_destroy(&gpu->lock);
         free(gpu);
         return NULL;
@@ -88,6 +89,7 @@ static bool info_of(int index, ls_cuda_info *info) {
     memset(info, 0, sizeof *info);
     const cudaError_t error = cudaGetDeviceProperties(&about, index);
     if (error != cudaSuccess) {
+        (void)cudaGetLastError();
         (void)ls_fail(LS_ERR_DEVICE, "cuda:%d: %s", index, cudaGetErrorString(error));
         return false;
     }
@@ -98,8 +100,9 @@ static bool info_of(int index, ls_cuda_info *info) {
     info->minor = about.minor;
     info->multiprocessors = about.multiProcessorCount;
     size_t total = 0;
-    if (cudaSetDevice(index) != cudaSuccess || cudaMemGetInfo(&info->free_bytes, &total) != cudaSuccess) {
+    if (ls_cuda_use_index(index) != cudaSuccess || cudaMemGetInfo(&info->free_bytes, &total) != cudaSuccess) {
         info->free_bytes = 0;
+        (void)cudaGetLastError();
     }
     return true;
 }

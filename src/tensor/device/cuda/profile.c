@@ -1,7 +1,8 @@
 /*
  * LOCKSTEP_CUDA_PROFILE=1: where a GPU's time goes, as a table on standard error when the program ends. An event is
  * recorded behind each kernel; the time of a kernel is that since the event before it, so a GPU that waits for the host
- * shows in the kernels it waits for.
+ * shows in the kernels it waits for. A stream's first kernel counts as nothing, and so does what the program's first
+ * thread asked after it last waited.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ struct ls_cuda_profile {
 };
 
 bool ls_cuda_profiles(void) {
-    static int wanted = -1;
+    static _Atomic int wanted = -1;
     if (wanted < 0) {
         const char *text = getenv("LOCKSTEP_CUDA_PROFILE");
         wanted = text != NULL && strcmp(text, "1") == 0;
@@ -77,16 +78,27 @@ void ls_cuda_profile_collect(ls_stream *stream) {
     (void)cudaEventRecord(profile->event[0], stream->cuda);
 }
 
+void ls_cuda_profile_end(ls_stream *stream) {
+    if (stream->profile != NULL) {
+        ls_cuda_profile_collect(stream);
+        for (int i = 0; i <= PENDING; i++) {
+            (void)cudaEventDestroy(stream->profile->event[i]);
+        }
+        free(stream->profile);
+        stream->profile = NULL;
+    }
+}
+
 void ls_cuda_profile_kernel(ls_stream *stream, const char *name) {
     struct ls_cuda_profile *profile = profile_of(stream);
     if (profile == NULL) {
         return;
     }
+    profile->name[profile->count++] = name;
+    (void)cudaEventRecord(profile->event[profile->count], stream->cuda);
     if (profile->count == PENDING) {
         ls_cuda_profile_collect(stream);
     }
-    profile->name[profile->count++] = name;
-    (void)cudaEventRecord(profile->event[profile->count], stream->cuda);
 }
 
 static int by_time(const void *a, const void *b) {
@@ -109,7 +121,8 @@ __attribute__((destructor)) static void print_table(void) {
     fprintf(stderr, "%-32s %10s %12s %10s %7s\n", "kernel", "calls", "total ms", "mean us", "share");
     for (int i = 0; i < count; i++) {
         fprintf(stderr, "%-32s %10ld %12.3f %10.2f %6.1f%%\n", table[i].name, table[i].count, table[i].milliseconds,
-                1000 * table[i].milliseconds / (double)table[i].count, 100 * table[i].milliseconds / all);
+                1000 * table[i].milliseconds / (double)table[i].count,
+                100 * table[i].milliseconds / (all > 0 ? all : 1));
     }
     fprintf(stderr, "%-32s %10ld %12.3f\n", "all", calls, all);
 }

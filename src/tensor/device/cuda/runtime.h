@@ -32,8 +32,7 @@ typedef struct ls_gpu {
     ls_cuda_blocks pinned; /* of the host */
     char *slab;            /* small blocks are cut from it */
     size_t slab_left;
-    size_t taken;   /* bytes that CUDA gave */
-    size_t fetches; /* how often it was asked */
+    size_t taken; /* bytes that CUDA gave */
 } ls_gpu;
 
 struct ls_stream {
@@ -59,8 +58,11 @@ void ls_cuda_pinned_give(ls_gpu *gpu, void *memory, size_t bytes);
 
 /* stream.c: the device's functions for streams, events and copies. */
 void ls_cuda_fill_device(ls_device *device);
-/* Makes the GPU the calling thread's. */
+/* Makes the GPU the calling thread's; cudaSetDevice is called nowhere else. */
+cudaError_t ls_cuda_use_index(int index);
 void ls_cuda_use(const ls_gpu *gpu);
+/* The calling thread's default stream; NULL, with a log line, where it cannot be made. */
+ls_stream *ls_cuda_own_stream(ls_gpu *gpu);
 /* LS_ERR_DEVICE, in words, where `error` is one. */
 ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error);
 
@@ -68,6 +70,7 @@ ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error
 bool ls_cuda_profiles(void);
 void ls_cuda_profile_kernel(ls_stream *stream, const char *name);
 void ls_cuda_profile_collect(ls_stream *stream);
+void ls_cuda_profile_end(ls_stream *stream);
 
 /* module.c */
 extern const ls_cuda_core *ls_cuda_host;

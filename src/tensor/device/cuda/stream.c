@@ -9,9 +9,12 @@
  */
 
 ls_status ls_cuda_status(const ls_gpu *gpu, const char *doing, cudaError_t error) {
-    return error == cudaSuccess ? LS_OK
-                                : ls_fail(LS_ERR_DEVICE, "%s: %s: %s (%s)", gpu->name, doing, cudaGetErrorString(error),
-                                          cudaGetErrorName(error));
+    if (error == cudaSuccess) {
+        return LS_OK;
+    }
+    (void)cudaGetLastError(); /* else the next kernel is told of it */
+    return ls_fail(LS_ERR_DEVICE, "%s: %s: %s (%s)", gpu->name, doing, cudaGetErrorString(error),
+                   cudaGetErrorName(error));
 }
 
 /* A failure of what was asked before: CUDA does not say of which kernel. */
@@ -24,7 +27,7 @@ static ls_status late_status(const ls_stream *stream, cudaError_t error) {
 }
 
 static bool waits_for_each(void) {
-    static int wanted = -1;
+    static _Atomic int wanted = -1;
     if (wanted < 0) {
         const char *text = getenv("LOCKSTEP_CUDA_WAIT");
         wanted = text != NULL && strcmp(text, "1") == 0;
@@ -32,11 +35,18 @@ static bool waits_for_each(void) {
     return wanted == 1;
 }
 
-void ls_cuda_use(const ls_gpu *gpu) {
-    static _Thread_local int present = -1;
-    if (present != gpu->device.index && cudaSetDevice(gpu->device.index) == cudaSuccess) {
-        present = gpu->device.index;
+cudaError_t ls_cuda_use_index(int index) {
+    static _Thread_local int present = -1; /* all of this module goes through here */
+    if (present == index) {
+        return cudaSuccess;
     }
+    const cudaError_t error = cudaSetDevice(index);
+    present = error == cudaSuccess ? index : -1;
+    return error;
+}
+
+void ls_cuda_use(const ls_gpu *gpu) {
+    (void)ls_cuda_use_index(gpu->device.index); /* what is then asked of another GPU fails by itself */
 }
 
 cudaStream_t ls_cuda_stream(ls_stream *stream) {
@@ -83,6 +93,9 @@ static ls_stream *make_stream(ls_gpu *gpu) {
         cudaHostAlloc((void **)&stream->fault, sizeof *stream->fault, cudaHostAllocMapped | cudaHostAllocPortable) !=
             cudaSuccess) {
         ls_cuda_host->log_write(LS_LOG_ERROR, "%s: no stream: %s", gpu->name, cudaGetErrorString(cudaGetLastError()));
+        if (stream->cuda != NULL) {
+            (void)cudaStreamDestroy(stream->cuda);
+        }
         free(stream);
         return NULL;
     }
@@ -101,6 +114,7 @@ static void stream_free(ls_stream *stream) {
             stream->slot[i].end(stream->slot[i].state);
         }
     }
+    ls_cuda_profile_end(stream);
     ls_cuda_memory_end(stream);
     (void)cudaFreeHost(stream->fault);
     (void)cudaStreamDestroy(stream->cuda);
@@ -141,24 +155,30 @@ static void make_key(void) {
     (void)pthread_key_create(&streams_key, end_streams);
 }
 
-/* What nobody could work without: the thread is told once and every call then fails in CUDA's words. */
-static ls_stream *default_stream(const ls_device *self) {
+ls_stream *ls_cuda_own_stream(ls_gpu *gpu) {
     if (streams_here == NULL) {
         (void)pthread_once(&streams_once, make_key);
-        streams_here = calloc(1, sizeof *streams_here);
-        if (streams_here == NULL || pthread_setspecific(streams_key, streams_here) != 0) {
-            ls_cuda_host->log_write(LS_LOG_ERROR, "%s: no memory for a thread's streams", self->name);
-            abort();
+        thread_streams *made = calloc(1, sizeof *made);
+        if (made == NULL || pthread_setspecific(streams_key, made) != 0) {
+            free(made);
+            ls_cuda_host->log_write(LS_LOG_ERROR, "%s: no memory for a thread's streams", gpu->name);
+            return NULL;
         }
+        streams_here = made;
     }
-    ls_stream **stream = &streams_here->of[self->index];
-    if (*stream == NULL) {
-        *stream = make_stream(gpu_of(self));
-        if (*stream == NULL) {
-            abort();
-        }
-    }
+    ls_stream **stream = &streams_here->of[gpu->device.index];
+    *stream = *stream != NULL ? *stream : make_stream(gpu);
     return *stream;
+}
+
+/* That of the thread that opens a GPU is made then, and can fail. That of a later thread cannot: nobody could be told.
+ */
+static ls_stream *default_stream(const ls_device *self) {
+    ls_stream *stream = ls_cuda_own_stream(gpu_of(self));
+    if (stream == NULL) {
+        abort();
+    }
+    return stream;
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------
@@ -243,6 +263,7 @@ static ls_event *event_new(const ls_device *self) {
     event->gpu = gpu_of(self);
     ls_cuda_use(event->gpu);
     if (cudaEventCreateWithFlags(&event->cuda, cudaEventDisableTiming) != cudaSuccess) {
+        (void)cudaGetLastError();
         free(event);
         return NULL;
     }
@@ -267,7 +288,9 @@ static ls_status event_wait(ls_event *event, ls_stream *stream) {
 
 static bool event_done(const ls_event *event) {
     ls_cuda_use(event->gpu);
-    return cudaEventQuery(event->cuda) != cudaErrorNotReady;
+    const bool done = cudaEventQuery(event->cuda) != cudaErrorNotReady;
+    (void)cudaGetLastError(); /* "not ready" would be the next kernel's */
+    return done;
 }
 
 void ls_cuda_fill_device(ls_device *device) {

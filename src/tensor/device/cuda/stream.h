@@ -1,6 +1,6 @@
 /*
  * What kernels need of their stream, in C: launches, memory for the time of a kernel, and checks whose failure is told
- * later. device.c has it for GPUs, tests/shadow for the host.
+ * later. stream.c and check.cu have it for GPUs, tests/shadow for the host.
  */
 #ifndef LS_TENSOR_DEVICE_CUDA_STREAM_H
 #define LS_TENSOR_DEVICE_CUDA_STREAM_H
