@@ -37,15 +37,15 @@ namespace {
 using ls::attention_call;
 using ls::attention_graph;
 using ls::attention_shape;
-using ls::parts;
+using ls::packed_parts;
 
 /* ---- halves ---- */
 
-ls_status pack(ls_stream *stream, const attention_call &call, const parts &all) {
+ls_status pack(ls_stream *stream, const attention_call &call, const packed_parts &all) {
     return call.half == LS_BF16 ? ls::pack_halves<LS_BF16>(stream, all) : ls::pack_halves<LS_F16>(stream, all);
 }
 
-ls_status unpack(ls_stream *stream, const attention_call &call, const parts &all) {
+ls_status unpack(ls_stream *stream, const attention_call &call, const packed_parts &all) {
     return call.half == LS_BF16 ? ls::unpack_halves<LS_BF16>(stream, all) : ls::unpack_halves<LS_F16>(stream, all);
 }
 
@@ -130,7 +130,7 @@ ls_status library_of(ls_stream *stream, library **found) {
     return LS_OK;
 }
 
-/* "attention [2, 3, 128, 128, 64] of bf16, causal" */
+/* "attention [2, 3, 128 x 128, 64] of bf16, causal" */
 void tell(const attention_shape &s, ls_log_level level, const char *what) {
     ls_cuda_host->log_write(level, "attention%s [%lld, %lld, %lld x %lld, %lld] of %s%s: %s",
                             s.backward ? " backward" : "", (long long)s.batch, (long long)s.heads, (long long)s.queries,
@@ -442,7 +442,7 @@ ls_status backward_of(ls_stream *stream, const library *l, const attention_call 
     uint16_t *const q = room.as<uint16_t>(), *const k = q + 4 * count_q;
     const packed all = {q,           q + count_q,     q + 2 * count_q, q + 3 * count_q, k,
                         k + count_k, k + 2 * count_k, k + 3 * count_k, dot.as<float>()};
-    parts operands = {}, results = {};
+    packed_parts operands = {}, results = {};
     operands.add(call.q, all.q);
     operands.add(call.y, all.y);
     operands.add(call.g, all.g);
@@ -481,7 +481,7 @@ ls_status ls::library_attention(ls_stream *stream, const attention_call &call) {
     const scratch room(stream, (size_t)(count_q + count_k) * 2 * sizeof(uint16_t));
     LS_TRY(room.status("attention"));
     uint16_t *const q = room.as<uint16_t>(), *const y = q + count_q, *const k = y + count_q, *const v = k + count_k;
-    parts operands = {}, result = {};
+    packed_parts operands = {}, result = {};
     operands.add(call.q, q);
     operands.add(call.k, k);
     operands.add(call.v, v);

@@ -291,6 +291,7 @@ ls_status plan_for(library *l, const plan_key &key, plan **found) {
     if (all.status == CUDNN_STATUS_SUCCESS) {
         all(choose(l, place));
     }
+    (void)cudaGetLastError(); /* what the library tried is not the next kernel's failure */
     if (all.status != CUDNN_STATUS_SUCCESS && !is_refusal(all.status)) {
         clear(place);
         return failed("cannot plan", all.status);
@@ -343,6 +344,7 @@ ls_status ls::library_conv(ls_stream *stream, conv_work work, const conv_shape &
     LS_TRY(room.status("convolution"));
     const cudnnStatus_t status = start(l, p, data, p->workspace > 0 ? room.memory : nullptr);
     if (is_refusal(status)) {
+        (void)cudaGetLastError();
         p->is_known = false;
         return LS_ERR_UNSUPPORTED;
     }

@@ -297,6 +297,7 @@ ls_status plan_for(library *l, const ls_gemm &gemm, plan **found) {
         return LS_OK;
     }
     const cublasStatus_t status = make(l, place, gemm);
+    (void)cudaGetLastError(); /* what the library tried is not the next kernel's failure */
     if (status != CUBLAS_STATUS_SUCCESS) {
         clear(place);
         return failed("cannot plan a product", status);
@@ -331,6 +332,7 @@ ls_status ls::library_gemm(ls_stream *stream, const ls_gemm &gemm, bool *has_bia
         cublasLtMatmul(l->handle, p->product, factor, gemm.b, p->first, gemm.a, p->second, kept, gemm.c, p->result,
                        gemm.c, p->result, &p->algorithm, l->workspace, workspace_bytes, ls_cuda_stream(stream));
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+        (void)cudaGetLastError();
         p->is_known = p->has_bias = *has_bias = false;
         return LS_ERR_UNSUPPORTED;
     }

@@ -51,10 +51,7 @@ ls_status check_index(ls_stream *stream, const char *name, const ls_tensor *inde
                                                      index->count, size, axis, nullptr);
 }
 
-/* 64-bit division takes a GPU ten times as long. */
-LS_BOTH inline int64_t quotient(int64_t a, int64_t b) {
-    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-}
+using ls::quotient;
 
 /* ---- index_select ------------------------------------------------------------------------------------------------ */
 

@@ -45,13 +45,14 @@ namespace ls {
 struct team {
     int lane, size;
 #ifdef __CUDACC__
-    void *joined; /* shared memory of 32 numbers, for reduce */
+    void *joined; /* shared memory of 32 numbers of at most 8 bytes, for reduce */
 
     __device__ void sync() const {
         __syncthreads();
     }
     /* `value` of all members joined by `join`, in an order that follows from the size alone; every member gets it. */
     template <class T, class Join> __device__ T reduce(T value, Join join) const {
+        static_assert(sizeof(T) <= 8, "there is room for so much of each warp");
         T *const each = static_cast<T *>(joined);
         for (int half = 16; half > 0; half /= 2) {
             value = join(value, __shfl_xor_sync(0xffffffffU, value, half));
@@ -76,7 +77,7 @@ struct team {
         }
     }
     template <class T, class Join> T reduce(T value, Join join) const {
-        static_assert(sizeof(T) <= 16, "there is room for so much of each member");
+        static_assert(sizeof(T) <= 8, "on a GPU there is room for no more");
         if (others == nullptr) {
             return value;
         }
@@ -200,6 +201,11 @@ struct scratch {
     }
 };
 
+/* a / b of numbers that are not negative: 64-bit division takes a GPU ten times as long. */
+LS_BOTH inline int64_t quotient(int64_t a, int64_t b) {
+    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+
 /*
  * Where element i of N tensors that are walked side by side lies: axes of ls_loop, of which the first tensor decides
  * the shape and the others broadcast to it. at(i, offset) fills in elements from each tensor's first.
@@ -238,7 +244,7 @@ template <int N> struct walk {
             offset[t] = 0;
         }
         for (int axis = ndim - 1; axis > 0; axis--) {
-            const int64_t rest = divided(i, size[axis]);
+            const int64_t rest = quotient(i, size[axis]);
             const int64_t here = i - rest * size[axis];
             for (int t = 0; t < N; t++) {
                 offset[t] += here * step[axis][t];
@@ -248,12 +254,6 @@ template <int N> struct walk {
         for (int t = 0; t < N; t++) {
             offset[t] += i * step[0][t];
         }
-    }
-
-  private:
-    /* 64-bit division takes a GPU ten times as long. */
-    static LS_BODY int64_t divided(int64_t a, int64_t b) {
-        return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
     }
 };
 

@@ -5,11 +5,7 @@
 #ifndef LS_TENSOR_DEVICE_CUDA_MAP_CUH
 #define LS_TENSOR_DEVICE_CUDA_MAP_CUH
 
-#include "tensor/device/cuda/launch.cuh"
-
-extern "C" {
-#include "tensor/device/cpu/exponential.h"
-}
+#include "tensor/device/cuda/scalar.cuh"
 
 namespace ls {
 
@@ -44,9 +40,6 @@ template <> struct computing<uint8_t> { typedef uint32_t type; };
     LS_BOTH inline double name(double x) {                                                                             \
         return f64(x);                                                                                                 \
     }
-LS_OF_TWO(exp_of, ls_exp_f32, exp)
-LS_OF_TWO(tanh_of, ls_tanh_f32, tanh)
-LS_OF_TWO(sigmoid_of, ls_sigmoid_f32, ls_sigmoid_f64)
 LS_OF_TWO(normal_of, ls_normal_f32, ls_normal_f64)
 LS_OF_TWO(bell_of, ls_bell_f32, ls_bell_f64)
 #undef LS_OF_TWO

@@ -17,7 +17,7 @@ struct alignas(16) packed_halves {
 };
 
 /* One tensor [batch, heads, rows, 8 groups], of which element 8 i of the packed halves is item i - first. */
-struct part {
+struct packed_part {
     float *wide;
     packed_halves *halves;
     int64_t batch_step, head_step, row_step, heads, rows, groups;
@@ -32,12 +32,12 @@ struct part {
     }
 };
 
-struct parts {
-    part at[5];
+struct packed_parts {
+    packed_part at[5];
     int count;
     int64_t items;
 
-    LS_BOTH const part &of(int64_t i) const {
+    LS_BOTH const packed_part &of(int64_t i) const {
         int p = 0;
         while (p + 1 < count && i >= at[p].behind) {
             p++;
@@ -46,7 +46,7 @@ struct parts {
     }
     void add(const ls_tensor *tensor, uint16_t *halves) {
         const int64_t *const step = tensor->stride, *const size = tensor->size;
-        part p = {};
+        packed_part p = {};
         p.wide = static_cast<float *>(tensor->data);
         p.halves = reinterpret_cast<packed_halves *>(halves);
         p.batch_step = step[0], p.head_step = step[1], p.row_step = step[2];
@@ -59,10 +59,10 @@ struct parts {
     }
 };
 
-template <int HALF> ls_status pack_halves(ls_stream *stream, const parts &given) {
-    const parts all = given;
+template <int HALF> ls_status pack_halves(ls_stream *stream, const packed_parts &given) {
+    const packed_parts all = given;
     return ls::each(stream, "attention: to halves", all.items, [=] LS_BODY(int64_t i) {
-        const part &p = all.of(i);
+        const packed_part &p = all.of(i);
         const float *const from = p.place(i - p.first);
         packed_numbers x[2];
         if (p.by_four) {
@@ -82,10 +82,10 @@ template <int HALF> ls_status pack_halves(ls_stream *stream, const parts &given)
     });
 }
 
-template <int HALF> ls_status unpack_halves(ls_stream *stream, const parts &given) {
-    const parts all = given;
+template <int HALF> ls_status unpack_halves(ls_stream *stream, const packed_parts &given) {
+    const packed_parts all = given;
     return ls::each(stream, "attention: from halves", all.items, [=] LS_BODY(int64_t i) {
-        const part &p = all.of(i);
+        const packed_part &p = all.of(i);
         const packed_halves x = p.halves[i - p.first];
         float *const to = p.place(i - p.first);
         packed_numbers y[2];

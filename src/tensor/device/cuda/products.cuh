@@ -9,11 +9,6 @@
 
 namespace ls {
 
-/* 64-bit division takes a GPU ten times as long. */
-LS_BOTH inline int64_t quotient(int64_t a, int64_t b) {
-    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-}
-
 /* `count` matrices as they lie, row-major, each `step` elements behind the one before. */
 struct matrices {
     const void *data;

@@ -2,7 +2,7 @@
  * Reductions over any axes. What is left of the axes of x after merging is either reduced or kept. Where the innermost
  * is kept, neighbouring threads take neighbouring places of y, each for itself; where it is reduced, a group or a team
  * takes one place together. Where places are few, each is reduced in parts, whose values a second pass joins. How many
- * parts follows from sizes single. The whole of a dense tensor is halved first, as the CPU does it: then in f64 its sum
+ * parts follows from sizes alone. The whole of a dense tensor is halved first, as the CPU does it: then in f64 its sum
  * has the bits of the sums of equal shares of it that a balanced tree of ranks adds up.
  */
 #include <limits>

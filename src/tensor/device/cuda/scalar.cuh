@@ -1,4 +1,4 @@
-/* Functions of one number, by its type: those of f32 are the CPU's, so that both give the same to the last bits. */
+/* Functions of one number, by its type: those of f32 have the CPU's formulas, so that both agree to rounding. */
 #ifndef LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 #define LS_TENSOR_DEVICE_CUDA_SCALAR_CUH
 
@@ -10,34 +10,29 @@ extern "C" {
 
 namespace ls {
 
-LS_BODY inline float exp_of(float x) {
+LS_BOTH inline float exp_of(float x) {
     return ls_exp_f32(x);
 }
-LS_BODY inline double exp_of(double x) {
+LS_BOTH inline double exp_of(double x) {
     return exp(x);
 }
-LS_BODY inline float tanh_of(float x) {
+LS_BOTH inline float tanh_of(float x) {
     return ls_tanh_f32(x);
 }
-LS_BODY inline double tanh_of(double x) {
+LS_BOTH inline double tanh_of(double x) {
     return tanh(x);
 }
-LS_BODY inline float sigmoid_of(float x) {
+LS_BOTH inline float sigmoid_of(float x) {
     return ls_sigmoid_f32(x);
 }
-LS_BODY inline double sigmoid_of(double x) {
+LS_BOTH inline double sigmoid_of(double x) {
     return ls_sigmoid_f64(x);
 }
-LS_BODY inline float sqrt_of(float x) {
+LS_BOTH inline float sqrt_of(float x) {
     return sqrtf(x);
 }
-LS_BODY inline double sqrt_of(double x) {
+LS_BOTH inline double sqrt_of(double x) {
     return sqrt(x);
-}
-
-/* a / b of numbers that are not negative: 64-bit division takes a GPU ten times as long. */
-LS_BOTH inline int64_t quotient(int64_t a, int64_t b) {
-    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 
 LS_BOTH inline int64_t least(int64_t a, int64_t b) {
