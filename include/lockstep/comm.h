@@ -119,6 +119,16 @@ LS_API const char *ls_comm_backend(const ls_comm *comm);
 LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **result) LS_WARN_UNUSED;
 
 /**
+ * Says whether reductions on this communicator may combine the values of the ranks in any order from here on. With true
+ * backend mpi may have the MPI library make them (MPI_Iallreduce and so on: what a cluster's network does best), in an
+ * order of its own: sums of floating-point numbers then differ in their last bits from those of other backends and
+ * libraries. Other backends go on as before. False at first: the order that ls_comm_allreduce names. All ranks call it
+ * with the same value, in the same order as their other calls, and it waits for them: LS_ERR_MISMATCH, saying who said
+ * what, where they differ, and then nothing has changed. What ls_comm_split makes begins as its parent is at that time.
+ */
+LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UNUSED;
+
+/**
  * Frees a communicator without waiting for the other ranks. NULL is allowed. Work that has not finished ends with
  * LS_ERR_STATE, on other ranks with LS_ERR_PEER, and its buffers are the caller's again: only where a library still
  * uses them (backend mpi) this waits, at most the timeout, until it does not. What still holds the communicator (a
@@ -196,6 +206,7 @@ LS_API ls_status ls_comm_broadcast(ls_comm *comm, void *buffer, size_t count, ls
  * receive[i] on every rank becomes the reduction over ranks of send[i], for `count` elements. Sums and products are
  * taken in the order of a balanced binary tree over ranks (the left half of n ranks is the largest power of two below
  * n), so they do not depend on timing; bf16 and f16 are added in f32. In place: receive is send.
+ * ls_comm_set_any_order allows other orders.
  */
 LS_API ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size_t count, ls_dtype dtype,
                                    ls_reduction reduction, ls_work **work) LS_WARN_UNUSED;

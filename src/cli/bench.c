@@ -33,6 +33,7 @@ typedef struct bench_values {
     bool registered;
     bool in_place;
     bool fresh;
+    bool any_order;
     bool json;
 } bench_values;
 
@@ -53,6 +54,8 @@ static const ls_option options[] = {
      "allreduce: one buffer, which the result replaces"},
     {"fresh", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, fresh), 0, 0,
      "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
+    {"any-order", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, any_order), 0, 0,
+     "reductions may be made in any order: backend mpi may\nhave the MPI library make them"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
      "no ranks: tell what P of them would take, by a model\n(allreduce, where COLLECTIVE is left out)"},
@@ -135,6 +138,9 @@ static ls_status check_fit(const bench_values *values, const ls_bench_collective
     if (!collective->reduces && values->op != NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --op %s: %s reduces nothing", values->op, name);
     }
+    if (!collective->reduces && values->any_order) {
+        return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --any-order: %s reduces nothing", name);
+    }
     if (collective->receive == LS_BENCH_NOTHING &&
         (values->sizes != NULL || values->dtype != NULL || values->registered || values->fresh)) {
         return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: %s moves no data: --%s does not fit", name,
@@ -173,6 +179,7 @@ static ls_status make_plan(const bench_values *values, const char *name, ls_benc
                             .registered = values->registered,
                             .in_place = values->in_place,
                             .fresh = values->fresh,
+                            .any_order = values->any_order,
                             .json = values->json};
     if (plan->collective == NULL) {
         return LS_ERR_ARGUMENT;
@@ -201,7 +208,8 @@ static ls_status read_cluster(const bench_values *values, ls_bench_cluster *clus
                  {"overhead", values->overhead != NULL, true},   {"eager", values->eager != NULL, true},
                  {"ranks", values->ranks != 0, false},           {"backend", values->backend != NULL, false},
                  {"iterations", values->iterations != 0, false}, {"registered", values->registered, false},
-                 {"in-place", values->in_place, false},          {"fresh", values->fresh, false}};
+                 {"in-place", values->in_place, false},          {"fresh", values->fresh, false},
+                 {"any-order", values->any_order, false}};
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
         if (given[i].given && given[i].models != (values->simulate != 0)) {
             return ls_fail(LS_ERR_ARGUMENT, "lockstep bench: --%s %s", given[i].name,

@@ -69,6 +69,7 @@ typedef struct ls_bench_plan {
     bool registered;
     bool in_place; /* one buffer, which the result replaces */
     bool fresh;    /* ranks write what they send before each call */
+    bool any_order;
     bool json;
 } ls_bench_plan;
 

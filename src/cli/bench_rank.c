@@ -228,14 +228,15 @@ static void print_result(const bench *self, bool wrong) {
 
 static void print_heading(const ls_bench_plan *plan, const ls_comm *comm) {
     const bool moves = plan->collective->receive != LS_BENCH_NOTHING;
-    printf("# %s, %d rank%s, backend %s%s%s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
+    printf("# %s, %d rank%s, backend %s%s%s%s%s%s%s%s%s\n", plan->collective->name, ls_comm_size(comm),
            ls_comm_size(comm) == 1 ? "" : "s", ls_comm_backend(comm), moves ? ", " : "",
            moves ? ls_dtype_name(plan->dtype) : "", plan->collective->reduces ? ", " : "",
            plan->collective->reduces ? ls_reduction_name(plan->reduction) : "",
            !moves             ? ""
            : plan->registered ? ", registered memory"
                               : ", ordinary memory",
-           plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "");
+           plan->in_place ? ", in place" : "", plan->fresh ? ", freshly written" : "",
+           plan->any_order ? ", any order" : "");
     printf("# %10s %10s %12s %12s %12s %10s %10s %9s %12s  %-9s  %s\n", "bytes", "iterations", "median us", "p10 us",
            "p90 us", "algbw GB/s", "busbw GB/s", "messages", "sent", "algorithm", "correct");
     fflush(stdout);
@@ -286,7 +287,8 @@ ls_status ls_bench_rank(const ls_bench_plan *plan, bool *wrong) {
     if (comm == NULL) {
         return ls_fail_in("lockstep bench");
     }
-    ls_status status = bench_sizes(plan, comm, wrong);
+    ls_status status = plan->any_order ? ls_comm_set_any_order(comm, true) : LS_OK;
+    status = status == LS_OK ? bench_sizes(plan, comm, wrong) : status;
     if (status == LS_OK) {
         return ls_finalize();
     }

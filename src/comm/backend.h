@@ -87,6 +87,7 @@ typedef struct ls_call {
     const size_t *receive_counts;
     const size_t *receive_displacements;
     bool waits;      /* send, recv: the caller has nothing else to do until the end */
+    bool any_order;  /* reductions: values may be combined in any order */
     size_t total;    /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
     uint32_t layout; /* the same: a hash of counts */
 } ls_call;

@@ -151,6 +151,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->receive_counts = NULL;
     call->receive_displacements = NULL;
     call->waits = false;
+    call->any_order = false;
     call->total = 0;
     call->layout = 0;
 }
@@ -185,6 +186,7 @@ ls_status ls_comm_allreduce(ls_comm *comm, const void *send, void *receive, size
     ls_call call;
     fill(&call, LS_OP_ALLREDUCE, dtype, count, width, send, receive);
     call.reduction = reduction;
+    call.any_order = comm->any_order;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -202,6 +204,7 @@ ls_status ls_comm_reduce(ls_comm *comm, const void *send, void *receive, size_t 
     ls_call call;
     fill(&call, LS_OP_REDUCE, dtype, count, width, send, comm->rank == root ? receive : NULL);
     call.reduction = reduction;
+    call.any_order = comm->any_order;
     call.root = root;
     return ls_comm_call(comm, &call, work);
 }
@@ -278,6 +281,7 @@ ls_status ls_comm_reduce_scatter(ls_comm *comm, const void *send, void *receive,
     ls_call call;
     fill(&call, LS_OP_REDUCE_SCATTER, dtype, count, width, send, receive);
     call.reduction = reduction;
+    call.any_order = comm->any_order;
     return ls_comm_call(comm, &call, work);
 }
 
@@ -387,6 +391,7 @@ ls_status ls_comm_reduce_scatterv(ls_comm *comm, const void *send, void *receive
     ls_call call = {.operation = LS_OP_REDUCE_SCATTERV,
                     .dtype = dtype,
                     .reduction = reduction,
+                    .any_order = comm->any_order,
                     .count = counts[comm->rank],
                     .width = width,
                     .send = send,

@@ -55,6 +55,7 @@ struct ls_comm {
     int size;
     int local_rank;
     int local_size;
+    bool any_order;       /* of reductions, as all ranks have agreed */
     uint64_t sequence;    /* number of the latest call */
     uint64_t posts;       /* number of the latest send or receive */
     ls_call call;         /* compose.c: the call in progress */

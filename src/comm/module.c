@@ -48,6 +48,7 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .engine_culprit = ls_engine_culprit,
                              .engine_close = ls_engine_close,
                              .engine_traffic = ls_engine_traffic,
+                             .engine_way = ls_engine_way,
                              .engine_endpoint = ls_engine_endpoint,
                              .engine_exchange = ls_engine_exchange,
                              .engine_ended = ls_engine_ended};

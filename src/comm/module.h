@@ -23,7 +23,7 @@
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 10
+#define LS_BACKEND_ABI 11
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -68,6 +68,7 @@ typedef struct ls_core {
     int (*engine_culprit)(const void *state);
     void (*engine_close)(void *state);
     void (*engine_traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
+    const char *(*engine_way)(const void *state);
     ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
     ls_status (*engine_exchange)(ls_engine *engine, const void *own, void *all, size_t bytes);
     ls_engine_end (*engine_ended)(const ls_engine *engine);

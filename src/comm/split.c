@@ -80,6 +80,7 @@ static ls_comm *make_part(const ls_comm *comm, const ls_join *join, const int *r
         return NULL;
     }
     made->adopted = comm->adopted;
+    made->any_order = comm->any_order;
     ls_comm_add_split((ls_comm *)comm, made);
     if (others) {
         made->origins = origins;

@@ -17,8 +17,7 @@
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
 
-#include <lockstep/comm.h>
-
+#include "comm/backend.h"
 #include "comm/transport/place.h"
 
 /* The largest message that comes from any rank (peer -1), and that control messages may have: a little less than what
@@ -27,7 +26,7 @@
 
 /* A message under way. */
 typedef struct ls_transfer {
-    int peer;      /* to or from; of a receive -1: from any rank, then who sent it */
+    int peer;      /* to or from; of a receive -1: from any rank, then who sent it; of a collective -1 */
     int channel;   /* from 0 to LS_TRANSPORT_CHANNELS - 1 */
     void *data;    /* not written to by a send */
     size_t bytes;  /* of a receive: the room there is, then what came */
@@ -47,6 +46,13 @@ typedef enum ls_peer_state {
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
+
+/* Which calls are made by collectives that the network has itself, where it has any: choice.c. */
+typedef enum ls_own_collectives {
+    LS_OWN_NEVER = 0,
+    LS_OWN_BEYOND, /* where they are faster: by operation, ranks and bytes */
+    LS_OWN_ALWAYS
+} ls_own_collectives;
 
 typedef struct ls_transport {
     const char *name;
@@ -78,6 +84,23 @@ typedef struct ls_transport {
      */
     ls_status (*progress)(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved);
 
+    /*
+     * Whether the network can make this rank's part of the call by a collective of its own. Of reductions all ranks get
+     * the same answer; of others one may get another, where counts or displacements of its own are too large. Does not
+     * block, and cannot fail. NULL, together with `collective`: the network has none.
+     */
+    bool (*can_make)(const ls_endpoint *endpoint, const ls_call *call);
+
+    /*
+     * Begins that collective, once all ranks have agreed on the call, and that all can. `transfer` has nothing set; it
+     * ends when the call's buffers are the caller's again and the result is there, as `progress` sees, and its peer is
+     * -1: it waits for no rank in particular. An endpoint has one under way at a time, and the ranks begin theirs in
+     * the same order: that of their calls. `call` is lent for the time of this entry, its buffers until the transfer
+     * has ended or was withdrawn; what is received may not overlap what is sent, but for the own part of a call that
+     * only moves data. Does not wait. What may fail: as `send`.
+     */
+    ls_status (*collective)(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
+
     /* What is known of a rank. */
     ls_peer_state (*peer)(const ls_endpoint *endpoint, int peer);
 
@@ -99,8 +122,10 @@ struct ls_endpoint {
     size_t eager;      /* bytes of the largest message that needs no receive; at least LS_TRANSPORT_LEAST_EAGER */
     int gone;          /* peers that are known to be */
     int blamed;        /* 1 + the rank for which an entry was LS_ERR_PEER; 0: none is to blame */
-    uint64_t messages; /* sent by this rank so far, and their bytes: what users count. */
+    uint64_t messages; /* sent by this rank so far, and their bytes: what users count. A collective of the network's own
+                          is one message of the bytes that this rank gives */
     uint64_t bytes;
+    ls_own_collectives own; /* LS_OWN_NEVER where the network has none */
 };
 
 #endif

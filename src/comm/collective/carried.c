@@ -71,6 +71,9 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     if (call->send_counts != NULL && call->receive_counts != NULL) { /* an exchange, whatever it is for */
         return LS_CARRY_NONE;
     }
+    if (ls_choose_network(engine)) {
+        return LS_CARRY_NONE;
+    }
     switch (call->operation) {
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
@@ -135,10 +138,12 @@ void ls_carried_begin(ls_engine *engine) {
     const ls_call *call = &engine->call;
     const int rank = engine->rank;
     engine->carriage = ls_carried_kind(engine);
+    engine->way = engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
     const bool waits = call->operation == LS_OP_SCATTERV && rank != call->root; /* it cannot know */
     const size_t bytes = waits ? 0 : ls_carried_bytes(engine, rank, rank + 1);
     ls_rounds_fill(engine, engine->carriage != LS_CARRY_NONE && !waits, bytes);
     ls_packet_envelope(&engine->own)->balance = ls_counts_balance(engine);
+    ls_packet_envelope(&engine->own)->refused = ls_network_refuses(engine);
     unsigned char *data = ls_packet_data(&engine->own);
     if (engine->carriage == LS_CARRY_SUM) {
         put_sum(engine, data);

@@ -120,6 +120,61 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
     }
 }
 
+/* ---- the network's own collectives ------------------------------------------------------------------------------- */
+
+/* From how many ranks and bytes on they are faster than what the engine makes of messages: measured, see
+ * docs/PERFORMANCE.md. */
+typedef struct network_row {
+    int ranks;    /* 0: never */
+    double bytes; /* of the whole vector, of all ranks */
+} network_row;
+
+static const network_row network_rows[LS_OP_COUNT] = {
+    [LS_OP_BROADCAST] = {4, LS_ENGINE_CARRIED + 1},
+    [LS_OP_REDUCE_SCATTER] = {4, LS_ENGINE_CARRIED + 1},
+    [LS_OP_REDUCE_SCATTERV] = {4, LS_ENGINE_CARRIED + 1},
+    [LS_OP_ALLGATHER] = {16, 1 << 19},
+    [LS_OP_ALLGATHERV] = {16, 1 << 19},
+};
+
+/* Bytes of the call's data, as all ranks know them; 0: each knows its own only. */
+static double bytes_known(const ls_call *call, int size) {
+    switch (call->operation) {
+    case LS_OP_GATHERV:
+    case LS_OP_SCATTERV:
+    case LS_OP_ALLTOALLV:
+        return 0;
+    case LS_OP_ALLGATHERV:
+    case LS_OP_REDUCE_SCATTERV:
+        return (double)call->total * (double)call->width;
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_BROADCAST:
+        return (double)call->count * (double)call->width;
+    default:
+        return (double)call->count * (double)call->width * size;
+    }
+}
+
+bool ls_choose_network(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    const network_row *row = &network_rows[call->operation];
+    if (engine->network == LS_OWN_NEVER || engine->size == 1) {
+        return false;
+    }
+    if (engine->network == LS_OWN_BEYOND && /* the engine spares the links of machines, MPI's nonblocking ones do not */
+        (has_machines(engine) || row->ranks == 0 || engine->size < row->ranks ||
+         bytes_known(call, engine->size) < row->bytes)) {
+        return false;
+    }
+    /* Of others than these all ranks get the same answer. */
+    const ls_endpoint *endpoint = engine->endpoint;
+    const bool differs = ls_agreement_varies(call->operation) || call->operation == LS_OP_ALLGATHERV;
+    return differs || endpoint->transport->can_make(endpoint, call);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
 static ls_way choose(const ls_engine *engine, const amount *of) {
     const ls_operation operation = engine->call.operation;
     const bool reduces = !ls_flows[operation].moves;
@@ -147,6 +202,9 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
 
 ls_way ls_choose_way(const ls_engine *engine) {
     const ls_call *call = &engine->call;
+    if (ls_choose_network(engine)) {
+        return LS_WAY_NETWORK;
+    }
     amount of = {.rounds = engine->levels + (engine->butterfly ? engine->tree_levels : engine->levels)};
     double count = (double)call->count;
     double accumulator = (double)call->width;

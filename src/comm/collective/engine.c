@@ -37,6 +37,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->rank = endpoint->rank;
     engine->size = endpoint->size;
     engine->place = endpoint->place;
+    engine->network = endpoint->own;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     engine->asked = -1;
@@ -50,13 +51,14 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
-    engine->left = ls_allocate_zeroed(2 * size, 1);
+    engine->left = ls_allocate_zeroed(3 * size, 1);
     engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
     if (!make_packets(engine) || engine->sources == NULL || engine->taken == NULL || engine->left == NULL ||
         engine->telling == NULL) {
         (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
     } else {
         engine->departed = engine->left + size;
+        engine->answered = engine->departed + size;
         if (ls_failure_listen(engine) == LS_OK) {
             return engine;
         }
@@ -97,6 +99,15 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
     *bytes = engine->endpoint->bytes;
 }
 
+const char *ls_engine_way(const void *state) {
+    static const char *const names[] = {[LS_WAY_WHOLE] = "rounds",
+                                        [LS_WAY_HALVES] = "halves",
+                                        [LS_WAY_SHARES] = "shares",
+                                        [LS_WAY_MACHINES] = "machines",
+                                        [LS_WAY_NETWORK] = "network"};
+    return names[((const ls_engine *)state)->way];
+}
+
 ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return !engine->failed ? LS_ENGINE_WORKS : engine->deserted ? LS_ENGINE_DESERTED : LS_ENGINE_FAILED;
 }
@@ -135,6 +146,10 @@ static ls_transfer *add_transfer(ls_engine *engine, int peer, ls_channel channel
                                           .bytes = bytes,
                                           .receives = receives};
     return &engine->transfers[at];
+}
+
+ls_transfer *ls_engine_transfer(ls_engine *engine) {
+    return add_transfer(engine, -1, LS_CHANNEL_DATA, NULL, 0, false);
 }
 
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes) {
@@ -205,7 +220,6 @@ static ls_status settle(ls_engine *engine, ls_status status) {
 static ls_status begin(ls_engine *engine) {
     const bool moves = ls_flows[engine->call.operation].moves;
     ls_carried_begin(engine);
-    engine->way = engine->carriage != LS_CARRY_NONE ? LS_WAY_WHOLE : ls_choose_way(engine);
     LS_TRY(engine->way == LS_WAY_HALVES ? ls_halving_begin(engine) : LS_OK);
     return ls_rounds_begin(engine, moves ? ls_exchange_call : ls_reduction_call);
 }

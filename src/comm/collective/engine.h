@@ -35,6 +35,9 @@ int ls_engine_culprit(const void *state);
 void ls_engine_close(void *state);
 void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes);
 
+/* How the latest call was made: "rounds", "halves", "shares", "machines" or "network", as in docs/COMMUNICATION.md. */
+const char *ls_engine_way(const void *state);
+
 /* The endpoint of an engine, lent. */
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine);
 
@@ -62,6 +65,7 @@ ls_engine_end ls_engine_ended(const ls_engine *engine);
               [LS_OP_REDUCE_SCATTER] = ls_engine_begin, [LS_OP_REDUCE_SCATTERV] = ls_engine_begin,                     \
               [LS_OP_ALLTOALL] = ls_engine_begin,       [LS_OP_ALLTOALLV] = ls_engine_begin,                           \
               [LS_OP_SPLIT] = ls_engine_begin},                                                                        \
-    .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test, .traffic = ls_engine_traffic
+    .progress = ls_engine_progress, .post = ls_engine_post, .test = ls_engine_test, .traffic = ls_engine_traffic,      \
+    .way = ls_engine_way
 
 #endif

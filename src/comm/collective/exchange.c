@@ -160,6 +160,9 @@ ls_status ls_exchange_call(ls_engine *engine, bool *finished) {
     static const ls_traffic moves = {.sent = call_sent, .received = call_received};
     static const ls_traffic scattering = {.sent = scattered_to, .received = scattered_from};
     const bool broadcasts = engine->call.operation == LS_OP_BROADCAST;
+    if (engine->way == LS_WAY_NETWORK) {
+        return ls_network_call(engine, finished);
+    }
     if (engine->way == LS_WAY_MACHINES) {
         return gather_by_machines(engine);
     }

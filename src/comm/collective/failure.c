@@ -17,6 +17,7 @@
 
 enum {
     MOST_ANSWERS = 64,
+    MOST_PERIODS = 3, /* that a call of the network's may take, each the timeout, while all ranks answer */
     MORE_CAPACITY = 224,
     ALL_TOLD = 64 /* in a communicator of so many ranks, whoever leaves tells all of them */
 };
@@ -212,7 +213,7 @@ static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
 
 static void answer(ls_engine *engine, int to) {
     const int awaited = engine->waits_for >= 0 ? engine->waits_for : engine->calling ? awaited_by_call(engine) : -1;
-    const ls_notice notice = {.kind = LS_NOTICE_ANSWERED, .culprit = awaited};
+    const ls_notice notice = {.kind = LS_NOTICE_ANSWERED, .status = ls_network_is_asked(engine), .culprit = awaited};
     ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
 }
 
@@ -236,6 +237,10 @@ static void hear(ls_engine *engine, int from, const ls_notice *notice) {
         answer(engine, from);
         break;
     case LS_NOTICE_ANSWERED:
+        engine->answered[from] = 1;
+        if (from == engine->asked && notice->status == 1) {
+            engine->more_ns = engine->timeout_ns + ANSWER_NS; /* in which that one finds out who is silent */
+        }
         if (from == engine->asked && notice->culprit >= 0 && notice->culprit < engine->size) {
             engine->next_asked = notice->culprit;
         }
@@ -320,7 +325,7 @@ static ls_status check_awaited(ls_engine *engine, const ls_engine_wait *wait) {
     }
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
         const ls_transfer *transfer = &engine->transfers[i];
-        if (!transfer->ended && is_gone(engine, transfer->peer)) {
+        if (!transfer->ended && transfer->peer >= 0 && is_gone(engine, transfer->peer)) {
             return fail_gone(engine, wait, transfer->peer);
         }
     }
@@ -389,14 +394,65 @@ static void ask(ls_engine *engine, int peer) {
     const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
     engine->asked = peer;
     engine->next_asked = -1;
+    engine->more_ns = 0;
     engine->asked_ns = ls_engine_now(engine);
     engine->answers++;
     ls_failure_say(engine, peer, LS_CHANNEL_NOTICES, &question, sizeof question);
 }
 
+static void ask_all(ls_engine *engine) {
+    const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
+    memset(engine->answered, 0, (size_t)engine->size);
+    for (int rank = 0; rank < engine->size; rank++) {
+        if (rank != engine->rank) {
+            ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &question, sizeof question);
+        }
+    }
+    engine->asked = engine->rank; /* nobody in particular */
+    engine->asked_ns = ls_engine_now(engine);
+}
+
+/* The time is over of a call that the network makes, which does not say for whom it waits: all are asked. Where all
+ * answer, it is only slow. Who has left had ended this call before. */
+static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
+    const double seconds = (double)engine->timeout_ns * 1e-9;
+    const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
+    ls_rank_list silent = {.count = 0};
+    char name[64];
+    if (engine->asked < 0) {
+        ask_all(engine);
+        return LS_OK;
+    }
+    for (int rank = 0; rank < engine->size; rank++) {
+        if (rank != engine->rank && engine->answered[rank] == 0 && engine->departed[rank] == 0) {
+            ls_rank_list_add(&silent, rank);
+        }
+    }
+    if (silent.count == 0 && engine->answers < MOST_PERIODS) {
+        engine->answers++;
+        engine->asked = -1;
+        engine->since_ns = ls_engine_now(engine);
+        return LS_OK;
+    }
+    if (silent.count == 0) {
+        return ls_fail(LS_ERR_TIMEOUT,
+                       "%s: the network's own collective did not end within %g s, though all ranks are here",
+                       name_of(wait, name), seconds * (MOST_PERIODS + 1));
+    }
+    if (ls_engine_now(engine) - engine->asked_ns < longest) {
+        return LS_OK;
+    }
+    return fail_by(engine, silent.first,
+                   ls_fail(LS_ERR_TIMEOUT, "%s: %s did not go on with this call within %g s", name_of(wait, name),
+                           silent.text, seconds));
+}
+
 /* The time is over: asks along the chain of who waits for whom. */
 static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     const uint64_t now = ls_engine_now(engine);
+    if (wait->request == NULL && ls_network_is_asked(engine)) {
+        return now - wait->since_ns > engine->timeout_ns ? check_network(engine, wait) : LS_OK;
+    }
     const int awaited = awaited_by(engine, wait);
     if (now - wait->since_ns <= engine->timeout_ns || awaited < 0) {
         engine->asked = -1;
@@ -413,7 +469,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
         return LS_OK;
     }
     const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
-    if (awaited != engine->rank && !circle && now - engine->asked_ns < longest) {
+    if (awaited != engine->rank && !circle && now - engine->asked_ns < longest + engine->more_ns) {
         return LS_OK;
     }
     return fail_silent(engine, wait, circle || engine->asked < 0 ? awaited : engine->asked);
@@ -439,18 +495,21 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
     /* Who is awaited in the rounds of a call alone has made the one before it at least. */
     bool begun = wait->request != NULL || engine->transfer_count == 0;
     for (int i = 0; wait->request == NULL && i < engine->transfer_count; i++) {
-        if (!engine->transfers[i].ended && !with_earlier(engine, i)) {
+        if (!engine->transfers[i].ended && engine->transfers[i].peer >= 0 && !with_earlier(engine, i)) {
             ls_rank_list_add(&awaited, engine->transfers[i].peer);
             begun = begun || engine->transfers[i].channel != LS_CHANNEL_ROUNDS;
         }
     }
+    const bool network = wait->request == NULL && ls_network_is_asked(engine);
     if (wait->request != NULL) {
         ls_rank_list_add(&awaited, wait->call->root);
+    } else if (network) {
+        awaited.count = snprintf(awaited.text, sizeof awaited.text, "the network's own collective");
     }
     const ls_call *latest = begun ? &engine->call : &engine->before;
     if (awaited.count != 0) {
         ls_comm_tell_waiting(&(ls_waiting){.call = wait->call,
-                                           .knows_latest = latest->sequence != 0,
+                                           .knows_latest = latest->sequence != 0 && !network,
                                            .latest = latest->operation,
                                            .latest_sequence = latest->sequence,
                                            .awaited = &awaited,

@@ -42,7 +42,8 @@ typedef struct ls_group {
 typedef struct ls_envelope {
     uint32_t groups;  /* 0: the sender makes no more calls, for `reason`; `others` is unused then */
     uint32_t others;  /* callers of what has no room among the groups */
-    uint32_t carried; /* whether the data travels in the rounds */
+    uint16_t carried; /* whether the data travels in the rounds */
+    uint16_t refused; /* whether the network cannot make what one of the ranks calls */
     uint32_t reason;  /* an ls_leave_reason */
     uint64_t balance; /* 0 in the end where all counts fit: see counts.c */
     uint64_t bytes;   /* of data */
@@ -83,7 +84,8 @@ typedef enum ls_way {
     LS_WAY_WHOLE = 0, /* all data travels in the rounds */
     LS_WAY_HALVES,    /* between ranks at growing distances: halving.c, doubling.c */
     LS_WAY_SHARES,    /* straight between those who have and want it: exchange.c, reduction.c */
-    LS_WAY_MACHINES   /* all-gathers: first between machines, then within each: exchange.c */
+    LS_WAY_MACHINES,  /* all-gathers: first between machines, then within each: exchange.c */
+    LS_WAY_NETWORK    /* by a collective that the network has itself: network.c */
 } ls_way;
 
 /* Where this rank is in a reduction or broadcast by halves: see halving.c. */
@@ -146,7 +148,7 @@ typedef enum ls_notice_kind {
 
 typedef struct ls_notice {
     uint32_t kind;
-    int32_t status;    /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT */
+    int32_t status;    /* REVOKED: LS_ERR_PEER or LS_ERR_TIMEOUT; ANSWERED: 1 in a call that the network makes */
     int32_t culprit;   /* REVOKED: the rank that is to blame first, -1 where it is none; ANSWERED: whom the sender waits
                           for, -1: nobody */
     uint32_t deserted; /* REVOKED: 1 where `culprit` is to blame because it has left */
@@ -183,7 +185,8 @@ struct ls_engine {
     ls_endpoint *endpoint;
     int rank;
     int size;
-    ls_place place; /* of the endpoint */
+    ls_place place; /* of the endpoint, as the next */
+    ls_own_collectives network;
     uint64_t timeout_ns;
     bool dry; /* what is too large for the rounds is neither read nor written: `lockstep bench --simulate` */
 
@@ -254,8 +257,10 @@ struct ls_engine {
     int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
     int asked;               /* whom this rank has asked for whom it waits; -1: nobody */
     int next_asked;          /* what that one answered; -1: nothing, or nobody */
-    int answers;             /* so far */
+    int answers;             /* so far; of a call that the network makes: times that all have answered */
+    unsigned char *answered; /* one per rank: whether it has, since all were asked */
     uint64_t asked_ns;
+    uint64_t more_ns; /* that whoever was asked is given beside the time for an answer */
 };
 
 static inline uint64_t ls_engine_now(const ls_engine *engine) {
@@ -268,6 +273,9 @@ static inline uint64_t ls_engine_now(const ls_engine *engine) {
 ls_status ls_engine_send(ls_engine *engine, int to, ls_channel channel, const void *data, size_t bytes);
 ls_status ls_engine_receive(ls_engine *engine, int from, ls_channel channel, void *data, size_t bytes,
                             ls_transfer **transfer);
+
+/* The same for what the transport is about to begin: with no rank in particular. */
+ls_transfer *ls_engine_transfer(ls_engine *engine);
 
 /* Scratch memory of at least so many bytes, in engine->scratch. */
 ls_status ls_engine_scratch(ls_engine *engine, size_t bytes);
@@ -335,6 +343,9 @@ ls_status ls_exchange_call(ls_engine *engine, bool *finished);
  * it is, data may travel in the rounds where this is not LS_WAY_WHOLE. */
 ls_way ls_choose_way(const ls_engine *engine);
 
+/* Whether the network is to make the call, if it can make what each rank calls: LS_WAY_NETWORK. */
+bool ls_choose_network(const ls_engine *engine);
+
 /* Elements of each part that an all-reduce by halves is cut into: where machines have several ranks, so that their link
  * carries some parts while they reduce others; else the vector is one part. */
 size_t ls_choose_part(const ls_engine *engine);
@@ -350,6 +361,17 @@ ls_status ls_halving_level(ls_engine *engine);
 /* The stage after the rounds. */
 ls_status ls_halving_call(ls_engine *engine, bool *finished);
 ls_status ls_halving_broadcast(ls_engine *engine, bool *finished);
+
+/* ---- network.c --------------------------------------------------------------------------------------------------- */
+
+/* Whether the call would go by LS_WAY_NETWORK, and the network cannot make this rank's part of it. */
+bool ls_network_refuses(const ls_engine *engine);
+
+/* The stage after the rounds of a call that the network makes. */
+ls_status ls_network_call(ls_engine *engine, bool *finished);
+
+/* Whether it is at one. */
+bool ls_network_is_asked(const ls_engine *engine);
 
 /* ---- doubling.c -------------------------------------------------------------------------------------------------- */
 

@@ -98,6 +98,9 @@ static ls_status reduce(ls_engine *engine, bool *finished) {
 
 ls_status ls_reduction_call(ls_engine *engine, bool *finished) {
     static const ls_traffic parts = {.sent = part_sent, .received = part_received};
+    if (engine->way == LS_WAY_NETWORK) {
+        return ls_network_call(engine, finished);
+    }
     if (engine->way == LS_WAY_HALVES) {
         return ls_halving_call(engine, finished);
     }

@@ -59,6 +59,7 @@ static ls_status join(ls_engine *engine, const ls_packet *other, int first, int 
     own->groups = count;
     own->others = others;
     own->carried |= theirs->carried;
+    own->refused |= theirs->refused;
     own->balance += theirs->balance;
     memcpy(ls_packet_groups(&engine->own), groups, count * sizeof *groups);
     engine->own.bytes = sizeof *own + count * sizeof *groups + own->bytes;
@@ -100,7 +101,7 @@ static ls_status check_alike(const ls_engine *engine, int from, const ls_envelop
     if (envelope->balance != 0 && !varies) {
         return fail_unsound(engine, from, "a balance of counts that all ranks share");
     }
-    if (envelope->carried > 1 || (envelope->carried != 0 && !carries)) {
+    if (envelope->carried > 1 || envelope->refused > 1 || (envelope->carried != 0 && !carries)) {
         return fail_unsound(engine, from, "data travels otherwise in this call");
     }
     return LS_OK;
@@ -175,6 +176,7 @@ static ls_status conclude(ls_engine *engine, bool *finished) {
         return ls_counts_find(engine, finished);
     }
     if (own->carried == 0) {
+        engine->way = engine->way == LS_WAY_NETWORK && own->refused != 0 ? LS_WAY_SHARES : engine->way;
         return engine->agreed(engine, finished);
     }
     *finished = true;

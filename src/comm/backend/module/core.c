@@ -207,6 +207,10 @@ void ls_engine_traffic(const void *state, uint64_t *messages, uint64_t *bytes) {
     core->engine_traffic(state, messages, bytes);
 }
 
+const char *ls_engine_way(const void *state) {
+    return core->engine_way(state);
+}
+
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {
     return core->engine_endpoint(engine);
 }

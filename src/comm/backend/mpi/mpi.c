@@ -3,6 +3,7 @@
 #include "comm/backend/mpi/mpi.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -69,16 +70,59 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     return least;
 }
 
+/* What "auto" is: MPICH's own are slower than the engine over its messages, all of them that were measured. */
+#ifdef OMPI_MAJOR_VERSION
+#define OWN_AUTO LS_OWN_BEYOND
+#else
+#define OWN_AUTO LS_OWN_NEVER
+#endif
+
+static const char *const own_names[] = {[LS_OWN_NEVER] = "engine", [LS_OWN_BEYOND] = "auto", [LS_OWN_ALWAYS] = "mpi"};
+
+/* What LOCKSTEP_MPI_COLLECTIVES says of MPI's own collectives; -1: nothing that it may. */
+static int64_t read_own(void) {
+    const char *wanted = getenv("LOCKSTEP_MPI_COLLECTIVES");
+    for (int own = 0; own <= LS_OWN_ALWAYS; own++) {
+        if (wanted == NULL || *wanted == '\0' ? own == LS_OWN_BEYOND : strcmp(wanted, own_names[own]) == 0) {
+            return own;
+        }
+    }
+    return -1;
+}
+
+/* All ranks must say the same: one would begin what another never does. */
+static ls_status check_own(const ls_mpi_greeting *all, int size) {
+    for (int rank = 0; rank < size; rank++) {
+        if (all[rank].own < 0) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_comm_open: LOCKSTEP_MPI_COLLECTIVES of rank %d must be engine, auto or mpi", rank);
+        }
+        if (all[rank].own != all[0].own) {
+            return ls_fail(LS_ERR_ARGUMENT,
+                           "ls_comm_open: LOCKSTEP_MPI_COLLECTIVES is %s on rank 0 and %s on rank %d: it must be the "
+                           "same on all",
+                           own_names[all[0].own], own_names[all[rank].own], rank);
+        }
+    }
+    return LS_OK;
+}
+
 /* An engine over a duplicate of `comm`; all its ranks call this. Finds who shares the machine, if `join` does not know.
  */
 static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **state) {
-    ls_mpi_greeting own = {.machine = join->machine, .unasked = (int64_t)ls_mpi_unasked()};
+    ls_mpi_greeting own = {.machine = join->machine, .unasked = (int64_t)ls_mpi_unasked(), .own = read_own()};
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
     if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
         memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t has: enough for all */
     }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
+    const ls_status same = check_own(all, join->size);
+    if (same != LS_OK) {
+        ls_free(all);
+        return same;
+    }
+    options.own = own.own == LS_OWN_BEYOND ? OWN_AUTO : (ls_own_collectives)own.own;
     options.unasked = find_unasked(all, join->size);
     options.oversubscribed = is_oversubscribed(all, join);
     options.place = ls_place_find(&all[0].machine, sizeof *all, join->size);

@@ -1,7 +1,8 @@
 /*
  * The inside of backend mpi: what its files share. The engine makes all calls (comm/collective) over messages of MPI
  * (comm/transport/mpi), so that every wait has an end, sums have the order that lockstep/comm.h names, and ranks that
- * disagree are told so; MPI's own collectives promise none of this. Here is how MPI starts and ends.
+ * disagree are told so; MPI's own collectives promise none of this, so that the engine uses them only for what is
+ * agreed on and may have any order. Here is how MPI starts and ends.
  *
  * process.c starts MPI and leaves it; meet.c waits for all ranks to come; worker.c makes calls of MPI that know no end
  * to waiting; mpi.c opens, divides and closes. MPI makes a communicator for each of Lockstep's.
@@ -54,6 +55,7 @@ typedef struct ls_mpi_greeting {
     uint64_t machine;
     int64_t unasked;
     int64_t launcher; /* its connection, see process.c */
+    int64_t own;      /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
     cpu_set_t cores;  /* that it may run on */
     char host[64];
 } ls_mpi_greeting;

@@ -66,8 +66,9 @@ static void withdraw_request(ls_mpi *mpi, ls_mpi_list *list, int i) {
     if (transfer->receives && list->requests[i] != MPI_REQUEST_NULL) {
         (void)MPI_Cancel(&list->requests[i]); /* which ends what has not begun to come */
     }
-    const bool named_receive = transfer->receives && list == &mpi->named;
-    list->transfers[i] = named_receive || transfer->bytes > mpi->endpoint.eager ? &ls_mpi_large : &ls_mpi_small;
+    const bool collective = transfer->peer < 0; /* which is no receive and cannot be cancelled */
+    const bool writes = list == &mpi->named && (transfer->receives || collective);
+    list->transfers[i] = writes || transfer->bytes > mpi->endpoint.eager ? &ls_mpi_large : &ls_mpi_small;
 }
 
 static bool has(const ls_mpi *mpi, const ls_transfer *kind) {
@@ -136,6 +137,7 @@ static void discard(ls_mpi *mpi) {
     ls_mpi_list_free(&mpi->named);
     ls_mpi_list_free(&mpi->any);
     ls_free(mpi->dropped);
+    ls_free(mpi->numbers);
     ls_free(mpi);
 }
 

@@ -25,13 +25,14 @@ typedef struct ls_mpi {
     ls_mpi_options options;
     MPI_Comm comm;     /* MPI_COMM_NULL: none yet */
     size_t at_once;    /* sends of up to this size have ended, as a rule, when MPI returns */
-    ls_mpi_list named; /* to and from one rank */
+    ls_mpi_list named; /* to and from one rank; and a collective, whose transfer has no peer */
     ls_mpi_list any;   /* receives from any */
     unsigned looks;
     unsigned idle; /* looks in vain since something moved */
     unsigned looks_before_yield;
     unsigned looks_before_sleep;
     ls_mpi_clock clock;
+    int *numbers; /* collective.c: counts and places for MPI, made when first needed */
 
     /* close.c */
     struct ls_mpi *next;
@@ -45,6 +46,11 @@ typedef struct ls_mpi {
 /* Looks once at all requests of a list; `*moved` becomes true when any ended. */
 ls_status ls_mpi_test(ls_mpi *mpi, ls_mpi_list *list, bool *moved);
 void ls_mpi_list_free(ls_mpi_list *list);
+ls_status ls_mpi_list_room(ls_mpi_list *list); /* for one more */
+void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer);
+
+/* LS_ERR_STATE where MPI was finalized. */
+ls_status ls_mpi_check_runs(void);
 
 /* After a look at requests: the time of the endpoint goes on, whether anything moved or not. */
 void ls_mpi_note_look(ls_mpi *mpi, bool moved);
@@ -57,6 +63,10 @@ bool ls_mpi_is_finalized(void);
 
 /* close.c: whether there are endpoints for ls_mpi_progress_closing. */
 bool ls_mpi_has_closing(void);
+
+/* collective.c: entries of the transport. */
+bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call);
+ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
 
 /* close.c: entries of the transport. */
 void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer);

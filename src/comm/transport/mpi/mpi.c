@@ -44,7 +44,7 @@ void ls_mpi_list_free(ls_mpi_list *list) {
     ls_free(list->indices);
 }
 
-static ls_status list_room(ls_mpi_list *list) {
+ls_status ls_mpi_list_room(ls_mpi_list *list) {
     if (list->count < list->capacity) {
         return LS_OK;
     }
@@ -65,7 +65,7 @@ static ls_status list_room(ls_mpi_list *list) {
     return LS_OK;
 }
 
-static void list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer) {
+void ls_mpi_list_add(ls_mpi_list *list, MPI_Request request, ls_transfer *transfer) {
     list->requests[list->count] = request;
     list->transfers[list->count++] = transfer;
 }
@@ -172,7 +172,7 @@ static size_t message_at(const ls_mpi *mpi, const ls_transfer *transfer, size_t 
     return left < mpi->options.most ? left : mpi->options.most;
 }
 
-static ls_status check_runs(void) {
+ls_status ls_mpi_check_runs(void) {
     return !ls_mpi_is_finalized()
                ? LS_OK
                : ls_fail(LS_ERR_STATE,
@@ -185,7 +185,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->receives = false;
     transfer->moved = 0;
     transfer->number = 0;
-    LS_TRY(check_runs());
+    LS_TRY(ls_mpi_check_runs());
     if (mpi->comm == MPI_COMM_NULL) { /* there is nobody to send to: it closes before it is connected */
         return LS_OK;
     }
@@ -196,7 +196,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         MPI_Request request;
         int ended = 0;
         const size_t bytes = message_at(mpi, transfer, at);
-        LS_TRY(list_room(&mpi->named));
+        LS_TRY(ls_mpi_list_room(&mpi->named));
         int code = MPI_Isend((const unsigned char *)transfer->data + at, (int)bytes, MPI_BYTE, transfer->peer,
                              transfer->channel, mpi->comm, &request);
         /* Little has gone by now, as a rule. A look at more may yield where ranks share cores, before all is sent. */
@@ -208,7 +208,7 @@ static ls_status send(ls_endpoint *endpoint, ls_transfer *transfer) {
         }
         if (ended == 0) {
             transfer->number++;
-            list_add(&mpi->named, request, transfer);
+            ls_mpi_list_add(&mpi->named, request, transfer);
         }
         at += bytes;
     } while (at < transfer->bytes);
@@ -229,17 +229,17 @@ static ls_status receive(ls_endpoint *endpoint, ls_transfer *transfer) {
     transfer->receives = true;
     transfer->moved = 0;
     transfer->number = 0;
-    LS_TRY(check_runs());
+    LS_TRY(ls_mpi_check_runs());
     size_t at = 0;
     do {
         MPI_Request request = MPI_REQUEST_NULL;
-        LS_TRY(list_room(list));
+        LS_TRY(ls_mpi_list_room(list));
         const int code = mpi->comm != MPI_COMM_NULL ? receive_message(mpi, transfer, at, &request) : MPI_SUCCESS;
         if (code != MPI_SUCCESS) {
             return ls_mpi_fail("MPI_Irecv", code);
         }
         transfer->number++;
-        list_add(list, request, transfer);
+        ls_mpi_list_add(list, request, transfer);
         at += message_at(mpi, transfer, at);
     } while (at < transfer->bytes);
     return LS_OK;
@@ -290,7 +290,7 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
     ls_mpi *mpi = (ls_mpi *)endpoint;
     const uint64_t begun_ns = mpi->clock.awake_ns;
     *moved = false;
-    LS_TRY(check_runs());
+    LS_TRY(ls_mpi_check_runs());
     LS_TRY(look(mpi, moved));
     if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* who asks now and then may do so seldom */
         ls_mpi_clock_look(&mpi->clock);
@@ -319,6 +319,8 @@ static const ls_transport transport_mpi = {
     .receive = receive,
     .withdraw = ls_mpi_withdraw,
     .progress = progress,
+    .can_make = ls_mpi_can_make,
+    .collective = ls_mpi_collective,
     .peer = peer_of,
     .now_ns = now_ns,
     .close = ls_mpi_close,
@@ -326,7 +328,7 @@ static const ls_transport transport_mpi = {
 
 ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
     ls_mpi *mpi = ls_allocate_zeroed(1, sizeof *mpi);
-    if (mpi == NULL || list_room(&mpi->named) != LS_OK || list_room(&mpi->any) != LS_OK) {
+    if (mpi == NULL || ls_mpi_list_room(&mpi->named) != LS_OK || ls_mpi_list_room(&mpi->any) != LS_OK) {
         (void)ls_fail_memory("an endpoint", sizeof *mpi);
         if (mpi != NULL) {
             ls_mpi_list_free(&mpi->named);
@@ -342,6 +344,7 @@ ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
     mpi->endpoint.rank = options->rank;
     mpi->endpoint.size = options->size;
     mpi->endpoint.place = options->place;
+    mpi->endpoint.own = options->own;
     mpi->endpoint.eager =
         options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
     mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;

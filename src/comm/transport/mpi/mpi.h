@@ -1,11 +1,12 @@
 /*
  * Messages over an MPI communicator that is Lockstep's own: nonblocking messages between two ranks, the MPI tag being
- * the channel. MPI connects ranks by itself and tells of no death, so every peer is LS_PEER_REACHED from the beginning.
+ * the channel, and MPI's own collectives. MPI connects ranks by itself and tells of no death, so every peer is
+ * LS_PEER_REACHED from the beginning.
  *
- * MPI cannot take back what was sent, nor what has begun to come. So an endpoint that closes waits for MPI to be done
- * with large buffers, and lives on without its owner until every other rank has told it that nothing more comes: Open
- * MPI gives the number of a communicator that was freed to a later one, and would count a late message as one of that.
- * Until then it takes in, and drops, what comes.
+ * MPI cannot take back what was sent, nor what has begun to come, nor a collective. So an endpoint that closes waits
+ * for MPI to be done with large buffers, and lives on without its owner until every other rank has told it that nothing
+ * more comes: Open MPI gives the number of a communicator that was freed to a later one, and would count a late message
+ * as one of that. Until then it takes in, and drops, what comes.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H
@@ -23,6 +24,7 @@ typedef struct ls_mpi_options {
     double timeout;      /* seconds that closing waits at most for a rank that does not take what was sent to it */
     bool oversubscribed; /* there are more ranks than cores on this machine */
     bool world;          /* for the owner to ask: no part of another communicator */
+    ls_own_collectives own;
 } ls_mpi_options;
 
 /* An endpoint that takes receives, and begins them when it is connected. NULL and an error. */

@@ -1,0 +1,71 @@
+/*
+ * Calls that the network makes by a collective of its own: the ranks agree in rounds, as in every call, and then each
+ * begins it. The frame begins a call when the one before it has ended, so that all ranks begin these in the order of
+ * their calls. MPI wants all ranks to say alike whether a reduction is in place, and each may be or not: so none is,
+ * and a rank that was sends from a copy.
+ */
+#include <string.h>
+
+#include "base/status.h"
+#include "comm/collective/inside.h"
+#include "comm/reduce_kernels.h"
+
+bool ls_network_refuses(const ls_engine *engine) {
+    const ls_endpoint *endpoint = engine->endpoint;
+    return engine->way == LS_WAY_NETWORK && !endpoint->transport->can_make(endpoint, &engine->call);
+}
+
+/* Bytes of what this rank receives of a reduction. */
+static size_t result_bytes(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    return call->operation == LS_OP_REDUCE && engine->rank != call->root ? 0 : call->count * call->width;
+}
+
+static bool overlaps(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    const uintptr_t from = (uintptr_t)a;
+    const uintptr_t to = (uintptr_t)b;
+    return a_bytes != 0 && b_bytes != 0 && from < to + b_bytes && to < from + a_bytes;
+}
+
+/* Has a reduction send from memory that it does not receive into, nor names where it receives nothing. */
+static ls_status separate(ls_engine *engine) {
+    ls_call *call = &engine->call;
+    const size_t bytes = ls_reduced_count(engine) * call->width;
+    call->receive = result_bytes(engine) != 0 ? call->receive : NULL;
+    if (!overlaps(call->send, bytes, call->receive, result_bytes(engine))) {
+        return LS_OK;
+    }
+    LS_TRY(ls_engine_scratch(engine, bytes));
+    memcpy(engine->scratch, call->send, bytes);
+    call->send = engine->scratch;
+    return LS_OK;
+}
+
+static ls_status end(ls_engine *engine, bool *finished) {
+    const ls_call *call = &engine->call;
+    if (call->reduction == LS_AVG && result_bytes(engine) != 0 && !ls_flows[call->operation].moves) {
+        ls_reduce_find(call->dtype, LS_AVG)->finish(call->receive, call->receive, call->count, engine->size);
+    }
+    *finished = true;
+    return LS_OK;
+}
+
+ls_status ls_network_call(ls_engine *engine, bool *finished) {
+    ls_transfer *transfer = ls_engine_transfer(engine);
+    (void)finished;
+    engine->lane->stage = end;
+    engine->asked = -1;
+    engine->answers = 0;
+    LS_TRY(ls_flows[engine->call.operation].moves ? LS_OK : separate(engine));
+    return ls_engine_name_failure(&engine->call,
+                                  engine->endpoint->transport->collective(engine->endpoint, &engine->call, transfer));
+}
+
+bool ls_network_is_asked(const ls_engine *engine) {
+    for (int i = 0; engine->calling && i < engine->transfer_count; i++) {
+        if (engine->transfers[i].peer < 0 && !engine->transfers[i].ended) {
+            return true;
+        }
+    }
+    return false;
+}

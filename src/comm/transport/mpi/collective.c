@@ -1,0 +1,272 @@
+/* Collectives that MPI has itself: see mpi.h. All are nonblocking ones, so that a wait for them has an end. */
+#include <limits.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "comm/pieces.h"
+#include "comm/transport/mpi/inside.h"
+
+/* ---- types and operations ---------------------------------------------------------------------------------------- */
+
+/* The type as which MPI adds up, multiplies or compares elements; MPI_DATATYPE_NULL: it has none, or promises other
+ * results than lockstep/comm.h. Sums and products that overflow wrap, as those of numbers without a sign do. */
+static MPI_Datatype type_of(ls_dtype dtype, ls_reduction reduction) {
+    const bool floats = dtype == LS_F32 || dtype == LS_F64;
+    const bool averages = reduction == LS_AVG;
+    const bool extreme = reduction == LS_MIN || reduction == LS_MAX;
+    if (floats && !averages && reduction != LS_SUM && reduction != LS_PROD) { /* of NaN MPI promises nothing */
+        return MPI_DATATYPE_NULL;
+    }
+    if (!floats && averages) { /* of a sum that may be wider than its elements */
+        return MPI_DATATYPE_NULL;
+    }
+    switch (dtype) {
+    case LS_F32:
+        return MPI_FLOAT;
+    case LS_F64:
+        return MPI_DOUBLE;
+    case LS_I64:
+        return extreme ? MPI_INT64_T : MPI_UINT64_T;
+    case LS_I32:
+        return extreme ? MPI_INT32_T : MPI_UINT32_T;
+    case LS_U8:
+        return MPI_UINT8_T;
+    default: /* halves, whose sums are made in f32, and bool */
+        return MPI_DATATYPE_NULL;
+    }
+}
+
+static MPI_Op op_of(ls_reduction reduction) {
+    switch (reduction) {
+    case LS_SUM:
+    case LS_AVG:
+        return MPI_SUM;
+    case LS_PROD:
+        return MPI_PROD;
+    case LS_MIN:
+        return MPI_MIN;
+    case LS_MAX:
+        return MPI_MAX;
+    case LS_LAND:
+        return MPI_LAND;
+    case LS_LOR:
+        return MPI_LOR;
+    case LS_LXOR:
+        return MPI_LXOR;
+    case LS_BAND:
+        return MPI_BAND;
+    case LS_BOR:
+        return MPI_BOR;
+    case LS_BXOR:
+        return MPI_BXOR;
+    default:
+        return MPI_OP_NULL;
+    }
+}
+
+/* ---- counts, which MPI has as int -------------------------------------------------------------------------------- */
+
+static bool fits(size_t count, size_t width, size_t parts) {
+    return width == 0 || parts == 0 || count <= (size_t)INT_MAX / width / parts;
+}
+
+/* Whether the end of each rank's part, in bytes, is an int. */
+static bool parts_fit(const ls_call *call, const size_t *counts, const size_t *displacements, int size) {
+    for (int rank = 0; counts != NULL && rank < size; rank++) {
+        if (!fits(counts[rank], call->width, 1) ||
+            !fits(counts[rank] + (displacements != NULL ? displacements[rank] : 0), call->width, 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_for_mpi(const ls_call *call) {
+    switch (call->operation) {
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+    case LS_OP_REDUCE_SCATTER:
+    case LS_OP_REDUCE_SCATTERV:
+        return call->any_order && type_of(call->dtype, call->reduction) != MPI_DATATYPE_NULL &&
+               op_of(call->reduction) != MPI_OP_NULL && fits(call->total, call->width, 1);
+    case LS_OP_BROADCAST:
+    case LS_OP_GATHER:
+    case LS_OP_GATHERV:
+    case LS_OP_ALLGATHER:
+    case LS_OP_ALLGATHERV:
+    case LS_OP_SCATTER:
+    case LS_OP_SCATTERV:
+    case LS_OP_ALLTOALL:
+    case LS_OP_ALLTOALLV:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whether some rank has `count` elements of, or for, each. */
+static bool divides(ls_operation operation) {
+    return ls_flows[operation].cuts || ls_flows[operation].assembles || operation == LS_OP_REDUCE_SCATTER;
+}
+
+bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {
+    const int size = endpoint->size;
+    const bool exchange = call->send_counts != NULL && call->receive_counts != NULL;
+    return is_for_mpi(call) && exchange == (call->operation == LS_OP_ALLTOALLV) &&
+           fits(call->count, call->width, divides(call->operation) ? (size_t)size : 1) &&
+           parts_fit(call, call->send_counts, call->send_displacements, size) &&
+           parts_fit(call, call->receive_counts, call->receive_displacements, size);
+}
+
+/* Room for what MPI wants to know of each rank, until the collective has ended. */
+enum { SENT = 0, SENT_AT, RECEIVED, RECEIVED_AT, NUMBERS };
+
+static ls_status make_numbers(ls_mpi *mpi) {
+    if (mpi->numbers == NULL) {
+        const size_t count = NUMBERS * (size_t)mpi->endpoint.size;
+        mpi->numbers = ls_allocate(count * sizeof *mpi->numbers);
+        LS_TRY(mpi->numbers != NULL ? LS_OK : ls_fail_memory("counts for MPI", count * sizeof *mpi->numbers));
+    }
+    return LS_OK;
+}
+
+static int *numbers_of(const ls_mpi *mpi, int which) {
+    return mpi->numbers + (size_t)which * (size_t)mpi->endpoint.size;
+}
+
+/* Elements of `width` bytes, as `which` of the numbers; NULL where the call has none. */
+static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, size_t width) {
+    int *numbers = numbers_of(mpi, which);
+    for (int rank = 0; from != NULL && rank < mpi->endpoint.size; rank++) {
+        numbers[rank] = (int)(from[rank] * width);
+    }
+    return from != NULL ? numbers : NULL;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* Bytes that this rank gives. */
+static size_t bytes_given(const ls_mpi *mpi, const ls_call *call) {
+    const int rank = mpi->endpoint.rank;
+    size_t elements = 0;
+    if (!ls_flows[call->operation].moves) {
+        const size_t parts = call->operation == LS_OP_REDUCE_SCATTER ? (size_t)mpi->endpoint.size : 1;
+        return (call->operation == LS_OP_REDUCE_SCATTERV ? call->total : call->count * parts) * call->width;
+    }
+    if (!ls_flows[call->operation].cuts) {
+        return ls_flows[call->operation].from_root && rank != call->root ? 0 : call->count * call->width;
+    }
+    for (int to = 0; to < mpi->endpoint.size; to++) {
+        elements += ls_piece_sent(call, rank, to).count;
+    }
+    return elements * call->width;
+}
+
+/* The own part goes where it belongs before, so that MPI has it in place on all ranks that it may ask. */
+static void keep_own(const ls_mpi *mpi, const ls_call *call) {
+    const int rank = mpi->endpoint.rank;
+    const ls_piece from = ls_piece_sent(call, rank, rank);
+    const ls_piece to = ls_piece_received(call, rank, rank);
+    if (from.count != 0 && from.count == to.count) {
+        memmove((unsigned char *)call->receive + to.at * call->width,
+                (const unsigned char *)call->send + from.at * call->width, from.count * call->width);
+    }
+}
+
+static int begin_reduction(ls_mpi *mpi, const ls_call *call, MPI_Request *request) {
+    const MPI_Datatype type = type_of(call->dtype, call->reduction);
+    const MPI_Op op = op_of(call->reduction);
+    const int count = (int)call->count;
+    switch (call->operation) {
+    case LS_OP_ALLREDUCE:
+        return MPI_Iallreduce(call->send, call->receive, count, type, op, mpi->comm, request);
+    case LS_OP_REDUCE:
+        return MPI_Ireduce(call->send, call->receive, count, type, op, call->root, mpi->comm, request);
+    case LS_OP_REDUCE_SCATTER:
+        return MPI_Ireduce_scatter_block(call->send, call->receive, count, type, op, mpi->comm, request);
+    default:
+        return MPI_Ireduce_scatter(call->send, call->receive, put_numbers(mpi, SENT, call->send_counts, 1), type, op,
+                                   mpi->comm, request);
+    }
+}
+
+static int begin_gather(ls_mpi *mpi, const ls_call *call, MPI_Request *request) {
+    const bool root = mpi->endpoint.rank == call->root;
+    const void *send = root ? MPI_IN_PLACE : call->send;
+    const int bytes = (int)(call->count * call->width);
+    if (root) {
+        keep_own(mpi, call);
+    }
+    if (call->operation == LS_OP_GATHER) {
+        return MPI_Igather(send, bytes, MPI_BYTE, call->receive, bytes, MPI_BYTE, call->root, mpi->comm, request);
+    }
+    return MPI_Igatherv(send, bytes, MPI_BYTE, call->receive,
+                        put_numbers(mpi, RECEIVED, call->receive_counts, call->width),
+                        put_numbers(mpi, RECEIVED_AT, call->receive_displacements, call->width), MPI_BYTE, call->root,
+                        mpi->comm, request);
+}
+
+static int begin_scatter(ls_mpi *mpi, const ls_call *call, MPI_Request *request) {
+    const bool root = mpi->endpoint.rank == call->root;
+    void *receive = root ? MPI_IN_PLACE : call->receive;
+    const int bytes = (int)(call->count * call->width);
+    if (root) {
+        keep_own(mpi, call);
+    }
+    if (call->operation == LS_OP_SCATTER) {
+        return MPI_Iscatter(call->send, bytes, MPI_BYTE, receive, bytes, MPI_BYTE, call->root, mpi->comm, request);
+    }
+    return MPI_Iscatterv(call->send, put_numbers(mpi, SENT, call->send_counts, call->width),
+                         put_numbers(mpi, SENT_AT, call->send_displacements, call->width), MPI_BYTE, receive, bytes,
+                         MPI_BYTE, call->root, mpi->comm, request);
+}
+
+static int begin_move(ls_mpi *mpi, const ls_call *call, MPI_Request *request) {
+    const size_t width = call->width;
+    const int bytes = (int)(call->count * width);
+    switch (call->operation) {
+    case LS_OP_BROADCAST:
+        return MPI_Ibcast(call->receive, bytes, MPI_BYTE, call->root, mpi->comm, request);
+    case LS_OP_GATHER:
+    case LS_OP_GATHERV:
+        return begin_gather(mpi, call, request);
+    case LS_OP_SCATTER:
+    case LS_OP_SCATTERV:
+        return begin_scatter(mpi, call, request);
+    case LS_OP_ALLGATHER:
+        keep_own(mpi, call);
+        return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, bytes, MPI_BYTE, mpi->comm, request);
+    case LS_OP_ALLGATHERV:
+        keep_own(mpi, call);
+        return MPI_Iallgatherv(
+            MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, put_numbers(mpi, RECEIVED, call->receive_counts, width),
+            put_numbers(mpi, RECEIVED_AT, call->receive_displacements, width), MPI_BYTE, mpi->comm, request);
+    case LS_OP_ALLTOALL:
+        return MPI_Ialltoall(call->send, bytes, MPI_BYTE, call->receive, bytes, MPI_BYTE, mpi->comm, request);
+    default:
+        return MPI_Ialltoallv(call->send, put_numbers(mpi, SENT, call->send_counts, width),
+                              put_numbers(mpi, SENT_AT, call->send_displacements, width), MPI_BYTE, call->receive,
+                              put_numbers(mpi, RECEIVED, call->receive_counts, width),
+                              put_numbers(mpi, RECEIVED_AT, call->receive_displacements, width), MPI_BYTE, mpi->comm,
+                              request);
+    }
+}
+
+ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer) {
+    ls_mpi *mpi = (ls_mpi *)endpoint;
+    const bool moves = ls_flows[call->operation].moves;
+    MPI_Request request = MPI_REQUEST_NULL;
+    *transfer = (ls_transfer){.peer = -1, .number = 1};
+    LS_TRY(ls_mpi_check_runs());
+    LS_TRY(make_numbers(mpi));
+    LS_TRY(ls_mpi_list_room(&mpi->named));
+    const int code = moves ? begin_move(mpi, call, &request) : begin_reduction(mpi, call, &request);
+    if (code != MPI_SUCCESS) {
+        return ls_mpi_fail("a collective of MPI", code);
+    }
+    endpoint->messages++;
+    endpoint->bytes += bytes_given(mpi, call);
+    ls_mpi_list_add(&mpi->named, request, transfer);
+    return LS_OK;
+}
