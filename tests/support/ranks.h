@@ -5,6 +5,8 @@
  *
  * and fails with LS_CHECK or by returning a status. `lockstep run -n N PROGRAM` runs it as N processes;
  * `PROGRAM --threads 1,2,3,4,5` runs it as so many threads of one process, one count after the other.
+ * With LOCKSTEP_TEST_ANY_ORDER set, reductions may have any order (ls_comm_set_any_order), and sums of the references
+ * are exact.
  */
 #ifndef LS_TESTS_SUPPORT_RANKS_H
 #define LS_TESTS_SUPPORT_RANKS_H

@@ -1,0 +1,224 @@
+/*
+ * Reductions in any order: all ranks agree that they may be, or none changes; every rank gets the same bits, near those
+ * of the canonical order, which come back with it; parts begin as their parent is. With LOCKSTEP_MPI_COLLECTIVES=mpi,
+ * under mpirun, calls of every kind go by MPI's own collectives where they can: one message beside those of agreement.
+ * Where one rank's part of a call is too large for MPI, the engine makes it.
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "comm/comm.h"
+
+enum { COUNT = 5000, RANKS_MOST = 8 };
+
+static _Thread_local float sent[COUNT * RANKS_MOST], received[COUNT * RANKS_MOST], first[COUNT];
+
+static void fill(const ls_comm *comm) {
+    for (int i = 0; i < COUNT * RANKS_MOST; i++) {
+        sent[i] = 1.1F * (float)(ls_comm_rank(comm) + 1) + 0.37F * (float)(i % 101);
+    }
+}
+
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
+
+static ls_status differ(ls_comm *world) {
+    const bool odd = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    LS_CHECK(ls_comm_set_any_order(world, odd) == LS_ERR_MISMATCH);
+    LS_CHECK(strstr(ls_error_message(), "ls_comm_set_any_order: the ranks differ: rank ") == ls_error_message());
+    LS_CHECK(strstr(ls_error_message(), " said true, rank") != NULL && strstr(ls_error_message(), " false") != NULL);
+    return LS_OK;
+}
+
+static ls_status wrong_input(void) {
+    LS_CHECK(ls_comm_set_any_order(NULL, true) == LS_ERR_ARGUMENT);
+    LS_CHECK(strcmp(ls_error_message(), "ls_comm_set_any_order: the communicator is NULL") == 0);
+    return LS_OK;
+}
+
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
+
+/* Whether all ranks have the same in `data`. */
+static ls_status same_everywhere(ls_comm *comm, const void *data, size_t bytes) {
+    unsigned char *all = malloc(bytes * (size_t)ls_comm_size(comm) + 1);
+    LS_CHECK(all != NULL);
+    LS_TRY(ls_comm_allgather(comm, data, all, bytes, LS_U8, NULL));
+    int differing = 0;
+    for (int rank = 0; rank < ls_comm_size(comm); rank++) {
+        differing += memcmp(all + bytes * (size_t)rank, data, bytes) != 0;
+    }
+    free(all);
+    LS_CHECK(differing == 0);
+    return LS_OK;
+}
+
+static ls_status bits(ls_comm *comm) {
+    static _Thread_local float again[COUNT], mean[COUNT];
+    const int size = ls_comm_size(comm);
+    LS_TRY(ls_comm_set_any_order(comm, false));
+    LS_TRY(ls_comm_allreduce(comm, sent, first, COUNT, LS_F32, LS_SUM, NULL));
+    LS_TRY(ls_comm_set_any_order(comm, true));
+    for (size_t count = 1; count <= COUNT; count = count == COUNT       ? COUNT + 1
+                                                   : count * 17 < COUNT ? count * 17
+                                                                        : COUNT) {
+        LS_TRY(ls_comm_allreduce(comm, sent, again, count, LS_F32, LS_SUM, NULL));
+        LS_TRY(same_everywhere(comm, again, count * sizeof *again));
+        memcpy(mean, sent, sizeof mean);
+        LS_TRY(ls_comm_allreduce(comm, mean, mean, count, LS_F32, LS_AVG, NULL)); /* in place */
+        LS_TRY(same_everywhere(comm, mean, count * sizeof *mean));
+        for (size_t i = 0; i < count; i++) {
+            LS_CHECK(fabsf(again[i] - first[i]) <= 1e-5F * fabsf(first[i]));
+            LS_CHECK(fabsf(mean[i] * (float)size - first[i]) <= 1e-5F * fabsf(first[i]));
+        }
+    }
+    LS_TRY(ls_comm_set_any_order(comm, false));
+    LS_TRY(ls_comm_allreduce(comm, sent, again, COUNT, LS_F32, LS_SUM, NULL));
+    LS_CHECK(memcmp(again, first, sizeof again) == 0);
+    return LS_OK;
+}
+
+/* What no library promises stays as lockstep/comm.h has it. */
+static ls_status special(ls_comm *comm) {
+    const int rank = ls_comm_rank(comm);
+    float values[2] = {rank == 0 ? NAN : 1, -2};
+    uint8_t byte = 200, mean = 0;
+    int32_t most = INT32_MAX;
+    LS_TRY(ls_comm_set_any_order(comm, true));
+    LS_TRY(ls_comm_allreduce(comm, values, values, 2, LS_F32, LS_MAX, NULL));
+    LS_CHECK(isnan(values[0]) && values[1] == -2);
+    LS_TRY(ls_comm_allreduce(comm, &byte, &mean, 1, LS_U8, LS_AVG, NULL));
+    LS_TRY(ls_comm_allreduce(comm, &byte, &byte, 1, LS_U8, LS_SUM, NULL));
+    LS_CHECK(mean == 200 && byte == (uint8_t)(200 * ls_comm_size(comm)));
+    LS_TRY(ls_comm_allreduce(comm, &most, &most, 1, LS_I32, LS_SUM, NULL));
+    LS_CHECK((uint32_t)most == (uint32_t)INT32_MAX * (uint32_t)ls_comm_size(comm));
+    return LS_OK;
+}
+
+/* ---- how calls go ------------------------------------------------------------------------------------------------ */
+
+static uint64_t messages_of(const ls_comm *comm) {
+    uint64_t messages = 0, bytes = 0;
+    (void)ls_comm_traffic(comm, &messages, &bytes);
+    return messages;
+}
+
+/* The calls, and their number. */
+enum { CALLS = 13 };
+
+static ls_status call(ls_comm *comm, int which, const size_t *counts) {
+    const int root = ls_comm_size(comm) - 1;
+    const size_t own = counts[ls_comm_rank(comm)];
+    switch (which) {
+    case 0:
+        return ls_comm_broadcast(comm, received, COUNT, LS_F32, root, NULL);
+    case 1:
+        return ls_comm_gather(comm, sent, received, COUNT, LS_F32, root, NULL);
+    case 2:
+        return ls_comm_gatherv(comm, sent, own, received, counts, NULL, LS_F32, root, NULL);
+    case 3:
+        return ls_comm_allgather(comm, sent, received, COUNT, LS_F32, NULL);
+    case 4:
+        return ls_comm_allgatherv(comm, sent, received, counts, NULL, LS_F32, NULL);
+    case 5:
+        return ls_comm_scatter(comm, sent, received, COUNT, LS_F32, root, NULL);
+    case 6:
+        return ls_comm_scatterv(comm, sent, counts, NULL, received, own, LS_F32, root, NULL);
+    case 7:
+        return ls_comm_alltoall(comm, sent, received, COUNT, LS_F32, NULL);
+    case 8: {
+        size_t same[RANKS_MOST];
+        for (int i = 0; i < ls_comm_size(comm); i++) {
+            same[i] = COUNT;
+        }
+        return ls_comm_alltoallv(comm, sent, same, NULL, received, same, NULL, LS_F32, NULL);
+    }
+    case 9:
+        return ls_comm_allreduce(comm, sent, received, COUNT, LS_F32, LS_SUM, NULL);
+    case 10:
+        return ls_comm_reduce(comm, sent, received, COUNT, LS_F32, LS_SUM, root, NULL);
+    case 11:
+        return ls_comm_reduce_scatter(comm, sent, received, COUNT, LS_F32, LS_SUM, NULL);
+    default:
+        return ls_comm_reduce_scatterv(comm, sent, received, counts, LS_F32, LS_SUM, NULL);
+    }
+}
+
+static ls_status by_mpi(ls_comm *comm, bool any_order) {
+    const char *wanted = getenv("LOCKSTEP_MPI_COLLECTIVES");
+    size_t counts[RANKS_MOST];
+    if (strcmp(ls_comm_backend(comm), "mpi") != 0 || wanted == NULL || strcmp(wanted, "mpi") != 0) {
+        return LS_OK;
+    }
+    for (int i = 0; i < ls_comm_size(comm); i++) {
+        counts[i] = (size_t)(COUNT - 100 * i);
+    }
+    LS_TRY(ls_comm_set_any_order(comm, any_order));
+    for (int which = 0; which < CALLS; which++) {
+        const uint64_t before = messages_of(comm);
+        LS_TRY(ls_comm_barrier(comm, NULL));
+        const uint64_t agreed = messages_of(comm);
+        LS_TRY(call(comm, which, counts));
+        const bool own = any_order || which < 9;
+        LS_CHECK((strcmp(ls_comm_way(comm), "network") == 0) == own);
+        LS_CHECK(!own || messages_of(comm) - agreed == agreed - before + 1);
+    }
+    return LS_OK;
+}
+
+/* One rank has a place that MPI cannot say with an int: all of them then leave the call to the engine. */
+static ls_status beyond_int(ls_comm *comm) {
+    enum { PART = 3000 };
+    const size_t far = (size_t)1 << 29; /* of floats: 2 GiB */
+    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
+    const size_t bytes = (far + PART) * sizeof(float);
+    size_t counts[RANKS_MOST], places[RANKS_MOST];
+    float *sparse = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    LS_CHECK(sparse != MAP_FAILED);
+    for (int i = 0; i < size; i++) {
+        counts[i] = PART;
+        places[i] = i == size - 1 && rank == 0 ? far : (size_t)(i * PART);
+        sent[i] = (float)(100 * rank + i);
+    }
+    sent[PART - 1] = (float)(-rank - 1);
+    ls_status status = ls_comm_allgatherv(comm, sent, sparse, counts, places, LS_F32, NULL);
+    bool right = status == LS_OK;
+    for (int i = 0; i < size && right; i++) {
+        const float *part = sparse + places[i];
+        right = part[0] == (float)(100 * i) && part[1] == (size > 1 ? (float)(100 * i + 1) : part[1]) &&
+                part[PART - 1] == (float)(-i - 1);
+    }
+    munmap(sparse, bytes);
+    LS_TRY(status);
+    LS_CHECK(right);
+    LS_CHECK(strcmp(ls_comm_backend(comm), "mpi") != 0 || strcmp(ls_comm_way(comm), "network") != 0);
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+ls_status rank_test(ls_comm *world) {
+    ls_comm *part = NULL;
+    fill(world);
+    LS_TRY(wrong_input());
+    LS_TRY(differ(world));
+    LS_TRY(bits(world));
+    LS_TRY(special(world));
+    LS_TRY(beyond_int(world));
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(by_mpi(world, false));
+        LS_TRY(by_mpi(world, true));
+    }
+    LS_TRY(ls_comm_set_any_order(world, true));
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world) % 2, 0, &part));
+    ls_status status = ls_comm_allreduce(part, sent, received, COUNT, LS_F32, LS_SUM, NULL);
+    status = status == LS_OK ? same_everywhere(part, received, COUNT * sizeof *received) : status;
+    status = status == LS_OK ? bits(part) : status;
+    ls_comm_free(part);
+    return status;
+}

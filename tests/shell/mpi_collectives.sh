@@ -1,0 +1,89 @@
+# Backend mpi with MPI's own collectives for all that they can make: the rank programs, and jobs in which a rank ends, is
+# stopped or fails in the midst of one.
+. "$LS_SOURCE/tests/support/mpi.sh"
+export LOCKSTEP_MPI_COLLECTIVES=mpi
+
+# check_program FLAVOUR RANKS NAME ORDER: a rank program; ORDER is "any" where reductions may have any, else "one".
+# A communicator that is freed early may leave MPI with buffers of a call that another rank had not begun.
+check_program() {
+    local flavour=$1 ranks=$2 name=$3 order=$4
+    [ $order = one ] || export LOCKSTEP_TEST_ANY_ORDER=1
+    mpi "$flavour" $ranks env LOCKSTEP_TEST_CASES=600 LOCKSTEP_TEST_PROGRAMS=20 LOCKSTEP_TEST_ONE_IN=8 "$programs/ranks_$name"
+    check "$flavour, $ranks ranks: $name, $order order" is "$status" 0
+    check "$flavour, $ranks ranks: $name, $order order, reports no failure" \
+        is "$(complaints err | grep -av -e '^seed' -e 'MPI still uses buffers of a call that not all ranks made')" ""
+}
+
+# check_ending FLAVOUR CALL WHAT SECONDS: what rank 1 does in the midst of its fourth call.
+check_ending() {
+    local flavour=$1 call=$2 what=$3 seconds=$4
+    mpi "$flavour" 3 "$scratch/inside_$flavour" $call $what $seconds
+    check "$flavour, $call, rank 1: $what: the launcher fails" test "$status" != 0
+    check "$flavour, $call, rank 1: $what: in time" test "$status" != 124
+    check "$flavour, $call, rank 1: $what: nothing is left" nobody_soon
+    case $what in
+    stop)
+        check "$flavour, $call: who is stopped is named" says out \
+            "^[02]: LS_ERR_TIMEOUT: ls_comm_$call #[0-9]*: rank 1 did not go on with this call within $seconds s"
+        ;;
+    fail)
+        check "$flavour, $call: whose MPI fails gets its error" says out \
+            "^1: LS_ERR_IO: ls_comm_$call #[0-9]*: a collective of MPI: "
+        check "$flavour, $call: whose MPI fails is named" says out \
+            "^[02]: LS_ERR_PEER: ls_comm_[a-z]* #[0-9]*: rank 1 gave up: a collective of MPI: "
+        ;;
+    never)
+        check "$flavour, $call: that never ends, though all ranks are there: ends" says out \
+            "^[0-2]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: .*the network's own collective did not end within"
+        ;;
+    esac
+}
+
+# The launcher sees a shell that goes on when rank 1 dies, and so leaves the others alone: each finds out by itself.
+check_survivors() {
+    local flavour=$1 call=$2
+    mpi "$flavour" 3 sh -c '"$@"; [ $? != 137 ] || exec sleep 20' sh "$scratch/inside_$flavour" $call kill 8
+    check "$flavour, $call, rank 1 is killed, the others are not: in time" test "$status" != 124
+    check "$flavour, $call, rank 1 is killed, the others are not: nothing is left" nobody_soon
+    check "$flavour, $call, rank 1 is killed, the others are not: both name it" \
+        is "$(grep -ac "^[02]: LS_ERR_\(TIMEOUT\|PEER\): ls_comm_[a-z]* #[0-9]*: rank 1 did not " out)" 2
+}
+
+check_differing() {
+    local flavour=$1
+    mpi "$flavour" 2 sh -c 'LOCKSTEP_MPI_COLLECTIVES=$(case ${PMI_RANK-$OMPI_COMM_WORLD_RANK} in 0) echo mpi;; *) echo engine;; esac) exec "$1"' \
+        sh "$programs/ranks_any_order"
+    check "$flavour: ranks that differ in LOCKSTEP_MPI_COLLECTIVES: refused" test "$status" != 0 -a "$status" != 124
+    check "$flavour: ranks that differ in LOCKSTEP_MPI_COLLECTIVES: said" says err \
+        "LOCKSTEP_MPI_COLLECTIVES is mpi on rank 0 and engine on rank 1: it must be the same on all"
+    mpi "$flavour" 2 env LOCKSTEP_MPI_COLLECTIVES=all "$programs/ranks_any_order"
+    check "$flavour: no value of LOCKSTEP_MPI_COLLECTIVES: said" says err \
+        "LOCKSTEP_MPI_COLLECTIVES of rank 0 must be engine, auto or mpi"
+}
+
+check_flavour() {
+    local flavour=$1 call ranks name order
+    check "$flavour: a program that ends inside MPI's collectives builds" \
+        mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_inside.c" inside_$flavour -rdynamic
+    beside check_ending "$flavour" allreduce never 4 # the longest first; a broadcast may end without rank 1
+    for call in allreduce broadcast; do
+        beside check_survivors "$flavour" $call
+        beside check_ending "$flavour" $call stop 8
+        beside check_ending "$flavour" $call kill 60
+        beside check_ending "$flavour" $call fail 60
+    done
+    beside check_differing "$flavour"
+    for ranks in 4 3 2; do
+        for name in conformance random_programs collectives; do
+            for order in one any; do
+                beside check_program "$flavour" $ranks $name $order
+            done
+        done
+        for name in any_order points_and_groups several_communicators disagreement messages freed_early; do
+            beside check_program "$flavour" $ranks $name any
+        done
+    done
+}
+
+each_flavour "$@"
+finish_flavours
