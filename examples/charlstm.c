@@ -26,6 +26,7 @@ static long sample = 300;
 static long seed = 1;
 static double learning_rate = 5e-3;
 static double temperature = 0.8;
+static bool bf16;
 static bool quiet;
 
 static const argument options[] = {
@@ -41,6 +42,7 @@ static const argument options[] = {
     {"--sample", ARGUMENT_COUNT, &sample, "bytes to write at the end (300)"},
     {"--temperature", ARGUMENT_NUMBER, &temperature, "below 1 it keeps to what is likely (0.8)"},
     {"--seed", ARGUMENT_COUNT, &seed, "of weights, order and sample (1)"},
+    {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products in bf16, the rest and the weights in f32"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -102,6 +104,7 @@ int main(int argc, char **argv) {
                             .sample = sample,
                             .seed = seed,
                             .learning_rate = learning_rate,
+                            .bf16 = bf16,
                             .quiet = quiet,
                             .build_model = build_model,
                             .write_sample = write_sample};

@@ -32,6 +32,7 @@ static const char *cifar;
 static const char *data;
 static const char *load;
 static const char *save;
+static bool bf16;
 static bool quiet;
 
 static const argument options[] = {
@@ -48,6 +49,7 @@ static const argument options[] = {
     {"--save", ARGUMENT_TEXT, &save, "write the weights to this safetensors file"},
     {"--max-steps", ARGUMENT_COUNT, &max_steps, "stop after so many steps (0: no limit)"},
     {"--limit", ARGUMENT_COUNT, &limit, "use only so many samples of each set (0: all)"},
+    {"--bf16", ARGUMENT_FLAG, &bf16, "matrix products and convolutions in bf16, the rest and the weights in f32"},
     {"--quiet", ARGUMENT_FLAG, &quiet, "only the result lines"},
 };
 
@@ -169,6 +171,7 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
                                   .metrics = LS_METRICS("loss", "acc"),
                                   LS_CALLBACKS(ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true})),
                                   .max_steps = max_steps,
+                                  .autocast = bf16 ? LS_BF16 : LS_F32,
                                   .quiet = quiet});
 }
 

@@ -40,7 +40,7 @@ typedef struct text_task {
     const char *load, *save;                       /* files of weights to begin with and to write; NULL: none */
     long context, batch_size, steps, sample, seed; /* bytes that are seen; pieces a rank and step; bytes to write */
     double learning_rate;
-    bool quiet;
+    bool bf16, quiet;
     ls_module *(*build_model)(void);
     ls_status (*write_sample)(ls_module *model);
 } text_task;
@@ -103,6 +103,7 @@ static inline ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls
                                                ls_gradient_norm_clipping(1)),
                                   .train_steps = task->steps,
                                   .endless = true,
+                                  .autocast = task->bf16 ? LS_BF16 : LS_F32,
                                   .quiet = task->quiet});
 }
 
