@@ -25,6 +25,9 @@ one_model() {
     is "$(sed -n 's/^rank \([0-9]*\) parameters .*/\1/p' out | sort -n | tr '\n' ' ')" "$(seq -s ' ' 0 $(($1 - 1))) " &&
         is "$(hashes | wc -l)" 1
 }
+differs() { # FILE FILE
+    ! cmp -s "$1" "$2"
+}
 only() { # PATTERN: there is no line but such
     is "$(grep -vE "$1" out)" ""
 }
@@ -199,6 +202,18 @@ check "gpt --load, of a gzipped file: what was saved" is "$status $(number 'test
 check "gpt --steps 0: result lines of what was loaded only" only '^(rank 0 parameters|parameters:|test loss:) '
 launch run -n 2 "$examples/gpt" --file text --layers 1 --heads 2 --width 32 --context 25 --steps 3 --learned --sample 0 --quiet </dev/null
 check "gpt with learned positions" is "$status $(grep -c '^loss: ' out)" "0 1"
+for name in gpt charlstm; do # trained in bf16: near what it is in f32, and not the same
+    for bf16 in "" --bf16; do
+        launch run -n 2 "$examples/$name" --file text --layers 1 --width 32 --context 25 --batch-size 6 --steps 60 \
+            --lr 0.01 --sample 0 --quiet $bf16 </dev/null
+        check "$name $bf16: ends well" is "$status $(complaints err)" "0 "
+        check "$name $bf16: one model" one_model 2
+        number 'test loss' >"loss$bf16"
+        hashes >"model$bf16"
+    done
+    check "$name --bf16: loss $(cat loss--bf16) near $(cat loss)" holds "($(cat loss--bf16) - $(cat loss)) ^ 2 < 0.01"
+    check "$name --bf16: another model" differs model model--bf16
+done
 alone "$examples/gpt" --file text --width 30
 check "gpt, heads that do not fit: refused" is "$status $(grep -c 'width 30 does not make 4 heads' err)" "1 1"
 alone "$examples/gpt" --file text --context 100000
@@ -366,6 +381,15 @@ for threads in 0 2; do
     grep parameters out | sort >augmented$threads
 done
 check "cnn --augment: the same model with threads" cmp augmented0 augmented2
+for name in cnn resnet; do
+    for bf16 in "" --bf16; do
+        launch run -n 2 "$examples/$name" --max-steps 3 --limit 300 --quiet $bf16 </dev/null
+        check "$name $bf16: ends well" is "$status $(complaints err)" "0 "
+        check "$name $bf16: one model" one_model 2
+        hashes >"model$bf16"
+    done
+    check "$name --bf16: another model" differs model model--bf16
+done
 launch run -n 2 "$examples/cnn" --deep --epochs 2 --limit 300 --channels 4 --quiet </dev/null # to the end of its cycle
 check "cnn --deep: ends well" is "$status $(complaints err)" "0 "
 check "cnn --deep: one model" one_model 2

@@ -89,7 +89,7 @@ ls_status ls_cpu_cast(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     if (x->dtype == y->dtype) {
         return ls_cpu_copy(stream, y, x);
     }
-    ls_loop_run(2, (const ls_tensor *const[]){y, x}, from[x->dtype][y->dtype], NULL);
+    ls_loop_spread(2, (const ls_tensor *const[]){y, x}, from[x->dtype][y->dtype], NULL);
     return LS_OK;
 }
 

@@ -105,9 +105,9 @@ ls_status ls_cpu_copy(ls_stream *stream, ls_tensor *y, const ls_tensor *x) {
     ls_loop loop;
     ls_loop_plan(&loop, 2, (const ls_tensor *const[]){y, x});
     if (find_transposition(&loop)) {
-        ls_loop_walk(&loop, loop.ndim - 2, transpose_bodies[bytes], &loop);
+        ls_loop_spread_walk(&loop, loop.ndim - 2, STRIP, transpose_bodies[bytes], &loop);
     } else {
-        ls_loop_walk(&loop, loop.ndim - 1, row_bodies[bytes], NULL);
+        ls_loop_spread_walk(&loop, loop.ndim - 1, 1, row_bodies[bytes], NULL);
     }
     return LS_OK;
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "tensor/device/cpu/parallel.h"
+
 /* The step of tensor t along `axis` of the first tensor. */
 static int64_t step_along(const ls_tensor *t, const ls_tensor *first, int axis) {
     const int own = axis - (first->ndim - t->ndim);
@@ -98,33 +100,75 @@ void ls_loop_walk(const ls_loop *loop, int axes, ls_loop_body body, const void *
     }
 }
 
+/* ---- on several threads ------------------------------------------------------------------------------------------ */
+
+typedef struct spread_loop {
+    const ls_loop *loop;
+    int axes;
+    ls_loop_body body;
+    const void *context;
+} spread_loop;
+
+static void walk_piece(int64_t begin, int64_t end, const void *context) {
+    const spread_loop *spread = context;
+    ls_loop piece = *spread->loop;
+    piece.size[0] = end - begin;
+    for (int t = 0; t < piece.tensors; t++) {
+        piece.at[t] = (char *)piece.at[t] + begin * piece.step[0][t] * piece.element[t];
+    }
+    ls_loop_walk(&piece, spread->axes, spread->body, spread->context);
+}
+
+void ls_loop_spread_walk(const ls_loop *loop, int axes, int64_t block, ls_loop_body body, const void *context) {
+    int64_t elements = 1;
+    for (int axis = 1; axis < loop->ndim; axis++) {
+        elements *= loop->size[axis];
+    }
+    const spread_loop spread = {.loop = loop, .axes = axes, .body = body, .context = context};
+    ls_parallel(loop->size[0], elements, block, walk_piece, &spread);
+}
+
+/* ---- dense tensors ----------------------------------------------------------------------------------------------- */
+
 /*
  * Dense tensors of one count and single elements need no plan: an operand that broadcasts to a shape with as many
- * elements has that shape.
+ * elements has that shape. False, and `flat` is of no use, where they are not such.
  */
-static bool run_flat(int tensors, const ls_tensor *const *tensor, ls_loop_body body, const void *context) {
-    const int64_t count = tensor[0]->count;
-    int64_t step[LS_LOOP_TENSORS];
-    void *at[LS_LOOP_TENSORS];
+static bool lie_flat(ls_loop *flat, int tensors, const ls_tensor *const *tensor) {
+    flat->size[0] = tensor[0]->count;
     for (int t = 0; t < tensors; t++) {
-        if (tensor[t]->count == count && tensor[t]->contiguous) {
-            step[t] = 1;
+        if (tensor[t]->count == flat->size[0] && tensor[t]->contiguous) {
+            flat->step[0][t] = 1;
         } else if (tensor[t]->count == 1) {
-            step[t] = 0;
+            flat->step[0][t] = 0;
         } else {
             return false;
         }
-        at[t] = tensor[t]->data;
+        flat->at[t] = tensor[t]->data;
     }
-    body(count, at, step, context);
     return true;
 }
 
 void ls_loop_run(int tensors, const ls_tensor *const *tensor, ls_loop_body body, const void *context) {
-    if (tensor[0]->count == 0 || run_flat(tensors, tensor, body, context)) {
+    ls_loop loop;
+    if (tensor[0]->count == 0) {
+        return;
+    }
+    if (lie_flat(&loop, tensors, tensor)) {
+        body(loop.size[0], loop.at, loop.step[0], context);
+        return;
+    }
+    ls_loop_plan(&loop, tensors, tensor);
+    ls_loop_walk(&loop, loop.ndim - 1, body, context);
+}
+
+void ls_loop_spread(int tensors, const ls_tensor *const *tensor, ls_loop_body body, const void *context) {
+    if (tensor[0]->count < LS_PARALLEL_ELEMENTS) {
+        ls_loop_run(tensors, tensor, body, context);
         return;
     }
     ls_loop loop;
     ls_loop_plan(&loop, tensors, tensor);
-    ls_loop_walk(&loop, loop.ndim - 1, body, context);
+    const int64_t block = loop.ndim == 1 ? LS_PARALLEL_ELEMENTS / 8 : 1;
+    ls_loop_spread_walk(&loop, loop.ndim - 1, block, body, context);
 }

@@ -29,10 +29,16 @@ void ls_loop_plan(ls_loop *loop, int tensors, const ls_tensor *const *tensor);
 /* Calls the body for all elements; an empty first tensor has none. */
 void ls_loop_run(int tensors, const ls_tensor *const *tensor, ls_loop_body body, const void *context);
 
+/* The same on several threads, for bodies that write nothing but their elements of the first tensor. */
+void ls_loop_spread(int tensors, const ls_tensor *const *tensor, ls_loop_body body, const void *context);
+
 /*
- * The same for a plan in hand, over its first `axes` axes only: the body gets the size and the steps of axis `axes`
+ * ls_loop_run for a plan in hand, over its first `axes` axes only: the body gets the size and the steps of axis `axes`
  * (below ndim) and looks after the axes behind it itself.
  */
 void ls_loop_walk(const ls_loop *loop, int axes, ls_loop_body body, const void *context);
+
+/* The same as ls_loop_spread does it: in pieces of axis 0, of a multiple of `block` each. */
+void ls_loop_spread_walk(const ls_loop *loop, int axes, int64_t block, ls_loop_body body, const void *context);
 
 #endif

@@ -13,6 +13,6 @@ ls_status ls_map_run(const char *name, const ls_loop_body *bodies, int operands,
     for (int i = 0; i < operands; i++) {
         tensor[i + 1] = operand[i];
     }
-    ls_loop_run(operands + 1, tensor, body, parameters);
+    ls_loop_spread(operands + 1, tensor, body, parameters);
     return LS_OK;
 }

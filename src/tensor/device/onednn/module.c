@@ -28,6 +28,19 @@ void ls_onednn_single_end(int threads) {
     }
 }
 
+static int count_threads(void) {
+    return omp_get_max_threads != NULL ? omp_get_max_threads() : 1;
+}
+
+static void run_parallel(int pieces, void (*body)(int piece, const void *context), const void *context) {
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(pieces) schedule(static, 1)
+#endif
+    for (int piece = 0; piece < pieces; piece++) {
+        body(piece, context);
+    }
+}
+
 static ls_status gemm_f32(const ls_gemm *gemm) {
     const dnnl_status_t status =
         dnnl_sgemm(gemm->transpose_a ? 'T' : 'N', gemm->transpose_b ? 'T' : 'N', gemm->m, gemm->n, gemm->k, 1.0F,
@@ -38,17 +51,35 @@ static ls_status gemm_f32(const ls_gemm *gemm) {
     return status == dnnl_success ? LS_OK : LS_ERR_UNSUPPORTED;
 }
 
+static bool has_isa(dnnl_cpu_isa_t isa) {
+    return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
+/* Intel's vectors of bf16 are slower than those of f32, AMD's are faster (docs/notes/matmul.md). */
+static bool is_amd(void) {
+#ifdef __x86_64__
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
+}
+
 LS_API ls_onednn_module_function ls_onednn_module;
 
 const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
     static char version[48];
-    static ls_onednn functions = {
-        .version = version, .file = "", .gemm = gemm_f32, .gemm_bf16 = ls_onednn_gemm_bf16, .conv = ls_onednn_conv};
+    static ls_onednn functions = {.version = version,
+                                  .file = "",
+                                  .threads = count_threads,
+                                  .parallel = run_parallel,
+                                  .gemm = gemm_f32,
+                                  .gemm_bf16 = ls_onednn_gemm_bf16,
+                                  .conv = ls_onednn_conv};
     if (abi_version != LS_ONEDNN_ABI || dnnl_engine_create(&ls_onednn_engine, dnnl_cpu, 0) != dnnl_success) {
         return NULL;
     }
     functions.has_fast_bf16 =
-        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+        has_isa(dnnl_cpu_isa_avx512_core_amx) || (is_amd() && has_isa(dnnl_cpu_isa_avx512_core_bf16));
     const dnnl_version_t *found = dnnl_version();
     (void)snprintf(version, sizeof version, "%d.%d.%d", found->major, found->minor, found->patch);
     Dl_info about;

@@ -13,7 +13,7 @@
 #include "tensor/kernels.h"
 #include "tensor/tensor.h"
 
-#define LS_ONEDNN_ABI 1
+#define LS_ONEDNN_ABI 2
 
 /* What the core does for the module: the calling thread's cache of memory, and ls_fail_memory. */
 typedef struct ls_onednn_core {
@@ -33,7 +33,11 @@ typedef struct ls_onednn {
     const char *version; /* "2.6.3" */
     const char *file;    /* of oneDNN itself */
 
-    bool has_fast_bf16; /* the processor multiplies matrices of bf16, not only vectors */
+    bool has_fast_bf16; /* products of bf16 are faster than those of f32 on this processor */
+
+    /* How many threads the calling thread may have, and body(0, context) to body(pieces - 1, context) on so many. */
+    int (*threads)(void);
+    void (*parallel)(int pieces, void (*body)(int piece, const void *context), const void *context);
 
     /* One product of f32 without bias and activation. Long sums may be shared out over threads. */
     ls_status (*gemm)(const ls_gemm *gemm);

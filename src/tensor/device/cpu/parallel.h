@@ -1,0 +1,23 @@
+/*
+ * Own loops on the threads that the rank was given (OMP_NUM_THREADS, which the launcher sets to the rank's cores):
+ * those of module onednn, so that there is one team of threads. Pieces begin at multiples of `block`, and a body does
+ * the same for an item whichever piece it is in, so the bits do not depend on the number of threads.
+ */
+#ifndef LS_TENSOR_DEVICE_CPU_PARALLEL_H
+#define LS_TENSOR_DEVICE_CPU_PARALLEL_H
+
+#include <stdint.h>
+
+/* Elements below which a loop is not worth waking a thread: some ten microseconds of work. */
+enum { LS_PARALLEL_ELEMENTS = 1 << 15 };
+
+/* Handles the items from `begin` to before `end`; bodies of one loop run at the same time. */
+typedef void ls_parallel_body(int64_t begin, int64_t end, const void *context);
+
+/*
+ * Runs the body over `count` items of `elements` elements each, in pieces of whole blocks of so many items (but the
+ * last). One call with all of them where there is one thread, or too little work; none where there are no items.
+ */
+void ls_parallel(int64_t count, int64_t elements, int64_t block, ls_parallel_body *body, const void *context);
+
+#endif
