@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/library.h"
@@ -22,7 +23,7 @@ const ls_openblas *ls_openblas_open(void) {
  */
 
 static pthread_once_t onednn_once = PTHREAD_ONCE_INIT;
-static const ls_onednn *onednn;
+static const ls_onednn *_Atomic onednn;
 static char onednn_reason[512];
 
 static void open_onednn(void) {
@@ -50,6 +51,10 @@ static void open_onednn(void) {
 const ls_onednn *ls_onednn_open(void) {
     (void)pthread_once(&onednn_once, open_onednn);
     return onednn;
+}
+
+const ls_onednn *ls_onednn_opened(void) {
+    return atomic_load_explicit(&onednn, memory_order_acquire);
 }
 
 const char *ls_onednn_failure(void) {

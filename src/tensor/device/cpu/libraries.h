@@ -15,7 +15,9 @@
 
 /* What the module gives, the same for the whole process; NULL, with no error set, where it is missing. */
 const ls_onednn *ls_onednn_open(void);
-/* Why it is. */
+/* The same where somebody has opened it already, else NULL. */
+const ls_onednn *ls_onednn_opened(void);
+/* Why it is missing. */
 const char *ls_onednn_failure(void);
 
 typedef struct ls_openblas {

@@ -1,7 +1,8 @@
 /*
  * Own loops on the threads that the rank was given (OMP_NUM_THREADS, which the launcher sets to the rank's cores):
- * those of module onednn, so that there is one team of threads. Pieces begin at multiples of `block`, and a body does
- * the same for an item whichever piece it is in, so the bits do not depend on the number of threads.
+ * those of module onednn, so that there is one team of threads, and none before the first product that opens it. Pieces
+ * begin at multiples of `block`, and a body does the same for an item whichever piece it is in, so the bits do not
+ * depend on the number of threads.
  */
 #ifndef LS_TENSOR_DEVICE_CPU_PARALLEL_H
 #define LS_TENSOR_DEVICE_CPU_PARALLEL_H
