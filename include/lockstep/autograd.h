@@ -72,10 +72,10 @@ LS_API bool ls_no_grad(bool on);
  *     (void)ls_autocast(before);
  *     status = ls_backward(loss);
  *
- * It is faster where the processor multiplies matrices of bf16 (Intel's AMX) and oneDNN is here; elsewhere, and in f16,
- * the same values take somewhat longer than f32, which is logged once for each (as a warning). f16 has three bits more
- * than bf16 and a much smaller range, in which small gradients would be lost: scale the loss (ls_grad_scaler, optim.h).
- * Other dtypes are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
+ * It is faster where the processor is fast in bf16 (Intel's AMX, AMD's from Zen 4) and oneDNN is here; elsewhere, and
+ * in f16, the same values take somewhat longer than f32, which is logged once for each (as a warning). f16 has three
+ * bits more than bf16 and a much smaller range, in which small gradients would be lost: scale the loss (ls_grad_scaler,
+ * optim.h). Other dtypes are LS_ERR_ARGUMENT, noted in the scope, and change nothing.
  */
 LS_API ls_dtype ls_autocast(ls_dtype dtype);
 

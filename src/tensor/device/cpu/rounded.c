@@ -1,8 +1,8 @@
 /*
- * Products of f32 whose operands count as rounded to bf16 or f16. Where the processor multiplies matrices of bf16
- * (Intel's AMX), oneDNN makes the larger ones of those; else they are those of f32 with rounded copies, which have the
- * same values: the product of two halves is exact in f32. Instructions for vectors of bf16 (AVX-512) are no gain:
- * oneDNN's product by them takes longer than its product of f32 (docs/notes/matmul.md).
+ * Products of f32 whose operands count as rounded to bf16 or f16. Where the processor is fast in bf16 (Intel's
+ * AMX, AMD's vectors), oneDNN makes the larger ones of those; else they are those of f32 with rounded copies, which
+ * have the same values: the product of two halves is exact in f32. Intel's vectors of bf16 are no gain: oneDNN's
+ * product by them takes longer than its product of f32 (docs/notes/matmul.md).
  */
 #include "base/clones.h"
 #include "base/float16.h"
