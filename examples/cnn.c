@@ -110,12 +110,16 @@ static ls_optimizer *make_optimizer(ls_module *model) {
 }
 
 static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader *training, ls_loader *test) {
-    ls_callback cycle = {0};
+    ls_callback callbacks[2];
+    int count = 0;
+    if (!quiet) {
+        callbacks[count++] = ls_timer(NULL); /* a table at the end: how long it waited for data, too */
+    }
     if (deep) {
         const int64_t steps = epochs * ls_loader_batch_count(training);
         const ls_one_cycle_options one_cycle = {.steps = steps > 0 ? steps : 1, .rising = 0.2, .no_momentum = true};
         ls_schedule *schedule = ls_schedule_one_cycle(optimizer, &one_cycle);
-        cycle = ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true});
+        callbacks[count++] = ls_scheduler(schedule, &(ls_scheduler_options){.per_step = true});
     }
     return ls_trial_new(&(ls_trial_options){.model = model,
                                             .optimizer = optimizer,
@@ -123,8 +127,8 @@ static ls_trial *make_trial(ls_module *model, ls_optimizer *optimizer, ls_loader
                                             .train = training,
                                             .validate = test,
                                             .metrics = LS_METRICS("loss", "acc"),
-                                            .callbacks = &cycle,
-                                            .callback_count = deep,
+                                            .callbacks = callbacks,
+                                            .callback_count = count,
                                             .max_steps = max_steps,
                                             .autocast = bf16 ? LS_BF16 : LS_F32,
                                             .quiet = quiet});
