@@ -1,19 +1,16 @@
-/* The bits of convolutions, of attention, of the CPU's own loops, and of their gradients, in f32 do not depend on the
- * number of threads. */
+/* The bits of convolutions and of attention, and of their gradients, in f32 do not depend on the number of the
+ * library's threads. Own loops are in loop_threads.c. */
 #include "tests/support/unit.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include <lockstep/autograd.h>
-#include <lockstep/nn.h>
-#include <lockstep/optim.h>
 
 #include "tensor/device/cpu/libraries.h"
-#include "tensor/device/cpu/parallel.h"
 #include "tests/support/processes.h"
 
-enum { COUNTS = 4, SUMS = 48, TENSORS = 4, LOOPS = 12 };
+enum { COUNTS = 4, SUMS = 9, TENSORS = 4 };
 
 static const char *const threads[COUNTS] = {"1", "2", "3", "8"};
 
@@ -88,66 +85,6 @@ static const char *attend(int number, const void *what) {
     return NULL;
 }
 
-/* A step of an optimizer over rows x columns numbers, whose gradients need no product. */
-static const char *step_by(ls_optimizer *make(ls_module *model), int64_t rows, int64_t columns, uint64_t *bits) {
-    ls_module *model = ls_nn_embedding(rows, columns);
-    ls_tensor *weight = ls_module_parameter(model, 0);
-    ls_optimizer *optimizer = make(model);
-    for (int i = 0; i < 2; i++) {
-        ls_scope *scope = ls_scope_begin();
-        ls_module_zero_grad(model);
-        LS_MUST(ls_backward(ls_sum(ls_square(weight))) == LS_OK && ls_optimizer_step(optimizer) == LS_OK);
-        LS_MUST(ls_scope_end(scope) == LS_OK);
-    }
-    *bits = bits_of(weight);
-    ls_optimizer_free(optimizer);
-    ls_module_free(model);
-    return NULL;
-}
-
-static ls_optimizer *make_adam(ls_module *model) {
-    return ls_adam(model, &(ls_adam_options){.learning_rate = 0.1, .amsgrad = true});
-}
-
-static ls_optimizer *make_sgd(ls_module *model) {
-    return ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
-}
-
-static uint64_t gradient_bits(ls_tensor *y, ls_tensor *x) {
-    return ls_backward(ls_sum(ls_square(y))) == LS_OK ? bits_of(ls_grad(x)) : 0;
-}
-
-/* Sizes around those from which loops are shared out, and of pieces that do not come out even. */
-static const char *loop(int number, const void *what) {
-    static const int64_t sizes[][2] = {
-        {1, LS_PARALLEL_ELEMENTS - 1}, {1, LS_PARALLEL_ELEMENTS + 1}, {LS_PARALLEL_ELEMENTS / 128, 128}, {1021, 67}};
-    (void)what;
-    LS_MUST(take_threads(number) == NULL);
-    for (int i = 0; i < SUMS / LOOPS; i++) {
-        const int64_t rows = sizes[i][0], columns = sizes[i][1];
-        uint64_t *bits = &found[number][LOOPS * i];
-        ls_scope *scope = ls_scope_begin();
-        ls_seed(1);
-        ls_tensor *x = ls_randn(LS_SHAPE(rows, columns), LS_F32), *row = ls_randn(LS_SHAPE(columns), LS_F32);
-        LS_MUST(ls_set_requires_grad(x, true) == LS_OK);
-        ls_tensor *y = ls_gelu(x);
-        *bits++ = bits_of(y);
-        *bits++ = gradient_bits(y, x);
-        *bits++ = bits_of(ls_add(x, row));
-        *bits++ = bits_of(ls_contiguous(ls_transpose(x, 0, 1)));
-        *bits++ = bits_of(ls_to(ls_exp(ls_to(x, LS_F64)), LS_F32));
-        *bits++ = bits_of(ls_softmax(x, 1));
-        *bits++ = gradient_bits(ls_log_softmax(x, 1), x);
-        *bits++ = bits_of(ls_softmax(ls_reshape(x, LS_SHAPE(rows, columns, 1)), 1));
-        *bits++ = bits_of(ls_softmax(ls_expand(ls_unsqueeze(x, 0), LS_SHAPE(3, rows, columns)), 1));
-        *bits++ = bits_of(ls_layer_norm(x, 1, row, row, 1e-5));
-        LS_MUST(ls_scope_end(scope) == LS_OK);
-        LS_MUST(step_by(make_adam, rows, columns, bits++) == NULL);
-        LS_MUST(step_by(make_sgd, rows, columns, bits++) == NULL);
-    }
-    return NULL;
-}
-
 static void expect_same_bits(process_body body, int sums, int tensors, const char *const *names) {
     found = mmap(NULL, COUNTS * sizeof *found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(found, MAP_FAILED);
@@ -175,16 +112,7 @@ static void test_attention(void **state) {
     expect_same_bits(attend, 2 * TENSORS, TENSORS, (const char *const[]){"y", "dq", "dk", "dv"});
 }
 
-static void test_own_loops(void **state) {
-    (void)state;
-    expect_same_bits(loop, SUMS, LOOPS,
-                     (const char *const[]){"gelu", "its gradient", "add", "transpose", "casts", "softmax",
-                                           "gradient of its logarithm", "softmax of columns", "softmax of three axes",
-                                           "layer norm", "Adam", "SGD"});
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_convolution), cmocka_unit_test(test_attention),
-                                       cmocka_unit_test(test_own_loops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_convolution), cmocka_unit_test(test_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
