@@ -7,16 +7,33 @@ export LOCKSTEP_BACKEND=mpi # ranks of one machine would use shared memory
 unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH
 at_once=4 # mpirun and the ranks of these tests wait most of the time
 
+# Which programs of this script's run, and where their threads wait: of a job that hangs, before it is ended.
+running() {
+    local pid thread
+    for pid in $(marked); do
+        echo "process $pid: $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | cut -c 1-150)"
+        for thread in "/proc/$pid/task/"*; do
+            echo "    $(sed -n '/^State/p' "$thread/status" 2>/dev/null) in $(cat "$thread/wchan" 2>/dev/null)," \
+                "$(cut -d ' ' -f 14,15 "$thread/stat" 2>/dev/null) ticks used"
+        done
+    done
+}
+
 # mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status.
 mpi() {
-    local flavour=$1 ranks=$2 options=()
+    local flavour=$1 ranks=$2 options=() watcher
     shift 2
     # Open MPI starts nothing as root, and no more ranks than cores, unless told; its own files are in TMPDIR.
     # When a rank fails it would give the others a second to end.
     [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0)
+    (read -r -t 110 <> <(:) || running >hung) &
+    watcher=$!
     TMPDIR=$PWD LS_TEST_MARK=$mark timeout -k 5 120 "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@" \
         >out 2>err </dev/null
     status=$?
+    kill "$watcher" 2>/dev/null
+    wait "$watcher" 2>/dev/null
+    [ "$status" != 124 ] || cat hung >>err
 }
 
 # build NAME...: programs NAME.c of this folder against the library of the build, without MPI.
