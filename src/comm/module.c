@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/module_file.h"
 #include "base/status.h"
-#include "comm/store.h"
+#include "comm/transport/tcp/tcp.h"
 
 static const ls_core core = {.error_restore = ls_error_restore,
                              .error_message = ls_error_message,
@@ -28,11 +28,6 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .reduction_name = ls_reduction_name,
                              .reduce_width = ls_reduce_width,
                              .reduce = ls_reduce_buffers,
-                             .store_set = ls_store_set,
-                             .store_get = ls_store_get,
-                             .store_add = ls_store_add,
-                             .store_check = ls_store_check,
-                             .store_derive_key = ls_store_derive_key,
                              .auth_nonce = ls_auth_nonce,
                              .auth_prove = ls_auth_prove,
                              .auth_check = ls_auth_check,
@@ -51,7 +46,9 @@ static const ls_core core = {.error_restore = ls_error_restore,
                              .engine_way = ls_engine_way,
                              .engine_endpoint = ls_engine_endpoint,
                              .engine_exchange = ls_engine_exchange,
-                             .engine_ended = ls_engine_ended};
+                             .engine_ended = ls_engine_ended,
+                             .backend_tcp = &ls_backend_tcp,
+                             .tcp_waker = ls_tcp_waker};
 
 static const ls_backend *const backends[] = {&ls_backend_self, &ls_backend_shm, &ls_backend_tcp};
 

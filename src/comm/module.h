@@ -23,7 +23,7 @@
 #include "comm/collective/engine.h"
 #include "comm/reduce.h"
 
-#define LS_BACKEND_ABI 11
+#define LS_BACKEND_ABI 12
 
 /* What the core does for modules: see the declarations of the functions without core_. */
 typedef struct ls_core {
@@ -45,12 +45,6 @@ typedef struct ls_core {
     const char *(*reduction_name)(ls_reduction reduction);
     size_t (*reduce_width)(ls_dtype dtype, ls_reduction reduction);
     void (*reduce)(const ls_reduce_task *task);
-    ls_status (*store_set)(ls_store *store, const char *key, const void *value, size_t size);
-    ls_status (*store_get)(ls_store *store, const char *key, void *value, size_t capacity, size_t *size);
-    ls_status (*store_add)(ls_store *store, const char *key, int64_t amount, int64_t *result);
-    ls_status (*store_check)(ls_store *store);
-    void (*store_derive_key)(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
-                             const uint8_t second[LS_NONCE_SIZE], ls_key *key);
     ls_status (*auth_nonce)(uint8_t nonce[LS_NONCE_SIZE]);
     void (*auth_prove)(const ls_key *key, const char *role, const uint8_t own[LS_NONCE_SIZE],
                        const uint8_t other[LS_NONCE_SIZE], uint8_t proof[LS_PROOF_SIZE]);
@@ -72,11 +66,16 @@ typedef struct ls_core {
     ls_endpoint *(*engine_endpoint)(const ls_engine *engine);
     ls_status (*engine_exchange)(ls_engine *engine, const void *own, void *all, size_t bytes);
     ls_engine_end (*engine_ended)(const ls_engine *engine);
+    const ls_backend *backend_tcp;
+    int (*tcp_waker)(ls_endpoint *endpoint);
 } ls_core;
 
 typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_core *core);
 
 /* In a module: what it is. */
 extern const ls_backend ls_module_backend;
+
+/* In a module: the core's ls_backend_tcp. */
+const ls_backend *ls_module_tcp(void);
 
 #endif

@@ -60,13 +60,6 @@ ls_status ls_store_leave(ls_store *store);
 /* LS_ERR_PEER where a rank that joined is known to have died, or who serves is gone. Waits for nothing else. */
 ls_status ls_store_check(ls_store *store);
 
-/*
- * The key of a connection of two who both hold the store's key and have both read `first` and `second` in it: bound to
- * those and to `purpose`.
- */
-void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
-                         const uint8_t second[LS_NONCE_SIZE], ls_key *key);
-
 /* Puts "`call`: " before this thread's last message; returns its status. */
 ls_status ls_fail_in(const char *call);
 

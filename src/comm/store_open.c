@@ -247,10 +247,3 @@ int ls_store_connection(const ls_store *store) {
 int ls_store_port(const ls_store *store) {
     return store != NULL ? store->port : 0;
 }
-
-void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
-                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
-    _Static_assert((int)LS_PROOF_SIZE <= (int)LS_KEY_CAPACITY, "a proof makes a key");
-    key->size = LS_PROOF_SIZE;
-    ls_auth_prove(&store->key, purpose, first, second, key->bytes);
-}

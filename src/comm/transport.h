@@ -50,8 +50,9 @@ typedef struct ls_endpoint ls_endpoint;
 /* Which calls are made by collectives that the network has itself, where it has any: choice.c. */
 typedef enum ls_own_collectives {
     LS_OWN_NEVER = 0,
-    LS_OWN_BEYOND, /* where they are faster: by operation, ranks and bytes */
-    LS_OWN_ALWAYS
+    LS_OWN_BEYOND, /* where MPI's are faster: by operation, ranks and bytes */
+    LS_OWN_ALWAYS,
+    LS_OWN_LARGE /* where the data does not travel in the rounds */
 } ls_own_collectives;
 
 typedef struct ls_transport {
@@ -97,9 +98,10 @@ typedef struct ls_transport {
      * -1: it waits for no rank in particular. An endpoint has one under way at a time, and the ranks begin theirs in
      * the same order: that of their calls. `call` is lent for the time of this entry, its buffers until the transfer
      * has ended or was withdrawn; what is received may not overlap what is sent, but for the own part of a call that
-     * only moves data. Does not wait. What may fail: as `send`.
+     * only moves data, and reductions where `in_place` says so. Does not wait. What may fail: as `send`.
      */
     ls_status (*collective)(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
+    bool in_place; /* each rank may or may not receive a reduction in the very place that it sends from */
 
     /* What is known of a rank. */
     ls_peer_state (*peer)(const ls_endpoint *endpoint, int peer);
@@ -126,6 +128,7 @@ struct ls_endpoint {
                           is one message of the bytes that this rank gives */
     uint64_t bytes;
     ls_own_collectives own; /* LS_OWN_NEVER where the network has none */
+    bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
 };
 
 #endif

@@ -392,7 +392,7 @@ static const char *early_rank(ls_comm *world, int rank, const void *argument) {
 
 static void a_rank_that_never_joins(void **state) {
     (void)state;
-    if (skips(__func__, "its words differ, and are tested in comm_gloo_admission")) {
+    if (skips(__func__, "its words differ, and are tested in comm_admission")) {
         skip();
     }
     ls_forks forks;

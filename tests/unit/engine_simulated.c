@@ -293,8 +293,9 @@ static void right_bits(void **state) {
 /* ---- where a reduction goes another way -------------------------------------------------------------------------- */
 
 static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t count) {
-    static ls_engine model; /* never opened: it only chooses */
-    model = (ls_engine){.size = ranks, .place = place, .butterfly = (ranks & (ranks - 1)) == 0};
+    static ls_endpoint endpoint; /* of a network that makes no calls by itself */
+    static ls_engine model;      /* never opened: it only chooses */
+    model = (ls_engine){.endpoint = &endpoint, .size = ranks, .place = place, .butterfly = (ranks & (ranks - 1)) == 0};
     while (1 << model.levels < ranks) {
         model.levels++;
     }

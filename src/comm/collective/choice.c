@@ -159,10 +159,14 @@ static double bytes_known(const ls_call *call, int size) {
 bool ls_choose_network(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const network_row *row = &network_rows[call->operation];
-    if (engine->network == LS_OWN_NEVER || engine->size == 1) {
+    const ls_own_collectives own = engine->endpoint->own;
+    if (own == LS_OWN_NEVER || engine->size == 1) {
         return false;
     }
-    if (engine->network == LS_OWN_BEYOND && /* the engine spares the links of machines, MPI's nonblocking ones do not */
+    if (own == LS_OWN_LARGE && bytes_known(call, engine->size) <= LS_ENGINE_CARRIED) {
+        return false;
+    }
+    if (own == LS_OWN_BEYOND && /* the engine spares the links of machines, MPI's nonblocking ones do not */
         (has_machines(engine) || row->ranks == 0 || engine->size < row->ranks ||
          bytes_known(call, engine->size) < row->bytes)) {
         return false;

@@ -37,7 +37,6 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->rank = endpoint->rank;
     engine->size = endpoint->size;
     engine->place = endpoint->place;
-    engine->network = endpoint->own;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     engine->asked = -1;

@@ -186,7 +186,6 @@ struct ls_engine {
     int rank;
     int size;
     ls_place place; /* of the endpoint, as the next */
-    ls_own_collectives network;
     uint64_t timeout_ns;
     bool dry; /* what is too large for the rounds is neither read nor written: `lockstep bench --simulate` */
 

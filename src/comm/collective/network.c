@@ -1,8 +1,8 @@
 /*
  * Calls that the network makes by a collective of its own: the ranks agree in rounds, as in every call, and then each
  * begins it. The frame begins a call when the one before it has ended, so that all ranks begin these in the order of
- * their calls. MPI wants all ranks to say alike whether a reduction is in place, and each may be or not: so none is,
- * and a rank that was sends from a copy.
+ * their calls. MPI wants all ranks to say alike whether a reduction is in place, and each may be or not: so there none
+ * is, and a rank that was sends from a copy.
  */
 #include <string.h>
 
@@ -32,6 +32,9 @@ static ls_status separate(ls_engine *engine) {
     ls_call *call = &engine->call;
     const size_t bytes = ls_reduced_count(engine) * call->width;
     call->receive = result_bytes(engine) != 0 ? call->receive : NULL;
+    if (engine->endpoint->transport->in_place && call->send == call->receive) {
+        return LS_OK;
+    }
     if (!overlaps(call->send, bytes, call->receive, result_bytes(engine))) {
         return LS_OK;
     }
@@ -39,6 +42,22 @@ static ls_status separate(ls_engine *engine) {
     memcpy(engine->scratch, call->send, bytes);
     call->send = engine->scratch;
     return LS_OK;
+}
+
+/* Bytes that this rank gives. */
+static size_t bytes_given(const ls_engine *engine) {
+    const ls_call *call = &engine->call;
+    size_t elements = 0;
+    if (!ls_flows[call->operation].moves) {
+        return ls_reduced_count(engine) * call->width;
+    }
+    if (!ls_flows[call->operation].cuts) {
+        return ls_flows[call->operation].from_root && engine->rank != call->root ? 0 : call->count * call->width;
+    }
+    for (int to = 0; to < engine->size; to++) {
+        elements += ls_piece_sent(call, engine->rank, to).count;
+    }
+    return elements * call->width;
 }
 
 static ls_status end(ls_engine *engine, bool *finished) {
@@ -57,8 +76,11 @@ ls_status ls_network_call(ls_engine *engine, bool *finished) {
     engine->asked = -1;
     engine->answers = 0;
     LS_TRY(ls_flows[engine->call.operation].moves ? LS_OK : separate(engine));
-    return ls_engine_name_failure(&engine->call,
-                                  engine->endpoint->transport->collective(engine->endpoint, &engine->call, transfer));
+    LS_TRY(ls_engine_name_failure(&engine->call,
+                                  engine->endpoint->transport->collective(engine->endpoint, &engine->call, transfer)));
+    engine->endpoint->messages++;
+    engine->endpoint->bytes += bytes_given(engine);
+    return LS_OK;
 }
 
 bool ls_network_is_asked(const ls_engine *engine) {

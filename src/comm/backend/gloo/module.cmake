@@ -26,8 +26,7 @@ if(NOT LS_GLOO STREQUAL off)
     set(CMAKE_CXX_FLAGS_RELEASE "-O3")
     file(GLOB LS_GLOO_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/gloo/*.c
                                                 ${PROJECT_SOURCE_DIR}/src/comm/backend/gloo/*.cc)
-    ls_add_backend_module(gloo SOURCES ${LS_GLOO_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/agreement.c
-                          ${PROJECT_SOURCE_DIR}/src/comm/match.c LIBRARIES ${LS_GLOO_LIBRARY})
+    ls_add_backend_module(gloo SOURCES ${LS_GLOO_SOURCES} LIBRARIES ${LS_GLOO_LIBRARY})
     target_include_directories(lockstep_module_gloo SYSTEM PRIVATE ${LS_GLOO_INCLUDE})
   endif()
 endif()

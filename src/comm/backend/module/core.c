@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/module.h"
-#include "comm/store.h"
+#include "comm/transport/tcp/tcp.h"
 
 /* Set before any other function of the module runs, always to the same. */
 static const ls_core *core;
@@ -118,27 +118,6 @@ void ls_reduce_buffers(const ls_reduce_task *task) {
     core->reduce(task);
 }
 
-ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t size) {
-    return core->store_set(store, key, value, size);
-}
-
-ls_status ls_store_get(ls_store *store, const char *key, void *value, size_t capacity, size_t *size) {
-    return core->store_get(store, key, value, capacity, size);
-}
-
-ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *result) {
-    return core->store_add(store, key, amount, result);
-}
-
-ls_status ls_store_check(ls_store *store) {
-    return core->store_check(store);
-}
-
-void ls_store_derive_key(const ls_store *store, const char *purpose, const uint8_t first[LS_NONCE_SIZE],
-                         const uint8_t second[LS_NONCE_SIZE], ls_key *key) {
-    core->store_derive_key(store, purpose, first, second, key);
-}
-
 /* ---- proofs --------------------------------------------------------------------------------------------------------
  */
 
@@ -221,4 +200,15 @@ ls_status ls_engine_exchange(ls_engine *engine, const void *own, void *all, size
 
 ls_engine_end ls_engine_ended(const ls_engine *engine) {
     return core->engine_ended(engine);
+}
+
+/* ---- backend tcp ---------------------------------------------------------------------------------------------------
+ */
+
+const ls_backend *ls_module_tcp(void) {
+    return core->backend_tcp;
+}
+
+int ls_tcp_waker(ls_endpoint *endpoint) {
+    return core->tcp_waker(endpoint);
 }

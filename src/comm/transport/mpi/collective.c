@@ -146,23 +146,6 @@ static const int *put_numbers(const ls_mpi *mpi, int which, const size_t *from, 
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Bytes that this rank gives. */
-static size_t bytes_given(const ls_mpi *mpi, const ls_call *call) {
-    const int rank = mpi->endpoint.rank;
-    size_t elements = 0;
-    if (!ls_flows[call->operation].moves) {
-        const size_t parts = call->operation == LS_OP_REDUCE_SCATTER ? (size_t)mpi->endpoint.size : 1;
-        return (call->operation == LS_OP_REDUCE_SCATTERV ? call->total : call->count * parts) * call->width;
-    }
-    if (!ls_flows[call->operation].cuts) {
-        return ls_flows[call->operation].from_root && rank != call->root ? 0 : call->count * call->width;
-    }
-    for (int to = 0; to < mpi->endpoint.size; to++) {
-        elements += ls_piece_sent(call, rank, to).count;
-    }
-    return elements * call->width;
-}
-
 /* The own part goes where it belongs before, so that MPI has it in place on all ranks that it may ask. */
 static void keep_own(const ls_mpi *mpi, const ls_call *call) {
     const int rank = mpi->endpoint.rank;
@@ -265,8 +248,6 @@ ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_trans
     if (code != MPI_SUCCESS) {
         return ls_mpi_fail("a collective of MPI", code);
     }
-    endpoint->messages++;
-    endpoint->bytes += bytes_given(mpi, call);
     ls_mpi_list_add(&mpi->named, request, transfer);
     return LS_OK;
 }

@@ -148,7 +148,8 @@ typedef struct ls_tcp {
     ls_endpoint endpoint;
     int listener;
     int epoll; /* says of sockets: the rank that is sent to, LS_TCP_NAME_OF_INPUT of the one that is read, size + the
-                  unproven connection's number, or LS_TCP_LISTENER */
+                  unproven connection's number, LS_TCP_LISTENER or LS_TCP_WAKER */
+    int waker; /* -1: nobody wanted one */
     ls_key key;
     ls_tcp_card *cards;
     ls_tcp_peer *peers;
@@ -168,6 +169,7 @@ typedef struct ls_tcp {
 } ls_tcp;
 
 #define LS_TCP_LISTENER                 UINT64_MAX
+#define LS_TCP_WAKER                    (UINT64_MAX - 1)
 #define LS_TCP_NAME_OF_INPUT(tcp, rank) ((uint64_t)(tcp)->endpoint.size + LS_TCP_UNPROVEN + (uint64_t)(rank))
 
 /* ---- tcp.c ---------------------------------------------------------------------------------------------------------

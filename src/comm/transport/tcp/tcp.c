@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -152,6 +153,11 @@ static ls_status handle(ls_tcp *tcp, const struct epoll_event *event) {
     if (name == LS_TCP_LISTENER) {
         return ls_tcp_accept(tcp);
     }
+    if (name == LS_TCP_WAKER) {
+        uint64_t woken = 0;
+        (void)!read(tcp->waker, &woken, sizeof woken);
+        return LS_OK;
+    }
     if (name < size) {
         return handle_output(tcp, (int)name, event->events);
     }
@@ -178,7 +184,7 @@ static ls_status look(ls_tcp *tcp, int milliseconds, bool *busy) {
 
 static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
     const uint64_t begun = tcp->looked_ns;
-    const uint64_t spin_ns = tcp->spin_ns < wait_ns ? tcp->spin_ns : wait_ns;
+    const uint64_t spin_ns = tcp->endpoint.yields ? 0 : tcp->spin_ns < wait_ns ? tcp->spin_ns : wait_ns;
     bool busy = false;
     while (tcp->looked_ns - begun < spin_ns) {
         LS_TRY(look(tcp, 0, &busy));
@@ -326,6 +332,9 @@ static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     if (tcp->listener >= 0) {
         close(tcp->listener);
     }
+    if (tcp->waker >= 0) {
+        close(tcp->waker);
+    }
     if (tcp->epoll >= 0) {
         close(tcp->epoll);
     }
@@ -349,6 +358,20 @@ static const ls_transport transport_tcp = {
     .now_ns = tcp_now_ns,
     .close = tcp_close,
 };
+
+int ls_tcp_waker(ls_endpoint *endpoint) {
+    ls_tcp *tcp = (ls_tcp *)endpoint;
+    if (tcp->waker < 0) {
+        tcp->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (tcp->waker < 0) {
+            (void)ls_fail(LS_ERR_IO, "cannot make a descriptor to wake by: %s", strerror(errno));
+        } else if (ls_tcp_watch(tcp, tcp->waker, EPOLLIN, LS_TCP_WAKER, false) != LS_OK) {
+            close(tcp->waker);
+            tcp->waker = -1;
+        }
+    }
+    return tcp->waker;
+}
 
 static ls_status check_cards(const ls_tcp_options *options) {
     for (int rank = 0; rank < options->size; rank++) {
@@ -398,6 +421,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
     tcp->peers = peers;
     tcp->listener = options->listener;
     tcp->epoll = -1;
+    tcp->waker = -1;
     for (size_t i = 0; i < size; i++) {
         peers[i].socket = -1;
         peers[i].incoming = -1;

@@ -1,0 +1,412 @@
+/* library.h over libgloo. */
+#include "comm/backend/gloo/library.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <pthread.h>
+
+#include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
+#include <gloo/allreduce.h>
+#include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
+#include <gloo/broadcast.h>
+#include <gloo/context.h>
+#include <gloo/gather.h>
+#include <gloo/reduce.h>
+#include <gloo/scatter.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+
+namespace transport = gloo::transport;
+using std::chrono::milliseconds;
+using Buffer = std::unique_ptr<transport::UnboundBuffer>;
+
+namespace {
+
+constexpr milliseconds forever = std::chrono::hours(24 * 365); /* Gloo adds it to the time, so it has to fit */
+
+/* Gloo's sentences begin with a place in its source. */
+void keep_current(char *why) noexcept {
+    const char *text = "an unknown failure";
+    std::string said;
+    try {
+        throw;
+    } catch (const std::exception &error) {
+        said = error.what();
+        const size_t end = said.rfind("[", 0) == 0 ? said.find("] ") : std::string::npos;
+        text = said.c_str() + (end != std::string::npos ? end + 2 : 0);
+    } catch (...) {
+    }
+    std::snprintf(why, LS_GLOO_WHY, "%s", text);
+}
+
+/* While this lives, threads that begin have no signals, and this one has none either: Gloo writes to sockets by writev,
+ * which raises SIGPIPE where nobody reads any more. */
+class NoSignals {
+  public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~NoSignals() {
+        sigset_t pending;
+        sigset_t pipe;
+        const timespec now = {};
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        if (sigismember(&before_, SIGPIPE) == 0 && sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1) {
+            sigtimedwait(&pipe, nullptr, &now);
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    NoSignals(const NoSignals &) = delete;
+    NoSignals &operator=(const NoSignals &) = delete;
+
+  private:
+    sigset_t before_{};
+};
+
+/*
+ * Gloo's context for TCP, of which all waits can be ended. Gloo itself ends none whose data was arriving, or about to
+ * be sent, when its connection broke.
+ */
+class Transport final : public transport::Context {
+  public:
+    explicit Transport(std::shared_ptr<transport::Context> inner)
+        : Context(inner->rank, inner->size), inner_(std::move(inner)) {
+        setTimeout(forever);
+        inner_->setTimeout(forever);
+    }
+
+    std::unique_ptr<transport::Pair> &getPair(int peer) override {
+        return inner_->getPair(peer);
+    }
+    std::unique_ptr<transport::Pair> &createPair(int peer) override {
+        return inner_->createPair(peer);
+    }
+    Buffer createUnboundBuffer(void *memory, size_t bytes) override {
+        return std::make_unique<Tracked>(*this, inner_->createUnboundBuffer(memory, bytes));
+    }
+    void end() {
+        const std::lock_guard<std::mutex> lock(mutex_of_tracked_);
+        ended_ = true;
+        for (Tracked *buffer : tracked_) {
+            buffer->abortWaitRecv();
+            buffer->abortWaitSend();
+        }
+    }
+
+  private:
+    class Tracked final : public transport::UnboundBuffer {
+      public:
+        Tracked(Transport &owner, Buffer inner)
+            : UnboundBuffer(inner->ptr, inner->size), owner_(owner), inner_(std::move(inner)) {
+            const std::lock_guard<std::mutex> lock(owner_.mutex_of_tracked_);
+            owner_.tracked_.insert(this);
+        }
+        ~Tracked() override {
+            const std::lock_guard<std::mutex> lock(owner_.mutex_of_tracked_);
+            owner_.tracked_.erase(this);
+        }
+        Tracked(const Tracked &) = delete;
+        Tracked &operator=(const Tracked &) = delete;
+
+        bool waitRecv(int *peer, milliseconds limit) override {
+            return check(!owner_.ended_) && check(inner_->waitRecv(peer, limit));
+        }
+        bool waitSend(int *peer, milliseconds limit) override {
+            return check(!owner_.ended_) && check(inner_->waitSend(peer, limit));
+        }
+        void abortWaitRecv() override {
+            inner_->abortWaitRecv();
+        }
+        void abortWaitSend() override {
+            inner_->abortWaitSend();
+        }
+        void send(int peer, uint64_t slot, size_t offset, size_t bytes) override {
+            inner_->send(peer, slot, offset, bytes);
+        }
+        void recv(int peer, uint64_t slot, size_t offset, size_t bytes) override {
+            inner_->recv(peer, slot, offset, bytes);
+        }
+        void recv(std::vector<int> peers, uint64_t slot, size_t offset, size_t bytes) override {
+            inner_->recv(std::move(peers), slot, offset, bytes);
+        }
+
+      private:
+        static bool check(bool goes_on) {
+            if (!goes_on) {
+                throw std::runtime_error("the wait was ended");
+            }
+            return true;
+        }
+        Transport &owner_; /* which whoever makes buffers holds for longer */
+        Buffer inner_;
+    };
+
+    std::shared_ptr<transport::Context> inner_;
+    std::mutex mutex_of_tracked_;
+    std::set<Tracked *> tracked_;
+    std::atomic<bool> ended_{false};
+};
+
+/* One device, and so one thread of Gloo's, for all communicators of a process that listen at the same address. */
+std::shared_ptr<transport::Device> device_at(const std::string &host) {
+    static std::mutex mutex;
+    static std::map<std::string, std::weak_ptr<transport::Device>> devices;
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::shared_ptr<transport::Device> device = devices[host].lock();
+    if (!device) {
+        device = transport::tcp::CreateDevice(transport::tcp::attr(host.c_str()));
+        devices[host] = device;
+    }
+    return device;
+}
+
+class Mesh final : public gloo::Context {
+  public:
+    Mesh(const char *host, int own, int ranks) : Context(own, ranks) {
+        device_ = device_at(host);
+        made_ = std::make_shared<Transport>(device_->createContext(own, ranks));
+        transportContext_ = made_;
+        setTimeout(forever);
+        for (int peer = 0; peer < ranks; peer++) {
+            if (peer != own) {
+                made_->createPair(peer);
+            }
+        }
+    }
+    Transport &made() {
+        return *made_;
+    }
+
+  private:
+    std::shared_ptr<Transport> made_;
+};
+
+} // namespace
+
+struct ls_gloo_context {
+    std::shared_ptr<Mesh> mesh;
+    uint32_t tag = 0; /* of the latest collective */
+};
+
+/* ---- opening and ending ------------------------------------------------------------------------------------------ */
+
+ls_gloo_context *ls_gloo_new(const char *host, int rank, int size, char *why) {
+    try {
+        const NoSignals quiet;
+        auto context = std::make_unique<ls_gloo_context>();
+        context->mesh = std::make_shared<Mesh>(host, rank, size);
+        return context.release();
+    } catch (...) {
+        keep_current(why);
+        return nullptr;
+    }
+}
+
+size_t ls_gloo_address(ls_gloo_context *context, int peer, char address[LS_GLOO_ADDRESS]) {
+    const std::vector<char> bytes = context->mesh->made().getPair(peer)->address().bytes();
+    if (bytes.size() > LS_GLOO_ADDRESS) {
+        return 0;
+    }
+    std::copy(bytes.begin(), bytes.end(), address);
+    return bytes.size();
+}
+
+bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, size_t bytes, char *why) {
+    try {
+        context->mesh->made().getPair(peer)->connect(std::vector<char>(address, address + bytes));
+        return true;
+    } catch (...) {
+        keep_current(why);
+        return false;
+    }
+}
+
+void ls_gloo_end(ls_gloo_context *context) {
+    char nothing = 0;
+    try { /* a wait that ends at once makes Gloo close all connections, with an error for all that waits */
+        const NoSignals quiet;
+        const Buffer buffer = context->mesh->createUnboundBuffer(&nothing, sizeof nothing);
+        buffer->waitRecv(milliseconds(1));
+    } catch (...) { /* that is what it is for */
+    }
+    context->mesh->made().end();
+}
+
+void ls_gloo_free(ls_gloo_context *context) {
+    delete context;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+namespace {
+
+char *bytes_of(const void *memory) {
+    return static_cast<char *>(const_cast<void *>(memory));
+}
+
+/* What Gloo's templates say of elements, for elements of any width. */
+template <typename Options> struct Sized : Options {
+    explicit Sized(const std::shared_ptr<gloo::Context> &mesh) : Options(mesh) {
+    }
+    void set_sizes(size_t count, size_t width) {
+        this->elements = count;
+        this->elementSize = width;
+    }
+};
+template <> struct Sized<gloo::AllreduceOptions> : gloo::AllreduceOptions {
+    explicit Sized(const std::shared_ptr<gloo::Context> &mesh) : gloo::AllreduceOptions(mesh) {
+    }
+    void set_sizes(size_t count, size_t width) {
+        impl_.elements = count;
+        impl_.elementSize = width;
+    }
+};
+
+template <typename Options> void set_reduction(Options &options, const ls_gloo_collective &work, void *result) {
+    const size_t bytes = work.count * work.width;
+    if (work.send != result) { /* else what is there is its input */
+        options.setInput(bytes_of(work.send), bytes);
+    }
+    options.setOutput(bytes_of(result), bytes);
+    options.set_sizes(work.count, work.width);
+    options.setReduceFunction(
+        [&work](void *to, const void *a, const void *b, size_t count) { work.reduce(work.argument, to, a, b, count); });
+}
+
+void allreduce(ls_gloo_context &context, const ls_gloo_collective &work) {
+    Sized<gloo::AllreduceOptions> options(context.mesh);
+    set_reduction(options, work, work.receive);
+    options.setTag(context.tag);
+    gloo::allreduce(options);
+}
+
+/* Every rank needs memory for it, which only the root has of its caller. */
+void reduce(ls_gloo_context &context, const ls_gloo_collective &work) {
+    Sized<gloo::ReduceOptions> options(context.mesh);
+    const bool root = context.mesh->rank == work.root;
+    std::vector<char> scratch(root ? 0 : work.count * work.width);
+    set_reduction(options, work, root ? work.receive : scratch.data());
+    options.setRoot(work.root);
+    options.setTag(context.tag);
+    gloo::reduce(options);
+}
+
+void broadcast(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::BroadcastOptions options(context.mesh);
+    options.setOutput(bytes_of(work.receive), work.count * work.width);
+    options.setRoot(work.root);
+    options.setTag(context.tag);
+    gloo::broadcast(options);
+}
+
+void gather(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::GatherOptions options(context.mesh);
+    const size_t bytes = work.count * work.width;
+    options.setInput(bytes_of(work.send), bytes);
+    if (context.mesh->rank == work.root) {
+        options.setOutput(bytes_of(work.receive), bytes * static_cast<size_t>(context.mesh->size));
+    }
+    options.setRoot(work.root);
+    options.setTag(context.tag);
+    gloo::gather(options);
+}
+
+void allgather(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::AllgatherOptions options(context.mesh);
+    const size_t bytes = work.count * work.width;
+    if (work.send != nullptr) {
+        options.setInput(bytes_of(work.send), bytes);
+    }
+    options.setOutput(bytes_of(work.receive), bytes * static_cast<size_t>(context.mesh->size));
+    options.setTag(context.tag);
+    gloo::allgather(options);
+}
+
+/* Bytes of each rank's part, as elements of one byte. */
+template <typename Integer>
+std::vector<Integer> bytes_of_parts(const ls_gloo_context &context, const size_t *counts, size_t width) {
+    std::vector<Integer> bytes;
+    for (int rank = 0; rank < context.mesh->size; rank++) {
+        bytes.push_back(static_cast<Integer>(counts[rank] * width));
+    }
+    return bytes;
+}
+
+void allgatherv(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::AllgathervOptions options(context.mesh);
+    const std::vector<size_t> parts = bytes_of_parts<size_t>(context, work.receive_counts, work.width);
+    if (work.send != nullptr) {
+        options.setInput(bytes_of(work.send), parts[static_cast<size_t>(context.mesh->rank)]);
+    }
+    options.setOutput(bytes_of(work.receive), parts);
+    options.setTag(context.tag);
+    gloo::allgatherv(options);
+}
+
+void scatter(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::ScatterOptions options(context.mesh);
+    const size_t bytes = work.count * work.width;
+    std::vector<char *> parts;
+    for (int rank = 0; rank < context.mesh->size && context.mesh->rank == work.root; rank++) {
+        parts.push_back(bytes_of(work.send) + static_cast<size_t>(rank) * bytes);
+    }
+    options.setInputs(parts, bytes);
+    options.setOutput(bytes_of(work.receive), bytes);
+    options.setRoot(work.root);
+    options.setTag(context.tag);
+    gloo::scatter(options);
+}
+
+void alltoall(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::AlltoallOptions options(context.mesh);
+    const size_t bytes = work.count * work.width * static_cast<size_t>(context.mesh->size);
+    options.setInput(bytes_of(work.send), bytes);
+    options.setOutput(bytes_of(work.receive), bytes);
+    options.setTag(context.tag);
+    gloo::alltoall(options);
+}
+
+void alltoallv(ls_gloo_context &context, const ls_gloo_collective &work) {
+    gloo::AlltoallvOptions options(context.mesh);
+    options.setInput(bytes_of(work.send), bytes_of_parts<int64_t>(context, work.send_counts, work.width));
+    options.setOutput(bytes_of(work.receive), bytes_of_parts<int64_t>(context, work.receive_counts, work.width));
+    options.setTag(context.tag);
+    gloo::alltoallv(options);
+}
+
+using Function = void(ls_gloo_context &, const ls_gloo_collective &);
+constexpr Function *functions[] = {broadcast,  allreduce, reduce,   gather,   allgather,
+                                   allgatherv, scatter,   alltoall, alltoallv};
+
+} // namespace
+
+bool ls_gloo_make(ls_gloo_context *context, const ls_gloo_collective *collective, char *why) {
+    try {
+        context->tag++;
+        functions[collective->kind](*context, *collective);
+        return true;
+    } catch (...) {
+        keep_current(why);
+        return false;
+    }
+}
