@@ -11,16 +11,11 @@
  *    the frame makes no further call on it but close.
  *  - The contract of lockstep/comm.h: no entry waits longer than the join's timeout for a silent rank.
  *
- * What a backend must have: open, close, begin[LS_OP_ALLTOALLV], post, test and progress. An entry of `begin` that is
- * NULL is composed (compose.c) from exchanges:
- *  - barrier, broadcast, gather(v), allgather(v), scatter(v), alltoall, split: one exchange;
- *  - reduce_scatter(v): an exchange into scratch memory of which each rank reduces its part;
- *  - reduce, allreduce: the same for equal shares, then an exchange of the results.
- * So is a reduction that `reduces` denies. An exchange made for another call goes to begin[LS_OP_ALLTOALLV] with that
- * call's `operation`, so that messages and agreement between ranks speak of what the user called.
+ * What a backend must have: open, close, every entry of `begin`, post, test and progress. An exchange that is made for
+ * another call (LS_OP_ALLOC) goes to begin[LS_OP_ALLTOALLV] with that call's `operation`.
  *
  * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in operation.c, a
- * composition, and the public function.
+ * entry, and the public function.
  */
 #ifndef LS_COMM_BACKEND_H
 #define LS_COMM_BACKEND_H
@@ -154,9 +149,6 @@ typedef struct ls_backend {
 
     /* Messages that this rank has sent so far, and their bytes. NULL: they are not counted. */
     void (*traffic)(const void *state, uint64_t *messages, uint64_t *bytes);
-
-    /* Whether allreduce, reduce and reduce_scatter(v) of this backend know the reduction on the dtype. NULL: all do. */
-    bool (*reduces)(ls_dtype dtype, ls_reduction reduction);
 
     /* Moves the call that was begun; with `wait` until its end. `*finished` says whether the results are there. Both
      * this and test also move all that was posted. */

@@ -13,9 +13,8 @@ static ls_status reserve(ls_comm *comm, const ls_join *join) {
     const size_t size = (size_t)comm->size;
     size_t *numbers = ls_allocate_zeroed(LS_PARTS * size, sizeof *numbers);
     comm->parts[0] = numbers;
-    comm->sources = ls_allocate_zeroed(size, sizeof *comm->sources);
     comm->prefix = ls_duplicate_string(join->prefix);
-    if (numbers == NULL || comm->sources == NULL || comm->prefix == NULL) {
+    if (numbers == NULL || comm->prefix == NULL) {
         return ls_fail_memory("ls_comm_open", LS_PARTS * size * sizeof *numbers);
     }
     for (size_t i = 1; i < LS_PARTS; i++) {
@@ -33,12 +32,10 @@ static atomic_uint next_left;
 static void empty(ls_comm *comm) {
     ls_comm_free_blocks(comm);
     ls_free(comm->parts[0]);
-    ls_free(comm->sources);
     ls_free(comm->scratch);
     ls_free(comm->prefix);
     ls_free(comm->origins);
     comm->parts[0] = NULL;
-    comm->sources = NULL;
     comm->scratch = NULL;
     comm->prefix = NULL;
     comm->origins = NULL;
@@ -253,27 +250,17 @@ ls_status ls_comm_note(ls_comm *comm, ls_status status) {
 }
 
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call) {
-    comm->then = NULL;
-    if (ls_comm_composes(comm, call)) {
-        return ls_comm_note(comm, ls_comm_compose(comm, call));
+    const bool whole = call->send_counts == NULL && call->receive_counts == NULL && call->operation != LS_OP_ALLTOALL;
+    if (whole) {
+        return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, call));
     }
-    return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, call));
+    ls_call completed = *call;
+    LS_TRY(ls_comm_note(comm, ls_comm_complete(comm, &completed)));
+    return ls_comm_note(comm, comm->backend->begin[call->operation](comm->state, &completed));
 }
 
 ls_status ls_comm_progress(ls_comm *comm, bool wait, bool *finished) {
-    for (;;) {
-        LS_TRY(ls_comm_note(comm, comm->backend->progress(comm->state, wait, finished)));
-        if (!*finished || comm->then == NULL) {
-            return LS_OK;
-        }
-        ls_comm_sequel *then = comm->then;
-        bool begun = false;
-        comm->then = NULL;
-        LS_TRY(ls_comm_note(comm, then(comm, &begun)));
-        if (!begun) {
-            return LS_OK;
-        }
-    }
+    return ls_comm_note(comm, comm->backend->progress(comm->state, wait, finished));
 }
 
 ls_status ls_comm_test(ls_comm *comm, void *request, bool wait, bool *finished) {

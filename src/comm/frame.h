@@ -1,4 +1,4 @@
-/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, compose.c, leave.c, memory.c,
+/* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, complete.c, leave.c, memory.c,
  * progress.c, split.c and work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
@@ -32,13 +32,9 @@ enum {
     LS_SEND_PLACES,
     LS_RECEIVE_COUNTS,
     LS_RECEIVE_PLACES,
-    LS_GIVEN_SEND_PLACES,
-    LS_GIVEN_RECEIVE_PLACES,
+    LS_LACKING, /* memory.c: a byte per rank fits */
     LS_PARTS
 };
-
-/* The next part of a composed call; `*begun` when it began something on the backend. */
-typedef ls_status ls_comm_sequel(ls_comm *comm, bool *begun);
 
 /* Ordinary memory of ls_comm_alloc, where the backend has no better. */
 typedef struct ls_comm_block {
@@ -55,13 +51,10 @@ struct ls_comm {
     int size;
     int local_rank;
     int local_size;
-    bool any_order;       /* of reductions, as all ranks have agreed */
-    uint64_t sequence;    /* number of the latest call */
-    uint64_t posts;       /* number of the latest send or receive */
-    ls_call call;         /* compose.c: the call in progress */
-    ls_comm_sequel *then; /* what comes when the part of it that is under way has finished */
-    size_t *parts[LS_PARTS];
-    const void **sources;
+    bool any_order;          /* of reductions, as all ranks have agreed */
+    uint64_t sequence;       /* number of the latest call */
+    uint64_t posts;          /* number of the latest send or receive */
+    size_t *parts[LS_PARTS]; /* of the call in progress */
     unsigned char *scratch;
     size_t scratch_bytes;
     ls_comm_block *blocks;
@@ -102,9 +95,8 @@ ls_status ls_comm_note(ls_comm *comm, ls_status status);
 /* calls.c: numbers the call and carries it out now or, when `work` is wanted, in its turn. */
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work);
 
-/* compose.c: whether the call needs any of what ls_comm_compose does; begins it. */
-bool ls_comm_composes(const ls_comm *comm, const ls_call *call);
-ls_status ls_comm_compose(ls_comm *comm, const ls_call *call);
+/* complete.c: fills in what the call leaves out. What it adds stays until the next call. */
+ls_status ls_comm_complete(ls_comm *comm, ls_call *call);
 
 /* Begins `call` on the backend; notes failures that revoke the communicator. */
 ls_status ls_comm_begin(ls_comm *comm, const ls_call *call);

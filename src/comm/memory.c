@@ -8,7 +8,7 @@
 /* All ranks learn which of them has no memory; `mine` says whether this one has. */
 static ls_status agree(ls_comm *comm, size_t size, bool mine) {
     size_t *const *parts = comm->parts;
-    unsigned char *lacking = (unsigned char *)parts[LS_GIVEN_SEND_PLACES]; /* a byte per rank fits */
+    unsigned char *lacking = (unsigned char *)parts[LS_LACKING];
     const unsigned char own = mine ? 0 : 1;
     for (int rank = 0; rank < comm->size; rank++) {
         parts[LS_SEND_COUNTS][rank] = 1;
@@ -27,7 +27,6 @@ static ls_status agree(ls_comm *comm, size_t size, bool mine) {
                           .send_displacements = parts[LS_SEND_PLACES],
                           .receive_counts = parts[LS_RECEIVE_COUNTS],
                           .receive_displacements = parts[LS_RECEIVE_PLACES]};
-    comm->then = NULL; /* of a composed call that failed */
     LS_TRY(comm->backend->begin[LS_OP_ALLTOALLV](comm->state, &call));
     LS_TRY(ls_comm_finish(comm));
     for (int rank = 0; rank < comm->size; rank++) {
