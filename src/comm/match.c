@@ -41,6 +41,10 @@ static void remove_message(ls_match *match, ls_match_message *message) {
         link = &(*link)->next;
     }
     *link = message->next;
+    if (message->header.held && message->content != NULL) {
+        match->kept -= message->header.bytes;
+        ls_free(message->content);
+    }
     ls_free(message);
 }
 
@@ -71,17 +75,19 @@ static ls_match_receipt *find_receipt(const ls_match *match, const ls_match_head
 }
 
 static ls_status keep(ls_match *match, const ls_match_header *header, ls_match_target *target) {
-    ls_match_message *message = ls_allocate(sizeof *message + (header->remote ? 0 : header->bytes));
+    const bool empty = header->remote || header->held;
+    ls_match_message *message = ls_allocate(sizeof *message + (empty ? 0 : header->bytes));
     if (message == NULL) {
         return ls_fail_memory("ls_comm_send", sizeof *message + header->bytes);
     }
     *message = (ls_match_message){.header = *header, .complete = header->remote};
+    message->content = empty ? NULL : (unsigned char *)(message + 1);
     ls_match_message **link = &match->messages;
     while (*link != NULL) {
         link = &(*link)->next;
     }
     *link = message;
-    *target = (ls_match_target){.into = (unsigned char *)(message + 1), .message = message};
+    *target = (ls_match_target){.into = message->content, .message = message};
     return LS_OK;
 }
 
@@ -99,6 +105,30 @@ ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_matc
         LS_TRY(match->fetch(match->context, header, &receipt->call, receipt->refused));
         receipt->arrived = true;
     }
+    return LS_OK;
+}
+
+bool ls_match_wants(const ls_match_target *target) {
+    return target->message == NULL || target->message->receipt != NULL;
+}
+
+ls_status ls_match_place(ls_match *match, ls_match_target *target) {
+    ls_match_message *message = target->message;
+    if (message == NULL) {
+        return LS_OK;
+    }
+    if (message->receipt != NULL) {
+        ls_match_receipt *receipt = message->receipt;
+        *target = (ls_match_target){.into = receipt->refused ? NULL : receipt->call.receive, .receipt = receipt};
+        remove_message(match, message);
+        return LS_OK;
+    }
+    message->content = ls_allocate(message->header.bytes);
+    if (message->content == NULL) {
+        return ls_fail_memory("ls_comm_send", message->header.bytes);
+    }
+    match->kept += message->header.bytes;
+    target->into = message->content;
     return LS_OK;
 }
 
@@ -120,7 +150,7 @@ void ls_match_complete(ls_match *match, ls_match_target *target) {
     message->complete = true;
     if (message->receipt != NULL) {
         if (!message->receipt->refused) {
-            copy(message->receipt->call.receive, message + 1, message->header.bytes);
+            copy(message->receipt->call.receive, message->content, message->header.bytes);
         }
         message->receipt->arrived = true;
         remove_message(match, message);
@@ -157,7 +187,7 @@ static ls_status take(ls_match *match, ls_match_message *message, const ls_call 
     if (header.remote) {
         status = match->fetch(match->context, &header, call, !wanted);
     } else if (wanted) {
-        copy(call->receive, message + 1, header.bytes);
+        copy(call->receive, message->content, header.bytes);
     }
     remove_message(match, message);
     return status != LS_OK || wanted ? status : fail_refused(&header, call);

@@ -15,6 +15,7 @@ typedef struct ls_match_header {
     ls_dtype dtype;
     size_t count;
     size_t bytes;
+    bool held;        /* its content comes later: ls_match_place */
     bool remote;      /* the content still lies with the sender, see `fetch` */
     uint64_t address; /* remote: what the sender said of it */
     uint64_t ticket;
@@ -39,6 +40,7 @@ struct ls_match_message {
     ls_match_header header;
     ls_match_receipt *receipt; /* who wants it, once it is complete */
     bool complete;
+    unsigned char *content; /* NULL: there is none here */
 };
 
 /* Brings the content of a remote message to the buffer of `call`, which receives it, or lets the sender know that it is
@@ -49,6 +51,7 @@ typedef struct ls_match {
     ls_match_receipt *receipts;
     ls_match_receipt *spare;
     ls_match_message *messages;
+    size_t kept;           /* bytes of their content, of those that were held */
     ls_match_fetch *fetch; /* needed only where messages are remote */
     void *context;
 } ls_match;
@@ -63,6 +66,13 @@ typedef struct ls_match_target {
 /* A message comes. LS_ERR_PEER, naming the sender, where its header is none (agreement.h). Remote ones are fetched at
  * once where a receive waits for them; then there is nothing more to do. */
 ls_status ls_match_offer(ls_match *match, const ls_match_header *header, ls_match_target *target);
+
+/* Whether a receive has taken the message that was offered. */
+bool ls_match_wants(const ls_match_target *target);
+
+/* The content of a message that was held begins to arrive: where it goes now, to its receive or to memory of its own.
+ */
+ls_status ls_match_place(ls_match *match, ls_match_target *target);
 
 /* Whether a receive waits for just such a message, and would be the next to take it. */
 bool ls_match_awaits(const ls_match *match, const ls_match_header *header);

@@ -59,10 +59,11 @@ typedef struct ls_transport {
     const char *name;
 
     /*
-     * Begins to send `transfer`, which has peer, channel, data and bytes set. Up to the endpoint's `eager` bytes it
-     * needs no receive to end, though it may wait until the peer has made room by looking (`progress`); a larger one
-     * may wait for its receive. It may have ended already on return. What has ended arrives without this rank looking
-     * at the endpoint again. Connects to the peer where that is needed.
+     * Begins to send `transfer`, which has peer, channel, data and bytes set. Up to LS_TRANSPORT_LEAST_EAGER bytes it
+     * needs no receive to end, though it may wait until the peer has made room by looking (`progress`). Up to the
+     * endpoint's `eager` bytes neither, unless the peer is far behind with receives for what was sent before. A larger
+     * one may wait for its receive. It may have ended already on return. What has ended arrives without this rank
+     * looking at the endpoint again. Connects to the peer where that is needed.
      */
     ls_status (*send)(ls_endpoint *endpoint, ls_transfer *transfer);
 

@@ -118,7 +118,7 @@ check_flavour() {
         "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
     for ranks in 3 2; do
         for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
-            messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
+            messages early_messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
             beside check_program "$flavour" $ranks $name
         done
         beside check_transport "$flavour" $ranks

@@ -71,8 +71,9 @@ for rank in 1 2; do
     kill -9 "$(cat up.$rank)"
     ends 0 1
     check "kill -9 on rank $rank in training: the same status on both" is "$statuses" "137 137"
+    cat err.0 err.1 >err
     check "kill -9 on rank $rank in training: one sentence on each, which names it" is \
-        "$(cat err.0 err.1 | wc -l) $(cat err.0 err.1 | grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$")" "2 2"
+        "$(wc -l <err) $(grep -c "^lockstep: rank $rank (pid [0-9]*.*) was killed by SIGKILL; [12] here w[a-z]* ended$" err)" "2 2"
 done
 
 # ---- several ranks on each ----

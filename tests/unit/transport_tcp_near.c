@@ -352,7 +352,7 @@ static void lies_are_errors(void **state) {
     } lies[] = {
         {2, {.kind = LS_TCP_OFFER, .channel = 1, .bytes = LARGE, .number = 4096}},
         {1, {.kind = LS_TCP_OFFER, .channel = 1, .bytes = LARGE, .number = 0}},
-        {1, {.kind = LS_TCP_OFFER, .channel = 1, .bytes = LS_TCP_EAGER, .number = 4096}},
+        {1, {.kind = LS_TCP_OFFER, .channel = 1, .bytes = LS_TRANSPORT_LEAST_EAGER, .number = 4096}},
         {1, {.kind = LS_TCP_OFFER, .channel = LS_TRANSPORT_CHANNELS, .bytes = LARGE, .number = 4096}},
         {1, {.kind = LS_TCP_OFFER, .channel = 1, .bytes = UINT64_MAX, .number = 4096}},
         {1, {.kind = LS_TCP_TAKEN, .bytes = 0, .number = 1}},

@@ -14,6 +14,7 @@ enum {
     LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
     LS_ENGINE_LEVELS = 24,        /* rounds at most */
     LS_ENGINE_TRANSFERS = 128,    /* of a call at once, at most */
+    LS_ENGINE_KEPT = 32 << 20,    /* bytes of messages that no receive waits for yet */
     LS_ENGINE_LANES = 4           /* parts of a buffer on their way at once, each on a channel of its own */
 };
 
@@ -172,7 +173,7 @@ typedef struct ls_message_request {
     _Alignas(16) unsigned char packet[LS_TRANSPORT_LEAST_EAGER];
 } ls_message_request;
 
-/* A message whose content is arriving. */
+/* A message whose content is arriving, or held back at its sender. */
 typedef struct ls_message_arrival {
     struct ls_message_arrival *next;
     ls_transfer content;
@@ -234,7 +235,8 @@ struct ls_engine {
     ls_message_request *requests;
     ls_message_request *spare;
     ls_message_arrival *arrivals;
-    ls_transfer message; /* where messages of any rank arrive */
+    ls_message_arrival *held; /* in the order in which they were sent, rank by rank */
+    ls_transfer message;      /* where messages of any rank arrive */
     unsigned char *message_memory;
     bool listens;        /* it is under way */
     uint64_t *taken;     /* one per rank: messages that came from it */

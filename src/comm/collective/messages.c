@@ -1,11 +1,15 @@
-/* Sends and receives: a message says what it is and holds what is small; larger content follows it. */
+/*
+ * Sends and receives: a message says what it is and holds what is small; larger content follows it. What no receive
+ * waits for yet is taken in as far as LS_ENGINE_KEPT allows. More is held back at its sender, whose send then waits for
+ * the receive. Contents of one rank come in the order of its sends, so those before one that is wanted come too.
+ */
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/collective/inside.h"
 
-enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header) };
+enum { INLINE = LS_TRANSPORT_LEAST_EAGER - sizeof(ls_call_header), HELD_LOOKED_AT = 64 };
 
 /* The operation in the header of a rank that makes no more calls; `reduction` is the reason. */
 #define LEFT ((uint32_t)LS_OP_COUNT)
@@ -33,28 +37,86 @@ ls_status ls_messages_listen(ls_engine *engine) {
     return receive_next(engine);
 }
 
-/* Content follows in a message of its own. */
-static ls_status begin_content(ls_engine *engine, const ls_match_header *header, const ls_match_target *target) {
+/* Content follows in a message of its own. Takes it off the list of what is held. */
+static ls_status begin_content(ls_engine *engine, ls_message_arrival **link) {
+    ls_message_arrival *arrival = *link;
+    *link = arrival->next;
+    arrival->next = engine->arrivals;
+    engine->arrivals = arrival;
+    LS_TRY(ls_match_place(&engine->match, &arrival->target));
+    if (arrival->target.into == NULL) {
+        arrival->refused = ls_allocate(arrival->bytes);
+        if (arrival->refused == NULL) {
+            return ls_fail_memory("ls_comm_recv", arrival->bytes);
+        }
+    }
+    arrival->content.data = arrival->target.into != NULL ? arrival->target.into : arrival->refused;
+    return engine->endpoint->transport->receive(engine->endpoint, &arrival->content);
+}
+
+/* The latest content of the rank that is held and that a receive waits for; NULL: there is none. */
+static const ls_message_arrival *last_wanted(const ls_engine *engine, int from) {
+    const ls_message_arrival *last = NULL;
+    for (const ls_message_arrival *arrival = engine->held; arrival != NULL; arrival = arrival->next) {
+        last = arrival->content.peer == from && ls_match_wants(&arrival->target) ? arrival : last;
+    }
+    return last;
+}
+
+/* Begins what a receive of that rank's messages waits for, and what was sent before it. */
+static ls_status begin_wanted(ls_engine *engine, int from) {
+    const ls_message_arrival *last = last_wanted(engine, from);
+    for (ls_message_arrival **link = &engine->held; last != NULL;) {
+        ls_message_arrival *arrival = *link;
+        if (arrival->content.peer != from) {
+            link = &arrival->next;
+            continue;
+        }
+        LS_TRY(begin_content(engine, link));
+        last = arrival == last ? NULL : last;
+    }
+    return LS_OK;
+}
+
+/* Whether a content of the same rank is held that was sent before. */
+static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arrival) {
+    const ls_message_arrival *other = engine->held;
+    while (other->content.peer != arrival->content.peer) {
+        other = other->next;
+    }
+    return other != arrival;
+}
+
+/* Begins what there is room for among the first that are held. */
+static ls_status begin_kept(ls_engine *engine) {
+    ls_message_arrival **link = &engine->held;
+    for (int i = 0; i < HELD_LOOKED_AT && *link != NULL; i++) {
+        const bool fits = engine->match.kept + (*link)->bytes <= LS_ENGINE_KEPT;
+        if (fits && !has_earlier(engine, *link)) {
+            LS_TRY(begin_content(engine, link));
+        } else {
+            link = &(*link)->next;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status hold_content(ls_engine *engine, const ls_match_header *header, const ls_match_target *target) {
+    ls_message_arrival **link = &engine->held;
     ls_message_arrival *arrival = ls_allocate_zeroed(1, sizeof *arrival);
     if (arrival == NULL) {
         return ls_fail_memory("ls_comm_recv", sizeof *arrival);
     }
     arrival->target = *target;
     arrival->bytes = header->bytes;
-    arrival->next = engine->arrivals;
-    engine->arrivals = arrival;
-    if (target->into == NULL) {
-        arrival->refused = ls_allocate(header->bytes);
-        if (arrival->refused == NULL) {
-            return ls_fail_memory("ls_comm_recv", header->bytes);
-        }
+    arrival->content =
+        (ls_transfer){.peer = header->from, .channel = LS_CHANNEL_CONTENTS, .bytes = header->bytes, .receives = true};
+    while (*link != NULL) {
+        link = &(*link)->next;
     }
-    arrival->content = (ls_transfer){.peer = header->from,
-                                     .channel = LS_CHANNEL_CONTENTS,
-                                     .data = target->into != NULL ? target->into : arrival->refused,
-                                     .bytes = header->bytes,
-                                     .receives = true};
-    return engine->endpoint->transport->receive(engine->endpoint, &arrival->content);
+    *link = arrival;
+    LS_TRY(ls_match_wants(target) ? begin_wanted(engine, header->from) : LS_OK);
+    return begin_kept(engine);
 }
 
 static ls_status take_message(ls_engine *engine) {
@@ -75,9 +137,13 @@ static ls_status take_message(ls_engine *engine) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent a message that is of no send", from);
     }
     const size_t data = engine->message.bytes - sizeof said;
-    const ls_match_header header = {
-        .from = from, .tag = said.tag, .dtype = (ls_dtype)said.dtype, .count = said.count, .bytes = said.bytes};
-    const bool follows = header.bytes > INLINE && data == 0;
+    const bool follows = said.bytes > INLINE && data == 0;
+    const ls_match_header header = {.from = from,
+                                    .tag = said.tag,
+                                    .dtype = (ls_dtype)said.dtype,
+                                    .count = said.count,
+                                    .bytes = said.bytes,
+                                    .held = follows};
     ls_match_target target;
     if (data != header.bytes && !follows) {
         return ls_fail(LS_ERR_PEER, "ls_comm_recv: rank %d sent %zu bytes of %zu", from, data, header.bytes);
@@ -85,7 +151,7 @@ static ls_status take_message(ls_engine *engine) {
     LS_TRY(ls_match_offer(&engine->match, &header, &target));
     engine->culprit = -1;
     if (follows) {
-        return begin_content(engine, &header, &target);
+        return hold_content(engine, &header, &target);
     }
     if (target.into != NULL && data != 0) {
         memcpy(target.into, engine->message_memory + sizeof said, data);
@@ -121,7 +187,8 @@ ls_status ls_messages_move(ls_engine *engine, bool *moved) {
         LS_TRY(take_message(engine));
         LS_TRY(receive_next(engine));
     }
-    return end_arrivals(engine, moved);
+    LS_TRY(end_arrivals(engine, moved));
+    return engine->held != NULL ? begin_kept(engine) : LS_OK;
 }
 
 /* ---- what is posted ---------------------------------------------------------------------------------------------- */
@@ -218,6 +285,7 @@ static ls_status post(ls_engine *engine, ls_message_request *asked, bool *ended)
     if (!sends) {
         LS_TRY(ls_match_receive(&engine->match, &asked->call, &asked->receipt));
         *ended = asked->receipt == NULL;
+        LS_TRY(engine->held == NULL ? LS_OK : *ended ? begin_kept(engine) : begin_wanted(engine, asked->call.root));
     }
     if (*ended) {
         return LS_OK;
@@ -288,6 +356,15 @@ void ls_messages_withdraw(ls_engine *engine) {
     ls_engine_withdraw_contents(engine);
 }
 
+static void free_arrivals(ls_message_arrival *list) {
+    while (list != NULL) {
+        ls_message_arrival *next = list->next;
+        ls_free(list->refused);
+        ls_free(list);
+        list = next;
+    }
+}
+
 static void free_requests(ls_message_request *list) {
     while (list != NULL) {
         ls_message_request *next = list->next;
@@ -299,12 +376,8 @@ static void free_requests(ls_message_request *list) {
 void ls_messages_free(ls_engine *engine) {
     free_requests(engine->requests);
     free_requests(engine->spare);
-    while (engine->arrivals != NULL) {
-        ls_message_arrival *next = engine->arrivals->next;
-        ls_free(engine->arrivals->refused);
-        ls_free(engine->arrivals);
-        engine->arrivals = next;
-    }
+    free_arrivals(engine->arrivals);
+    free_arrivals(engine->held);
     ls_free(engine->message_memory);
     ls_match_free(&engine->match);
 }

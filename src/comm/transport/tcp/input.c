@@ -39,9 +39,23 @@ static ls_status check_room(const ls_transfer *receive, int rank, size_t bytes, 
     }
     if (remote && receive->peer < 0) {
         return ls_fail(LS_ERR_PEER, "rank %d sent a message of %zu bytes where any rank may send %d", rank, bytes,
-                       LS_TCP_EAGER);
+                       LS_TRANSPORT_LEAST_EAGER);
     }
     return LS_OK;
+}
+
+/* A message that was not announced has its receive. */
+static ls_status note_claimed(ls_tcp *tcp, int rank, size_t bytes) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (bytes <= LS_TRANSPORT_LEAST_EAGER) {
+        return LS_OK;
+    }
+    peer->claimed += bytes;
+    if (peer->claimed - peer->told < LS_TCP_UNCLAIMED / 4) {
+        return LS_OK;
+    }
+    peer->told = peer->claimed;
+    return ls_tcp_put(tcp, rank, &(ls_tcp_header){.kind = LS_TCP_CLAIMED, .number = peer->claimed}, NULL, 0);
 }
 
 /* Has the rank send what it announced. */
@@ -87,12 +101,14 @@ ls_status ls_tcp_post(ls_tcp *tcp, ls_transfer *receive) {
     if (early->remote) {
         return clear_early(tcp, receive, early);
     }
+    const int from = early->from;
+    const size_t bytes = early->bytes;
     if (early->whole) {
         deliver(tcp, receive, early);
     } else {
         early->receive = receive;
     }
-    return LS_OK;
+    return note_claimed(tcp, from, bytes);
 }
 
 /* ---- what is read where it is --------------------------------------------------------------------------------------
@@ -220,6 +236,7 @@ static ls_status take_message(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
     if (body->receive != NULL) {
         LS_TRY(check_room(body->receive, rank, body->bytes, false));
         body->at = body->receive->data;
+        LS_TRY(note_claimed(tcp, rank, body->bytes));
     } else {
         body->early = ls_arrivals_keep(&tcp->arrivals, rank, (int)h->channel, body->bytes, false);
         if (body->early == NULL) {
@@ -236,7 +253,7 @@ static ls_status take_message(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
 static ls_status take_announcement(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
     ls_tcp_peer *peer = &tcp->peers[rank];
     const bool offer = h->kind == LS_TCP_OFFER;
-    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes <= LS_TCP_EAGER ||
+    if (h->channel >= LS_TRANSPORT_CHANNELS || h->bytes <= LS_TRANSPORT_LEAST_EAGER ||
         (offer ? !peer->near || h->number == 0 : h->number != peer->heard_of + 1)) {
         return fail_header(rank, h);
     }
@@ -289,6 +306,11 @@ static ls_status take_header(ls_tcp *tcp, int rank, const ls_tcp_header *h) {
         return take_content(tcp, rank, h);
     case LS_TCP_CLEAR:
         if (h->channel == 0 && h->bytes == 0 && ls_tcp_cleared(tcp, rank, h->number)) {
+            return LS_OK;
+        }
+        return fail_header(rank, h);
+    case LS_TCP_CLAIMED:
+        if (h->channel == 0 && h->bytes == 0 && ls_tcp_claimed(tcp, rank, h->number)) {
             return LS_OK;
         }
         return fail_header(rank, h);

@@ -3,8 +3,9 @@
  *
  * Each rank writes on the connection that it made, and reads on the one that the other made. Behind the hello travel
  * frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
- * bytes is one frame. A larger one is announced; who has a receive for it clears it; then it comes in pieces, straight
- * into the receive's memory. Frames that are short overtake pieces.
+ * bytes is one frame, unless the other rank is far behind with its receives. A larger one is announced; who has a
+ * receive for it clears it; then it comes in pieces, straight into the receive's memory. Frames that are short overtake
+ * pieces.
  *
  * To a rank of the same machine it is offered instead: that rank reads it where it is (comm/peer_memory.h) and says how
  * far it is, or clears it where it may not read. The mark by which the sender's memory is known goes when the sender
@@ -17,7 +18,7 @@
 #include "comm/transport/arrivals.h"
 #include "comm/transport/tcp/tcp.h"
 
-#define LS_TCP_GREETING "lstcp--2"
+#define LS_TCP_GREETING "lstcp--3"
 
 /* ---- the handshake -------------------------------------------------------------------------------------------------
  */
@@ -39,6 +40,9 @@ typedef struct ls_tcp_hello {
 enum {
     /* More would be worth a round trip rather than a copy at the receiver, who may not have a place for it yet. */
     LS_TCP_EAGER = 64 << 10,
+    /* Bytes of messages that need no receive, beyond small ones, which a rank sends before it hears that there were
+     * receives for them; then they are announced too. Who receives says so every fourth of that. */
+    LS_TCP_UNCLAIMED = 4 << 20,
     LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
     LS_TCP_READ = 1 << 20,    /* in another's memory before the next message has its turn */
@@ -52,7 +56,8 @@ typedef enum ls_tcp_kind {
     LS_TCP_CLEAR,                /* number: of what was announced, to be sent now */
     LS_TCP_CONTENT,              /* number; bytes of it that follow */
     LS_TCP_OFFER,                /* channel, bytes; number: the address. It is an announcement, and counts as one */
-    LS_TCP_TAKEN                 /* number: of what was offered; bytes of it that were read */
+    LS_TCP_TAKEN,                /* number: of what was offered; bytes of it that were read */
+    LS_TCP_CLAIMED               /* number: bytes of messages, beyond small ones, that have had their receives so far */
 } ls_tcp_kind;
 
 /* Fields that a kind does not have are 0. */
@@ -128,12 +133,16 @@ typedef struct ls_tcp_peer {
     ls_transfer *cleared;   /* sends whose pieces are written */
     uint64_t numbered;      /* announcements made */
     uint64_t withdrawn;     /* of these, that may still be cleared in vain */
+    uint64_t sent;          /* bytes of messages beyond LS_TRANSPORT_LEAST_EAGER that were sent unannounced */
+    uint64_t claimed_there; /* of these, as it said last */
 
     unsigned char *buffer; /* of LS_TCP_BUFFER bytes, what has been read ahead */
     size_t filled;
     ls_tcp_body body;
     ls_transfer *awaited; /* receives that were cleared */
     uint64_t heard_of;    /* announcements that came */
+    uint64_t claimed; /* bytes of its messages that were not announced, beyond small ones, that had their receives */
+    uint64_t told;    /* of these, as it heard last */
 } ls_tcp_peer;
 
 /* Somebody who has connected and proved nothing yet. */
@@ -215,12 +224,15 @@ ls_status ls_tcp_put(ls_tcp *tcp, int rank, const ls_tcp_header *header, const v
 /* Writes what there is to write and room for. */
 void ls_tcp_flush(ls_tcp *tcp, int rank);
 
-/* Begins to send what is larger than LS_TCP_EAGER. */
+/* Begins to send what is larger than LS_TCP_EAGER, or than LS_TRANSPORT_LEAST_EAGER where too much is unclaimed. */
 ls_status ls_tcp_announce(ls_tcp *tcp, ls_transfer *send);
 
 /* A peer has a receive for what has this number, or has read so many bytes of it; false: there is no such. */
 bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number);
 bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes);
+
+/* A peer has had receives for so many bytes of messages that were not announced; false: there were not so many. */
+bool ls_tcp_claimed(ls_tcp *tcp, int rank, uint64_t bytes);
 
 /* From here on nobody reads what this rank has offered. */
 void ls_tcp_take_mark(ls_tcp *tcp);

@@ -272,6 +272,15 @@ bool ls_tcp_taken(ls_tcp *tcp, int rank, uint64_t number, uint64_t bytes) {
     return true;
 }
 
+bool ls_tcp_claimed(ls_tcp *tcp, int rank, uint64_t bytes) {
+    ls_tcp_peer *peer = &tcp->peers[rank];
+    if (bytes <= peer->claimed_there || bytes > peer->sent) {
+        return false;
+    }
+    peer->claimed_there = bytes;
+    return true;
+}
+
 void ls_tcp_take_mark(ls_tcp *tcp) {
     explicit_bzero(tcp->mark, sizeof tcp->mark);
     atomic_thread_fence(memory_order_seq_cst); /* before the memory that was offered is written to again */

@@ -248,9 +248,12 @@ static ls_status tcp_send(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
     endpoint->messages++;
     endpoint->bytes += transfer->bytes;
-    if (transfer->bytes > LS_TCP_EAGER) {
+    ls_tcp_peer *peer = &tcp->peers[transfer->peer];
+    const bool small = transfer->bytes <= LS_TRANSPORT_LEAST_EAGER;
+    if (transfer->bytes > LS_TCP_EAGER || (!small && peer->sent - peer->claimed_there > LS_TCP_UNCLAIMED)) {
         return ls_tcp_announce(tcp, transfer);
     }
+    peer->sent += small ? 0 : transfer->bytes;
     const ls_tcp_header header = {
         .kind = LS_TCP_MESSAGE, .channel = (uint32_t)transfer->channel, .bytes = transfer->bytes};
     LS_TRY(ls_tcp_put(tcp, transfer->peer, &header, transfer->data, transfer->bytes));

@@ -1,0 +1,149 @@
+/*
+ * A rank that sends far more than the other has receives for: the receiver keeps a bounded part of it, the rest waits
+ * at the sender; everything arrives in order, later tags may be taken first, and a receive that does not fit is told.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lockstep/comm.h>
+
+enum { MOST = 4000, STEP = 16, LARGE = 1 << 18, MEDIUM = 12 << 10, BOUND = 72 << 20 };
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+static const bool is_measured = false; /* a sanitizer keeps memory that was freed */
+#else
+static const bool is_measured = true;
+#endif
+
+static long resident(void) {
+    long pages = 0, skipped = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL || fscanf(file, "%ld %ld", &skipped, &pages) != 2) {
+        pages = 0;
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Message i begins STEP * i elements further than the first. */
+static ls_status send_all(ls_comm *world, const float *values, int messages, size_t count, int tag, ls_work **work) {
+    for (int i = 0; i < messages; i++) {
+        LS_TRY(ls_comm_send(world, values + (ptrdiff_t)STEP * i, count, LS_F32, 1, tag, &work[i]));
+    }
+    return LS_OK;
+}
+
+static ls_status wait_all(ls_work **work, int messages) {
+    for (int i = 0; i < messages; i++) {
+        LS_TRY(ls_work_wait(work[i]));
+    }
+    return LS_OK;
+}
+
+static ls_status receive_all(ls_comm *world, float *into, int messages, size_t count, int tag) {
+    for (int i = 0; i < messages; i++) {
+        LS_TRY(ls_comm_recv(world, into, count, LS_F32, 0, tag, NULL));
+        LS_CHECK(into[0] == (float)(STEP * i) && into[count - 1] == (float)((size_t)(STEP * i) + count - 1));
+    }
+    return LS_OK;
+}
+
+static ls_status meet(ls_comm *world) {
+    for (int i = 0; i < 20; i++) {
+        LS_TRY(ls_comm_barrier(world, NULL));
+        usleep(5000); /* so that what can come has come; nothing depends on it */
+    }
+    return LS_OK;
+}
+
+/* A rank that receives nothing at all leaves everything where it is: not this one, any more. */
+static ls_status begin_to_receive(ls_comm *world, float *values) {
+    ls_work *work = NULL;
+    LS_TRY(ls_comm_rank(world) == 0 ? send_all(world, values, 1, 1, 1, &work) : LS_OK);
+    LS_TRY(ls_comm_rank(world) == 1 ? receive_all(world, values, 1, 1, 1) : LS_OK);
+    LS_TRY(ls_comm_rank(world) == 0 ? ls_work_wait(work) : LS_OK);
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status flood(ls_comm *world, float *values, int messages, size_t count, long before) {
+    static ls_work *work[MOST];
+    const int rank = ls_comm_rank(world);
+    LS_TRY(rank == 0 ? send_all(world, values, messages, count, 3, work) : LS_OK);
+    LS_TRY(meet(world));
+    const long grown = resident() - before;
+    LS_TRY(ls_comm_barrier(world, NULL)); /* ranks may be threads of one process */
+    if (rank == 1) {
+        LS_TRY(receive_all(world, values, messages, count, 3));
+    }
+    LS_TRY(rank == 0 ? wait_all(work, messages) : LS_OK);
+    if (getenv("SHOW"))
+        fprintf(stderr, "rank %d grown %ld\n", rank, grown);
+    const bool streams =
+        strcmp(ls_comm_backend(world), "shm") == 0 && count == MEDIUM; /* which it keeps without limit */
+    if (is_measured && !streams && grown > BOUND) {
+        return ls_fail(LS_ERR_INTERNAL, "the process has grown by %ld bytes for %d messages of %zu", grown, messages,
+                       count * sizeof(float));
+    }
+    return LS_OK;
+}
+
+/* The last message is taken first: it is behind more than a rank keeps. */
+static ls_status another_tag_first(ls_comm *world, float *values) {
+    enum { MESSAGES = 40 };
+    ls_work *work[MESSAGES + 1];
+    if (ls_comm_rank(world) == 0) {
+        LS_TRY(send_all(world, values, MESSAGES, LARGE, 5, work));
+        LS_TRY(send_all(world, values, 1, LARGE, 6, &work[MESSAGES]));
+    }
+    LS_TRY(meet(world));
+    if (ls_comm_rank(world) == 1) {
+        LS_TRY(receive_all(world, values, 1, LARGE, 6));
+        LS_TRY(receive_all(world, values, MESSAGES, LARGE, 5));
+    }
+    return ls_comm_rank(world) == 0 ? wait_all(work, MESSAGES + 1) : LS_OK;
+}
+
+static ls_status of_another_size(ls_comm *world, float *values) {
+    enum { MESSAGES = 40 };
+    ls_work *work[MESSAGES];
+    LS_TRY(ls_comm_rank(world) == 0 ? send_all(world, values, MESSAGES, LARGE, 7, work) : LS_OK);
+    LS_TRY(meet(world));
+    for (int i = 0; i < MESSAGES && ls_comm_rank(world) == 1; i++) {
+        LS_CHECK(ls_comm_recv(world, values, LARGE - 1, LS_F32, 0, 7, NULL) == LS_ERR_MISMATCH);
+    }
+    for (int i = 0; i < MESSAGES && ls_comm_rank(world) == 0; i++) {
+        const ls_status status = ls_work_wait(work[i]); /* backends may tell the sender too */
+        LS_CHECK(status == LS_OK || status == LS_ERR_MISMATCH);
+    }
+    return LS_OK;
+}
+
+static ls_status run(ls_comm *world, float *values) {
+    for (int i = 0; i < LARGE + STEP * MOST; i++) {
+        values[i] = (float)i;
+    }
+    LS_TRY(begin_to_receive(world, values));
+    const long before = resident();
+    LS_TRY(flood(world, values, 300, LARGE, before));
+    LS_TRY(flood(world, values, MOST, MEDIUM, before));
+    LS_TRY(another_tag_first(world, values));
+    LS_TRY(of_another_size(world, values));
+    return ls_comm_barrier(world, NULL);
+}
+
+ls_status rank_test(ls_comm *world) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    float *values = malloc(sizeof *values * (LARGE + STEP * MOST));
+    LS_CHECK(values != NULL);
+    const ls_status status = run(world, values);
+    free(values);
+    return status;
+}
