@@ -203,7 +203,8 @@ static ls_status wait_for_more(ls_tcp *tcp, uint64_t wait_ns) {
 static ls_status tcp_progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     bool busy = false;
-    ls_status status = look(tcp, 0, &busy);
+    const bool rests = wait_ns > 0 && tcp->spin_ns == 0 && !tcp->reads && !tcp->moved; /* it looks when it waits */
+    ls_status status = rests ? LS_OK : look(tcp, 0, &busy);
     if (status == LS_OK && !busy && !tcp->moved && wait_ns > 0) {
         status = wait_for_more(tcp, wait_ns);
     }
