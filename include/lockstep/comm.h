@@ -120,11 +120,12 @@ LS_API ls_status ls_comm_split(ls_comm *comm, int color, int key, ls_comm **resu
 
 /**
  * Says whether reductions on this communicator may combine the values of the ranks in any order from here on. With true
- * backend mpi may have the MPI library make them (MPI_Iallreduce and so on: what a cluster's network does best), in an
- * order of its own: sums of floating-point numbers then differ in their last bits from those of other backends and
- * libraries. Other backends go on as before. False at first: the order that ls_comm_allreduce names. All ranks call it
- * with the same value, in the same order as their other calls, and it waits for them: LS_ERR_MISMATCH, saying who said
- * what, where they differ, and then nothing has changed. What ls_comm_split makes begins as its parent is at that time.
+ * backends mpi and gloo may have their library make them (MPI_Iallreduce and so on: what a cluster's network does
+ * best), in an order of its own: sums of floating-point numbers then differ in their last bits from those of other
+ * backends and libraries. Other backends go on as before. False at first: the order that ls_comm_allreduce names. All
+ * ranks call it with the same value, in the same order as their other calls, and it waits for them: LS_ERR_MISMATCH,
+ * saying who said what, where they differ, and then nothing has changed. What ls_comm_split makes begins as its parent
+ * is at that time.
  */
 LS_API ls_status ls_comm_set_any_order(ls_comm *comm, bool any_order) LS_WARN_UNUSED;
 

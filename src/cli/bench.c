@@ -55,7 +55,7 @@ static const ls_option options[] = {
     {"fresh", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, fresh), 0, 0,
      "each rank writes what it sends before every call, as a\nbackward pass does (outside the time)"},
     {"any-order", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, any_order), 0, 0,
-     "reductions may be made in any order: backend mpi may\nhave the MPI library make them"},
+     "reductions may be made in any order: backends mpi\nand gloo may have their library make them"},
     {"json", 0, LS_OPTION_FLAG, NULL, offsetof(bench_values, json), 0, 0, "one JSON object per size and line"},
     {"simulate", 0, LS_OPTION_COUNT, "P", offsetof(bench_values, simulate), 1, MOST_RANKS,
      "no ranks: tell what P of them would take, by a model\n(allreduce, where COLLECTIVE is left out)"},
