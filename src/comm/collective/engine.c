@@ -39,6 +39,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->place = endpoint->place;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
     engine->butterfly = (engine->size & (engine->size - 1)) == 0;
+    engine->kept_most = LS_ENGINE_KEPT;
     engine->asked = -1;
     engine->waits_for = -1;
     engine->culprit = -1;

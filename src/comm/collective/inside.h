@@ -236,6 +236,7 @@ struct ls_engine {
     ls_message_request *spare;
     ls_message_arrival *arrivals;
     ls_message_arrival *held; /* in the order in which they were sent, rank by rank */
+    size_t kept_most;         /* LS_ENGINE_KEPT, or what a test wants */
     ls_transfer message;      /* where messages of any rank arrive */
     unsigned char *message_memory;
     bool listens;        /* it is under way */

@@ -91,7 +91,7 @@ static bool has_earlier(const ls_engine *engine, const ls_message_arrival *arriv
 static ls_status begin_kept(ls_engine *engine) {
     ls_message_arrival **link = &engine->held;
     for (int i = 0; i < HELD_LOOKED_AT && *link != NULL; i++) {
-        const bool fits = engine->match.kept + (*link)->bytes <= LS_ENGINE_KEPT;
+        const bool fits = engine->match.kept + (*link)->bytes <= engine->kept_most;
         if (fits && !has_earlier(engine, *link)) {
             LS_TRY(begin_content(engine, link));
         } else {
