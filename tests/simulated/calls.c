@@ -193,8 +193,7 @@ unsigned char *call_reduce(const call_plan *p, int size) {
     return data;
 }
 
-/* What a rank must have received. */
-static void expect(const call_side *r, const unsigned char *reduced, unsigned char *wanted) {
+void call_side_expect(const call_side *r, const unsigned char *reduced, unsigned char *wanted) {
     const call_plan *p = &r->plan;
     const int size = r->size;
     const size_t width = call_width(p);
@@ -278,7 +277,7 @@ void call_side_end(call_side *r) {
 bool call_side_is_right(const call_side *r, const unsigned char *reduced) {
     unsigned char *wanted = malloc(r->receive_bytes + 1);
     memset(wanted, 0xa5, r->receive_bytes + 1);
-    expect(r, reduced, wanted);
+    call_side_expect(r, reduced, wanted);
     const bool same = memcmp(wanted, r->receive, r->receive_bytes + 1) == 0;
     free(wanted);
     return same;

@@ -47,6 +47,9 @@ size_t call_width(const call_plan *plan);
 void call_side_begin(call_side *side, const call_plan *plan, int size, int rank, uint64_t sequence);
 void call_side_end(call_side *side);
 
+/* Writes what the rank must receive, as far as anything is to. `reduced`: of call_reduce. */
+void call_side_expect(const call_side *side, const unsigned char *reduced, unsigned char *wanted);
+
 /* Whether the rank has what it must receive, and nothing else was written to. `reduced`: of call_reduce. */
 bool call_side_is_right(const call_side *side, const unsigned char *reduced);
 

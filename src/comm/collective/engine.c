@@ -51,7 +51,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);
-    engine->left = ls_allocate_zeroed(3 * size, 1);
+    engine->left = ls_allocate_zeroed(4 * size, 1);
     engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
     if (!make_packets(engine) || engine->sources == NULL || engine->taken == NULL || engine->left == NULL ||
         engine->telling == NULL) {
@@ -59,6 +59,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     } else {
         engine->departed = engine->left + size;
         engine->answered = engine->departed + size;
+        engine->unknown = engine->answered + size;
         if (ls_failure_listen(engine) == LS_OK) {
             return engine;
         }

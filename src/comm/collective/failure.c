@@ -218,6 +218,7 @@ static void answer(ls_engine *engine, int to) {
 }
 
 static void hear(ls_engine *engine, int from, const ls_notice *notice) {
+    engine->unknown[from] = 0;
     switch (notice->kind) {
     case LS_NOTICE_REVOKED:
         if (engine->revoked.kind == 0) {
@@ -344,7 +345,7 @@ static ls_status check_others(ls_engine *engine, const ls_engine_wait *wait) {
     }
     int known = 0;
     for (int rank = 0; rank < engine->size; rank++) {
-        if (is_gone(engine, rank) && engine->departed[rank] == 0) {
+        if (is_gone(engine, rank) && engine->departed[rank] == 0 && engine->unknown[rank] == 0) {
             return fail_gone(engine, wait, rank);
         }
         known += is_gone(engine, rank);
@@ -390,22 +391,28 @@ static ls_status fail_silent(ls_engine *engine, const ls_engine_wait *wait, int 
     return fail_by(engine, blamed, status);
 }
 
-static void ask(ls_engine *engine, int peer) {
+static void put_question(ls_engine *engine, int to) {
     const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
+    if (engine->endpoint->transport->peer(engine->endpoint, to) == LS_PEER_UNKNOWN) {
+        engine->unknown[to] = 1;
+    }
+    ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &question, sizeof question);
+}
+
+static void ask(ls_engine *engine, int peer) {
     engine->asked = peer;
     engine->next_asked = -1;
     engine->more_ns = 0;
     engine->asked_ns = ls_engine_now(engine);
     engine->answers++;
-    ls_failure_say(engine, peer, LS_CHANNEL_NOTICES, &question, sizeof question);
+    put_question(engine, peer);
 }
 
 static void ask_all(ls_engine *engine) {
-    const ls_notice question = {.kind = LS_NOTICE_ASKED, .culprit = -1};
     memset(engine->answered, 0, (size_t)engine->size);
     for (int rank = 0; rank < engine->size; rank++) {
         if (rank != engine->rank) {
-            ls_failure_say(engine, rank, LS_CHANNEL_NOTICES, &question, sizeof question);
+            put_question(engine, rank);
         }
     }
     engine->asked = engine->rank; /* nobody in particular */
@@ -424,7 +431,8 @@ static ls_status check_network(ls_engine *engine, const ls_engine_wait *wait) {
         return LS_OK;
     }
     for (int rank = 0; rank < engine->size; rank++) {
-        if (rank != engine->rank && engine->answered[rank] == 0 && engine->departed[rank] == 0) {
+        const bool has_left = engine->departed[rank] != 0 || (engine->unknown[rank] != 0 && is_gone(engine, rank));
+        if (rank != engine->rank && engine->answered[rank] == 0 && !has_left) {
             ls_rank_list_add(&silent, rank);
         }
     }
@@ -463,7 +471,8 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
         ask(engine, awaited);
         return LS_OK;
     }
-    const bool circle = engine->next_asked == engine->rank || engine->answers > MOST_ANSWERS;
+    const bool around = engine->next_asked == engine->rank;
+    const bool circle = around || engine->answers > MOST_ANSWERS; /* then of others */
     if (engine->next_asked >= 0 && !circle && engine->asked >= 0) {
         ask(engine, engine->next_asked);
         return LS_OK;
@@ -472,7 +481,7 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
     if (awaited != engine->rank && !circle && now - engine->asked_ns < longest + engine->more_ns) {
         return LS_OK;
     }
-    return fail_silent(engine, wait, circle || engine->asked < 0 ? awaited : engine->asked);
+    return fail_silent(engine, wait, around || engine->asked < 0 ? awaited : engine->asked);
 }
 
 /* Whether a transfer before this one, under way too, is with the same rank. */

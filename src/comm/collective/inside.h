@@ -261,6 +261,8 @@ struct ls_engine {
     int next_asked;          /* what that one answered; -1: nothing, or nobody */
     int answers;             /* so far; of a call that the network makes: times that all have answered */
     unsigned char *answered; /* one per rank: whether it has, since all were asked */
+    unsigned char *unknown;  /* one per rank: it was asked when nothing was known of it, and has said nothing since. It
+                                may have left before without telling this rank; if it died, others know */
     uint64_t asked_ns;
     uint64_t more_ns; /* that whoever was asked is given beside the time for an answer */
 };
