@@ -12,6 +12,7 @@ ls_call_header ls_call_header_of(const ls_call *call) {
                             .reduction = (int32_t)call->reduction,
                             .root = call->root,
                             .layout = call->layout,
+                            .on_device = call->stream != NULL,
                             .agreed = ls_call_agreed(call),
                             .sequence = call->sequence};
 }
@@ -45,6 +46,10 @@ bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) 
         snprintf(why, LS_HEADER_WHY, "there is no rank %d", header->root);
         return false;
     }
+    if (header->on_device > 1) {
+        snprintf(why, LS_HEADER_WHY, "there is no kind of memory %u", header->on_device);
+        return false;
+    }
     if (header->operation == LS_OP_SEND && header->tag < 0) {
         snprintf(why, LS_HEADER_WHY, "there is no tag %d", header->tag);
         return false;
@@ -59,17 +64,19 @@ bool ls_call_header_is_sound(const ls_call_header *header, int size, char *why) 
 
 bool ls_agreement_same(const ls_call_header *a, const ls_call_header *b) {
     return a->operation == b->operation && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-           a->layout == b->layout && a->agreed == b->agreed && a->sequence == b->sequence;
+           a->layout == b->layout && a->on_device == b->on_device && a->agreed == b->agreed &&
+           a->sequence == b->sequence;
 }
 
 const char *ls_call_header_detail(const ls_call_header *header, char *text, size_t capacity) {
-    const ls_call call = {.operation = (ls_operation)header->operation,
-                          .dtype = (ls_dtype)header->dtype,
-                          .reduction = (ls_reduction)header->reduction,
-                          .root = header->root,
-                          .count = (size_t)header->agreed,
-                          .total = (size_t)header->agreed,
-                          .layout = header->layout};
+    ls_call call = {.operation = (ls_operation)header->operation,
+                    .dtype = (ls_dtype)header->dtype,
+                    .reduction = (ls_reduction)header->reduction,
+                    .root = header->root,
+                    .count = (size_t)header->agreed,
+                    .total = (size_t)header->agreed,
+                    .layout = header->layout};
+    call.stream = header->on_device != 0 ? &call : NULL; /* any */
     return ls_call_detail(&call, text, capacity);
 }
 

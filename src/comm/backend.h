@@ -1,7 +1,7 @@
 /*
  * The boundary between communicators and what carries them. One folder under backend/ is one ls_backend: shared memory,
- * sockets, a world of one, and MPI and Gloo as modules. The frame (comm.c, work.c) checks arguments, numbers the calls,
- * keeps them in order and remembers failures, so a backend only moves data.
+ * sockets, a world of one, and MPI, Gloo and NCCL as modules. The frame (comm.c, work.c) checks arguments, numbers the
+ * calls, keeps them in order and remembers failures, so a backend only moves data.
  *
  * Rules for every entry:
  *  - Who locks: nobody. One thread at a time uses a state; different states may be used by different threads at once.
@@ -81,9 +81,11 @@ typedef struct ls_call {
     const size_t *send_displacements;
     const size_t *receive_counts;
     const size_t *receive_displacements;
-    bool waits;      /* send, recv: the caller has nothing else to do until the end */
-    bool any_order;  /* reductions: values may be combined in any order */
-    size_t total;    /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
+    bool waits;     /* send, recv: the caller has nothing else to do until the end */
+    bool any_order; /* reductions: values may be combined in any order */
+    void *stream;   /* the buffers are in memory of a device, and this is its stream, as the device's libraries know it,
+                       by which they are written and read; NULL: in memory of the host */
+    size_t total;   /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
     uint32_t layout; /* the same: a hash of counts */
 } ls_call;
 
@@ -137,6 +139,12 @@ typedef struct ls_backend {
     int (*culprit)(const void *state);
 
     ls_backend_begin *begin[LS_OP_COUNT];
+
+    /*
+     * Whether collectives take buffers in memory of a device, with its stream in ls_call: those that reduce so, or
+     * those that only move data. The same on all ranks; barriers and messages never do. NULL: none does.
+     */
+    bool (*takes)(const void *state, bool reduces, ls_dtype dtype, ls_reduction reduction);
 
     /*
      * Carries out a call from beginning to end, waiting, with less ado than `begin` and `progress`; false: this is

@@ -32,6 +32,7 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
 
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
+    call->stream = comm->stream;
     const ls_status status = carry_out(comm, call, work);
     ls_comm_meter_end(metered);
     ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
@@ -152,6 +153,7 @@ static inline void fill(ls_call *call, ls_operation operation, ls_dtype dtype, s
     call->receive_displacements = NULL;
     call->waits = false;
     call->any_order = false;
+    call->stream = NULL;
     call->total = 0;
     call->layout = 0;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "comm/device_buffers.h"
 #include "comm/frame.h"
 #include "comm/rank_report.h"
 
@@ -170,6 +171,15 @@ int ls_comm_local_size(const ls_comm *comm) {
 
 const char *ls_comm_backend(const ls_comm *comm) {
     return comm == NULL ? "" : comm->backend->name;
+}
+
+bool ls_comm_takes(const ls_comm *comm, bool reduces, ls_dtype dtype, ls_reduction reduction) {
+    return comm->size > 1 && comm->state != NULL && comm->backend->takes != NULL &&
+           comm->backend->takes(comm->state, reduces, dtype, reduction);
+}
+
+void ls_comm_use_stream(ls_comm *comm, void *stream) {
+    comm->stream = stream;
 }
 
 const char *ls_comm_way(const ls_comm *comm) {

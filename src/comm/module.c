@@ -84,7 +84,9 @@ static const ls_backend *find_module(const char *backend_name, const char *name)
             "there is no backend \"%s\": this build has self, shm, tcp, and no lockstep-%s.so was found in "
             "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
             backend_name, name, folder, known ? "; `scripts/install-deps --" : "", known ? backend_name : "",
-            known ? "` and building Lockstep again make it" : "");
+            known                               ? "` and building Lockstep again make it"
+            : strcmp(backend_name, "nccl") == 0 ? "; docs/GPU.md says what it is built with"
+                                                : "");
     }
     if (module == NULL) {
         const char *reason = dlerror();

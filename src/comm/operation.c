@@ -97,7 +97,8 @@ const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
     if (row->reduces) {
         snprintf(reduction, sizeof reduction, ", %s", ls_reduction_name(call->reduction));
     }
-    snprintf(text, capacity, "%s%s%s%s", row->name, elements, root, reduction);
+    snprintf(text, capacity, "%s%s%s%s%s", row->name, elements, root, reduction,
+             call->stream != NULL ? ", in memory of a device" : "");
     return text;
 }
 

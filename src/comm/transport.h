@@ -100,6 +100,9 @@ typedef struct ls_transport {
      * the same order: that of their calls. `call` is lent for the time of this entry, its buffers until the transfer
      * has ended or was withdrawn; what is received may not overlap what is sent, but for the own part of a call that
      * only moves data, and reductions where `in_place` says so. Does not wait. What may fail: as `send`.
+     *
+     * Where the call has a stream, whose backend `takes` it, can_make is not asked; the buffers overlap in all ways
+     * that the public call allows, and the average is the network's, too.
      */
     ls_status (*collective)(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);
     bool in_place; /* each rank may or may not receive a reduction in the very place that it sends from */

@@ -38,6 +38,10 @@ struct ls_device {
     ls_stream *(*stream_new)(const ls_device *self);
     void (*stream_free)(ls_stream *stream);
     ls_status (*stream_wait)(ls_stream *stream); /* until all it was asked to do is done */
+    /* The stream as libraries of the device's maker know it: what the calling thread has one of them put into it,
+     * before it asks another device for something, comes behind what the stream was asked so far. NULL: there are none.
+     */
+    void *(*library_stream)(ls_stream *stream);
 
     /* Events mark a point in a stream. */
     ls_event *(*event_new)(const ls_device *self);

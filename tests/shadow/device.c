@@ -65,10 +65,15 @@ static void *outside(void *memory) {
     return shown + ((char *)memory - arena);
 }
 
+/* LOCKSTEP_TEST_STREAM=1: anybody may reach the memory, as libraries of a real device's maker do. */
+static bool is_open(void) {
+    return getenv("LOCKSTEP_TEST_STREAM") != NULL;
+}
+
 static void map_arena(void) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, flags, -1, 0);
-    shown = mmap(NULL, ARENA, PROT_NONE, flags, -1, 0);
+    shown = is_open() ? arena : mmap(NULL, ARENA, PROT_NONE, flags, -1, 0);
     if (arena == MAP_FAILED || shown == MAP_FAILED) {
         shadow_die("no memory");
     }
@@ -185,16 +190,21 @@ static ls_stream *default_stream(const ls_device *self) {
 
 _Thread_local int shadow_waits;
 
-static ls_status stream_wait(ls_stream *stream) {
-    shadow_waits++;
-    char message[LS_ERROR_CAPACITY];
-    pthread_mutex_lock(&stream->lock);
+/* Under the lock: until all it was asked is done. */
+static void drain(ls_stream *stream) {
     const int all = stream->asked;
     stream->wanted = all > stream->wanted ? all : stream->wanted;
     pthread_cond_broadcast(&stream->change);
     while (stream->done < all) {
         pthread_cond_wait(&stream->change, &stream->lock);
     }
+}
+
+static ls_status stream_wait(ls_stream *stream) {
+    shadow_waits++;
+    char message[LS_ERROR_CAPACITY];
+    pthread_mutex_lock(&stream->lock);
+    drain(stream);
     const ls_status status = stream->status;
     memcpy(message, stream->message, sizeof message);
     stream->status = LS_OK;
@@ -443,9 +453,18 @@ static bool event_done(const ls_event *event) {
     return done;
 }
 
+/* The double of a library does not know the stream: what it is asked comes behind this. */
+static void *library_stream(ls_stream *stream) {
+    shadow_store_edits(stream);
+    pthread_mutex_lock(&stream->lock);
+    drain(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return stream;
+}
+
 /* ---- the device ------------------------------------------------------------------------------------------------- */
 
-static const ls_device shadow = {
+static ls_device shadow = {
     .name = "shadow:0",
     .kernels = &shadow_kernels,
     .allocate = allocate,
@@ -467,6 +486,11 @@ static const ls_device shadow = {
     .copy_from_host = copy_from_host,
 };
 
+/* Before the second, which is made of it. */
+static void open_first(void) {
+    shadow.library_stream = is_open() ? library_stream : NULL;
+}
+
 static bool add_second(void) {
     static ls_device second;
     const char *wanted = getenv("LOCKSTEP_DEVICE");
@@ -479,6 +503,7 @@ static bool add_second(void) {
 }
 
 __attribute__((constructor)) static void add_shadow(void) {
+    open_first();
     if (pthread_key_create(&stream_key, end_thread) != 0 || ls_device_add(&shadow) != LS_OK || !add_second()) {
         shadow_die("cannot be set up");
     }

@@ -59,6 +59,11 @@ static ls_status stream_wait(ls_stream *stream) {
     return gpu->stream_wait(stream);
 }
 
+static void *library_stream(ls_stream *stream) {
+    shadow_store_edits(stream);
+    return gpu->library_stream(stream);
+}
+
 void shadow_store_on_gpu(ls_stream *stream, void *place, const void *copied, size_t bytes) {
     if (bytes > 0 && gpu->copy_from_host(stream, place, copied, bytes) != LS_OK) {
         shadow_die(ls_error_message());
@@ -82,6 +87,7 @@ __attribute__((constructor(201))) static void add_gpu(void) {
     checked.copy_to_host = copy_to_host;
     checked.copy_from_host = copy_from_host;
     checked.stream_wait = stream_wait;
+    checked.library_stream = library_stream;
     if (ls_device_add(&checked) != LS_OK) {
         shadow_die("the GPU cannot be added");
     }

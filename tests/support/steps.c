@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "comm/device_buffers.h"
 #include "tests/support/reference.h"
 
 #define GUARD      64
@@ -268,7 +269,7 @@ static ls_status begin_varied(step *s, ls_work **work) {
     }
 }
 
-ls_status step_make(step *s, ls_work **work) {
+static ls_status make(step *s, ls_work **work) {
     const bool root = ls_comm_rank(s->comm) == s->root;
     switch (s->call) {
     case STEP_BARRIER:
@@ -296,6 +297,18 @@ ls_status step_make(step *s, ls_work **work) {
     default:
         return begin_varied(s, work);
     }
+}
+
+/* With LOCKSTEP_TEST_STREAM=1 a backend that takes memory of devices is given such a call: to the test double of NCCL
+ * (tests/nccl_double) this memory is a GPU's. */
+ls_status step_make(step *s, ls_work **work) {
+    const bool collective = s->call != STEP_BARRIER && s->call != STEP_MESSAGE && s->call != STEP_RING;
+    const bool on_device = getenv("LOCKSTEP_TEST_STREAM") != NULL && collective &&
+                           ls_comm_takes(s->comm, step_reduces(s->call), s->dtype, s->reduction);
+    ls_comm_use_stream(s->comm, on_device ? s->comm : NULL);
+    const ls_status status = make(s, work);
+    ls_comm_use_stream(s->comm, NULL);
+    return status;
 }
 
 const char *step_describe(const step *s, char *text, size_t capacity) {

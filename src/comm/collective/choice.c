@@ -160,6 +160,9 @@ bool ls_choose_network(const ls_engine *engine) {
     const ls_call *call = &engine->call;
     const network_row *row = &network_rows[call->operation];
     const ls_own_collectives own = engine->endpoint->own;
+    if (call->stream != NULL) { /* nobody else reaches the buffers */
+        return true;
+    }
     if (own == LS_OWN_NEVER || engine->size == 1) {
         return false;
     }

@@ -12,7 +12,8 @@
 
 bool ls_network_refuses(const ls_engine *engine) {
     const ls_endpoint *endpoint = engine->endpoint;
-    return engine->way == LS_WAY_NETWORK && !endpoint->transport->can_make(endpoint, &engine->call);
+    return engine->way == LS_WAY_NETWORK && engine->call.stream == NULL &&
+           !endpoint->transport->can_make(endpoint, &engine->call);
 }
 
 /* Bytes of what this rank receives of a reduction. */
@@ -32,7 +33,7 @@ static ls_status separate(ls_engine *engine) {
     ls_call *call = &engine->call;
     const size_t bytes = ls_reduced_count(engine) * call->width;
     call->receive = result_bytes(engine) != 0 ? call->receive : NULL;
-    if (engine->endpoint->transport->in_place && call->send == call->receive) {
+    if (call->stream != NULL || (engine->endpoint->transport->in_place && call->send == call->receive)) {
         return LS_OK;
     }
     if (!overlaps(call->send, bytes, call->receive, result_bytes(engine))) {
@@ -62,7 +63,8 @@ static size_t bytes_given(const ls_engine *engine) {
 
 static ls_status end(ls_engine *engine, bool *finished) {
     const ls_call *call = &engine->call;
-    if (call->reduction == LS_AVG && result_bytes(engine) != 0 && !ls_flows[call->operation].moves) {
+    if (call->reduction == LS_AVG && call->stream == NULL && result_bytes(engine) != 0 &&
+        !ls_flows[call->operation].moves) {
         ls_reduce_find(call->dtype, LS_AVG)->finish(call->receive, call->receive, call->count, engine->size);
     }
     *finished = true;

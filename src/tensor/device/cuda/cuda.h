@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "tensor/device.h"
 
-enum { LS_CUDA_ABI = 1 };
+enum { LS_CUDA_ABI = 2 };
 
 /* What the core does for the module: see the declarations of the functions with ls_. */
 typedef struct ls_cuda_core {

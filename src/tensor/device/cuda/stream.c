@@ -224,6 +224,10 @@ static ls_status stream_wait(ls_stream *stream) {
                                 found.axis);
 }
 
+static void *library_stream(ls_stream *stream) {
+    return ls_cuda_stream(stream);
+}
+
 static ls_status copy_bytes(ls_stream *stream, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     return bytes == 0
                ? LS_OK
@@ -302,6 +306,7 @@ void ls_cuda_fill_device(ls_device *device) {
     device->stream_new = stream_new;
     device->stream_free = stream_free;
     device->stream_wait = stream_wait;
+    device->library_stream = library_stream;
     device->event_new = event_new;
     device->event_free = event_free;
     device->event_record = event_record;
