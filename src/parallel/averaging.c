@@ -25,6 +25,7 @@
 
 #include "autograd/tape.h"
 #include "comm/hold.h"
+#include "parallel/buffers.h"
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
@@ -199,27 +200,53 @@ static ls_status average_halves(const ls_data_parallel_state *state) {
     ls_stream *stream = ls_device_stream(device);
     ls_tensor gradients = ls_flat_view(flat->gradients, LS_F32, flat->count);
     ls_tensor halves = ls_flat_view(state->halves, state->reduce_dtype, flat->count);
+    LS_TRY(device->kernels->cast(stream, &halves, &gradients));
+    if (state->in_place) {
+        LS_TRY(ls_allreduce_in_place(state->comm, &halves, LS_AVG));
+        return device->kernels->cast(stream, &gradients, &halves);
+    }
     void *memory = state->host_halves->memory;
     const size_t bytes = state->host_halves->bytes;
-    LS_TRY(device->kernels->cast(stream, &halves, &gradients));
     LS_TRY(device->is_host ? LS_OK : ls_device_fetch(device, memory, state->halves->memory, bytes));
     LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)flat->count, state->reduce_dtype, LS_AVG, NULL));
     LS_TRY(device->is_host ? LS_OK : ls_device_store(device, state->halves->memory, memory, bytes));
     return device->kernels->cast(stream, &gradients, &halves);
 }
 
+/* The tail by itself. */
+static ls_status average_tail(const ls_data_parallel_state *state) {
+    const int flat = tail_flat(state);
+    void *memory = tail_memory(state);
+    return ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_data_parallel_tail(state, flat),
+                             state->flats[flat].dtype, LS_AVG, NULL);
+}
+
 /* As `average`, with the tail first. */
 static ls_status average_in_halves(ls_data_parallel_state *state, const tail *own, tail *mean) {
     LS_TRY(zero_missing(state));
     write_tail(state, own);
-    void *memory = tail_memory(state);
-    LS_TRY(
-        ls_comm_allreduce(state->comm, memory, memory, (size_t)ls_data_parallel_tail(state, 0), LS_F32, LS_AVG, NULL));
+    LS_TRY(average_tail(state));
     *mean = read_tail(state);
     if (own->weight != mean->weight) {
         LS_TRY(scale_gradients(state, own->weight / mean->weight));
     }
     return average_halves(state);
+}
+
+static ls_status average_in_place(const ls_data_parallel_state *state, int i) {
+    const ls_flat *flat = &state->flats[i];
+    const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+    return ls_allreduce_in_place(state->comm, &gradients, LS_AVG);
+}
+
+/* With the tail behind them. */
+static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
+    const ls_flat *flat = &state->flats[i];
+    const size_t count = (size_t)(flat->count + ls_data_parallel_tail(state, i));
+    void *memory = state->common[i]->memory;
+    LS_TRY(fetch_gradients(state, i));
+    LS_TRY(ls_comm_allreduce(state->comm, memory, memory, count, flat->dtype, LS_AVG, NULL));
+    return store_gradients(state, i);
 }
 
 /* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
@@ -239,13 +266,9 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     LS_TRY(zero_missing(state));
     write_tail(state, own);
     for (int i = 0; i < state->flat_count; i++) {
-        const ls_flat *flat = &state->flats[i];
-        void *memory = state->common[i]->memory;
-        LS_TRY(fetch_gradients(state, i));
-        LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)(flat->count + ls_data_parallel_tail(state, i)),
-                                 flat->dtype, LS_AVG, NULL));
-        LS_TRY(store_gradients(state, i));
+        LS_TRY(state->in_place ? average_in_place(state, i) : average_on_host(state, i));
     }
+    LS_TRY(state->in_place ? average_tail(state) : LS_OK);
     *mean = read_tail(state);
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "parallel/buffers.h"
 #include "parallel/move.h"
 #include "parallel/reductions.h"
 
@@ -151,19 +152,26 @@ static ls_status broadcast_shape(ls_op_call *call) {
 
 static ls_status broadcast_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
-    const ls_tensor *y = call->output;
+    ls_tensor *y = call->output;
     const int root = meeting->root;
     const bool carried = meeting->carried;
-    const void *elements =
-        meeting->rank == root ? ls_host_data(meeting->dense) : ls_offer_elements(&meeting->offers[root]);
+    const ls_device *on = ls_meeting_device(meeting, y, (ls_reduction)0);
     ls_host_view result;
-    LS_TRY(ls_host_view_begin(&result, y, LS_HOST_WRITE));
-    if ((carried || meeting->rank == root) && y->count != 0) {
+    LS_TRY(ls_buffer_begin(&result, y, LS_HOST_WRITE, on));
+    ls_status status = LS_OK;
+    if (on != NULL && meeting->rank == root) {
+        const ls_tensor from = ls_stack_view_dense(meeting->dense, y->ndim, y->size);
+        status = ls_kernels_of(y)->copy(ls_stream_of(y), y, &from);
+    } else if ((carried || meeting->rank == root) && y->count != 0) {
+        const void *elements =
+            meeting->rank == root ? ls_host_data(meeting->dense) : ls_offer_elements(&meeting->offers[root]);
         memcpy(result.memory, elements, (size_t)y->count * ls_dtype_size((ls_dtype)y->dtype));
     }
-    const ls_status status =
-        carried ? LS_OK
-                : ls_comm_broadcast(meeting->comm, result.memory, (size_t)y->count, (ls_dtype)y->dtype, root, NULL);
+    if (status == LS_OK && !carried) {
+        status = LS_ON_DEVICE(
+            meeting->comm, on,
+            ls_comm_broadcast(meeting->comm, result.memory, (size_t)y->count, (ls_dtype)y->dtype, root, NULL));
+    }
     return ls_host_view_end(&result, status);
 }
 
@@ -173,14 +181,16 @@ static ls_status broadcast_backward(ls_node *node, ls_tensor *gradient) {
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const bool root = is_root(node);
     ls_tensor *total = root ? new_like_input(node) : NULL;
-    ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
+    const ls_device *on = ls_reducing_device(agreement->comm, ls_tensor_device(gradient), dtype, LS_SUM);
+    ls_tensor *dense = ls_buffer_dense(node->op->name, gradient, on);
     ls_status status = ls_made(dense);
     status = status == LS_OK && root ? ls_made(total) : status;
     ls_host_view result = {0};
-    status = status == LS_OK && root ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
+    status = status == LS_OK && root ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
-        status = ls_comm_reduce(agreement->comm, ls_host_data(dense), result.memory, (size_t)dense->count, dtype,
-                                LS_SUM, agreement->root, NULL);
+        status = LS_ON_DEVICE(agreement->comm, on,
+                              ls_comm_reduce(agreement->comm, ls_buffer_data(dense), result.memory,
+                                             (size_t)dense->count, dtype, LS_SUM, agreement->root, NULL));
         status = ls_host_view_end(&result, status);
     }
     ls_tensor_drop(dense);

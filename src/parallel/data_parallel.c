@@ -3,6 +3,7 @@
  * reach, so averaging them (averaging.c) is one all-reduce per dtype without a copy.
  */
 #include "parallel/data_parallel.h"
+#include "parallel/buffers.h"
 
 #include <string.h>
 
@@ -266,8 +267,13 @@ static ls_status share_gradients(data_parallel_state *state, int index) {
     ls_flat *flat = &state->flats[index];
     const bool on_host = flat->gradients->device->is_host;
     const int64_t tail = ls_data_parallel_tail(state, index);
-    /* A device's gradients that travel as halves are never here: only the tail is. */
-    const int64_t count = on_host || state->reduce_dtype == LS_F32 ? flat->count + tail : tail;
+    /* A device's gradients that travel as halves, or by themselves, are never here: only the tail is. */
+    const bool here = on_host || (state->reduce_dtype == LS_F32 && !state->in_place);
+    const int64_t count = here ? flat->count + tail : tail;
+    if (count == 0) {
+        state->shared[index] = hold(flat->gradients);
+        return LS_OK;
+    }
     ls_storage *storage = comm_storage(state->comm, (size_t)count * ls_dtype_size(flat->dtype));
     if (storage == NULL) {
         return ls_error_status();
@@ -286,6 +292,10 @@ static ls_status share_halves(data_parallel_state *state) {
     const ls_flat *flat = &state->flats[0];
     const ls_device *device = flat->gradients->device;
     const size_t bytes = (size_t)flat->count * ls_dtype_size(state->reduce_dtype);
+    if (state->in_place) {
+        state->halves = ls_storage_new(device, bytes);
+        return state->halves != NULL ? LS_OK : ls_fail_memory("ls_data_parallel", bytes);
+    }
     state->host_halves = comm_storage(state->comm, bytes);
     if (state->host_halves == NULL) {
         return ls_error_status();
@@ -305,6 +315,34 @@ static ls_status check_dtype(const data_parallel_state *state, ls_dtype dtype) {
                          "ls_data_parallel: .reduce_dtype is %s, but a parameter is of f64, whose gradient would lose "
                          "most of its digits: leave it out, or make the model of f32",
                          ls_dtype_name(state->reduce_dtype));
+}
+
+/* Whether the communicator takes all gradients, and their halves, where they lie. */
+static bool are_taken(const data_parallel_state *state) {
+    const ls_device *device = state->flats[0].gradients->device;
+    for (int i = 0; i < state->flat_count; i++) {
+        if (ls_reducing_device(state->comm, device, state->flats[i].dtype, LS_AVG) == NULL) {
+            return false;
+        }
+    }
+    return ls_reducing_device(state->comm, device, state->reduce_dtype, LS_AVG) != NULL;
+}
+
+/* What ranks agree on elsewhere when they make room for gradients in memory of the communicator. */
+static ls_status agree_on_sizes(const data_parallel_state *state) {
+    int64_t least[2 * LS_FLAT_LIMIT] = {0};
+    for (int i = 0; i < state->flat_count; i++) {
+        least[i] = state->flats[i].count;
+        least[LS_FLAT_LIMIT + i] = -state->flats[i].count;
+    }
+    LS_TRY(ls_comm_allreduce(state->comm, least, least, 2 * LS_FLAT_LIMIT, LS_I64, LS_MIN, NULL));
+    for (int i = 0; i < LS_FLAT_LIMIT; i++) {
+        if (least[i] != -least[LS_FLAT_LIMIT + i]) {
+            return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the models differ: the ranks' have %lld to %lld numbers",
+                           (long long)least[i], (long long)-least[LS_FLAT_LIMIT + i]);
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status prepare(data_parallel_state *state, const ls_data_parallel_options *options) {
@@ -328,6 +366,8 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     for (int i = 0; i < flat_count; i++) {
         LS_TRY(check_dtype(state, state->flats[i].dtype));
     }
+    state->in_place = are_taken(state);
+    LS_TRY(state->in_place ? agree_on_sizes(state) : LS_OK);
     for (int i = 0; i < flat_count; i++) {
         LS_TRY(share_gradients(state, i));
     }

@@ -31,11 +31,14 @@ typedef struct ls_data_parallel_state {
     ls_flat flats[LS_FLAT_LIMIT];
     int flat_count;
     ls_storage *shared[LS_FLAT_LIMIT]; /* where the gradients lie: this module's own references */
-    ls_storage *common[LS_FLAT_LIMIT]; /* where they are averaged, with the tail behind them, in memory of the
-                                          communicator: `shared` itself on the CPU, else a copy on the host */
+    bool in_place; /* the gradients are averaged where they lie, on a device whose memory the communicator takes */
+    ls_storage *common[LS_FLAT_LIMIT]; /* else where they are averaged, with the tail behind them, in memory of the
+                                          communicator: `shared` itself on the CPU, else a copy on the host; the tail
+                                          alone where they are averaged in place or in halves. NULL: nothing is */
     ls_dtype reduce_dtype;   /* LS_BF16 or LS_F16: the one flat buffer, of f32, is averaged in it; else LS_F32 */
     ls_storage *halves;      /* of the gradients, where they are; NULL without reduce_dtype */
-    ls_storage *host_halves; /* where they are averaged, in memory of the communicator: `halves` itself on the CPU */
+    ls_storage *host_halves; /* where they are averaged, in memory of the communicator: `halves` itself on the CPU; NULL
+                               in place */
     int parameter_count;
     bool whole_batch;         /* something in the model works on the whole batch, when it trains */
     bool located;             /* the shares of the present forward pass are exchanged */

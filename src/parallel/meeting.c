@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "comm/hold.h"
 #include "comm/reduce.h"
+#include "parallel/buffers.h"
 
 static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLREDUCE] = "ls_allreduce",
@@ -66,10 +67,24 @@ static ls_status check_arguments(const ls_meeting *meeting, const ls_proposal *p
                                 : ls_fail(LS_ERR_ARGUMENT, "%s: the count is %lld", name, (long long)proposal->count);
 }
 
+const ls_device *ls_meeting_device(const ls_meeting *meeting, const ls_tensor *tensor, ls_reduction reduction) {
+    const ls_device *device = ls_tensor_device(tensor);
+    const ls_dtype dtype = (ls_dtype)tensor->dtype;
+    if (meeting->carried) {
+        return NULL;
+    }
+    return meeting->what->reduces ? ls_reducing_device(meeting->comm, device, dtype, reduction)
+                                  : ls_moving_device(meeting->comm, device, dtype);
+}
+
 static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     ls_tensor *tensor = proposal->tensor;
     ls_offer *own = &meeting->own;
-    meeting->dense = ls_tensor_dense_on_host(meeting->what->op.name, tensor, (ls_dtype)tensor->dtype);
+    const size_t place = (size_t)tensor->ndim * sizeof *own->size;
+    const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
+    const bool carries = bytes <= LS_OFFER_ROOM - place && meeting->size <= LS_FEW_RANKS;
+    meeting->dense = ls_buffer_dense(meeting->what->op.name, tensor,
+                                     carries ? NULL : ls_meeting_device(meeting, tensor, proposal->reduction));
     if (meeting->dense == NULL) {
         return ls_error_status();
     }
@@ -80,9 +95,7 @@ static ls_status show_tensor(ls_meeting *meeting, const ls_proposal *proposal) {
     for (int i = 0; i < meeting->what->axes; i++) {
         own->axes |= (uint8_t)(ls_axis_index(proposal->axis[i], tensor->ndim) << (4 * i));
     }
-    const size_t place = (size_t)tensor->ndim * sizeof *own->size;
-    const size_t bytes = (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
-    if (bytes <= LS_OFFER_ROOM - place && meeting->size <= LS_FEW_RANKS) {
+    if (carries) {
         own->state |= LS_OFFER_CARRIES;
         if (bytes != 0) {
             memcpy(own->room + place, ls_host_data(meeting->dense), bytes);

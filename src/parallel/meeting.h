@@ -104,7 +104,8 @@ typedef struct ls_meeting {
     int rank;
     int size;
     int root;
-    ls_tensor *dense; /* the tensor's elements, contiguous, on the host; NULL where this rank brings none */
+    ls_tensor *dense; /* the tensor's elements, contiguous: where ls_meeting_device has one, on the
+                         tensor's device, else on the host; NULL where this rank brings none */
     bool wanted;      /* somebody wants a gradient: all ranks record the call */
     bool carried;     /* all elements are in the offers, of at most LS_FEW_RANKS ranks */
     ls_offer own;
@@ -115,6 +116,10 @@ typedef struct ls_meeting {
 /* Meets the other ranks and applies the operation. NULL on every rank when any failed before the meeting, with the
  * reason. */
 ls_tensor *ls_meet(const ls_collective *what, const ls_proposal *proposal);
+
+/* The device on which the ranks' tensors, such as this one, are reduced or moved; NULL: they are in the offers, or go
+ * by way of the host. */
+const ls_device *ls_meeting_device(const ls_meeting *meeting, const ls_tensor *tensor, ls_reduction reduction);
 
 /* In shape and forward rules. */
 static inline const ls_meeting *ls_meeting_of(const ls_op_call *call) {

@@ -1,6 +1,7 @@
 #include "parallel/move.h"
 
 #include "autograd/ops/ops.h"
+#include "parallel/buffers.h"
 #include "tensor/scope.h"
 
 ls_move ls_move_of(const char *name, const ls_agreement *agreement, ls_move_kind kind, const ls_tensor *from,
@@ -156,7 +157,7 @@ static ls_status pack(const ls_move *move, const ls_tensor *tensor, int axis, bo
 }
 
 /* Counts and memory; what is sent is packed. On failure nothing is left to close. */
-static ls_status open_side(const ls_move *move, bool sends, side *s) {
+static ls_status open_side(const ls_move *move, bool sends, const ls_device *on, side *s) {
     const ls_tensor *tensor = sends ? move->from : move->to;
     const int axis = sends ? move->from_axis : move->to_axis;
     const int ranks = ls_comm_size(move->comm);
@@ -180,7 +181,7 @@ static ls_status open_side(const ls_move *move, bool sends, side *s) {
     ls_status status = well ? LS_OK : pack(move, tensor, axis, sends, total, s);
     if (status == LS_OK && tensor != NULL) {
         status =
-            ls_host_view_begin(&s->view, s->packed != NULL ? s->packed : tensor, sends ? LS_HOST_READ : LS_HOST_WRITE);
+            ls_buffer_begin(&s->view, s->packed != NULL ? s->packed : tensor, sends ? LS_HOST_READ : LS_HOST_WRITE, on);
     }
     if (status != LS_OK) {
         free_side(s);
@@ -248,14 +249,22 @@ static ls_status carry(const ls_move *move, const side *from, const side *to) {
     }
 }
 
-static ls_status carry_and_unpack(const ls_move *move, const side *from) {
+static ls_status carry_and_unpack(const ls_move *move, const side *from, const ls_device *on) {
     side to;
-    LS_TRY(open_side(move, false, &to));
-    return close_side(move, false, &to, carry(move, from, &to));
+    LS_TRY(open_side(move, false, on, &to));
+    return close_side(move, false, &to, LS_ON_DEVICE(move->comm, on, carry(move, from, &to)));
+}
+
+/* Where the parts are moved; NULL: by way of the host. */
+static const ls_device *device_of(const ls_move *move) {
+    const ls_device *device = ls_tensor_device(move->from != NULL ? move->from : move->to);
+    return move->kind == LS_MOVE_REDUCE ? ls_reducing_device(move->comm, device, dtype_of(move), move->reduction)
+                                        : ls_moving_device(move->comm, device, dtype_of(move));
 }
 
 ls_status ls_move_carry_out(const ls_move *move) {
+    const ls_device *on = device_of(move);
     side from;
-    LS_TRY(open_side(move, true, &from));
-    return close_side(move, true, &from, carry_and_unpack(move, &from));
+    LS_TRY(open_side(move, true, on, &from));
+    return close_side(move, true, &from, carry_and_unpack(move, &from, on));
 }

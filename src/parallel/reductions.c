@@ -9,6 +9,7 @@
 #include "autograd/ops/ops.h"
 #include "base/share.h"
 #include "comm/reduce.h"
+#include "parallel/buffers.h"
 #include "parallel/move.h"
 #include "parallel/parallel.h"
 
@@ -45,14 +46,17 @@ static void reduce_carried(const ls_meeting *meeting, const ls_tensor *y, void *
 ls_status ls_allreduce_forward(ls_op_call *call) {
     const ls_meeting *meeting = ls_meeting_of(call);
     const ls_tensor *y = call->output;
+    const ls_reduction reduction = (ls_reduction)meeting->own.reduction;
+    const ls_device *on = ls_meeting_device(meeting, y, reduction);
     ls_host_view result;
-    LS_TRY(ls_host_view_begin(&result, y, LS_HOST_WRITE));
+    LS_TRY(ls_buffer_begin(&result, y, LS_HOST_WRITE, on));
     ls_status status = LS_OK;
     if (meeting->carried) {
         reduce_carried(meeting, y, result.memory);
     } else {
-        status = ls_comm_allreduce(meeting->comm, ls_host_data(meeting->dense), result.memory, (size_t)y->count,
-                                   (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, NULL);
+        status = LS_ON_DEVICE(meeting->comm, on,
+                              ls_comm_allreduce(meeting->comm, ls_buffer_data(meeting->dense), result.memory,
+                                                (size_t)y->count, (ls_dtype)y->dtype, reduction, NULL));
     }
     return ls_host_view_end(&result, status);
 }
@@ -183,15 +187,18 @@ ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
     LS_TRY(check_share(node, true));
     const ls_dtype dtype = (ls_dtype)gradient->dtype;
     const ls_reduction reduction = ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
-    ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, gradient, dtype);
+    ls_comm *comm = ls_node_agreement(node)->comm;
+    const ls_device *on = ls_reducing_device(comm, ls_tensor_device(gradient), dtype, reduction);
+    ls_tensor *dense = ls_buffer_dense(node->op->name, gradient, on);
     ls_tensor *total = dense != NULL ? new_like(node, gradient, dtype) : NULL;
     ls_host_view result;
     ls_status status = ls_made(total);
-    status = status == LS_OK ? ls_host_view_begin(&result, total, LS_HOST_WRITE) : status;
+    status = status == LS_OK ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
         status =
-            ls_host_view_end(&result, ls_comm_allreduce(ls_node_agreement(node)->comm, ls_host_data(dense),
-                                                        result.memory, (size_t)total->count, dtype, reduction, NULL));
+            ls_host_view_end(&result, LS_ON_DEVICE(comm, on,
+                                                   ls_comm_allreduce(comm, ls_buffer_data(dense), result.memory,
+                                                                     (size_t)total->count, dtype, reduction, NULL)));
     }
     ls_tensor_drop(dense);
     LS_TRY(status);
@@ -211,14 +218,18 @@ static ls_status reduce_forward(ls_op_call *call) {
     if (meeting->carried && !is_root) {
         return LS_OK;
     }
+    const ls_reduction reduction = (ls_reduction)meeting->own.reduction;
+    const ls_device *on = ls_meeting_device(meeting, y, reduction);
     ls_host_view result;
-    LS_TRY(ls_host_view_begin(&result, y, is_root ? LS_HOST_WRITE : 0));
+    LS_TRY(ls_buffer_begin(&result, y, is_root ? LS_HOST_WRITE : 0, on));
     ls_status status = LS_OK;
     if (meeting->carried) {
         reduce_carried(meeting, y, result.memory);
     } else {
-        status = ls_comm_reduce(meeting->comm, ls_host_data(meeting->dense), is_root ? result.memory : NULL,
-                                (size_t)y->count, (ls_dtype)y->dtype, (ls_reduction)meeting->own.reduction, root, NULL);
+        status =
+            LS_ON_DEVICE(meeting->comm, on,
+                         ls_comm_reduce(meeting->comm, ls_buffer_data(meeting->dense), is_root ? result.memory : NULL,
+                                        (size_t)y->count, (ls_dtype)y->dtype, reduction, root, NULL));
     }
     return ls_host_view_end(&result, status);
 }

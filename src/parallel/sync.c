@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "nn/module.h"
+#include "parallel/buffers.h"
 #include "parallel/parallel.h"
 #include "parallel/pipeline.h"
 #include "tensor/scope.h"
@@ -17,17 +18,22 @@ static ls_status check(const char *call, const ls_module *model, const ls_comm *
 }
 
 ls_status ls_broadcast_in_place(ls_comm *comm, const ls_tensor *tensor, int root) {
+    const ls_dtype dtype = (ls_dtype)tensor->dtype;
+    const ls_device *on = ls_moving_device(comm, ls_tensor_device(tensor), dtype);
     ls_host_view view;
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE));
+    LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
     return ls_host_view_end(
-        &view, ls_comm_broadcast(comm, view.memory, (size_t)tensor->count, (ls_dtype)tensor->dtype, root, NULL));
+        &view, LS_ON_DEVICE(comm, on, ls_comm_broadcast(comm, view.memory, (size_t)tensor->count, dtype, root, NULL)));
 }
 
 ls_status ls_allreduce_in_place(ls_comm *comm, const ls_tensor *tensor, ls_reduction reduction) {
+    const ls_dtype dtype = (ls_dtype)tensor->dtype;
+    const ls_device *on = ls_reducing_device(comm, ls_tensor_device(tensor), dtype, reduction);
     ls_host_view view;
-    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE));
-    return ls_host_view_end(&view, ls_comm_allreduce(comm, view.memory, view.memory, (size_t)tensor->count,
-                                                     (ls_dtype)tensor->dtype, reduction, NULL));
+    LS_TRY(ls_buffer_begin(&view, tensor, LS_HOST_READ | LS_HOST_WRITE, on));
+    return ls_host_view_end(&view, LS_ON_DEVICE(comm, on,
+                                                ls_comm_allreduce(comm, view.memory, view.memory, (size_t)tensor->count,
+                                                                  dtype, reduction, NULL)));
 }
 
 ls_tensor ls_flat_view(ls_storage *storage, ls_dtype dtype, int64_t count) {
