@@ -25,7 +25,7 @@ function(ls_add_backend_module NAME)
 endfunction()
 
 # A module's sources are those of its folder.
-foreach(folder comm/backend/mpi comm/backend/gloo tensor/device/onednn tensor/device/cuda)
+foreach(folder comm/backend/mpi comm/backend/gloo comm/backend/nccl tensor/device/onednn tensor/device/cuda)
   if(EXISTS ${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
     include(${PROJECT_SOURCE_DIR}/src/${folder}/module.cmake)
   endif()

@@ -17,7 +17,7 @@ typedef struct backend_row {
     int ranks;                         /* of its self-test */
     const char *library;               /* that it needs; NULL: none */
     const char *package;               /* Debian's, that brings it */
-    const char *absence;               /* why no module of it can be here; NULL: one may */
+    bool gpus;                         /* it opens where there are some only, and its self-test moves nothing on them */
     void (*report)(ls_report *report); /* NULL: check_backend does it */
 } backend_row;
 
@@ -27,7 +27,7 @@ static const backend_row backends[] = {
     {.name = "tcp", .ranks = 2},
     {.name = "mpi", .report = ls_doctor_mpi},
     {.name = "gloo", .ranks = 2, .library = "libgloo.so.0", .package = "libgloo0"},
-    {.name = "nccl", .ranks = 2, .absence = "this version of Lockstep has none"},
+    {.name = "nccl", .ranks = 2, .library = "libnccl.so.2", .package = "NVIDIA's NCCL", .gpus = true},
 };
 
 /* ---- self-test ------------------------------------------------------------------------------------------------- */
@@ -122,9 +122,7 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 /* ---- what is there --------------------------------------------------------------------------------------------- */
 
 static void explain_absence(const backend_row *row, const void *library, char *reason, size_t capacity) {
-    if (row->absence != NULL) {
-        snprintf(reason, capacity, "%s", row->absence);
-    } else if (library == NULL && row->library != NULL) {
+    if (library == NULL && row->library != NULL) {
         snprintf(reason, capacity, "%s is not installed: install %s", row->library, row->package);
     } else {
         snprintf(reason, capacity, "%s%s", library != NULL ? "its library is installed, but " : "", ls_error_message());
@@ -155,6 +153,23 @@ void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome) {
     }
 }
 
+/* Whether the backend found no GPU, of what its ranks said; then that alone stays. */
+static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
+    char begin[64];
+    char rest[LS_ERROR_CAPACITY];
+    snprintf(begin, sizeof begin, "ls_comm_open: backend %s: ", name);
+    const char *at = strstr(reason, begin);
+    if (at == NULL) {
+        return false;
+    }
+    at += strlen(begin);
+    const char *rank = strstr(at, " (rank "); /* the launcher says which said it first */
+    const size_t line = strcspn(at, "|");
+    snprintf(rest, sizeof rest, "%.*s", rank != NULL && rank < at + line ? (int)(rank - at) : (int)line, at);
+    snprintf(reason, capacity, "%s", rest);
+    return true;
+}
+
 static void check_backend(ls_report *report, const backend_row *row) {
     char reason[LS_ERROR_CAPACITY] = "";
     const bool available = ls_backend_find(row->name) != NULL;
@@ -165,11 +180,15 @@ static void check_backend(ls_report *report, const backend_row *row) {
             dlclose(library);
         }
     }
+    const bool passed = available && ls_doctor_try(row->name, row->ranks, NULL, reason, sizeof reason);
+    const bool without_gpu = row->gpus && available && !passed && keep_want_of_gpu(row->name, reason, sizeof reason);
+    if (row->gpus && passed) {
+        snprintf(reason, sizeof reason, "its collectives on GPUs, by no self-test of this command's");
+    }
     const ls_backend_outcome outcome = {.name = row->name,
-                                        .available = available,
-                                        .tested = available,
-                                        .passed = available &&
-                                                  ls_doctor_try(row->name, row->ranks, NULL, reason, sizeof reason),
+                                        .available = available && !without_gpu,
+                                        .tested = available && !(row->gpus && (passed || without_gpu)),
+                                        .passed = passed && !row->gpus,
                                         .ranks = row->ranks,
                                         .reason = reason,
                                         .version = ""};
