@@ -23,9 +23,13 @@ check "the version comes first" is "$(head -1 out)" "$("$lockstep" --version)"
 check "backend self works" says out "^  self  *works: 1 rank computed and checked"
 check "backend shm works" says out "^  shm  *works: 2 ranks computed and checked"
 check "backend tcp works" says out "^  tcp  *works: 2 ranks computed and checked"
-for backend in mpi gloo nccl; do
+for backend in mpi gloo; do
     check "$backend works, or it says why not" says out "^  $backend  *\(works\|not here\): ..."
 done
+check "nccl is here, or it says why not" says out "^  nccl  *\(here, not tested: its collectives\|not here: ...\)"
+if [ -e "$LS_BUILD/lib/lockstep-nccl.so" ] && [ ! -e /dev/nvidiactl ]; then
+    check "nccl without a GPU: so it says" says out "^  nccl  *not here: \(there is no NVIDIA driver\|this process has no GPU\)"
+fi
 if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
     check "mpi: two ranks under mpirun" says out "^  mpi  *works: 2 ranks computed and checked an all-reduce; .*MPI* [0-9]"
     OMPI_COMM_WORLD_RANK=0 launch doctor </dev/null

@@ -1,0 +1,94 @@
+/*
+ * Rank 1 does something in the midst of NCCL's collectives, as tests/nccl_double makes them: nccl_inside CALL WHAT
+ * MILLISECONDS TIMEOUT, where CALL is allreduce, broadcast or alltoall, and WHAT a signal's number, which comes so long
+ * after the first call, or "host": then rank 1 has its buffers in memory of the host, which is a mismatch, and all go
+ * on; or "nothing". Each survivor prints how its call ended and after how many milliseconds.
+ */
+#include <lockstep/comm.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/device_buffers.h"
+
+enum { COUNT = 1 << 18 };
+
+static float sent[COUNT], received[COUNT];
+
+typedef struct plan {
+    int number;
+    long milliseconds;
+} plan;
+
+static void *strike(void *argument) {
+    const plan *p = argument;
+    nanosleep(&(struct timespec){.tv_sec = p->milliseconds / 1000, .tv_nsec = p->milliseconds % 1000 * 1000000}, NULL);
+    raise(p->number);
+    return NULL;
+}
+
+static ls_status call_there(ls_comm *world, const char *name) {
+    if (strcmp(name, "allreduce") == 0) {
+        return ls_comm_allreduce(world, sent, received, COUNT, LS_F32, LS_SUM, NULL);
+    }
+    if (strcmp(name, "broadcast") == 0) {
+        return ls_comm_broadcast(world, received, COUNT, LS_F32, 0, NULL);
+    }
+    return ls_comm_alltoall(world, sent, received, (size_t)(COUNT / ls_comm_size(world)), LS_F32, NULL);
+}
+
+/* Any stream but none: the double's memory is the process's own. */
+static ls_status call(ls_comm *world, const char *name, bool on_device) {
+    ls_comm_use_stream(world, on_device ? world : NULL);
+    const ls_status status = call_there(world, name);
+    ls_comm_use_stream(world, NULL);
+    return status;
+}
+
+/* A call that ranks do not make alike changes nothing. */
+static ls_status disagree(ls_comm *world, const char *name) {
+    const ls_status status = call(world, name, ls_comm_rank(world) != 1);
+    printf("%d: %s: %s\n", ls_comm_rank(world), ls_status_name(status), ls_error_message());
+    return status == LS_ERR_MISMATCH ? call(world, name, true) : LS_ERR_INTERNAL;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+int main(int argc, char **argv) {
+    pthread_t striker;
+    if (argc != 5) {
+        return 2;
+    }
+    plan p = {.number = atoi(argv[2]), .milliseconds = atol(argv[3])};
+    ls_comm *world = ls_init(&(ls_init_options){.timeout = atof(argv[4])});
+    if (world == NULL || !ls_comm_takes(world, true, LS_F32, LS_SUM)) {
+        fprintf(stderr, "%s\n", ls_error_message());
+        return 2;
+    }
+    ls_status status = call(world, argv[1], true); /* the ranks join */
+    if (status == LS_OK && strcmp(argv[2], "host") == 0) {
+        status = disagree(world, argv[1]);
+        ls_comm_free(world);
+        return status == LS_OK ? 0 : 3;
+    }
+    if (p.number != 0 && ls_comm_rank(world) == 1 && pthread_create(&striker, NULL, strike, &p) != 0) {
+        return 2;
+    }
+    const double begun = now();
+    while (status == LS_OK && now() - begun < 60000) {
+        status = call(world, argv[1], true);
+    }
+    printf("%d: %s: %s\n%d took %.0f ms\n", ls_comm_rank(world), ls_status_name(status), ls_error_message(),
+           ls_comm_rank(world), now() - begun);
+    fflush(stdout);
+    ls_comm_free(world);
+    return status == LS_OK ? 2 : 3;
+}
