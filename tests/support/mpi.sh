@@ -40,7 +40,7 @@ run_job() {
     status=$?
     kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
-    [ "$status" != 124 ] || cat hung >>err
+    [ "$status" != 124 ] || cat hung >>err 2>/dev/null
 }
 
 # mpi FLAVOUR RANKS PROGRAM ARGUMENTS...: with output in files out and err and the exit status in $status. A job of
@@ -49,8 +49,10 @@ mpi() {
     local flavour=$1 ranks=$2 options=()
     shift 2
     # Open MPI starts nothing as root, and no more ranks than cores, unless told; its own files are in TMPDIR.
-    # When a rank fails it would give the others a second to end.
-    [ "$flavour" = mpich ] || options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0)
+    # When a rank fails it would give the others a second to end; and it would yield in each look for messages, which
+    # beside a busy program costs a slice of the scheduler each time.
+    [ "$flavour" = mpich ] ||
+        options=(--allow-run-as-root --oversubscribe --mca odls_base_sigkill_timeout 0 --mca mpi_yield_when_idle 0)
     run_job "mpirun.$flavour" "${options[@]}" -np "$ranks" "$@"
     if [ "$status" = 124 ] && [ -e abandoned ]; then
         echo "note    mpirun.$flavour hung without a rank, and is started again:"

@@ -19,7 +19,7 @@
 #define AT_ONCE      5.0  /* what the contract's second may become on a busy machine */
 #define SILENT       0.3
 
-enum { LARGE = 300000, LATE_IN_SPLIT = 9 }; /* the ninth allocation of a split is one of its second half */
+enum { LARGE = 300000, LATE_IN_SPLIT = 8 }; /* the eighth allocation of a split is one of its second half */
 
 static float out[LARGE];
 static float in[LARGE];

@@ -41,26 +41,34 @@ static ls_status check_own(const int32_t *all, int size) {
     return LS_OK;
 }
 
-/* Adds libgloo's collectives to a communicator of backend tcp that was just opened. Ends it on failure. */
-static ls_status attach(const ls_join *join, void **state) {
-    static const ls_key none = {.size = 0};
-    ls_engine *engine = *state;
+/* What all ranks have LOCKSTEP_GLOO_COLLECTIVES say. */
+static ls_status agree_on_own(ls_engine *engine, int size, ls_own_collectives *agreed) {
     const int32_t own = read_own();
-    int32_t *all = ls_allocate((size_t)join->size * sizeof *all);
-    ls_status status = all != NULL ? LS_OK : ls_fail_memory("ls_comm_open", (size_t)join->size * sizeof *all);
-    status = status == LS_OK ? ls_engine_exchange(engine, &own, all, sizeof own) : status;
-    status = status == LS_OK ? check_own(all, join->size) : status;
-    status = status == LS_OK
-                 ? ls_gloo_attach(ls_engine_endpoint(engine),
-                                  join->address != NULL && join->address[0] != '\0' ? join->address : "127.0.0.1",
-                                  join->store != NULL ? &join->store->key : &none, (ls_own_collectives)own)
-                 : status;
+    int32_t *all = ls_allocate((size_t)size * sizeof *all);
+    if (all == NULL) {
+        return ls_fail_memory("ls_comm_open", (size_t)size * sizeof *all);
+    }
+    ls_status status = ls_engine_exchange(engine, &own, all, sizeof own);
+    status = status == LS_OK ? check_own(all, size) : status;
     ls_free(all);
+    *agreed = (ls_own_collectives)own;
+    return status;
+}
+
+static ls_status attach(const ls_join *join, ls_engine *engine, ls_own_collectives own) {
+    static const ls_key none = {.size = 0};
+    const bool named = join->address != NULL && join->address[0] != '\0';
+    return ls_gloo_attach(ls_engine_endpoint(engine), named ? join->address : "127.0.0.1",
+                          join->store != NULL ? &join->store->key : &none, own);
+}
+
+/* Ends a communicator that was just opened where that failed. */
+static ls_status settle(ls_status status, void **state) {
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
         strncpy(message, ls_error_message(), sizeof message - 1);
         message[sizeof message - 1] = '\0';
-        ls_engine_close(engine);
+        ls_engine_close(*state);
         ls_error_restore(status, message);
         *state = NULL;
     }
@@ -68,13 +76,17 @@ static ls_status attach(const ls_join *join, void **state) {
 }
 
 static ls_status gloo_open(const ls_join *join, void **state) {
+    ls_own_collectives own = LS_OWN_NEVER;
     LS_TRY(ls_module_tcp()->open(join, state));
-    return attach(join, state);
+    ls_status status = agree_on_own(*state, join->size, &own);
+    status = status == LS_OK ? attach(join, *state, own) : status;
+    return settle(status, state);
 }
 
+/* A part is as its parent: it makes no call of its own, in which ranks could miss one that leaves it at once. */
 static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
-    return *result != NULL ? attach(join, result) : LS_OK;
+    return *result != NULL ? settle(attach(join, *result, ls_engine_endpoint(state)->own), result) : LS_OK;
 }
 
 static void gloo_leave(void *state, ls_leave_reason reason) {

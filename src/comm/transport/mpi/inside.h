@@ -31,6 +31,8 @@ typedef struct ls_mpi {
     unsigned idle; /* looks in vain since something moved */
     unsigned looks_before_yield;
     unsigned looks_before_sleep;
+    unsigned long_yields; /* that took a slice of the scheduler, less half of those that did not */
+    unsigned asleep;      /* pauses that sleep instead of yielding */
     ls_mpi_clock clock;
     int *numbers; /* collective.c: counts and places for MPI, made when first needed */
 

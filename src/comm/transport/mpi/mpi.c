@@ -16,7 +16,14 @@
 #define SHARING_LOOKS_BEFORE_YIELD 16
 #define SHARING_LOOKS_BEFORE_SLEEP 1000
 #define SLEEP_NS                   50000
-#define STOPPED_NS                 UINT64_C(100000000) /* between two looks of a process that runs is less */
+
+/* Who yields beside another program's busy loop has the core back when that has used up its slice, who sleeps as soon
+ * as it wakes. After so many yields of that length this rank sleeps in so many pauses. */
+#define LONG_YIELD_NS    UINT64_C(1000000)
+#define MOST_LONG_YIELDS 4
+#define PAUSES_ASLEEP    2000
+
+#define STOPPED_NS UINT64_C(100000000) /* between two looks of a process that runs is less */
 
 #define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
 #define LOOKS_PER_CLOCK   16
@@ -261,6 +268,16 @@ void ls_mpi_note_look(ls_mpi *mpi, bool moved) {
     }
 }
 
+static void yield(ls_mpi *mpi) {
+    const uint64_t start = mpi->clock.looked_ns; /* just now */
+    sched_yield();
+    if (ls_clock_ns() - start < LONG_YIELD_NS) {
+        mpi->long_yields /= 2;
+    } else if (++mpi->long_yields >= MOST_LONG_YIELDS) {
+        mpi->asleep = PAUSES_ASLEEP;
+    }
+}
+
 void ls_mpi_pause(ls_mpi *mpi) {
     if (mpi->idle <= mpi->looks_before_yield) {
         return;
@@ -269,10 +286,11 @@ void ls_mpi_pause(ls_mpi *mpi) {
     if (mpi->idle % LOOKS_PER_CLOSING == 0 && ls_mpi_has_closing()) {
         (void)ls_mpi_progress_closing(); /* others may wait for what was sent there to be taken */
     }
-    if (mpi->idle > mpi->looks_before_sleep) {
+    if (mpi->idle > mpi->looks_before_sleep || mpi->asleep > 0) {
+        mpi->asleep -= mpi->asleep > 0;
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     } else {
-        sched_yield();
+        yield(mpi);
     }
 }
 
