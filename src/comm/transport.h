@@ -132,6 +132,8 @@ struct ls_endpoint {
                           is one message of the bytes that this rank gives */
     uint64_t bytes;
     ls_own_collectives own; /* LS_OWN_NEVER where the network has none */
+    bool oversubscribed;    /* all ranks are on one machine, with fewer cores: fewer messages are worth more than fewer
+                        steps. All    ranks know the same */
     bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
 };
 

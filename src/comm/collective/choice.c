@@ -86,6 +86,11 @@ static double moved_by_halves(int ranks) {
     return moved;
 }
 
+/* Levels that cost a step up and one down. Where ranks share cores steps are not what costs: as if there were none. */
+static int tree_levels(const ls_engine *engine) {
+    return engine->endpoint->oversubscribed ? 0 : engine->tree_levels;
+}
+
 static double cost_halves(const ls_engine *engine, const amount *of) {
     const int levels = engine->butterfly ? engine->levels : engine->levels - 1;
     double blocks = 0; /* of ranks, behind the first one */
@@ -100,7 +105,7 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
     const double others = 1 - 1.0 / engine->size;
     const double moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
     /* Levels of halving that go on at the same time as rounds. */
-    const double overlapped = engine->butterfly && engine->tree_levels == 0 ? levels - 1 : 0;
+    const double overlapped = engine->butterfly && tree_levels(engine) == 0 ? levels - 1 : 0;
     const double up = of->rounds - overlapped + levels + blocks;
     const double down = levels + blocks;
     switch (engine->call.operation) {
@@ -212,7 +217,7 @@ ls_way ls_choose_way(const ls_engine *engine) {
     if (ls_choose_network(engine)) {
         return LS_WAY_NETWORK;
     }
-    amount of = {.rounds = engine->levels + (engine->butterfly ? engine->tree_levels : engine->levels)};
+    amount of = {.rounds = engine->levels + (engine->butterfly ? tree_levels(engine) : engine->levels)};
     double count = (double)call->count;
     double accumulator = (double)call->width;
     switch (call->operation) {

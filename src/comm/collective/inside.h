@@ -299,8 +299,8 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
-/* How many of the levels go along a tree: all, where the number of ranks is no power of two; else those within a
- * machine, where there are several, so that one rank of each machine sends to others. */
+/* How many of the levels go along a tree: all, where the number of ranks is no power of two or they share cores; else
+ * those within a machine, where there are several, so that one rank of each machine sends to others. */
 int ls_rounds_tree_levels(const ls_engine *engine);
 
 /* The ranks with which this one has rounds; returns how many. */

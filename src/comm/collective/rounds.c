@@ -4,7 +4,8 @@
  * is a power of two, the two halves of a block exchange what they know, rank by rank (a butterfly: log2 P rounds, as
  * many messages). Otherwise it goes up a binomial tree to rank 0 and down again: a rank sends at most ceil(log2 P).
  * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
- * what came up the tree of its machine, down which the result goes: so each machine sends one message in a round.
+ * what came up the tree of its machine, down which the result goes: so each machine sends one message in a round. Where
+ * ranks share cores it is a tree, too: 2 (P - 1) messages in all, not P log2 P.
  */
 #include <stdio.h>
 #include <string.h>
@@ -348,7 +349,10 @@ int ls_rounds_tree_levels(const ls_engine *engine) {
     while (1 << levels < engine->place.block_ranks) {
         levels++;
     }
-    return engine->butterfly ? levels < engine->levels ? levels : 0 : engine->levels;
+    if (!engine->butterfly || (engine->endpoint->oversubscribed && engine->size > 4)) {
+        return engine->levels;
+    }
+    return levels < engine->levels ? levels : 0;
 }
 
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]) {

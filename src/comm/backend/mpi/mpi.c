@@ -129,6 +129,7 @@ static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **stat
     if (join->local_size == 0) {
         find_local_ranks(all, join);
     }
+    options.one_machine = join->local_size == join->size;
     ls_free(all);
     MPI_Comm *duplicate = ls_allocate(sizeof *duplicate);
     if (duplicate == NULL) {

@@ -23,6 +23,7 @@ typedef struct ls_mpi_options {
     size_t most;         /* bytes of the largest MPI message: what is larger is divided; 0: 1 GiB */
     double timeout;      /* seconds that closing waits at most for a rank that does not take what was sent to it */
     bool oversubscribed; /* there are more ranks than cores on this machine */
+    bool one_machine;    /* all ranks are on this one */
     bool world;          /* for the owner to ask: no part of another communicator */
     ls_own_collectives own;
 } ls_mpi_options;

@@ -71,8 +71,8 @@ static bool is_card(const ls_tcp_card *card) {
            (family == AF_INET6 && card->length == sizeof card->address.v6);
 }
 
-/* Whether there is a core for every rank of this machine, as far as its cards say. */
-static bool has_core_for_each(const ls_tcp_options *options) {
+/* Finds how many ranks this machine has, and whether there is a core for each, as far as the cards say. */
+static bool has_core_for_each(const ls_tcp_options *options, int *machine_ranks) {
     int ranks = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
@@ -82,6 +82,7 @@ static bool has_core_for_each(const ls_tcp_options *options) {
             ranks++;
         }
     }
+    *machine_ranks = ranks;
     return CPU_COUNT(&cores) >= ranks;
 }
 
@@ -396,7 +397,9 @@ static ls_status open_endpoint(ls_tcp *tcp, const ls_tcp_options *options) {
     }
     tcp->endpoint.place = ls_place_find(&tcp->cards[0].machine, sizeof *tcp->cards, options->size);
     tcp->key = *options->key;
-    tcp->spin_ns = has_core_for_each(options) ? SPIN_NS : 0;
+    int machine_ranks = 0;
+    tcp->spin_ns = has_core_for_each(options, &machine_ranks) ? SPIN_NS : 0;
+    tcp->endpoint.oversubscribed = tcp->spin_ns == 0 && machine_ranks == options->size;
     tcp->looked_ns = ls_clock_ns();
     LS_TRY(check_cards(options));
     tcp->epoll = epoll_create1(EPOLL_CLOEXEC);
