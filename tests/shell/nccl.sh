@@ -82,24 +82,27 @@ check_reached() {
     check "gradients go over NCCL: its failure is theirs" says err "the double was told to fail"
 }
 
-for call in allreduce broadcast alltoall; do
-    for after in 1 7 20 55; do
-        beside check_killed $call $after
+if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="4 2" tensor_counts=3; else counts=3 tensor_counts=2; fi
+if [ -z "${LOCKSTEP_TEST_LONG:-}" ]; then
+    for call in allreduce broadcast alltoall; do
+        for after in 1 7 20 55; do
+            beside check_killed $call $after
+        done
+        beside check_stopped $call
     done
-    beside check_stopped $call
-done
-beside check_failed
-beside check_differing
-beside check_one_gpu
-beside check_reached
-together
-for ranks in 4 3 2; do
+    beside check_failed
+    beside check_differing
+    beside check_one_gpu
+    beside check_reached
+    together
+fi
+for ranks in $counts; do
     for name in conformance random_programs collectives points_and_groups several_communicators disagreement messages \
         threads freed_early lifetime; do
         check_program $ranks $name cpu
     done
 done
-for ranks in 3 2; do
+for ranks in $tensor_counts; do
     for name in sync data_parallel data_parallel_halves data_parallel_tapes differentiable collectives random_gradients \
         model_parallel pipeline trial checkpoints; do
         check_program $ranks $name shadow:0

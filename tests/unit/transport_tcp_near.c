@@ -67,6 +67,31 @@ static void every_size_is_read(void **state) {
     }
 }
 
+/* The end of the connection that a rank sends on may be seen before what the other said last on its own. */
+static void what_was_read_before_the_end_has_ended(void **state) {
+    (void)state;
+    tcp_net net;
+    start_near(&net, 2);
+    ls_transfer send = tcp_net_message(1, 2, LARGE, 1), receive = tcp_net_room(0, 2, LARGE);
+    assert_int_equal(tcp_net_send(&net, 0, &send), LS_OK);
+    TCP_NET_UNTIL(&net, tcp_of(&net, 1)->peers[0].heard_of == 1) {
+    }
+    assert_int_equal(tcp_net_receive(&net, 1, &receive), LS_OK);
+    while (!receive.ended) {
+        bool moved = false;
+        assert_int_equal(net.ends[1]->transport->progress(net.ends[1], 1000000, &moved), LS_OK);
+    }
+    assert_false(send.ended);
+    assert_int_equal(ls_tcp_end_output(tcp_of(&net, 0), 1), LS_OK);
+    tcp_net_close(&net, 1);
+    TCP_NET_UNTIL(&net, tcp_net_is_gone(&net, 0, 1)) {
+    }
+    assert_true(send.ended && tcp_net_holds(&receive, 1, LARGE));
+    tcp_net_end(&net);
+    free(send.data);
+    free(receive.data);
+}
+
 /* Each sender's message goes on, and no look takes longer than it must, however many there are. */
 static void senders_have_turns(void **state) {
     (void)state;
@@ -496,6 +521,7 @@ static void who_may_not_read_hears_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TCP_NET_TEST(every_size_is_read),
+        TCP_NET_TEST(what_was_read_before_the_end_has_ended),
         TCP_NET_TEST(senders_have_turns),
         TCP_NET_TEST(what_is_taken_back_is_not_read),
         TCP_NET_TEST(who_is_not_meant_is_not_read),

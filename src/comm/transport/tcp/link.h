@@ -242,7 +242,7 @@ void ls_tcp_note_unsent(ls_tcp *tcp, ls_transfer *send);
 
 void ls_tcp_withdraw_send(ls_tcp *tcp, ls_transfer *send);
 
-/* Forgets all that was to be written. */
+/* Forgets all that was to be written; not what was offered, which may have been read. */
 void ls_tcp_drop_output(ls_tcp_peer *peer);
 
 /* ---- input.c -------------------------------------------------------------------------------------------------------

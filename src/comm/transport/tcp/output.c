@@ -183,7 +183,7 @@ void ls_tcp_drop_output(ls_tcp_peer *peer) {
     ls_free(peer->frame.memory);
     peer->frame = (ls_tcp_frame){0};
     peer->unsent = NULL;
-    peer->announced = NULL;
+    peer->announced = peer->near ? peer->announced : NULL; /* it may have read what was offered, and have said so */
     peer->cleared = NULL;
 }
 
@@ -247,6 +247,9 @@ bool ls_tcp_cleared(ls_tcp *tcp, int rank, uint64_t number) {
         return known;
     }
     *link = send->next;
+    if (peer->mute) {
+        return true;
+    }
     send->moved = 0;
     append(&peer->cleared, send);
     ls_tcp_flush(tcp, rank);

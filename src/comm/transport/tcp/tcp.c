@@ -113,6 +113,7 @@ ls_status ls_tcp_lose(ls_tcp *tcp, int rank) {
     peer->stage = LS_TCP_GONE;
     tcp->moved = true;
     ls_tcp_drop_output(peer);
+    peer->announced = NULL;
     return ls_tcp_drop_input(tcp, rank);
 }
 
