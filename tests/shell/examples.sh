@@ -32,6 +32,11 @@ only() { # PATTERN: there is no line but such
     is "$(grep -vE "$1" out)" ""
 }
 
+# What a processor without instructions for bf16 has ls_autocast say, left out.
+slower_in_bf16() {
+    grep -v '^lockstep warning (rank [0-9]*): ls_autocast: device cpu computes no faster in bf16 than in f32$'
+}
+
 # ---- options ----
 for name in fashion_mnist cnn resnet perceptron mnist_by_hand; do
     program=$examples/$name
@@ -206,7 +211,7 @@ for name in gpt charlstm; do # trained in bf16: near what it is in f32, and not 
     for bf16 in "" --bf16; do
         launch run -n 2 "$examples/$name" --file text --layers 1 --width 32 --context 25 --batch-size 6 --steps 60 \
             --lr 0.01 --sample 0 --quiet $bf16 </dev/null
-        check "$name $bf16: ends well" is "$status $(complaints err)" "0 "
+        check "$name $bf16: ends well" is "$status $(complaints err | slower_in_bf16)" "0 "
         check "$name $bf16: one model" one_model 2
         number 'test loss' >"loss$bf16"
         hashes >"model$bf16"
@@ -384,7 +389,7 @@ check "cnn --augment: the same model with threads" cmp augmented0 augmented2
 for name in cnn resnet; do
     for bf16 in "" --bf16; do
         launch run -n 2 "$examples/$name" --max-steps 3 --limit 300 --quiet $bf16 </dev/null
-        check "$name $bf16: ends well" is "$status $(complaints err)" "0 "
+        check "$name $bf16: ends well" is "$status $(complaints err | slower_in_bf16)" "0 "
         check "$name $bf16: one model" one_model 2
         hashes >"model$bf16"
     done

@@ -61,8 +61,26 @@ check_differing() {
         "LOCKSTEP_MPI_COLLECTIVES of rank 0 must be engine, auto or mpi"
 }
 
+check_programs() {
+    local flavour=$1 counts=$2 orders=$3 ranks name order
+    for ranks in $counts; do
+        for name in conformance random_programs collectives; do
+            for order in $orders; do
+                beside check_program "$flavour" $ranks $name $order
+            done
+        done
+        for name in any_order points_and_groups several_communicators disagreement messages freed_early; do
+            beside check_program "$flavour" $ranks $name any
+        done
+    done
+}
+
 check_flavour() {
-    local flavour=$1 call ranks name order
+    local flavour=$1 call
+    if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then # the rest is in the other list
+        check_programs "$flavour" "4 3 2" "one any"
+        return
+    fi
     check "$flavour: a program that ends inside MPI's collectives builds" \
         mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_inside.c" inside_$flavour -rdynamic
     beside check_ending "$flavour" allreduce never 4 # the longest first; a broadcast may end without rank 1
@@ -73,16 +91,7 @@ check_flavour() {
         beside check_ending "$flavour" $call fail 60
     done
     beside check_differing "$flavour"
-    for ranks in 4 3 2; do
-        for name in conformance random_programs collectives; do
-            for order in one any; do
-                beside check_program "$flavour" $ranks $name $order
-            done
-        done
-        for name in any_order points_and_groups several_communicators disagreement messages freed_early; do
-            beside check_program "$flavour" $ranks $name any
-        done
-    done
+    check_programs "$flavour" "3" any
 }
 
 each_flavour "$@"

@@ -106,8 +106,26 @@ check_early_end() {
     check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
 }
 
+check_programs() {
+    local flavour=$1 ranks=$2 name
+    for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
+        messages early_messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
+        # The engine is one for both libraries: the ordinary list has all programs over one of them.
+        case $flavour-${LOCKSTEP_TEST_LONG:-short}-$name in
+        mpich-short-conformance | mpich-short-random_programs | mpich-short-messages | mpich-short-early_messages) ;;
+        mpich-short-*) continue ;;
+        esac
+        beside check_program "$flavour" $ranks $name
+    done
+}
+
 check_flavour() {
-    local flavour=$1 ranks name choice
+    local flavour=$1 ranks choice
+    if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then # the rest is in the ordinary list
+        check_programs "$flavour" 2
+        [ "$flavour" = openmpi ] || check_programs "$flavour" 3
+        return
+    fi
     check "$flavour: a program that looks at messages after its work builds" \
         mpi_builds "$flavour" straggler.c straggler_$flavour
     check "$flavour: a program whose MPI fails builds" \
@@ -116,13 +134,9 @@ check_flavour() {
         mpi_builds "$flavour" "$LS_SOURCE/tests/shell/mpi_program.c" program_$flavour
     beside check_never_made "$flavour" part \
         "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
-    for ranks in 3 2; do
-        for name in conformance points_and_groups several_communicators disagreement repeats random_programs differentiable random_gradients \
-            messages early_messages threads freed_early model_parallel pipeline data_parallel data_parallel_losses trial_ends lifetime; do
-            beside check_program "$flavour" $ranks $name
-        done
-        beside check_transport "$flavour" $ranks
-    done
+    check_programs "$flavour" 3
+    beside check_transport "$flavour" 3
+    beside check_transport "$flavour" 2
     beside check_straggler "$flavour"
     beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
     beside check_no_thread "$flavour"

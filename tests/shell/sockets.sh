@@ -26,7 +26,7 @@ for name in differentiable random_gradients messages lifetime; do
     job 1 "$programs/ranks_$name"
     check "a world of one: $name" is "$status" 0
 done
-if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts=4; else counts="2 3"; fi
+if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="2 4"; else counts=3; fi
 for ranks in $counts; do
     for name in messages early_messages model_parallel pipeline descriptors threads freed_early trial_ends lifetime; do
         job $ranks "$programs/ranks_$name"

@@ -5,8 +5,6 @@
 
 #include "tests/support/reference.h"
 
-#define MOST_BYTES ((size_t)200000) /* of a rank's buffer */
-
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 uint64_t call_draw(uint64_t *state, uint64_t most) {
@@ -19,7 +17,7 @@ bool call_reduces(const call_plan *plan) {
            plan->operation == LS_OP_REDUCE_SCATTER || plan->operation == LS_OP_REDUCE_SCATTERV;
 }
 
-call_plan call_plan_draw(uint64_t seed, int size, bool all) {
+call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all) {
     uint64_t state = seed;
     call_plan p = {.seed = call_draw(&state, 1u << 30), .dtype = (ls_dtype)call_draw(&state, LS_DTYPE_COUNT)};
     do {
@@ -38,7 +36,7 @@ call_plan call_plan_draw(uint64_t seed, int size, bool all) {
     }
     const bool per_rank =
         p.operation != LS_OP_BROADCAST && p.operation != LS_OP_ALLREDUCE && p.operation != LS_OP_REDUCE;
-    while (p.count * 16 * (per_rank ? (size_t)size : 1) > MOST_BYTES) {
+    while (p.count * 16 * (per_rank ? (size_t)size : 1) > most_bytes) {
         p.count /= 2;
     }
     p.count = p.operation == LS_OP_BARRIER ? 0 : p.count;

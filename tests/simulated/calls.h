@@ -32,9 +32,10 @@ typedef struct call_side {
 /* A random number below `most`. */
 uint64_t call_draw(uint64_t *state, uint64_t most);
 
-/* A random call of so many ranks: of any operation but alloc and split. With many ranks, and not `all`, one of few
- * messages. */
-call_plan call_plan_draw(uint64_t seed, int size, bool all);
+/* A random call of so many ranks: of any operation but alloc and split, with at most so many bytes in a rank's buffer.
+ * With many ranks, and not `all`, one of few messages. */
+#define CALL_MOST_BYTES ((size_t)200000)
+call_plan call_plan_draw(uint64_t seed, int size, size_t most_bytes, bool all);
 
 /* Whether the call reduces, and what it reduces to, all of it: the caller's. */
 bool call_reduces(const call_plan *plan);

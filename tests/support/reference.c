@@ -1,5 +1,6 @@
 #include "tests/support/reference.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,16 @@ size_t reference_width(ls_dtype dtype, ls_reduction reduction) {
     return ls_dtype_size(dtype) * (is_pair(reduction) ? 2 : 1);
 }
 
+static bool sums_are_exact(void) {
+    static atomic_int known; /* 1 + the answer: getenv for every element would take longer than the rest */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (answer == 0) {
+        answer = getenv("LOCKSTEP_TEST_ANY_ORDER") == NULL ? 1 : 2;
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == 2;
+}
+
 static element given(const reference *r, int rank, size_t i) {
     const uint64_t random = reference_mix(r->seed + (i % REFERENCE_PERIOD) * 1000003 + (uint64_t)rank * 7919);
     element e = {.location = (int64_t)(random >> 8 & 3)};
@@ -47,7 +58,7 @@ static element given(const reference *r, int rank, size_t i) {
     }
     e.real = (double)e.whole;
     if (r->dtype == LS_F32 || r->dtype == LS_F64) {
-        e.real *= getenv("LOCKSTEP_TEST_ANY_ORDER") == NULL ? 1.1 : 1; /* sums that depend on their order */
+        e.real *= sums_are_exact() ? 1 : 1.1; /* sums that depend on their order */
     }
     return e;
 }

@@ -171,7 +171,7 @@ static call_plan plan_of(const world *w, int index) {
     call_plan plan;
     uint64_t seed = w->seed * 1000003 + (uint64_t)index;
     do {
-        plan = call_plan_draw(seed, w->size, false);
+        plan = call_plan_draw(seed, w->size, CALL_MOST_BYTES, false);
         seed += 500;
     } while (plan.operation == CALL_RING || plan.operation == LS_OP_ALLTOALL || plan.operation == LS_OP_ALLTOALLV);
     return plan;

@@ -20,6 +20,8 @@
 enum { RESULTS = 16, MOST_PLANS = 40 };
 
 #define TIMEOUT_S 2.0
+/* Where calls may fail, their order matters, and not their bytes: enough of them for parts and announced messages. */
+#define FAULTY_BYTES ((size_t)12000)
 #define PATIENCE  UINT64_C(100000000)
 
 typedef struct world {
@@ -66,7 +68,10 @@ static bool is_long(void) {
 }
 
 static call_plan plan_of(const world *w, int index) {
-    return w->plans != NULL ? w->plans[index] : call_plan_draw(w->seed * 1000003 + (uint64_t)index, w->size, is_long());
+    const size_t most_bytes = w->faulty ? FAULTY_BYTES : CALL_MOST_BYTES;
+    return w->plans != NULL
+               ? w->plans[index]
+               : call_plan_draw(w->seed * 1000003 + (uint64_t)index, w->size, most_bytes, is_long());
 }
 
 /* ---- a rank's turn ----------------------------------------------------------------------------------------------- */
@@ -370,7 +375,7 @@ static void check_halves(int ranks, int calls) {
     call_plan plans[MOST_PLANS];
     int count = 0;
     for (uint64_t seed = 0; count < calls; seed++) {
-        const call_plan plan = call_plan_draw(seed * 1000 + (uint64_t)ranks, ranks, true);
+        const call_plan plan = call_plan_draw(seed * 1000 + (uint64_t)ranks, ranks, CALL_MOST_BYTES, true);
         if (call_reduces(&plan) || plan.operation == LS_OP_BROADCAST || plan.operation == LS_OP_ALLGATHER) {
             plans[count++] = plan;
         }
@@ -571,6 +576,7 @@ static void check_fault(uint64_t seed) {
     const bool dies = call_draw(&random, 2) == 0;
     ls_sim_options options = options_of(ranks, seed);
     options.machine_ranks = (int)(seed % 7);
+    options.eager = seed % 2 == 0 ? LS_TRANSPORT_LEAST_EAGER : 8192;
     world w = {.seed = seed,
                .calls = 12,
                .odd_rank = -1,
