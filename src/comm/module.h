@@ -1,7 +1,7 @@
 /*
  * Backends that the core opens on demand: one shared library each, `lockstep-NAME.so`, built by ls_add_backend_module
  * of cmake/Modules.cmake from the sources in backend/NAME, which define ls_module_backend, and in backend/module, which
- * export one function,
+ * are what modules share and export one function,
  *
  *     LS_API const ls_backend *ls_backend_module(int abi_version, const ls_core *core);
  *
@@ -75,7 +75,20 @@ typedef const ls_backend *ls_backend_module_function(int abi_version, const ls_c
 /* In a module: what it is. */
 extern const ls_backend ls_module_backend;
 
-/* In a module: the core's ls_backend_tcp. */
+/* In a module: the core's ls_backend_tcp, and its `leave`. */
 const ls_backend *ls_module_tcp(void);
+void ls_module_leave_tcp(void *state, ls_leave_reason reason);
+
+/* In a module: ends a communicator that was just opened, an engine, where `status` says that this failed. Gives it
+ * back. */
+ls_status ls_module_settle(ls_status status, void **state);
+
+/*
+ * In a module: what an environment variable says of a library's own collectives, "engine", "auto", the default, or the
+ * `library`'s name: an ls_own_collectives, or -1: nothing that it may. And whether that is something, and the same on
+ * all ranks, of which the first one's is at `first` and each other's so many bytes behind the one before.
+ */
+int32_t ls_module_read_use(const char *variable, const char *library, ls_own_collectives automatic);
+ls_status ls_module_check_use(const char *variable, const char *library, const int32_t *first, size_t stride, int size);
 
 #endif

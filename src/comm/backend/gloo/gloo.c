@@ -1,103 +1,335 @@
-/* Backend gloo: communicators of backend tcp that have libgloo's collectives. gloo.h tells how it works. */
-#include "comm/backend/gloo/gloo.h"
-
-#include <stdlib.h>
+/*
+ * Backend gloo: backend tcp, whose engine agrees on each call, sends messages and notices failures, with libgloo's own
+ * collectives for what is large (comm/backend/module/collectives.h), as MPI's own are of backend mpi. library.cc is
+ * libgloo, and the only C++.
+ *
+ * When the ranks of a communicator meet, each tells each where libgloo listens for it, and a nonce; once connected,
+ * each proves to each over libgloo that it knows the job's key, before anything of the user's is sent. A thread of the
+ * communicator makes the collectives, one after the other. A rank that gives up closes its connections, so that the
+ * others' collectives end too.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/backend/gloo/library.h"
+#include "comm/backend/module/collectives.h"
 #include "comm/collective/engine.h"
 #include "comm/module.h"
+#include "comm/pieces.h"
+#include "comm/reduce.h"
 #include "comm/store.h"
+#include "comm/transport/tcp/tcp.h"
 
-static const char *const own_names[] = {[LS_OWN_NEVER] = "engine", [LS_OWN_LARGE] = "auto", [LS_OWN_ALWAYS] = "gloo"};
+_Static_assert((int)LS_GLOO_WHY <= (int)LS_LIBRARY_WHY, "libgloo writes to ls_collectives.why");
 
-/* What LOCKSTEP_GLOO_COLLECTIVES says of libgloo's collectives; -1: nothing that it may. */
-static int32_t read_own(void) {
-    const char *wanted = getenv("LOCKSTEP_GLOO_COLLECTIVES");
-    for (int32_t own = 0; own < (int32_t)(sizeof own_names / sizeof *own_names); own++) {
-        if (own_names[own] != NULL &&
-            (wanted == NULL || *wanted == '\0' ? own == LS_OWN_LARGE : strcmp(wanted, own_names[own]) == 0)) {
-            return own;
-        }
-    }
-    return -1;
+/* What a rank tells another before they connect. */
+typedef struct greeting {
+    uint8_t nonce[LS_NONCE_SIZE];
+    uint32_t bytes;
+    char address[LS_GLOO_ADDRESS];
+} greeting;
+
+typedef struct ls_gloo {
+    ls_collectives own;
+    ls_key key;
+    char address[64];
+    ls_gloo_context *context;
+    int waker; /* ends a wait of the endpoint */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t asked;
+    bool connected; /* the thread's */
+    bool wanted;    /* under the lock: the thread has work, or is to end */
+    bool leaves;
+    atomic_bool done;
+    bool failed; /* valid once done */
+} ls_gloo;
+
+/* ---- which calls ------------------------------------------------------------------------------------------------- */
+
+static bool is_integer(ls_dtype dtype) {
+    return dtype == LS_I64 || dtype == LS_I32 || dtype == LS_U8 || dtype == LS_BOOL;
 }
 
-/* All ranks must say the same: one would begin what another never does. */
-static ls_status check_own(const int32_t *all, int size) {
+/* Whether any order gives the same bits. */
+static bool has_one_result(const ls_call *call, int size) {
+    const bool adds = call->reduction == LS_SUM || call->reduction == LS_PROD || call->reduction == LS_AVG;
+    return is_integer(call->dtype) || (size == 2 && adds);
+}
+
+/* Averages are divided once, as elements; halves are added up in f32, and here they would be rounded at each rank. */
+static bool can_reduce(const ls_call *call, int size) {
+    const bool floats = call->dtype == LS_F32 || call->dtype == LS_F64;
+    const bool pairs = call->reduction == LS_MINLOC || call->reduction == LS_MAXLOC;
+    return !pairs && (floats || (is_integer(call->dtype) && call->reduction != LS_AVG)) &&
+           (call->any_order || has_one_result(call, size));
+}
+
+/* Whether each rank has something, and all of it lies in one piece, as Gloo wants it. */
+static bool is_packed(const size_t *counts, const size_t *displacements, int size) {
+    size_t at = 0;
     for (int rank = 0; rank < size; rank++) {
-        if (all[rank] < 0) {
-            return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_comm_open: LOCKSTEP_GLOO_COLLECTIVES of rank %d must be engine, auto or gloo", rank);
+        if (counts[rank] == 0 || (displacements != NULL && displacements[rank] != at)) {
+            return false;
         }
-        if (all[rank] != all[0]) {
-            return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_comm_open: LOCKSTEP_GLOO_COLLECTIVES is %s on rank 0 and %s on rank %d: it must be the "
-                           "same on all",
-                           own_names[all[0]], own_names[all[rank]], rank);
+        at += counts[rank];
+    }
+    return true;
+}
+
+static bool gloo_can_make(const ls_endpoint *endpoint, const ls_call *call) {
+    switch (call->operation) {
+    case LS_OP_ALLREDUCE:
+    case LS_OP_REDUCE:
+        return call->count != 0 && can_reduce(call, endpoint->size);
+    case LS_OP_BROADCAST:
+    case LS_OP_GATHER:
+    case LS_OP_ALLGATHER:
+    case LS_OP_SCATTER:
+    case LS_OP_ALLTOALL:
+        return call->count != 0;
+    case LS_OP_ALLGATHERV:
+        return is_packed(call->receive_counts, call->receive_displacements, endpoint->size);
+    case LS_OP_ALLTOALLV:
+        return is_packed(call->send_counts, call->send_displacements, endpoint->size) &&
+               is_packed(call->receive_counts, call->receive_displacements, endpoint->size);
+    default: /* Gloo has none for any number of ranks */
+        return false;
+    }
+}
+
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
+
+/* Each proves to each that it knows the job's key: over libgloo's connections, which anybody on the way may have made.
+ */
+static bool prove(ls_gloo *gloo) {
+    const size_t size = (size_t)gloo->own.endpoint->size;
+    const size_t rank = (size_t)gloo->own.endpoint->rank;
+    const greeting *said = ls_collectives_said(&gloo->own, 0);
+    const greeting *heard = ls_collectives_heard(&gloo->own, 0);
+    char *why = gloo->own.why;
+    uint8_t *proofs = ls_allocate_zeroed(2 * size, LS_PROOF_SIZE);
+    bool right = proofs != NULL;
+    for (size_t peer = 0; right && peer < size; peer++) {
+        if (peer != rank) {
+            ls_auth_prove(&gloo->key, "gloo", said[peer].nonce, heard[peer].nonce, proofs + peer * LS_PROOF_SIZE);
         }
     }
+    right = right && ls_gloo_make(gloo->context,
+                                  &(ls_call){.operation = LS_OP_ALLTOALL,
+                                             .send = proofs,
+                                             .receive = proofs + size * LS_PROOF_SIZE,
+                                             .count = LS_PROOF_SIZE,
+                                             .width = 1},
+                                  why);
+    for (size_t peer = 0; right && peer < size; peer++) {
+        if (peer != rank && !ls_auth_check(&gloo->key, "gloo", heard[peer].nonce, said[peer].nonce,
+                                           proofs + (size + peer) * LS_PROOF_SIZE)) {
+            snprintf(why, LS_LIBRARY_WHY, "Gloo: who connected as rank %zu does not know the job's key", peer);
+            right = false;
+        }
+    }
+    ls_free(proofs);
+    return right;
+}
+
+static bool connect_all(ls_gloo *gloo) {
+    const greeting *heard = ls_collectives_heard(&gloo->own, 0);
+    for (int peer = 0; peer < gloo->own.endpoint->size; peer++) {
+        if (peer != gloo->own.endpoint->rank &&
+            !ls_gloo_connect(gloo->context, peer, heard[peer].address, heard[peer].bytes, gloo->own.why)) {
+            return false;
+        }
+    }
+    return prove(gloo);
+}
+
+void ls_gloo_reduce(const ls_call *call, void *result, const void *a, const void *b, size_t count) {
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = call->dtype,
+                                        .reduction = call->reduction == LS_AVG ? LS_SUM : call->reduction,
+                                        .ranks = 2,
+                                        .sources = (const void *const[]){a, b},
+                                        .copies = 1,
+                                        .destinations = (void *const[]){result},
+                                        .count = count});
+}
+
+static bool make(ls_gloo *gloo) {
+    ls_call call = gloo->own.call;
+    if (call.operation == LS_OP_ALLGATHER || call.operation == LS_OP_ALLGATHERV) {
+        const int rank = gloo->own.endpoint->rank;
+        const ls_piece to = ls_piece_received(&call, rank, rank);
+        memmove((unsigned char *)call.receive + to.at * call.width, call.send, to.count * call.width);
+        call.send = NULL; /* it may have been in its place already, which libgloo would not take */
+    }
+    return ls_gloo_make(gloo->context, &call, gloo->own.why);
+}
+
+static void *work(void *argument) {
+    ls_gloo *gloo = argument;
+    pthread_mutex_lock(&gloo->lock);
+    for (;;) {
+        while (!gloo->wanted) {
+            pthread_cond_wait(&gloo->asked, &gloo->lock);
+        }
+        gloo->wanted = false;
+        if (gloo->leaves) {
+            break;
+        }
+        pthread_mutex_unlock(&gloo->lock);
+        gloo->connected = gloo->connected || connect_all(gloo);
+        gloo->failed = !gloo->connected || !make(gloo);
+        atomic_store(&gloo->done, true);
+        (void)!write(gloo->waker, &(uint64_t){1}, sizeof(uint64_t)); /* fails only where it is full of these */
+        pthread_mutex_lock(&gloo->lock);
+    }
+    pthread_mutex_unlock(&gloo->lock);
+    return NULL;
+}
+
+/* Tells the thread that there is work, or that it is to end. */
+static void ask(ls_gloo *gloo, bool leaves) {
+    pthread_mutex_lock(&gloo->lock);
+    gloo->wanted = true;
+    gloo->leaves = leaves;
+    pthread_cond_signal(&gloo->asked);
+    pthread_mutex_unlock(&gloo->lock);
+}
+
+/* With no signals: those are for the program's own threads. */
+static ls_status start_thread(ls_gloo *gloo) {
+    sigset_t all;
+    sigset_t before;
+    pthread_mutex_init(&gloo->lock, NULL);
+    pthread_cond_init(&gloo->asked, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&gloo->thread, NULL, work, gloo);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    gloo->has_thread = error == 0;
+    return error == 0 ? LS_OK : ls_fail(LS_ERR_MEMORY, "a thread for Gloo: %s", strerror(error));
+}
+
+/* ---- entries of ls_library --------------------------------------------------------------------------------------- */
+
+static ls_status gloo_prepare(ls_collectives *own) {
+    ls_gloo *gloo = (ls_gloo *)own;
+    gloo->waker = ls_tcp_waker(own->endpoint);
+    LS_TRY(gloo->waker >= 0 ? LS_OK : ls_error_status());
+    gloo->context = ls_gloo_new(gloo->address, own->endpoint->rank, own->endpoint->size, own->why);
+    return gloo->context != NULL ? start_thread(gloo) : ls_collectives_fail(own);
+}
+
+static ls_status gloo_greet(ls_collectives *own, int peer, void *said) {
+    greeting *to = said;
+    LS_TRY(ls_auth_nonce(to->nonce));
+    to->bytes = (uint32_t)ls_gloo_address(((ls_gloo *)own)->context, peer, to->address);
+    return to->bytes != 0 ? LS_OK : ls_fail(LS_ERR_INTERNAL, "Gloo's address has more than %d bytes", LS_GLOO_ADDRESS);
+}
+
+static ls_status gloo_begin(ls_collectives *own) {
+    ls_gloo *gloo = (ls_gloo *)own;
+    atomic_store(&gloo->done, false);
+    ask(gloo, false);
+    return LS_OK;
+}
+
+static ls_library_state gloo_look(ls_collectives *own) {
+    ls_gloo *gloo = (ls_gloo *)own;
+    return !atomic_load(&gloo->done) ? LS_LIBRARY_BUSY : gloo->failed ? LS_LIBRARY_FAILED : LS_LIBRARY_DONE;
+}
+
+/* Whatever waits in libgloo ends, so that the thread does. */
+static void gloo_end(ls_collectives *own, bool abort, uint64_t linger_ns) {
+    (void)abort, (void)linger_ns;
+    ls_gloo *gloo = (ls_gloo *)own;
+    if (gloo->context != NULL) {
+        ls_gloo_end(gloo->context);
+    }
+    if (gloo->has_thread) {
+        ask(gloo, true);
+        pthread_join(gloo->thread, NULL);
+        pthread_mutex_destroy(&gloo->lock);
+        pthread_cond_destroy(&gloo->asked);
+        gloo->has_thread = false;
+    }
+    if (gloo->context != NULL) {
+        ls_gloo_free(gloo->context);
+        gloo->context = NULL;
+    }
+    ls_key_forget(&gloo->key);
+}
+
+static const ls_library library = {
+    .name = "gloo",
+    .greeting_size = sizeof(greeting),
+    .size = sizeof(ls_gloo),
+    .failure = LS_ERR_IO,
+    .wakes = true,
+    .can_make = gloo_can_make,
+    .prepare = gloo_prepare,
+    .greet = gloo_greet,
+    .begin = gloo_begin,
+    .look = gloo_look,
+    .end = gloo_end,
+};
+
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
+
+static ls_status attach(const ls_join *join, ls_engine *engine, ls_own_collectives used) {
+    const bool named = join->address != NULL && join->address[0] != '\0';
+    ls_gloo *gloo = (ls_gloo *)ls_collectives_add(ls_engine_endpoint(engine), &library, used);
+    if (gloo == NULL) {
+        return ls_error_status();
+    }
+    if (join->store != NULL) {
+        gloo->key = join->store->key;
+    }
+    snprintf(gloo->address, sizeof gloo->address, "%s", named ? join->address : "127.0.0.1");
     return LS_OK;
 }
 
 /* What all ranks have LOCKSTEP_GLOO_COLLECTIVES say. */
-static ls_status agree_on_own(ls_engine *engine, int size, ls_own_collectives *agreed) {
-    const int32_t own = read_own();
+static ls_status agree_on_use(ls_engine *engine, int size, ls_own_collectives *agreed) {
+    static const char variable[] = "LOCKSTEP_GLOO_COLLECTIVES";
+    const int32_t own = ls_module_read_use(variable, "gloo", LS_OWN_LARGE);
     int32_t *all = ls_allocate((size_t)size * sizeof *all);
     if (all == NULL) {
         return ls_fail_memory("ls_comm_open", (size_t)size * sizeof *all);
     }
     ls_status status = ls_engine_exchange(engine, &own, all, sizeof own);
-    status = status == LS_OK ? check_own(all, size) : status;
+    status = status == LS_OK ? ls_module_check_use(variable, "gloo", all, sizeof *all, size) : status;
     ls_free(all);
     *agreed = (ls_own_collectives)own;
     return status;
 }
 
-static ls_status attach(const ls_join *join, ls_engine *engine, ls_own_collectives own) {
-    static const ls_key none = {.size = 0};
-    const bool named = join->address != NULL && join->address[0] != '\0';
-    return ls_gloo_attach(ls_engine_endpoint(engine), named ? join->address : "127.0.0.1",
-                          join->store != NULL ? &join->store->key : &none, own);
-}
-
-/* Ends a communicator that was just opened where that failed. */
-static ls_status settle(ls_status status, void **state) {
-    if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        strncpy(message, ls_error_message(), sizeof message - 1);
-        message[sizeof message - 1] = '\0';
-        ls_engine_close(*state);
-        ls_error_restore(status, message);
-        *state = NULL;
-    }
-    return status;
-}
-
 static ls_status gloo_open(const ls_join *join, void **state) {
-    ls_own_collectives own = LS_OWN_NEVER;
+    ls_own_collectives used = LS_OWN_NEVER;
     LS_TRY(ls_module_tcp()->open(join, state));
-    ls_status status = agree_on_own(*state, join->size, &own);
-    status = status == LS_OK ? attach(join, *state, own) : status;
-    return settle(status, state);
+    ls_status status = agree_on_use(*state, join->size, &used);
+    status = status == LS_OK ? attach(join, *state, used) : status;
+    return ls_module_settle(status, state);
 }
 
 /* A part is as its parent: it makes no call of its own, in which ranks could miss one that leaves it at once. */
 static ls_status gloo_split(void *state, const ls_join *join, const int *ranks, void **result) {
     LS_TRY(ls_module_tcp()->split(state, join, ranks, result));
-    return *result != NULL ? settle(attach(join, *result, ls_engine_endpoint(state)->own), result) : LS_OK;
-}
-
-static void gloo_leave(void *state, ls_leave_reason reason) {
-    ls_module_tcp()->leave(state, reason);
+    return *result != NULL ? ls_module_settle(attach(join, *result, ls_engine_endpoint(state)->own), result) : LS_OK;
 }
 
 const ls_backend ls_module_backend = {
     .name = "gloo",
     .open = gloo_open,
     .close = ls_engine_close,
-    .leave = gloo_leave,
+    .leave = ls_module_leave_tcp,
     .split = gloo_split,
     LS_ENGINE_CALLS,
 };

@@ -53,7 +53,7 @@ void keep_current(char *why) noexcept {
         text = said.c_str() + (end != std::string::npos ? end + 2 : 0);
     } catch (...) {
     }
-    std::snprintf(why, LS_GLOO_WHY, "%s", text);
+    std::snprintf(why, LS_GLOO_WHY, "Gloo: %s", text);
 }
 
 /* While this lives, threads that begin have no signals, and this one has none either: Gloo writes to sockets by writev,
@@ -233,6 +233,10 @@ size_t ls_gloo_address(ls_gloo_context *context, int peer, char address[LS_GLOO_
 
 bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, size_t bytes, char *why) {
     try {
+        if (bytes > LS_GLOO_ADDRESS) {
+            throw std::runtime_error("rank " + std::to_string(peer) +
+                                     " says where it listens as this version cannot read it");
+        }
         context->mesh->made().getPair(peer)->connect(std::vector<char>(address, address + bytes));
         return true;
     } catch (...) {
@@ -282,62 +286,62 @@ template <> struct Sized<gloo::AllreduceOptions> : gloo::AllreduceOptions {
     }
 };
 
-template <typename Options> void set_reduction(Options &options, const ls_gloo_collective &work, void *result) {
-    const size_t bytes = work.count * work.width;
-    if (work.send != result) { /* else what is there is its input */
-        options.setInput(bytes_of(work.send), bytes);
+template <typename Options> void set_reduction(Options &options, const ls_call &call, void *result) {
+    const size_t bytes = call.count * call.width;
+    if (call.send != result) { /* else what is there is its input */
+        options.setInput(bytes_of(call.send), bytes);
     }
     options.setOutput(bytes_of(result), bytes);
-    options.set_sizes(work.count, work.width);
+    options.set_sizes(call.count, call.width);
     options.setReduceFunction(
-        [&work](void *to, const void *a, const void *b, size_t count) { work.reduce(work.argument, to, a, b, count); });
+        [&call](void *to, const void *a, const void *b, size_t count) { ls_gloo_reduce(&call, to, a, b, count); });
 }
 
-void allreduce(ls_gloo_context &context, const ls_gloo_collective &work) {
+void allreduce(ls_gloo_context &context, const ls_call &call) {
     Sized<gloo::AllreduceOptions> options(context.mesh);
-    set_reduction(options, work, work.receive);
+    set_reduction(options, call, call.receive);
     options.setTag(context.tag);
     gloo::allreduce(options);
 }
 
 /* Every rank needs memory for it, which only the root has of its caller. */
-void reduce(ls_gloo_context &context, const ls_gloo_collective &work) {
+void reduce(ls_gloo_context &context, const ls_call &call) {
     Sized<gloo::ReduceOptions> options(context.mesh);
-    const bool root = context.mesh->rank == work.root;
-    std::vector<char> scratch(root ? 0 : work.count * work.width);
-    set_reduction(options, work, root ? work.receive : scratch.data());
-    options.setRoot(work.root);
+    const bool root = context.mesh->rank == call.root;
+    std::vector<char> scratch(root ? 0 : call.count * call.width);
+    set_reduction(options, call, root ? call.receive : scratch.data());
+    options.setRoot(call.root);
     options.setTag(context.tag);
     gloo::reduce(options);
 }
 
-void broadcast(ls_gloo_context &context, const ls_gloo_collective &work) {
+void broadcast(ls_gloo_context &context, const ls_call &call) {
     gloo::BroadcastOptions options(context.mesh);
-    options.setOutput(bytes_of(work.receive), work.count * work.width);
-    options.setRoot(work.root);
+    options.setOutput(bytes_of(call.receive), call.count * call.width);
+    options.setRoot(call.root);
     options.setTag(context.tag);
     gloo::broadcast(options);
 }
 
-void gather(ls_gloo_context &context, const ls_gloo_collective &work) {
+void gather(ls_gloo_context &context, const ls_call &call) {
     gloo::GatherOptions options(context.mesh);
-    const size_t bytes = work.count * work.width;
-    options.setInput(bytes_of(work.send), bytes);
-    if (context.mesh->rank == work.root) {
-        options.setOutput(bytes_of(work.receive), bytes * static_cast<size_t>(context.mesh->size));
+    const size_t bytes = call.count * call.width;
+    options.setInput(bytes_of(call.send), bytes);
+    if (context.mesh->rank == call.root) {
+        options.setOutput(bytes_of(call.receive), bytes * static_cast<size_t>(context.mesh->size));
     }
-    options.setRoot(work.root);
+    options.setRoot(call.root);
     options.setTag(context.tag);
     gloo::gather(options);
 }
 
-void allgather(ls_gloo_context &context, const ls_gloo_collective &work) {
+void allgather(ls_gloo_context &context, const ls_call &call) {
     gloo::AllgatherOptions options(context.mesh);
-    const size_t bytes = work.count * work.width;
-    if (work.send != nullptr) {
-        options.setInput(bytes_of(work.send), bytes);
+    const size_t bytes = call.count * call.width;
+    if (call.send != nullptr) {
+        options.setInput(bytes_of(call.send), bytes);
     }
-    options.setOutput(bytes_of(work.receive), bytes * static_cast<size_t>(context.mesh->size));
+    options.setOutput(bytes_of(call.receive), bytes * static_cast<size_t>(context.mesh->size));
     options.setTag(context.tag);
     gloo::allgather(options);
 }
@@ -352,58 +356,66 @@ std::vector<Integer> bytes_of_parts(const ls_gloo_context &context, const size_t
     return bytes;
 }
 
-void allgatherv(ls_gloo_context &context, const ls_gloo_collective &work) {
+void allgatherv(ls_gloo_context &context, const ls_call &call) {
     gloo::AllgathervOptions options(context.mesh);
-    const std::vector<size_t> parts = bytes_of_parts<size_t>(context, work.receive_counts, work.width);
-    if (work.send != nullptr) {
-        options.setInput(bytes_of(work.send), parts[static_cast<size_t>(context.mesh->rank)]);
+    const std::vector<size_t> parts = bytes_of_parts<size_t>(context, call.receive_counts, call.width);
+    if (call.send != nullptr) {
+        options.setInput(bytes_of(call.send), parts[static_cast<size_t>(context.mesh->rank)]);
     }
-    options.setOutput(bytes_of(work.receive), parts);
+    options.setOutput(bytes_of(call.receive), parts);
     options.setTag(context.tag);
     gloo::allgatherv(options);
 }
 
-void scatter(ls_gloo_context &context, const ls_gloo_collective &work) {
+void scatter(ls_gloo_context &context, const ls_call &call) {
     gloo::ScatterOptions options(context.mesh);
-    const size_t bytes = work.count * work.width;
+    const size_t bytes = call.count * call.width;
     std::vector<char *> parts;
-    for (int rank = 0; rank < context.mesh->size && context.mesh->rank == work.root; rank++) {
-        parts.push_back(bytes_of(work.send) + static_cast<size_t>(rank) * bytes);
+    for (int rank = 0; rank < context.mesh->size && context.mesh->rank == call.root; rank++) {
+        parts.push_back(bytes_of(call.send) + static_cast<size_t>(rank) * bytes);
     }
     options.setInputs(parts, bytes);
-    options.setOutput(bytes_of(work.receive), bytes);
-    options.setRoot(work.root);
+    options.setOutput(bytes_of(call.receive), bytes);
+    options.setRoot(call.root);
     options.setTag(context.tag);
     gloo::scatter(options);
 }
 
-void alltoall(ls_gloo_context &context, const ls_gloo_collective &work) {
+void alltoall(ls_gloo_context &context, const ls_call &call) {
     gloo::AlltoallOptions options(context.mesh);
-    const size_t bytes = work.count * work.width * static_cast<size_t>(context.mesh->size);
-    options.setInput(bytes_of(work.send), bytes);
-    options.setOutput(bytes_of(work.receive), bytes);
+    const size_t bytes = call.count * call.width * static_cast<size_t>(context.mesh->size);
+    options.setInput(bytes_of(call.send), bytes);
+    options.setOutput(bytes_of(call.receive), bytes);
     options.setTag(context.tag);
     gloo::alltoall(options);
 }
 
-void alltoallv(ls_gloo_context &context, const ls_gloo_collective &work) {
+void alltoallv(ls_gloo_context &context, const ls_call &call) {
     gloo::AlltoallvOptions options(context.mesh);
-    options.setInput(bytes_of(work.send), bytes_of_parts<int64_t>(context, work.send_counts, work.width));
-    options.setOutput(bytes_of(work.receive), bytes_of_parts<int64_t>(context, work.receive_counts, work.width));
+    options.setInput(bytes_of(call.send), bytes_of_parts<int64_t>(context, call.send_counts, call.width));
+    options.setOutput(bytes_of(call.receive), bytes_of_parts<int64_t>(context, call.receive_counts, call.width));
     options.setTag(context.tag);
     gloo::alltoallv(options);
 }
 
-using Function = void(ls_gloo_context &, const ls_gloo_collective &);
-constexpr Function *functions[] = {broadcast,  allreduce, reduce,   gather,   allgather,
-                                   allgatherv, scatter,   alltoall, alltoallv};
+struct Maker {
+    ls_operation operation;
+    void (*make)(ls_gloo_context &, const ls_call &);
+};
+constexpr Maker makers[] = {{LS_OP_BROADCAST, broadcast}, {LS_OP_ALLREDUCE, allreduce}, {LS_OP_REDUCE, reduce},
+                            {LS_OP_GATHER, gather},       {LS_OP_ALLGATHER, allgather}, {LS_OP_ALLGATHERV, allgatherv},
+                            {LS_OP_SCATTER, scatter},     {LS_OP_ALLTOALL, alltoall},   {LS_OP_ALLTOALLV, alltoallv}};
 
 } // namespace
 
-bool ls_gloo_make(ls_gloo_context *context, const ls_gloo_collective *collective, char *why) {
+bool ls_gloo_make(ls_gloo_context *context, const ls_call *call, char *why) {
     try {
         context->tag++;
-        functions[collective->kind](*context, *collective);
+        for (const Maker &maker : makers) {
+            if (maker.operation == call->operation) {
+                maker.make(*context, *call);
+            }
+        }
         return true;
     } catch (...) {
         keep_current(why);

@@ -7,9 +7,7 @@
 #ifndef LS_COMM_BACKEND_GLOO_LIBRARY_H
 #define LS_COMM_BACKEND_GLOO_LIBRARY_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "comm/backend.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,33 +30,12 @@ size_t ls_gloo_address(ls_gloo_context *context, int peer, char address[LS_GLOO_
 /* Connects with `peer`, which does the same; all ranks in the order of ranks. */
 bool ls_gloo_connect(ls_gloo_context *context, int peer, const char *address, size_t bytes, char *why);
 
-typedef enum ls_gloo_kind {
-    LS_GLOO_BROADCAST = 0,
-    LS_GLOO_ALLREDUCE,
-    LS_GLOO_REDUCE,
-    LS_GLOO_GATHER,
-    LS_GLOO_ALLGATHER,
-    LS_GLOO_ALLGATHERV,
-    LS_GLOO_SCATTER,
-    LS_GLOO_ALLTOALL,
-    LS_GLOO_ALLTOALLV
-} ls_gloo_kind;
+/* Makes one of the collectives that it has: all ranks the same ones in the same order. Where `send` is NULL, this
+ * rank's part of an all-gather is in its place already. Parts of different size lie one after the other. */
+bool ls_gloo_make(ls_gloo_context *context, const ls_call *call, char *why);
 
-typedef struct ls_gloo_collective {
-    ls_gloo_kind kind;
-    int root;
-    const void *send; /* NULL in allgather(v): this rank's part is in `receive` already */
-    void *receive;    /* reduce, gather: used on the root alone */
-    size_t count;     /* elements, not 0; in alltoall, gather and scatter for each rank, in allgather of each */
-    size_t width;     /* bytes of one */
-    const size_t *send_counts;    /* alltoallv: elements for each rank, one after the other, none of them 0 */
-    const size_t *receive_counts; /* and from each; allgatherv too */
-    void (*reduce)(const void *argument, void *result, const void *a, const void *b, size_t count);
-    const void *argument;
-} ls_gloo_collective;
-
-/* Carries one out: all ranks the same ones in the same order. */
-bool ls_gloo_make(ls_gloo_context *context, const ls_gloo_collective *collective, char *why);
+/* What reductions use, which is not libgloo's. */
+void ls_gloo_reduce(const ls_call *call, void *result, const void *a, const void *b, size_t count);
 
 /* Closes all connections and ends all waits: whatever is in here, or comes later, fails. */
 void ls_gloo_end(ls_gloo_context *context);

@@ -25,7 +25,8 @@ if(NOT LS_GLOO STREQUAL off)
     set(CMAKE_CXX_VISIBILITY_PRESET hidden)
     set(CMAKE_CXX_FLAGS_RELEASE "-O3")
     file(GLOB LS_GLOO_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/backend/gloo/*.c
-                                                ${PROJECT_SOURCE_DIR}/src/comm/backend/gloo/*.cc)
+                                                ${PROJECT_SOURCE_DIR}/src/comm/backend/gloo/*.cc
+                                                ${PROJECT_SOURCE_DIR}/src/comm/backend/module/collectives.c)
     ls_add_backend_module(gloo SOURCES ${LS_GLOO_SOURCES} LIBRARIES ${LS_GLOO_LIBRARY})
     target_include_directories(lockstep_module_gloo SYSTEM PRIVATE ${LS_GLOO_INCLUDE})
   endif()

@@ -24,16 +24,9 @@ static ls_engine *make_engine(const ls_mpi_options *options) {
 /* Takes over both. */
 static ls_status connect(ls_engine *engine, MPI_Comm comm, void **state) {
     ls_endpoint *endpoint = ls_engine_endpoint(engine);
-    const ls_status status = ls_mpi_connect(endpoint, comm);
-    if (status != LS_OK) {
-        char message[LS_ERROR_CAPACITY];
-        snprintf(message, sizeof message, "%s", ls_error_message());
-        ls_engine_close(engine);
-        ls_error_restore(status, message);
-        return status;
-    }
-    ls_mpi_count_world(ls_mpi_options_of(endpoint)->world ? 1 : 0);
     *state = engine;
+    LS_TRY(ls_module_settle(ls_mpi_connect(endpoint, comm), state));
+    ls_mpi_count_world(ls_mpi_options_of(endpoint)->world ? 1 : 0);
     return LS_OK;
 }
 
@@ -77,47 +70,21 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
 #define OWN_AUTO LS_OWN_NEVER
 #endif
 
-static const char *const own_names[] = {[LS_OWN_NEVER] = "engine", [LS_OWN_BEYOND] = "auto", [LS_OWN_ALWAYS] = "mpi"};
-
-/* What LOCKSTEP_MPI_COLLECTIVES says of MPI's own collectives; -1: nothing that it may. */
-static int64_t read_own(void) {
-    const char *wanted = getenv("LOCKSTEP_MPI_COLLECTIVES");
-    for (int own = 0; own <= LS_OWN_ALWAYS; own++) {
-        if (wanted == NULL || *wanted == '\0' ? own == LS_OWN_BEYOND : strcmp(wanted, own_names[own]) == 0) {
-            return own;
-        }
-    }
-    return -1;
-}
-
-/* All ranks must say the same: one would begin what another never does. */
-static ls_status check_own(const ls_mpi_greeting *all, int size) {
-    for (int rank = 0; rank < size; rank++) {
-        if (all[rank].own < 0) {
-            return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_comm_open: LOCKSTEP_MPI_COLLECTIVES of rank %d must be engine, auto or mpi", rank);
-        }
-        if (all[rank].own != all[0].own) {
-            return ls_fail(LS_ERR_ARGUMENT,
-                           "ls_comm_open: LOCKSTEP_MPI_COLLECTIVES is %s on rank 0 and %s on rank %d: it must be the "
-                           "same on all",
-                           own_names[all[0].own], own_names[all[rank].own], rank);
-        }
-    }
-    return LS_OK;
-}
+static const char own_variable[] = "LOCKSTEP_MPI_COLLECTIVES";
 
 /* An engine over a duplicate of `comm`; all its ranks call this. Finds who shares the machine, if `join` does not know.
  */
 static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **state) {
-    ls_mpi_greeting own = {.machine = join->machine, .unasked = (int64_t)ls_mpi_unasked(), .own = read_own()};
+    ls_mpi_greeting own = {.machine = join->machine,
+                           .unasked = (int64_t)ls_mpi_unasked(),
+                           .own = ls_module_read_use(own_variable, "mpi", LS_OWN_BEYOND)};
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
     if (sched_getaffinity(0, sizeof own.cores, &own.cores) != 0) {
         memset(&own.cores, 0xff, sizeof own.cores); /* more cores than a cpu_set_t has: enough for all */
     }
     LS_TRY(ls_mpi_meet(comm, &own, join->timeout, &all));
-    const ls_status same = check_own(all, join->size);
+    const ls_status same = ls_module_check_use(own_variable, "mpi", &all[0].own, sizeof *all, join->size);
     if (same != LS_OK) {
         ls_free(all);
         return same;

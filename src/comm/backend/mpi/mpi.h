@@ -55,7 +55,7 @@ typedef struct ls_mpi_greeting {
     uint64_t machine;
     int64_t unasked;
     int64_t launcher; /* its connection, see process.c */
-    int64_t own;      /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
+    int32_t own;      /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
     cpu_set_t cores;  /* that it may run on */
     char host[64];
 } ls_mpi_greeting;

@@ -8,7 +8,6 @@
 #include <nccl.h>
 
 #include "base/memory.h"
-#include "comm/backend/nccl/nccl.h"
 #include "comm/pieces.h"
 
 #define ABORTED_NS UINT64_C(2000000000) /* what a stream is given to come to its mark */
@@ -30,7 +29,7 @@ struct ls_nccl_group {
 static bool cuda_did(cudaError_t error, const char *doing, char *why) {
     if (error != cudaSuccess) {
         (void)cudaGetLastError(); /* it is told here, and by nobody else */
-        snprintf(why, LS_NCCL_WHY, "CUDA: %s: %s", doing, cudaGetErrorString(error));
+        snprintf(why, LS_LIBRARY_WHY, "CUDA: %s: %s", doing, cudaGetErrorString(error));
     }
     return error == cudaSuccess;
 }
@@ -41,14 +40,14 @@ static bool nccl_did(const ls_nccl_group *group, ncclResult_t result, const char
         return true;
     }
     const char *more = ncclGetLastError(group != NULL ? group->comm : NULL);
-    snprintf(why, LS_NCCL_WHY, "NCCL: %s: %s%s%s", doing, ncclGetErrorString(result),
+    snprintf(why, LS_LIBRARY_WHY, "NCCL: %s: %s%s%s", doing, ncclGetErrorString(result),
              more != NULL && *more != '\0' ? ": " : "", more != NULL ? more : "");
     return false;
 }
 
 /* ---- GPUs and ids ------------------------------------------------------------------------------------------------ */
 
-bool ls_nccl_find_gpus(char why[LS_NCCL_WHY]) {
+bool ls_nccl_find_gpus(char why[LS_LIBRARY_WHY]) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();
@@ -56,21 +55,21 @@ bool ls_nccl_find_gpus(char why[LS_NCCL_WHY]) {
         return true;
     }
     if (error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary) {
-        snprintf(why, LS_NCCL_WHY, "there is no NVIDIA driver, or it is too old: backends shm and tcp need none");
+        snprintf(why, LS_LIBRARY_WHY, "there is no NVIDIA driver, or it is too old: backends shm and tcp need none");
     } else {
-        snprintf(why, LS_NCCL_WHY, "this process has no GPU (%s): backends shm and tcp need none",
+        snprintf(why, LS_LIBRARY_WHY, "this process has no GPU (%s): backends shm and tcp need none",
                  error == cudaSuccess ? "CUDA finds none" : cudaGetErrorString(error));
     }
     return false;
 }
 
-bool ls_nccl_name_gpu(char bus[LS_NCCL_BUS], char why[LS_NCCL_WHY]) {
+bool ls_nccl_name_gpu(char bus[LS_NCCL_BUS], char why[LS_LIBRARY_WHY]) {
     int gpu = 0;
     return cuda_did(cudaGetDevice(&gpu), "the GPU in use", why) &&
            cuda_did(cudaDeviceGetPCIBusId(bus, LS_NCCL_BUS, gpu), "where the GPU is", why);
 }
 
-bool ls_nccl_make_id(unsigned char id[LS_NCCL_ID], char why[LS_NCCL_WHY]) {
+bool ls_nccl_make_id(unsigned char id[LS_NCCL_ID], char why[LS_LIBRARY_WHY]) {
     ncclUniqueId made;
     const bool did = nccl_did(NULL, ncclGetUniqueId(&made), "a unique id", why);
     if (did) {
@@ -81,14 +80,14 @@ bool ls_nccl_make_id(unsigned char id[LS_NCCL_ID], char why[LS_NCCL_WHY]) {
 
 /* ---- joining and leaving ----------------------------------------------------------------------------------------- */
 
-ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int size, char why[LS_NCCL_WHY]) {
+ls_nccl_group *ls_nccl_join(const unsigned char id[LS_NCCL_ID], int rank, int size, char why[LS_LIBRARY_WHY]) {
     ls_nccl_group *group = ls_allocate_zeroed(1, sizeof *group);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId agreed;
     memcpy(&agreed, id, sizeof agreed);
     config.blocking = 0;
     if (group == NULL) {
-        snprintf(why, LS_NCCL_WHY, "no memory for a communicator of NCCL");
+        snprintf(why, LS_LIBRARY_WHY, "no memory for a communicator of NCCL");
         return NULL;
     }
     group->rank = rank;
@@ -110,24 +109,24 @@ static void rest(void) {
 /* Until NCCL is at nothing, at most so long. Whether it is. */
 static bool wait_for_quiet(ls_nccl_group *group, uint64_t most_ns) {
     const uint64_t began = ls_clock_ns();
-    char why[LS_NCCL_WHY];
-    ls_nccl_state state = ls_nccl_look(group, why);
-    while (state == LS_NCCL_BUSY && ls_clock_ns() - began < most_ns) {
+    char why[LS_LIBRARY_WHY];
+    ls_library_state state = ls_nccl_look(group, why);
+    while (state == LS_LIBRARY_BUSY && ls_clock_ns() - began < most_ns) {
         rest();
         state = ls_nccl_look(group, why);
     }
-    return state == LS_NCCL_DONE;
+    return state == LS_LIBRARY_DONE;
 }
 
 void ls_nccl_free(ls_nccl_group *group, bool abort, uint64_t linger_ns) {
-    char why[LS_NCCL_WHY];
+    char why[LS_LIBRARY_WHY];
     const uint64_t began = ls_clock_ns();
     if (!abort && nccl_did(group, ncclCommFinalize(group->comm), "leaving", why) && wait_for_quiet(group, linger_ns)) {
         (void)ncclCommDestroy(group->comm);
     } else {
         (void)ncclCommAbort(group->comm);
     }
-    while (group->marked && ls_nccl_ran(group, why) == LS_NCCL_BUSY && ls_clock_ns() - began < ABORTED_NS) {
+    while (group->marked && ls_nccl_ran(group, why) == LS_LIBRARY_BUSY && ls_clock_ns() - began < ABORTED_NS) {
         rest();
     }
     (void)cudaEventDestroy(group->mark);
@@ -136,27 +135,27 @@ void ls_nccl_free(ls_nccl_group *group, bool abort, uint64_t linger_ns) {
     ls_free(group);
 }
 
-ls_nccl_state ls_nccl_look(ls_nccl_group *group, char why[LS_NCCL_WHY]) {
+ls_library_state ls_nccl_look(ls_nccl_group *group, char why[LS_LIBRARY_WHY]) {
     ncclResult_t result = ncclSuccess;
     if (!nccl_did(group, ncclCommGetAsyncError(group->comm, &result), "asking for errors", why) ||
         !nccl_did(group, result, "a call that was under way", why)) {
-        return LS_NCCL_FAILED;
+        return LS_LIBRARY_FAILED;
     }
-    return result == ncclInProgress ? LS_NCCL_BUSY : LS_NCCL_DONE;
+    return result == ncclInProgress ? LS_LIBRARY_BUSY : LS_LIBRARY_DONE;
 }
 
-bool ls_nccl_mark(ls_nccl_group *group, void *stream, char why[LS_NCCL_WHY]) {
+bool ls_nccl_mark(ls_nccl_group *group, void *stream, char why[LS_LIBRARY_WHY]) {
     group->marked = cuda_did(cudaEventRecord(group->mark, stream), "an event", why);
     return group->marked;
 }
 
-ls_nccl_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_NCCL_WHY]) {
+ls_library_state ls_nccl_ran(const ls_nccl_group *group, char why[LS_LIBRARY_WHY]) {
     const cudaError_t error = cudaEventQuery(group->mark);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError();
-        return LS_NCCL_BUSY;
+        return LS_LIBRARY_BUSY;
     }
-    return cuda_did(error, "a call that was under way", why) ? LS_NCCL_DONE : LS_NCCL_FAILED;
+    return cuda_did(error, "a call that was under way", why) ? LS_LIBRARY_DONE : LS_LIBRARY_FAILED;
 }
 
 /* ---- what NCCL makes --------------------------------------------------------------------------------------------- */
@@ -357,7 +356,7 @@ static bool is_empty(const ls_call *call) {
     }
 }
 
-bool ls_nccl_give(ls_nccl_group *group, const ls_call *lent, char why[LS_NCCL_WHY]) {
+bool ls_nccl_give(ls_nccl_group *group, const ls_call *lent, char why[LS_LIBRARY_WHY]) {
     ls_call call = *lent;
     size_t bytes = 0;
     group->marked = false;

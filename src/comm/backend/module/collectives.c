@@ -1,0 +1,215 @@
+/* In modules of libraries with collectives of their own: see collectives.h. */
+#include "comm/backend/module/collectives.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#define CHANNEL  (LS_TRANSPORT_CHANNELS - 1) /* the engine uses the first ones */
+#define GRACE_NS UINT64_C(2000000000)        /* in which the engine may find out why the library failed */
+#define SPIN_NS  UINT64_C(200000)            /* what does not wake this rank is looked at without rest for so long, */
+#define REST_NS  UINT64_C(50000)             /* and then so often */
+
+/* Values of ls_collectives.stage. */
+enum {
+    APART = 0, /* no collective so far */
+    MEETING,   /* greetings are under way, and a collective waits for them */
+    WORKING,   /* the library is at it */
+    READY,
+    ENDED /* there are no more collectives */
+};
+
+static ls_collectives *collectives_of(const ls_endpoint *endpoint) {
+    return (ls_collectives *)(uintptr_t)endpoint->transport;
+}
+
+/* ---- meeting ----------------------------------------------------------------------------------------------------- */
+
+void *ls_collectives_said(const ls_collectives *own, int peer) {
+    return own->greetings + (size_t)peer * own->library->greeting_size;
+}
+
+void *ls_collectives_heard(const ls_collectives *own, int peer) {
+    return ls_collectives_said(own, own->endpoint->size + peer);
+}
+
+static ls_status greet(ls_collectives *own, int peer) {
+    ls_transfer *sent = &own->transfers[peer];
+    ls_transfer *received = &own->transfers[own->endpoint->size + peer];
+    *sent = (ls_transfer){
+        .peer = peer, .channel = CHANNEL, .data = ls_collectives_said(own, peer), .bytes = own->library->greeting_size};
+    *received = *sent;
+    received->data = ls_collectives_heard(own, peer);
+    LS_TRY(own->library->greet(own, peer, sent->data));
+    LS_TRY(own->tcp->receive(own->endpoint, received));
+    return own->tcp->send(own->endpoint, sent);
+}
+
+static ls_status begin_meeting(ls_collectives *own) {
+    const int size = own->endpoint->size;
+    const size_t ranks = (size_t)size;
+    own->greetings = ls_allocate_zeroed(2 * ranks, own->library->greeting_size);
+    own->transfers = ls_allocate_zeroed(2 * ranks, sizeof *own->transfers);
+    own->counts = ls_allocate_zeroed(4 * ranks, sizeof *own->counts);
+    if (own->greetings == NULL || own->transfers == NULL || own->counts == NULL) {
+        return ls_fail_memory(own->library->name, 2 * ranks * (own->library->greeting_size + sizeof *own->transfers));
+    }
+    LS_TRY(own->library->prepare(own));
+    for (int peer = 0; peer < size; peer++) {
+        LS_TRY(peer != own->endpoint->rank ? greet(own, peer) : LS_OK);
+    }
+    own->stage = MEETING;
+    return LS_OK;
+}
+
+/* Whether all have told, and have been told. */
+static ls_status look_at_greetings(const ls_collectives *own, bool *all) {
+    const int size = own->endpoint->size;
+    *all = true;
+    for (int i = 0; i < 2 * size; i++) {
+        const ls_transfer *transfer = &own->transfers[i];
+        if (i % size == own->endpoint->rank) {
+            continue;
+        }
+        *all = *all && transfer->ended;
+        if (transfer->ended && transfer->bytes != own->library->greeting_size) {
+            own->endpoint->blamed = 1 + i - size;
+            return ls_fail(LS_ERR_PEER, "rank %d greets as this version of Lockstep cannot read it", i - size);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+ls_status ls_collectives_fail(const ls_collectives *own) {
+    return ls_fail(own->library->failure, "%s", own->why);
+}
+
+/* The call is lent, and its counts are. */
+static void keep_call(ls_collectives *own, const ls_call *call) {
+    const size_t size = (size_t)own->endpoint->size;
+    const size_t **const lists[] = {&own->call.send_counts, &own->call.send_displacements, &own->call.receive_counts,
+                                    &own->call.receive_displacements};
+    own->call = *call;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        if (*lists[i] != NULL) {
+            memcpy(own->counts + i * size, *lists[i], size * sizeof *own->counts);
+            *lists[i] = own->counts + i * size;
+        }
+    }
+}
+
+static ls_status begin(ls_collectives *own) {
+    own->stage = WORKING;
+    own->endpoint->yields = true;
+    own->began_ns = own->tcp->now_ns(own->endpoint);
+    return own->library->begin(own);
+}
+
+static ls_status collective(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer) {
+    ls_collectives *own = collectives_of(endpoint);
+    *transfer = (ls_transfer){.peer = -1};
+    LS_TRY(own->stage == APART ? begin_meeting(own) : LS_OK);
+    keep_call(own, call);
+    own->transfer = transfer;
+    return own->stage == READY ? begin(own) : LS_OK;
+}
+
+static void end_call(ls_collectives *own) {
+    own->stage = READY;
+    own->endpoint->yields = false;
+    own->transfer->ended = true;
+    own->transfer = NULL;
+}
+
+static ls_status note_failure(ls_collectives *own) {
+    const uint64_t now = own->tcp->now_ns(own->endpoint);
+    own->failed_ns = own->failed_ns == 0 ? now : own->failed_ns;
+    return now - own->failed_ns < GRACE_NS ? LS_OK : ls_collectives_fail(own);
+}
+
+/* ---- the endpoint ------------------------------------------------------------------------------------------------ */
+
+/* Goes on with what the library, or other ranks, have done. */
+static ls_status go_on(ls_collectives *own, bool *moved) {
+    bool met = false;
+    if (own->stage == MEETING) {
+        LS_TRY(look_at_greetings(own, &met));
+        LS_TRY(met ? begin(own) : LS_OK);
+    }
+    if (own->stage != WORKING) {
+        return LS_OK;
+    }
+    const ls_library_state state = own->failed_ns != 0 ? LS_LIBRARY_FAILED : own->library->look(own);
+    if (state == LS_LIBRARY_DONE) {
+        end_call(own);
+        *moved = true;
+    }
+    return state == LS_LIBRARY_FAILED ? note_failure(own) : LS_OK;
+}
+
+static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
+    ls_collectives *own = collectives_of(endpoint);
+    bool ended = false;
+    LS_TRY(go_on(own, &ended));
+    if (own->stage == WORKING && !own->library->wakes) {
+        const uint64_t waited = own->tcp->now_ns(endpoint) - own->began_ns;
+        wait_ns = waited < SPIN_NS ? 0 : wait_ns < REST_NS ? wait_ns : REST_NS;
+    }
+    LS_TRY(own->tcp->progress(endpoint, ended ? 0 : wait_ns, moved));
+    LS_TRY(ended ? LS_OK : go_on(own, &ended));
+    *moved = *moved || ended;
+    return LS_OK;
+}
+
+static void end_collectives(ls_collectives *own, uint64_t linger_ns) {
+    own->library->end(own, own->stage != READY, linger_ns);
+    own->stage = ENDED;
+    own->transfer = NULL;
+}
+
+static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
+    ls_collectives *own = collectives_of(endpoint);
+    if (transfer == own->transfer) {
+        end_collectives(own, 0);
+    } else {
+        own->tcp->withdraw(endpoint, transfer);
+    }
+}
+
+static bool close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
+    ls_collectives *own = collectives_of(endpoint);
+    end_collectives(own, linger_ns);
+    const bool unused = own->tcp->close(endpoint, linger_ns);
+    if (unused) {
+        ls_free(own->greetings);
+        ls_free(own->transfers);
+        ls_free(own->counts);
+        ls_free(own);
+    }
+    return unused;
+}
+
+ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_library *library, ls_own_collectives used) {
+    ls_collectives *own = ls_allocate_zeroed(1, library->size);
+    if (own == NULL) {
+        (void)ls_fail_memory("ls_comm_open", library->size);
+        return NULL;
+    }
+    own->tcp = endpoint->transport;
+    own->endpoint = endpoint;
+    own->library = library;
+    own->entries = *endpoint->transport;
+    own->entries.name = library->name;
+    own->entries.can_make = library->can_make;
+    own->entries.collective = collective;
+    own->entries.in_place = true;
+    own->entries.progress = progress;
+    own->entries.withdraw = withdraw;
+    own->entries.close = close_endpoint;
+    endpoint->transport = &own->entries;
+    endpoint->own = used;
+    return own;
+}
