@@ -1,12 +1,10 @@
 # Backend nccl. With the real library: what it says where there is no GPU. On a stand-in for it (tests/nccl_double): the rank
 # programs, tensors of tests/shadow whose memory it takes, and jobs in which ranks end, stop, fail or differ in the midst
 # of a collective.
-. "$LS_SOURCE/tests/support/checks.sh"
-export LOCKSTEP_TIMEOUT=60 LOCKSTEP_BACKEND=nccl LOCKSTEP_TEST_STREAM=1 LOCKSTEP_TEST_CASES=600 \
+. "$LS_SOURCE/tests/support/library.sh"
+export LOCKSTEP_BACKEND=nccl LOCKSTEP_TEST_STREAM=1 LOCKSTEP_TEST_CASES=600 \
     LOCKSTEP_TEST_PROGRAMS=20 LOCKSTEP_TEST_ONE_IN=16
-programs=$LS_BUILD/tests
-at_once=4 # the jobs in which a rank ends wait most of the time
-unset RANK WORLD_SIZE LOCKSTEP_MODULE_PATH LOCKSTEP_DEVICE
+unset LOCKSTEP_DEVICE
 if [ ! -e "$LS_BUILD/lib/lockstep-nccl.so" ]; then
     echo "SKIPPED this build has no lockstep-nccl.so: libnccl or CUDA's runtime was not found"
     exit 77
@@ -29,28 +27,6 @@ check_program() {
     check "$ranks ranks: $name, $device" is "$status" 0
 }
 
-# inside CALL WHAT MILLISECONDS TIMEOUT: the launcher sees shells that go on when ranks end, and so leaves the others
-# alone: each finds out by itself.
-inside() {
-    launch run -n 3 sh -c '"$@"; [ $? != 137 ] || sleep 3; sleep 1; exit 1' sh "$programs/nccl_inside" "$@" </dev/null
-}
-
-check_killed() {
-    local call=$1 after=$2
-    inside $call 9 $after 30
-    check "$call, rank 1 is killed after $after ms: both name it" \
-        is "$(grep -ac "^[02]: LS_ERR_PEER: ls_comm_$call #[0-9]*: rank 1 " out)" 2
-    check "$call, rank 1 is killed after $after ms: nothing is left" nobody_soon
-}
-
-check_stopped() {
-    local call=$1
-    inside $call 19 40 4
-    check "$call, rank 1 is stopped: both name it" \
-        is "$(grep -ac "^[02]: LS_ERR_\(TIMEOUT\|PEER\): ls_comm_$call #[0-9]*: rank 1 did not " out)" 2
-    check "$call, rank 1 is stopped: nothing is left" nobody_soon
-}
-
 # NCCL tells of a failure while its call is under way.
 check_failed() {
     LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,fail=1 inside allreduce nothing 0 30
@@ -62,14 +38,14 @@ check_failed() {
 }
 
 check_differing() {
-    launch run -n 3 "$programs/nccl_inside" allreduce host 0 30 </dev/null
+    launch run -n 3 "$programs/library_inside" allreduce host 0 30 </dev/null
     check "one rank's buffers are on the host: the communicator goes on" is "$status" 0
     check "one rank's buffers are on the host: all are told" is "$(grep -ac "^[012]: LS_ERR_MISMATCH: .*ranks 0, 2 called \
 allreduce of 262144 f32, sum, in memory of a device (#2); rank 1 called allreduce of 262144 f32, sum (#2)" out)" 3
 }
 
 check_one_gpu() {
-    LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,onegpu launch run -n 3 "$programs/nccl_inside" allreduce nothing 0 30 </dev/null
+    LOCKSTEP_TEST_NCCL=$LOCKSTEP_TEST_NCCL,onegpu launch run -n 3 "$programs/library_inside" allreduce nothing 0 30 </dev/null
     check "ranks on one GPU: refused" test "$status" != 0
     check "ranks on one GPU: said" says out "LS_ERR_UNSUPPORTED: ls_comm_allreduce #1: ranks 0 and 1 use one GPU \
 (.*), which NCCL refuses: give each rank a GPU of its own, or use backend shm"
@@ -84,12 +60,7 @@ check_reached() {
 
 if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then counts="4 2" tensor_counts=3; else counts=3 tensor_counts=2; fi
 if [ -z "${LOCKSTEP_TEST_LONG:-}" ]; then
-    for call in allreduce broadcast alltoall; do
-        for after in 1 7 20 55; do
-            beside check_killed $call $after
-        done
-        beside check_stopped $call
-    done
+    check_endings
     beside check_failed
     beside check_differing
     beside check_one_gpu

@@ -1,8 +1,8 @@
 /*
- * Rank 1 does something in the midst of NCCL's collectives, as tests/nccl_double makes them: nccl_inside CALL WHAT
- * MILLISECONDS TIMEOUT, where CALL is allreduce, broadcast or alltoall, and WHAT a signal's number, which comes so long
- * after the first call, or "host": then rank 1 has its buffers in memory of the host, which is a mismatch, and all go
- * on; or "nothing". Each survivor prints how its call ended and after how many milliseconds.
+ * Rank 1 does something in the midst of collectives of libgloo, or of NCCL as tests/nccl_double makes them:
+ * library_inside CALL WHAT MILLISECONDS TIMEOUT, where CALL is allreduce, broadcast or alltoall, and WHAT a signal's
+ * number, which comes so long after the first call, or "host": then rank 1 has its buffers in memory of the host, which
+ * is a mismatch, and all go on; or "nothing". Each survivor prints how its call ended and after how many milliseconds.
  */
 #include <lockstep/comm.h>
 
@@ -15,9 +15,10 @@
 
 #include "comm/device_buffers.h"
 
-enum { COUNT = 1 << 18 };
+enum { COUNT = 1 << 21, DEVICE_COUNT = 1 << 18 };
 
 static float sent[COUNT], received[COUNT];
+static size_t count;
 
 typedef struct plan {
     int number;
@@ -33,12 +34,12 @@ static void *strike(void *argument) {
 
 static ls_status call_there(ls_comm *world, const char *name) {
     if (strcmp(name, "allreduce") == 0) {
-        return ls_comm_allreduce(world, sent, received, COUNT, LS_F32, LS_SUM, NULL);
+        return ls_comm_allreduce(world, sent, received, count, LS_F32, LS_SUM, NULL);
     }
     if (strcmp(name, "broadcast") == 0) {
-        return ls_comm_broadcast(world, received, COUNT, LS_F32, 0, NULL);
+        return ls_comm_broadcast(world, received, count, LS_F32, 0, NULL);
     }
-    return ls_comm_alltoall(world, sent, received, (size_t)(COUNT / ls_comm_size(world)), LS_F32, NULL);
+    return ls_comm_alltoall(world, sent, received, count / (size_t)ls_comm_size(world), LS_F32, NULL);
 }
 
 /* Any stream but none: the double's memory is the process's own. */
@@ -69,11 +70,16 @@ int main(int argc, char **argv) {
     }
     plan p = {.number = atoi(argv[2]), .milliseconds = atol(argv[3])};
     ls_comm *world = ls_init(&(ls_init_options){.timeout = atof(argv[4])});
-    if (world == NULL || !ls_comm_takes(world, true, LS_F32, LS_SUM)) {
+    const bool on_device = world != NULL && ls_comm_takes(world, true, LS_F32, LS_SUM);
+    if (world == NULL || (!on_device && ls_comm_set_any_order(world, true) != LS_OK)) {
         fprintf(stderr, "%s\n", ls_error_message());
         return 2;
     }
-    ls_status status = call(world, argv[1], true); /* the ranks join */
+    count = on_device ? DEVICE_COUNT : COUNT;
+    if (on_device != (strcmp(ls_comm_backend(world), "nccl") == 0)) {
+        return 2;
+    }
+    ls_status status = call(world, argv[1], on_device); /* the ranks connect */
     if (status == LS_OK && strcmp(argv[2], "host") == 0) {
         status = disagree(world, argv[1]);
         ls_comm_free(world);
@@ -84,7 +90,7 @@ int main(int argc, char **argv) {
     }
     const double begun = now();
     while (status == LS_OK && now() - begun < 60000) {
-        status = call(world, argv[1], true);
+        status = call(world, argv[1], on_device);
     }
     printf("%d: %s: %s\n%d took %.0f ms\n", ls_comm_rank(world), ls_status_name(status), ls_error_message(),
            ls_comm_rank(world), now() - begun);
