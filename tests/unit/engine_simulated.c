@@ -619,6 +619,9 @@ static void faults(void **state) {
     for (uint64_t i = 0; i < count; i++) {
         check_fault((first != 0 ? first : 1) + i);
     }
+    if (first == 0) {
+        check_fault(13449); /* two ranks that wait for each other, and both for the one that is stopped */
+    }
 }
 
 int main(void) {

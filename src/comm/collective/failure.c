@@ -197,22 +197,33 @@ ls_status ls_failure_listen(ls_engine *engine) {
     return engine->size == 1 ? LS_OK : receive_next(engine);
 }
 
-/* With whom a transfer of the call is under way, one that is to send something if there is one; -1: nobody. */
-static int awaited_by_call(const ls_engine *engine) {
-    int peer = -1;
+/* With whom a transfer of the call is under way, one that is to send something if there are any: with `turn` 0 the last
+ * of them, then the others in turn. -1: nobody. */
+static int awaited_by_call(const ls_engine *engine, unsigned turn) {
+    int count[2] = {0};
     for (int i = 0; i < engine->transfer_count; i++) {
-        const ls_transfer *transfer = &engine->transfers[i];
-        peer = !transfer->ended && (peer < 0 || transfer->receives) ? transfer->peer : peer;
+        count[engine->transfers[i].receives] += !engine->transfers[i].ended;
     }
-    return peer;
+    const bool receives = count[1] > 0;
+    int left = count[receives] > 0 ? (int)(turn % (unsigned)count[receives]) : 0;
+    for (int i = engine->transfer_count; i-- > 0;) {
+        const ls_transfer *transfer = &engine->transfers[i];
+        if (!transfer->ended && transfer->receives == receives && left-- == 0) {
+            return transfer->peer;
+        }
+    }
+    return -1;
 }
 
 static int awaited_by(const ls_engine *engine, const ls_engine_wait *wait) {
-    return wait->request != NULL ? wait->call->root : awaited_by_call(engine);
+    return wait->request != NULL ? wait->call->root : awaited_by_call(engine, 0);
 }
 
+/* Who waits for several ranks names another one each time: ranks that wait for each other may wait for others, too, and
+ * a walk along such answers leaves every circle that it can. */
 static void answer(ls_engine *engine, int to) {
-    const int awaited = engine->waits_for >= 0 ? engine->waits_for : engine->calling ? awaited_by_call(engine) : -1;
+    const int in_call = engine->calling ? awaited_by_call(engine, engine->named++) : -1;
+    const int awaited = engine->waits_in_call || engine->waits_for < 0 ? in_call : engine->waits_for;
     const ls_notice notice = {.kind = LS_NOTICE_ANSWERED, .status = ls_network_is_asked(engine), .culprit = awaited};
     ls_failure_say(engine, to, LS_CHANNEL_NOTICES, &notice, sizeof notice);
 }
@@ -472,9 +483,11 @@ static ls_status check_silence(ls_engine *engine, const ls_engine_wait *wait) {
         return LS_OK;
     }
     const bool around = engine->next_asked == engine->rank;
-    const bool circle = around || engine->answers > MOST_ANSWERS; /* then of others */
-    if (engine->next_asked >= 0 && !circle && engine->asked >= 0) {
-        ask(engine, engine->next_asked);
+    const bool circle =
+        (around && wait->request != NULL) || engine->answers > MOST_ANSWERS + 2 * engine->size; /* then of others */
+    const int next = around && !circle ? awaited_by_call(engine, engine->named++) : engine->next_asked;
+    if (next >= 0 && next != engine->rank && !circle && engine->asked >= 0) {
+        ask(engine, next);
         return LS_OK;
     }
     const uint64_t longest = ANSWER_NS < engine->timeout_ns ? ANSWER_NS : engine->timeout_ns;
@@ -530,6 +543,7 @@ static void tell_log(const ls_engine *engine, const ls_engine_wait *wait) {
 
 ls_status ls_failure_check(ls_engine *engine, const ls_engine_wait *wait) {
     engine->waits_for = awaited_by(engine, wait);
+    engine->waits_in_call = wait->request == NULL;
     LS_TRY(check_left(engine, wait));
     LS_TRY(check_awaited(engine, wait));
     LS_TRY(check_others(engine, wait));

@@ -257,6 +257,8 @@ struct ls_engine {
     ls_engine_word *words;   /* on their way, and nobody waits for them */
     int culprit;             /* of the failure that was found last */
     int waits_for;           /* the rank that this one waits for, as it found last; -1: none */
+    bool waits_in_call;      /* and not for a message */
+    unsigned named;          /* how often it has named one of those that it waits for in a call */
     int asked;               /* whom this rank has asked for whom it waits; -1: nobody */
     int next_asked;          /* what that one answered; -1: nothing, or nobody */
     int answers;             /* so far; of a call that the network makes: times that all have answered */
