@@ -165,13 +165,13 @@ static void join_misfits(unsigned char *own, const unsigned char *other, bool be
     }
 }
 
-ls_status ls_carried_join(ls_engine *engine, const ls_packet *other, int first, int last) {
-    ls_envelope *envelope = ls_packet_envelope(&engine->own);
+ls_status ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last) {
+    ls_envelope *envelope = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
     const size_t expected = ls_carried_bytes(engine, first, last);
     const size_t bytes = theirs->bytes;
     const bool before = first < engine->rank;
-    unsigned char *data = ls_packet_data(&engine->own);
+    unsigned char *data = ls_packet_data(into);
     const unsigned char *more = ls_packet_data(other);
     if (expected != SIZE_MAX && bytes != expected) {
         char name[64];

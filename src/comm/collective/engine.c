@@ -12,15 +12,16 @@
 
 static bool make_packets(ls_engine *engine) {
     const size_t each = (LS_PACKET_MOST + 63) / 64 * 64;
-    const int packets = engine->levels + 2;
+    const int slots = ls_rounds_slots(engine);
+    const int packets = slots + 2;
     unsigned char *memory = ls_allocate_aligned(each * (size_t)packets, 64);
     engine->memory = memory;
     if (memory == NULL) {
         return false;
     }
     engine->own.memory = memory;
-    for (int level = 0; level < engine->levels; level++) {
-        engine->incoming[level].memory = memory + each * (size_t)(level + 1);
+    for (int slot = 0; slot < slots; slot++) {
+        engine->incoming[slot].memory = memory + each * (size_t)(slot + 1);
     }
     engine->incoming[LS_ENGINE_LEVELS - 1].memory = memory + each * (size_t)(packets - 1);
     return true;
@@ -47,7 +48,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     while (1 << engine->levels < engine->size) {
         engine->levels++;
     }
-    engine->tree_levels = ls_rounds_tree_levels(engine);
+    ls_rounds_choose_tree(engine);
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);

@@ -13,6 +13,7 @@ enum {
     LS_ENGINE_LISTED = 9,         /* and ranks of each */
     LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
     LS_ENGINE_LEVELS = 24,        /* rounds at most */
+    LS_ENGINE_WIDE = 14,          /* levels of a wide tree at most: three children for two of them */
     LS_ENGINE_TRANSFERS = 128,    /* of a call at once, at most */
     LS_ENGINE_KEPT = 32 << 20,    /* bytes of messages that no receive waits for yet */
     LS_ENGINE_LANES = 4           /* parts of a buffer on their way at once, each on a channel of its own */
@@ -207,10 +208,14 @@ struct ls_engine {
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    int tree_levels; /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots */
+    int tree_levels; /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
+                        all, where the number of ranks is no power of two or they share cores; else those within a
+                        machine, where there are several */
+    bool wide;       /* that tree has two levels in a step */
+    int radix;       /* blocks that a step of it makes one of: 2, or 4 */
     unsigned char *memory;                 /* of all packets */
     ls_packet own;                         /* of the block of ranks that this one knows of */
-    ls_packet incoming[LS_ENGINE_LEVELS];  /* from a child or partner of each level; the last: from the parent */
+    ls_packet incoming[LS_ENGINE_LEVELS];  /* from a partner, or the child of each slot; the last: from the parent */
     ls_transfer *coming[LS_ENGINE_LEVELS]; /* into these */
     ls_engine_stage *agreed;               /* what comes when all call the same */
 
@@ -301,9 +306,11 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
-/* How many of the levels go along a tree: all, where the number of ranks is no power of two or they share cores; else
- * those within a machine, where there are several, so that one rank of each machine sends to others. */
-int ls_rounds_tree_levels(const ls_engine *engine);
+/* Sets tree_levels, wide and radix. */
+void ls_rounds_choose_tree(ls_engine *engine);
+
+/* How many packets may be on their way to this rank from those below it, or its partners. */
+int ls_rounds_slots(const ls_engine *engine);
 
 /* The ranks with which this one has rounds; returns how many. */
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]);
@@ -318,8 +325,8 @@ ls_carriage ls_carried_kind(const ls_engine *engine);
 void ls_carried_begin(ls_engine *engine);
 
 /* Joins the data of `other`, of the ranks from `first` to before `last`, which come before this block or behind it, to
- * that of engine->own, where all call the same. LS_ERR_PEER where it has not the size that it must have. */
-ls_status ls_carried_join(ls_engine *engine, const ls_packet *other, int first, int last);
+ * that of `into`, where all call the same. LS_ERR_PEER where it has not the size that it must have. */
+ls_status ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last);
 
 /* Bytes of data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
 size_t ls_carried_bytes(const ls_engine *engine, int first, int last);

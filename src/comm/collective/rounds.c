@@ -5,7 +5,9 @@
  * many messages). Otherwise it goes up a binomial tree to rank 0 and down again: a rank sends at most ceil(log2 P).
  * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
  * what came up the tree of its machine, down which the result goes: so each machine sends one message in a round. Where
- * ranks share cores it is a tree, too: 2 (P - 1) messages in all, not P log2 P.
+ * ranks share cores it is a tree, too: 2 (P - 1) messages in all, not P log2 P. There each step waits for ranks to have
+ * the core, so that tree has two levels in a step (it is wide): a rank hears from three blocks, of which it joins the
+ * second and the third first, as sums are made.
  */
 #include <stdio.h>
 #include <string.h>
@@ -42,18 +44,19 @@ static void add_groups(ls_group *groups, uint32_t *count, uint32_t *others, cons
     }
 }
 
-/* Joins what the ranks from `first` to before `last` said to engine->own. */
-static ls_status join(ls_engine *engine, const ls_packet *other, int first, int last) {
-    ls_envelope *own = ls_packet_envelope(&engine->own);
+/* Joins what the ranks from `first` to before `last` said to `into`, which is of ranks next to them. */
+static ls_status join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last) {
+    ls_envelope *own = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
     const bool before = first < engine->rank;
     ls_group groups[LS_ENGINE_GROUPS];
     uint32_t count = 0;
     uint32_t others = 0;
-    add_groups(groups, &count, &others, before ? other : &engine->own);
-    add_groups(groups, &count, &others, before ? &engine->own : other);
-    if (count == 1) {
-        LS_TRY(ls_carried_join(engine, other, first, last));
+    add_groups(groups, &count, &others, before ? other : into);
+    add_groups(groups, &count, &others, before ? into : other);
+    const ls_call_header call = ls_call_header_of(&engine->call);
+    if (count == 1 && ls_agreement_same(&groups[0].call, &call)) { /* otherwise nobody will want the data */
+        LS_TRY(ls_carried_join(engine, into, other, first, last));
     } else {
         own->bytes = 0;
     }
@@ -62,8 +65,8 @@ static ls_status join(ls_engine *engine, const ls_packet *other, int first, int 
     own->carried |= theirs->carried;
     own->refused |= theirs->refused;
     own->balance += theirs->balance;
-    memcpy(ls_packet_groups(&engine->own), groups, count * sizeof *groups);
-    engine->own.bytes = sizeof *own + count * sizeof *groups + own->bytes;
+    memcpy(ls_packet_groups(into), groups, count * sizeof *groups);
+    into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
     return LS_OK;
 }
 
@@ -201,7 +204,7 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     const int width = 1 << engine->level;
     const int first = (engine->rank ^ width) & ~(width - 1);
     LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0], first, first + width));
-    LS_TRY(join(engine, &engine->incoming[0], first, first + width));
+    LS_TRY(join(engine, &engine->own, &engine->incoming[0], first, first + width));
     engine->culprit = -1;
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
     const bool reduces = !ls_flows[engine->call.operation].moves;
@@ -216,12 +219,35 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
 
-/* The child of that level; -1: there is none. */
-static int child_of(const ls_engine *engine, int level) {
-    const int width = 1 << level;
-    const bool has =
-        level < engine->tree_levels && (engine->rank & (2 * width - 1)) == 0 && engine->rank + width < engine->size;
-    return has ? engine->rank + width : -1;
+/* Children have a slot each: one for each level, or three for two levels of a wide tree. */
+int ls_rounds_slots(const ls_engine *engine) {
+    return engine->wide ? (engine->tree_levels + 1) / 2 * 3 : engine->levels;
+}
+
+/* Ranks of the block that the child of a slot is the first of, where it is whole. */
+static int width_of(const ls_engine *engine, int slot) {
+    return 1 << (engine->wide ? slot / 3 * 2 : slot);
+}
+
+/* The child of that slot; -1: there is none. */
+static int child_of(const ls_engine *engine, int slot) {
+    const int width = width_of(engine, slot);
+    const int child = engine->rank + width * (engine->wide ? slot % 3 + 1 : 1);
+    const bool is_parent = (engine->rank & (width * engine->radix - 1)) == 0;
+    return width < 1 << engine->tree_levels && is_parent && child < engine->size ? child : -1;
+}
+
+/* Ranks of the block that this one tells its parent of, where it is whole. */
+static int own_width(const ls_engine *engine) {
+    int width = 1;
+    while (width < 1 << engine->tree_levels && (engine->rank & (width * engine->radix - 1)) == 0) {
+        width *= engine->radix;
+    }
+    return width;
+}
+
+static int parent_of(const ls_engine *engine) {
+    return engine->rank & ~(own_width(engine) * engine->radix - 1);
 }
 
 /* Of a tree, of which there may be one on each machine. */
@@ -229,8 +255,8 @@ static bool is_root(const ls_engine *engine) {
     return (engine->rank & ((1 << engine->tree_levels) - 1)) == 0;
 }
 
-static int end_of_block(const ls_engine *engine, int child, int level) {
-    const int end = child + (1 << level);
+static int end_of_block(const ls_engine *engine, int first, int width) {
+    const int end = first + width;
     return end < engine->size ? end : engine->size;
 }
 
@@ -243,14 +269,14 @@ static bool is_wanted(const ls_engine *engine, int first, int last) {
 
 static ls_status tell_children(ls_engine *engine) {
     engine->lane->stage = conclude;
-    for (int level = engine->tree_levels; level-- > 0;) {
-        const int child = child_of(engine, level);
+    for (int slot = ls_rounds_slots(engine); slot-- > 0;) {
+        const int child = child_of(engine, slot);
         if (child < 0) {
             continue;
         }
         const ls_packet *packet = &engine->own;
-        if (!is_wanted(engine, child, end_of_block(engine, child, level))) {
-            ls_packet *bare = &engine->incoming[level];
+        if (!is_wanted(engine, child, end_of_block(engine, child, width_of(engine, slot)))) {
+            ls_packet *bare = &engine->incoming[slot];
             const size_t bytes = engine->own.bytes - ls_packet_envelope(&engine->own)->bytes;
             memcpy(bare->memory, engine->own.memory, bytes);
             ls_packet_envelope(bare)->bytes = 0;
@@ -264,7 +290,7 @@ static ls_status tell_children(ls_engine *engine) {
 
 /* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool carried) {
-    const bool wanted = is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, engine->level));
+    const bool wanted = is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, own_width(engine)));
     if (!carried && engine->carriage != LS_CARRY_MISFIT) {
         return engine->carriage == LS_CARRY_ROOT ? SIZE_MAX : 0;
     }
@@ -295,38 +321,49 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
+static ls_status join_child(ls_engine *engine, int slot, ls_packet *into, int last) {
+    engine->culprit = engine->coming[slot]->peer;
+    LS_TRY(join(engine, into, &engine->incoming[slot], child_of(engine, slot), last));
+    engine->culprit = -1;
+    return LS_OK;
+}
+
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
-    engine->level = 0;
-    for (int level = 0; level < engine->tree_levels; level++) {
-        const int child = child_of(engine, level);
-        if (child >= 0) {
-            const int last = end_of_block(engine, child, level);
-            LS_TRY(check_packet(engine, &engine->incoming[level], engine->coming[level], child, last));
-            LS_TRY(join(engine, &engine->incoming[level], child, last));
-            engine->culprit = -1;
+    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
+        const int child = child_of(engine, slot);
+        if (child < 0) {
+            continue;
         }
-        /* what is known now is of this many levels */
-        engine->level = (engine->rank & ((2 << level) - 1)) == 0 ? level + 1 : engine->level;
+        const int last = end_of_block(engine, child, width_of(engine, slot));
+        LS_TRY(check_packet(engine, &engine->incoming[slot], engine->coming[slot], child, last));
+        const int place = engine->wide ? slot % 3 : 0;
+        if (place == 1 && child_of(engine, slot + 1) >= 0) {
+            continue; /* with that one, below */
+        }
+        if (place == 2) {
+            LS_TRY(join_child(engine, slot, &engine->incoming[slot - 1], last));
+        }
+        LS_TRY(join_child(engine, place == 2 ? slot - 1 : slot, &engine->own, last));
     }
     if (is_root(engine)) {
+        engine->level = engine->tree_levels;
         return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
     }
-    const int parent = engine->rank & (engine->rank - 1);
     const int last = LS_ENGINE_LEVELS - 1;
     engine->lane->stage = read_result;
-    LS_TRY(ls_engine_receive(engine, parent, LS_CHANNEL_ROUNDS, engine->incoming[last].memory, LS_PACKET_MOST,
-                             &engine->coming[last]));
-    return ls_engine_send(engine, parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+    LS_TRY(ls_engine_receive(engine, parent_of(engine), LS_CHANNEL_ROUNDS, engine->incoming[last].memory,
+                             LS_PACKET_MOST, &engine->coming[last]));
+    return ls_engine_send(engine, parent_of(engine), LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status begin_tree(ls_engine *engine) {
     engine->lane->stage = read_children;
-    for (int level = 0; level < engine->tree_levels; level++) {
-        const int child = child_of(engine, level);
+    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
+        const int child = child_of(engine, slot);
         if (child >= 0) {
-            LS_TRY(ls_engine_receive(engine, child, LS_CHANNEL_ROUNDS, engine->incoming[level].memory, LS_PACKET_MOST,
-                                     &engine->coming[level]));
+            LS_TRY(ls_engine_receive(engine, child, LS_CHANNEL_ROUNDS, engine->incoming[slot].memory, LS_PACKET_MOST,
+                                     &engine->coming[slot]));
         }
     }
     return LS_OK;
@@ -344,25 +381,29 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
     return engine->tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
 }
 
-int ls_rounds_tree_levels(const ls_engine *engine) {
+void ls_rounds_choose_tree(ls_engine *engine) {
     int levels = 0;
     while (1 << levels < engine->place.block_ranks) {
         levels++;
     }
-    if (!engine->butterfly || (engine->endpoint->oversubscribed && engine->size > 4)) {
-        return engine->levels;
+    const bool shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    engine->wide = shares_cores && engine->levels <= LS_ENGINE_WIDE;
+    engine->radix = engine->wide ? 4 : 2;
+    if (!engine->butterfly || shares_cores) {
+        engine->tree_levels = engine->levels;
+    } else {
+        engine->tree_levels = levels < engine->levels ? levels : 0;
     }
-    return levels < engine->levels ? levels : 0;
 }
 
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]) {
     int count = 0;
     if (!is_root(engine)) {
-        partners[count++] = engine->rank & (engine->rank - 1);
+        partners[count++] = parent_of(engine);
     }
-    for (int level = 0; level < engine->levels; level++) {
-        const bool tree = level < engine->tree_levels;
-        const int partner = tree ? child_of(engine, level) : is_root(engine) ? engine->rank ^ (1 << level) : -1;
+    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
+        const bool tree = engine->wide || slot < engine->tree_levels;
+        const int partner = tree ? child_of(engine, slot) : is_root(engine) ? engine->rank ^ (1 << slot) : -1;
         if (partner >= 0) {
             partners[count++] = partner;
         }
