@@ -43,8 +43,8 @@ typedef struct ls_tcp_options {
  * LS_ERR_ARGUMENT: the address is none; LS_ERR_IO: it is not this machine's. */
 ls_status ls_tcp_listen(const ls_join *join, ls_tcp_card *card, int *listener);
 
-/* A descriptor, the endpoint's, that ends a wait in `progress` once 8 bytes that are not all 0 are written to it, by any
- * thread: an eventfd. -1 and LS_ERR_IO. */
+/* A descriptor, the endpoint's, that ends a wait in `progress` once 8 bytes that are not all 0 are written to it, by
+ * any thread: an eventfd. -1 and LS_ERR_IO. */
 int ls_tcp_waker(ls_endpoint *endpoint);
 
 /* This rank's end of the transport, not connected to anybody yet; its `close` ends it. NULL on failure.
