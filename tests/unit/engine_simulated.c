@@ -22,7 +22,7 @@ enum { RESULTS = 16, MOST_PLANS = 40 };
 #define TIMEOUT_S 2.0
 /* Where calls may fail, their order matters, and not their bytes: enough of them for parts and announced messages. */
 #define FAULTY_BYTES ((size_t)12000)
-#define PATIENCE  UINT64_C(100000000)
+#define PATIENCE     UINT64_C(100000000)
 
 typedef struct world {
     ls_sim_network *network;
@@ -69,9 +69,8 @@ static bool is_long(void) {
 
 static call_plan plan_of(const world *w, int index) {
     const size_t most_bytes = w->faulty ? FAULTY_BYTES : CALL_MOST_BYTES;
-    return w->plans != NULL
-               ? w->plans[index]
-               : call_plan_draw(w->seed * 1000003 + (uint64_t)index, w->size, most_bytes, is_long());
+    return w->plans != NULL ? w->plans[index]
+                            : call_plan_draw(w->seed * 1000003 + (uint64_t)index, w->size, most_bytes, is_long());
 }
 
 /* ---- a rank's turn ----------------------------------------------------------------------------------------------- */
