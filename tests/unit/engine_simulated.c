@@ -574,7 +574,7 @@ static void check_fault(uint64_t seed) {
     const int victim = (int)call_draw(&random, (uint64_t)ranks);
     const bool dies = call_draw(&random, 2) == 0;
     ls_sim_options options = options_of(ranks, seed);
-    options.machine_ranks = (int)(seed % 7);
+    options.machine_ranks = seed % 5 == 2 ? 0 : (int)(seed % 7); /* those share cores: see open_world */
     options.eager = seed % 2 == 0 ? LS_TRANSPORT_LEAST_EAGER : 8192;
     world w = {.seed = seed,
                .calls = 12,
