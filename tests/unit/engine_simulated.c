@@ -304,6 +304,7 @@ static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t co
     while (1 << model.levels < ranks) {
         model.levels++;
     }
+    ls_rounds_find_tree(&model);
     model.call = (ls_call){.operation = (ls_operation)plan->operation,
                            .dtype = plan->dtype,
                            .reduction = plan->reduction,

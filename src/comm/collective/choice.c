@@ -1,10 +1,11 @@
 /*
  * How a call is made that moves much: what takes least time in the model of LogGP on a network of 2 us and 12 GB/s with
  * processors that take 0.3 us for a message. Only the ratios of these count, so times are in bytes that a link moves
- * meanwhile. With P ranks, n bytes and R rounds (log2 P of a butterfly, twice as many up a tree and down):
+ * meanwhile. With P ranks, n bytes and rounds of R steps, in which data passes a link L times (both log2 P of a
+ * butterfly; log2 P and 3 log2 P up a tree and down):
  *
  *     all-reduce   steps one after the other                messages beside these        bytes
- *     whole        R                                                                     R n
+ *     whole        R                                                                     L n
  *     halves       2 log2 P + 1, or R + 2 log2 P + few      between blocks of ranks      2 n (P - 1)/P
  *     shares       R + 2                                    2 (P - 1)                    2 n (P - 1)/P
  *
@@ -49,7 +50,7 @@ static double on_link_by_shares(const ls_engine *engine) {
 
 /* The data of a call. */
 typedef struct amount {
-    double rounds;
+    double rounds;      /* what they take without it */
     double accumulated; /* bytes of it, as accumulators where it is reduced */
     double bytes;
 } amount;
@@ -61,13 +62,13 @@ static double cost_shares(const ls_engine *engine, const amount *of) {
     const double moved = fmax(unevenly * others / engine->size, on_link_by_shares(engine));
     const double phase = STEP + others * MESSAGE + moved * of->bytes;
     const bool one = ls_flows[engine->call.operation].assembles || ls_reduction_scatters(engine);
-    return of->rounds * STEP + phase * (one ? 1 : 2);
+    return of->rounds + phase * (one ? 1 : 2);
 }
 
 /* An all-gather by shares crosses once for each rank of a machine; here, once. */
 static double cost_machines(const ls_engine *engine, const amount *of) {
     const int machines = engine->size / engine->place.block_ranks;
-    return (of->rounds + 1 + machines) * STEP + (engine->size - 1) * MESSAGE + of->bytes;
+    return of->rounds + (1 + machines) * STEP + (engine->size - 1) * MESSAGE + of->bytes;
 }
 
 /*
@@ -86,9 +87,21 @@ static double moved_by_halves(int ranks) {
     return moved;
 }
 
-/* Levels that cost a step up and one down. Where ranks share cores steps are not what costs: as if there were none. */
-static int tree_levels(const ls_engine *engine) {
-    return engine->endpoint->oversubscribed ? 0 : engine->tree_levels;
+/* Where ranks share cores steps are not what costs: as if there were no trees. */
+static bool has_tree(const ls_engine *engine) {
+    return engine->tree_levels > 0 && !engine->endpoint->oversubscribed;
+}
+
+static double cost_rounds(const ls_engine *engine) {
+    const int up = has_tree(engine) ? engine->tree_levels : 0;
+    const int steps = has_tree(engine) ? 2 * engine->tree_steps : 0;
+    const int messages = has_tree(engine) ? 2 * engine->tree_messages : 0;
+    return (engine->levels - up + steps) * STEP + (messages - steps) * MESSAGE;
+}
+
+/* How often data of the rounds passes a link, one after the other. */
+static double passes_of_rounds(const ls_engine *engine) {
+    return has_tree(engine) ? engine->levels - engine->tree_levels + 2 * engine->tree_messages : engine->levels;
 }
 
 static double cost_halves(const ls_engine *engine, const amount *of) {
@@ -105,23 +118,23 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
     const double others = 1 - 1.0 / engine->size;
     const double moved = fmax(moved_by_halves(engine->size), on_link_by_halves(engine));
     /* Levels of halving that go on at the same time as rounds. */
-    const double overlapped = engine->butterfly && tree_levels(engine) == 0 ? levels - 1 : 0;
-    const double up = of->rounds - overlapped + levels + blocks;
+    const double overlapped = engine->butterfly && !has_tree(engine) ? levels - 1 : 0;
+    const double up = levels - overlapped + blocks;
     const double down = levels + blocks;
     switch (engine->call.operation) {
     case LS_OP_ALLGATHER:
     case LS_OP_SPLIT: /* two messages in a step */
-        return (of->rounds + engine->levels) * STEP + engine->levels * MESSAGE +
+        return of->rounds + engine->levels * STEP + engine->levels * MESSAGE +
                fmax(others, on_link_by_shares(engine)) * of->bytes;
     case LS_OP_BROADCAST:
-        return (of->rounds + levels + down) * STEP + meeting * MESSAGE + (1 + moved) * of->bytes;
+        return of->rounds + (levels + down) * STEP + meeting * MESSAGE + (1 + moved) * of->bytes;
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        return (up + (blocks > 0)) * STEP + meeting * MESSAGE + moved * of->accumulated;
+        return of->rounds + (up + (blocks > 0)) * STEP + meeting * MESSAGE + moved * of->accumulated;
     case LS_OP_REDUCE:
-        return (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + moved * of->accumulated + others * of->bytes;
+        return of->rounds + (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + moved * of->accumulated + others * of->bytes;
     default:
-        return (up + down) * STEP + 2 * meeting * MESSAGE + moved * (of->accumulated + of->bytes);
+        return of->rounds + (up + down) * STEP + 2 * meeting * MESSAGE + moved * (of->accumulated + of->bytes);
     }
 }
 
@@ -198,10 +211,11 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
     if (engine->size == 1) {
         return LS_WAY_SHARES; /* its own */
     }
-    if (fits && (!reduces || of->rounds * of->accumulated <= STEP)) {
+    const double carried = passes_of_rounds(engine) * of->accumulated;
+    if (fits && (!reduces || carried <= STEP)) {
         return LS_WAY_WHOLE; /* as the others take a step more at least */
     }
-    const double whole = fits ? of->rounds * (STEP + of->accumulated) : HUGE_VAL;
+    const double whole = fits ? of->rounds + carried : HUGE_VAL;
     const double halves = varies ? HUGE_VAL : cost_halves(engine, of);
     const double shares = reduces && engine->size > LS_REDUCE_MAX_RANKS ? HUGE_VAL : cost_shares(engine, of);
     const bool gathers = operation == LS_OP_ALLGATHER || varies || operation == LS_OP_SPLIT;
@@ -217,7 +231,7 @@ ls_way ls_choose_way(const ls_engine *engine) {
     if (ls_choose_network(engine)) {
         return LS_WAY_NETWORK;
     }
-    amount of = {.rounds = engine->levels + (engine->butterfly ? tree_levels(engine) : engine->levels)};
+    amount of = {.rounds = cost_rounds(engine)};
     double count = (double)call->count;
     double accumulator = (double)call->width;
     switch (call->operation) {

@@ -12,18 +12,17 @@
 
 static bool make_packets(ls_engine *engine) {
     const size_t each = (LS_PACKET_MOST + 63) / 64 * 64;
-    const int slots = ls_rounds_slots(engine);
-    const int packets = slots + 2;
+    const int packets = engine->child_count + 2;
     unsigned char *memory = ls_allocate_aligned(each * (size_t)packets, 64);
     engine->memory = memory;
     if (memory == NULL) {
         return false;
     }
     engine->own.memory = memory;
-    for (int slot = 0; slot < slots; slot++) {
-        engine->incoming[slot].memory = memory + each * (size_t)(slot + 1);
+    engine->incoming[LS_ENGINE_ABOVE].memory = memory + each;
+    for (int i = 0; i < engine->child_count; i++) {
+        engine->incoming[i].memory = memory + each * (size_t)(i + 2);
     }
-    engine->incoming[LS_ENGINE_LEVELS - 1].memory = memory + each * (size_t)(packets - 1);
     return true;
 }
 
@@ -48,7 +47,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     while (1 << engine->levels < engine->size) {
         engine->levels++;
     }
-    ls_rounds_choose_tree(engine);
+    ls_rounds_find_tree(engine);
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);

@@ -68,10 +68,12 @@ static bool is_neighbour(const ls_engine *engine, int rank) {
     return (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
 }
 
-/* Neighbours are told, and whoever knows this rank, and so will see that it ends. */
+/* Neighbours are told, and whoever knows this rank, and so will see that it ends. In a call that the network makes any
+ * rank may be the only one that still waits: neighbours that have left would tell it nothing. */
 static bool is_told(const ls_engine *engine, int rank) {
     const ls_peer_state state = engine->endpoint->transport->peer(engine->endpoint, rank);
-    const bool near = engine->size <= ALL_TOLD || is_neighbour(engine, rank);
+    const bool all = engine->size <= ALL_TOLD || (engine->teller < 0 && ls_network_is_asked(engine));
+    const bool near = all || is_neighbour(engine, rank);
     return rank != engine->rank && (state == LS_PEER_REACHED || (state == LS_PEER_UNKNOWN && near));
 }
 
@@ -149,7 +151,7 @@ int ls_engine_culprit(const void *state) {
 
 void ls_failure_leave(ls_engine *engine, ls_leave_reason reason) {
     const ls_envelope envelope = {.groups = 0, .reason = (uint32_t)reason};
-    int partners[LS_ENGINE_LEVELS];
+    int partners[LS_ENGINE_PARTNERS];
     if (engine->ended) {
         return;
     }

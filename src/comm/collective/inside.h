@@ -12,8 +12,9 @@ enum {
     LS_ENGINE_GROUPS = 6,         /* different calls that a disagreement names */
     LS_ENGINE_LISTED = 9,         /* and ranks of each */
     LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
-    LS_ENGINE_LEVELS = 24,        /* rounds at most */
-    LS_ENGINE_WIDE = 14,          /* levels of a wide tree at most: three children for two of them */
+    LS_ENGINE_CHILDREN = 36,      /* of a rank in a tree, at most: three for two of 24 levels */
+    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* the place, behind those of children, of the parent or a partner */
+    LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
     LS_ENGINE_TRANSFERS = 128,    /* of a call at once, at most */
     LS_ENGINE_KEPT = 32 << 20,    /* bytes of messages that no receive waits for yet */
     LS_ENGINE_LANES = 4           /* parts of a buffer on their way at once, each on a channel of its own */
@@ -71,6 +72,16 @@ enum { LS_PACKET_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group
 
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
+
+/* Two children that are joined before the rest. */
+typedef enum ls_half { LS_HALF_NONE = 0, LS_HALF_FIRST, LS_HALF_SECOND } ls_half;
+
+/* Who tells this rank of a block up a tree. */
+typedef struct ls_child {
+    int rank; /* the first of that block */
+    int last; /* one behind the last of it */
+    ls_half half;
+} ls_child;
 
 /* How data travels in the rounds of a call. */
 typedef enum ls_carriage {
@@ -211,13 +222,17 @@ struct ls_engine {
     int tree_levels; /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
                         all, where the number of ranks is no power of two or they share cores; else those within a
                         machine, where there are several */
-    bool wide;       /* that tree has two levels in a step */
-    int radix;       /* blocks that a step of it makes one of: 2, or 4 */
+    int tree_steps;    /* in which a root hears of so many levels */
+    int tree_messages; /* and messages of them, where all blocks are whole */
+    int parent;        /* in that tree; -1: this rank is a root */
+    int block_last;    /* one behind the ranks that it tells its parent of */
+    int child_count;
+    ls_child children[LS_ENGINE_CHILDREN]; /* the nearest first */
     unsigned char *memory;                 /* of all packets */
     ls_packet own;                         /* of the block of ranks that this one knows of */
-    ls_packet incoming[LS_ENGINE_LEVELS];  /* from a partner, or the child of each slot; the last: from the parent */
-    ls_transfer *coming[LS_ENGINE_LEVELS]; /* into these */
-    ls_engine_stage *agreed;               /* what comes when all call the same */
+    ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last: from the parent or a partner */
+    ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into these */
+    ls_engine_stage *agreed;                 /* what comes when all call the same */
 
     /* exchange.c, reduction.c, halving.c and doubling.c */
     ls_way way;         /* of the call */
@@ -306,14 +321,11 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
-/* Sets tree_levels, wide and radix. */
-void ls_rounds_choose_tree(ls_engine *engine);
-
-/* How many packets may be on their way to this rank from those below it, or its partners. */
-int ls_rounds_slots(const ls_engine *engine);
+/* Finds out which trees there are, and this rank's place in its own: all that follows `levels` above. */
+void ls_rounds_find_tree(ls_engine *engine);
 
 /* The ranks with which this one has rounds; returns how many. */
-int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]);
+int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
 /* ---- carried.c --------------------------------------------------------------------------------------------------- */
 

@@ -2,12 +2,13 @@
  * Rounds: how all ranks learn what each of them calls, with data that is combined on the way. Blocks of ranks are those
  * of the tree in which sums are made: aligned at powers of two, the last one maybe shorter. Where the number of ranks
  * is a power of two, the two halves of a block exchange what they know, rank by rank (a butterfly: log2 P rounds, as
- * many messages). Otherwise it goes up a binomial tree to rank 0 and down again: a rank sends at most ceil(log2 P).
+ * many messages). Otherwise it goes up a tree to rank 0 and down again, two levels in a step: a rank hears from three
+ * blocks, of which it joins the second and the third first, as sums are made. So a step takes little longer than one of
+ * a binomial tree, and there are half as many; a rank sends at most 1.5 ceil(log2 P) messages, all ranks 2 (P - 1).
  * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
- * what came up the tree of its machine, down which the result goes: so each machine sends one message in a round. Where
- * ranks share cores it is a tree, too: 2 (P - 1) messages in all, not P log2 P. There each step waits for ranks to have
- * the core, so that tree has two levels in a step (it is wide): a rank hears from three blocks, of which it joins the
- * second and the third first, as sums are made.
+ * what came up the tree of its machine, down which the result goes, and no step of a tree is in part within machines
+ * and in part between them: so each machine sends one message in a round. Where ranks share cores it is a tree, too, as
+ * what costs is that ranks must have the core in turn: 2 (P - 1) messages, not P log2 P.
  */
 #include <stdio.h>
 #include <string.h>
@@ -195,16 +196,17 @@ static ls_status tell_children(ls_engine *engine);
 static ls_status begin_level(ls_engine *engine) {
     const int partner = engine->rank ^ (1 << engine->level);
     engine->lane->stage = read_partner;
-    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[0].memory, LS_PACKET_MOST,
-                             &engine->coming[0]));
+    LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
+                             LS_PACKET_MOST, &engine->coming[LS_ENGINE_ABOVE]));
     return ls_engine_send(engine, partner, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status read_partner(ls_engine *engine, bool *finished) {
     const int width = 1 << engine->level;
     const int first = (engine->rank ^ width) & ~(width - 1);
-    LS_TRY(check_packet(engine, &engine->incoming[0], engine->coming[0], first, first + width));
-    LS_TRY(join(engine, &engine->own, &engine->incoming[0], first, first + width));
+    ls_packet *theirs = &engine->incoming[LS_ENGINE_ABOVE];
+    LS_TRY(check_packet(engine, theirs, engine->coming[LS_ENGINE_ABOVE], first, first + width));
+    LS_TRY(join(engine, &engine->own, theirs, first, first + width));
     engine->culprit = -1;
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
     const bool reduces = !ls_flows[engine->call.operation].moves;
@@ -219,45 +221,9 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
 
 /* ---- a tree ------------------------------------------------------------------------------------------------------ */
 
-/* Children have a slot each: one for each level, or three for two levels of a wide tree. */
-int ls_rounds_slots(const ls_engine *engine) {
-    return engine->wide ? (engine->tree_levels + 1) / 2 * 3 : engine->levels;
-}
-
-/* Ranks of the block that the child of a slot is the first of, where it is whole. */
-static int width_of(const ls_engine *engine, int slot) {
-    return 1 << (engine->wide ? slot / 3 * 2 : slot);
-}
-
-/* The child of that slot; -1: there is none. */
-static int child_of(const ls_engine *engine, int slot) {
-    const int width = width_of(engine, slot);
-    const int child = engine->rank + width * (engine->wide ? slot % 3 + 1 : 1);
-    const bool is_parent = (engine->rank & (width * engine->radix - 1)) == 0;
-    return width < 1 << engine->tree_levels && is_parent && child < engine->size ? child : -1;
-}
-
-/* Ranks of the block that this one tells its parent of, where it is whole. */
-static int own_width(const ls_engine *engine) {
-    int width = 1;
-    while (width < 1 << engine->tree_levels && (engine->rank & (width * engine->radix - 1)) == 0) {
-        width *= engine->radix;
-    }
-    return width;
-}
-
-static int parent_of(const ls_engine *engine) {
-    return engine->rank & ~(own_width(engine) * engine->radix - 1);
-}
-
 /* Of a tree, of which there may be one on each machine. */
 static bool is_root(const ls_engine *engine) {
-    return (engine->rank & ((1 << engine->tree_levels) - 1)) == 0;
-}
-
-static int end_of_block(const ls_engine *engine, int first, int width) {
-    const int end = first + width;
-    return end < engine->size ? end : engine->size;
+    return engine->parent < 0;
 }
 
 /* Whether a rank from `first` to before `last` wants the data of all. */
@@ -269,28 +235,25 @@ static bool is_wanted(const ls_engine *engine, int first, int last) {
 
 static ls_status tell_children(ls_engine *engine) {
     engine->lane->stage = conclude;
-    for (int slot = ls_rounds_slots(engine); slot-- > 0;) {
-        const int child = child_of(engine, slot);
-        if (child < 0) {
-            continue;
-        }
+    for (int i = engine->child_count; i-- > 0;) {
+        const ls_child *child = &engine->children[i];
         const ls_packet *packet = &engine->own;
-        if (!is_wanted(engine, child, end_of_block(engine, child, width_of(engine, slot)))) {
-            ls_packet *bare = &engine->incoming[slot];
+        if (!is_wanted(engine, child->rank, child->last)) {
+            ls_packet *bare = &engine->incoming[i];
             const size_t bytes = engine->own.bytes - ls_packet_envelope(&engine->own)->bytes;
             memcpy(bare->memory, engine->own.memory, bytes);
             ls_packet_envelope(bare)->bytes = 0;
             bare->bytes = bytes;
             packet = bare;
         }
-        LS_TRY(ls_engine_send(engine, child, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
+        LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
     }
     return LS_OK;
 }
 
 /* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool carried) {
-    const bool wanted = is_wanted(engine, engine->rank, end_of_block(engine, engine->rank, own_width(engine)));
+    const bool wanted = is_wanted(engine, engine->rank, engine->block_last);
     if (!carried && engine->carriage != LS_CARRY_MISFIT) {
         return engine->carriage == LS_CARRY_ROOT ? SIZE_MAX : 0;
     }
@@ -299,8 +262,8 @@ static size_t result_bytes(const ls_engine *engine, bool carried) {
 
 static ls_status read_result(ls_engine *engine, bool *finished) {
     (void)finished;
-    ls_packet *result = &engine->incoming[LS_ENGINE_LEVELS - 1];
-    const ls_transfer *coming = engine->coming[LS_ENGINE_LEVELS - 1];
+    ls_packet *result = &engine->incoming[LS_ENGINE_ABOVE];
+    const ls_transfer *coming = engine->coming[LS_ENGINE_ABOVE];
     LS_TRY(check_packet(engine, result, coming, 0, engine->size));
     const ls_envelope *envelope = ls_packet_envelope(result);
     if (envelope->groups == 1) {
@@ -321,50 +284,42 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
-static ls_status join_child(ls_engine *engine, int slot, ls_packet *into, int last) {
-    engine->culprit = engine->coming[slot]->peer;
-    LS_TRY(join(engine, into, &engine->incoming[slot], child_of(engine, slot), last));
+/* Joins what a child told, maybe of the block behind its own too, to `into`. */
+static ls_status join_child(ls_engine *engine, int which, int last, ls_packet *into) {
+    const int first = engine->children[which].rank;
+    engine->culprit = first;
+    LS_TRY(join(engine, into, &engine->incoming[which], first, last));
     engine->culprit = -1;
     return LS_OK;
 }
 
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
-    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
-        const int child = child_of(engine, slot);
-        if (child < 0) {
-            continue;
+    for (int i = 0; i < engine->child_count; i++) {
+        const ls_child *child = &engine->children[i];
+        LS_TRY(check_packet(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
+        if (child->half == LS_HALF_SECOND) {
+            LS_TRY(join_child(engine, i, child->last, &engine->incoming[i - 1]));
         }
-        const int last = end_of_block(engine, child, width_of(engine, slot));
-        LS_TRY(check_packet(engine, &engine->incoming[slot], engine->coming[slot], child, last));
-        const int place = engine->wide ? slot % 3 : 0;
-        if (place == 1 && child_of(engine, slot + 1) >= 0) {
-            continue; /* with that one, below */
+        if (child->half != LS_HALF_FIRST) {
+            LS_TRY(join_child(engine, child->half == LS_HALF_SECOND ? i - 1 : i, child->last, &engine->own));
         }
-        if (place == 2) {
-            LS_TRY(join_child(engine, slot, &engine->incoming[slot - 1], last));
-        }
-        LS_TRY(join_child(engine, place == 2 ? slot - 1 : slot, &engine->own, last));
     }
     if (is_root(engine)) {
         engine->level = engine->tree_levels;
         return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
     }
-    const int last = LS_ENGINE_LEVELS - 1;
     engine->lane->stage = read_result;
-    LS_TRY(ls_engine_receive(engine, parent_of(engine), LS_CHANNEL_ROUNDS, engine->incoming[last].memory,
-                             LS_PACKET_MOST, &engine->coming[last]));
-    return ls_engine_send(engine, parent_of(engine), LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
+    LS_TRY(ls_engine_receive(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
+                             LS_PACKET_MOST, &engine->coming[LS_ENGINE_ABOVE]));
+    return ls_engine_send(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
 static ls_status begin_tree(ls_engine *engine) {
     engine->lane->stage = read_children;
-    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
-        const int child = child_of(engine, slot);
-        if (child >= 0) {
-            LS_TRY(ls_engine_receive(engine, child, LS_CHANNEL_ROUNDS, engine->incoming[slot].memory, LS_PACKET_MOST,
-                                     &engine->coming[slot]));
-        }
+    for (int i = 0; i < engine->child_count; i++) {
+        LS_TRY(ls_engine_receive(engine, engine->children[i].rank, LS_CHANNEL_ROUNDS, engine->incoming[i].memory,
+                                 LS_PACKET_MOST, &engine->coming[i]));
     }
     return LS_OK;
 }
@@ -381,32 +336,56 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed) {
     return engine->tree_levels == 0 ? begin_level(engine) : begin_tree(engine);
 }
 
-void ls_rounds_choose_tree(ls_engine *engine) {
-    int levels = 0;
-    while (1 << levels < engine->place.block_ranks) {
-        levels++;
-    }
-    const bool shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
-    engine->wide = shares_cores && engine->levels <= LS_ENGINE_WIDE;
-    engine->radix = engine->wide ? 4 : 2;
-    if (!engine->butterfly || shares_cores) {
-        engine->tree_levels = engine->levels;
-    } else {
-        engine->tree_levels = levels < engine->levels ? levels : 0;
+static int block_end(const ls_engine *engine, int first, int width) {
+    const int end = first + width;
+    return end < engine->size ? end : engine->size;
+}
+
+/* The children of a step in which `radix` blocks of `width` ranks become one, that of this rank. */
+static void add_children(ls_engine *engine, int width, int radix) {
+    for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
+        const int first = engine->rank + i * width;
+        ls_child *child = &engine->children[engine->child_count++];
+        *child = (ls_child){.rank = first, .last = block_end(engine, first, width)};
+        if (i == 3) { /* sums are made of two and two */
+            child[-1].half = LS_HALF_FIRST;
+            child->half = LS_HALF_SECOND;
+        }
     }
 }
 
-int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_LEVELS]) {
+void ls_rounds_find_tree(ls_engine *engine) {
+    const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
+    const bool shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    const bool everywhere = !engine->butterfly || shares_cores;
+    const int top = everywhere ? 1 << engine->levels : blocks < engine->size ? blocks : 1;
+    engine->parent = -1;
+    engine->block_last = engine->size;
+    for (int width = 1, radix; width < top; width *= radix) {
+        radix = 4 * width <= (width < blocks ? blocks : top) ? 4 : 2;
+        engine->tree_levels += radix / 2;
+        engine->tree_steps++;
+        engine->tree_messages += radix - 1;
+        const int place = engine->rank & (width * radix - 1);
+        if (engine->parent < 0 && place == 0) {
+            add_children(engine, width, radix);
+        } else if (engine->parent < 0) {
+            engine->parent = engine->rank - place;
+            engine->block_last = block_end(engine, engine->rank, width);
+        }
+    }
+}
+
+int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]) {
     int count = 0;
     if (!is_root(engine)) {
-        partners[count++] = parent_of(engine);
+        partners[count++] = engine->parent;
     }
-    for (int slot = 0; slot < ls_rounds_slots(engine); slot++) {
-        const bool tree = engine->wide || slot < engine->tree_levels;
-        const int partner = tree ? child_of(engine, slot) : is_root(engine) ? engine->rank ^ (1 << slot) : -1;
-        if (partner >= 0) {
-            partners[count++] = partner;
-        }
+    for (int i = 0; i < engine->child_count; i++) {
+        partners[count++] = engine->children[i].rank;
+    }
+    for (int level = engine->tree_levels; is_root(engine) && level < engine->levels; level++) {
+        partners[count++] = engine->rank ^ (1 << level);
     }
     return count;
 }
