@@ -9,8 +9,10 @@
  *     halves       2 log2 P + 1, or R + 2 log2 P + few      between blocks of ranks      2 n (P - 1)/P
  *     shares       R + 2                                    2 (P - 1)                    2 n (P - 1)/P
  *
- * A reduce-scatter is half of that, and so on. What travels before it is reduced to the end are accumulators, which may
- * be wider than elements.
+ * A reduce-scatter is half of that, and so on. Where ranks share cores what costs is messages, each of which takes a
+ * switch between processes: the rounds have 2 (P - 1) in all, for the bytes that halves and shares move, too, so data
+ * travels in them up to LS_ENGINE_CARRIED_SHARED (measured: docs/PERFORMANCE.md). What travels before it is reduced to
+ * the end are accumulators, which may be wider than elements.
  */
 #include <math.h>
 
@@ -89,7 +91,7 @@ static double moved_by_halves(int ranks) {
 
 /* Where ranks share cores steps are not what costs: as if there were no trees. */
 static bool has_tree(const ls_engine *engine) {
-    return engine->tree_levels > 0 && !engine->endpoint->oversubscribed;
+    return engine->tree_levels > 0 && !engine->shares_cores;
 }
 
 static double cost_rounds(const ls_engine *engine) {
@@ -132,7 +134,8 @@ static double cost_halves(const ls_engine *engine, const amount *of) {
     case LS_OP_REDUCE_SCATTERV:
         return of->rounds + (up + (blocks > 0)) * STEP + meeting * MESSAGE + moved * of->accumulated;
     case LS_OP_REDUCE:
-        return of->rounds + (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + moved * of->accumulated + others * of->bytes;
+        return of->rounds + (up + 1) * STEP + (meeting + (1 << levels)) * MESSAGE + moved * of->accumulated +
+               others * of->bytes;
     default:
         return of->rounds + (up + down) * STEP + 2 * meeting * MESSAGE + moved * (of->accumulated + of->bytes);
     }
@@ -204,7 +207,7 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
     const ls_operation operation = engine->call.operation;
     const bool reduces = !ls_flows[operation].moves;
     const bool varies = operation == LS_OP_ALLGATHERV; /* blocks of several ranks are not one piece of memory */
-    const bool fits = of->accumulated <= LS_ENGINE_CARRIED;
+    const bool fits = of->accumulated <= (double)engine->carried_most;
     if (engine->wanted != LS_WAY_WHOLE && !(varies && engine->wanted == LS_WAY_HALVES)) {
         return engine->wanted;
     }
@@ -212,8 +215,8 @@ static ls_way choose(const ls_engine *engine, const amount *of) {
         return LS_WAY_SHARES; /* its own */
     }
     const double carried = passes_of_rounds(engine) * of->accumulated;
-    if (fits && (!reduces || carried <= STEP)) {
-        return LS_WAY_WHOLE; /* as the others take a step more at least */
+    if (fits && (!reduces || carried <= STEP || engine->shares_cores)) {
+        return LS_WAY_WHOLE; /* as the others take a step more at least, or many messages */
     }
     const double whole = fits ? of->rounds + carried : HUGE_VAL;
     const double halves = varies ? HUGE_VAL : cost_halves(engine, of);

@@ -11,7 +11,7 @@
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static bool make_packets(ls_engine *engine) {
-    const size_t each = (LS_PACKET_MOST + 63) / 64 * 64;
+    const size_t each = (ls_engine_packet_room(engine) + 63) / 64 * 64;
     const int packets = engine->child_count + 2;
     unsigned char *memory = ls_allocate_aligned(each * (size_t)packets, 64);
     engine->memory = memory;
@@ -55,7 +55,7 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->telling = ls_allocate_zeroed(size, sizeof *engine->telling);
     if (!make_packets(engine) || engine->sources == NULL || engine->taken == NULL || engine->left == NULL ||
         engine->telling == NULL) {
-        (void)ls_fail_memory("ls_comm_open", LS_PACKET_MOST);
+        (void)ls_fail_memory("ls_comm_open", ls_engine_packet_room(engine));
     } else {
         engine->departed = engine->left + size;
         engine->answered = engine->departed + size;

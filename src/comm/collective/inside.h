@@ -8,16 +8,17 @@
 #include "comm/pieces.h"
 
 enum {
-    LS_ENGINE_CARRIED = 32 << 10, /* data of all ranks of a call up to this size travels in the rounds */
-    LS_ENGINE_GROUPS = 6,         /* different calls that a disagreement names */
-    LS_ENGINE_LISTED = 9,         /* and ranks of each */
-    LS_ENGINE_WINDOW = 16,        /* ranks that an exchange has messages under way with, in either direction */
-    LS_ENGINE_CHILDREN = 36,      /* of a rank in a tree, at most: three for two of 24 levels */
-    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN,        /* the place, behind those of children, of the parent or a partner */
+    LS_ENGINE_CARRIED = 32 << 10,         /* data of all ranks of a call up to this size travels in the rounds, */
+    LS_ENGINE_CARRIED_SHARED = 256 << 10, /* or this one, of some calls, where ranks share cores: see choice.c */
+    LS_ENGINE_GROUPS = 6,                 /* different calls that a disagreement names */
+    LS_ENGINE_LISTED = 9,                 /* and ranks of each */
+    LS_ENGINE_WINDOW = 16,                /* ranks that an exchange has messages under way with, in either direction */
+    LS_ENGINE_CHILDREN = 36,              /* of a rank in a tree, at most: three for two of 24 levels */
+    LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* the place, behind those of children, of the parent or a partner */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
-    LS_ENGINE_TRANSFERS = 128,    /* of a call at once, at most */
-    LS_ENGINE_KEPT = 32 << 20,    /* bytes of messages that no receive waits for yet */
-    LS_ENGINE_LANES = 4           /* parts of a buffer on their way at once, each on a channel of its own */
+    LS_ENGINE_TRANSFERS = 128,                   /* of a call at once, at most */
+    LS_ENGINE_KEPT = 32 << 20,                   /* bytes of messages that no receive waits for yet */
+    LS_ENGINE_LANES = 4 /* parts of a buffer on their way at once, each on a channel of its own */
 };
 
 /* At most between two looks for reasons to give up. */
@@ -68,7 +69,7 @@ static inline unsigned char *ls_packet_data(const ls_packet *packet) {
     return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_group);
 }
 
-enum { LS_PACKET_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) + LS_ENGINE_CARRIED };
+enum { LS_PACKET_MOST_BARE = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) };
 
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
@@ -219,17 +220,19 @@ struct ls_engine {
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    int tree_levels; /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
-                        all, where the number of ranks is no power of two or they share cores; else those within a
-                        machine, where there are several */
+    bool shares_cores;   /* more than four ranks are on one machine that has fewer cores */
+    size_t carried_most; /* LS_ENGINE_CARRIED, or LS_ENGINE_CARRIED_SHARED */
+    int tree_levels;   /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
+                            all, where the number of ranks is no power of two or they share cores; else those within a
+                            machine, where there are several */
     int tree_steps;    /* in which a root hears of so many levels */
     int tree_messages; /* and messages of them, where all blocks are whole */
     int parent;        /* in that tree; -1: this rank is a root */
     int block_last;    /* one behind the ranks that it tells its parent of */
     int child_count;
-    ls_child children[LS_ENGINE_CHILDREN]; /* the nearest first */
-    unsigned char *memory;                 /* of all packets */
-    ls_packet own;                         /* of the block of ranks that this one knows of */
+    ls_child children[LS_ENGINE_CHILDREN];   /* the nearest first */
+    unsigned char *memory;                   /* of all packets */
+    ls_packet own;                           /* of the block of ranks that this one knows of */
     ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last: from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into these */
     ls_engine_stage *agreed;                 /* what comes when all call the same */
@@ -288,6 +291,11 @@ struct ls_engine {
     uint64_t asked_ns;
     uint64_t more_ns; /* that whoever was asked is given beside the time for an answer */
 };
+
+/* Bytes of the largest packet. */
+static inline size_t ls_engine_packet_room(const ls_engine *engine) {
+    return LS_PACKET_MOST_BARE + engine->carried_most;
+}
 
 static inline uint64_t ls_engine_now(const ls_engine *engine) {
     return engine->endpoint->transport->now_ns(engine->endpoint);

@@ -120,7 +120,7 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     packet->bytes = transfer->bytes;
     engine->culprit = transfer->peer; /* of what fails here */
     if (packet->bytes < sizeof *envelope || envelope->groups > LS_ENGINE_GROUPS ||
-        envelope->bytes > LS_ENGINE_CARRIED ||
+        envelope->bytes > engine->carried_most ||
         packet->bytes != sizeof *envelope + envelope->groups * sizeof(ls_group) + envelope->bytes) {
         return fail_unsound(engine, transfer->peer, "its sizes do not fit");
     }
@@ -197,7 +197,7 @@ static ls_status begin_level(ls_engine *engine) {
     const int partner = engine->rank ^ (1 << engine->level);
     engine->lane->stage = read_partner;
     LS_TRY(ls_engine_receive(engine, partner, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
-                             LS_PACKET_MOST, &engine->coming[LS_ENGINE_ABOVE]));
+                             ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
     return ls_engine_send(engine, partner, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
@@ -311,7 +311,7 @@ static ls_status read_children(ls_engine *engine, bool *finished) {
     }
     engine->lane->stage = read_result;
     LS_TRY(ls_engine_receive(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
-                             LS_PACKET_MOST, &engine->coming[LS_ENGINE_ABOVE]));
+                             ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
     return ls_engine_send(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
 
@@ -319,7 +319,7 @@ static ls_status begin_tree(ls_engine *engine) {
     engine->lane->stage = read_children;
     for (int i = 0; i < engine->child_count; i++) {
         LS_TRY(ls_engine_receive(engine, engine->children[i].rank, LS_CHANNEL_ROUNDS, engine->incoming[i].memory,
-                                 LS_PACKET_MOST, &engine->coming[i]));
+                                 ls_engine_packet_room(engine), &engine->coming[i]));
     }
     return LS_OK;
 }
@@ -356,8 +356,9 @@ static void add_children(ls_engine *engine, int width, int radix) {
 
 void ls_rounds_find_tree(ls_engine *engine) {
     const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
-    const bool shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
-    const bool everywhere = !engine->butterfly || shares_cores;
+    engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
+    const bool everywhere = !engine->butterfly || engine->shares_cores;
     const int top = everywhere ? 1 << engine->levels : blocks < engine->size ? blocks : 1;
     engine->parent = -1;
     engine->block_last = engine->size;
