@@ -90,7 +90,7 @@ static ls_status multiply(const heads *h, matrix a, bool transpose_a, matrix b, 
                           .ldc = c.step,
                           .accumulate = add,
                           .rounds_to = h->rounds_to};
-    return ls_gemm_in_order(&gemm);
+    return ls_cpu_gemm(NULL, &gemm);
 }
 
 static block block_at(const heads *h, int64_t query, int64_t key) {

@@ -108,7 +108,7 @@ static ls_status multiply(const conv_sides *sides, ls_conv_work work, int64_t fi
         gemm.b = columns, gemm.ldb = count, gemm.transpose_b = true;
         gemm.c = sides->weight, gemm.ldc = part->taps, gemm.accumulate = true;
     }
-    LS_TRY(ls_gemm_in_order(&gemm));
+    LS_TRY(ls_cpu_gemm(NULL, &gemm));
     if (work == LS_CONV_LARGE) {
         move_columns(sides, first, count, columns, true);
     }

@@ -59,20 +59,3 @@ ls_status ls_cpu_gemm(ls_stream *stream, const ls_gemm *gemm) {
     }
     return ls_gemm_library(gemm);
 }
-
-/* The longest sum that is left to a library: one of 400 or more it may share out over its threads, and the bits would
- * depend on how many those are. */
-enum { LONGEST_SUM = 256 };
-
-ls_status ls_gemm_in_order(const ls_gemm *gemm) {
-    const int64_t width = (int64_t)ls_dtype_size(gemm->dtype);
-    for (int64_t done = 0; done == 0 || done < gemm->k; done += LONGEST_SUM) {
-        ls_gemm part = *gemm;
-        part.k = gemm->k - done < LONGEST_SUM ? gemm->k - done : LONGEST_SUM;
-        part.a = (const char *)gemm->a + done * width * (gemm->transpose_a ? gemm->lda : 1);
-        part.b = (const char *)gemm->b + done * width * (gemm->transpose_b ? 1 : gemm->ldb);
-        part.accumulate = gemm->accumulate || done > 0;
-        LS_TRY(ls_cpu_gemm(NULL, &part));
-    }
-    return LS_OK;
-}

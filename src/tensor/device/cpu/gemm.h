@@ -20,10 +20,6 @@ void ls_gemm_plain(const ls_gemm *gemm);
 /* The bias and the activation of a product that a library made; nothing when it accumulates. */
 void ls_gemm_finish(const ls_gemm *gemm);
 
-/* ls_cpu_gemm of one product without bias and activation, whose bits in f32 do not depend on the number of threads:
- * long sums are made in parts, one behind the other (OpenBLAS, where oneDNN is missing, does not keep to that). */
-ls_status ls_gemm_in_order(const ls_gemm *gemm);
-
 /* One product of f32 with operands that count as rounded, of any size. */
 ls_status ls_gemm_rounded(const ls_gemm *gemm);
 

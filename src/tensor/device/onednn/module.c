@@ -1,4 +1,4 @@
-/* How the core enters the module, and the product of f32. */
+/* How the core enters the module. */
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -41,16 +41,6 @@ static void run_parallel(int pieces, void (*body)(int piece, const void *context
     }
 }
 
-static ls_status gemm_f32(const ls_gemm *gemm) {
-    const dnnl_status_t status =
-        dnnl_sgemm(gemm->transpose_a ? 'T' : 'N', gemm->transpose_b ? 'T' : 'N', gemm->m, gemm->n, gemm->k, 1.0F,
-                   gemm->a, gemm->lda, gemm->b, gemm->ldb, gemm->accumulate ? 1.0F : 0.0F, gemm->c, gemm->ldc);
-    if (status == dnnl_out_of_memory) {
-        return ls_onednn_host->fail_memory("matrix product", (size_t)(gemm->n * gemm->k) * sizeof(float));
-    }
-    return status == dnnl_success ? LS_OK : LS_ERR_UNSUPPORTED;
-}
-
 static bool has_isa(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
@@ -72,7 +62,7 @@ const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
                                   .file = "",
                                   .threads = count_threads,
                                   .parallel = run_parallel,
-                                  .gemm = gemm_f32,
+                                  .gemm = ls_onednn_gemm,
                                   .gemm_bf16 = ls_onednn_gemm_bf16,
                                   .conv = ls_onednn_conv};
     if (abi_version != LS_ONEDNN_ABI || dnnl_engine_create(&ls_onednn_engine, dnnl_cpu, 0) != dnnl_success) {

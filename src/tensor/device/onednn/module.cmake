@@ -13,7 +13,8 @@ if(NOT LS_ONEDNN STREQUAL off)
     file(GLOB LS_ONEDNN_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
     ls_add_module(onednn SOURCES ${LS_ONEDNN_SOURCES} LIBRARIES ${LS_ONEDNN_LIBRARY} ${CMAKE_DL_LIBS})
     target_include_directories(lockstep_module_onednn SYSTEM PRIVATE ${LS_ONEDNN_INCLUDE})
-    # The threads of gcc's OpenMP are those that Debian's oneDNN uses; with another compiler's there would be two kinds.
+    # The threads of gcc's OpenMP are those that Debian's oneDNN uses; with another compiler's there would be two kinds, and
+    # so convolutions and products have one thread there.
     # The thread sanitizer does not know how OpenMP's threads wait for each other.
     if(CMAKE_C_COMPILER_ID STREQUAL GNU AND NOT LS_SANITIZE MATCHES thread)
       target_compile_options(lockstep_module_onednn PRIVATE -fopenmp)

@@ -39,10 +39,10 @@ typedef struct ls_onednn {
     int (*threads)(void);
     void (*parallel)(int pieces, void (*body)(int piece, const void *context), const void *context);
 
-    /* One product of f32 without bias and activation. Long sums may be shared out over threads. */
+    /* One product of f32 without bias and activation. The bits depend on the sizes, not on the number of threads. */
     ls_status (*gemm)(const ls_gemm *gemm);
 
-    /* The same in_bf16. */
+    /* The same in_bf16. Long sums may be shared out over threads, and the bits depend on how many there are. */
     ls_status (*gemm_bf16)(const ls_gemm *gemm);
 
     /*
