@@ -168,16 +168,20 @@ static void check_product_by(way *multiply, const product_case *c, const operand
     free(out.memory);
 }
 
+static void operands_free(operands *o) {
+    free(o->a.memory);
+    free(o->b.memory);
+    free(o->bias.memory);
+    free(o->before.memory);
+    free(o->want.memory);
+}
+
 static void check_product(const product_case *c, uint64_t stream) {
     operands o = operands_of(c, stream);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         check_product_by(ways[i], c, &o);
     }
-    free(o.a.memory);
-    free(o.b.memory);
-    free(o.bias.memory);
-    free(o.before.memory);
-    free(o.want.memory);
+    operands_free(&o);
 }
 
 /* All twenty ways to transpose, accumulate or finish one shape. */
@@ -244,6 +248,26 @@ static void test_layer_shapes(void **state) {
     check_product(&(product_case){.m = 401, .n = 129, .k = 403, .transpose_a = true, .accumulate = true}, 2);
 }
 
+/* Products that oneDNN's module makes in parts: of rows, of columns, of both, of the sums. */
+static void test_products_in_parts(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{300, 20, 99}, {9, 515, 260}, {261, 390, 70}, {20, 30, 9001}, {131, 3, 9001}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        for (int kind = 0; kind < 8; kind++) {
+            const product_case c = {.m = sizes[i][0],
+                                    .n = sizes[i][1],
+                                    .k = sizes[i][2],
+                                    .slack = 3,
+                                    .transpose_a = (kind & 1) != 0,
+                                    .transpose_b = (kind & 2) != 0,
+                                    .accumulate = (kind & 4) != 0};
+            operands o = operands_of(&c, i);
+            check_product_by(by_choice, &c, &o);
+            operands_free(&o);
+        }
+    }
+}
+
 static void test_not_a_number_survives_relu(void **state) {
     (void)state;
     const float a = NAN;
@@ -297,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_small_shapes),
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_layer_shapes),
+        cmocka_unit_test(test_products_in_parts),
         cmocka_unit_test(test_not_a_number_survives_relu),
         cmocka_unit_test(test_other_types_are_refused),
         cmocka_unit_test(test_missing_libraries_are_named),

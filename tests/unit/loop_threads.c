@@ -231,7 +231,7 @@ static const char *train(ls_module *model, ls_tensor *input, ls_tensor *target, 
     return NULL;
 }
 
-/* A small GPT, and a small network of convolutions, whose activations are shared out. */
+/* A small GPT, a small network of convolutions, whose activations are shared out, and one of linear layers. */
 static const char *run_training(int number, const void *what) {
     (void)what;
     LS_MUST(take_threads(number) == NULL);
@@ -250,6 +250,9 @@ static const char *run_training(int number, const void *what) {
         ls_nn_gelu(), ls_nn_average_pool(&(ls_pool_options){.kernel = LS_SHAPE(2)}), ls_nn_flatten(),
         ls_nn_linear(20 * 7 * 7, 10));
     LS_MUST(train(cnn, ls_randn(LS_SHAPE(33, 1, 28, 28), LS_F32), ls_randint(LS_SHAPE(33), LS_I64, 0, 10), 10) == NULL);
+    ls_module *mlp = ls_sequential(ls_nn_linear(784, 300), ls_nn_relu(), ls_nn_linear(300, 512), ls_nn_relu(),
+                                   ls_nn_linear(512, 10));
+    LS_MUST(train(mlp, ls_randn(LS_SHAPE(64, 784), LS_F32), ls_randint(LS_SHAPE(64), LS_I64, 0, 10), 10) == NULL);
     LS_MUST(ls_scope_end(scope) == LS_OK);
     return NULL;
 }
