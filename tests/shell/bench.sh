@@ -147,7 +147,7 @@ sends() {
 }
 sends allreduce 16 256K 12
 sends allreduce 16 64M 12
-sends allreduce 48 1M 17
+sends allreduce 48 1M 19
 sends broadcast 64 64K 18
 sends allgather 64 1M 17
 sends reduce 16 256K 9

@@ -17,7 +17,7 @@
 #include "tests/support/fuzz.h"
 #include "tests/support/unit.h"
 
-enum { MOST_RANKS = 3, MOST_SAID = 16, ROOM = 50000, PATIENCE = 100000000 };
+enum { MOST_RANKS = 6, MOST_SAID = 16, ROOM = 50000, PATIENCE = 100000000 };
 
 /* Lies about sizes are asked of the allocator. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
@@ -277,7 +277,7 @@ static void open_world(int size, int liar, const kind *k) {
                         .rank = liar,
                         .size = size,
                         .butterfly = size == 2,
-                        .levels = size - 1,
+                        .levels = size > 4 ? 3 : size - 1,
                         .own = {.memory = memory}};
     ls_rounds_find_tree(&model);
     w.ranks[liar].engine = &model;
@@ -568,11 +568,28 @@ static void mutations(void **state) {
     assert_true(fuzz_run("engine lies", 4000, fuzz_one, NULL) > 0);
 }
 
+/* Ranks 2 and 3 of six are joined before rank 0 has either: what rank 2 says of its data is looked at first. */
+static void data_of_a_pair(void **state) {
+    static const kind calls[] = {{LS_OP_ALLGATHER, 500, 0}, {LS_OP_SCATTERV, 3, 3}, {LS_OP_BROADCAST, 9, 3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        open_world(6, 2, &calls[i]);
+        said *one = &w.said[0];
+        ls_envelope envelope;
+        memcpy(&envelope, one->data, sizeof envelope);
+        one->bytes += LS_ENGINE_CARRIED - envelope.bytes;
+        envelope.bytes = LS_ENGINE_CARRIED;
+        envelope.carried = 1;
+        memcpy(one->data, &envelope, sizeof envelope);
+        expect_failure_of("more data than a rank has", -1);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(truth),      cmocka_unit_test(changed_fields), cmocka_unit_test(wrong_sizes),
         cmocka_unit_test(other_ways), cmocka_unit_test(notices),        cmocka_unit_test(another_tag),
-        cmocka_unit_test(mutations),
+        cmocka_unit_test(mutations),  cmocka_unit_test(data_of_a_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

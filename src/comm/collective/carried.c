@@ -165,19 +165,22 @@ static void join_misfits(unsigned char *own, const unsigned char *other, bool be
     }
 }
 
-ls_status ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last) {
-    ls_envelope *envelope = ls_packet_envelope(into);
-    const ls_envelope *theirs = ls_packet_envelope(other);
+ls_status ls_carried_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last) {
     const size_t expected = ls_carried_bytes(engine, first, last);
-    const size_t bytes = theirs->bytes;
-    const bool before = first < engine->rank;
+    const size_t bytes = ls_packet_envelope(packet)->bytes;
+    if (expected == SIZE_MAX || bytes == expected) {
+        return LS_OK;
+    }
+    char name[64];
+    return ls_fail(LS_ERR_PEER, "%s: rank %d sent %zu bytes of data instead of %zu", ls_engine_call_name(engine, name),
+                   from, bytes, expected);
+}
+
+void ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before) {
+    ls_envelope *envelope = ls_packet_envelope(into);
+    const size_t bytes = ls_packet_envelope(other)->bytes;
     unsigned char *data = ls_packet_data(into);
     const unsigned char *more = ls_packet_data(other);
-    if (expected != SIZE_MAX && bytes != expected) {
-        char name[64];
-        return ls_fail(LS_ERR_PEER, "%s: a rank of %d to %d sent %zu bytes of data instead of %zu",
-                       ls_engine_call_name(engine, name), first, last - 1, bytes, expected);
-    }
     switch (engine->carriage) {
     case LS_CARRY_SUM:
         ls_reduce_find(engine->call.dtype, engine->call.reduction)
@@ -200,7 +203,6 @@ ls_status ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_pac
     default:
         break;
     }
-    return LS_OK;
 }
 
 /* ---- where it goes ----------------------------------------------------------------------------------------------- */

@@ -344,9 +344,12 @@ ls_carriage ls_carried_kind(const ls_engine *engine);
 /* Puts this rank's envelope and data into engine->own. */
 void ls_carried_begin(ls_engine *engine);
 
-/* Joins the data of `other`, of the ranks from `first` to before `last`, which come before this block or behind it, to
- * that of `into`, where all call the same. LS_ERR_PEER where it has not the size that it must have. */
-ls_status ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last);
+/* LS_ERR_PEER where a packet that rank `from` sent, of the ranks from `first` to before `last`, which call the same as
+ * this one, has not the data that it must have. */
+ls_status ls_carried_check(const ls_engine *engine, const ls_packet *packet, int from, int first, int last);
+
+/* Joins the data of `other`, of ranks next to those of `into` and `before` them or behind, where all call the same. */
+void ls_carried_join(const ls_engine *engine, ls_packet *into, const ls_packet *other, bool before);
 
 /* Bytes of data of the ranks from `first` to before `last`; SIZE_MAX: only the sender knows. */
 size_t ls_carried_bytes(const ls_engine *engine, int first, int last);

@@ -45,8 +45,8 @@ static void add_groups(ls_group *groups, uint32_t *count, uint32_t *others, cons
     }
 }
 
-/* Joins what the ranks from `first` to before `last` said to `into`, which is of ranks next to them. */
-static ls_status join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first, int last) {
+/* Joins what the ranks from `first` on said to `into`, which is of ranks next to them. */
+static void join(const ls_engine *engine, ls_packet *into, const ls_packet *other, int first) {
     ls_envelope *own = ls_packet_envelope(into);
     const ls_envelope *theirs = ls_packet_envelope(other);
     const bool before = first < engine->rank;
@@ -57,7 +57,7 @@ static ls_status join(const ls_engine *engine, ls_packet *into, const ls_packet 
     add_groups(groups, &count, &others, before ? into : other);
     const ls_call_header call = ls_call_header_of(&engine->call);
     if (count == 1 && ls_agreement_same(&groups[0].call, &call)) { /* otherwise nobody will want the data */
-        LS_TRY(ls_carried_join(engine, into, other, first, last));
+        ls_carried_join(engine, into, other, before);
     } else {
         own->bytes = 0;
     }
@@ -68,7 +68,6 @@ static ls_status join(const ls_engine *engine, ls_packet *into, const ls_packet 
     own->balance += theirs->balance;
     memcpy(ls_packet_groups(into), groups, count * sizeof *groups);
     into->bytes = sizeof *own + count * sizeof *groups + own->bytes;
-    return LS_OK;
 }
 
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes) {
@@ -97,6 +96,12 @@ static ls_status check_group(const ls_engine *engine, int from, const ls_group *
         sound = group->ranks[i] >= first && group->ranks[i] < last;
     }
     return sound ? LS_OK : fail_unsound(engine, from, "it speaks of other ranks");
+}
+
+/* Whether all ranks that a packet is of call what this one does. */
+static bool is_alike(const ls_engine *engine, const ls_packet *packet) {
+    const ls_call_header own = ls_call_header_of(&engine->call);
+    return ls_packet_envelope(packet)->groups == 1 && ls_agreement_same(&ls_packet_groups(packet)->call, &own);
 }
 
 /* What all ranks must have where they call the same, which the call itself says. */
@@ -139,9 +144,15 @@ static ls_status check_packet(ls_engine *engine, ls_packet *packet, const ls_tra
     if (callers != (uint64_t)(last - first)) {
         return fail_unsound(engine, transfer->peer, "it speaks of more or fewer ranks than it is of");
     }
-    const ls_call_header own = ls_call_header_of(&engine->call);
-    const bool alike = envelope->groups == 1 && ls_agreement_same(&ls_packet_groups(packet)->call, &own);
-    return alike ? check_alike(engine, transfer->peer, envelope) : LS_OK;
+    return is_alike(engine, packet) ? check_alike(engine, transfer->peer, envelope) : LS_OK;
+}
+
+/* The same of what is joined; nobody is to blame any more then. */
+static ls_status check_block(ls_engine *engine, ls_packet *packet, const ls_transfer *transfer, int first, int last) {
+    LS_TRY(check_packet(engine, packet, transfer, first, last));
+    LS_TRY(is_alike(engine, packet) ? ls_carried_check(engine, packet, transfer->peer, first, last) : LS_OK);
+    engine->culprit = -1;
+    return LS_OK;
 }
 
 /* "rank 0 called barrier (#3); ranks 1, 2 called ..." */
@@ -205,9 +216,8 @@ static ls_status read_partner(ls_engine *engine, bool *finished) {
     const int width = 1 << engine->level;
     const int first = (engine->rank ^ width) & ~(width - 1);
     ls_packet *theirs = &engine->incoming[LS_ENGINE_ABOVE];
-    LS_TRY(check_packet(engine, theirs, engine->coming[LS_ENGINE_ABOVE], first, first + width));
-    LS_TRY(join(engine, &engine->own, theirs, first, first + width));
-    engine->culprit = -1;
+    LS_TRY(check_block(engine, theirs, engine->coming[LS_ENGINE_ABOVE], first, first + width));
+    join(engine, &engine->own, theirs, first);
     LS_TRY(++engine->level < engine->levels ? begin_level(engine) : LS_OK);
     const bool reduces = !ls_flows[engine->call.operation].moves;
     if (engine->tree_levels > 0) {
@@ -284,25 +294,16 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
-/* Joins what a child told, maybe of the block behind its own too, to `into`. */
-static ls_status join_child(ls_engine *engine, int which, int last, ls_packet *into) {
-    const int first = engine->children[which].rank;
-    engine->culprit = first;
-    LS_TRY(join(engine, into, &engine->incoming[which], first, last));
-    engine->culprit = -1;
-    return LS_OK;
-}
-
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
     for (int i = 0; i < engine->child_count; i++) {
         const ls_child *child = &engine->children[i];
-        LS_TRY(check_packet(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
+        LS_TRY(check_block(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
         if (child->half == LS_HALF_SECOND) {
-            LS_TRY(join_child(engine, i, child->last, &engine->incoming[i - 1]));
-        }
-        if (child->half != LS_HALF_FIRST) {
-            LS_TRY(join_child(engine, child->half == LS_HALF_SECOND ? i - 1 : i, child->last, &engine->own));
+            join(engine, &engine->incoming[i - 1], &engine->incoming[i], child->rank);
+            join(engine, &engine->own, &engine->incoming[i - 1], child[-1].rank);
+        } else if (child->half == LS_HALF_NONE) {
+            join(engine, &engine->own, &engine->incoming[i], child->rank);
         }
     }
     if (is_root(engine)) {
