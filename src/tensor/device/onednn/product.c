@@ -143,6 +143,7 @@ static ls_status run_product(product *p, int threads) {
     if (status == dnnl_out_of_memory) {
         return ls_onednn_host->fail_memory("matrix product", (size_t)(gemm->n * gemm->k) * sizeof(float));
     }
+    /* What it cannot do it refuses by the operands' kind, so all parts or none: C is as it was. */
     return status == dnnl_success ? LS_OK : LS_ERR_UNSUPPORTED;
 }
 
