@@ -272,14 +272,9 @@ static void open_world(int size, int liar, const kind *k) {
     }
     static ls_engine model;
     static ls_endpoint endpoint; /* of a network that makes no calls by itself */
-    static unsigned char memory[LS_PACKET_MOST_BARE + LS_ENGINE_CARRIED];
-    model = (ls_engine){.endpoint = &endpoint,
-                        .rank = liar,
-                        .size = size,
-                        .butterfly = size == 2,
-                        .levels = size > 4 ? 3 : size - 1,
-                        .own = {.memory = memory}};
-    ls_rounds_find_tree(&model);
+    static unsigned char memory[LS_PACKET_HEADERS_MOST + LS_ENGINE_CARRIED];
+    model = (ls_engine){.endpoint = &endpoint, .rank = liar, .size = size, .own = {.memory = memory}};
+    ls_rounds_find_shape(&model);
     w.ranks[liar].engine = &model;
     say_all(k);
 }

@@ -298,14 +298,11 @@ static void right_bits(void **state) {
 
 /* ---- where a reduction goes another way -------------------------------------------------------------------------- */
 
-static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t count) {
-    static ls_endpoint endpoint; /* of a network that makes no calls by itself */
-    static ls_engine model;      /* never opened: it only chooses */
-    model = (ls_engine){.endpoint = &endpoint, .size = ranks, .place = place, .butterfly = (ranks & (ranks - 1)) == 0};
-    while (1 << model.levels < ranks) {
-        model.levels++;
-    }
-    ls_rounds_find_tree(&model);
+/* On a network that makes no calls by itself. */
+static ls_way way_over(ls_endpoint *endpoint, int ranks, ls_place place, const call_plan *plan, size_t count) {
+    static ls_engine model; /* never opened: it only chooses */
+    model = (ls_engine){.endpoint = endpoint, .size = ranks, .place = place};
+    ls_rounds_find_shape(&model);
     model.call = (ls_call){.operation = (ls_operation)plan->operation,
                            .dtype = plan->dtype,
                            .reduction = plan->reduction,
@@ -313,6 +310,15 @@ static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t co
                            .count = count,
                            .total = count * (size_t)ranks};
     return ls_choose_way(&model);
+}
+
+static ls_way way_at(int ranks, ls_place place, const call_plan *plan, size_t count) {
+    return way_over(&(ls_endpoint){.eager = 0}, ranks, place, plan, count);
+}
+
+/* Of ranks that share the cores of one machine. */
+static ls_way way_sharing(int ranks, const call_plan *plan, size_t count) {
+    return way_over(&(ls_endpoint){.oversubscribed = true}, ranks, (ls_place){0}, plan, count);
 }
 
 static ls_way way_of(int ranks, const call_plan *plan, size_t count) {
@@ -402,6 +408,9 @@ static void ways(void **state) {
     assert_int_equal(way_of(64, &sum, 30000), LS_WAY_HALVES);
     assert_int_equal(way_of(48, &sum, 30000), LS_WAY_HALVES);
     assert_int_equal(way_of(4, &sum, 30000), LS_WAY_SHARES);
+    assert_int_equal(way_sharing(16, &sum, 65536), LS_WAY_WHOLE);
+    assert_int_equal(way_sharing(16, &sum, 65537), LS_WAY_HALVES);
+    assert_int_equal(way_sharing(4, &sum, 65536), way_of(4, &sum, 65536)); /* too few for a tree */
     static const call_plan varying = {.operation = LS_OP_ALLGATHERV, .dtype = LS_F32};
     static const ls_place eights = {8, 8}, pairs = {2, 2};
     assert_int_equal(way_at(16, eights, &varying, 100), LS_WAY_WHOLE);

@@ -38,16 +38,12 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     engine->size = endpoint->size;
     engine->place = endpoint->place;
     engine->timeout_ns = (uint64_t)(timeout * 1e9);
-    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
     engine->kept_most = LS_ENGINE_KEPT;
     engine->asked = -1;
     engine->waits_for = -1;
     engine->culprit = -1;
     engine->teller = -1;
-    while (1 << engine->levels < engine->size) {
-        engine->levels++;
-    }
-    ls_rounds_find_tree(engine);
+    ls_rounds_find_shape(engine);
     const size_t size = (size_t)engine->size;
     engine->sources = ls_allocate_zeroed(size, sizeof *engine->sources);
     engine->taken = ls_allocate_zeroed(size, sizeof *engine->taken);

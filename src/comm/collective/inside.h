@@ -69,7 +69,8 @@ static inline unsigned char *ls_packet_data(const ls_packet *packet) {
     return packet->memory + sizeof(ls_envelope) + ls_packet_envelope(packet)->groups * sizeof(ls_group);
 }
 
-enum { LS_PACKET_MOST_BARE = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) };
+/* Bytes of a packet without its data. */
+enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(ls_group) };
 
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
@@ -294,7 +295,7 @@ struct ls_engine {
 
 /* Bytes of the largest packet. */
 static inline size_t ls_engine_packet_room(const ls_engine *engine) {
-    return LS_PACKET_MOST_BARE + engine->carried_most;
+    return LS_PACKET_HEADERS_MOST + engine->carried_most;
 }
 
 static inline uint64_t ls_engine_now(const ls_engine *engine) {
@@ -329,8 +330,8 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
-/* Finds out which trees there are, and this rank's place in its own: all that follows `levels` above. */
-void ls_rounds_find_tree(ls_engine *engine);
+/* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `children` above. */
+void ls_rounds_find_shape(ls_engine *engine);
 
 /* The ranks with which this one has rounds; returns how many. */
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);

@@ -355,8 +355,12 @@ static void add_children(ls_engine *engine, int width, int radix) {
     }
 }
 
-void ls_rounds_find_tree(ls_engine *engine) {
+void ls_rounds_find_shape(ls_engine *engine) {
     const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
+    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
+    while (1 << engine->levels < engine->size) {
+        engine->levels++;
+    }
     engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
     engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
     const bool everywhere = !engine->butterfly || engine->shares_cores;
