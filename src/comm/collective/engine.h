@@ -7,7 +7,7 @@
  * a small call takes at most 2 ceil(log2 P) messages of any rank, agreement included. What is large follows when all is
  * agreed, straight between those who have and want it (exchange.c); reductions and broadcasts go by halves or by
  * shares, all-gathers by doubling (choice.c, halving.c, reduction.c, doubling.c). messages.c sends and receives.
- * failure.c is how ranks leave, fail and find out for whom they wait in vain.
+ * failure.c is how ranks leave, fail and find out for whom they wait in vain, leaving.c how they wait for all to leave.
  */
 #ifndef LS_COMM_COLLECTIVE_ENGINE_H
 #define LS_COMM_COLLECTIVE_ENGINE_H
