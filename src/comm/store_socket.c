@@ -140,6 +140,16 @@ static int wait_for(int fd, short events, ls_deadline deadline) {
     }
 }
 
+/* Whoever connects to a port of this machine on which nobody listens may be given that very port to connect from, and
+ * then is connected to itself, with the port taken from who is to listen there. */
+static bool is_connected_to_itself(int fd) {
+    struct sockaddr_storage own = {0}, other = {0};
+    socklen_t own_size = sizeof own, other_size = sizeof other;
+    return getsockname(fd, (struct sockaddr *)&own, &own_size) == 0 &&
+           getpeername(fd, (struct sockaddr *)&other, &other_size) == 0 && own_size == other_size &&
+           memcmp(&own, &other, own_size) == 0;
+}
+
 /* Connects within the deadline; an errno value, 0 on success. */
 static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadline deadline, int *connection) {
     const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -153,6 +163,11 @@ static int connect_once(const struct sockaddr *address, socklen_t size, ls_deadl
         if (error == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) {
             error = errno;
         }
+    }
+    if (error == 0 && is_connected_to_itself(fd)) {
+        const struct linger at_once = {.l_onoff = 1}; /* and the port is free */
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        error = ECONNREFUSED;
     }
     if (error != 0) {
         close(fd);

@@ -7,14 +7,23 @@
 
 #include "tests/support/unit.h"
 
+/* Below the ports that the kernel gives to connections, so that none of another test begins from it meanwhile. */
 int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
-    close(listener);
-    return ntohs(address.sin_port);
+    enum { FIRST = 10000, PORTS = 22000 };
+    static unsigned asked;
+    for (;;) {
+        const unsigned place = ((unsigned)getpid() * 89 + 7919 * asked++) % PORTS;
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_port = htons((uint16_t)(FIRST + place)),
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(listener >= 0 && asked < PORTS);
+        const bool is_free = bind(listener, (struct sockaddr *)&address, sizeof address) == 0;
+        close(listener);
+        if (is_free) {
+            return FIRST + (int)place;
+        }
+    }
 }
 
 int connect_from(const char *from, int port) {

@@ -10,6 +10,7 @@
 
 #include "comm/store_socket.h"
 #include "tests/support/processes.h"
+#include "tests/support/unauthenticated.h"
 
 #include <lockstep/comm.h>
 
@@ -20,12 +21,6 @@ typedef struct plan {
     int listener; /* env://: given to rank 0 as a launcher does; -1: none */
     int port;
 } plan;
-
-static int free_port(int *listener) {
-    const ls_address any = {.host = "127.0.0.1"};
-    assert_int_equal(ls_socket_listen(&any, false, listener), LS_OK);
-    return ls_socket_port(*listener);
-}
 
 /* ---- ls_init ---- */
 
@@ -119,10 +114,8 @@ static void test_another_thread_frees(void **state) {
 static void test_tcp(void **state) {
     (void)state;
     for (int size = 2; size <= 4; size++) {
-        int listener;
         char url[64];
-        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
-        close(listener);
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
         const plan p = {.options = {.init = url, .world_size = size, .timeout = 30}};
         processes_run(size, init_by_options, &p, 0);
         processes_run(size, init_without_input, &p, 0);
@@ -145,10 +138,11 @@ static void test_environment(void **state) {
     (void)state;
     for (int inherited = 0; inherited < 2; inherited++) {
         plan p = {.options = {.world_size = 3}};
-        p.port = free_port(&p.listener);
-        if (!inherited) {
-            close(p.listener);
-            p.listener = -1;
+        p.port = free_port();
+        p.listener = -1;
+        if (inherited) {
+            const ls_address at = {.host = "127.0.0.1", .port = p.port};
+            assert_int_equal(ls_socket_listen(&at, false, &p.listener), LS_OK);
         }
         processes_run(3, init_by_environment, &p, 0);
         if (inherited) {
@@ -226,12 +220,10 @@ static const char *fork_and_go_on(int rank, const void *what) {
 static void test_forks_leave_nothing(void **state) {
     (void)state;
     char url[128];
-    int listener;
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 3, .timeout = 30}};
     processes_run(3, fork_and_go_on, &p, 0);
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
-    close(listener);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     processes_run(3, fork_and_go_on, &p, 0);
 }
 
@@ -248,12 +240,10 @@ static const char *disagree_about_backend(int rank, const void *what) {
 static void test_backends_differ(void **state) {
     (void)state;
     char url[128];
-    int listener;
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 3, .timeout = 10}};
     processes_run(3, disagree_about_backend, &p, 0);
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
-    close(listener);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     processes_run(3, disagree_about_backend, &p, 0);
 }
 
@@ -275,14 +265,12 @@ static const char *fail_after_meeting(int rank, const void *what) {
 static void test_one_fails_after_meeting(void **state) {
     (void)state;
     char url[128];
-    int listener;
     snprintf(url, sizeof url, "file://%s/meet", folder);
     plan p = {.options = {.init = url, .world_size = 2, .timeout = 10}, .port = 0}; /* the port: who fails */
     processes_run(2, fail_after_meeting, &p, 0);
     p = (plan){.options = {.init = url, .world_size = 3, .timeout = 10}, .port = 1};
     processes_run(3, fail_after_meeting, &p, 0);
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port(&listener));
-    close(listener);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     processes_run(3, fail_after_meeting, &p, 0);
 }
 
