@@ -63,7 +63,7 @@ launch run -n 1 bash -c 'kill -40 $$' </dev/null
 check "a signal without a name has its number" says err 'was killed by signal 40$'
 launch run -n 2 bash -c '[ $RANK = 0 ] || kill -9 $$; exec sleep 300' </dev/null
 check "kill -9 on a rank: 137" is "$status" 137
-check "kill -9 on a rank: it is named" says err 'rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
+check "kill -9 on a rank: it is named" says err "rank 1 (pid [0-9]*) $killed; the other was ended"
 check "kill -9 on a rank: nothing is left" nobody_soon
 
 # What several ranks say as the job fails is shown once; nothing else is lost.
@@ -98,7 +98,7 @@ for how in --prefix "--output-dir logs"; do
     rm -f ready
     launch run -n 2 $how bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
     check "a rank that blames another is not the first, $how" is "$status" 137
-    check "the other one is named, $how" says err '^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended'
+    check "the other one is named, $how" says err "^lockstep: rank 1 (pid [0-9]*) $killed; the other was ended"
     rm -f ready
     launch run -n 2 $how bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
     check "unless that one was well, $how" is "$status" 1
@@ -107,7 +107,7 @@ done
 rm -f ready
 launch run -n 2 bash -c "$blame"' sleep 0.2; kill -9 $$' </dev/null
 check "a rank that blames another is not the first" is "$status" 137
-check "it is not even shown" is "$(cat err)" "$(sed -n '/^lockstep: rank 1 (pid [0-9]*) was killed by SIGKILL; the other was ended$/p' err | head -1)"
+check "it is not even shown" is "$(cat err)" "$(sed -n "/^lockstep: rank 1 (pid [0-9]*) $killed; the other was ended$/p" err | head -1)"
 rm -f ready
 launch run -n 2 bash -c "$blame"' trap - TERM; exec sleep 300' </dev/null
 check "unless that one was well" is "$status $(sed 's/.*(/(/' err)" "1 (rank 0, exit status 1)"

@@ -111,7 +111,7 @@ for rank in 0 1; do
     ended
     check "kill -9 on rank $rank: exit status 137" is "$status" 137
     check "kill -9 on rank $rank: the launcher says which" \
-        says err "^lockstep: rank $rank (pid ${pids[$rank]}) was killed by SIGKILL; the other was ended$"
+        says err "^lockstep: rank $rank (pid ${pids[$rank]}) $killed; the other was ended$"
     check "kill -9 on rank $rank: one sentence" lines err 1
     nothing_left "kill -9 on rank $rank"
 done

@@ -6,6 +6,8 @@ failed=0
 scratch=$(mktemp -d)
 mark=lockstep-test-$$-$RANDOM$RANDOM # in the environment of everything that `launch` starts, and of nothing else
 lockstep=$LS_BUILD/bin/lockstep
+# What a launcher says of kill -9, as a pattern: another test may run out of memory meanwhile, as run_ends.sh has it done.
+killed='was killed by SIGKILL\( (out of memory? [^)]*)\)\?'
 # Not in what was just forked and dies before it is another program.
 trap '[ "$BASHPID" != $$ ] || clean_up' EXIT
 trap 'exit 143' TERM INT HUP # so that a test runner's time limit cleans up too
