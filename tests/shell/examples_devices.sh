@@ -33,7 +33,7 @@ alike() {
 
 LOCKSTEP_DEVICE=shadow:1 launch run "$LS_BUILD/tests/shadow_sync_parameters" </dev/null
 cuda=$(says err 'no device "shadow:1"' || echo yes)
-[ -n "$cuda" ] || echo "SKIPPED examples with CUDA's kernels: this build has no C++ compiler to make them for the host"
+[ -n "$cuda" ] || echo "SKIPPED examples with CUDA's kernels: this build of the tests does not have them for the host"
 alike callbacks --epochs 3 --quiet
 alike heat --points 20 --steps 10 --iterations 10
 alike linear_regression

@@ -8,13 +8,6 @@
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cuda/cuda_kernels.h"
 
-/* Without a C++ compiler there are none. */
-static void skip_without_kernels(void) {
-    if (ls_cuda_index_add == NULL || ls_cuda_sgd == NULL || ls_cuda_dot == NULL || ls_cuda_dropout == NULL) {
-        skip();
-    }
-}
-
 /* Numbers whose sums depend on their order. */
 static void fill_random(array *a, uint64_t stream) {
     for (int64_t i = 0; i < a->tensor.count; i++) {
@@ -67,7 +60,6 @@ static const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_I64, LS_I32, LS_U8, LS_BOOL
 
 static void test_rows(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int d = 0; d < 6; d++) {
         check_rows(dtypes[d], 2, 7, 3, 5);
         check_rows(dtypes[d], 1, 900, 12, 700);
@@ -101,7 +93,6 @@ static void check_places(ls_dtype dtype, int axis, const int64_t *size, const in
 
 static void test_places(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int d = 0; d < 6; d++) {
         check_places(dtypes[d], 1, (const int64_t[]){4, 9, 5}, (const int64_t[]){3, 9, 4});
         check_places(dtypes[d], 2, (const int64_t[]){6, 5, 90}, (const int64_t[]){6, 4, 70});
@@ -114,7 +105,6 @@ static void test_places(void **state) {
 
 static void test_random(void **state) {
     (void)state;
-    skip_without_kernels();
     const int64_t counts[] = {0, 1, 2, 3, 4, 5, 1000, 1003};
     const ls_random_state from = {.seed = 42, .stream = 7};
     for (int turn = 0; turn < 16; turn++) {
@@ -194,7 +184,6 @@ static void check_flat(ls_dtype dtype, int64_t count) {
 
 static void test_flat(void **state) {
     (void)state;
-    skip_without_kernels();
     const int64_t counts[] = {0, 1, 3, 4, 6, 1001, 8192, 8193, 100000};
     for (int i = 0; i < 9; i++) {
         check_flat(LS_F32, counts[i]);
@@ -270,7 +259,6 @@ static void check_steps(ls_dtype dtype, int64_t count, int way) {
 
 static void test_steps(void **state) {
     (void)state;
-    skip_without_kernels();
     const int64_t counts[] = {0, 1, 4, 7, 53, 20000, 20003};
     for (int turn = 0; turn < 28; turn++) {
         check_steps(LS_F32, counts[turn / 4], turn % 4);
@@ -289,10 +277,6 @@ static void check_muon(ls_dtype dtype, int64_t rows, int64_t columns, bool neste
 
 static void test_muon(void **state) {
     (void)state;
-    skip_without_kernels();
-    if (ls_cuda_gemm == NULL) {
-        skip();
-    }
     for (int way = 0; way < 4; way++) {
         const ls_dtype dtype = (way & 1) != 0 ? LS_F64 : LS_F32;
         check_muon(dtype, 12, 9, (way & 2) != 0);

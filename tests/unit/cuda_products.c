@@ -7,13 +7,6 @@
 #include "tensor/device/cpu/cpu_kernels.h"
 #include "tensor/device/cuda/cuda_kernels.h"
 
-/* Without a C++ compiler there are none. */
-static void skip_without_kernels(void) {
-    if (ls_cuda_gemm == NULL || ls_cuda_conv == NULL || ls_cuda_attention == NULL) {
-        skip();
-    }
-}
-
 static array random_array(ls_dtype dtype, int ndim, const int64_t *size, uint64_t stream) {
     array made = array_new(dtype, ndim, size, ARRAY_DENSE);
     for (int64_t i = 0; i < made.tensor.count; i++) {
@@ -97,7 +90,6 @@ static void check_gemm(ls_gemm gemm, ls_dtype compute) {
 
 static void test_gemm(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int i = 0; i < 3000; i++) {
         check_gemm(random_gemm(LS_F32), i % 4 == 0 ? LS_F64 : LS_F32);
         check_gemm(random_gemm(LS_F64), LS_F64);
@@ -107,7 +99,6 @@ static void test_gemm(void **state) {
 /* NaN goes through the activation. */
 static void test_nan_stays(void **state) {
     (void)state;
-    skip_without_kernels();
     const float a = NAN, b = 1, bias = 1;
     float c = 0;
     const ls_gemm gemm = {.dtype = LS_F32,
@@ -191,7 +182,6 @@ static void check_conv(const conv_case *c) {
 
 static void test_conv(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int i = 0; i < 600; i++) {
         const conv_case c = random_conv(i % 3 == 0 ? LS_F64 : LS_F32);
         check_conv(&c);
@@ -271,7 +261,6 @@ static void check_attention(const attention_case *c) {
 
 static void test_attention(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int i = 0; i < 300; i++) {
         const attention_case c = {.dtype = array_dice(2) == 0 ? LS_F64 : LS_F32,
                                   .rounds_to = array_dice(4) == 0 ? LS_BF16 : LS_F32,
@@ -291,7 +280,6 @@ static void test_attention(void **state) {
 /* Several blocks of rows, and of heads. */
 static void test_attention_in_blocks(void **state) {
     (void)state;
-    skip_without_kernels();
     for (int way = 0; way < 4; way++) {
         check_attention(&(attention_case){.batch = 2,
                                           .heads = 3,
