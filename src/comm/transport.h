@@ -132,8 +132,12 @@ struct ls_endpoint {
                           is one message of the bytes that this rank gives */
     uint64_t bytes;
     ls_own_collectives own; /* LS_OWN_NEVER where the network has none */
-    bool oversubscribed;    /* all ranks are on one machine, with fewer cores: fewer messages are worth more than fewer
-                        steps. All    ranks know the same */
+    /* All ranks are on one machine, with fewer cores: fewer messages are worth more than fewer steps. All know the
+     * same. */
+    bool oversubscribed;
+    /* Who waits has the core in turn with the others all the same, and looks in vain: a step takes a turn of all of
+     * them, where a transport that sleeps has only those wake to whom something comes. All ranks know the same. */
+    bool polls;
     bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
 };
 

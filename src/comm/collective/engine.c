@@ -12,8 +12,8 @@
 
 static bool make_packets(ls_engine *engine) {
     const size_t each = (ls_engine_packet_room(engine) + 63) / 64 * 64;
-    const int packets = engine->child_count + 2;
-    unsigned char *memory = ls_allocate_aligned(each * (size_t)packets, 64);
+    const size_t packets = (size_t)engine->child_count + 2;
+    unsigned char *memory = ls_allocate_aligned(each * packets + LS_PACKET_HEADERS_MOST, 64);
     engine->memory = memory;
     if (memory == NULL) {
         return false;
@@ -23,6 +23,7 @@ static bool make_packets(ls_engine *engine) {
     for (int i = 0; i < engine->child_count; i++) {
         engine->incoming[i].memory = memory + each * (size_t)(i + 2);
     }
+    engine->bare.memory = memory + each * packets;
     return true;
 }
 

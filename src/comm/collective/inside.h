@@ -13,10 +13,12 @@ enum {
     LS_ENGINE_GROUPS = 6,                 /* different calls that a disagreement names */
     LS_ENGINE_LISTED = 9,                 /* and ranks of each */
     LS_ENGINE_WINDOW = 16,                /* ranks that an exchange has messages under way with, in either direction */
-    LS_ENGINE_CHILDREN = 36,              /* of a rank in a tree, at most: three for two of 24 levels */
+    LS_ENGINE_STEP = 2,                   /* levels of a tree in a step, */
+    LS_ENGINE_STEP_POLLED = 5,            /* or so many, where ranks take turns */
+    LS_ENGINE_CHILDREN = 144,             /* of a rank in a tree, at most: 31 for five of 24 levels */
     LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* the place, behind those of children, of the parent or a partner */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
-    LS_ENGINE_TRANSFERS = 128,                   /* of a call at once, at most */
+    LS_ENGINE_TRANSFERS = 160,                   /* of a call at once, at most */
     LS_ENGINE_KEPT = 32 << 20,                   /* bytes of messages that no receive waits for yet */
     LS_ENGINE_LANES = 4 /* parts of a buffer on their way at once, each on a channel of its own */
 };
@@ -75,14 +77,10 @@ enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
-/* Two children that are joined before the rest. */
-typedef enum ls_half { LS_HALF_NONE = 0, LS_HALF_FIRST, LS_HALF_SECOND } ls_half;
-
-/* Who tells this rank of a block up a tree. */
+/* Who tells this rank of a block up a tree, or has the result for one from this rank. */
 typedef struct ls_child {
     int rank; /* the first of that block */
     int last; /* one behind the last of it */
-    ls_half half;
 } ls_child;
 
 /* How data travels in the rounds of a call. */
@@ -221,19 +219,24 @@ struct ls_engine {
     bool butterfly; /* the number of ranks is a power of two */
     int level;
     int levels;
-    bool shares_cores;   /* more than four ranks are on one machine that has fewer cores */
+    bool shares_cores;   /* more than four ranks are on one machine that has fewer cores, */
+    bool takes_turns;    /* and of these each has the core in turn */
     size_t carried_most; /* LS_ENGINE_CARRIED, or LS_ENGINE_CARRIED_SHARED */
     int tree_levels;   /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
                             all, where the number of ranks is no power of two or they share cores; else those within a
                             machine, where there are several */
     int tree_steps;    /* in which a root hears of so many levels */
     int tree_messages; /* and messages of them, where all blocks are whole */
-    int parent;        /* in that tree; -1: this rank is a root */
-    int block_last;    /* one behind the ranks that it tells its parent of */
+    int parent;        /* up that tree; -1: this rank is a root */
     int child_count;
-    ls_child children[LS_ENGINE_CHILDREN];   /* the nearest first */
+    ls_child children[LS_ENGINE_CHILDREN]; /* the nearest first */
+    int down_parent;                       /* down the tree, which is another one where ranks take turns */
+    int down_last;                         /* one behind the ranks that have the result from this one, or are it */
+    int down_count;
+    ls_child down[LS_ENGINE_CHILDREN];       /* the nearest first */
     unsigned char *memory;                   /* of all packets */
     ls_packet own;                           /* of the block of ranks that this one knows of */
+    ls_packet bare;                          /* the result without its data */
     ls_packet incoming[LS_ENGINE_PARTNERS];  /* from each child; the last: from the parent or a partner */
     ls_transfer *coming[LS_ENGINE_PARTNERS]; /* into these */
     ls_engine_stage *agreed;                 /* what comes when all call the same */

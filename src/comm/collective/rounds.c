@@ -8,7 +8,10 @@
  * Where several machines have several ranks each, only the first rank of a machine takes part in the butterfly, with
  * what came up the tree of its machine, down which the result goes, and no step of a tree is in part within machines
  * and in part between them: so each machine sends one message in a round. Where ranks share cores it is a tree, too, as
- * what costs is that ranks must have the core in turn: 2 (P - 1) messages, not P log2 P.
+ * what costs is that ranks must have the core in turn: 2 (P - 1) messages, not P log2 P. Where even those that wait in
+ * vain have it in turn, steps cost most, and up to 32 blocks become one in a step, for what a rank receives is there
+ * when it has the core again; the result goes down with at most 2 ceil(log2 P) messages of a rank, two steps for as
+ * many as 200 ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -245,17 +248,14 @@ static bool is_wanted(const ls_engine *engine, int first, int last) {
 
 static ls_status tell_children(ls_engine *engine) {
     engine->lane->stage = conclude;
-    for (int i = engine->child_count; i-- > 0;) {
-        const ls_child *child = &engine->children[i];
-        const ls_packet *packet = &engine->own;
-        if (!is_wanted(engine, child->rank, child->last)) {
-            ls_packet *bare = &engine->incoming[i];
-            const size_t bytes = engine->own.bytes - ls_packet_envelope(&engine->own)->bytes;
-            memcpy(bare->memory, engine->own.memory, bytes);
-            ls_packet_envelope(bare)->bytes = 0;
-            bare->bytes = bytes;
-            packet = bare;
-        }
+    const ls_packet *own = &engine->own;
+    ls_packet *bare = &engine->bare;
+    bare->bytes = own->bytes - ls_packet_envelope(own)->bytes;
+    memcpy(bare->memory, own->memory, bare->bytes);
+    ls_packet_envelope(bare)->bytes = 0;
+    for (int i = engine->down_count; i-- > 0;) {
+        const ls_child *child = &engine->down[i];
+        const ls_packet *packet = is_wanted(engine, child->rank, child->last) ? own : bare;
         LS_TRY(ls_engine_send(engine, child->rank, LS_CHANNEL_ROUNDS, packet->memory, packet->bytes));
     }
     return LS_OK;
@@ -263,7 +263,7 @@ static ls_status tell_children(ls_engine *engine) {
 
 /* Bytes of data that the result of all ranks has for this one; SIZE_MAX: only its sender knows. */
 static size_t result_bytes(const ls_engine *engine, bool carried) {
-    const bool wanted = is_wanted(engine, engine->rank, engine->block_last);
+    const bool wanted = is_wanted(engine, engine->rank, engine->down_last);
     if (!carried && engine->carriage != LS_CARRY_MISFIT) {
         return engine->carriage == LS_CARRY_ROOT ? SIZE_MAX : 0;
     }
@@ -294,24 +294,38 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
+/* Joins what came from blocks of ranks to what this rank called, in the order in which sums are made: the block at a
+ * place is the second half of one that is twice as wide and begins where the lowest bit of the place is none. */
+static void join_children(ls_engine *engine) {
+    for (int width = 1; width < engine->size; width *= 2) {
+        for (int i = 0; i < engine->child_count; i++) {
+            const int place = engine->children[i].rank - engine->rank;
+            int into = i - 1;
+            if ((place & (2 * width - 1)) != width) {
+                continue;
+            }
+            while (into >= 0 && engine->children[into].rank != engine->children[i].rank - width) {
+                into--;
+            }
+            join(engine, into < 0 ? &engine->own : &engine->incoming[into], &engine->incoming[i],
+                 engine->children[i].rank);
+        }
+    }
+}
+
 static ls_status read_children(ls_engine *engine, bool *finished) {
     (void)finished;
     for (int i = 0; i < engine->child_count; i++) {
         const ls_child *child = &engine->children[i];
         LS_TRY(check_block(engine, &engine->incoming[i], engine->coming[i], child->rank, child->last));
-        if (child->half == LS_HALF_SECOND) {
-            join(engine, &engine->incoming[i - 1], &engine->incoming[i], child->rank);
-            join(engine, &engine->own, &engine->incoming[i - 1], child[-1].rank);
-        } else if (child->half == LS_HALF_NONE) {
-            join(engine, &engine->own, &engine->incoming[i], child->rank);
-        }
     }
+    join_children(engine);
     if (is_root(engine)) {
         engine->level = engine->tree_levels;
         return engine->level < engine->levels ? begin_level(engine) : tell_children(engine);
     }
     engine->lane->stage = read_result;
-    LS_TRY(ls_engine_receive(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
+    LS_TRY(ls_engine_receive(engine, engine->down_parent, LS_CHANNEL_ROUNDS, engine->incoming[LS_ENGINE_ABOVE].memory,
                              ls_engine_packet_room(engine), &engine->coming[LS_ENGINE_ABOVE]));
     return ls_engine_send(engine, engine->parent, LS_CHANNEL_ROUNDS, engine->own.memory, engine->own.bytes);
 }
@@ -346,12 +360,44 @@ static int block_end(const ls_engine *engine, int first, int width) {
 static void add_children(ls_engine *engine, int width, int radix) {
     for (int i = 1; i < radix && engine->rank + i * width < engine->size; i++) {
         const int first = engine->rank + i * width;
-        ls_child *child = &engine->children[engine->child_count++];
-        *child = (ls_child){.rank = first, .last = block_end(engine, first, width)};
-        if (i == 3) { /* sums are made of two and two */
-            child[-1].half = LS_HALF_FIRST;
-            child->half = LS_HALF_SECOND;
+        engine->children[engine->child_count++] = (ls_child){.rank = first, .last = block_end(engine, first, width)};
+    }
+}
+
+/* The result goes down as it came up. */
+static void find_way_down(ls_engine *engine, int block_last) {
+    engine->down_parent = engine->parent;
+    engine->down_last = block_last;
+    engine->down_count = engine->child_count;
+    memcpy(engine->down, engine->children, sizeof engine->down);
+}
+
+/* The result goes down in as few steps as there are where no rank sends more than 2 ceil(log2 P) messages in all: who
+ * has it divides the ranks behind it evenly. */
+static void find_wide_way_down(ls_engine *engine) {
+    int first = 0;
+    int most = 2 * engine->levels;
+    engine->down_parent = -1;
+    engine->down_last = engine->size;
+    for (;;) {
+        const int rest = engine->down_last - first - 1;
+        const int parts = rest < most ? rest : most;
+        const int begin = first + 1;
+        if (first == engine->rank) {
+            for (int i = 0; i < parts; i++) {
+                engine->down[engine->down_count++] =
+                    (ls_child){.rank = begin + rest * i / parts, .last = begin + rest * (i + 1) / parts};
+            }
+            return;
         }
+        int part = 0;
+        while (engine->rank >= begin + rest * (part + 1) / parts) {
+            part++;
+        }
+        engine->down_parent = first;
+        first = begin + rest * part / parts;
+        engine->down_last = begin + rest * (part + 1) / parts;
+        most = 2 * engine->levels - 1;
     }
 }
 
@@ -362,23 +408,33 @@ void ls_rounds_find_shape(ls_engine *engine) {
         engine->levels++;
     }
     engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    engine->takes_turns = engine->shares_cores && engine->endpoint->polls;
     engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
     const bool everywhere = !engine->butterfly || engine->shares_cores;
     const int top = everywhere ? 1 << engine->levels : blocks < engine->size ? blocks : 1;
+    const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
+    int block_last = engine->size;
     engine->parent = -1;
-    engine->block_last = engine->size;
-    for (int width = 1, radix; width < top; width *= radix) {
-        radix = 4 * width <= (width < blocks ? blocks : top) ? 4 : 2;
-        engine->tree_levels += radix / 2;
+    for (int width = 1, bits; width < top; width <<= bits) {
+        const int limit = width < blocks ? blocks : top;
+        for (bits = most_bits; bits > 1 && width << bits > limit;) {
+            bits--;
+        }
+        engine->tree_levels += bits;
         engine->tree_steps++;
-        engine->tree_messages += radix - 1;
-        const int place = engine->rank & (width * radix - 1);
+        engine->tree_messages += (1 << bits) - 1;
+        const int place = engine->rank & ((width << bits) - 1);
         if (engine->parent < 0 && place == 0) {
-            add_children(engine, width, radix);
+            add_children(engine, width, 1 << bits);
         } else if (engine->parent < 0) {
             engine->parent = engine->rank - place;
-            engine->block_last = block_end(engine, engine->rank, width);
+            block_last = block_end(engine, engine->rank, width);
         }
+    }
+    if (engine->takes_turns) {
+        find_wide_way_down(engine);
+    } else {
+        find_way_down(engine, block_last);
     }
 }
 
@@ -387,8 +443,8 @@ int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]
     if (!is_root(engine)) {
         partners[count++] = engine->parent;
     }
-    for (int i = 0; i < engine->child_count; i++) {
-        partners[count++] = engine->children[i].rank;
+    for (int i = 0; i < engine->down_count; i++) {
+        partners[count++] = engine->down[i].rank;
     }
     for (int level = engine->tree_levels; is_root(engine) && level < engine->levels; level++) {
         partners[count++] = engine->rank ^ (1 << level);

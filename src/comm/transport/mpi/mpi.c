@@ -364,6 +364,7 @@ ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options) {
     mpi->endpoint.place = options->place;
     mpi->endpoint.own = options->own;
     mpi->endpoint.oversubscribed = options->oversubscribed && options->one_machine;
+    mpi->endpoint.polls = true;
     mpi->endpoint.eager =
         options->unasked > LS_TRANSPORT_LEAST_EAGER ? options->unasked : (size_t)LS_TRANSPORT_LEAST_EAGER;
     mpi->at_once = options->oversubscribed ? AT_ONCE : options->unasked;
