@@ -63,7 +63,8 @@ static void describe_cause(const ls_report *report, char *text, size_t size) {
     text[0] = '\0';
     if (report->oom_kills > 0 && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL) {
         snprintf(text, size,
-                 " (out of memory? the kernel has killed %" PRId64 " process%s for want of it since the job began)",
+                 " (out of memory? the kernel has killed %" PRId64
+                 " process%s of this machine for want of it since the job began)",
                  report->oom_kills, report->oom_kills == 1 ? "" : "es");
     }
 }
@@ -85,7 +86,7 @@ void ls_failure_report(const ls_report *report, ls_outlet *error) {
     const ls_failure *failure = report->failure;
     const ls_rank *rank = report->rank;
     char end[64];
-    char cause[128];
+    char cause[160];
     char others[64];
     char log[PATH_MAX] = "";
     const size_t host = strcspn(failure->text, " ");
