@@ -2,22 +2,22 @@
 . "$LS_SOURCE/tests/support/mpi.sh"
 . "$LS_SOURCE/tests/support/endings.sh"
 
-# check_quitter FLAVOUR BACKEND CALL WHAT: what rank 1 does.
+# check_quitter FLAVOUR BACKEND RANKS CALL WHAT: what rank 1 does.
 check_quitter() {
-    local flavour=$1 carrier=$2 call=$3 what=$4
+    local flavour=$1 carrier=$2 ranks=$3 call=$4 what=$5
     export LOCKSTEP_BACKEND=$carrier
-    mpi "$flavour" 3 "$scratch/quitter" $what $call
-    check "$flavour, $carrier, $call, rank 1: $what: the launcher fails" test "$status" != 0
-    check "$flavour, $carrier, $call, rank 1: $what: in time" test "$status" != 124
-    check "$flavour, $carrier, $call, rank 1: $what: nothing is left" nobody_soon
+    mpi "$flavour" $ranks "$scratch/quitter" $what $call
+    check "$flavour, $carrier, $ranks ranks, $call, rank 1: $what: the launcher fails" test "$status" != 0
+    check "$flavour, $carrier, $ranks ranks, $call, rank 1: $what: in time" test "$status" != 124
+    check "$flavour, $carrier, $ranks ranks, $call, rank 1: $what: nothing is left" nobody_soon
     case $what in
     leave) # in a send the others wait for each other, and are ended by the launcher
-        [ $call = send ] || check "$flavour, $carrier, $call: who left is named" \
-            says out "^[02]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
+        [ $call = send ] || check "$flavour, $carrier, $ranks ranks, $call: who left is named" \
+            says out "^[02-6]: LS_ERR_PEER: ls_comm_$call #4: rank 1 .*left without making this call$"
         ;;
     stop)
-        check "$flavour, $carrier, $call: who is silent is named" \
-            says out "^[02]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 8 s"
+        check "$flavour, $carrier, $ranks ranks, $call: who is silent is named" \
+            says out "^[02-6]: LS_ERR_TIMEOUT: ls_comm_[a-z]* #[0-9]*: rank 1 .*\(did not .*\|sent nothing .*\) within 8 s"
         ;;
     esac
 }
@@ -34,9 +34,10 @@ check_flavour() {
     local flavour=$1 carrier call what
     for what in stop leave 0 3 kill; do # the longest first
         for call in barrier allreduce send; do
-            beside check_quitter "$flavour" mpi $call $what
+            beside check_quitter "$flavour" mpi 3 $call $what
         done
-        beside check_quitter "$flavour" shm allreduce $what # tests of shm itself have the rest
+        beside check_quitter "$flavour" mpi 7 allreduce $what # along trees, where cores are fewer
+        beside check_quitter "$flavour" shm 3 allreduce $what # tests of shm itself have the rest
     done
     beside check_row "$flavour"
     mpi_here() {

@@ -120,7 +120,7 @@ check_programs() {
 }
 
 check_flavour() {
-    local flavour=$1 ranks choice
+    local flavour=$1 ranks name choice
     if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then # the rest is in the ordinary list
         check_programs "$flavour" 2
         [ "$flavour" = openmpi ] || check_programs "$flavour" 3
@@ -135,6 +135,9 @@ check_flavour() {
     beside check_never_made "$flavour" part \
         "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
     check_programs "$flavour" 3
+    for name in conformance disagreement several_communicators; do # along trees, where cores are fewer
+        beside check_program "$flavour" 7 $name
+    done
     beside check_transport "$flavour" 3
     beside check_transport "$flavour" 2
     beside check_straggler "$flavour"
