@@ -135,8 +135,8 @@ struct ls_endpoint {
     /* All ranks are on one machine, with fewer cores: fewer messages are worth more than fewer steps. All know the
      * same. */
     bool oversubscribed;
-    /* Who waits has the core in turn with the others all the same, and looks in vain: a step takes a turn of all of
-     * them, where a transport that sleeps has only those wake to whom something comes. All ranks know the same. */
+    /* A rank that waits looks again and again instead of sleeping. Where ranks share cores, those that wait take turns
+     * on them too, so a step takes a turn of all ranks. All know the same. */
     bool polls;
     bool yields; /* `progress` sleeps at once instead of spinning: another thread works on what it waits for */
 };

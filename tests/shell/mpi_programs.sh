@@ -135,8 +135,8 @@ check_flavour() {
     beside check_never_made "$flavour" part \
         "ls_comm_split: in the new communicator: MPI_Comm_create_group did not end within 10 s"
     check_programs "$flavour" 3
-    for name in conformance disagreement several_communicators; do # along trees, where cores are fewer
-        beside check_program "$flavour" 7 $name
+    for name in conformance disagreement several_communicators; do # along wide trees, where cores are fewer
+        beside check_program "$flavour" 8 $name
     done
     beside check_transport "$flavour" 3
     beside check_transport "$flavour" 2

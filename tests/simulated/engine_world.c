@@ -178,7 +178,7 @@ void world_open(world *w, const ls_sim_options *options) {
         ls_endpoint *endpoint = ls_sim_endpoint(w->network, rank);
         endpoint->oversubscribed = options->machine_ranks == 0 && w->seed % 5 >= 2 && w->seed % 5 <= 3;
         endpoint->polls = w->seed % 5 == 3;
-        w->ranks[rank].engine = ls_engine_new(ls_sim_endpoint(w->network, rank), TIMEOUT_S);
+        w->ranks[rank].engine = ls_engine_new(endpoint, TIMEOUT_S);
         assert_non_null(w->ranks[rank].engine);
         w->ranks[rank].engine->wanted = w->wanted;
         w->ranks[rank].engine->part_wanted = w->part;

@@ -48,6 +48,8 @@ static void right_bits(void **state) {
     for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
         check_world(many[i], (uint64_t)many[i], all ? 14 : 10, -1);
     }
+    check_world(330, 333, all ? 14 : 10, -1); /* share cores by turns: three steps down, */
+    check_world(1030, 1033, 10, -1);          /* and three up */
 }
 
 /* ---- where a reduction goes another way -------------------------------------------------------------------------- */
@@ -118,7 +120,7 @@ static void check_ways(int ranks) {
     for (int i = 0; i < KINDS; i++) {
         const bool whole = kinds[i].operation == LS_OP_ALLREDUCE || kinds[i].operation == LS_OP_REDUCE ||
                            kinds[i].operation == LS_OP_BROADCAST;
-        const call_plan plan = {.operation = kinds[i].operation,
+        const call_plan plan = {.operation = (int)kinds[i].operation,
                                 .dtype = kinds[i].dtype,
                                 .reduction = LS_SUM,
                                 .seed = size,

@@ -9,10 +9,11 @@
  *     halves       2 log2 P + 1, or R + 2 log2 P + few      between blocks of ranks      2 n (P - 1)/P
  *     shares       R + 2                                    2 (P - 1)                    2 n (P - 1)/P
  *
- * A reduce-scatter is half of that, and so on. Where ranks share cores what costs is messages, each of which takes a
- * switch between processes: the rounds have 2 (P - 1) in all, for the bytes that halves and shares move, too, so data
- * travels in them up to LS_ENGINE_CARRIED_SHARED (measured: docs/PERFORMANCE.md). What travels before it is reduced to
- * the end are accumulators, which may be wider than elements.
+ * A reduce-scatter is half of that, and so on. Where ranks share cores the model does not hold: each message takes a
+ * switch between processes, or each step a turn of all of them, and the rounds have 2 (P - 1) in all, for the bytes
+ * that halves and shares move, too, so data travels in them up to LS_ENGINE_CARRIED_SHARED (measured:
+ * docs/PERFORMANCE.md). What travels before it is reduced to the end are accumulators, which may be wider than
+ * elements.
  */
 #include <math.h>
 
@@ -89,7 +90,7 @@ static double moved_by_halves(int ranks) {
     return moved;
 }
 
-/* Where ranks share cores steps are not what costs: as if there were no trees. */
+/* Where ranks share cores the model does not hold: as if there were no trees. */
 static bool has_tree(const ls_engine *engine) {
     return engine->tree_levels > 0 && !engine->shares_cores;
 }

@@ -15,13 +15,17 @@ enum {
     LS_ENGINE_WINDOW = 16,                /* ranks that an exchange has messages under way with, in either direction */
     LS_ENGINE_STEP = 2,                   /* levels of a tree in a step, */
     LS_ENGINE_STEP_POLLED = 5,            /* or so many, where ranks take turns */
-    LS_ENGINE_CHILDREN = 144,             /* of a rank in a tree, at most: 31 for five of 24 levels */
+    LS_ENGINE_CHILDREN = 144,             /* of a rank in a tree, at most: 31 for each five of 24 levels, 15 for four */
     LS_ENGINE_ABOVE = LS_ENGINE_CHILDREN, /* the place, behind those of children, of the parent or a partner */
     LS_ENGINE_PARTNERS = LS_ENGINE_CHILDREN + 1, /* that a rank has rounds with */
     LS_ENGINE_TRANSFERS = 160,                   /* of a call at once, at most */
     LS_ENGINE_KEPT = 32 << 20,                   /* bytes of messages that no receive waits for yet */
     LS_ENGINE_LANES = 4 /* parts of a buffer on their way at once, each on a channel of its own */
 };
+
+_Static_assert(LS_ENGINE_CHILDREN < LS_ENGINE_TRANSFERS &&
+                   2 * LS_ENGINE_WINDOW * LS_ENGINE_LANES <= LS_ENGINE_TRANSFERS,
+               "transfers of a call");
 
 /* At most between two looks for reasons to give up. */
 #define LS_ENGINE_LOOK_NS UINT64_C(20000000)
@@ -77,10 +81,10 @@ enum { LS_PACKET_HEADERS_MOST = sizeof(ls_envelope) + LS_ENGINE_GROUPS * sizeof(
 /* What comes when all transfers of the call have ended. */
 typedef ls_status ls_engine_stage(ls_engine *engine, bool *finished);
 
-/* Who tells this rank of a block up a tree, or has the result for one from this rank. */
+/* A block of ranks, of which the first tells this rank up a tree, or has the result from it. */
 typedef struct ls_child {
-    int rank; /* the first of that block */
-    int last; /* one behind the last of it */
+    int rank; /* the first */
+    int last; /* one behind the last */
 } ls_child;
 
 /* How data travels in the rounds of a call. */
@@ -220,9 +224,9 @@ struct ls_engine {
     int level;
     int levels;
     bool shares_cores;   /* more than four ranks are on one machine that has fewer cores, */
-    bool takes_turns;    /* and of these each has the core in turn */
+    bool takes_turns;    /* and who of these waits polls, so all take turns on the cores */
     size_t carried_most; /* LS_ENGINE_CARRIED, or LS_ENGINE_CARRIED_SHARED */
-    int tree_levels;   /* of these, the first, that go up a tree before, and down it after, the butterfly of its roots:
+    int tree_levels;   /* of these, the first, that go up a tree before, and down one after, the butterfly of its roots:
                             all, where the number of ranks is no power of two or they share cores; else those within a
                             machine, where there are several */
     int tree_steps;    /* in which a root hears of so many levels */
@@ -231,7 +235,7 @@ struct ls_engine {
     int child_count;
     ls_child children[LS_ENGINE_CHILDREN]; /* the nearest first */
     int down_parent;                       /* down the tree, which is another one where ranks take turns */
-    int down_last;                         /* one behind the ranks that have the result from this one, or are it */
+    int down_last; /* one behind the ranks that get the result through this one, itself included */
     int down_count;
     ls_child down[LS_ENGINE_CHILDREN];       /* the nearest first */
     unsigned char *memory;                   /* of all packets */
@@ -333,10 +337,10 @@ ls_status ls_rounds_begin(ls_engine *engine, ls_engine_stage *agreed);
  */
 void ls_rounds_fill(ls_engine *engine, bool carried, size_t bytes);
 
-/* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `children` above. */
+/* Finds the shape of the rounds from the endpoint, rank, size and place: all from `butterfly` to `down` above. */
 void ls_rounds_find_shape(ls_engine *engine);
 
-/* The ranks with which this one has rounds; returns how many. */
+/* The ranks that receive from this one in rounds, who hear of it there when it leaves; returns how many. */
 int ls_rounds_partners(const ls_engine *engine, int partners[LS_ENGINE_PARTNERS]);
 
 /* ---- carried.c --------------------------------------------------------------------------------------------------- */

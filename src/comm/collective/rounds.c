@@ -10,8 +10,8 @@
  * and in part between them: so each machine sends one message in a round. Where ranks share cores it is a tree, too, as
  * what costs is that ranks must have the core in turn: 2 (P - 1) messages, not P log2 P. Where even those that wait in
  * vain have it in turn, steps cost most, and up to 32 blocks become one in a step, for what a rank receives is there
- * when it has the core again; the result goes down with at most 2 ceil(log2 P) messages of a rank, two steps for as
- * many as 200 ranks.
+ * when it has the core again; the result goes down with at most 2 ceil(log2 P) messages of a rank, two steps for up to
+ * 325 ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -294,8 +294,8 @@ static ls_status read_result(ls_engine *engine, bool *finished) {
     return tell_children(engine);
 }
 
-/* Joins what came from blocks of ranks to what this rank called, in the order in which sums are made: the block at a
- * place is the second half of one that is twice as wide and begins where the lowest bit of the place is none. */
+/* Joins what came from blocks of ranks to what this rank called, in the order in which sums are made, narrow blocks
+ * first: the block at a place whose lowest bit is `width` is joined to the one `width` places before it. */
 static void join_children(ls_engine *engine) {
     for (int width = 1; width < engine->size; width *= 2) {
         for (int i = 0; i < engine->child_count; i++) {
@@ -372,11 +372,11 @@ static void find_way_down(ls_engine *engine, int block_last) {
     memcpy(engine->down, engine->children, sizeof engine->down);
 }
 
-/* The result goes down in as few steps as there are where no rank sends more than 2 ceil(log2 P) messages in all: who
+/* The result goes down in as few steps as possible while no rank sends more than 2 ceil(log2 P) messages in all: who
  * has it divides the ranks behind it evenly. */
 static void find_wide_way_down(ls_engine *engine) {
     int first = 0;
-    int most = 2 * engine->levels;
+    int most = 2 * engine->levels; /* rank 0 sends nothing up, others one message */
     engine->down_parent = -1;
     engine->down_last = engine->size;
     for (;;) {
