@@ -13,13 +13,13 @@ int fsync(int fd) {
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
 
 /* At step `step`; 0: at the end of epochs. Later ones come when the one before is on disk, whenever that is. */
-static ls_status interrupted_at(ls_comm *world, int cut, int64_t step, const outcome *want) {
-    const plan plain = {.cut = cut};
+static ls_status interrupted_at(ls_comm *world, cut how, int64_t step, const outcome *want) {
+    const plan plain = {.cut = how};
     char name[32];
     outcome is;
-    snprintf(name, sizeof name, "step-%d-%d", cut, (int)step);
+    snprintf(name, sizeof name, "step-%d-%d", (int)how, (int)step);
     const ls_checkpoint_options often = {.folder = in_scratch(name), .every_steps = step, .keep = 1000};
-    LS_TRY(train(world, &(plan){.checkpoints = &often, .cut = cut}, &is));
+    LS_TRY(train(world, &(plan){.checkpoints = &often, .cut = how}, &is));
     LS_TRY(same(&is, want)); /* writing them changes nothing */
     LS_TRY(goes_on_from(world, &plain, step % 2 != 0,
                         checkpoint_at(name, step > 0 ? (step - 1) / STEPS : 2, step > 0 ? step : 10), want));

@@ -155,26 +155,29 @@ typedef struct training {
     watcher watcher;
 } training;
 
+/* How a model is cut over the ranks: the latter two are; HALF is PLAIN in f16. */
+typedef enum cut { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE } cut;
+
 typedef struct plan {
     const ls_checkpoint_options *checkpoints; /* NULL: none */
     const char *resume;
-    int64_t batch_size;                                 /* 0: global batches of GLOBAL_BATCH */
-    int64_t global_batch;                               /* 0: that */
-    enum { WHOLE, PLAIN, HALF, DIVIDED, PIPELINE } cut; /* over the ranks, the latter two; HALF is PLAIN in f16 */
+    int64_t batch_size;   /* 0: global batches of GLOBAL_BATCH */
+    int64_t global_batch; /* 0: that */
+    cut cut;
     int64_t train_steps, max_steps, stop_at;
 } plan;
 
-static inline ls_module *make_model(ls_comm *comm, int cut) {
-    if (cut == PIPELINE) {
+static inline ls_module *make_model(ls_comm *comm, cut how) {
+    if (how == PIPELINE) {
         return ls_pipeline(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_linear(8, 7), ls_nn_linear(7, 6),
                                          ls_nn_linear(6, 5), ls_nn_linear(5, 4), ls_nn_linear(4, CLASSES)),
                            comm, NULL);
     }
-    if (cut == DIVIDED) {
+    if (how == DIVIDED) {
         return ls_sequential(ls_nn_column_parallel(comm, INPUTS, 8, NULL), ls_nn_tanh(),
                              ls_nn_row_parallel(comm, 8, CLASSES, NULL));
     }
-    if (cut == PLAIN || cut == HALF) { /* gradients are weighed by the shares of the first batch that a module saw */
+    if (how == PLAIN || how == HALF) { /* gradients are weighed by the shares of the first batch that a module saw */
         return ls_data_parallel(ls_sequential(ls_nn_linear(INPUTS, 8), ls_nn_tanh(), ls_nn_linear(8, CLASSES)), comm,
                                 NULL);
     }
