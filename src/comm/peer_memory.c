@@ -19,6 +19,7 @@ static bool read_once(const ls_peer_memory *peer, void *into, uint64_t address, 
         return false;
     }
     errno = 0;
+    /* cppcheck-suppress uninitvar ; the kernel has filled it */
     return memcmp(mark, peer->mark, peer->mark_size) == 0;
 }
 

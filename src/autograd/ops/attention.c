@@ -24,7 +24,7 @@ static ls_tensor with_four_axes(const ls_tensor *x) {
  * they do so here, and what puts them back together is a view.
  */
 static ls_tensor *laid_out_like(const char *call, const ls_tensor *q, const ls_tensor *x, int64_t width) {
-    int64_t size[LS_MAX_DIMS];
+    int64_t size[LS_MAX_DIMS] = {0};
     for (int i = 0; i < x->ndim; i++) {
         size[i] = i == x->ndim - 1 ? width : x->size[i];
     }

@@ -26,6 +26,7 @@ static bool holds(ls_dtype dtype, double value) {
     case LS_I32:
         return value == trunc(value) && value >= INT32_MIN && value <= INT32_MAX;
     case LS_I64:
+        /* cppcheck-suppress incorrectLogicOperator ; it misreads these constants */
         return value == trunc(value) && value >= -0x1p63 && value < 0x1p63;
     default:
         return true;

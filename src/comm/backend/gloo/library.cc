@@ -46,7 +46,7 @@ void keep_current(char *why) noexcept {
     const char *text = "an unknown failure";
     std::string said;
     try {
-        throw;
+        throw; /* cppcheck-suppress rethrowNoCurrentException ; callers are handlers */
     } catch (const std::exception &error) {
         said = error.what();
         const size_t end = said.rfind("[", 0) == 0 ? said.find("] ") : std::string::npos;

@@ -76,10 +76,11 @@ static void move_columns(const conv_sides *sides, int64_t first, int64_t count, 
     if (sides->part->is_column) {
         return;
     }
+    void *large = sides->large;
     if (sides->dtype == LS_F32) {
-        (back ? add_columns_f32 : take_columns_f32)(sides->part, (float *)sides->large, first, count, columns);
+        (back ? add_columns_f32 : take_columns_f32)(sides->part, large, first, count, columns);
     } else {
-        (back ? add_columns_f64 : take_columns_f64)(sides->part, (double *)sides->large, first, count, columns);
+        (back ? add_columns_f64 : take_columns_f64)(sides->part, large, first, count, columns);
     }
 }
 
