@@ -166,6 +166,10 @@ static bool step(void *state, int rank) {
 
 /* ---- worlds ------------------------------------------------------------------------------------------------------ */
 
+bool world_shares_cores(uint64_t seed) {
+    return seed % 5 == 2 || seed % 5 == 3;
+}
+
 void world_open(world *w, const ls_sim_options *options) {
     w->network = ls_sim_new(options);
     w->size = options->ranks;
@@ -176,7 +180,7 @@ void world_open(world *w, const ls_sim_options *options) {
     for (int rank = 0; rank < w->size; rank++) {
         w->ranks[rank] = (rank_state){.world = w, .rank = rank};
         ls_endpoint *endpoint = ls_sim_endpoint(w->network, rank);
-        endpoint->oversubscribed = options->machine_ranks == 0 && w->seed % 5 >= 2 && w->seed % 5 <= 3;
+        endpoint->oversubscribed = options->machine_ranks == 0 && world_shares_cores(w->seed);
         endpoint->polls = w->seed % 5 == 3;
         w->ranks[rank].engine = ls_engine_new(endpoint, TIMEOUT_S);
         assert_non_null(w->ranks[rank].engine);

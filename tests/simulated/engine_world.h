@@ -56,6 +56,9 @@ call_plan world_plan(const world *w, int index);
 /* A network that differs by the seed: eager limit, delays. */
 ls_sim_options world_options(int ranks, uint64_t seed);
 
+/* Whether ranks of a world that has one machine share its cores: so many seeds have that. */
+bool world_shares_cores(uint64_t seed);
+
 /* Sets all but what the caller has set of the struct: seed, plans or none, calls, odd_rank ... */
 void world_open(world *w, const ls_sim_options *options);
 ls_sim_outcome world_run(world *w);

@@ -17,8 +17,7 @@ static void check_fault(uint64_t seed) {
     const int victim = (int)call_draw(&random, (uint64_t)ranks);
     const bool dies = call_draw(&random, 2) == 0;
     ls_sim_options options = world_options(ranks, seed);
-    const bool shares_cores = seed % 5 == 2 || seed % 5 == 3; /* see world_open */
-    options.machine_ranks = shares_cores ? 0 : (int)(seed % 7);
+    options.machine_ranks = world_shares_cores(seed) ? 0 : (int)(seed % 7);
     options.eager = seed % 2 == 0 ? LS_TRANSPORT_LEAST_EAGER : 8192;
     world w = {.seed = seed,
                .calls = 12,

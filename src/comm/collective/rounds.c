@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/share.h"
 #include "base/status.h"
 #include "comm/collective/inside.h"
 
@@ -372,46 +373,43 @@ static void find_way_down(ls_engine *engine, int block_last) {
     memcpy(engine->down, engine->children, sizeof engine->down);
 }
 
-/* The result goes down in as few steps as possible while no rank sends more than 2 ceil(log2 P) messages in all: who
- * has it divides the ranks behind it evenly. */
+/* In how many parts the ranks behind the first of a block are divided where that may send so many messages. */
+static int count_parts(const ls_child *block, int sends) {
+    const int rest = block->last - block->rank - 1;
+    return rest < sends ? rest : sends;
+}
+
+static ls_child part_of(const ls_child *block, int parts, int i) {
+    const ls_share share = ls_share_of(block->last - block->rank - 1, parts, i);
+    const int first = block->rank + 1 + (int)share.start;
+    return (ls_child){.rank = first, .last = first + (int)share.count};
+}
+
+/* The result goes down in as few steps as possible while no rank sends more than 2 ceil(log2 P) messages in all. */
 static void find_wide_way_down(ls_engine *engine) {
-    int first = 0;
-    int most = 2 * engine->levels; /* rank 0 sends nothing up, others one message */
+    ls_child block = {.rank = 0, .last = engine->size};
+    int sends = 2 * engine->levels;
     engine->down_parent = -1;
-    engine->down_last = engine->size;
-    for (;;) {
-        const int rest = engine->down_last - first - 1;
-        const int parts = rest < most ? rest : most;
-        const int begin = first + 1;
-        if (first == engine->rank) {
-            for (int i = 0; i < parts; i++) {
-                engine->down[engine->down_count++] =
-                    (ls_child){.rank = begin + rest * i / parts, .last = begin + rest * (i + 1) / parts};
-            }
-            return;
+    while (block.rank != engine->rank) {
+        const int parts = count_parts(&block, sends);
+        int i = 0;
+        while (engine->rank >= part_of(&block, parts, i).last) {
+            i++;
         }
-        int part = 0;
-        while (engine->rank >= begin + rest * (part + 1) / parts) {
-            part++;
-        }
-        engine->down_parent = first;
-        first = begin + rest * part / parts;
-        engine->down_last = begin + rest * (part + 1) / parts;
-        most = 2 * engine->levels - 1;
+        engine->down_parent = block.rank;
+        block = part_of(&block, parts, i);
+        sends = 2 * engine->levels - 1; /* one went up */
+    }
+    engine->down_last = block.last;
+    engine->down_count = count_parts(&block, sends);
+    for (int i = 0; i < engine->down_count; i++) {
+        engine->down[i] = part_of(&block, engine->down_count, i);
     }
 }
 
-void ls_rounds_find_shape(ls_engine *engine) {
-    const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
-    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
-    while (1 << engine->levels < engine->size) {
-        engine->levels++;
-    }
-    engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
-    engine->takes_turns = engine->shares_cores && engine->endpoint->polls;
-    engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
-    const bool everywhere = !engine->butterfly || engine->shares_cores;
-    const int top = everywhere ? 1 << engine->levels : blocks < engine->size ? blocks : 1;
+/* The way up: in steps that end at a width of `blocks` ranks, those of a machine, and of `top`. Returns one behind the
+ * ranks of which this one tells its parent. */
+static int find_way_up(ls_engine *engine, int blocks, int top) {
     const int most_bits = engine->takes_turns ? LS_ENGINE_STEP_POLLED : LS_ENGINE_STEP;
     int block_last = engine->size;
     engine->parent = -1;
@@ -431,6 +429,23 @@ void ls_rounds_find_shape(ls_engine *engine) {
             block_last = block_end(engine, engine->rank, width);
         }
     }
+    return block_last;
+}
+
+void ls_rounds_find_shape(ls_engine *engine) {
+    const int blocks = engine->place.block_ranks > 1 ? engine->place.block_ranks : 1;
+    engine->butterfly = (engine->size & (engine->size - 1)) == 0;
+    while (1 << engine->levels < engine->size) {
+        engine->levels++;
+    }
+    engine->shares_cores = engine->endpoint->oversubscribed && engine->size > 4;
+    engine->takes_turns = engine->shares_cores && engine->endpoint->polls;
+    engine->carried_most = engine->shares_cores ? LS_ENGINE_CARRIED_SHARED : LS_ENGINE_CARRIED;
+    const bool everywhere = !engine->butterfly || engine->shares_cores;
+    const int block_last = find_way_up(engine, blocks,
+                                       everywhere              ? 1 << engine->levels
+                                       : blocks < engine->size ? blocks
+                                                               : 1);
     if (engine->takes_turns) {
         find_wide_way_down(engine);
     } else {
