@@ -1,7 +1,7 @@
 /*
  * Which initial heat led to what is measured later? A rod is divided over the ranks; every step of the solver takes the
  * outermost points of the neighbours (the halo). The state after 100 steps is known, the state before them is fitted by
- * gradient descent through all steps and all messages. The answer does not depend on the number of ranks.
+ * L-BFGS, with gradients through all steps and all messages. The answer does not depend on the number of ranks.
  *
  *     lockstep run -n 2 build/examples/heat
  */
@@ -16,7 +16,7 @@ static long steps = 100;
 static long iterations = 60;
 static bool quiet;
 
-static const argument options[] = {
+static const argument arguments[] = {
     {"--points", ARGUMENT_SIZE, &points, "of the rod, divided over the ranks (64)"},
     {"--steps", ARGUMENT_SIZE, &steps, "of the solver (100)"},
     {"--iterations", ARGUMENT_SIZE, &iterations, "of the fit (60)"},
@@ -70,30 +70,34 @@ static ls_tensor *true_heat(const part *p) {
     return ls_add(first, ls_mul(ls_exp(ls_mul(ls_square(ls_sub(x, 0.75)), -120)), 0.5));
 }
 
-/* One step of descent; *error becomes the mean squared difference to the measured state, over the whole rod. */
-static ls_status descend(const part *p, ls_tensor *guess, ls_tensor *measured, ls_optimizer *optimizer, double *error) {
-    ls_scope *scope = ls_scope_begin();
-    ls_optimizer_zero_grad(optimizer);
-    ls_tensor *loss = ls_sum(ls_square(ls_sub(solve(p, guess), measured)));
-    ls_status status = ls_backward(loss); /* of the sum over ranks: the whole rod's loss */
-    *error = status == LS_OK ? ls_item(loss) / (double)points : 0;
-    status = status == LS_OK ? ls_optimizer_step(optimizer) : status;
-    const ls_status ended = ls_scope_end(scope);
-    return status != LS_OK ? status : ended;
+/* A guess of the initial heat and what is known about the final heat: this rank's part of both. */
+typedef struct problem {
+    const part *part;
+    ls_tensor *guess;
+    ls_tensor *measured;
+} problem;
+
+/* The squared difference to the measured state, summed over the whole rod, and its gradient in this rank's points. */
+static ls_status evaluate(void *user, double *value) {
+    const problem *self = user;
+    ls_tensor *difference = ls_sub(solve(self->part, self->guess), self->measured);
+    ls_tensor *loss = ls_sum(ls_square(difference));
+    if (ls_backward(loss) != LS_OK) { /* of the sum over ranks: the whole rod's loss */
+        return ls_error_status();
+    }
+    *value = ls_item(loss);
+    return ls_comm_allreduce(self->part->comm, value, value, 1, LS_F64, LS_SUM, NULL);
 }
 
-static ls_status fit(const part *p, ls_tensor *guess, ls_tensor *measured, ls_optimizer *optimizer) {
+static ls_status fit(problem *self, ls_optimizer *optimizer) {
     for (long i = 0; i < iterations; i++) {
-        double error = 0;
-        ls_status status = descend(p, guess, measured, optimizer, &error);
-        if (status == LS_OK) {
-            status = ls_comm_allreduce(p->comm, &error, &error, 1, LS_F64, LS_SUM, NULL);
-        }
+        double loss = 0;
+        const ls_status status = ls_optimizer_step_closure(optimizer, evaluate, self, &loss);
         if (status != LS_OK) {
             return status;
         }
-        if (ls_comm_rank(p->comm) == 0 && (i == iterations - 1 || (!quiet && i % 10 == 0))) {
-            printf("iteration %ld: error %.6e\n", i, error);
+        if (ls_comm_rank(self->part->comm) == 0 && (i == iterations - 1 || (!quiet && i % 10 == 0))) {
+            printf("iteration %ld: error %.6e\n", i, loss / (double)points);
         }
     }
     return LS_OK;
@@ -105,15 +109,16 @@ static ls_status run(ls_comm *world) {
         return ls_error_set(LS_ERR_ARGUMENT, "%ld points cannot be divided over %d ranks", points, ls_comm_size(world));
     }
     ls_scope *scope = ls_scope_begin();
-    ls_tensor *measured = solve(&p, true_heat(&p));
-    ls_tensor *guess = ls_zeros(LS_SHAPE(p.count), LS_F64);
-    ls_optimizer *optimizer = ls_sgd(NULL, &(ls_sgd_options){.learning_rate = 0.4, .momentum = 0.9});
-    ls_status status = optimizer != NULL ? ls_set_requires_grad(guess, true) : ls_error_status();
+    problem self = {.part = &p, .guess = ls_zeros(LS_SHAPE(p.count), LS_F64), .measured = solve(&p, true_heat(&p))};
+    /* Every rank has a part of the guess: .comm makes one optimizer of all of them. */
+    const ls_lbfgs_options options = {.max_iterations = 1, .strong_wolfe = true, .comm = world};
+    ls_optimizer *optimizer = ls_lbfgs(NULL, &options);
+    ls_status status = optimizer != NULL ? ls_set_requires_grad(self.guess, true) : ls_error_status();
     if (status == LS_OK) {
-        status = ls_optimizer_add_group(optimizer, &guess, 1, NULL);
+        status = ls_optimizer_add_group(optimizer, &self.guess, 1, NULL);
     }
     if (status == LS_OK) {
-        status = fit(&p, guess, measured, optimizer);
+        status = fit(&self, optimizer);
     }
     ls_optimizer_free(optimizer);
     const ls_status ended = ls_scope_end(scope);
@@ -121,7 +126,7 @@ static ls_status run(ls_comm *world) {
 }
 
 int main(int argc, char **argv) {
-    ARGUMENTS_READ(argc, argv, "Finds the heat of a rod from what is left of it 100 steps later.", options);
+    ARGUMENTS_READ(argc, argv, "Finds the heat of a rod from what is left of it 100 steps later.", arguments);
     ls_comm *world = ls_init(NULL);
     if (world == NULL || run(world) != LS_OK || ls_finalize() != LS_OK) {
         fprintf(stderr, "heat: %s\n", ls_error_message());

@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_OPTIM_H
 #define LOCKSTEP_OPTIM_H
 
+#include <lockstep/comm.h>
 #include <lockstep/formats.h>
 #include <lockstep/nn.h>
 
@@ -155,6 +156,16 @@ typedef struct ls_muon_options {
  * directions from the last `history_size` steps. All fields mean what PyTorch's LBFGS means by them; zero is its
  * default, and a tolerance of LS_ZERO ends a step only where nothing changes. It steps by ls_optimizer_step_closure and
  * takes parameters of one dtype in one group without weight decay.
+ *
+ * Set `comm` if the parameters are sharded over ranks (a field split over the ranks of a solver, say), so that each
+ * rank has its own part. All inner products and norms are then sums over all parts, and every rank takes the same step.
+ * Without it, each rank uses the inner products of its own part: the ranks take different steps, and the fit is wrong
+ * without an error. Leave it NULL if every rank has all parameters (replicas).
+ *
+ * With `comm`, steps are collective over it, the closure must give every rank the same loss (ls_allreduce), and every
+ * rank must have at least one parameter, which may be empty. LS_ERR_MISMATCH if the losses differ. A parameter that
+ * tensor parallelism shards is refused with LS_ERR_UNSUPPORTED, because the model also has parameters that are
+ * replicas. The stages of a pipeline need `comm`: LS_ERR_UNSUPPORTED without it.
  */
 typedef struct ls_lbfgs_options {
     double learning_rate;      /**< length of a fixed step, and what a search tries first; 0: 1 */
@@ -164,6 +175,7 @@ typedef struct ls_lbfgs_options {
     double tolerance_gradient; /**< done when no element of the gradient is larger; 0: 1e-7 */
     double tolerance_change;   /**< done when neither loss nor any parameter changes by more; 0: 1e-9 */
     bool strong_wolfe;         /**< search along each direction for a point that meets the strong Wolfe conditions */
+    ls_comm *comm;             /**< borrowed: the ranks over which the parameters are sharded; NULL: not sharded */
 } ls_lbfgs_options;
 
 /** How a conjugate direction remembers the one before: the method's beta. */
@@ -183,6 +195,7 @@ typedef struct ls_conjugate_gradient_options {
     int max_evaluations;          /**< 0: 5/2 max_iterations */
     double tolerance_gradient;    /**< 0: 1e-7 */
     double tolerance_change;      /**< 0: 1e-9 */
+    ls_comm *comm;                /**< as in ls_lbfgs_options */
 } ls_conjugate_gradient_options;
 
 /**
@@ -256,10 +269,10 @@ typedef ls_status (*ls_closure)(void *argument, double *loss);
 /**
  * One step of an optimizer that may evaluate the loss, by `closure(argument, ...)`, as often as it needs: ls_lbfgs and
  * ls_conjugate_gradient go through up to max_iterations directions, any other evaluates once and does
- * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step. On many ranks the closure must leave the same
- * loss and gradients on all of them (ls_allreduce); they then take the same steps. LS_ERR_STATE when the loss is not
- * finite. After a failure the parameters are where the search in which it came began, or, with fixed steps, where the
- * loss was evaluated last.
+ * ls_optimizer_step. `*loss` (may be NULL) is the loss before the step. On several ranks, the closure must leave the
+ * same loss on all of them (ls_allreduce), and the same gradients unless the parameters are sharded (`comm` of
+ * ls_lbfgs_options); the ranks then take the same steps. LS_ERR_STATE when the loss is not finite. After a failure the
+ * parameters are where the search in which it came began, or, with fixed steps, where the loss was evaluated last.
  */
 LS_API ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure, void *argument,
                                            double *loss) LS_WARN_UNUSED;

@@ -29,13 +29,16 @@ static ls_status conjugate(ls_descent *descent, double beta, double *slope) {
     return ls_vector_dot(descent, descent->gradient[0], descent->direction, slope);
 }
 
-static int64_t restart_every(const ls_optimizer *optimizer) {
-    int64_t numbers = 0;
-    for (int i = 0; i < optimizer->groups[0].count; i++) {
-        numbers += optimizer->groups[0].slots[i].parameter->count;
+/* After how many directions to restart: by default, after as many as there are elements in all parameters. */
+static ls_status find_restart(const ls_descent *descent, double *directions) {
+    *directions = descent->optimizer->options.conjugate_gradient.restart_every;
+    if (*directions != 0) {
+        return LS_OK;
     }
-    const int given = optimizer->options.conjugate_gradient.restart_every;
-    return given != 0 ? given : numbers;
+    for (int i = 0; i < descent->group->count; i++) {
+        *directions += (double)descent->group->slots[i].parameter->count;
+    }
+    return ls_descent_combine(descent, directions, LS_SUM);
 }
 
 static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
@@ -43,8 +46,9 @@ static ls_status direct(ls_optimizer *optimizer, ls_descent *descent) {
         descent->restarted = descent->iterations;
         return ls_descent_steepest(descent, optimizer->groups[0].learning_rate);
     }
-    double beta = 0, slope = 0;
-    if (descent->iterations - descent->restarted < restart_every(optimizer)) {
+    double beta = 0, slope = 0, directions = 0;
+    LS_TRY(find_restart(descent, &directions));
+    if ((double)(descent->iterations - descent->restarted) < directions) {
         LS_TRY(weigh(descent, optimizer->options.conjugate_gradient.formula, &beta));
     }
     LS_TRY(conjugate(descent, beta, &slope));
@@ -99,6 +103,7 @@ ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradien
     }
     return ls_optimizer_new(&(ls_optimizer){.type = &type,
                                             .options.conjugate_gradient = given,
-                                            .learning_rate = ls_option(given.learning_rate, 1)},
+                                            .learning_rate = ls_option(given.learning_rate, 1),
+                                            .comm = given.comm},
                             model);
 }

@@ -31,13 +31,20 @@ ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from) 
     return descent->group->device->copy(descent->stream, to, from, descent->group->bytes);
 }
 
-static ls_status fetch_number(const ls_descent *descent, double *number) {
-    return ls_device_fetch(descent->group->device, number, descent->number, sizeof *number);
+ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduction reduction) {
+    ls_comm *comm = descent->optimizer->comm;
+    return comm != NULL ? ls_comm_allreduce(comm, number, number, 1, LS_F64, reduction, NULL) : LS_OK;
+}
+
+/* What a kernel measured of this rank's part, reduced over all parts. */
+static ls_status fetch_number(const ls_descent *descent, double *number, ls_reduction reduction) {
+    LS_TRY(ls_device_fetch(descent->group->device, number, descent->number, sizeof *number));
+    return ls_descent_combine(descent, number, reduction);
 }
 
 ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum) {
     LS_TRY(descent->kernels->dot(descent->stream, descent->dtype, descent->count, x, y, descent->number));
-    return fetch_number(descent, sum);
+    return fetch_number(descent, sum, LS_SUM);
 }
 
 static size_t slot_bytes(const ls_slot *slot) {
@@ -88,7 +95,7 @@ ls_status ls_descent_place(ls_descent *descent, double step) {
 ls_status ls_vector_largest(const ls_descent *descent, const void *vector, double *largest) {
     LS_TRY(
         descent->kernels->largest_magnitude(descent->stream, descent->dtype, descent->count, vector, descent->number));
-    return fetch_number(descent, largest);
+    return fetch_number(descent, largest, LS_MAX);
 }
 
 ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
@@ -97,7 +104,7 @@ ls_status ls_descent_steepest(ls_descent *descent, double learning_rate) {
     LS_TRY(ls_vector_scale(descent, -1, descent->direction));
     LS_TRY(descent->kernels->sum_of_magnitudes(descent->stream, descent->dtype, descent->count, descent->direction,
                                                descent->number));
-    LS_TRY(fetch_number(descent, &sum));
+    LS_TRY(fetch_number(descent, &sum, LS_SUM));
     descent->step = fmin(1, 1 / sum) * learning_rate;
     return LS_OK;
 }
@@ -112,6 +119,15 @@ ls_status ls_descent_check_group(const ls_optimizer *optimizer, const ls_group *
     if (group->weight_decay != 0) {
         return ls_fail(LS_ERR_UNSUPPORTED, "%s: weight_decay is %g; add the decay to the loss", call,
                        group->weight_decay);
+    }
+    LS_TRY(ls_group_check_whole(optimizer, group));
+    for (int i = 0; i < group->count && optimizer->comm == NULL; i++) {
+        if (group->slots[i].parameter->leaf->divisions[LS_DIVIDED_MODEL].add != NULL) {
+            return ls_fail(LS_ERR_UNSUPPORTED,
+                           "%s: parameter %d belongs to one stage of a pipeline: set .comm to the pipeline's "
+                           "communicator",
+                           call, i);
+        }
     }
     for (int i = 1; i < group->count; i++) {
         const int first = group->slots[0].parameter->dtype, dtype = group->slots[i].parameter->dtype;
@@ -234,9 +250,37 @@ ls_status ls_descent_make_room(ls_optimizer *optimizer, bool searches, const ls_
 
 /* ---- stepping ---------------------------------------------------------------------------------------------------- */
 
+/*
+ * Fails if ranks that hold parts of the parameters have different losses. A loss that is not finite on one rank becomes
+ * NaN on all, so that all ranks decide alike.
+ */
+static ls_status compare_losses(const ls_descent *descent, double *loss) {
+    if (descent->optimizer->comm == NULL) {
+        return LS_OK;
+    }
+    double range[] = {*loss, -*loss};
+    if (!isfinite(*loss)) {
+        range[0] = range[1] = INFINITY;
+    }
+    LS_TRY(ls_comm_allreduce(descent->optimizer->comm, range, range, 2, LS_F64, LS_MAX, NULL));
+    if (!isfinite(range[0])) {
+        *loss = NAN;
+        return LS_OK;
+    }
+    if (range[0] != -range[1]) {
+        return ls_fail(
+            LS_ERR_MISMATCH,
+            "%s: the closure's loss is %.9g on this rank and from %.9g to %.9g on the ranks of .comm; add it "
+            "up over these ranks (ls_allreduce)",
+            descent->optimizer->type->name, *loss, -range[1], range[0]);
+    }
+    return LS_OK;
+}
+
 ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss) {
     descent->evaluations++;
     LS_TRY(ls_optimizer_evaluate(descent->optimizer, descent->closure, descent->argument, loss));
+    LS_TRY(compare_losses(descent, loss));
     LS_TRY(ls_group_check_device(descent->optimizer, descent->group));
     return gather_gradient(descent, gradient);
 }
@@ -302,6 +346,10 @@ static ls_status descend(ls_descent *descent, const ls_descent_options *options,
 ls_status ls_descend(ls_optimizer *optimizer, const ls_descent_options *options, ls_descent_direct direct,
                      ls_closure closure, void *argument, double *first_loss) {
     if (optimizer->group_count == 0 || optimizer->groups[0].count == 0) {
+        if (optimizer->comm != NULL) {
+            return ls_fail(LS_ERR_STATE, "%s: rank %d of .comm has no parameters; add its part, even if it is empty",
+                           optimizer->type->name, ls_comm_rank(optimizer->comm));
+        }
         return ls_optimizer_evaluate(optimizer, closure, argument, first_loss);
     }
     LS_TRY(begin(optimizer, options->searches));

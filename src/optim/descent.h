@@ -81,6 +81,12 @@ void ls_descent_free(ls_descent *descent);
  */
 ls_status ls_line_search(ls_descent *descent, const ls_descent_options *options);
 
+/*
+ * Reduces a number over the ranks that hold parts of the parameters, to the same value on all of them. Collective if
+ * the parameters are sharded.
+ */
+ls_status ls_descent_combine(const ls_descent *descent, double *number, ls_reduction reduction);
+
 /* Puts the parameters at start + step * direction. */
 ls_status ls_descent_place(ls_descent *descent, double step);
 /* Evaluates the loss at the parameters, and stores its gradient. */
@@ -90,6 +96,7 @@ ls_status ls_descent_evaluate(ls_descent *descent, void *gradient, double *loss)
 void *ls_vector_new(const ls_descent *descent);
 void ls_vector_free(const ls_descent *descent, void *vector); /* NULL is allowed */
 ls_status ls_vector_copy(const ls_descent *descent, void *to, const void *from);
+/* Over all parts of sharded parameters: collective then. */
 ls_status ls_vector_dot(const ls_descent *descent, const void *x, const void *y, double *sum);
 ls_status ls_vector_largest(const ls_descent *descent, const void *vector, double *largest); /* magnitude */
 

@@ -203,7 +203,9 @@ ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
                           &given.tolerance_change) != LS_OK) {
         return NULL;
     }
-    return ls_optimizer_new(
-        &(ls_optimizer){.type = &type, .options.lbfgs = given, .learning_rate = ls_option(given.learning_rate, 1)},
-        model);
+    return ls_optimizer_new(&(ls_optimizer){.type = &type,
+                                            .options.lbfgs = given,
+                                            .learning_rate = ls_option(given.learning_rate, 1),
+                                            .comm = given.comm},
+                            model);
 }

@@ -118,6 +118,7 @@ struct ls_optimizer {
     ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
     const ls_module *model; /* lent, for names; NULL when groups were added by hand */
     ls_state_list lent;     /* what ls_optimizer_state gave last */
+    ls_comm *comm; /* borrowed: the ranks over which the parameters of ls_descent are sharded; NULL: not sharded */
     struct ls_descent *descent; /* what a method that evaluates the loss remembers; NULL before its first step */
 };
 

@@ -1,4 +1,7 @@
-/* L-BFGS and conjugate gradients on a loss that ranks share: all take the same steps, bit for bit. */
+/*
+ * L-BFGS and conjugate gradients on several ranks. With replicas of the parameters, all ranks take the same steps, bit
+ * for bit. With parameters sharded over the ranks (.comm), the steps are those of one rank with all parameters.
+ */
 #include "tests/support/ranks.h"
 
 #include <math.h>
@@ -6,6 +9,8 @@
 
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
+
+#include "base/share.h"
 
 enum { POINTS = 501, STEPS = 3 };
 
@@ -74,7 +79,97 @@ static ls_status fit(ls_comm *world, ls_optimizer *optimizer, ls_dtype dtype, do
     return LS_OK;
 }
 
+/* ---- a field that is sharded over the ranks ---------------------------------------------------------------------- */
+
+/* The sum of cosh(k (x - 1)) + x^2 / 2 over points k = 1 to n; a rank has `count` points from `first` on. */
+typedef struct field {
+    ls_comm *comm; /* NULL: all points are here */
+    int64_t first, count;
+    ls_tensor *x;
+    bool local_loss; /* the mistake: the loss is not summed over the ranks */
+} field;
+
+static ls_status evaluate_field(void *user, double *value) {
+    const field *self = user;
+    ls_tensor *k = ls_div(ls_add(ls_arange(LS_SHAPE(self->count), LS_F64), (double)(self->first + 1)), 4.0);
+    ls_tensor *scaled = ls_mul(k, ls_sub(self->x, 1));
+    ls_tensor *cosh2 = ls_add(ls_exp(scaled), ls_exp(ls_neg(scaled)));
+    ls_tensor *loss = ls_sum(ls_add(ls_mul(cosh2, 0.5), ls_mul(ls_square(self->x), 0.5)));
+    LS_TRY(ls_backward(loss));
+    *value = ls_item(loss);
+    return self->comm == NULL || self->local_loss
+               ? LS_OK
+               : ls_comm_allreduce(self->comm, value, value, 1, LS_F64, LS_SUM, NULL);
+}
+
+static ls_status fit_field(field *self, ls_optimizer *optimizer, double *loss) {
+    LS_CHECK(optimizer != NULL);
+    ls_scope *scope = ls_scope_begin();
+    self->x = ls_keep(ls_zeros(LS_SHAPE(self->count), LS_F64));
+    LS_TRY(ls_scope_end(scope));
+    LS_TRY(ls_set_requires_grad(self->x, true));
+    LS_TRY(ls_optimizer_add_group(optimizer, &self->x, 1, NULL));
+    ls_status status = LS_OK;
+    for (int step = 0; step < STEPS && status == LS_OK; step++) {
+        status = ls_optimizer_step_closure(optimizer, evaluate_field, self, loss);
+    }
+    ls_optimizer_free(optimizer);
+    return status;
+}
+
+typedef ls_optimizer *(*method)(ls_comm *comm);
+
+static ls_optimizer *fixed_steps(ls_comm *comm) {
+    return ls_lbfgs(NULL, &(ls_lbfgs_options){.comm = comm, .max_iterations = 4, .learning_rate = 0.5});
+}
+
+static ls_optimizer *searches(ls_comm *comm) {
+    return ls_lbfgs(NULL, &(ls_lbfgs_options){.comm = comm, .max_iterations = 4, .strong_wolfe = true});
+}
+
+static ls_optimizer *conjugate(ls_comm *comm) {
+    return ls_conjugate_gradient(NULL, &(ls_conjugate_gradient_options){.comm = comm, .max_iterations = 4});
+}
+
+/* The same fit, with `points` points sharded over the ranks and all of them here. With few points, ranks have none. */
+static ls_status fit_sharded(ls_comm *world, method make, int64_t points) {
+    const ls_share share = ls_share_of(points, ls_comm_size(world), ls_comm_rank(world));
+    field part = {.comm = world, .first = share.start, .count = share.count};
+    field all = {.count = points};
+    double loss = 0, expected = 0;
+    LS_TRY(fit_field(&part, make(world), &loss));
+    LS_TRY(fit_field(&all, make(NULL), &expected));
+    LS_CHECK(fabs(loss - expected) < 1e-9 * expected);
+    for (int64_t i = 0; i < part.count; i++) {
+        const int64_t there = part.first + i;
+        LS_CHECK(fabs(ls_at(part.x, &i) - ls_at(all.x, &there)) < 1e-9);
+    }
+    ls_release(part.x);
+    ls_release(all.x);
+    return LS_OK;
+}
+
+static ls_status refuse_local_losses(ls_comm *world) {
+    field part = {.comm = world, .first = ls_comm_rank(world), .count = 1, .local_loss = true};
+    double loss = 0;
+    const ls_status status = fit_field(&part, searches(world), &loss);
+    LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_MISMATCH : LS_OK));
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "add it up over these ranks") != NULL);
+    ls_release(part.x);
+    return LS_OK;
+}
+
+static ls_status test_sharded(ls_comm *world) {
+    const method methods[] = {fixed_steps, searches, conjugate};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        LS_TRY(fit_sharded(world, methods[i], 24));
+        LS_TRY(fit_sharded(world, methods[i], 2));
+    }
+    return refuse_local_losses(world);
+}
+
 ls_status rank_test(ls_comm *world) {
+    LS_TRY(test_sharded(world));
     const ls_lbfgs_options search = {.strong_wolfe = true};
     LS_TRY(fit(world, ls_lbfgs(NULL, NULL), LS_F64, 1e-4));
     LS_TRY(fit(world, ls_lbfgs(NULL, &search), LS_F64, 1e-4));
