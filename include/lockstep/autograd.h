@@ -193,7 +193,7 @@ LS_API ls_tensor *ls_gelu(ls_tensor *x);
 LS_API ls_tensor *ls_silu(ls_tensor *x);
 /** log(1 + exp(x)). */
 LS_API ls_tensor *ls_softplus(ls_tensor *x);
-/** min(max(x, low), high); the gradient is 0 outside. */
+/** min(max(x, low), high). The gradient is 0 at the limits and outside, as in PyTorch. */
 LS_API ls_tensor *ls_clamp(ls_tensor *x, double low, double high);
 
 /** The largest whole number that is not above x; integers stay. The gradient of this and the next three is 0. */
@@ -453,8 +453,12 @@ LS_API ls_tensor *ls_contiguous(ls_tensor *x);
 LS_API ls_tensor *ls_clone(ls_tensor *x);
 /** The same memory cut off from the tape: no gradient flows through it. */
 LS_API ls_tensor *ls_detach(ls_tensor *x);
-/** Converted to another dtype; the gradient is converted back, and none comes from integers. A view of all of x when it
- * has the dtype. LS_ERR_ARGUMENT for what is no dtype. */
+/**
+ * Converts x to another dtype. The gradient is converted back; integers have none. Returns a view of all of x if x has
+ * the dtype already. To an integer dtype, floats are cut towards zero, floats out of range become the nearest limit of
+ * the range, and NaN becomes 0; integers out of range wrap around. Fails with LS_ERR_ARGUMENT if `dtype` is not a
+ * dtype.
+ */
 LS_API ls_tensor *ls_to(ls_tensor *x, ls_dtype dtype);
 /** The tensor on the device of that name (see ls_use_device); x itself, as a view, when it is there. Its gradient goes
  * back to the device of x. ls_to_device (nn.h) is this and ls_module_to_device. Errors: those of ls_use_device. */

@@ -110,7 +110,7 @@ LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
 /** Every element is 1. */
 LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
-/** Every element is `value`, converted to the dtype. */
+/** Every element is `value`. Fails with LS_ERR_ARGUMENT if an integer dtype or bool cannot hold it exactly. */
 LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
 /** 0, 1, 2, ... in row-major order; any dtype but bool. */
 LS_API ls_tensor *ls_arange(ls_shape shape, ls_dtype dtype);

@@ -87,8 +87,9 @@ ls_status ls_clip_grad_norm(ls_module *model, double max_norm, double *norm) {
         *norm = total;
     }
     const double factor = max_norm / (total + 1e-6);
+    const bool scales = !(factor >= 1); /* NaN too: it makes all gradients NaN, so that it shows, as in PyTorch */
     ls_tensor *gradient;
-    for (int index = 0; factor < 1 && (gradient = next_gradient(model, &index)) != NULL;) {
+    for (int index = 0; scales && (gradient = next_gradient(model, &index)) != NULL;) {
         LS_TRY(ls_kernels_of(gradient)->scale(ls_stream_of(gradient), (ls_dtype)gradient->dtype, gradient->count,
                                               factor, gradient->data));
         ls_tensor_changed(gradient, "ls_clip_grad_norm");

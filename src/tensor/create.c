@@ -1,4 +1,6 @@
 /* Tensors made from nothing but a shape: empty, filled, counted, random, or over memory of the caller's. */
+#include <math.h>
+
 #include "base/random.h"
 #include "tensor/device.h"
 #include "tensor/scope.h"
@@ -22,10 +24,30 @@ static ls_tensor *finish(ls_tensor *tensor, ls_status status) {
     return ls_scope_failed();
 }
 
+bool ls_dtype_holds(ls_dtype dtype, double value) {
+    switch (dtype) {
+    case LS_BOOL:
+        return value == 0 || value == 1;
+    case LS_U8:
+        return value == trunc(value) && value >= 0 && value <= UINT8_MAX;
+    case LS_I32:
+        return value == trunc(value) && value >= INT32_MIN && value <= INT32_MAX;
+    case LS_I64:
+        /* cppcheck-suppress incorrectLogicOperator ; it misreads these constants */
+        return value == trunc(value) && value >= -0x1p63 && value < 0x1p63;
+    default:
+        return true;
+    }
+}
+
 static ls_tensor *make_full(const char *call, const ls_shape *shape, ls_dtype dtype, double value) {
     ls_tensor *tensor = make(call, shape, dtype);
     if (tensor == NULL) {
         return NULL;
+    }
+    if (!ls_dtype_holds(dtype, value)) {
+        return finish(tensor, ls_fail(LS_ERR_ARGUMENT, "%s: %g does not fit into %s; round it, or choose another dtype",
+                                      call, value, ls_dtype_name(dtype)));
     }
     return finish(tensor, ls_kernels_of(tensor)->fill(ls_stream_of(tensor), tensor, value));
 }

@@ -81,6 +81,9 @@ static inline ls_tensor *ls_tensor_like_owned(const char *call, const ls_tensor 
     return ls_tensor_new_owned(call, ls_tensor_device(like), like->ndim, like->size, dtype);
 }
 
+/* Whether an element of the dtype can hold the number: of integers and bool exactly, of floats after rounding. */
+bool ls_dtype_holds(ls_dtype dtype, double value);
+
 /*
  * A dense tensor over the whole of `storage`, which it takes even when it fails; the sizes are the caller's to check.
  * NULL with no message when there is no memory. The caller holds the reference.

@@ -351,8 +351,47 @@ static void test_clamp_with_odd_bounds(void **state) {
         assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
         assert_int_equal(ls_backward(ls_sum(ls_clamp(x, -1, 1))), LS_OK);
         check_values(ls_grad(x), LS_SHAPE(4), dtypes[k], VALUES(0, 1, 0, 0));
+        ls_zero_grad(x);
+        assert_int_equal(ls_backward(ls_sum(ls_clamp(x, -2, 0))), LS_OK); /* at the limits, as in PyTorch */
+        check_values(ls_grad(x), LS_SHAPE(4), dtypes[k], VALUES(0, 0, 0, 0));
         assert_int_equal(ls_scope_end(scope), LS_OK);
     }
+}
+
+/* 2^24 + 1 is odd, and f32 would round it to 2^24. */
+static void test_power_with_an_exponent_beyond_f32(void **state) {
+    (void)state;
+    const ls_dtype dtypes[] = {LS_F32, LS_F64, LS_BF16};
+    for (int k = 0; k < 3; k++) {
+        ls_scope *scope = ls_scope_begin();
+        ls_tensor *x = numbers(LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
+        assert_int_equal(ls_set_requires_grad(x, true), LS_OK);
+        check_values(ls_pow(x, 16777217), LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
+        ls_tensor *y = ls_pow(x, 16777217.0);
+        check_values(y, LS_SHAPE(3), dtypes[k], VALUES(-1, 0, 1));
+        assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
+        assert_true(ls_at(ls_grad(x), (const int64_t[]){0}) > 16e6); /* an even power of -1 */
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+    }
+}
+
+static void test_full_refuses_what_a_dtype_cannot_hold(void **state) {
+    (void)state;
+    static const struct {
+        ls_dtype dtype;
+        double value;
+        const char *words;
+    } cases[] = {
+        {LS_I64, 1.5, "ls_full: 1.5 does not fit into i64"}, {LS_U8, 300, "ls_full: 300 does not fit into u8"},
+        {LS_U8, -1, "ls_full: -1 does not fit into u8"},     {LS_I32, 2147483648.0, "does not fit into i32"},
+        {LS_I64, (double)INFINITY, "does not fit into i64"}, {LS_BOOL, 2, "ls_full: 2 does not fit into bool"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ls_scope *scope = ls_scope_begin();
+        check_refused(scope, ls_full(LS_SHAPE(2), cases[i].dtype, cases[i].value), LS_ERR_ARGUMENT, cases[i].words);
+    }
+    ls_scope *scope = ls_scope_begin();
+    check_values(ls_full(LS_SHAPE(1), LS_I64, -7), LS_SHAPE(1), LS_I64, VALUES(-7));
+    check_refused(scope, ls_scalar(0.5, LS_I32), LS_ERR_ARGUMENT, "ls_scalar: 0.5 does not fit into i32");
 }
 
 /* A number that an integer dtype does not hold is compared as it is. Beside u8 negative ones are taken as in PyTorch.
@@ -543,6 +582,8 @@ int main(void) {
         cmocka_unit_test(test_numbers_on_the_left),
         cmocka_unit_test(test_devices_do_not_mix),
         cmocka_unit_test(test_clamp_with_odd_bounds),
+        cmocka_unit_test(test_power_with_an_exponent_beyond_f32),
+        cmocka_unit_test(test_full_refuses_what_a_dtype_cannot_hold),
         cmocka_unit_test(test_numbers_that_integers_do_not_hold),
         cmocka_unit_test(test_numbers_that_do_not_fit_are_refused),
         cmocka_unit_test(test_the_type_of_a_number),

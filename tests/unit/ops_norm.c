@@ -144,6 +144,28 @@ static void test_layer_norm_refuses(void **state) {
                   "ls_batch_norm: argument 1 is NULL");
 }
 
+/* As in PyTorch: running statistics stay, gradients of weight and bias are 0. */
+static void test_batch_norm_of_no_samples(void **state) {
+    (void)state;
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = zeros(LS_SHAPE(0, 2, 3));
+    ls_tensor *mean = ls_from(LS_SHAPE(2), LS_F32, (const float[]){3, 4}),
+              *var = ls_from(LS_SHAPE(2), LS_F32, (const float[]){2, 5});
+    ls_tensor *weight = ls_ones(LS_SHAPE(2), LS_F32), *bias = ls_zeros(LS_SHAPE(2), LS_F32);
+    ls_tensor *const leaves[] = {x, weight, bias};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ls_set_requires_grad(leaves[i], true), LS_OK);
+    }
+    ls_tensor *y = ls_batch_norm(x, mean, var, weight, bias, true, 0.1, 1e-5);
+    check_values(y, LS_SHAPE(0, 2, 3), LS_F32, (const double[]){0});
+    assert_int_equal(ls_backward(ls_sum(y)), LS_OK);
+    check_values(mean, LS_SHAPE(2), LS_F32, (const double[]){3, 4});
+    check_values(var, LS_SHAPE(2), LS_F32, (const double[]){2, 5});
+    check_values(ls_grad(weight), LS_SHAPE(2), LS_F32, (const double[]){0, 0});
+    check_values(ls_grad(bias), LS_SHAPE(2), LS_F32, (const double[]){0, 0});
+    assert_int_equal(ls_scope_end(scope), LS_OK);
+}
+
 static void test_batch_norm_refuses(void **state) {
     (void)state;
     ls_scope *scope = ls_scope_begin();
@@ -152,7 +174,7 @@ static void test_batch_norm_refuses(void **state) {
                   "ls_batch_norm: weight is [2], must be [3] for [2, 3]");
     scope = ls_scope_begin();
     check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(1, 3)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5), LS_ERR_SHAPE,
-                  "more than one value a channel");
+                  "more than one value per channel; x is [1, 3]");
     scope = ls_scope_begin();
     check_refused(scope, ls_batch_norm(zeros(LS_SHAPE(2, 3)), NULL, NULL, NULL, NULL, false, 0.1, 1e-5),
                   LS_ERR_ARGUMENT, "when not training");
@@ -174,13 +196,10 @@ static void test_batch_norm_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layer_norm_agrees_with_pytorch),
-        cmocka_unit_test(test_batch_norm_agrees_with_pytorch),
-        cmocka_unit_test(test_weight_gradients_accumulate),
-        cmocka_unit_test(test_views_and_half_precision),
-        cmocka_unit_test(test_batch_norm_layers_of_halves),
-        cmocka_unit_test(test_layer_norm_refuses),
-        cmocka_unit_test(test_batch_norm_refuses),
+        cmocka_unit_test(test_layer_norm_agrees_with_pytorch), cmocka_unit_test(test_batch_norm_agrees_with_pytorch),
+        cmocka_unit_test(test_weight_gradients_accumulate),    cmocka_unit_test(test_views_and_half_precision),
+        cmocka_unit_test(test_batch_norm_layers_of_halves),    cmocka_unit_test(test_layer_norm_refuses),
+        cmocka_unit_test(test_batch_norm_of_no_samples),       cmocka_unit_test(test_batch_norm_refuses),
     };
     return cmocka_run_group_tests(tests, fixtures_begin, fixtures_end);
 }

@@ -169,6 +169,13 @@ static void test_clip_by_norm(void **state) {
         numbers_expect("direction", numbers_get(ls_grad(ls_module_parameter(model, 3)), 7),
                        gradient_at(dtype, 0, 3, 7) * 0.5 / (whole + 1e-6), tolerance);
         assert_null(ls_grad(ls_module_parameter(model, 1)));
+        ls_tensor *gradient = ls_grad(ls_module_parameter(model, 0)); /* one NaN makes all gradients NaN */
+        ls_scope *scope = ls_scope_begin();
+        assert_int_equal(ls_copy_into(gradient, ls_mul(gradient, (double)NAN)), LS_OK);
+        assert_int_equal(ls_scope_end(scope), LS_OK);
+        assert_int_equal(ls_clip_grad_norm(model, 1, &norm), LS_OK);
+        assert_true(isnan(norm));
+        assert_true(isnan(numbers_get(ls_grad(ls_module_parameter(model, 3)), 7)));
         ls_module_free(model);
     }
 }

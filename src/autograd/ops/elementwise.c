@@ -399,13 +399,18 @@ ls_tensor *ls_pow_tensor(ls_tensor *a, ls_tensor *b) {
     return ls_apply_as(&pow_op, inputs, 2, 2, NULL, power_dtype(result), result);
 }
 
+/* A whole exponent that f32 would round to another one, which may be even instead of odd, is taken in f64. */
 ls_tensor *ls_pow_number(ls_tensor *a, double b) {
-    return arithmetic_number(&pow_number_op, a, b);
+    if (a == NULL || a->dtype == LS_F64 || !is_whole(b) || (double)(float)b == b) {
+        return arithmetic_number(&pow_number_op, a, b);
+    }
+    return ls_apply_as(&pow_number_op, &a, 1, 1, &(ls_op_parameters){.number = {b}}, LS_F64,
+                       ls_promote_real((ls_dtype)a->dtype));
 }
 
 ls_tensor *ls_pow_integer(ls_tensor *a, int64_t b) {
     if (a == NULL || ls_dtype_is_floating(a->dtype)) {
-        return arithmetic_number(&pow_number_op, a, (double)b);
+        return ls_pow_number(a, (double)b);
     }
     if (b < 0) {
         return ls_fail_noted(

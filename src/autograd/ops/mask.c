@@ -1,8 +1,6 @@
 /* Elements chosen by truths and by their places, composed of comparisons and ls_where. */
 #include "autograd/ops/ops.h"
 
-#include <math.h>
-
 /* A tensor of no dimensions beside x, of its dtype. */
 static ls_tensor *number_beside(const char *call, const ls_tensor *x, double value) {
     return ls_tensor_give(ls_number_owned(call, ls_tensor_device(x), (ls_dtype)x->dtype, value));
@@ -15,22 +13,6 @@ static ls_tensor *kept(const char *call, ls_tensor *x, ls_tensor *mask) {
     ls_release(zero);
     ls_release(mask);
     return y;
-}
-
-static bool holds(ls_dtype dtype, double value) {
-    switch (dtype) {
-    case LS_BOOL:
-        return value == 0 || value == 1;
-    case LS_U8:
-        return value == trunc(value) && value >= 0 && value <= UINT8_MAX;
-    case LS_I32:
-        return value == trunc(value) && value >= INT32_MIN && value <= INT32_MAX;
-    case LS_I64:
-        /* cppcheck-suppress incorrectLogicOperator ; it misreads these constants */
-        return value == trunc(value) && value >= -0x1p63 && value < 0x1p63;
-    default:
-        return true;
-    }
 }
 
 ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
@@ -48,7 +30,7 @@ ls_tensor *ls_masked_fill(ls_tensor *x, ls_tensor *mask, double value) {
         return ls_fail_noted(LS_ERR_SHAPE, "%s: a mask of %s for %s: the mask broadcasts to x, not x to the mask", call,
                              LS_SHAPE_TEXT(mask), LS_SHAPE_TEXT(x));
     }
-    if (!holds((ls_dtype)x->dtype, value)) {
+    if (!ls_dtype_holds((ls_dtype)x->dtype, value)) {
         return ls_fail_noted(LS_ERR_ARGUMENT, "%s: %g does not fit into %s, the tensor's dtype", call, value,
                              ls_dtype_name((ls_dtype)x->dtype));
     }

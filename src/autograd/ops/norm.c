@@ -306,15 +306,16 @@ static ls_status sum_over_ranks(ls_batch_part *part, const ls_tensor *x, ls_tens
     LS_TRY(kernels->fill(stream, &last, *values));
     LS_TRY(add_over_ranks(part, room));
     LS_TRY(ls_tensor_fetch(&last, 0, values));
-    if (!(*values >= 2) && channels > 0) {
-        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, all ranks have %g",
-                       *values);
+    if (*values == 1 && channels > 0) {
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; all ranks "
+                                     "together have 1");
     }
-    LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
+    const double scale = *values > 0 ? 1 / *values : 0;
+    LS_TRY(kernels->scale(stream, LS_F64, channels, scale, sums.data));
     LS_TRY(convert(mean, &sums));
     LS_TRY(kernels->batch_norm_sums(stream, &sums, NULL, x, mean));
     LS_TRY(add_over_ranks(part, &sums));
-    LS_TRY(kernels->scale(stream, LS_F64, channels, 1 / *values, sums.data));
+    LS_TRY(kernels->scale(stream, LS_F64, channels, scale, sums.data));
     return convert(variance, &sums);
 }
 
@@ -379,8 +380,8 @@ static ls_status check_batch_norm(const batch_norm *norm) {
     if (!norm->training && norm->running_mean == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_batch_norm: needs running_mean and running_var when not training");
     }
-    if (norm->training && norm->part == NULL && x->size[1] > 0 && x->count / x->size[1] < 2) {
-        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training takes more than one value a channel, x is %s",
+    if (norm->training && norm->part == NULL && x->size[1] > 0 && x->count / x->size[1] == 1) {
+        return ls_fail(LS_ERR_SHAPE, "ls_batch_norm: training needs more than one value per channel; x is %s",
                        LS_SHAPE_TEXT(x));
     }
     return LS_OK;
@@ -404,16 +405,20 @@ static ls_status take_rstd(ls_tensor *rstd, const ls_tensor *variance, double ep
     return kernels->pow_number(stream, rstd, (const ls_tensor *[]){rstd}, (const double[]){-0.5});
 }
 
+/* Statistics of no samples are zeros, and leave the running ones as they are. */
 static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense, ls_tensor *mean, ls_tensor *rstd,
                                   double *samples) {
     const ls_tensor x = view_by_channels(dense);
     *samples = (double)x.size[0] * (double)x.size[2];
     if (norm->part != NULL) {
         LS_TRY(shared_statistics(norm->part, &x, mean, rstd, samples));
-    } else {
+    } else if (*samples > 0) {
         LS_TRY(ls_kernels_of(&x)->batch_norm_statistics(ls_stream_of(&x), mean, rstd, &x));
+    } else {
+        LS_TRY(ls_kernels_of(mean)->fill(ls_stream_of(mean), mean, 0));
+        LS_TRY(ls_kernels_of(rstd)->fill(ls_stream_of(rstd), rstd, 0));
     }
-    if (norm->running_mean != NULL) {
+    if (norm->running_mean != NULL && *samples > 0) {
         LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
         LS_TRY(move_running(norm->running_var, rstd, norm->momentum, *samples / (*samples - 1.0)));
     }
