@@ -1,5 +1,5 @@
-/* The bits of matrix products, of convolutions and of attention, and of their gradients, in f32 do not depend on the
- * number of the library's threads. Own loops are in loop_threads.c. */
+/* The bits of matrix products in f32 and f64, of convolutions and of attention, and of their gradients, in f32 do not
+ * depend on the number of the library's threads. Own loops are in loop_threads.c. */
 #include "tests/support/unit.h"
 
 #include <stdlib.h>
@@ -11,17 +11,17 @@
 #include "tensor/device/cpu/libraries.h"
 #include "tests/support/processes.h"
 
-enum { COUNTS = 4, MOST = 256, TENSORS = 4 };
+enum { COUNTS = 4, MOST = 512, TENSORS = 4 };
 
 static const char *const threads[COUNTS] = {"1", "2", "3", "8"};
 
 /* Where each process puts what it has found, and, last, whether module onednn is there. */
 static uint64_t (*found)[MOST + 1];
 
-static uint64_t bits_of_numbers(const float *numbers, int64_t count) {
+static uint64_t bits_of_numbers(const void *numbers, size_t bytes) {
     uint64_t sum = 0xcbf29ce484222325U;
-    const unsigned char *byte = (const unsigned char *)numbers;
-    for (size_t i = 0; byte != NULL && i < (size_t)count * sizeof(float); i++) {
+    const unsigned char *byte = numbers;
+    for (size_t i = 0; byte != NULL && i < bytes; i++) {
         sum = (sum ^ byte[i]) * 0x100000001b3U;
     }
     return sum;
@@ -29,7 +29,7 @@ static uint64_t bits_of_numbers(const float *numbers, int64_t count) {
 
 static uint64_t bits_of(ls_tensor *x) {
     ls_tensor *on_host = ls_tensor_to_device(x, "cpu");
-    return bits_of_numbers(on_host != NULL ? ls_data(on_host) : NULL, ls_numel(x));
+    return bits_of_numbers(on_host != NULL ? ls_data(on_host) : NULL, (size_t)ls_numel(x) * sizeof(float));
 }
 
 /*
@@ -59,31 +59,35 @@ static const int64_t products[][3] = {
 };
 enum { PRODUCTS = sizeof products / sizeof *products };
 
-static float *random_numbers(int64_t count) {
-    ls_tensor *on_host = ls_tensor_to_device(ls_randn(LS_SHAPE(count), LS_F32), "cpu");
+static void *random_numbers(int64_t count, ls_dtype dtype) {
+    ls_tensor *on_host = ls_tensor_to_device(ls_randn(LS_SHAPE(count), dtype), "cpu");
     return on_host != NULL ? ls_data(on_host) : NULL;
 }
 
 /* The product with each operand as it lies or transposed, every second one added to what is there. */
-static const char *multiply(int number, const void *what) {
-    (void)what;
+static const char *multiply_one(uint64_t sums[4], int i, ls_dtype dtype) {
+    const int64_t m = products[i][0], n = products[i][1], k = products[i][2];
+    ls_scope *scope = ls_scope_begin();
+    ls_seed(1);
+    const void *a = random_numbers(m * k, dtype), *b = random_numbers(k * n, dtype);
+    LS_MUST(a != NULL && b != NULL);
+    for (int kind = 0; kind < 4; kind++) {
+        ls_gemm gemm = {.dtype = dtype, .m = m, .n = n, .k = k, .a = a, .b = b, .ldc = n};
+        gemm.transpose_a = kind >= 2, gemm.lda = kind >= 2 ? m : k;
+        gemm.transpose_b = kind % 2 == 1, gemm.ldb = kind % 2 == 1 ? k : n;
+        gemm.accumulate = i % 2 == 1;
+        gemm.c = random_numbers(m * n, dtype);
+        LS_MUST(gemm.c != NULL && ls_cpu_gemm(NULL, &gemm) == LS_OK);
+        sums[kind] = bits_of_numbers(gemm.c, (size_t)(m * n) * ls_dtype_size(dtype));
+    }
+    LS_MUST(ls_scope_end(scope) == LS_OK);
+    return NULL;
+}
+
+static const char *multiply(int number, const void *dtype) {
     LS_MUST(take_threads(number) == NULL);
     for (int i = 0; i < PRODUCTS; i++) {
-        const int64_t m = products[i][0], n = products[i][1], k = products[i][2];
-        ls_scope *scope = ls_scope_begin();
-        ls_seed(1);
-        const float *a = random_numbers(m * k), *b = random_numbers(k * n);
-        LS_MUST(a != NULL && b != NULL);
-        for (int kind = 0; kind < 4; kind++) {
-            ls_gemm gemm = {.dtype = LS_F32, .m = m, .n = n, .k = k, .a = a, .b = b, .ldc = n};
-            gemm.transpose_a = kind >= 2, gemm.lda = kind >= 2 ? m : k;
-            gemm.transpose_b = kind % 2 == 1, gemm.ldb = kind % 2 == 1 ? k : n;
-            gemm.accumulate = i % 2 == 1;
-            gemm.c = random_numbers(m * n);
-            LS_MUST(gemm.c != NULL && ls_cpu_gemm(NULL, &gemm) == LS_OK);
-            found[number][4 * i + kind] = bits_of_numbers(gemm.c, m * n);
-        }
-        LS_MUST(ls_scope_end(scope) == LS_OK);
+        LS_MUST(multiply_one(&found[number][4 * i], i, *(const ls_dtype *)dtype) == NULL);
     }
     return NULL;
 }
@@ -141,11 +145,11 @@ static const char *attend(int number, const void *what) {
     return NULL;
 }
 
-static void expect_same_bits(process_body body, int sums, int tensors, const char *const *names) {
+static void expect_same_bits(process_body body, const void *what, int sums, int tensors, const char *const *names) {
     assert_in_range(sums, 1, MOST);
     found = mmap(NULL, COUNTS * sizeof *found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(found, MAP_FAILED);
-    processes_run(COUNTS, body, NULL, 0);
+    processes_run(COUNTS, body, what, 0);
     for (int i = 0; i < sums; i++) {
         for (int count = 1; count < COUNTS; count++) {
             if (found[count][i] != found[0][i] && found[0][MOST] == 0) {
@@ -161,17 +165,22 @@ static void expect_same_bits(process_body body, int sums, int tensors, const cha
 
 static void test_products(void **state) {
     (void)state;
-    expect_same_bits(multiply, 4 * PRODUCTS, 4, (const char *const[]){"a b", "a b^T", "a^T b", "a^T b^T"});
+    static const ls_dtype dtypes[] = {LS_F32, LS_F64};
+    for (int i = 0; i < 2; i++) {
+        expect_same_bits(multiply, &dtypes[i], 4 * PRODUCTS, 4,
+                         (const char *const[]){"a b", "a b^T", "a^T b", "a^T b^T"});
+    }
 }
 
 static void test_convolution(void **state) {
     (void)state;
-    expect_same_bits(convolve, 3 * CONVOLUTIONS, 3, (const char *const[]){"y", "gradient of x", "gradient of weight"});
+    expect_same_bits(convolve, NULL, 3 * CONVOLUTIONS, 3,
+                     (const char *const[]){"y", "gradient of x", "gradient of weight"});
 }
 
 static void test_attention(void **state) {
     (void)state;
-    expect_same_bits(attend, HEADS * TENSORS, TENSORS, (const char *const[]){"y", "dq", "dk", "dv"});
+    expect_same_bits(attend, NULL, HEADS * TENSORS, TENSORS, (const char *const[]){"y", "dq", "dk", "dv"});
 }
 
 int main(void) {

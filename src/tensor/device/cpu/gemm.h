@@ -6,6 +6,7 @@
 #define LS_TENSOR_DEVICE_CPU_GEMM_H
 
 #include "tensor/device/cpu/cpu_kernels.h"
+#include "tensor/device/onednn/onednn.h"
 
 /*
  * Small f32 products with masked vectors. False, with nothing done, where the processor lacks them (or hides them, as
@@ -30,6 +31,12 @@ bool ls_rounding_pays(ls_dtype rounds_to);
  * ls_rounded_end. */
 ls_status ls_rounded_begin(const ls_tensor *x, ls_dtype rounds_to, ls_tensor *rounded);
 void ls_rounded_end(const ls_tensor *rounded);
+
+/*
+ * A product of f32 or f64 in parts, on the threads of the module, whose bits do not depend on the number of threads.
+ * Without bias and activation. LS_ERR_UNSUPPORTED, with nothing done and no message, if `multiply` refuses.
+ */
+ls_status ls_product_divided(const ls_gemm *gemm, const ls_onednn *onednn, ls_product_part *multiply);
 
 /* oneDNN for f32, OpenBLAS for f64. */
 ls_status ls_gemm_library(const ls_gemm *gemm);

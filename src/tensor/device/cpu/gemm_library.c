@@ -54,11 +54,9 @@ static void transpose(int64_t rows, int64_t columns, const float *from, int64_t 
     }
 }
 
-static ls_status openblas_product(const ls_gemm *gemm) {
+/* OpenBLAS, with as many threads as it is set to use. */
+static ls_status openblas_multiply(const ls_gemm *gemm) {
     const ls_openblas *openblas = ls_openblas_open();
-    if (openblas == NULL) {
-        return ls_error_status();
-    }
     const CBLAS_TRANSPOSE a = gemm->transpose_a ? CblasTrans : CblasNoTrans;
     const CBLAS_TRANSPOSE b = gemm->transpose_b ? CblasTrans : CblasNoTrans;
     const blasint m = (blasint)gemm->m, n = (blasint)gemm->n, k = (blasint)gemm->k;
@@ -73,10 +71,26 @@ static ls_status openblas_product(const ls_gemm *gemm) {
     return LS_OK;
 }
 
+/* Divided on the threads of module onednn; if there is no such module, on OpenBLAS's own, with other bits for each
+ * number of threads. */
+static ls_status openblas_product(const ls_gemm *gemm) {
+    if (ls_openblas_open() == NULL) {
+        return ls_error_status();
+    }
+    const ls_onednn *onednn = ls_onednn_open();
+    if (onednn == NULL) {
+        return openblas_multiply(gemm);
+    }
+    ls_openblas_single_begin();
+    const ls_status status = ls_product_divided(gemm, onednn, openblas_multiply);
+    ls_openblas_single_end();
+    return status;
+}
+
 /* oneDNN's, or OpenBLAS's where there is none. */
 static ls_status f32_product(const ls_gemm *gemm) {
     const ls_onednn *onednn = ls_onednn_open();
-    const ls_status status = onednn != NULL ? onednn->gemm(gemm) : LS_ERR_UNSUPPORTED;
+    const ls_status status = onednn != NULL ? ls_product_divided(gemm, onednn, onednn->gemm) : LS_ERR_UNSUPPORTED;
     return status == LS_ERR_UNSUPPORTED ? openblas_product(gemm) : status;
 }
 

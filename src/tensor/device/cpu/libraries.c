@@ -13,10 +13,43 @@ static ls_library openblas = {.use = "matrix product",
                               .title = "OpenBLAS",
                               .package = "libopenblas0-openmp",
                               .files = {"libopenblas.so.0"},
-                              .functions = {"cblas_dgemm", "cblas_sgemm"}};
+                              .functions = {"cblas_dgemm", "cblas_sgemm", "openblas_get_parallel",
+                                            "openblas_get_num_threads", "openblas_set_num_threads"}};
 
 const ls_openblas *ls_openblas_open(void) {
     return ls_library_get(&openblas);
+}
+
+enum { ON_PTHREADS = 1 };
+
+static pthread_mutex_t single_lock = PTHREAD_MUTEX_INITIALIZER;
+static int single_users; /* threads in between */
+static int usual_threads;
+
+/* The first thread in sets one thread, the last thread out sets what there was. */
+static void count_single_users(int change) {
+    const ls_openblas *library = ls_openblas_open();
+    if (library->get_parallel() != ON_PTHREADS) {
+        return;
+    }
+    (void)pthread_mutex_lock(&single_lock);
+    if (single_users == 0) {
+        usual_threads = library->get_num_threads();
+        library->set_num_threads(1);
+    }
+    single_users += change;
+    if (single_users == 0) {
+        library->set_num_threads(usual_threads);
+    }
+    (void)pthread_mutex_unlock(&single_lock);
+}
+
+void ls_openblas_single_begin(void) {
+    count_single_users(1);
+}
+
+void ls_openblas_single_end(void) {
+    count_single_users(-1);
 }
 
 /* ---- oneDNN --------------------------------------------------------------------------------------------------------

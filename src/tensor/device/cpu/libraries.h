@@ -23,9 +23,18 @@ const char *ls_onednn_failure(void);
 typedef struct ls_openblas {
     __typeof__(&cblas_dgemm) dgemm;
     __typeof__(&cblas_sgemm) sgemm;
+    int (*get_parallel)(void); /* 0: one thread, 1: pthreads, 2: OpenMP */
+    int (*get_num_threads)(void);
+    void (*set_num_threads)(int threads);
 } ls_openblas;
 
 /* The opened library, the same for the whole process; NULL with LS_ERR_UNSUPPORTED where it is missing. */
 const ls_openblas *ls_openblas_open(void);
+/*
+ * Between these, an OpenBLAS on pthreads uses one thread in the whole process. One on OpenMP is ruled by the OpenMP of
+ * module onednn (ls_onednn.single_begin), and these do nothing.
+ */
+void ls_openblas_single_begin(void);
+void ls_openblas_single_end(void);
 
 #endif

@@ -41,6 +41,13 @@ static void run_parallel(int pieces, void (*body)(int piece, const void *context
     }
 }
 
+static ls_status multiply(const ls_gemm *part) {
+    const dnnl_status_t status =
+        dnnl_sgemm(part->transpose_a ? 'T' : 'N', part->transpose_b ? 'T' : 'N', part->m, part->n, part->k, 1.0F,
+                   part->a, part->lda, part->b, part->ldb, part->accumulate ? 1.0F : 0.0F, part->c, part->ldc);
+    return status == dnnl_success ? LS_OK : status == dnnl_out_of_memory ? LS_ERR_MEMORY : LS_ERR_UNSUPPORTED;
+}
+
 static bool has_isa(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
@@ -62,7 +69,9 @@ const ls_onednn *ls_onednn_module(int abi_version, const ls_onednn_core *core) {
                                   .file = "",
                                   .threads = count_threads,
                                   .parallel = run_parallel,
-                                  .gemm = ls_onednn_gemm,
+                                  .single_begin = ls_onednn_single_begin,
+                                  .single_end = ls_onednn_single_end,
+                                  .gemm = multiply,
                                   .gemm_bf16 = ls_onednn_gemm_bf16,
                                   .conv = ls_onednn_conv};
     if (abi_version != LS_ONEDNN_ABI || dnnl_engine_create(&ls_onednn_engine, dnnl_cpu, 0) != dnnl_success) {

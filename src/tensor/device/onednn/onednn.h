@@ -13,7 +13,7 @@
 #include "tensor/kernels.h"
 #include "tensor/tensor.h"
 
-#define LS_ONEDNN_ABI 2
+#define LS_ONEDNN_ABI 3
 
 /* What the core does for the module: the calling thread's cache of memory, and ls_fail_memory. */
 typedef struct ls_onednn_core {
@@ -24,6 +24,12 @@ typedef struct ls_onednn_core {
 
 /* Which of the three tensors of a convolution is computed from the other two. */
 typedef enum ls_conv_work { LS_CONV_SMALL, LS_CONV_LARGE, LS_CONV_WEIGHT } ls_conv_work;
+
+/*
+ * Makes a part of a product on the calling thread, without bias and activation. LS_ERR_UNSUPPORTED if the library has
+ * no such product: it refuses all parts of one, before it writes C. LS_ERR_MEMORY if it has no memory. Sets no message.
+ */
+typedef ls_status ls_product_part(const ls_gemm *part);
 
 /*
  * Every function gives LS_ERR_UNSUPPORTED, without a message and with nothing done, where oneDNN refuses; the caller
@@ -39,8 +45,15 @@ typedef struct ls_onednn {
     int (*threads)(void);
     void (*parallel)(int pieces, void (*body)(int piece, const void *context), const void *context);
 
-    /* One product of f32 without bias and activation. The bits depend on the sizes, not on the number of threads. */
-    ls_status (*gemm)(const ls_gemm *gemm);
+    /*
+     * Between these, libraries that share this module's OpenMP use one thread when the calling thread calls them.
+     * single_begin returns how many threads the calling thread may have, for single_end.
+     */
+    int (*single_begin)(void);
+    void (*single_end)(int threads);
+
+    /* One product of f32 without bias and activation, between single_begin and single_end: on the calling thread. */
+    ls_product_part *gemm;
 
     /* The same in_bf16. Long sums may be shared out over threads, and the bits depend on how many there are. */
     ls_status (*gemm_bf16)(const ls_gemm *gemm);

@@ -85,7 +85,6 @@ void ls_onednn_single_end(int threads);
 
 ls_status ls_onednn_conv(ls_conv_work work, const ls_tensor *large, const ls_tensor *small, const ls_tensor *weight,
                          const ls_tensor *bias, const ls_window *window, bool in_bf16);
-ls_status ls_onednn_gemm(const ls_gemm *gemm);
 ls_status ls_onednn_gemm_bf16(const ls_gemm *gemm);
 
 #endif
