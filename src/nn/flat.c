@@ -53,6 +53,32 @@ static bool lay_gradient(ls_tensor *parameter, ls_storage *storage, int64_t offs
     return ls_tensor_move_storage(leaf->gradient, storage, offset) == LS_OK;
 }
 
+static size_t bytes_of(const ls_tensor *tensor) {
+    return (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype);
+}
+
+/* Both are contiguous, as all parameters and buffers are. */
+static bool share_memory(const ls_tensor *a, const ls_tensor *b) {
+    const char *begin_a = a->data, *begin_b = b->data;
+    return a->storage->whole == b->storage->whole && begin_a < begin_b + bytes_of(b) && begin_b < begin_a + bytes_of(a);
+}
+
+/* Moved, tensors that are two names of one memory would be two parameters. */
+static bool check_ties(const ls_named_list *parameters, const ls_named_list *others, bool same) {
+    for (int i = 0; i < parameters->count; i++) {
+        for (int k = same ? i + 1 : 0; k < others->count; k++) {
+            if (share_memory(parameters->items[i].tensor, others->items[k].tensor)) {
+                (void)ls_fail(LS_ERR_UNSUPPORTED,
+                              "laying out the parameters: \"%s\" and \"%s\" share memory (an ls_alias or a view), and "
+                              "would be separate from here on; to tie them, add the same tensor under both names",
+                              parameters->items[i].name, others->items[k].name);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static bool lay_out(const ls_named_list *list, const ls_device *device, ls_flat *flat) {
     const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
     flat->parameters = ls_storage_new(device, bytes);
@@ -118,7 +144,12 @@ int ls_module_flatten(ls_module *module, ls_flat flats[LS_FLAT_LIMIT]) {
         if (flat.count == 0) {
             continue;
         }
-        if (!already_flat(&module->parameters, &flat) && !lay_out(&module->parameters, device, &flat)) {
+        if (already_flat(&module->parameters, &flat)) {
+            flats[used++] = flat;
+            continue;
+        }
+        if (!check_ties(&module->parameters, &module->parameters, true) ||
+            !check_ties(&module->parameters, &module->buffers, false) || !lay_out(&module->parameters, device, &flat)) {
             return -1;
         }
         flats[used++] = flat;

@@ -376,8 +376,30 @@ static void test_sequential_fuses_without_changing_results(void **state) {
     ls_module_free(fused);
 }
 
+/* Moved apart, they would be two parameters without a word. */
+static void test_parameters_that_share_memory_are_refused(void **state) {
+    (void)state;
+    for (int buffer = 0; buffer < 2; buffer++) {
+        ls_module *model = ls_nn_linear(3, 3);
+        ls_tensor *alias = ls_alias(ls_module_parameter(model, 0));
+        assert_non_null(buffer ? ls_module_add_buffer(model, "twin", alias)
+                               : ls_module_add_parameter(model, "twin", alias));
+        assert_null(ls_sgd(model, NULL));
+        assert_int_equal(ls_error_status(), LS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(ls_error_message(), "\"weight\" and \"twin\" share memory"));
+        ls_module_free(model);
+    }
+    ls_module *model = ls_nn_linear(3, 3); /* one tensor under both names: one parameter */
+    assert_non_null(ls_module_add_parameter(model, "twin", ls_module_parameter(model, 0)));
+    ls_optimizer *optimizer = ls_sgd(model, NULL);
+    assert_non_null(optimizer);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parameters_that_share_memory_are_refused),
         cmocka_unit_test(test_names_and_sizes),
         cmocka_unit_test(test_names_of_ones_own),
         cmocka_unit_test(test_constructors_nest_over_errors),
