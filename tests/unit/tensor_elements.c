@@ -37,8 +37,8 @@ static void test_filled_tensors_of_every_dtype(void **state) {
             assert_true(AT(zeros, 1, j) == 0);
             assert_true(AT(ones, 1, j) == 1);
         }
-        const double expected = dtype == LS_BOOL ? 1 : ls_dtype_is_floating(dtype) ? 2.5 : 2;
-        assert_true(AT(ls_full(LS_SHAPE(4), dtype, 2.5), -1) == expected);
+        const double value = dtype == LS_BOOL ? 1 : ls_dtype_is_floating(dtype) ? 2.5 : 2;
+        assert_true(AT(ls_full(LS_SHAPE(4), dtype, value), -1) == value);
     }
     assert_true(ls_item(ls_scalar(-1.25, LS_F16)) == -1.25);
     assert_null(ls_ones(LS_SHAPE(1), (ls_dtype)-1));
