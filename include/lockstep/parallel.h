@@ -132,7 +132,7 @@ LS_API ls_status ls_sync_gradients(ls_module *model, ls_comm *comm) LS_WARN_UNUS
 
 /** Options of ls_data_parallel. */
 typedef struct ls_data_parallel_options {
-    bool no_initial_sync; /**< the ranks' parameters are equal already */
+    bool no_initial_sync; /**< the ranks' parameters and buffers are equal already */
     /**
      * LS_BF16 or LS_F16: gradients travel in half the bytes, as by PyTorch's bf16_compress_hook; in three quarters
      * where a large vector goes by halves among many ranks (docs/COMMUNICATION.md), as its sums are f32 on their way.
@@ -161,8 +161,12 @@ typedef struct ls_data_parallel_options {
  * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
  * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training
  * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
- * ranks are fine. Buffers become the mean over samples, so that all ranks keep the same model. `options` may be NULL. A
- * collective call.
+ * ranks are fine. `options` may be NULL. A collective call.
+ *
+ * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
+ * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
+ * first rank that has samples. A buffer that no rank has changed keeps its bits, and so does a buffer that all ranks
+ * have changed alike. Statistics of batch normalisation need no averaging, because they are those of the global batch.
  *
  * Of several inputs (ls_forward_many) the first that is not NULL counts the samples. The others are handed on as each
  * rank gives them: those of samples with this rank's share, what is the same for all samples (a mask of positions)
@@ -173,9 +177,10 @@ typedef struct ls_data_parallel_options {
 LS_API ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_parallel_options *options);
 
 /**
- * While `on`, backward passes through the data-parallel module only add to the local gradients; the next pass after it
- * is off averages all that was gathered, however each pass was shared out (for which the ranks exchange a few numbers
- * before every such pass). Every rank does the same.
+ * While `on`, backward passes through the data-parallel module only add to this rank's own gradients. Gradients
+ * accumulate as a sum until synchronization is switched on again: the next backward pass averages the sum over ranks.
+ * The result is the sum of the gradients of all these passes' global batches, however each batch was shared out. The
+ * ranks exchange a few numbers before every such pass. Every rank must call this alike.
  */
 LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UNUSED;
 

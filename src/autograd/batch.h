@@ -6,6 +6,8 @@
 #ifndef LS_AUTOGRAD_BATCH_H
 #define LS_AUTOGRAD_BATCH_H
 
+#include <lockstep/tensor.h>
+
 #include "base/status.h"
 
 typedef struct ls_batch_part ls_batch_part;
@@ -15,6 +17,8 @@ struct ls_batch_part {
     ls_status (*locate)(ls_batch_part *part); /* collective, once for each run of the model */
     /* Sums of the numbers over ranks, the same bits on all of them. Collective. */
     ls_status (*add)(ls_batch_part *part, double *numbers, int64_t count);
+    /* Notes that this rank has changed a tensor in place, once, and that all ranks have given it the same elements. */
+    void (*keep_equal)(ls_batch_part *part, const ls_tensor *changed);
     /* NULL, or has the part live on for a node that refers to it (true), until false. */
     void (*hold)(ls_batch_part *part, bool hold);
 };

@@ -6,8 +6,9 @@
  * sum(d_r g_r) / sum(d_r). Each rank scales its own gradient by w_r = d_r / d for one d that all ranks agreed on (their
  * largest first one; mostly w_r is 1 and there is nothing to do) and puts w_r behind the gradients. The average over
  * ranks of w_r g_r, divided by that of w_r, is the gradient wanted. What the loss has beside, of parameters alone, is
- * equal on all ranks and stays so. Behind w_r stand the samples, by which buffers are averaged, and a mark per
- * parameter, 1 where this rank has a gradient, so that all ranks learn which parameters were used anywhere.
+ * equal on all ranks and stays so. After w_r follow the number of samples, a mark per parameter, 1 where this
+ * rank has a gradient, and a mark per buffer, 1 where this rank has changed it (averaged_buffers.c). So all ranks learn
+ * which parameters were used anywhere, and which buffers are no longer equal.
  *
  * In the other cases (sums; several sums or means; ranks that communicate inside of the model; passes gathered under
  * no_sync) the ranks agree before the backward pass on the sums D of the divisors. With P ranks, a loss that is one
@@ -40,7 +41,7 @@ static int tail_flat(const ls_data_parallel_state *state) {
 }
 
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat) {
-    return flat == tail_flat(state) ? MARKS + state->parameter_count : 0;
+    return flat == tail_flat(state) ? MARKS + state->parameter_count + state->buffer_count : 0;
 }
 
 /* What parameter `index` of the model, whose list is there, carries; NULL when it wants no gradient. */
@@ -108,9 +109,12 @@ static void write_tail(const ls_data_parallel_state *state, const tail *own) {
         const ls_leaf *leaf = leaf_of(state, i);
         write_number(state, MARKS + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
     }
+    for (int i = 0; i < state->buffer_count; i++) {
+        write_number(state, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
+    }
 }
 
-/* Learns which parameters have a gradient on any rank. */
+/* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
 static tail read_tail(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
         ls_leaf *leaf = leaf_of(state, i);
@@ -118,6 +122,9 @@ static tail read_tail(const ls_data_parallel_state *state) {
             leaf->has_gradient = read_number(state, MARKS + i) > 0;
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
+    }
+    for (int i = 0; i < state->buffer_count; i++) {
+        state->buffers[i].changed = read_number(state, MARKS + state->parameter_count + i) > 0;
     }
     return (tail){.weight = read_number(state, WEIGHT),
                   .samples = read_number(state, SAMPLES),
@@ -167,28 +174,6 @@ static ls_status reclaim_gradients(ls_data_parallel_state *state) {
                            device->name);
         }
         LS_TRY(ls_module_move_gradients(state->model, state->flats[i].dtype, state->shared[i]));
-    }
-    return LS_OK;
-}
-
-/*
- * Buffers (running statistics) become the mean over samples too, so that all ranks keep one model; those that cannot be
- * averaged become rank 0's. `share` is this rank's part of all samples, times the ranks.
- */
-static ls_status average_buffers(const ls_data_parallel_state *state, double share) {
-    for (int i = 0; i < ls_module_buffer_count(state->model); i++) {
-        const ls_tensor *buffer = ls_module_buffer(state->model, i);
-        const ls_dtype dtype = (ls_dtype)buffer->dtype;
-        ls_tensor_changed(buffer, "ls_data_parallel");
-        if (dtype != LS_F32 && dtype != LS_F64) {
-            LS_TRY(ls_broadcast_in_place(state->comm, buffer, 0));
-            continue;
-        }
-        const ls_kernels *kernels = ls_kernels_of(buffer);
-        if (share != 1) {
-            LS_TRY(kernels->scale(ls_stream_of(buffer), dtype, buffer->count, share, buffer->data));
-        }
-        LS_TRY(ls_allreduce_in_place(state->comm, buffer, LS_AVG));
     }
     return LS_OK;
 }
@@ -249,11 +234,23 @@ static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
     return store_gradients(state, i);
 }
 
+/* What follows the gradients has as many marks as there were parameters and buffers at first. */
+static ls_status check_counts(const ls_data_parallel_state *state) {
+    const int parameters = state->model->parameters.count, buffers = state->model->buffers.count;
+    return parameters == state->parameter_count && buffers == state->buffer_count
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_data_parallel: the model has %d parameters and %d buffers, and had %d and %d when it was "
+                         "made data-parallel: add them before",
+                         parameters, buffers, state->parameter_count, state->buffer_count);
+}
+
 /* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
 static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
     }
+    LS_TRY(check_counts(state));
     if (!gradients_are_home(state)) {
         LS_TRY(reclaim_gradients(state));
     }
@@ -290,10 +287,6 @@ static ls_status average_by_divisor(ls_data_parallel_state *state, double diviso
     const double weight = agree ? 1 : divisor / state->usual;
     const tail own = {.weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0};
     return average(state, &own, mean);
-}
-
-static double share_of(double samples, double mean) {
-    return mean > 0 ? samples / mean : 1;
 }
 
 /* ---- agreed weights ---------------------------------------------------------------------------------------------- */
@@ -408,8 +401,7 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
     state->gathering = false;
     tail mean;
     LS_TRY(average(state, &(tail){.weight = 1}, &mean));
-    return state->all_samples > 0 ? average_buffers(state, samples * ls_comm_size(state->comm) / state->all_samples)
-                                  : LS_OK;
+    return state->all_samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
 
 static ls_status pass_ends(void *user) {
@@ -420,7 +412,7 @@ static ls_status pass_ends(void *user) {
     }
     tail mean;
     LS_TRY(average_by_divisor(state, state->divisor, samples, false, &mean));
-    return mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
+    return mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
 
 static void hold_watched(void *user, bool hold) {
@@ -445,7 +437,7 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
         tail mean;
         LS_TRY(average_by_divisor(state, 0, 0, false, &mean));
         if (!(mean.agree > 0)) {
-            return mean.samples > 0 ? average_buffers(state, 0) : LS_OK;
+            return mean.samples > 0 ? ls_buffers_average(state, 0) : LS_OK;
         }
         state->agrees = true;
     }

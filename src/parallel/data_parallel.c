@@ -86,6 +86,10 @@ static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t co
     return ls_comm_allreduce(state->comm, numbers, numbers, (size_t)count, LS_F64, LS_SUM, NULL);
 }
 
+static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
+    ls_buffers_keep_equal((data_parallel_state *)(void *)part, changed);
+}
+
 void ls_data_parallel_hold(data_parallel_state *state, bool hold) {
     if (hold) {
         ls_module_hold(state->module);
@@ -360,6 +364,7 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     }
     state->flat_count = flat_count;
     state->parameter_count = ls_module_parameter_count(state->model);
+    LS_TRY(ls_buffers_watch(state));
     if (flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that want gradients");
     }
@@ -384,6 +389,7 @@ static void free_state(ls_module *self) {
     const data_parallel_state *state = self->state;
     ls_free(state->shares);
     ls_free(state->more);
+    ls_free(state->buffers);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         drop_storage(state->shared[i]);
         drop_storage(state->common[i]);
@@ -410,7 +416,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
-    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch, .hold = hold_part};
+    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch, .keep_equal = keep_equal, .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |= state->model == NULL || prepare(state, options) != LS_OK;

@@ -23,6 +23,12 @@ typedef struct ls_rank_inputs {
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_rank_inputs;
 
+/* A buffer of the model. */
+typedef struct ls_buffer_record {
+    uint32_t version; /* of its storage when all ranks last had the same elements */
+    bool changed;     /* on any rank since then, as the last averaging of gradients told */
+} ls_buffer_record;
+
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first: operations are lent it, and give it back */
     ls_module *module;  /* whose state this is */
@@ -40,6 +46,8 @@ typedef struct ls_data_parallel_state {
     ls_storage *host_halves; /* where they are averaged, in memory of the communicator: `halves` itself on the CPU; NULL
                                in place */
     int parameter_count;
+    int buffer_count;
+    ls_buffer_record *buffers;
     bool whole_batch;         /* something in the model works on the whole batch, when it trains */
     bool located;             /* the shares of the present forward pass are exchanged */
     ls_tensor *const *inputs; /* of that pass; lent */
@@ -71,6 +79,17 @@ void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
 
 /* How many numbers stand behind the gradients of flat buffer `flat`. */
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
+
+/*
+ * averaged_buffers.c: notes that the buffers of the model, whose lists are there, are equal on all ranks; whether this
+ * rank has changed buffer i since; notes that this rank has just changed a tensor, once, as all other ranks have; and
+ * makes equal the buffers that a rank has changed: means over samples, of which this rank has `samples`, and some rank
+ * has one. The last is collective.
+ */
+ls_status ls_buffers_watch(ls_data_parallel_state *state);
+bool ls_buffer_has_changed(const ls_data_parallel_state *state, int i);
+void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *changed);
+ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
 
 /* The module lives on (true), also when it is freed, until false: for what is on a tape. */
 void ls_data_parallel_hold(ls_data_parallel_state *state, bool hold);

@@ -422,6 +422,10 @@ static ls_status batch_statistics(const batch_norm *norm, const ls_tensor *dense
         LS_TRY(move_running(norm->running_mean, mean, norm->momentum, 1.0));
         LS_TRY(move_running(norm->running_var, rstd, norm->momentum, *samples / (*samples - 1.0)));
     }
+    if (norm->running_mean != NULL && norm->part != NULL) {
+        norm->part->keep_equal(norm->part, norm->running_mean);
+        norm->part->keep_equal(norm->part, norm->running_var);
+    }
     return take_rstd(rstd, rstd, norm->epsilon);
 }
 

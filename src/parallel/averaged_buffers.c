@@ -1,0 +1,212 @@
+/*
+ * The buffers of a data-parallel module. They are equal on all ranks at first. A storage counts its changes, so a rank
+ * knows which buffers it has changed since they were last equal, and tells the others behind the gradients. Only if a
+ * rank has changed a buffer is there a call for buffers: one all-reduce of all that have a mean.
+ *
+ * The mean over samples is computed in f64 such that a buffer that is equal on all ranks keeps its bits: a rank adds
+ * n x, with n its samples, and the sum is divided by that of n. For x of f32, n x and its sums are exact in f64. For x
+ * of f64, the upper and the lower half of its digits are added separately. n is scaled by a power of two so that no
+ * finite x overflows.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "parallel/data_parallel.h"
+#include "tensor/scope.h"
+
+static const char call[] = "ls_data_parallel";
+static const double SAMPLE = 0x1p-32; /* what one sample counts for */
+
+static ls_tensor *buffer_at(const ls_data_parallel_state *state, int i) {
+    return state->model->buffers.items[i].tensor;
+}
+
+static void note_equal(ls_data_parallel_state *state, int i) {
+    state->buffers[i].version = buffer_at(state, i)->storage->version;
+}
+
+ls_status ls_buffers_watch(ls_data_parallel_state *state) {
+    state->buffer_count = ls_module_buffer_count(state->model);
+    state->buffers = ls_allocate_zeroed((size_t)state->buffer_count, sizeof *state->buffers);
+    if (state->buffers == NULL && state->buffer_count > 0) {
+        return ls_fail_memory(call, (size_t)state->buffer_count * sizeof *state->buffers);
+    }
+    for (int i = 0; i < state->buffer_count; i++) {
+        note_equal(state, i);
+    }
+    return LS_OK;
+}
+
+bool ls_buffer_has_changed(const ls_data_parallel_state *state, int i) {
+    return state->buffers[i].version != buffer_at(state, i)->storage->version;
+}
+
+void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *changed) {
+    if (!ls_module_list(state->model)) {
+        return; /* the buffer then counts as changed */
+    }
+    for (int i = 0; i < state->buffer_count; i++) {
+        const ls_storage *storage = buffer_at(state, i)->storage;
+        if (storage == changed->storage && state->buffers[i].version + 1 == storage->version) {
+            state->buffers[i].version = storage->version;
+        }
+    }
+}
+
+/* ---- the mean over samples --------------------------------------------------------------------------------------- */
+
+static bool has_mean(const ls_tensor *buffer) {
+    return ls_dtype_is_floating((ls_dtype)buffer->dtype);
+}
+
+/* How many numbers stand for the buffer in the sum. */
+static size_t summands_of(const ls_tensor *buffer) {
+    return (size_t)buffer->count * (buffer->dtype == LS_F64 ? 2 : 1);
+}
+
+/* The upper half of the digits. */
+static double upper_half(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= ~((UINT64_C(1) << 27) - 1);
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
+
+/* Writes what this rank adds. An empty share adds nothing, whatever the buffer holds. */
+static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
+    ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
+    if (numbers == NULL) {
+        return ls_error_status();
+    }
+    const double *x = ls_host_data(numbers);
+    const bool split = buffer->dtype == LS_F64;
+    for (int64_t i = 0; i < buffer->count; i++) {
+        const double upper = split && isfinite(x[i]) ? upper_half(x[i]) : x[i];
+        to[i] = weight != 0 ? weight * upper : 0;
+        if (split) {
+            to[buffer->count + i] = weight != 0 && isfinite(x[i]) ? weight * (x[i] - upper) : 0;
+        }
+    }
+    ls_tensor_drop(numbers);
+    return LS_OK;
+}
+
+/* Elements of f64 on the host, to the buffer. */
+static ls_status store(ls_tensor *buffer, double *numbers) {
+    const ls_shape shape = ls_shape_of(buffer);
+    ls_tensor *host = ls_tensor_over(&ls_cpu, &shape, LS_F64, numbers);
+    if (host == NULL) {
+        return ls_fail_memory(call, sizeof *host);
+    }
+    ls_tensor *there = ls_tensor_on_device(call, host, ls_tensor_device(buffer));
+    ls_tensor_drop(host);
+    if (there == NULL) {
+        return ls_error_status();
+    }
+    const ls_kernels *kernels = ls_kernels_of(buffer);
+    const ls_status status =
+        (buffer->dtype == LS_F64 ? kernels->copy : kernels->cast)(ls_stream_of(buffer), buffer, there);
+    ls_tensor_drop(there);
+    return status;
+}
+
+static ls_status store_mean(ls_tensor *buffer, double weight, double *sums) {
+    for (int64_t i = 0; i < buffer->count; i++) {
+        sums[i] = sums[i] / weight + (buffer->dtype == LS_F64 ? sums[buffer->count + i] / weight : 0);
+    }
+    ls_tensor_changed(buffer, call);
+    return store(buffer, sums);
+}
+
+/* Calls the function for each buffer that a rank has changed and that has a mean, with its numbers in `sums`. */
+static ls_status for_each_mean(const ls_data_parallel_state *state, double weight, double *sums,
+                               ls_status (*function)(ls_tensor *buffer, double weight, double *sums)) {
+    for (int i = 0; i < state->buffer_count; i++) {
+        ls_tensor *buffer = buffer_at(state, i);
+        if (state->buffers[i].changed && has_mean(buffer)) {
+            LS_TRY(function(buffer, weight, sums));
+            sums += summands_of(buffer);
+        }
+    }
+    return LS_OK;
+}
+
+/* numbers[0] is for what the samples count for; the `count` summands of the buffers follow. */
+static ls_status average_numbers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
+    double *numbers = room;
+    numbers[0] = samples * SAMPLE;
+    LS_TRY(for_each_mean(state, numbers[0], numbers + 1, write_summands));
+    LS_TRY(ls_comm_allreduce(state->comm, numbers, numbers, 1 + count, LS_F64, LS_SUM, NULL));
+    return for_each_mean(state, numbers[0], numbers + 1, store_mean);
+}
+
+/* ---- integers ---------------------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const ls_tensor *buffer) {
+    return (size_t)buffer->count * ls_dtype_size((ls_dtype)buffer->dtype);
+}
+
+/* Copies the integer buffers that a rank has changed to `bytes`, or back. */
+static ls_status copy_integers(const ls_data_parallel_state *state, char *bytes, bool back) {
+    for (int i = 0; i < state->buffer_count; i++) {
+        const ls_tensor *buffer = buffer_at(state, i);
+        if (!state->buffers[i].changed || has_mean(buffer) || buffer->count == 0) {
+            continue;
+        }
+        ls_host_view view;
+        LS_TRY(ls_host_view_begin(&view, buffer, back ? LS_HOST_WRITE : LS_HOST_READ));
+        memcpy(back ? view.memory : bytes, back ? bytes : view.memory, bytes_of(buffer));
+        LS_TRY(ls_host_view_end(&view, LS_OK));
+        if (back) {
+            ls_tensor_changed(buffer, call);
+        }
+        bytes += bytes_of(buffer);
+    }
+    return LS_OK;
+}
+
+/* Integers have no mean: they become those of the first rank that has samples. */
+static ls_status take_integers(const ls_data_parallel_state *state, double samples, void *room, size_t count) {
+    int64_t first = samples > 0 ? ls_comm_rank(state->comm) : INT64_MAX;
+    LS_TRY(copy_integers(state, room, false));
+    LS_TRY(ls_comm_allreduce(state->comm, &first, &first, 1, LS_I64, LS_MIN, NULL));
+    LS_TRY(ls_comm_broadcast(state->comm, room, count, LS_U8, (int)first, NULL));
+    return copy_integers(state, room, true);
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+/* Calls the function with room for so many bytes; does nothing if there are none. */
+static ls_status with_room(const ls_data_parallel_state *state, double samples, size_t bytes, size_t count,
+                           ls_status (*function)(const ls_data_parallel_state *state, double samples, void *room,
+                                                 size_t count)) {
+    if (count == 0) {
+        return LS_OK;
+    }
+    void *room = ls_record_allocate(bytes);
+    const ls_status status = room != NULL ? function(state, samples, room, count) : ls_fail_memory(call, bytes);
+    ls_record_release(room, bytes);
+    return status;
+}
+
+ls_status ls_buffers_average(ls_data_parallel_state *state, double samples) {
+    size_t summands = 0;
+    size_t integers = 0;
+    for (int i = 0; i < state->buffer_count; i++) {
+        const ls_tensor *buffer = buffer_at(state, i);
+        if (state->buffers[i].changed) {
+            summands += has_mean(buffer) ? summands_of(buffer) : 0;
+            integers += has_mean(buffer) ? 0 : bytes_of(buffer);
+        }
+    }
+    LS_TRY(with_room(state, samples, (1 + summands) * sizeof(double), summands, average_numbers));
+    LS_TRY(with_room(state, samples, integers, integers, take_integers));
+    for (int i = 0; i < state->buffer_count; i++) {
+        if (state->buffers[i].changed) {
+            note_equal(state, i);
+        }
+    }
+    return LS_OK;
+}
