@@ -168,6 +168,10 @@ typedef struct ls_data_parallel_options {
  * first rank that has samples. A buffer that no rank has changed keeps its bits, and so does a buffer that all ranks
  * have changed alike. Statistics of batch normalisation need no averaging, because they are those of the global batch.
  *
+ * The gradient of a frozen parameter (ls_set_requires_grad(parameter, false)) does not travel, unless the parameter has
+ * a gradient from an earlier pass. A parameter may be frozen or unfrozen between two passes, on all ranks alike.
+ * LS_ERR_MISMATCH on every rank if it is frozen on some ranks only.
+ *
  * Of several inputs (ls_forward_many) the first that is not NULL counts the samples. The others are handed on as each
  * rank gives them: those of samples with this rank's share, what is the same for all samples (a mask of positions)
  * whole, an absent mask or hidden state as NULL. The first axis of each output counts samples, or it is one number, a

@@ -23,6 +23,7 @@
  * then on all ranks agree before every pass.
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "autograd/tape.h"
 #include "comm/hold.h"
@@ -73,12 +74,22 @@ static double read_number(const ls_data_parallel_state *state, int64_t index) {
                                                           : (double)((const float *)tail)[index];
 }
 
+/* A span of a flat buffer, or of one with as many elements of another dtype, as a tensor on the stack. */
+static ls_tensor view_span(ls_storage *storage, ls_dtype dtype, int64_t offset, int64_t count) {
+    ls_tensor view = ls_flat_view(storage, dtype, count);
+    view.data = (char *)view.data + (size_t)offset * ls_dtype_size(dtype);
+    return view;
+}
+
 static ls_status scale_gradients(const ls_data_parallel_state *state, double factor) {
     for (int i = 0; i < state->flat_count; i++) {
         const ls_flat *flat = &state->flats[i];
         const ls_device *device = flat->gradients->device;
-        LS_TRY(device->kernels->scale(ls_device_stream(device), flat->dtype, flat->count, factor,
-                                      flat->gradients->memory));
+        for (int k = 0; k < state->spans_of[i].count; k++) {
+            const ls_gradient_span *span = &state->spans_of[i].items[k];
+            const ls_tensor view = view_span(flat->gradients, flat->dtype, span->offset, span->count);
+            LS_TRY(device->kernels->scale(ls_device_stream(device), flat->dtype, view.count, factor, view.data));
+        }
     }
     return LS_OK;
 }
@@ -94,11 +105,26 @@ typedef struct tail {
 static ls_status zero_missing(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = leaf_of(state, i);
-        if (leaf != NULL && !leaf->has_gradient) {
+        if (leaf != NULL && !leaf->has_gradient && ls_gradient_travels(state, leaf)) {
             LS_TRY(ls_kernels_of(leaf->gradient)->fill(ls_stream_of(leaf->gradient), leaf->gradient, 0));
         }
     }
     return LS_OK;
+}
+
+/*
+ * The mark of a parameter whose gradient does not travel here: more than all other marks together, so that the mean
+ * over ranks is it where all have it frozen, from 2 on where some do, and at most 1 where none does.
+ */
+static double frozen_mark(const ls_data_parallel_state *state) {
+    return 2.0 * ls_comm_size(state->comm);
+}
+
+static double mark_of(const ls_data_parallel_state *state, const ls_leaf *leaf) {
+    if (leaf == NULL) {
+        return 0;
+    }
+    return !ls_gradient_travels(state, leaf) ? frozen_mark(state) : leaf->has_gradient ? 1 : 0;
 }
 
 static void write_tail(const ls_data_parallel_state *state, const tail *own) {
@@ -106,19 +132,33 @@ static void write_tail(const ls_data_parallel_state *state, const tail *own) {
     write_number(state, SAMPLES, own->samples);
     write_number(state, AGREE, own->agree);
     for (int i = 0; i < state->parameter_count; i++) {
-        const ls_leaf *leaf = leaf_of(state, i);
-        write_number(state, MARKS + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
+        write_number(state, MARKS + i, mark_of(state, leaf_of(state, i)));
     }
     for (int i = 0; i < state->buffer_count; i++) {
         write_number(state, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
     }
 }
 
+/* All ranks see the same marks. */
+static ls_status check_frozen(const ls_data_parallel_state *state) {
+    for (int i = 0; i < state->parameter_count; i++) {
+        const double mark = read_number(state, MARKS + i);
+        if (mark > 1.5 && mark < frozen_mark(state) - 0.75) {
+            return ls_fail(LS_ERR_MISMATCH,
+                           "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
+                           "freeze it on all ranks or on none",
+                           state->model->parameters.items[i].name, (int)(mark / 2 + 0.01), ls_comm_size(state->comm));
+        }
+    }
+    return LS_OK;
+}
+
 /* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
-static tail read_tail(const ls_data_parallel_state *state) {
+static ls_status read_tail(const ls_data_parallel_state *state, tail *mean) {
+    LS_TRY(check_frozen(state));
     for (int i = 0; i < state->parameter_count; i++) {
         ls_leaf *leaf = leaf_of(state, i);
-        if (leaf != NULL) {
+        if (leaf != NULL && ls_gradient_travels(state, leaf)) {
             leaf->has_gradient = read_number(state, MARKS + i) > 0;
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
@@ -126,26 +166,10 @@ static tail read_tail(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->buffer_count; i++) {
         state->buffers[i].changed = read_number(state, MARKS + state->parameter_count + i) > 0;
     }
-    return (tail){.weight = read_number(state, WEIGHT),
-                  .samples = read_number(state, SAMPLES),
-                  .agree = read_number(state, AGREE)};
-}
-
-/* Between a device and the host; nothing where they are one. */
-static ls_status fetch_gradients(const ls_data_parallel_state *state, int i) {
-    const ls_flat *flat = &state->flats[i];
-    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
-    return state->common[i] == flat->gradients
-               ? LS_OK
-               : ls_device_fetch(flat->gradients->device, state->common[i]->memory, flat->gradients->memory, bytes);
-}
-
-static ls_status store_gradients(const ls_data_parallel_state *state, int i) {
-    const ls_flat *flat = &state->flats[i];
-    const size_t bytes = (size_t)flat->count * ls_dtype_size(flat->dtype);
-    return state->common[i] == flat->gradients
-               ? LS_OK
-               : ls_device_store(flat->gradients->device, flat->gradients->memory, state->common[i]->memory, bytes);
+    *mean = (tail){.weight = read_number(state, WEIGHT),
+                   .samples = read_number(state, SAMPLES),
+                   .agree = read_number(state, AGREE)};
+    return LS_OK;
 }
 
 /* Whether the gradient of every parameter lies where it is averaged. */
@@ -178,24 +202,38 @@ static ls_status reclaim_gradients(ls_data_parallel_state *state) {
     return LS_OK;
 }
 
-/* The gradients as halves, averaged, and back; the CPU's halves are the communicator's own. */
-static ls_status average_halves(const ls_data_parallel_state *state) {
+/* The gradients that travel to their halves, side by side, or back. */
+static ls_status cast_halves(const ls_data_parallel_state *state, bool back) {
     const ls_flat *flat = &state->flats[0];
     const ls_device *device = flat->gradients->device;
-    ls_stream *stream = ls_device_stream(device);
-    ls_tensor gradients = ls_flat_view(flat->gradients, LS_F32, flat->count);
-    ls_tensor halves = ls_flat_view(state->halves, state->reduce_dtype, flat->count);
-    LS_TRY(device->kernels->cast(stream, &halves, &gradients));
+    int64_t packed = 0;
+    for (int k = 0; k < state->spans_of[0].count; k++) {
+        const ls_gradient_span *span = &state->spans_of[0].items[k];
+        ls_tensor gradients = view_span(flat->gradients, LS_F32, span->offset, span->count);
+        ls_tensor halves = view_span(state->halves, state->reduce_dtype, packed, span->count);
+        LS_TRY(
+            device->kernels->cast(ls_device_stream(device), back ? &gradients : &halves, back ? &halves : &gradients));
+        packed += span->count;
+    }
+    return LS_OK;
+}
+
+/* The gradients as halves, averaged, and back; the CPU's halves are the communicator's own. */
+static ls_status average_halves(const ls_data_parallel_state *state) {
+    const ls_device *device = state->flats[0].gradients->device;
+    const int64_t count = state->spans_of[0].total;
+    LS_TRY(cast_halves(state, false));
     if (state->in_place) {
+        const ls_tensor halves = ls_flat_view(state->halves, state->reduce_dtype, count);
         LS_TRY(ls_allreduce_in_place(state->comm, &halves, LS_AVG));
-        return device->kernels->cast(stream, &gradients, &halves);
+        return cast_halves(state, true);
     }
     void *memory = state->host_halves->memory;
-    const size_t bytes = state->host_halves->bytes;
+    const size_t bytes = (size_t)count * ls_dtype_size(state->reduce_dtype);
     LS_TRY(device->is_host ? LS_OK : ls_device_fetch(device, memory, state->halves->memory, bytes));
-    LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)flat->count, state->reduce_dtype, LS_AVG, NULL));
+    LS_TRY(ls_comm_allreduce(state->comm, memory, memory, (size_t)count, state->reduce_dtype, LS_AVG, NULL));
     LS_TRY(device->is_host ? LS_OK : ls_device_store(device, state->halves->memory, memory, bytes));
-    return device->kernels->cast(stream, &gradients, &halves);
+    return cast_halves(state, true);
 }
 
 /* The tail by itself. */
@@ -211,7 +249,7 @@ static ls_status average_in_halves(ls_data_parallel_state *state, const tail *ow
     LS_TRY(zero_missing(state));
     write_tail(state, own);
     LS_TRY(average_tail(state));
-    *mean = read_tail(state);
+    LS_TRY(read_tail(state, mean));
     if (own->weight != mean->weight) {
         LS_TRY(scale_gradients(state, own->weight / mean->weight));
     }
@@ -220,18 +258,36 @@ static ls_status average_in_halves(ls_data_parallel_state *state, const tail *ow
 
 static ls_status average_in_place(const ls_data_parallel_state *state, int i) {
     const ls_flat *flat = &state->flats[i];
-    const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
-    return ls_allreduce_in_place(state->comm, &gradients, LS_AVG);
+    for (int k = 0; k < state->spans_of[i].count; k++) {
+        const ls_gradient_span *span = &state->spans_of[i].items[k];
+        const ls_tensor gradients = view_span(flat->gradients, flat->dtype, span->offset, span->count);
+        LS_TRY(ls_allreduce_in_place(state->comm, &gradients, LS_AVG));
+    }
+    return LS_OK;
+}
+
+/* Ranks whose gradients differ in number. */
+static ls_status explain_counts(ls_status status) {
+    char reason[LS_ERROR_CAPACITY];
+    if (status != LS_ERR_MISMATCH) {
+        return status;
+    }
+    snprintf(reason, sizeof reason, "%s", ls_error_message());
+    return ls_fail(status,
+                   "ls_data_parallel: %s. If the numbers of elements differ: a parameter must be frozen "
+                   "(ls_set_requires_grad) on all ranks or on none",
+                   reason);
 }
 
 /* With the tail behind them. */
 static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
-    const ls_flat *flat = &state->flats[i];
-    const size_t count = (size_t)(flat->count + ls_data_parallel_tail(state, i));
-    void *memory = state->common[i]->memory;
-    LS_TRY(fetch_gradients(state, i));
-    LS_TRY(ls_comm_allreduce(state->comm, memory, memory, count, flat->dtype, LS_AVG, NULL));
-    return store_gradients(state, i);
+    const size_t count = (size_t)(state->spans_of[i].total + ls_data_parallel_tail(state, i));
+    void *memory = ls_gradient_spans_begin(state, i);
+    LS_TRY(ls_gradient_spans_pack(state, i));
+    const ls_status status =
+        count > 0 ? ls_comm_allreduce(state->comm, memory, memory, count, state->flats[i].dtype, LS_AVG, NULL) : LS_OK;
+    const ls_status unpacked = ls_gradient_spans_unpack(state, i);
+    return status != LS_OK ? explain_counts(status) : unpacked;
 }
 
 /* What follows the gradients has as many marks as there were parameters and buffers at first. */
@@ -254,6 +310,7 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     if (!gradients_are_home(state)) {
         LS_TRY(reclaim_gradients(state));
     }
+    ls_gradient_spans_list(state);
     if (state->reduce_dtype != LS_F32) {
         return average_in_halves(state, own, mean);
     }
@@ -262,11 +319,14 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     }
     LS_TRY(zero_missing(state));
     write_tail(state, own);
+    if (state->in_place) { /* the tail goes first: it tells of spans that differ */
+        LS_TRY(average_tail(state));
+        LS_TRY(read_tail(state, mean));
+    }
     for (int i = 0; i < state->flat_count; i++) {
         LS_TRY(state->in_place ? average_in_place(state, i) : average_on_host(state, i));
     }
-    LS_TRY(state->in_place ? average_tail(state) : LS_OK);
-    *mean = read_tail(state);
+    LS_TRY(state->in_place ? LS_OK : read_tail(state, mean));
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }
 
@@ -398,9 +458,9 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
         state->gathering = true;
         return LS_OK;
     }
-    state->gathering = false;
     tail mean;
     LS_TRY(average(state, &(tail){.weight = 1}, &mean));
+    state->gathering = false;
     return state->all_samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
 

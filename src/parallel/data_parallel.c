@@ -368,6 +368,10 @@ static ls_status prepare(data_parallel_state *state, const ls_data_parallel_opti
     if (flat_count == 0) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel: the model has no parameters that want gradients");
     }
+    state->spans = ls_allocate_zeroed((size_t)state->parameter_count, sizeof *state->spans);
+    if (state->spans == NULL) {
+        return ls_fail_memory("ls_data_parallel", (size_t)state->parameter_count * sizeof *state->spans);
+    }
     for (int i = 0; i < flat_count; i++) {
         LS_TRY(check_dtype(state, state->flats[i].dtype));
     }
@@ -390,6 +394,7 @@ static void free_state(ls_module *self) {
     ls_free(state->shares);
     ls_free(state->more);
     ls_free(state->buffers);
+    ls_free(state->spans);
     for (int i = 0; i < LS_FLAT_LIMIT; i++) {
         drop_storage(state->shared[i]);
         drop_storage(state->common[i]);

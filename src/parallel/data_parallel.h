@@ -29,6 +29,18 @@ typedef struct ls_buffer_record {
     bool changed;     /* on any rank since then, as the last averaging of gradients told */
 } ls_buffer_record;
 
+/* Adjacent gradients of a flat buffer that travel, with the gaps between them, in elements. */
+typedef struct ls_gradient_span {
+    int64_t offset;
+    int64_t count;
+} ls_gradient_span;
+
+typedef struct ls_gradient_spans {
+    ls_gradient_span *items;
+    int count;
+    int64_t total; /* elements */
+} ls_gradient_spans;
+
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first: operations are lent it, and give it back */
     ls_module *module;  /* whose state this is */
@@ -41,6 +53,8 @@ typedef struct ls_data_parallel_state {
     ls_storage *common[LS_FLAT_LIMIT]; /* else where they are averaged, with the tail behind them, in memory of the
                                           communicator: `shared` itself on the CPU, else a copy on the host; the tail
                                           alone where they are averaged in place or in halves. NULL: nothing is */
+    ls_gradient_span *spans;           /* room for one per parameter */
+    ls_gradient_spans spans_of[LS_FLAT_LIMIT]; /* in the averaging at hand */
     ls_dtype reduce_dtype;   /* LS_BF16 or LS_F16: the one flat buffer, of f32, is averaged in it; else LS_F32 */
     ls_storage *halves;      /* of the gradients, where they are; NULL without reduce_dtype */
     ls_storage *host_halves; /* where they are averaged, in memory of the communicator: `halves` itself on the CPU; NULL
@@ -79,6 +93,17 @@ void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
 
 /* How many numbers stand behind the gradients of flat buffer `flat`. */
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
+
+/*
+ * gradient_spans.c: whether the gradient of a leaf travels; lists the spans that do; moves those of a flat buffer to
+ * where they are averaged on the host, `total` elements from ls_gradient_spans_begin on with the tail after them, and
+ * back.
+ */
+bool ls_gradient_travels(const ls_data_parallel_state *state, const ls_leaf *leaf);
+void ls_gradient_spans_list(ls_data_parallel_state *state);
+void *ls_gradient_spans_begin(const ls_data_parallel_state *state, int flat);
+ls_status ls_gradient_spans_pack(const ls_data_parallel_state *state, int flat);
+ls_status ls_gradient_spans_unpack(const ls_data_parallel_state *state, int flat);
 
 /*
  * averaged_buffers.c: notes that the buffers of the model, whose lists are there, are equal on all ranks; whether this

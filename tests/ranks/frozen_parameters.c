@@ -1,0 +1,212 @@
+/*
+ * Frozen parameters of a data-parallel module do not travel, whichever they are and whenever they are frozen, and the
+ * gradients of the others are those of one process.
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+
+#include "base/trace.h"
+#include "tests/support/numbers.h"
+
+enum { INPUTS = 4, WIDTH = 20, PARAMETERS = 6, PATTERNS = (1 << PARAMETERS) - 1, BATCH = 11 };
+
+/* ---- models and steps -------------------------------------------------------------------------------------------- */
+
+static ls_module *make(ls_dtype dtype) {
+    const ls_layer_options options = {.dtype = dtype};
+    ls_seed(3);
+    return ls_sequential(ls_nn_linear_with(INPUTS, WIDTH, &options), ls_nn_tanh(),
+                         ls_nn_linear_with(WIDTH, WIDTH, &options), ls_nn_tanh(),
+                         ls_nn_linear_with(WIDTH, 1, &options));
+}
+
+/* Freezes the parameters whose bits are set. */
+static ls_status freeze(ls_module *model, unsigned pattern) {
+    for (int i = 0; i < PARAMETERS; i++) {
+        LS_TRY(ls_set_requires_grad(ls_module_parameter(model, i), (pattern >> i & 1U) == 0));
+    }
+    return LS_OK;
+}
+
+static ls_tensor *rows(int64_t first, int64_t last, ls_dtype dtype) {
+    ls_tensor *x = ls_empty(LS_SHAPE(last - first, INPUTS), dtype);
+    for (int64_t i = 0; i < ls_numel(x); i++) {
+        numbers_set(x, i, sin((double)(first * INPUTS + i)));
+    }
+    return x;
+}
+
+/* A pass over the share of `rank`, which may be empty. */
+static ls_status run_pass(ls_module *model, int rank, int size, ls_dtype dtype) {
+    const int64_t first = BATCH * (int64_t)rank / size, last = BATCH * (int64_t)(rank + 1) / size;
+    ls_scope *scope = ls_scope_begin();
+    const ls_status status = ls_backward(ls_mean(ls_square(ls_forward(model, rows(first, last, dtype)))));
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+static void forget_gradients(ls_module *model) {
+    for (int i = 0; i < PARAMETERS; i++) {
+        ls_zero_grad(ls_module_parameter(model, i));
+    }
+}
+
+/* A pass of all ranks, and the bytes that it gave to communicators. */
+static ls_status count_bytes(ls_comm *world, ls_module *model, ls_dtype dtype, int64_t *bytes, int *calls) {
+    LS_TRY(ls_trace_start());
+    const ls_status status = run_pass(model, ls_comm_rank(world), ls_comm_size(world), dtype);
+    ls_trace *trace = ls_trace_take();
+    *bytes = 0;
+    *calls = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        *bytes += trace->spans[i].kind == LS_TRACE_COMM ? trace->spans[i].bytes : 0;
+        *calls += trace->spans[i].kind == LS_TRACE_COMM;
+    }
+    ls_trace_free(trace);
+    return status;
+}
+
+static ls_status same_gradients(const ls_module *is, const ls_module *want, double tolerance) {
+    for (int i = 0; i < PARAMETERS; i++) {
+        const ls_tensor *a = ls_grad(ls_module_parameter(is, i)), *b = ls_grad(ls_module_parameter(want, i));
+        LS_CHECK((a == NULL) == (b == NULL));
+        for (int64_t at = 0; a != NULL && at < ls_numel(a); at++) {
+            const double difference = numbers_get(a, at) - numbers_get(b, at);
+            LS_CHECK(fabs(difference) <= tolerance * (1 + fabs(numbers_get(b, at))));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status same_bits_on_all_ranks(ls_comm *world, const ls_module *model) {
+    for (int i = 0; i < PARAMETERS; i++) {
+        const ls_tensor *gradient = ls_grad(ls_module_parameter(model, i));
+        for (int64_t at = 0; gradient != NULL && at < ls_numel(gradient); at++) {
+            double sides[2] = {numbers_get(gradient, at), -numbers_get(gradient, at)};
+            LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_F64, LS_MAX, NULL));
+            LS_CHECK(sides[0] == -sides[1]);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the gradients that travel: each begins at a multiple of 64 bytes. */
+static int64_t travelling(const ls_module *model, unsigned pattern, size_t width, size_t travels_in) {
+    int64_t bytes = 0;
+    for (int i = 0; i < PARAMETERS; i++) {
+        const int64_t step = 64 / (int64_t)width;
+        const int64_t padded = (ls_numel(ls_module_parameter(model, i)) + step - 1) / step * step;
+        bytes += (pattern >> i & 1U) == 0 ? padded * (int64_t)travels_in : 0;
+    }
+    return bytes;
+}
+
+/* Every pattern after every other kind of pattern: parameters are frozen, and unfrozen. */
+static ls_status frozen_do_not_travel(ls_comm *world, ls_dtype dtype, ls_dtype reduce_dtype, double tolerance) {
+    const size_t width = ls_dtype_size(dtype);
+    const bool halves = reduce_dtype != LS_F32;
+    ls_module *model = ls_data_parallel(make(dtype), world, &(ls_data_parallel_options){.reduce_dtype = reduce_dtype});
+    ls_module *alone = make(dtype);
+    LS_CHECK(model != NULL && alone != NULL);
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), dtype)); /* agrees on what counts as 1 */
+    int64_t others = -1;                                                      /* what travels besides gradients */
+    for (unsigned i = 0; i < PATTERNS; i++) {
+        const unsigned pattern = i * 37 % PATTERNS;
+        int64_t bytes = 0;
+        int calls = 0;
+        forget_gradients(model);
+        forget_gradients(alone);
+        LS_TRY(freeze(model, pattern));
+        LS_TRY(freeze(alone, pattern));
+        LS_TRY(count_bytes(world, model, dtype, &bytes, &calls));
+        LS_TRY(run_pass(alone, 0, 1, dtype));
+        LS_TRY(same_gradients(model, alone, tolerance));
+        LS_TRY(same_bits_on_all_ranks(world, model));
+        bytes -= travelling(model, pattern, width, halves ? 2 : width);
+        others = others >= 0 ? others : bytes;
+        LS_CHECK(ls_comm_size(world) == 1 || (bytes == others && calls == (halves ? 2 : 1)));
+    }
+    LS_CHECK(others <= 16 * (int64_t)width || ls_comm_size(world) == 1);
+    ls_module_free(model);
+    ls_module_free(alone);
+    return LS_OK;
+}
+
+/* Gradients from before a parameter was frozen are still there afterwards, as in one process. */
+static ls_status old_gradients_stay(ls_comm *world, bool no_sync) {
+    ls_module *model = ls_data_parallel(make(LS_F64), world, NULL);
+    ls_module *alone = make(LS_F64);
+    LS_CHECK(model != NULL && alone != NULL);
+    LS_TRY(ls_data_parallel_no_sync(model, no_sync));
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F64));
+    LS_TRY(run_pass(alone, 0, 1, LS_F64));
+    LS_TRY(ls_data_parallel_no_sync(model, false));
+    LS_TRY(freeze(model, 1U << 2 | 1U << 5));
+    LS_TRY(freeze(alone, 1U << 2 | 1U << 5));
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F64));
+    LS_TRY(run_pass(alone, 0, 1, LS_F64));
+    LS_TRY(same_gradients(model, alone, 1e-12));
+    LS_TRY(same_bits_on_all_ranks(world, model));
+    ls_module_free(model);
+    ls_module_free(alone);
+    return LS_OK;
+}
+
+/* Frozen before the module is made, or trained with momentum: an optimizer leaves it alone. */
+static ls_status optimizers_leave_it_alone(ls_comm *world) {
+    ls_module *plain = make(LS_F32);
+    LS_TRY(freeze(plain, 1U << 1 | 1U << 2));
+    ls_module *model = ls_data_parallel(plain, world, NULL);
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1, .momentum = 0.9});
+    LS_CHECK(model != NULL && optimizer != NULL);
+    ls_tensor *before = ls_clone(ls_module_parameter(model, 2));
+    for (int i = 0; i < 3; i++) {
+        ls_optimizer_zero_grad(optimizer);
+        LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32));
+        LS_TRY(ls_optimizer_step(optimizer));
+    }
+    LS_CHECK(ls_equal(before, ls_module_parameter(model, 2)));
+    ls_release(before);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+/* A rank that freezes other parameters than the others: all are told, whether the numbers of elements differ or not. */
+static ls_status frozen_on_one_rank(ls_comm *world, unsigned on_first, unsigned on_others, ls_dtype reduce_dtype) {
+    if (ls_comm_size(world) == 1) {
+        return LS_OK;
+    }
+    ls_module *model = ls_data_parallel(make(LS_F32), world, &(ls_data_parallel_options){.reduce_dtype = reduce_dtype});
+    LS_CHECK(model != NULL);
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32));
+    forget_gradients(model);
+    LS_TRY(freeze(model, ls_comm_rank(world) == 0 ? on_first : on_others));
+    LS_CHECK(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32) == LS_ERR_MISMATCH);
+    LS_CHECK(strstr(ls_error_message(), "ls_set_requires_grad") != NULL);
+    LS_TRY(freeze(model, 0)); /* and the ranks are in step */
+    LS_TRY(run_pass(model, ls_comm_rank(world), ls_comm_size(world), LS_F32));
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(frozen_do_not_travel(world, LS_F64, LS_F32, 1e-12));
+    LS_TRY(frozen_do_not_travel(world, LS_F32, LS_F32, 2e-6));
+    LS_TRY(frozen_do_not_travel(world, LS_F32, LS_BF16, 3e-2));
+    LS_TRY(old_gradients_stay(world, false));
+    LS_TRY(old_gradients_stay(world, true));
+    LS_TRY(optimizers_leave_it_alone(world));
+    LS_TRY(frozen_on_one_rank(world, 1U << 2, 0, LS_F32));
+    LS_TRY(frozen_on_one_rank(world, 0, 1U << 0 | 1U << 4, LS_F32));
+    LS_TRY(frozen_on_one_rank(world, 1U << 1, 1U << 3, LS_F32)); /* as many elements */
+    LS_TRY(frozen_on_one_rank(world, 1U << 2, 0, LS_BF16));
+    return ls_comm_barrier(world, NULL);
+}
