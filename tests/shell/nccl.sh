@@ -74,7 +74,7 @@ for ranks in $counts; do
     done
 done
 for ranks in $tensor_counts; do
-    for name in sync data_parallel data_parallel_halves data_parallel_tapes differentiable collectives random_gradients \
+    for name in sync data_parallel data_parallel_buffers data_parallel_halves data_parallel_tapes frozen_parameters differentiable collectives random_gradients \
         model_parallel pipeline trial checkpoints; do
         check_program $ranks $name shadow:0
     done
