@@ -11,6 +11,7 @@
 #include "tensor/tensor.h"
 
 typedef struct ls_tape ls_tape;
+typedef struct ls_loss_divisor ls_loss_divisor;
 
 /* What autograd wants to hear. */
 typedef struct ls_tape_listener {
@@ -90,6 +91,7 @@ typedef struct ls_thread_state {
     unsigned next_released;
     void *retired[LS_RETIRED_OBJECTS]; /* of ls_retire */
     unsigned next_retired;
+    ls_loss_divisor *divisor; /* autograd's: where class losses note what they divide by; or NULL */
     ls_cache cache;
     ls_scope root;
 } ls_thread_state;

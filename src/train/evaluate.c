@@ -49,14 +49,17 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass) {
     const ls_progress progress = trial->progress;
     const bool training = ls_module_is_training(state.model);
     const bool continues = trial->continues;
+    const ls_loss_divisor divisor = trial->divisor;
     LS_TRY(ls_metrics_push(trial));
     trial->continues = false;
+    trial->divisor.least = NULL;
     /* What a pass within another fails with goes to the hook that asked for it. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
     ls_module_train(state.model, training);
     trial->continues = continues;
     trial->progress = progress;
+    trial->divisor = divisor;
     trial->state = state;
     return status;
 }

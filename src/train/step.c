@@ -30,6 +30,23 @@ static ls_dtype autocast_begin(const ls_trial *trial) {
     return trial->options.autocast != LS_F32 ? ls_autocast(trial->options.autocast) : before;
 }
 
+ls_tensor *ls_trial_loss_divisor(const ls_trial *trial) {
+    return trial->divisor.least;
+}
+
+static void forget_divisor(ls_trial *trial) {
+    ls_tensor_drop(trial->divisor.least);
+    trial->divisor.least = NULL;
+}
+
+/* Where the thread's losses note what they divide by. Returns where they did before. */
+static ls_loss_divisor *note_divisors(ls_loss_divisor *where) {
+    ls_thread_state *thread = ls_thread_present;
+    ls_loss_divisor *before = thread->divisor;
+    thread->divisor = where;
+    return before;
+}
+
 /* From sample to output, with the hooks of training or of validation. */
 static ls_status compute_output(ls_trial *trial, bool training) {
     ls_trial_state *state = &trial->state;
@@ -50,7 +67,9 @@ static ls_status compute_loss(ls_trial *trial, bool training) {
     LS_TRY(compute_output(trial, training));
     const uint32_t errors = ls_error_count;
     const ls_dtype before = autocast_begin(trial);
+    ls_loss_divisor *divisor = note_divisors(&trial->divisor);
     state->loss = state->criterion(state->output, state->target, state->criterion_user);
+    (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (state->loss == NULL) {
         return nothing_made("the criterion", errors);
@@ -108,7 +127,9 @@ static ls_status own_step(ls_trial *trial) {
     LS_TRY(state->count > 0 ? LS_CALL(trial, on_sample) : LS_OK);
     const uint32_t errors = ls_error_count;
     const ls_dtype before = autocast_begin(trial);
+    ls_loss_divisor *divisor = note_divisors(&trial->divisor);
     const ls_status status = trial->options.step(state, trial->options.step_user);
+    (void)note_divisors(divisor);
     (void)ls_autocast(before);
     if (status != LS_OK) {
         return ls_trial_fail_in(trial, status, ls_error_count != errors, "the step");
@@ -163,6 +184,7 @@ ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial))
     ls_status status = bring_batch(trial);
     status = status == LS_OK ? step(trial) : status;
     trial->state.input = trial->state.target = trial->state.output = trial->state.loss = NULL;
+    forget_divisor(trial);
     if (status == LS_OK) {
         return ls_scope_end(scope);
     }

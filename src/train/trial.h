@@ -6,6 +6,7 @@
 
 #include <lockstep/train.h>
 
+#include "autograd/loss_divisor.h"
 #include "base/status.h"
 #include "tensor/device.h"
 
@@ -62,6 +63,7 @@ struct ls_trial {
     ls_trial_state state;
     const ls_device *device; /* where batches are brought to; NULL: nowhere */
     ls_comm *comm;           /* held */
+    ls_loss_divisor divisor; /* of the loss in the state */
     ls_history_entry latest; /* every metric's last value */
     ls_history_entry *history;
     int64_t history_count;
@@ -103,6 +105,9 @@ ls_status ls_trial_in_scope(ls_trial *trial, ls_status (*step)(ls_trial *trial))
 ls_status ls_trial_training_step(ls_trial *trial);
 ls_status ls_trial_validation_step(ls_trial *trial);
 ls_status ls_trial_prediction_step(ls_trial *trial);
+/* What the present loss divides by on this rank, if that is not the number of samples (loss_divisor.h). 0: no target
+ * counts, and the loss is NaN. NULL otherwise; borrowed until the step ends. */
+ls_tensor *ls_trial_loss_divisor(const ls_trial *trial);
 
 /* pass.c: one pass over a loader. */
 typedef struct ls_pass {

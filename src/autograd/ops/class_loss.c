@@ -2,6 +2,7 @@
  * Cross entropy and negative log likelihood. Both are one node over [rows, classes]: what comes in other shapes is
  * permuted to that first. Cross entropy keeps log softmax(logits), from which one pass makes the logits' gradient.
  */
+#include "autograd/loss_divisor.h"
 #include "autograd/op.h"
 #include "autograd/ops/loss.h"
 #include "autograd/ops/operand.h"
@@ -43,6 +44,7 @@ static ls_status weighted_mean(ls_op_call *call, const ls_tensor *row_weight) {
     LS_TRY(ls_made(divisor));
     call->saved[DIVISOR] = divisor;
     LS_TRY(ls_loss_sum(divisor, row_weight, 1.0));
+    LS_TRY(ls_loss_divisor_note(call->op->name, divisor));
     const ls_tensor *operands[] = {call->output, divisor};
     return ls_kernels_of(divisor)->div(ls_stream_of(divisor), call->output, operands, NULL);
 }

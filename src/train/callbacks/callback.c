@@ -53,12 +53,14 @@ ls_status ls_callback_metric(const ls_trial_state *state, const char *call, cons
 }
 
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {
+    const bool alone = ls_comm_size(state->comm) <= 1;
     double sums[2] = {0, 0};
     if (state->count > 0 && state->loss != NULL) {
-        sums[0] = ls_item(state->loss) * (double)state->count;
-        sums[1] = (double)state->count;
+        const ls_tensor *divisor = alone ? NULL : ls_trial_loss_divisor(state->trial);
+        sums[1] = divisor != NULL ? ls_item(divisor) : (double)state->count;
+        sums[0] = sums[1] != 0 ? ls_item(state->loss) * sums[1] : 0;
     }
-    if (ls_comm_size(state->comm) > 1) {
+    if (!alone) {
         LS_TRY(ls_comm_allreduce(state->comm, sums, sums, 2, LS_F64, LS_SUM, NULL));
     }
     *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;

@@ -81,6 +81,17 @@ static ls_status look(watch *self, int place, ls_tensor *x, const char *what) {
     return LS_OK;
 }
 
+/* A loss of which no target counts is NaN, and its gradient 0: the other ranks may have targets that count. */
+static ls_status look_at_loss(watch *self, const ls_trial_state *state) {
+    ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
+    const bool looks = self->found == NOTHING;
+    LS_TRY(look(self, IN_LOSS, state->loss, "the loss"));
+    if (looks && self->found != NOTHING && divisor != NULL && ls_item(divisor) == 0) {
+        self->found = NOTHING;
+    }
+    return LS_OK;
+}
+
 static ls_status look_at_gradients(watch *self, const ls_module *model) {
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         char what[MESSAGE / 2];
@@ -209,7 +220,7 @@ static ls_status on_forward(ls_trial_state *state, void *user) {
 }
 
 static ls_status on_criterion(ls_trial_state *state, void *user) {
-    return look(user, IN_LOSS, state->loss, "the loss");
+    return look_at_loss(user, state);
 }
 
 static ls_status on_backward(ls_trial_state *state, void *user) {
@@ -228,7 +239,7 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
         return LS_OK;
     }
     LS_TRY(look(self, IN_OUTPUT, state->output, "the model's output"));
-    LS_TRY(look(self, IN_LOSS, state->loss, "the loss"));
+    LS_TRY(look_at_loss(self, state));
     return agree(self, state, "");
 }
 

@@ -1,7 +1,25 @@
-/* The criterion's loss: a mean over the samples of a batch. */
+/*
+ * The criterion's loss: the mean over samples of the losses of global batches. The loss of a global batch is the mean
+ * of those of its shares, by what the criterion divides by. If that is the number of samples, shares are added up like
+ * batches. Otherwise the loss of a batch is not known before the ranks come together, so each batch has a row of its
+ * own. A share without a target that counts, whose loss is NaN, adds nothing, and a batch of such shares is left out.
+ */
+#include <math.h>
+
+#include "tensor/tensor.h"
 #include "train/metrics/metric.h"
 
+/* ---- a batch ----------------------------------------------------------------------------------------------------- */
+
+/* What is asked for: the loss, and what it divides by if that is noted. */
+enum { LOSS, DIVISOR, ASKED };
+
+static ls_tensor *as_number(ls_tensor *x) {
+    return ls_reshape(ls_to(x, LS_F64), LS_SCALAR);
+}
+
 static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
+    ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
     if (state->loss == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_trial: metric \"%s\": the step has set no loss", measure->rule->name);
     }
@@ -9,13 +27,58 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
         return ls_fail_null(LS_ERR_SHAPE, "ls_trial: the criterion's loss must be one number, not %lld",
                             (long long)ls_numel(state->loss));
     }
-    return state->loss;
+    return divisor == NULL ? state->loss
+                           : ls_stack((ls_tensor *[]){as_number(state->loss), as_number(divisor)}, ASKED, 0);
 }
 
 static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
-    batch->weight = (double)batch->state->count;
-    batch->sum = measure->asked[0] * batch->weight;
+    const double samples = (double)batch->state->count;
+    const bool noted = measure->asked_count == ASKED;
+    const double divisor = noted ? measure->asked[DIVISOR] : samples;
+    const bool apart = noted && ls_comm_size(batch->state->comm) > 1;
+    batch->samples = apart ? samples : 0;
+    batch->weight = divisor == 0 || apart ? divisor : samples;
+    batch->sum = divisor == 0 ? 0 : measure->asked[LOSS] * batch->weight;
     return LS_OK;
 }
 
-const ls_metric_kind ls_kind_loss = {.name = "loss", .aggregate = &ls_aggregate_mean, .ask = ask, .mean = mean};
+/* ---- a pass ------------------------------------------------------------------------------------------------------ */
+
+/* Sum and weight of the batches that are added up; then the row of each batch, by its number. */
+enum { SUM, WEIGHT, HEAD };
+enum { ROW_SAMPLES = HEAD, ROW };
+
+static ls_status add(const ls_measure *measure, ls_numbers *numbers, const ls_batch_numbers *batch) {
+    (void)measure;
+    size_t at = 0;
+    if (batch->samples != 0) {
+        at = HEAD + ROW * (size_t)batch->state->batch;
+        LS_TRY(numbers->count < at + ROW ? ls_numbers_resize(numbers, at + ROW) : LS_OK);
+        numbers->items[at + ROW_SAMPLES] += batch->samples;
+    }
+    numbers->items[at + SUM] += batch->sum;
+    numbers->items[at + WEIGHT] += batch->weight;
+    return LS_OK;
+}
+
+static double value(const ls_measure *measure, double *numbers, size_t count) {
+    double all[HEAD] = {numbers[SUM], numbers[WEIGHT]};
+    for (const double *row = numbers + HEAD; row < numbers + count; row += ROW) {
+        if (row[WEIGHT] != 0) {
+            all[SUM] += row[ROW_SAMPLES] * (row[SUM] / row[WEIGHT]);
+            all[WEIGHT] += row[ROW_SAMPLES];
+        }
+    }
+    return ls_mean_of_numbers(measure, all, HEAD);
+}
+
+static bool fits(const ls_metric_rule *rule, const double *numbers, size_t count) {
+    (void)rule;
+    (void)numbers;
+    return count >= HEAD && (count - HEAD) % ROW == 0;
+}
+
+static const ls_aggregate mean_of_batches = {
+    .width = HEAD, .is_mean = true, .grows = true, .add = add, .value = value, .fits = fits};
+
+const ls_metric_kind ls_kind_loss = {.name = "loss", .aggregate = &mean_of_batches, .ask = ask, .mean = mean};

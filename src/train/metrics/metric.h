@@ -37,6 +37,7 @@ typedef struct ls_batch_numbers {
     const ls_trial_state *state;
     double sum;          /* of what a mean is taken of */
     double weight;       /* what that is divided by; 0 where the share is empty */
+    double samples;      /* if not 0, what the mean of the batch counts for in that of the pass, instead of `weight` */
     double scatter;      /* where the aggregate wants it: the sum of squared differences from the batch's mean */
     double seconds;      /* since the batch before */
     double data_seconds; /* of them, in which the loader made the batch */
@@ -54,6 +55,8 @@ typedef enum ls_union {
 typedef struct ls_aggregate {
     int width; /* how many there are before the first batch, all 0; those of a user's formula are counted by the rule */
     ls_union together;
+    bool is_mean;       /* running means and variances can be made of it */
+    bool grows;         /* a rank may have fewer numbers than another, whose further ones then are 0 */
     bool settles;       /* the first batch says how many there are: ls_numbers_settle */
     bool scatter;       /* wants that of each batch */
     bool training_only; /* no number of other passes */
@@ -186,6 +189,9 @@ ls_status ls_metric_rule_own(const char *call, const ls_metric *metric, ls_metri
 
 /* state.c: gives back what ls_metrics_state lent. */
 void ls_metrics_forget_state(ls_metrics *metrics);
+
+/* mean.c: sum / weight of `numbers`, NAN if the weight is 0. */
+double ls_mean_of_numbers(const ls_measure *measure, double *numbers, size_t count);
 
 /* The rows. */
 extern const ls_aggregate ls_aggregate_mean, ls_aggregate_root_mean, ls_aggregate_running;

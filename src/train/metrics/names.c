@@ -88,7 +88,7 @@ ls_metric_rule *ls_metric_rule_of_mean(const char *call, ls_metric of, const cha
     if (rule == NULL) {
         return NULL;
     }
-    const bool has_mean = rule->aggregate == &ls_aggregate_mean;
+    const bool has_mean = rule->aggregate->is_mean;
     const ls_status status = has_mean ? name_rule(call, rule, before, of.name, behind)
                                       : ls_fail(LS_ERR_ARGUMENT, "%s: the metric \"%s\" is no mean", call, of.name);
     if (status != LS_OK) {
@@ -117,7 +117,7 @@ static const struct {
                     [PER_CLASS] = {"", "_per_class"}};
 
 static bool has_form(const ls_metric_kind *kind, int form) {
-    return form == PLAIN || (form <= STD ? kind->aggregate == &ls_aggregate_mean : kind->by_average != NULL);
+    return form == PLAIN || (form <= STD ? kind->aggregate->is_mean : kind->by_average != NULL);
 }
 
 /* The name of a form of a kind; false where it has no such form. */

@@ -54,6 +54,28 @@ static ls_status settle(ls_metrics *metrics, const ls_trial_state *state) {
     return ls_metrics_make_room(metrics);
 }
 
+/* Ranks have as many numbers of each metric as the rank that has the most. */
+static ls_status even_out(ls_metrics *metrics, const ls_trial_state *state) {
+    int64_t counts[LS_METRIC_LIMIT];
+    size_t count = 0;
+    for (int i = 0; i < metrics->count; i++) {
+        if (metrics->measures[i].rule->aggregate->grows) {
+            counts[count++] = (int64_t)metrics->set->numbers[i].count;
+        }
+    }
+    if (count == 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_allreduce(state->comm, counts, counts, count, LS_I64, LS_MAX, NULL));
+    const int64_t *next = counts;
+    for (int i = 0; i < metrics->count; i++) {
+        if (metrics->measures[i].rule->aggregate->grows) {
+            LS_TRY(ls_numbers_resize(&metrics->set->numbers[i], (size_t)*next++));
+        }
+    }
+    return LS_OK;
+}
+
 /* ---- bringing together ------------------------------------------------------------------------------------------- */
 
 /* How many numbers the metric has in what is reduced. Of rows that are the numbers of each rank's rows. */
@@ -141,6 +163,7 @@ ls_status ls_metrics_unite(ls_metrics *metrics, const ls_trial_state *state, ls_
         return LS_OK;
     }
     LS_TRY(settle(metrics, state));
+    LS_TRY(even_out(metrics, state));
     LS_TRY(reduce(metrics, state, parts));
     LS_TRY(make_room_for_rows(metrics, state, parts));
     return gather(metrics, state, parts);

@@ -1,0 +1,193 @@
+/*
+ * The metric "loss" of criteria that ignore targets or weigh classes: on any number of ranks it is that of one process
+ * with the same global batches, also if a rank's share has no target that counts, whose mean is NaN.
+ */
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/callbacks.h>
+#include <lockstep/train.h>
+
+#include "train/callbacks/callback.h"
+
+enum { SAMPLES = 23, WIDTH = 4, CLASSES = 3, BATCH = 7, IGNORED = -100 };
+
+/* ---- what is measured -------------------------------------------------------------------------------------------- */
+
+/* Targets of which few count, and none of the first samples of a batch in the data set's order. */
+static ls_dataset *make_dataset(void) {
+    float inputs[SAMPLES * WIDTH];
+    int64_t targets[SAMPLES];
+    for (int i = 0; i < SAMPLES * WIDTH; i++) {
+        inputs[i] = (float)sin(i);
+    }
+    for (int i = 0; i < SAMPLES; i++) {
+        targets[i] = i % BATCH < 4 && i % 5 != 4 ? IGNORED : i % CLASSES;
+    }
+    ls_scope *scope = ls_scope_begin();
+    ls_dataset *set = ls_tensor_dataset(ls_from(LS_SHAPE(SAMPLES, WIDTH), LS_F32, inputs),
+                                        ls_from(LS_SHAPE(SAMPLES), LS_I64, targets));
+    return ls_scope_end(scope) == LS_OK ? set : NULL;
+}
+
+typedef struct criterion {
+    const char *name;
+    bool weights;
+    bool ignores;
+    double factor;
+} criterion;
+
+static const criterion criteria[] = {
+    {"ignored", false, true, 1}, {"weights", true, false, 1}, {"both", true, true, 0.5}};
+
+static ls_tensor *measure(ls_tensor *output, ls_tensor *target, void *user) {
+    const criterion *c = user;
+    static const float weights[CLASSES] = {0.25F, 1, 7};
+    ls_class_loss_options options = {.ignore = c->ignores, .ignore_index = IGNORED};
+    if (c->weights) {
+        options.weight = ls_from(LS_SHAPE(CLASSES), LS_F32, weights);
+    }
+    if (!c->ignores) {
+        target = ls_maximum(target, 0);
+    }
+    return ls_mul(ls_cross_entropy(output, ls_to(target, LS_I64), &options), c->factor);
+}
+
+static ls_status compute_gradients(ls_trial_state *state, void *user) {
+    if (state->count == 0) {
+        return ls_data_parallel_skip(state->model);
+    }
+    state->output = ls_forward(state->model, state->input);
+    state->loss = measure(state->output, state->target, user);
+    return ls_backward(state->loss);
+}
+
+static ls_status own_step(ls_trial_state *state, void *user) {
+    ls_optimizer_zero_grad(state->optimizer);
+    LS_TRY(compute_gradients(state, user));
+    return ls_optimizer_step(state->optimizer);
+}
+
+/* What logs show of each step: the loss of the global batch. */
+typedef struct step_losses {
+    double sum;
+    int64_t count;
+} step_losses;
+
+static ls_status on_step_training(ls_trial_state *state, void *user) {
+    step_losses *losses = user;
+    double loss = 0;
+    LS_TRY(ls_callback_batch_loss(state, &loss));
+    losses->sum += isnan(loss) ? 0 : loss;
+    losses->count += !isnan(loss);
+    return LS_OK;
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+static const char *const names[] = {"loss",     "val_loss",     "test_loss",     "running_loss",
+                                    "loss_std", "val_loss_std", "test_loss_var", "the mean of steps"};
+enum { NAMES = sizeof names / sizeof *names };
+
+/* Two epochs over shuffled samples, of all ranks or, without a communicator, of this process alone. */
+static ls_status run(ls_comm *comm, const criterion *c, bool own, double values[NAMES]) {
+    const ls_loader_options shuffled = {.global_batch_size = BATCH, .comm = comm, .seed = 5};
+    const ls_loader_options ordered = {.global_batch_size = BATCH, .comm = comm, .no_shuffle = true};
+    ls_seed(7);
+    ls_module *model = ls_nn_linear(WIDTH, CLASSES);
+    model = comm != NULL ? ls_data_parallel(model, comm, NULL) : model;
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.05});
+    ls_loader *train = ls_loader_new(make_dataset(), &shuffled);
+    ls_loader *validate = ls_loader_new(make_dataset(), &ordered);
+    criterion user = *c;
+    step_losses steps = {0, 0};
+    const ls_metric running =
+        ls_metric_running(ls_metric_named("loss"), &(ls_running_options){.window = 3, .every = 2});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = model,
+        .optimizer = optimizer,
+        .criterion = measure,
+        .criterion_user = &user,
+        .step = own ? own_step : NULL,
+        .step_user = &user,
+        .train = train,
+        .validate = validate,
+        .comm = comm,
+        .metrics = LS_METRICS("loss", "loss_std", "loss_var"),
+        .custom_metrics = &running,
+        .custom_metric_count = 1,
+        LS_CALLBACKS(ls_terminate_on_nan(NULL), {.user = &steps, .on_step_training = on_step_training}),
+        .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_run(trial, 2));
+    LS_TRY(ls_trial_evaluate(trial, validate, "test"));
+    for (int i = 0; i < NAMES; i++) {
+        values[i] = ls_trial_metric(trial, names[i]);
+    }
+    values[NAMES - 1] = steps.sum / (double)steps.count;
+    ls_trial_free(trial);
+    ls_loader_free(train);
+    ls_loader_free(validate);
+    ls_optimizer_free(optimizer);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status compare(ls_comm *world, const criterion *c, bool own) {
+    double all[NAMES], alone[NAMES];
+    LS_TRY(run(world, c, own, all));
+    LS_TRY(run(NULL, c, own, alone));
+    for (int i = 0; i < NAMES; i++) {
+        if (!(fabs(all[i] - alone[i]) <= 1e-5 * fabs(alone[i]))) {
+            return ls_fail(LS_ERR_INTERNAL, "criterion \"%s\": %s is %.9g, one process has %.9g", c->name, names[i],
+                           all[i], alone[i]);
+        }
+        double sides[2] = {all[i], -all[i]};
+        LS_TRY(ls_comm_allreduce(world, sides, sides, 2, LS_F64, LS_MAX, NULL));
+        LS_CHECK(sides[0] == -sides[1]);
+    }
+    return LS_OK;
+}
+
+/* One process has the mean over batches, each by its number of samples, of what the criterion gives. */
+static ls_status mean_of_batches(void) {
+    const criterion c = {"both", true, true, 1};
+    const ls_loader_options ordered = {.global_batch_size = BATCH, .no_shuffle = true};
+    criterion user = c;
+    ls_module *model = ls_nn_linear(WIDTH, CLASSES);
+    ls_loader *loader = ls_loader_new(make_dataset(), &ordered);
+    ls_trial *trial =
+        ls_trial_new(&(ls_trial_options){.model = model, .criterion = measure, .criterion_user = &user, .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_TRY(ls_trial_evaluate(trial, loader, "test"));
+    double sum = 0, samples = 0;
+    ls_batch batch;
+    bool more = true;
+    LS_TRY(ls_loader_seek(loader, 0, 0));
+    LS_TRY(ls_loader_next(loader, &batch, &more));
+    while (more) {
+        ls_scope *scope = ls_scope_begin();
+        const double loss = ls_item(measure(ls_forward(model, batch.input), batch.target, &user));
+        sum += isnan(loss) ? 0 : (double)batch.count * loss; /* no target of the last batch counts */
+        samples += isnan(loss) ? 0 : (double)batch.count;
+        LS_TRY(ls_scope_end(scope));
+        LS_TRY(ls_loader_next(loader, &batch, &more));
+    }
+    LS_CHECK(fabs(sum / samples - ls_trial_metric(trial, "test_loss")) < 1e-12);
+    ls_trial_free(trial);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    for (size_t i = 0; i < sizeof criteria / sizeof *criteria; i++) {
+        LS_TRY(compare(world, &criteria[i], false));
+        LS_TRY(compare(world, &criteria[i], true));
+    }
+    LS_TRY(mean_of_batches());
+    return ls_comm_barrier(world, NULL);
+}
