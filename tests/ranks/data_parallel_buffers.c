@@ -235,11 +235,25 @@ static ls_status frozen_statistics_do_not_drift(ls_comm *world) {
     return LS_OK;
 }
 
+/* Marks of buffers, or of parameters, for which there is no room. */
+static ls_status added_afterwards(ls_comm *world) {
+    ls_module *plain = make_observer(false);
+    ls_module *model = ls_data_parallel(plain, world, NULL);
+    LS_CHECK(model != NULL);
+    ls_module_add_buffer(plain, "late", ls_zeros(LS_SCALAR, LS_F32));
+    const ls_status status = run_step(world, model, ls_comm_size(world));
+    LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_STATE : LS_OK));
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "2 parameters and 6 buffers") != NULL);
+    ls_module_free(model);
+    return LS_OK;
+}
+
 ls_status rank_test(ls_comm *world) {
     LS_TRY(constants_keep_their_bits(world));
     LS_TRY(changed_buffers_are_averaged(world));
     LS_TRY(changed_on_one_rank(world));
     LS_TRY(calls_of_a_step(world));
     LS_TRY(frozen_statistics_do_not_drift(world));
+    LS_TRY(added_afterwards(world));
     return ls_comm_barrier(world, NULL);
 }
