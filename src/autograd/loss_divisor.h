@@ -1,7 +1,7 @@
 /*
- * What a loss divides by, for metrics, which must weigh the losses of ranks and have no tape to follow in evaluation.
- * A mean of targets of which some are ignored, or which have weights, notes its divisor in ls_thread_state.divisor,
- * unless that is NULL. Any other mean divides by a number that every sample has the same part in.
+ * What a loss divides by. Metrics scale the losses of ranks by it, and in evaluation there is no tape to find it. A
+ * mean over targets of which some are ignored, or which have weights, notes its divisor in ls_thread_state.divisor,
+ * unless that is NULL. Other means divide by a multiple of the number of samples.
  */
 #ifndef LS_AUTOGRAD_LOSS_DIVISOR_H
 #define LS_AUTOGRAD_LOSS_DIVISOR_H

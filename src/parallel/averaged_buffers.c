@@ -1,12 +1,12 @@
 /*
  * The buffers of a data-parallel module. They are equal on all ranks at first. A storage counts its changes, so a rank
- * knows which buffers it has changed since they were last equal, and tells the others behind the gradients. Only if a
- * rank has changed a buffer is there a call for buffers: one all-reduce of all that have a mean.
+ * knows which buffers it has changed since they were last equal. It sends a mark per buffer after the gradients. Only
+ * if a rank has changed a buffer is there another call: one all-reduce for all changed buffers of floating numbers.
  *
- * The mean over samples is computed in f64 such that a buffer that is equal on all ranks keeps its bits: a rank adds
- * n x, with n its samples, and the sum is divided by that of n. For x of f32, n x and its sums are exact in f64. For x
- * of f64, the upper and the lower half of its digits are added separately. n is scaled by a power of two so that no
- * finite x overflows.
+ * The mean over samples is computed in f64. A rank with n samples adds n x, and the sum is divided by the sum of n. A
+ * buffer that is equal on all ranks keeps its bits: for x of f32, n x and its sums are exact in f64, and for x of f64,
+ * the upper and the lower half of the digits of x are added separately. n is scaled by a power of two so that no finite
+ * x overflows.
  */
 #include <math.h>
 #include <string.h>
@@ -74,7 +74,7 @@ static double upper_half(double x) {
     return x;
 }
 
-/* Writes what this rank adds. An empty share adds nothing, whatever the buffer holds. */
+/* Writes what this rank adds to the sum. An empty share adds nothing, whatever the buffer holds. */
 static ls_status write_summands(ls_tensor *buffer, double weight, double *to) {
     ls_tensor *numbers = ls_tensor_dense_on_host(call, buffer, LS_F64);
     if (numbers == NULL) {

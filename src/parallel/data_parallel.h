@@ -26,7 +26,7 @@ typedef struct ls_rank_inputs {
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
     uint32_t version; /* of its storage when all ranks last had the same elements */
-    bool changed;     /* on any rank since then, as the last averaging of gradients told */
+    bool changed;     /* on any rank since then, according to the last averaging of gradients */
 } ls_buffer_record;
 
 /* Adjacent gradients of a flat buffer that travel, with the gaps between them, in elements. */
@@ -95,9 +95,9 @@ void ls_data_parallel_remember(ls_module *module, ls_averaging_memory memory);
 int64_t ls_data_parallel_tail(const ls_data_parallel_state *state, int flat);
 
 /*
- * gradient_spans.c: whether the gradient of a leaf travels; lists the spans that do; moves those of a flat buffer to
- * where they are averaged on the host, `total` elements from ls_gradient_spans_begin on with the tail after them, and
- * back.
+ * gradient_spans.c: the gradients that travel. ls_gradient_spans_list finds their spans. ls_gradient_spans_pack moves
+ * the spans of a flat buffer together, to where they are averaged on the host: `total` elements from
+ * ls_gradient_spans_begin on, followed by the tail. ls_gradient_spans_unpack moves them back.
  */
 bool ls_gradient_travels(const ls_data_parallel_state *state, const ls_leaf *leaf);
 void ls_gradient_spans_list(ls_data_parallel_state *state);
@@ -105,15 +105,14 @@ void *ls_gradient_spans_begin(const ls_data_parallel_state *state, int flat);
 ls_status ls_gradient_spans_pack(const ls_data_parallel_state *state, int flat);
 ls_status ls_gradient_spans_unpack(const ls_data_parallel_state *state, int flat);
 
-/*
- * averaged_buffers.c: notes that the buffers of the model, whose lists are there, are equal on all ranks; whether this
- * rank has changed buffer i since; notes that this rank has just changed a tensor, once, as all other ranks have; and
- * makes equal the buffers that a rank has changed: means over samples, of which this rank has `samples`, and some rank
- * has one. The last is collective.
- */
+/* averaged_buffers.c: notes that the model's buffers, which are listed, are equal on all ranks. */
 ls_status ls_buffers_watch(ls_data_parallel_state *state);
+/* Whether this rank has changed buffer i since all ranks had the same. */
 bool ls_buffer_has_changed(const ls_data_parallel_state *state, int i);
+/* Notes that this rank has just changed a tensor, once, in the same way as all other ranks. */
 void ls_buffers_keep_equal(ls_data_parallel_state *state, const ls_tensor *changed);
+/* Makes the buffers that a rank has changed the mean over samples. This rank has `samples`, and some rank has at least
+ * one. Collective. */
 ls_status ls_buffers_average(ls_data_parallel_state *state, double samples);
 
 /* The module lives on (true), also when it is freed, until false: for what is on a tape. */

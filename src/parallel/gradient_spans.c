@@ -1,5 +1,5 @@
 /*
- * Which gradients of a flat buffer travel: those of parameters that are not frozen. Adjacent ones form a span. For one
+ * Only the gradients of parameters that are not frozen travel. Adjacent ones form a span. For one
  * all-reduce, the spans are moved together towards the end of the buffer, where other numbers follow them, and back
  * afterwards. If all frozen parameters come first, as in fine-tuning, nothing is moved.
  */

@@ -81,7 +81,7 @@ static ls_status look(watch *self, int place, ls_tensor *x, const char *what) {
     return LS_OK;
 }
 
-/* A loss of which no target counts is NaN, and its gradient 0: the other ranks may have targets that count. */
+/* A loss over no targets is NaN, but its gradient is 0, and other ranks may have targets that count. */
 static ls_status look_at_loss(watch *self, const ls_trial_state *state) {
     ls_tensor *divisor = ls_trial_loss_divisor(state->trial);
     const bool looks = self->found == NOTHING;

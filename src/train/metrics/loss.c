@@ -1,8 +1,9 @@
 /*
  * The criterion's loss: the mean over samples of the losses of global batches. The loss of a global batch is the mean
- * of those of its shares, by what the criterion divides by. If that is the number of samples, shares are added up like
- * batches. Otherwise the loss of a batch is not known before the ranks come together, so each batch has a row of its
- * own. A share without a target that counts, whose loss is NaN, adds nothing, and a batch of such shares is left out.
+ * of the losses of its shares, scaled by what the criterion divides by. If that is the number of samples, shares are
+ * added up like batches. Otherwise the loss of a batch is not known before the end of the pass, when the ranks exchange
+ * their numbers, so each batch has a row of its own. The loss of a share in which no target counts is NaN: it adds
+ * nothing. A batch of such shares is left out.
  */
 #include <math.h>
 
@@ -44,7 +45,7 @@ static ls_status mean(const ls_measure *measure, ls_batch_numbers *batch) {
 
 /* ---- a pass ------------------------------------------------------------------------------------------------------ */
 
-/* Sum and weight of the batches that are added up; then the row of each batch, by its number. */
+/* Sum and weight of the batches that are added up, then a row per batch. */
 enum { SUM, WEIGHT, HEAD };
 enum { ROW_SAMPLES = HEAD, ROW };
 
