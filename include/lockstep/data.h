@@ -245,10 +245,13 @@ LS_API ls_dataset *ls_dataset_concat_of(ls_dataset *const *datasets, int count);
 /** Gives batches, epoch after epoch: those of a data set (ls_loader_new), or of a kind of your own. Opaque. */
 typedef struct ls_loader ls_loader;
 
-/** One rank's share of a global batch. */
+/**
+ * One rank's share of a global batch. The loader owns the tensors. They are valid until the next ls_loader_next or
+ * ls_loader_free: use of a pointer kept longer is LS_ERR_STATE. To keep a batch, copy it with ls_clone.
+ */
 typedef struct ls_batch {
-    ls_tensor *input;     /**< [count, ...], lent until the next ls_loader_next */
-    ls_tensor *target;    /**< [count, ...], lent likewise */
+    ls_tensor *input;     /**< [count, ...] */
+    ls_tensor *target;    /**< [count, ...]; NULL if the loader's kind gives none */
     int64_t count;        /**< this rank's samples; 0 is possible in the last batch */
     int64_t global_count; /**< all ranks' samples */
     int64_t number;       /**< of this batch in the epoch, from 0 */
@@ -340,7 +343,7 @@ LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch)
  * the start of the next epoch. After a failure it stands where it stood.
  */
 LS_API ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) LS_WARN_UNUSED;
-/** Frees the loader and gives up its data set. NULL is allowed. */
+/** Frees the loader and gives up its data set. NULL is allowed. A later call on the loader is LS_ERR_STATE. */
 LS_API void ls_loader_free(ls_loader *loader);
 
 #ifdef __cplusplus

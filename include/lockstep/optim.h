@@ -302,7 +302,7 @@ LS_API ls_status ls_optimizer_save(ls_optimizer *optimizer, const char *path,
 /** ls_optimizer_set_state from a safetensors file. */
 LS_API ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) LS_WARN_UNUSED;
 
-/** Frees it; the parameters stay. NULL is allowed. */
+/** Frees the optimizer; the parameters stay. NULL is allowed. A later call on the optimizer is LS_ERR_STATE. */
 LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 
 /**

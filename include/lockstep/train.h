@@ -109,7 +109,8 @@ typedef struct ls_callback {
     .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))
 
 /** What a trial consists of. Everything is lent and must outlive it, but for callbacks and metrics that have
- * `release`, and metrics of constructors: those the trial takes over, even when it fails. */
+ * `release`, and metrics of constructors: those the trial takes over, even when it fails.
+ * ls_trial_run is LS_ERR_STATE if a loader or the optimizer was freed before. */
 typedef struct ls_trial_options {
     ls_module *model;
     ls_optimizer *optimizer; /**< NULL: the trial can only evaluate, if it has no step of its own either */

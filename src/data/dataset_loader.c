@@ -159,11 +159,19 @@ static ls_status order_epoch(loader_state *state, int64_t epoch) {
     return LS_OK;
 }
 
-static void give_up_lent(loader_state *state) {
+/* Of what is lent, on its device. */
+static void withdraw_copies(loader_state *state) {
     for (int i = 0; i < 2; i++) {
-        ls_tensor_drop(state->lent[i]);
+        ls_tensor_withdraw(state->lent[i]);
         state->lent[i] = NULL;
     }
+}
+
+/* The elements stay where they are, for the next batch. */
+static void renew_lent(loader_state *state) {
+    withdraw_copies(state);
+    state->input = ls_tensor_renew(state->input);
+    state->target = ls_tensor_renew(state->target);
 }
 
 static ls_status lend(loader_state *state, const ls_tensor *input, const ls_tensor *target) {
@@ -227,7 +235,7 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
         ls_prefetch_halt(state->prefetch); /* the order is what it works by */
         LS_TRY(order_epoch(state, epoch));
     }
-    give_up_lent(state);
+    renew_lent(state);
     LS_TRY(take(self, number, &input, &target));
     LS_TRY(lend(state, input, target));
     state->lent_share = share_of(state, number);
@@ -240,10 +248,10 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
 
 static void dataset_free_state(ls_loader *self) {
     loader_state *state = self->state;
-    give_up_lent(state);
+    withdraw_copies(state);
     ls_prefetch_free(state->prefetch);
-    ls_tensor_drop(state->input);
-    ls_tensor_drop(state->target);
+    ls_tensor_withdraw(state->input);
+    ls_tensor_withdraw(state->target);
     ls_dataset_drop(state->dataset);
     ls_free(state->order);
     ls_free(state->sums);

@@ -30,13 +30,26 @@ ls_loader *ls_loader_custom(const ls_loader_type *type, int64_t batches) {
 }
 
 static void drop_batch(ls_loader *loader) {
-    ls_tensor_drop(loader->input);
-    ls_tensor_drop(loader->target);
+    ls_tensor_withdraw(loader->input);
+    ls_tensor_withdraw(loader->target);
     loader->input = loader->target = NULL;
 }
 
+static bool is_gone(const ls_loader *loader) {
+    return loader->type == NULL;
+}
+
+bool ls_loader_is_here(const char *call, const ls_loader *loader) {
+    if (is_gone(loader)) {
+        (void)ls_fail(LS_ERR_STATE, "%s: the loader was freed (ls_loader_free) before; free it after its last use",
+                      call);
+        return false;
+    }
+    return true;
+}
+
 void ls_loader_free(ls_loader *loader) {
-    if (loader == NULL) {
+    if (loader == NULL || is_gone(loader)) {
         return;
     }
     drop_batch(loader);
@@ -44,7 +57,8 @@ void ls_loader_free(ls_loader *loader) {
         loader->type->free_state(loader);
     }
     ls_free(loader->state);
-    ls_free(loader);
+    *loader = (ls_loader){.type = NULL};
+    ls_retire(loader);
 }
 
 void *ls_loader_state(const ls_loader *loader) {
@@ -76,6 +90,9 @@ static ls_status explain(const ls_loader *loader, const char *what, ls_status st
 ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t batch) {
     if (loader == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_loader_seek: the loader is NULL");
+    }
+    if (!ls_loader_is_here("ls_loader_seek", loader)) {
+        return LS_ERR_STATE;
     }
     if (epoch < 0 || batch < 0 || (loader->batches >= 0 && batch > loader->batches)) {
         return loader->batches >= 0
@@ -158,6 +175,9 @@ ls_status ls_loader_next(ls_loader *loader, ls_batch *batch, bool *more) {
     }
     *batch = (ls_batch){0};
     *more = false;
+    if (!ls_loader_is_here("ls_loader_next", loader)) {
+        return LS_ERR_STATE;
+    }
     drop_batch(loader);
     ls_batch made = {.number = loader->batch};
     bool is_more = loader->batches < 0 || loader->batch < loader->batches;

@@ -15,6 +15,9 @@ struct ls_loader {
     ls_tensor *target;
 };
 
+/* False, with LS_ERR_STATE, for a loader that was freed. */
+bool ls_loader_is_here(const char *call, const ls_loader *loader);
+
 /* The numbers in its data set of the samples of the batch lent last, this rank's; NULL of a loader of another kind. */
 const int64_t *ls_loader_samples(const ls_loader *loader);
 

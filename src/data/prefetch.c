@@ -155,6 +155,12 @@ static bool is_elsewhere(const ls_prefetch *self) {
     return self->started > 0 && self->process != getpid();
 }
 
+static void drop_slot(const slot *place, bool is_lent) {
+    void (*drop)(ls_tensor * tensor) = is_lent ? ls_tensor_withdraw : ls_tensor_drop;
+    drop(place->input);
+    drop(place->target);
+}
+
 void ls_prefetch_free(ls_prefetch *self) {
     if (self == NULL) {
         return;
@@ -164,8 +170,7 @@ void ls_prefetch_free(ls_prefetch *self) {
         pthread_cond_destroy(&self->changed);
         pthread_mutex_destroy(&self->lock);
         for (int64_t i = 0; i < self->slots; i++) {
-            ls_tensor_drop(self->batches[i].input);
-            ls_tensor_drop(self->batches[i].target);
+            drop_slot(&self->batches[i], self->taken != NONE && i == self->taken % self->slots);
         }
     }
     ls_free(self->batches);
@@ -204,19 +209,21 @@ static void begin_anew(ls_prefetch *self, int64_t number, int64_t count) {
     self->end = count;
 }
 
-/* Somebody else has it, too, and keeps it: the thread that makes the next batch must not touch it. */
-static void give_up_kept(ls_tensor **tensor) {
-    if (*tensor != NULL && !ls_tensor_is_alone(*tensor)) {
-        ls_tensor_drop(*tensor);
-        *tensor = NULL;
+/* What something else refers to is given up: the thread that makes the next batch must not touch it. */
+static ls_tensor *renew(ls_tensor *tensor) {
+    ls_tensor *renewed = ls_tensor_renew(tensor);
+    if (renewed != NULL && !ls_tensor_is_alone(renewed)) {
+        ls_tensor_drop(renewed);
+        return NULL;
     }
+    return renewed;
 }
 
-static void give_back(ls_prefetch *self) {
+static void renew_lent(ls_prefetch *self) {
     if (self->taken != NONE) {
         slot *lent = &self->batches[self->taken % self->slots];
-        give_up_kept(&lent->input);
-        give_up_kept(&lent->target);
+        lent->input = renew(lent->input);
+        lent->target = renew(lent->target);
     }
 }
 
@@ -244,7 +251,7 @@ ls_status ls_prefetch_take(ls_prefetch *self, int64_t number, int64_t count, ls_
             (long long)self->process);
     }
     LS_TRY(self->started > 0 ? LS_OK : start_threads(self));
-    give_back(self);
+    renew_lent(self);
     const slot *place = wait_for(self, number, count);
     *input = place->input;
     *target = place->target;

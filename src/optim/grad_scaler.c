@@ -140,6 +140,7 @@ static ls_status check(const char *call, const ls_grad_scaler *scaler, const ls_
     if (scaler == NULL || optimizer == NULL) {
         return ls_fail_missing("%s: the %s", call, scaler == NULL ? "scaler" : "optimizer");
     }
+    LS_TRY(ls_optimizer_check_here(call, optimizer));
     return optimizer->type->step != NULL
                ? LS_OK
                : ls_fail(LS_ERR_STATE, "%s: %s evaluates the loss itself, with scales of its own: leave the scaler out",

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "nn/module.h"
+#include "tensor/scope.h"
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
@@ -145,6 +146,7 @@ ls_status ls_optimizer_add_group(ls_optimizer *optimizer, ls_tensor *const *para
     if (optimizer == NULL || count < 0 || (parameters == NULL && count > 0)) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_add_group: the optimizer or the parameters are missing");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_add_group", optimizer));
     LS_TRY(ls_option_within(optimizer->type->name, "learning_rate", options->learning_rate, 0, INFINITY));
     LS_TRY(ls_option_within(optimizer->type->name, "weight_decay", options->weight_decay, 0, INFINITY));
     if (options->adamw && optimizer->others == NULL) {
@@ -229,8 +231,15 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model) {
     return optimizer;
 }
 
+ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer) {
+    return optimizer->type != NULL
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "%s: the optimizer was freed (ls_optimizer_free) before; free it after its last use", call);
+}
+
 void ls_optimizer_free(ls_optimizer *optimizer) {
-    if (optimizer == NULL) {
+    if (optimizer == NULL || optimizer->type == NULL) {
         return;
     }
     if (optimizer->type->forget != NULL) {
@@ -242,7 +251,8 @@ void ls_optimizer_free(ls_optimizer *optimizer) {
     ls_optimizer_free(optimizer->others);
     ls_state_forget(&optimizer->lent);
     ls_free(optimizer->groups);
-    ls_free(optimizer);
+    *optimizer = (ls_optimizer){.type = NULL};
+    ls_retire(optimizer);
 }
 
 int ls_optimizer_group_count(const ls_optimizer *optimizer) {
@@ -255,6 +265,7 @@ double ls_optimizer_learning_rate(const ls_optimizer *optimizer, int group) {
 }
 
 ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, double learning_rate) {
+    LS_TRY(optimizer != NULL ? ls_optimizer_check_here("ls_optimizer_set_learning_rate", optimizer) : LS_OK);
     if (optimizer == NULL || group < -1 || group >= optimizer->group_count) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_set_learning_rate: there is no group %d", group);
     }
@@ -268,7 +279,7 @@ ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, dou
 }
 
 double ls_optimizer_momentum(const ls_optimizer *optimizer) {
-    const bool has = optimizer != NULL && optimizer->type->momentum != NULL;
+    const bool has = optimizer != NULL && optimizer->type != NULL && optimizer->type->momentum != NULL;
     const double *momentum = has ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
     return momentum != NULL ? *momentum : 0;
 }
@@ -277,6 +288,7 @@ ls_status ls_optimizer_set_momentum(ls_optimizer *optimizer, double momentum) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_set_momentum: the optimizer");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_set_momentum", optimizer));
     const char *call = optimizer->type->name;
     double *own = optimizer->type->momentum != NULL ? optimizer->type->momentum(optimizer) : NULL;
     if (own == NULL) {
@@ -376,6 +388,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_step", optimizer));
     if (optimizer->type->step == NULL) {
         return ls_fail(LS_ERR_STATE,
                        "ls_optimizer_step: %s evaluates the loss itself: ls_optimizer_step_closure, with a function "
@@ -413,6 +426,7 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_step_closure: the %s is NULL",
                        optimizer == NULL ? "optimizer" : "closure");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_step_closure", optimizer));
     double value = NAN;
     double *first = loss != NULL ? loss : &value;
     if (optimizer->type->step_closure != NULL) {

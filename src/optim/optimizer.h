@@ -128,6 +128,9 @@ struct ls_optimizer {
  */
 ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
+/* LS_ERR_STATE for an optimizer that was freed. */
+ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer);
+
 /* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
 ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group);
 

@@ -30,6 +30,7 @@ static double rate_of(const ls_schedule *schedule, double base) {
 static ls_status apply(const ls_schedule *schedule) {
     ls_optimizer *optimizer = schedule->optimizer;
     const char *call = schedule->type->name;
+    LS_TRY(ls_optimizer_check_here(call, optimizer));
     if (optimizer->group_count != schedule->group_count) {
         return ls_fail(LS_ERR_STATE,
                        "%s: the optimizer has %d groups, had %d when the schedule was made: add them before", call,

@@ -111,6 +111,7 @@ ls_status ls_optimizer_state(ls_optimizer *optimizer, const ls_named **tensors, 
     if (optimizer == NULL || tensors == NULL || count == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_state: an argument is NULL");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_state", optimizer));
     ls_state_forget(&optimizer->lent);
     LS_TRY(list_all(optimizer, &optimizer->lent));
     *tensors = optimizer->lent.items;
@@ -230,6 +231,7 @@ ls_status ls_state_check_given(const char *call, const void *owner, const ls_nam
 
 ls_status ls_optimizer_set_state(ls_optimizer *optimizer, const ls_named *tensors, int count) {
     LS_TRY(ls_state_check_given("ls_optimizer_set_state", optimizer, tensors, count));
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_set_state", optimizer));
     return set_state("ls_optimizer_set_state", optimizer, tensors, count);
 }
 
@@ -246,6 +248,7 @@ ls_status ls_optimizer_load(ls_optimizer *optimizer, const char *path) {
     if (optimizer == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_optimizer_load: the optimizer is NULL");
     }
+    LS_TRY(ls_optimizer_check_here("ls_optimizer_load", optimizer));
     ls_safetensors *file = ls_safetensors_load(path);
     if (file == NULL) {
         return ls_error_status();

@@ -4,6 +4,7 @@
 #include <string.h>
 
 ls_scope ls_nowhere;
+ls_scope ls_past_batch;
 
 /* The scope that holds the tensor's reference, or NULL. */
 static ls_scope *holder(const ls_tensor *tensor) {
@@ -217,12 +218,13 @@ ls_status ls_tensor_refuse_gone(const char *call, int argument, const ls_tensor 
     if (argument != 0) {
         snprintf(which, sizeof which, "argument %d", argument);
     }
-    (void)(tensor->scope == NULL
-               ? ls_fail(LS_ERR_STATE, "%s: %s was released (ls_release) before, or went with what had taken it over",
-                         call, which)
-               : ls_fail(LS_ERR_STATE,
-                         "%s: %s is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope", call,
-                         which));
+    const char *why = "is a tensor of a scope that has ended; ls_keep lifts a tensor out of its scope";
+    if (tensor->scope == NULL) {
+        why = "was released (ls_release) before, or went with what had taken it over";
+    } else if (tensor->scope == &ls_past_batch) {
+        why = "belongs to an earlier batch of its loader; copy it with ls_clone before the next ls_loader_next";
+    }
+    (void)ls_fail(LS_ERR_STATE, "%s: %s %s", call, which, why);
     return ls_scope_failed_status();
 }
 
@@ -255,15 +257,15 @@ static void keep_released(ls_thread_state *thread, ls_tensor *records) {
     }
 }
 
-/* Gives up the reference of the user, who may not know that. */
-static void drop_released(ls_thread_state *thread, ls_tensor *tensor) {
+/* Gives up the reference of the user, who may not know that. `mark` says why to ls_tensor_refuse_gone. */
+static void drop_released(ls_thread_state *thread, ls_tensor *tensor, ls_scope *mark) {
     ls_tensor **before = thread->gone;
     ls_tensor *gone = NULL;
     thread->gone = &gone;
     ls_tensor_drop(tensor);
     thread->gone = before;
     if (gone != NULL && ls_tensor_is_gone(tensor)) {
-        tensor->scope = NULL; /* a word for ls_tensor_refuse_gone */
+        tensor->scope = mark;
     }
     keep_released(thread, gone);
 }
@@ -294,10 +296,39 @@ ls_tensor *ls_tensor_own(ls_tensor *tensor) {
 void ls_tensor_disown(ls_tensor *tensor) {
     ls_thread_state *thread = tensor != NULL ? ls_thread() : NULL;
     if (thread != NULL) {
-        drop_released(thread, tensor);
+        drop_released(thread, tensor, NULL);
     } else {
         ls_tensor_drop(tensor);
     }
+}
+
+void ls_tensor_withdraw(ls_tensor *tensor) {
+    ls_thread_state *thread = tensor != NULL && tensor->references == 1 ? ls_thread() : NULL;
+    if (thread != NULL) {
+        drop_released(thread, tensor, &ls_past_batch);
+    } else {
+        ls_tensor_drop(tensor);
+    }
+}
+
+ls_tensor *ls_tensor_renew(ls_tensor *tensor) {
+    const bool alone = tensor != NULL && tensor->references == 1 && tensor->node == NULL && tensor->leaf == NULL;
+    ls_thread_state *thread = alone ? ls_thread() : NULL;
+    ls_tensor **place = thread != NULL ? &thread->released[thread->next_released % LS_RELEASED_RECORDS] : NULL;
+    if (place != NULL && *place == NULL) {
+        *place = ls_cache_allocate(&thread->cache, sizeof **place);
+    }
+    if (place == NULL || *place == NULL) {
+        ls_tensor_withdraw(tensor);
+        return NULL;
+    }
+    ls_tensor *renewed = *place;
+    *renewed = *tensor;
+    tensor->references = 0;
+    tensor->scope = &ls_past_batch;
+    *place = tensor;
+    thread->next_released++;
+    return renewed;
 }
 
 ls_tensor *ls_tensor_take(ls_tensor *tensor) {

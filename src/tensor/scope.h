@@ -61,9 +61,12 @@ struct ls_scope {
  */
 extern ls_scope ls_nowhere;
 
-/* Records of tensors that users released are used again after so many more. */
+/* What ls_tensor.scope says of the record of a batch that its loader has taken back. A mark, too. */
+extern ls_scope ls_past_batch;
+
+/* Records of tensors that users released, and of batches, are used again after so many more. */
 #define LS_RELEASED_RECORDS 32
-/* Data sets and modules that have gone likewise. */
+/* Data sets, modules, loaders and optimizers that have gone likewise. */
 #define LS_RETIRED_OBJECTS 64
 
 /*
@@ -141,6 +144,13 @@ ls_status ls_scope_close(ls_scope *scope);
 
 /* Lets the records that wait in the scope be used again. */
 void ls_scope_release_records(ls_thread_state *thread, ls_scope *scope);
+
+/* Drops the reference to a tensor of a batch. If it is the last, a program that kept the pointer gets an error. NULL is
+ * allowed. */
+void ls_tensor_withdraw(ls_tensor *tensor);
+
+/* Withdraws the tensor, and returns another record of its elements; NULL if something else refers to the tensor. */
+ls_tensor *ls_tensor_renew(ls_tensor *tensor);
 
 /* Keeps the memory (of ls_allocate) of an object that has gone, cleared but for what says so, for who still has the
  * pointer: it is freed when so many more have gone, and with the thread. */

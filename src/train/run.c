@@ -1,6 +1,8 @@
 /* Runs: epochs of training and validation. */
 #include <stdio.h>
 
+#include "data/loader.h"
+#include "optim/optimizer.h"
 #include "train/trial.h"
 
 bool ls_trial_has_ended(const ls_trial *trial) {
@@ -79,7 +81,18 @@ static bool has_more(const ls_trial *trial) {
     return trial->continues || !ls_trial_has_ended(trial);
 }
 
+/* What the trial borrows must not have been freed. */
+static ls_status check_borrowed(const ls_trial *trial) {
+    const char *const call = "ls_trial_run";
+    const ls_trial_options *options = &trial->options;
+    const bool here = ls_loader_is_here(call, options->train) &&
+                      (options->validate == NULL || ls_loader_is_here(call, options->validate));
+    LS_TRY(here ? LS_OK : LS_ERR_STATE);
+    return options->optimizer != NULL ? ls_optimizer_check_here(call, options->optimizer) : LS_OK;
+}
+
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
+    LS_TRY(check_borrowed(trial));
     LS_TRY(ls_trial_begin_agreeing(trial));
     LS_TRY(ls_checkpoints_begin(trial));
     LS_TRY(LS_CALL(trial, on_start));

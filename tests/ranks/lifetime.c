@@ -263,6 +263,47 @@ static ls_status model_parallel(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+static bool says(ls_status status, const char *sentence) {
+    return status == LS_ERR_STATE && strstr(ls_error_message(), sentence) != NULL;
+}
+
+/* A loader or an optimizer that the ranks freed before the run, all of them or the last one only. */
+static ls_status freed_before_the_run(ls_comm *world, bool optimizer, bool everywhere) {
+    const bool mine = everywhere || ls_comm_rank(world) == ls_comm_size(world) - 1;
+    model m;
+    LS_TRY(make(&m, world));
+    ls_loader *loader =
+        ls_loader_new(ls_tensor_dataset(ls_ones(LS_SHAPE(12, 3), LS_F32), ls_ones(LS_SHAPE(12, 2), LS_F32)),
+                      &(ls_loader_options){.batch_size = 2, .comm = world});
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){
+        .model = m.module, .optimizer = m.optimizer, .criterion = ls_criterion_mse, .train = loader, .quiet = true});
+    LS_TRY(made(trial));
+    if (mine && optimizer) {
+        ls_optimizer_free(m.optimizer);
+    } else if (mine) {
+        ls_loader_free(loader);
+    }
+    LS_CHECK(says(ls_trial_run(trial, 1), optimizer ? "the optimizer was freed" : "the loader was freed"));
+    ls_trial_free(trial);
+    if (!mine || optimizer) {
+        ls_loader_free(loader);
+    }
+    if (mine && optimizer) {
+        m.optimizer = NULL;
+    }
+    LS_TRY(end(&m));
+    return ls_comm_barrier(world, NULL);
+}
+
+static ls_status trials(ls_comm *world) {
+    for (int i = 0; i < 4; i++) {
+        LS_TRY(freed_before_the_run(world, i % 2 == 0, i < 2));
+    }
+    return LS_OK;
+}
+
 /* The end of the job, with all of that still there. */
 static ls_status leave(ls_comm *world) {
     const bool process = ls_world() == world;
@@ -298,5 +339,6 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(wait_twice(world));
     LS_TRY(data_parallel(world));
     LS_TRY(model_parallel(world));
+    LS_TRY(trials(world));
     return leave(world);
 }
