@@ -40,8 +40,13 @@ typedef struct ls_checkpoint_options {
  * What is written behind a step or an epoch at which a hook has stopped the run is of a run that has ended: the first
  * ls_trial_run of a trial that goes on from there ends as that did, the next one goes on.
  *
- * A folder is used by one trial at a time, and a trial refuses (LS_ERR_STATE) a folder in which there are whole
- * checkpoints further than where it begins: it would leave two histories there.
+ * All ranks need the same folder: ls_trial_run is LS_ERR_IO, before the first step, if a rank does not see what rank 0
+ * makes there. The folder may hold other files: the callback removes only what it has made itself, by names such as
+ * "epoch-000003-step-0000000120" and ".new-0123456789abcdef-epoch-000003-step-0000000120". A file "best" that is not a
+ * link is LS_ERR_STATE if `best` is given.
+ *
+ * A folder is used by one trial at a time (LS_ERR_STATE after half a second), and a trial refuses (LS_ERR_STATE) a
+ * folder in which there are whole checkpoints further than where it begins: it would leave two histories there.
  *
  * ls_trial_new takes the callback over. On failure it is invalid (`.invalid`), and the error is set.
  */
@@ -49,8 +54,9 @@ LS_API ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options);
 
 /**
  * Writes a checkpoint to the folder of this name, which is replaced as a whole if it is one already (LS_ERR_IO where it
- * is something else, a link to one, too), and returns when it is whole. Outside of runs (LS_ERR_STATE in a hook: set
- * `state->save` there). A collective call where the trial has a communicator.
+ * is something else: a link to one, or a folder whose manifest.json is not Lockstep's), and returns when it is whole.
+ * Outside of runs (LS_ERR_STATE in a hook: set `state->save` there). A collective call where the trial has a
+ * communicator.
  */
 LS_API ls_status ls_trial_save(ls_trial *trial, const char *folder) LS_WARN_UNUSED;
 

@@ -215,8 +215,8 @@ bool ls_shape_bytes(ls_shape shape, size_t width, size_t *bytes) {
     return true;
 }
 
-/* A new name is on disk only when its folder is. Some file systems cannot sync folders, and say EINVAL; one that this
- * process may write to, but not read, it cannot sync either. */
+/* Syncs the folder that holds the path: only then is a new name on disk. Some file systems cannot sync folders, and say
+ * EINVAL or EROFS; nor can this process if it may not read the folder. */
 static bool sync_folder(const char *path) {
     char copy[PATH_MAX]; /* no file has a longer name */
     snprintf(copy, sizeof copy, "%s", path);
@@ -224,7 +224,7 @@ static bool sync_folder(const char *path) {
     if (folder < 0) {
         return errno == EACCES;
     }
-    const bool synced = fsync(folder) == 0 || errno == EINVAL;
+    const bool synced = fsync(folder) == 0 || errno == EINVAL || errno == EROFS;
     const int reason = errno;
     close(folder);
     errno = reason;
@@ -329,14 +329,15 @@ ls_status ls_file_write(const char *call, ls_new_file *file, const void *bytes, 
                : ls_fail(LS_ERR_IO, "%s: cannot write %s: is the disk full?", call, file->path);
 }
 
-/* 0, or the reason in errno's terms. */
-static int make_one_folder(const char *path) {
+/* Returns 0, or the reason as a value of errno. `sync`: its parent is synced even if the folder was there before. */
+static int make_one_folder(const char *path, bool sync) {
     struct stat about;
-    if (mkdir(path, 0777) == 0) {
-        return sync_folder(path) ? 0 : errno;
-    }
+    const bool made = mkdir(path, 0777) == 0;
     const int reason = errno;
-    return stat(path, &about) == 0 && S_ISDIR(about.st_mode) ? 0 : reason;
+    if (!made && (stat(path, &about) != 0 || !S_ISDIR(about.st_mode))) {
+        return reason;
+    }
+    return (made || sync) && !sync_folder(path) ? errno : 0;
 }
 
 ls_status ls_folder_make(const char *call, const char *path) {
@@ -345,7 +346,7 @@ ls_status ls_folder_make(const char *call, const char *path) {
     for (const char *end = path; reason == 0 && *end != '\0';) {
         end += 1 + strcspn(end + 1, "/");
         snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        reason = make_one_folder(part);
+        reason = make_one_folder(part, *end == '\0');
     }
     return reason == 0 ? LS_OK
                        : ls_fail(LS_ERR_IO, "%s: cannot make the folder %.500s: %s", call, part, strerror(reason));

@@ -101,20 +101,23 @@ static ls_status cannot_write(ls_comm *world) {
     return ls_comm_barrier(world, NULL);
 }
 
-/* The last rank's folder of that name is another, as on a machine that does not share it: what it has written is
- * missing, and no checkpoint is made without. */
-static ls_status other_folder(ls_comm *world) {
+/* The last rank's folder of that name is missing, or another one, as on a machine that does not share it: all ranks are
+ * told before anything is trained. */
+static ls_status other_folder(ls_comm *world, bool missing) {
     const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
     char here[PATH_MAX];
     training t;
     ls_folder_names names;
     const ls_checkpoint_options each = {.folder = "alone"};
     LS_CHECK(getcwd(here, sizeof here) != NULL && unshare(CLONE_FS) == 0); /* ranks may be threads of a process */
-    LS_CHECK(!last || (mkdir(in_scratch("elsewhere"), 0777) == 0 && mkdir(in_scratch("elsewhere/alone"), 0777) == 0));
-    LS_CHECK(chdir(in_scratch(last ? "elsewhere" : "")) == 0);
+    const char *elsewhere = missing ? "nothing-there" : "elsewhere";
+    LS_CHECK(!last || mkdir(in_scratch(elsewhere), 0777) == 0);
+    LS_CHECK(!last || missing || mkdir(in_scratch("elsewhere/alone"), 0777) == 0);
+    LS_CHECK(chdir(in_scratch(last ? elsewhere : "")) == 0);
     LS_TRY(begin(&t, world, &(plan){.checkpoints = &each}));
     const ls_status status = ls_trial_run(t.trial, EPOCHS);
-    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "do all ranks see the folder?") != NULL);
+    LS_CHECK(status == LS_ERR_IO && strstr(ls_error_message(), "the folder alone on ") != NULL);
+    LS_CHECK(strstr(ls_error_message(), " is not the one that rank 0 uses") != NULL && t.watcher.steps == 0);
     end(&t);
     LS_CHECK(chdir(here) == 0);
     LS_TRY(ls_folder_list(in_scratch("alone"), NULL, &names));
@@ -167,7 +170,8 @@ ls_status rank_test(ls_comm *world) {
     LS_TRY(stopped_by_signal(world));
     LS_TRY(goes_on_by_itself(world));
     LS_TRY(cannot_write(world));
-    LS_TRY(ls_comm_size(world) > 1 ? other_folder(world) : LS_OK);
+    LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, false) : LS_OK);
+    LS_TRY(ls_comm_size(world) > 1 ? other_folder(world, true) : LS_OK);
     LS_TRY(ls_comm_size(world) > 1 ? other_options(world) : LS_OK);
     ls_log_set_sink(say_nothing, NULL);
     LS_TRY(damaged(world));

@@ -8,8 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -19,12 +22,33 @@
 
 static bool spoils; /* the next file, as a bad disk or memory does */
 
+static char synced[16][PATH_MAX]; /* the first that were, since the count was set to 0 */
+static int syncs;
+
+static void note_sync(int fd) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (syncs < 16) {
+        const ssize_t length = readlink(link, synced[syncs], PATH_MAX - 1);
+        assert_true(length > 0);
+        synced[syncs++][length] = '\0';
+    }
+}
+
+static int64_t slept; /* nanoseconds that this process has asked to sleep */
+
+int nanosleep(const struct timespec *time, struct timespec *rest) {
+    (void)rest;
+    slept += time->tv_sec * 1000000000 + time->tv_nsec;
+    return 0;
+}
+
 /* What a loss of power leaves is not tried here, so nothing waits for a disk. */
 int fsync(int fd) {
-    if (spoils) {
-        assert_int_equal(pwrite(fd, "X", 1, 100), 1);
+    if (spoils && pwrite(fd, "X", 1, 100) == 1) { /* a folder cannot be written to */
+        spoils = false;
     }
-    spoils = false;
+    note_sync(fd);
     return 0;
 }
 
@@ -46,6 +70,13 @@ int unlink(const char *path) {
         return -1;
     }
     return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+static void write_bytes(const char *path, const unsigned char *bytes, size_t size) {
+    FILE *file = fopen(path, "wbe");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
@@ -280,6 +311,107 @@ static void test_folder_of_another_run(void **state) {
     assert_int_equal(count_whole(in_root("further")), 3);
 }
 
+static void test_folder_of_another_trial(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("shared")};
+    assert_int_equal(mkdir(in_root("shared"), 0777), 0);
+    const int other = open(in_root("shared"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(other, LOCK_EX), 0);
+    training t = begin(&options, NULL);
+    slept = 0;
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE,
+                   "another trial, which still runs, writes its checkpoints to");
+    assert_true(slept < 1000000000);
+    close(other);
+    assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+    end(&t);
+}
+
+/* The names of a folder and of those that it lies in are on disk before anything is written there, even if another
+ * program has made the folder. */
+static void test_the_parent_is_synced(void **state) {
+    (void)state;
+    char root[PATH_MAX], inner[PATH_MAX];
+    assert_non_null(realpath(in_root(""), root));
+    assert_int_equal(ls_path_join(inner, root, "outer"), LS_OK);
+    for (int made = 0; made < 2; made++) {
+        const ls_checkpoint_options options = {.folder = in_root(made ? "outer/made" : "outer/missing")};
+        assert_int_equal(made ? mkdir(options.folder, 0777) : 0, 0);
+        training t = begin(&options, NULL);
+        syncs = 0;
+        assert_int_equal(ls_trial_run(t.trial, 1), LS_OK);
+        assert_true(syncs > 2);
+        assert_string_equal(synced[0], made ? inner : root);
+        assert_string_equal(synced[made ? 0 : 1], inner);
+        end(&t);
+    }
+}
+
+static void make_entry(const char *folder, const char *name, bool is_folder) {
+    char path[PATH_MAX], inside[PATH_MAX];
+    assert_int_equal(ls_path_join(path, folder, name), LS_OK);
+    assert_int_equal(ls_path_join(inside, path, "file"), LS_OK);
+    assert_int_equal(is_folder ? mkdir(path, 0777) : 0, 0);
+    const int file = open(is_folder ? inside : path, O_CREAT | O_WRONLY | O_EXCL | O_CLOEXEC, 0666);
+    assert_true(file >= 0);
+    close(file);
+}
+
+/* In a folder that is the user's project, what is not of a run's own form and type stays. */
+static void test_only_own_entries_are_removed(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_folder;
+    } users[] = {{".new-ideas", false},
+                 {".old-sources", true},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003", false},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003.link", true},
+                 {".new-0123456789abcdef-epoch-000001-step-0000000003.c", true},
+                 {".new-0123456789abcdef-results", true},
+                 {".new-0123456789ABCDEF-epoch-000001-step-0000000004", true},
+                 {".new-123-epoch-000001-step-0000000003", true},
+                 {".old-epoch-000009-step-0000000027", false},
+                 {".old-epoch-1-step-3", true},
+                 {".old-epoch-000001-step-0000000003.txt", true},
+                 {"file", false}},
+      own[] = {{".new-0123456789abcdef-epoch-000002-step-0000000006", true},
+               {".new-fedcba9876543210-epoch-000002-step-0000000006.old", true},
+               {".old-epoch-000002-step-0000000006", true}};
+    enum { USERS = sizeof users / sizeof *users, OWN = sizeof own / sizeof *own };
+    const char *folder = in_root("project");
+    const ls_checkpoint_options options = {.folder = folder, .keep = 1};
+    training t = begin(&options, NULL);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    for (int i = 0; i < USERS; i++) {
+        make_entry(folder, users[i].name, users[i].is_folder);
+    }
+    for (int i = 0; i < OWN; i++) {
+        make_entry(folder, own[i].name, own[i].is_folder);
+    }
+    assert_int_equal(count_names(folder), USERS + OWN);
+    assert_int_equal(ls_trial_run(t.trial, 2), LS_OK);
+    assert_int_equal(count_names(folder), USERS + 1);
+    end(&t);
+}
+
+/* Neither a file called "best" nor a folder with somebody else's manifest.json is replaced. */
+static void test_files_of_the_user_are_kept(void **state) {
+    (void)state;
+    const ls_checkpoint_options options = {.folder = in_root("mine"), .best = "loss"};
+    assert_int_equal(mkdir(options.folder, 0777), 0);
+    make_entry(options.folder, "best", false);
+    training t = begin(&options, NULL);
+    expect_failure(ls_trial_run(t.trial, 1), LS_ERR_STATE, "mine/best, where the link to the best checkpoint is to be");
+    end(&t);
+    t = begin(NULL, NULL);
+    make_entry(in_root(""), "page", true);
+    write_bytes(in_root("page/manifest.json"), (const uint8_t *)"{\"name\": \"app\"}", 15);
+    expect_failure(ls_trial_save(t.trial, in_root("page")), LS_ERR_IO, "is there already, and is no checkpoint");
+    assert_int_equal(test_folder_count(in_root("page")), 2);
+    end(&t);
+}
+
 /* What another trial had. */
 static void test_wrong_trial(void **state) {
     (void)state;
@@ -328,13 +460,6 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
     const size_t size = fread(bytes, 1, room, file);
     fclose(file);
     return size;
-}
-
-static void write_bytes(const char *path, const unsigned char *bytes, size_t size) {
-    FILE *file = fopen(path, "wbe");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    fclose(file);
 }
 
 /* With two checkpoints: the newer one is damaged, and named; the older one is used. */
@@ -525,6 +650,10 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_keeps_the_newest_and_the_best),
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_folder_of_another_run),
+        cmocka_unit_test(test_folder_of_another_trial),
+        cmocka_unit_test(test_the_parent_is_synced),
+        cmocka_unit_test(test_only_own_entries_are_removed),
+        cmocka_unit_test(test_files_of_the_user_are_kept),
         cmocka_unit_test(test_wrong_trial),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),

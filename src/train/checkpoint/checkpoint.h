@@ -32,6 +32,7 @@
 #define LS_CHECKPOINT_FORMAT 1
 #define LS_MANIFEST_NAME     "manifest.json"
 #define LS_LINK_SUFFIX       ".link" /* of the temporary name of the link to the best */
+#define LS_SPARE_SUFFIX      ".old"  /* of the temporary name of a checkpoint that is being replaced */
 #define LS_FILE_NAME_LIMIT   64
 
 /* ---- manifest.c -------------------------------------------------------------------------------------------------- */
@@ -83,6 +84,11 @@ ls_status ls_folder_delete(const char *path);
 #define LS_CHECKPOINT_NAME_LIMIT 64
 /* "epoch-000003-step-0000000120". */
 void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run, int64_t step);
+bool ls_is_checkpoint_name(const char *text);
+
+/* What a run that was killed has left under this name, one of exactly the forms that runs give their own entries. */
+typedef enum ls_leftover { LS_LEFTOVER_NONE = 0, LS_LEFTOVER_FOLDER, LS_LEFTOVER_LINK } ls_leftover;
+ls_leftover ls_checkpoint_leftover(const char *name);
 
 typedef struct ls_folder_names {
     char **items; /* sorted */
@@ -132,6 +138,8 @@ bool ls_model_is_divided(const ls_module *model);
 /* Copies the trial as it is; `divided`: on any rank. NULL and an error on failure. */
 ls_checkpoint *ls_checkpoint_take(ls_trial *trial, bool divided);
 void ls_checkpoint_free(ls_checkpoint *snapshot);
+/* ".new-NONCE-NAME"; false if that is too long for a name. */
+bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uint64_t nonce);
 /* Where it is to be written; `nonce` is of this writing, the same on all ranks. */
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce);
 

@@ -48,8 +48,8 @@ static ls_status swap(const char *from, const char *to) {
     if (errno != EINVAL && errno != ENOSYS) {
         return fail_io("replace", to);
     }
-    if (snprintf(spare, sizeof spare, "%s.old", from) >= PATH_MAX || rename(to, spare) != 0 || rename(from, to) != 0 ||
-        rename(spare, from) != 0) {
+    if (snprintf(spare, sizeof spare, "%s%s", from, LS_SPARE_SUFFIX) >= PATH_MAX || rename(to, spare) != 0 ||
+        rename(from, to) != 0 || rename(spare, from) != 0) {
         return fail_io("replace", to);
     }
     return LS_OK;
@@ -85,8 +85,7 @@ void ls_checkpoint_name(char name[LS_CHECKPOINT_NAME_LIMIT], int64_t epochs_run,
     snprintf(name, LS_CHECKPOINT_NAME_LIMIT, "epoch-%06" PRId64 "-step-%010" PRId64, epochs_run, step);
 }
 
-/* Whether it is what the function above makes. */
-static bool is_checkpoint_name(const char *text) {
+bool ls_is_checkpoint_name(const char *text) {
     int64_t epochs_run, step;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     if (sscanf(text, "epoch-%" SCNd64 "-step-%" SCNd64, &epochs_run, &step) != 2) {
@@ -94,6 +93,33 @@ static bool is_checkpoint_name(const char *text) {
     }
     ls_checkpoint_name(name, epochs_run, step);
     return strcmp(name, text) == 0;
+}
+
+/* Whether it is a checkpoint's name, and after that `suffix`. */
+static bool is_name_with(const char *text, const char *suffix) {
+    char name[LS_CHECKPOINT_NAME_LIMIT];
+    const size_t length = strlen(text), end = strlen(suffix);
+    if (length < end || length - end >= sizeof name || strcmp(text + length - end, suffix) != 0) {
+        return false;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(length - end), text);
+    return ls_is_checkpoint_name(name);
+}
+
+ls_leftover ls_checkpoint_leftover(const char *name) {
+    enum { PREFIX = 5, NONCE = 16 };
+    if (strncmp(name, ".old-", PREFIX) == 0) {
+        return is_name_with(name + PREFIX, "") ? LS_LEFTOVER_FOLDER : LS_LEFTOVER_NONE;
+    }
+    if (strncmp(name, ".new-", PREFIX) != 0 || strspn(name + PREFIX, "0123456789abcdef") != NONCE ||
+        name[PREFIX + NONCE] != '-') {
+        return LS_LEFTOVER_NONE;
+    }
+    const char *rest = name + PREFIX + NONCE + 1;
+    if (is_name_with(rest, LS_LINK_SUFFIX)) {
+        return LS_LEFTOVER_LINK;
+    }
+    return is_name_with(rest, "") || is_name_with(rest, LS_SPARE_SUFFIX) ? LS_LEFTOVER_FOLDER : LS_LEFTOVER_NONE;
 }
 
 void ls_folder_names_free(ls_folder_names *names) {
@@ -120,7 +146,7 @@ static int compare_names(const void *left, const void *right) {
 }
 
 static bool is_wanted(const char *name, const char *prefix) {
-    return is_checkpoint_name(name) || (prefix != NULL && strncmp(name, prefix, strlen(prefix)) == 0);
+    return ls_is_checkpoint_name(name) || (prefix != NULL && strncmp(name, prefix, strlen(prefix)) == 0);
 }
 
 ls_status ls_folder_list(const char *folder, const char *prefix, ls_folder_names *names) {

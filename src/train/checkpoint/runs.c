@@ -17,13 +17,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
-enum { LOCK_TRIES = 1000, LOCK_NAP_NS = 10000000 };
+enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second, for what another process or machine is about to do */
 
 static int rank_of(const ls_trial *trial) {
     return trial->state.comm != NULL ? ls_comm_rank(trial->state.comm) : 0;
@@ -198,10 +199,13 @@ static ls_status lock_folder(ls_checkpointer *self) {
         return ls_fail(LS_ERR_IO, "ls_checkpoint_callback: cannot open the folder %s: %s", folder, strerror(errno));
     }
     for (int i = 0; flock(self->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
-        if (i == LOCK_TRIES) {
-            return ls_fail(LS_ERR_STATE, "ls_checkpoint_callback: another trial writes its checkpoints to %s", folder);
+        if (i == TRIES) {
+            return ls_fail(LS_ERR_STATE,
+                           "ls_checkpoint_callback: another trial, which still runs, writes its checkpoints to %s: "
+                           "give each trial a folder of its own, or end the other one first",
+                           folder);
         }
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_NAP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
     return LS_OK;
 }
@@ -219,25 +223,34 @@ static ls_status finish_link(const char *folder, const char *name) {
                : LS_OK;
 }
 
-static bool is_link(const char *name) {
-    const size_t length = strlen(name), suffix = sizeof LS_LINK_SUFFIX - 1;
-    return length > suffix && strcmp(name + length - suffix, LS_LINK_SUFFIX) == 0;
+/* Removes an entry that a killed run left. One of another type is not a run's own, whatever its name is. */
+static ls_status remove_leftover(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat about;
+    const ls_leftover kind = ls_checkpoint_leftover(name);
+    LS_TRY(ls_path_join(path, folder, name));
+    if (kind == LS_LEFTOVER_NONE || lstat(path, &about) != 0) {
+        return LS_OK;
+    }
+    if (kind == LS_LEFTOVER_FOLDER) {
+        return S_ISDIR(about.st_mode) ? ls_folder_delete(path) : LS_OK;
+    }
+    if (!S_ISLNK(about.st_mode)) {
+        return LS_OK;
+    }
+    LS_TRY(finish_link(folder, name));
+    return unlink(path) == 0 || errno == ENOENT
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "checkpoint: cannot remove %s: %s", path, strerror(errno));
 }
 
 /* What was not finished, or not quite removed, when a run was killed. */
 static ls_status clean_up(const char *folder) {
-    char path[PATH_MAX];
     ls_folder_names names;
     LS_TRY(ls_folder_list(folder, ".", &names));
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < names.count; i++) {
-        if (strncmp(names.items[i], ".new-", 5) == 0 || strncmp(names.items[i], ".old-", 5) == 0) {
-            status = is_link(names.items[i]) ? finish_link(folder, names.items[i]) : LS_OK;
-            status = status == LS_OK ? ls_path_join(path, folder, names.items[i]) : status;
-            if (status == LS_OK && unlink(path) != 0) {
-                status = ls_folder_delete(path);
-            }
-        }
+        status = remove_leftover(folder, names.items[i]);
     }
     ls_folder_names_free(&names);
     return status;
@@ -276,10 +289,24 @@ static ls_status check_folder(const ls_trial *trial, const char *folder) {
     return status;
 }
 
+/* The link to the best checkpoint must not replace a file of the user's. */
+static ls_status check_best(const ls_checkpoint_options *options) {
+    char best[PATH_MAX];
+    struct stat about;
+    LS_TRY(ls_path_join(best, options->folder, "best"));
+    return options->best == NULL || lstat(best, &about) != 0 || S_ISLNK(about.st_mode)
+               ? LS_OK
+               : ls_fail(LS_ERR_STATE,
+                         "ls_checkpoint_callback: %s, where the link to the best checkpoint is to be, is not a link: "
+                         "rename it, or choose another folder",
+                         best);
+}
+
 static ls_status open_folder(const ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     LS_TRY(ls_folder_make("checkpoint", self->options.folder));
     LS_TRY(lock_folder(self));
+    LS_TRY(check_best(&self->options));
     LS_TRY(clean_up(self->options.folder));
     return check_folder(trial, self->options.folder);
 }
@@ -313,6 +340,50 @@ static ls_status meet(ls_trial *trial, uint64_t *nonce, bool *divided) {
     return ls_trial_agree_at_end(trial, check_ranks(trial, *divided));
 }
 
+/* Whether this rank sees what rank 0 has just made. A network file system may take a moment to show it. */
+static ls_status look_for(const char *probe, const char *folder) {
+    struct stat about;
+    for (int i = 0; lstat(probe, &about) != 0; i++) {
+        if (i == TRIES) {
+            char machine[HOST_NAME_MAX + 1] = "";
+            (void)gethostname(machine, sizeof machine - 1);
+            return ls_fail(
+                LS_ERR_IO,
+                "ls_checkpoint_callback: the folder %s on %s is not the one that rank 0 uses: all ranks need "
+                "the same folder, on a file system that their machines share",
+                folder, machine);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    return access(folder, W_OK | X_OK) == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_IO, "ls_checkpoint_callback: cannot write to the folder %s: %s", folder,
+                         strerror(errno));
+}
+
+/* Before anything is trained: rank 0 makes an entry of this writing's name, and the others look for it. */
+static ls_status check_shared(ls_trial *trial) {
+    ls_checkpointer *self = trial->checkpointer;
+    char name[LS_CHECKPOINT_NAME_LIMIT], entry[NAME_MAX + 1], probe[PATH_MAX];
+    if (ls_comm_size(trial->state.comm) <= 1) {
+        return LS_OK;
+    }
+    ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
+    ls_checkpoint_temporary(entry, name, self->nonce++);
+    LS_TRY(ls_path_join(probe, self->options.folder, entry));
+    const bool makes = rank_of(trial) == 0;
+    ls_status status = LS_OK;
+    if (makes && mkdir(probe, 0777) != 0) {
+        status = ls_fail(LS_ERR_IO, "checkpoint: cannot make the folder %s: %s", probe, strerror(errno));
+    }
+    LS_TRY(ls_trial_agree_at_end(trial, status));
+    status = ls_trial_agree_at_end(trial, makes ? LS_OK : look_for(probe, self->options.folder));
+    if (makes) {
+        (void)rmdir(probe);
+    }
+    return status;
+}
+
 ls_status ls_checkpoints_begin(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     if (self == NULL) {
@@ -327,7 +398,8 @@ ls_status ls_checkpoints_begin(ls_trial *trial) {
         self->signals = status == LS_OK;
     }
     LS_TRY(ls_trial_agree(trial, status == LS_OK && rank_of(trial) == 0 ? open_folder(trial) : status));
-    return meet(trial, &self->nonce, &self->divided);
+    LS_TRY(meet(trial, &self->nonce, &self->divided));
+    return check_shared(trial);
 }
 
 ls_status ls_checkpoints_finish(ls_trial *trial) {

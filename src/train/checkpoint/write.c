@@ -10,9 +10,13 @@
 #include "formats/named.h"
 #include "train/checkpoint/checkpoint.h"
 
+bool ls_checkpoint_temporary(char temporary[NAME_MAX + 1], const char *name, uint64_t nonce) {
+    return snprintf(temporary, NAME_MAX + 1, ".new-%016" PRIx64 "-%s", nonce, name) <= NAME_MAX;
+}
+
 ls_status ls_checkpoint_place(ls_checkpoint *snapshot, const char *parent, const char *name, uint64_t nonce) {
     char temporary[NAME_MAX + 1];
-    if (snprintf(temporary, sizeof temporary, ".new-%016" PRIx64 "-%s", nonce, name) > NAME_MAX) {
+    if (!ls_checkpoint_temporary(temporary, name, nonce)) {
         return ls_fail(LS_ERR_ARGUMENT, "checkpoint: the name %.100s... is too long", name);
     }
     LS_TRY(ls_path_join(snapshot->parent, parent, ""));
@@ -161,12 +165,26 @@ static ls_status remove_older(const ls_checkpoint *snapshot) {
     return status;
 }
 
+/* A folder that holds a checkpoint, be it a damaged one, or nothing. */
+static bool may_replace(const char *folder) {
+    ls_manifest manifest;
+    const bool is_one = ls_is_checkpoint_name(strrchr(folder, '/') + 1) && ls_checkpoint_is_one(folder);
+    if (is_one || rmdir(folder) == 0) {
+        return true;
+    }
+    const ls_status status = ls_manifest_read(folder, &manifest);
+    ls_manifest_free(&manifest);
+    return status == LS_OK || status == LS_ERR_UNSUPPORTED;
+}
+
 /* What was there under the name has the temporary one then, and goes. */
 static ls_status put_in_place(const ls_checkpoint *snapshot) {
     struct stat about;
-    const bool there = lstat(snapshot->folder, &about) == 0, is_folder = there && S_ISDIR(about.st_mode);
-    if (there && !(is_folder && (ls_checkpoint_is_one(snapshot->folder) || rmdir(snapshot->folder) == 0))) {
-        return ls_fail(LS_ERR_IO, "checkpoint: %s is there already, and is no checkpoint", snapshot->folder);
+    const bool there = lstat(snapshot->folder, &about) == 0;
+    if (there && !(S_ISDIR(about.st_mode) && may_replace(snapshot->folder))) {
+        return ls_fail(LS_ERR_IO,
+                       "checkpoint: %s is there already, and is no checkpoint: remove it, or choose another name",
+                       snapshot->folder);
     }
     LS_TRY(ls_folder_sync(snapshot->temporary));
     LS_TRY(ls_folder_replace(snapshot->parent, snapshot->temporary, snapshot->folder));
