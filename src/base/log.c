@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/locale.h"
 #include "base/text.h"
 
 static _Thread_local int log_rank = -1;
@@ -110,9 +111,11 @@ void ls_log_write(ls_log_level level, const char *format, ...) {
     }
     char line[1024];
     va_list arguments;
+    const locale_t before = ls_locale_enter();
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
+    ls_locale_leave(before);
     ls_text_make_printable(line);
     pthread_mutex_lock(&sink_lock);
     (sink != NULL ? sink : write_to_stderr)(level, log_rank, line, sink_user);

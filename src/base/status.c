@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "base/text.h"
 
 static _Thread_local ls_status last_status;
@@ -91,12 +92,18 @@ ls_status ls_error_status(void) {
     return last_status;
 }
 
+static void format_plain(char text[LS_ERROR_CAPACITY], const char *format, va_list arguments) {
+    const locale_t before = ls_locale_enter();
+    vsnprintf(text, LS_ERROR_CAPACITY, format, arguments);
+    ls_locale_leave(before);
+}
+
 ls_status ls_error_set(ls_status status, const char *format, ...) {
     /* The arguments may point into the old message (a cause quoted by its caller), so format aside first. */
     char text[LS_ERROR_CAPACITY];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    format_plain(text, format, arguments);
     va_end(arguments);
     ls_error_restore(status, text);
     return status;
@@ -116,7 +123,7 @@ ls_status ls_fail_missing(const char *format, ...) {
     char what[LS_ERROR_CAPACITY];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    format_plain(what, format, arguments);
     va_end(arguments);
     if (last_status == LS_OK) {
         return ls_fail(LS_ERR_ARGUMENT, "%s is NULL", what);

@@ -1,11 +1,11 @@
 #include <errno.h>
 #include <limits.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "comm/rendezvous.h"
 
 const char *ls_environment_text(const char *name) {
@@ -31,14 +31,10 @@ ls_status ls_environment_number(const char *name, long low, long high, int *numb
     return LS_OK;
 }
 
-/* The number that `text` is, with a point in whatever language the program speaks; 0: it is none. */
+/* The number that `text` is; 0: it is none. */
 static double read_number(const char *text) {
-    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     char *end;
-    const double number = plain != (locale_t)0 ? strtod_l(text, &end, plain) : strtod(text, &end);
-    if (plain != (locale_t)0) {
-        freelocale(plain);
-    }
+    const double number = ls_strtod(text, &end);
     return end != text && *end == '\0' && isfinite(number) ? number : 0;
 }
 

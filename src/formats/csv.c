@@ -1,9 +1,9 @@
 /* CSV: a line per row; fields may be quoted, with "" for a quote inside (RFC 4180). */
 #include <errno.h>
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "base/memory.h"
 #include "formats/file.h"
 #include "tensor/device.h"
@@ -27,7 +27,6 @@ typedef struct csv_reader {
     char *end;       /* of it: there stands a zero */
     char separator;
     int64_t line;
-    locale_t locale; /* numbers have points, whatever the program's locale has */
 } csv_reader;
 
 typedef struct csv_field {
@@ -224,7 +223,7 @@ static ls_status finish_block(csv_table *table) {
 
 static ls_status parse_number(const csv_reader *reader, const char *text, int column, double *number) {
     char *end;
-    *number = strtod_l(text, &end, reader->locale);
+    *number = strtod(text, &end);
     while (*end == ' ' || *end == '\t') {
         end++;
     }
@@ -408,14 +407,11 @@ ls_tensor *ls_csv_read(const char *path, const ls_csv_options *options) {
     }
     csv_table table = {.dtype = options->dtype};
     ls_tensor *tensor = NULL;
-    reader.locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (reader.locale == (locale_t)0) {
-        (void)ls_fail_memory("ls_csv_read", sizeof reader.locale);
-    } else if (read_table(&reader, options, &table) == LS_OK) {
+    const locale_t before = ls_locale_enter();
+    const ls_status status = read_table(&reader, options, &table);
+    ls_locale_leave(before);
+    if (status == LS_OK) {
         tensor = to_tensor(&table);
-    }
-    if (reader.locale != (locale_t)0) {
-        freelocale(reader.locale);
     }
     ls_source_close(&reader.source);
     table_free(&table);

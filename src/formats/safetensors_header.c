@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/text.h"
 #include "formats/file.h"
+#include "formats/json.h"
 #include "tensor/tensor.h"
 
 const char *ls_safetensors_dtype_name(ls_dtype dtype) {
@@ -17,18 +17,12 @@ const char *ls_safetensors_dtype_name(ls_dtype dtype) {
     return names[dtype];
 }
 
-/* ---- JSON, as far as a header has it -------------------------------------------------------------------------------
+/* ---- JSON ----------------------------------------------------------------------------------------------------------
  */
 
-/*
- * Texts are decoded in place and laid one behind the other at `packed`, which never passes `at`: a text takes no more
- * bytes decoded, with its zero byte, than it took between quotes.
- */
 typedef struct parser {
+    ls_json json;
     const char *path;
-    char *begin;
-    char *at;
-    char *packed;
     const char *tensor; /* whose entry this is, for messages; NULL: it is none */
     const char *field;  /* of the entry */
 } parser;
@@ -43,137 +37,27 @@ static ls_status fail_at(const parser *p, const char *expected) {
     }
     return ls_fail(LS_ERR_FORMAT,
                    "ls_safetensors_load: %s: the header is not a JSON object of tensors: at byte %zu%s must be %s",
-                   p->path, (size_t)(p->at - p->begin), where, expected);
+                   p->path, ls_json_position(&p->json), where, expected);
 }
 
-static void skip_space(parser *p) {
-    while (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t') {
-        p->at++;
-    }
+static ls_status check(const parser *p, bool read) {
+    return read ? LS_OK : fail_at(p, p->json.expected);
 }
 
-/* Whether this mark comes next, which is then behind. */
 static bool accept(parser *p, char mark) {
-    skip_space(p);
-    const bool found = *p->at == mark;
-    p->at += found;
-    return found;
+    return ls_json_accept(&p->json, mark);
 }
 
 static ls_status expect(parser *p, char mark) {
-    const char expected[] = {'\'', mark, '\'', '\0'};
-    return accept(p, mark) ? LS_OK : fail_at(p, expected);
+    return check(p, ls_json_expect(&p->json, mark));
 }
 
-/* The four hexadecimal digits of an escape; UINT32_MAX where they are none. */
-static uint32_t read_unit(const char *at) {
-    uint32_t unit = 0;
-    for (int i = 0; i < 4; i++) {
-        const char digit = at[i];
-        const bool decimal = digit >= '0' && digit <= '9';
-        const char lower = (char)(digit | 0x20);
-        if (!decimal && !(lower >= 'a' && lower <= 'f')) {
-            return UINT32_MAX;
-        }
-        unit = unit << 4 | (uint32_t)(decimal ? digit - '0' : lower - 'a' + 10);
-    }
-    return unit;
-}
-
-static char *put_character(char *to, uint32_t c) {
-    if (c < 0x80) {
-        *to++ = (char)c;
-        return to;
-    }
-    const int tail = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    *to++ = (char)((0xff00U >> (tail + 1) & 0xffU) | c >> (6 * tail));
-    for (int i = tail - 1; i >= 0; i--) {
-        *to++ = (char)(0x80U | (c >> (6 * i) & 0x3fU));
-    }
-    return to;
-}
-
-/* The character of an escape with digits, of two where it takes a surrogate pair; false where it is none, or zero. */
-static bool read_digits(parser *p, uint32_t *c) {
-    *c = read_unit(p->at);
-    if (*c == UINT32_MAX) {
-        return false;
-    }
-    p->at += 4;
-    if (*c >= 0xd800 && *c <= 0xdbff && p->at[0] == '\\' && p->at[1] == 'u') {
-        const uint32_t low = read_unit(p->at + 2);
-        p->at += 6;
-        *c = 0x10000 + ((*c - 0xd800) << 10) + (low - 0xdc00);
-        return low >= 0xdc00 && low <= 0xdfff;
-    }
-    return *c != 0 && (*c < 0xd800 || *c > 0xdfff);
-}
-
-/* An escape, behind its backslash. */
-static bool read_escape(parser *p, char **to) {
-    static const char from[] = "\"\\/bfnrt", into[] = "\"\\/\b\f\n\r\t";
-    const char kind = *p->at++;
-    if (kind == 'u') {
-        uint32_t c;
-        const bool good = read_digits(p, &c);
-        *to = good ? put_character(*to, c) : *to;
-        return good;
-    }
-    const char *found = kind != '\0' ? strchr(from, kind) : NULL;
-    if (found != NULL) {
-        *(*to)++ = into[found - from];
-    }
-    return found != NULL;
-}
-
-/* A text; `*text` stays good. */
 static ls_status read_text(parser *p, const char **text) {
-    LS_TRY(expect(p, '"'));
-    char *to = p->packed;
-    *text = to;
-    while (*p->at != '"') {
-        if (*p->at == '\\') {
-            p->at++;
-            if (!read_escape(p, &to)) {
-                return fail_at(p, "an escape that JSON knows");
-            }
-            continue;
-        }
-        uint32_t c;
-        const size_t length = ls_text_character(p->at, &c);
-        if (length == 0 || c < 0x20) {
-            return fail_at(p, "a text of UTF-8 and the '\"' that ends it");
-        }
-        memmove(to, p->at, length);
-        to += length;
-        p->at += length;
-    }
-    p->at++;
-    *to++ = '\0';
-    p->packed = to;
-    return LS_OK;
+    return check(p, ls_json_text(&p->json, text));
 }
 
-/* A text that is read and forgotten. */
 static ls_status read_word(parser *p, const char **word) {
-    char *packed = p->packed;
-    const ls_status status = read_text(p, word);
-    p->packed = packed;
-    return status;
-}
-
-/* An integer that is not negative. */
-static ls_status read_size(parser *p, int64_t *size) {
-    skip_space(p);
-    const char *first = p->at;
-    *size = 0;
-    for (; *p->at >= '0' && *p->at <= '9'; p->at++) {
-        if (__builtin_mul_overflow(*size, 10, size) || __builtin_add_overflow(*size, *p->at - '0', size)) {
-            return fail_at(p, "a size of at most 63 bits");
-        }
-    }
-    const bool good = p->at != first && (*first != '0' || p->at == first + 1);
-    return good ? LS_OK : fail_at(p, "a whole number, not negative");
+    return check(p, ls_json_word(&p->json, word));
 }
 
 /* A list of at most `limit` sizes. */
@@ -187,7 +71,7 @@ static ls_status read_sizes(parser *p, int64_t *sizes, int limit, int *count) {
         if (*count == limit) {
             return fail_at(p, limit == 2 ? "the end of two numbers" : "the end of at most 8 sizes");
         }
-        LS_TRY(read_size(p, &sizes[(*count)++]));
+        LS_TRY(check(p, ls_json_size(&p->json, &sizes[(*count)++])));
     } while (accept(p, ','));
     return expect(p, ']');
 }
@@ -275,7 +159,7 @@ static ls_status read_metadata(parser *p, ls_safetensors_header *header) {
     if (header->metadata != NULL) {
         return fail_at(p, "one __metadata__ at most");
     }
-    header->metadata = p->packed;
+    header->metadata = p->json.packed;
     LS_TRY(expect(p, '{'));
     if (!accept(p, '}')) {
         do {
@@ -286,17 +170,17 @@ static ls_status read_metadata(parser *p, ls_safetensors_header *header) {
         } while (accept(p, ','));
         LS_TRY(expect(p, '}'));
     }
-    header->metadata_end = p->packed;
+    header->metadata_end = p->json.packed;
     return LS_OK;
 }
 
 static ls_status read_item(parser *p, size_t data_size, ls_safetensors_header *header) {
-    char *packed = p->packed;
+    char *packed = p->json.packed;
     const char *name;
     LS_TRY(read_text(p, &name));
     LS_TRY(expect(p, ':'));
     if (strcmp(name, LS_SAFETENSORS_METADATA) == 0) {
-        p->packed = packed;
+        p->json.packed = packed;
         return read_metadata(p, header);
     }
     ls_safetensors_entry *entry = NULL;
@@ -355,7 +239,7 @@ static ls_status check_places(const char *path, ls_safetensors_header *header, s
 
 ls_status ls_safetensors_parse(const char *path, char *text, size_t size, size_t data_size,
                                ls_safetensors_header *header) {
-    parser p = {.path = path, .begin = text, .at = text, .packed = text};
+    parser p = {.json = ls_json_of(text), .path = path};
     *header = (ls_safetensors_header){0};
     if (!accept(&p, '{')) {
         return ls_fail(LS_ERR_FORMAT, "ls_safetensors_load: %s: the header is not a JSON object", path);
@@ -366,10 +250,7 @@ ls_status ls_safetensors_parse(const char *path, char *text, size_t size, size_t
         } while (accept(&p, ','));
         LS_TRY(expect(&p, '}'));
     }
-    skip_space(&p);
-    if (p.at != text + size) {
-        return fail_at(&p, "nothing but space behind its end");
-    }
+    LS_TRY(check(&p, ls_json_end(&p.json, size)));
     LS_TRY(check_names(path, header));
     return check_places(path, header, data_size);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/locale.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "formats/file.h"
@@ -81,8 +82,10 @@ static uint64_t beginning(const merged *all) {
 
 /* Writes one event, which it takes, and what parts it from the one before. */
 static bool write_event(FILE *stream, json_t *event, bool first) {
+    const locale_t before = ls_locale_enter();
     const bool good = event != NULL && fputs(first ? "\n" : ",\n", stream) >= 0 &&
                       json_dumpf(event, stream, JSON_COMPACT | JSON_REAL_PRECISION(15)) == 0;
+    ls_locale_leave(before);
     json_decref(event);
     return good;
 }

@@ -3,12 +3,12 @@
  * 80 characters; of more than 1,000 elements only the first and last three along each axis. The dtype is named when it
  * is not f32, i64 or bool.
  */
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "base/memory.h"
 #include "tensor/scope.h"
 
@@ -258,12 +258,9 @@ size_t ls_format(const ls_tensor *tensor, char *text, size_t capacity) {
         state.cut = tensor->count > WHOLE_UP_TO;
         state.whole = true;
         state.width = 1;
-        /* Points in numbers, whatever the program's locale has; the "C" locale is always there and needs no memory. */
-        const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-        const locale_t before = uselocale(plain);
+        const locale_t before = ls_locale_enter();
         put_tensor(&state);
-        (void)uselocale(before);
-        freelocale(plain);
+        ls_locale_leave(before);
     }
     if (capacity > 0) {
         text[state.out.length < capacity ? state.out.length : capacity - 1] = '\0';

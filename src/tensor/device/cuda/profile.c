@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "tensor/device/cuda/runtime.h"
 
 enum { MOST_NAMES = 256, PENDING = 4096 };
@@ -118,6 +119,7 @@ __attribute__((destructor)) static void print_table(void) {
         return;
     }
     qsort(table, (size_t)count, sizeof table[0], by_time);
+    const locale_t before = ls_locale_enter();
     fprintf(stderr, "%-32s %10s %12s %10s %7s\n", "kernel", "calls", "total ms", "mean us", "share");
     for (int i = 0; i < count; i++) {
         fprintf(stderr, "%-32s %10ld %12.3f %10.2f %6.1f%%\n", table[i].name, table[i].count, table[i].milliseconds,
@@ -125,4 +127,5 @@ __attribute__((destructor)) static void print_table(void) {
                 100 * table[i].milliseconds / (all > 0 ? all : 1));
     }
     fprintf(stderr, "%-32s %10ld %12.3f\n", "all", calls, all);
+    ls_locale_leave(before);
 }

@@ -1,0 +1,87 @@
+/*
+ * JSON (RFC 8259), read and written value by value, without a tree. So the memory that a reader takes is what it keeps,
+ * whatever the text says.
+ *
+ * A reader changes the text: texts are decoded in place. Every function returns false if something else stands there,
+ * and `expected` then says what had to. A loop over an object, or likewise over an array with ls_json_item:
+ *
+ *     const char *key;
+ *     for (int64_t n = 0; ls_json_key(json, &n, &key);) {
+ *         ... read one value, or skip it with ls_json_skip; return false on failure ...
+ *     }
+ *     return json->expected == NULL;
+ */
+#ifndef LS_FORMATS_JSON_H
+#define LS_FORMATS_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/*
+ * Kept texts lie one after the other up to `packed`, which never passes `at`: decoded, with its zero byte, a text takes
+ * no more bytes than it took between quotes.
+ */
+typedef struct ls_json {
+    char *begin;
+    char *at;
+    char *packed;
+    const char *expected; /* NULL while nothing has failed */
+    char mark[4];         /* what `expected` may point to */
+} ls_json;
+
+/* A reader of a text that ends with a zero byte. */
+static inline ls_json ls_json_of(char *text) {
+    return (ls_json){.begin = text, .at = text, .packed = text};
+}
+
+/* The offset of the next byte. */
+static inline size_t ls_json_position(const ls_json *json) {
+    return (size_t)(json->at - json->begin);
+}
+
+/* Skips space, and the mark if it comes next. Not an error otherwise. */
+bool ls_json_accept(ls_json *json, char mark);
+bool ls_json_expect(ls_json *json, char mark);
+
+/* A text, valid as long as the text that is read; and one that is valid until the next one is read. */
+bool ls_json_text(ls_json *json, const char **text);
+bool ls_json_word(ls_json *json, const char **word);
+
+/* An integer that is not negative, and any integer. */
+bool ls_json_size(ls_json *json, int64_t *size);
+bool ls_json_integer(ls_json *json, int64_t *integer);
+bool ls_json_number(ls_json *json, double *number);
+bool ls_json_flag(ls_json *json, bool *flag);
+
+/* Skips a value of any kind. */
+bool ls_json_skip(ls_json *json);
+
+/* The next key of an object (a word), or the next item of an array; false at the end, too. `*count` begins with 0. */
+bool ls_json_key(ls_json *json, int64_t *count, const char **key);
+bool ls_json_item(ls_json *json, int64_t *count);
+
+/* Whether nothing but space follows, up to `size` bytes from the beginning. */
+bool ls_json_end(ls_json *json, size_t size);
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* Writes one value a line, indented by a space a level. Errors are the stream's. */
+typedef struct ls_json_writer {
+    FILE *stream;
+    int depth;
+    bool empty; /* nothing was written at this level yet */
+} ls_json_writer;
+
+/* A value in an object has a key, UTF-8; elsewhere the key is NULL. ls_json_open begins an object '{' or an array '[',
+ * and ls_json_close ends it. */
+void ls_json_open(ls_json_writer *json, const char *key, char mark);
+void ls_json_close(ls_json_writer *json, char mark);
+void ls_json_put_text(ls_json_writer *json, const char *key, const char *text);
+void ls_json_put_integer(ls_json_writer *json, const char *key, int64_t integer);
+void ls_json_put_flag(ls_json_writer *json, const char *key, bool flag);
+/* A finite number, which is read back as the same bits. */
+void ls_json_put_number(ls_json_writer *json, const char *key, double number);
+
+#endif
