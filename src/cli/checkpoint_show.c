@@ -117,7 +117,7 @@ static ls_status show_json(const char *folder, const ls_manifest *manifest) {
                   "epochs_run", (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
                   (json_int_t)manifest->batch, "continues", manifest->continues, "stopped", manifest->stopped,
                   "loader_epoch", (json_int_t)manifest->loader_epoch, "loader_batch",
-                  (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history_count, "latest",
+                  (json_int_t)manifest->loader_batch, "epochs", (json_int_t)manifest->history.count, "latest",
                   results_of(manifest), "files", files_of(manifest), "tensors", tensors));
 }
 

@@ -64,15 +64,6 @@ ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass) {
     return status;
 }
 
-/* The results stand in the last epoch of the history, as torchbearer has it. */
-static ls_status add_to_history(ls_trial *trial, const ls_history_entry *results) {
-    ls_history_entry *last = trial->history_count > 0 ? &trial->history[trial->history_count - 1] : NULL;
-    for (int i = 0; last != NULL && i < results->count; i++) {
-        LS_TRY(ls_history_put(last, results->values[i].name, results->values[i].value));
-    }
-    return LS_OK;
-}
-
 static ls_status check(ls_trial *trial, const ls_loader *loader, const char *label) {
     if (trial == NULL || loader == NULL || label == NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "ls_trial_evaluate: the trial, the loader or the label is NULL");
@@ -105,5 +96,6 @@ ls_status ls_trial_evaluate(ls_trial *trial, ls_loader *loader, const char *labe
                           .prefix = prefix,
                           .entry = &results};
     LS_TRY(ls_trial_evaluation_pass(trial, &pass));
-    return is_within(trial) ? LS_OK : add_to_history(trial, &results);
+    /* They stand in the last epoch of the history, as torchbearer has it. */
+    return is_within(trial) ? LS_OK : ls_history_extend(&trial->history, &results);
 }

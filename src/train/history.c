@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/locale.h"
 #include "base/memory.h"
 #include "formats/file.h"
 #include "train/trial.h"
@@ -40,51 +41,202 @@ double ls_history_get(const ls_history_entry *entry, const char *name) {
     return value != NULL ? *value : (double)NAN;
 }
 
-ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry) {
-    ls_history_entry *history = ls_grow(trial->history, (size_t)trial->history_count, sizeof *history);
-    if (history == NULL) {
-        return ls_fail_memory("ls_trial_run", ((size_t)trial->history_count + 1) * sizeof *history);
+/* ---- all epochs -------------------------------------------------------------------------------------------------- */
+
+/* Makes room for `wanted` items, of which `used` are there: at least twice what there was, unless it is enough. Returns
+ * the items; NULL if it fails, or nothing is wanted. */
+static void *make_room(void *items, size_t *room, size_t used, size_t wanted, size_t width) {
+    if (wanted <= *room) {
+        return items;
     }
-    trial->history = history;
-    trial->history[trial->history_count++] = *entry;
+    const size_t larger = wanted > 2 * *room ? wanted : 2 * *room;
+    void *moved = larger <= SIZE_MAX / width ? ls_reallocate(items, used * width, larger * width) : NULL;
+    *room = moved != NULL ? larger : *room;
+    return moved;
+}
+
+static ls_status fail_memory(size_t count, size_t width) {
+    return ls_fail_memory("ls_trial_run", count * width);
+}
+
+static ls_status reserve_names(ls_history *history, size_t bytes) {
+    char *names = make_room(history->names, &history->names_room, history->names_size, bytes, 1);
+    history->names = names != NULL ? names : history->names;
+    return names != NULL || bytes == 0 ? LS_OK : fail_memory(bytes, 1);
+}
+
+ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values) {
+    ls_history_epoch *more =
+        make_room(history->epochs, &history->epoch_room, (size_t)history->count, epochs, sizeof *more);
+    history->epochs = more != NULL ? more : history->epochs;
+    if (more == NULL && epochs > 0) {
+        return fail_memory(epochs, sizeof *more);
+    }
+    double *numbers = make_room(history->values, &history->value_room, history->value_count, values, sizeof *numbers);
+    history->values = numbers != NULL ? numbers : history->values;
+    return numbers != NULL || values == 0 ? LS_OK : fail_memory(values, sizeof *numbers);
+}
+
+/* The names of an epoch, one after the other. */
+static const char *names_of(const ls_history *history, const ls_history_epoch *epoch) {
+    return epoch->count > 0 ? history->names + epoch->names : "";
+}
+
+/* Where these names stand already, one after the other: looked for among the latest, which are mostly the same. */
+static bool find_names(const ls_history *history, const char *names, size_t size, size_t *offset) {
+    enum { LATEST = 2 * LS_RESULT_LIMIT * LS_METRIC_NAME_LIMIT };
+    size_t at = history->names_size > LATEST ? history->names_size - LATEST : 0;
+    while (size > 0 && history->names_size - at >= size) {
+        const char *found = memmem(history->names + at, history->names_size - at, names, size);
+        if (found == NULL) {
+            return false;
+        }
+        *offset = (size_t)(found - history->names);
+        if (*offset == 0 || found[-1] == '\0') { /* not within a longer name */
+            return true;
+        }
+        at = *offset + 1;
+    }
+    *offset = 0;
+    return size == 0;
+}
+
+static ls_status place_names(ls_history *history, const ls_history_entry *entry, size_t *offset) {
+    char names[LS_RESULT_LIMIT * LS_METRIC_NAME_LIMIT];
+    size_t size = 0;
+    for (int i = 0; i < entry->count; i++) {
+        const size_t length = strlen(entry->values[i].name) + 1;
+        memcpy(names + size, entry->values[i].name, length);
+        size += length;
+    }
+    if (find_names(history, names, size, offset)) {
+        return LS_OK;
+    }
+    LS_TRY(reserve_names(history, history->names_size + size));
+    *offset = history->names_size;
+    memcpy(history->names + *offset, names, size);
+    history->names_size += size;
     return LS_OK;
 }
+
+ls_status ls_history_append(ls_history *history, const ls_history_entry *entry) {
+    ls_history_epoch epoch = {.train_steps = entry->train_steps,
+                              .validate_steps = entry->validate_steps,
+                              .first = history->value_count,
+                              .count = entry->count};
+    LS_TRY(ls_history_reserve(history, (size_t)history->count + 1, history->value_count + (size_t)entry->count));
+    LS_TRY(place_names(history, entry, &epoch.names));
+    for (int i = 0; i < entry->count; i++) {
+        history->values[history->value_count++] = entry->values[i].value;
+    }
+    history->epochs[history->count++] = epoch;
+    return LS_OK;
+}
+
+void ls_history_entry_of(const ls_history *history, int64_t epoch, ls_history_entry *entry) {
+    const ls_history_epoch *from = &history->epochs[epoch];
+    const char *name = names_of(history, from);
+    entry->train_steps = from->train_steps;
+    entry->validate_steps = from->validate_steps;
+    entry->count = from->count;
+    for (int i = 0; i < from->count; i++, name += strlen(name) + 1) {
+        snprintf(entry->values[i].name, sizeof entry->values[i].name, "%s", name);
+        entry->values[i].value = history->values[from->first + (size_t)i];
+    }
+}
+
+ls_status ls_history_extend(ls_history *history, const ls_history_entry *results) {
+    if (history->count == 0) {
+        return LS_OK;
+    }
+    ls_history_entry last;
+    ls_history_entry_of(history, history->count - 1, &last);
+    for (int i = 0; i < results->count; i++) {
+        LS_TRY(ls_history_put(&last, results->values[i].name, results->values[i].value));
+    }
+    LS_TRY(ls_history_reserve(history, 0, history->value_count + (size_t)results->count));
+    LS_TRY(reserve_names(history, history->names_size + sizeof last.values));
+    history->value_count = history->epochs[--history->count].first;
+    return ls_history_append(history, &last); /* there is room for it */
+}
+
+ls_status ls_history_copy(ls_history *to, const ls_history *from) {
+    *to = (ls_history){.count = 0};
+    LS_TRY(ls_history_reserve(to, (size_t)from->count, from->value_count));
+    LS_TRY(reserve_names(to, from->names_size));
+    to->count = from->count;
+    to->value_count = from->value_count;
+    to->names_size = from->names_size;
+    if (from->count > 0) {
+        memcpy(to->epochs, from->epochs, (size_t)from->count * sizeof *to->epochs);
+    }
+    if (from->value_count > 0) {
+        memcpy(to->values, from->values, from->value_count * sizeof *to->values);
+        memcpy(to->names, from->names, from->names_size);
+    }
+    return LS_OK;
+}
+
+void ls_history_free(ls_history *history) {
+    ls_free(history->epochs);
+    ls_free(history->values);
+    ls_free(history->names);
+    *history = (ls_history){.count = 0};
+}
+
+/* The value of that name in an epoch that is there; NAN: it has none. */
+static double find_in(const ls_history *history, int64_t epoch, const char *wanted) {
+    const ls_history_epoch *in = &history->epochs[epoch];
+    const char *name = names_of(history, in);
+    for (int i = 0; wanted != NULL && i < in->count; i++, name += strlen(name) + 1) {
+        if (strcmp(name, wanted) == 0) {
+            return history->values[in->first + (size_t)i];
+        }
+    }
+    return NAN;
+}
+
+/* ---- what users see ---------------------------------------------------------------------------------------------- */
 
 double ls_trial_metric(const ls_trial *trial, const char *name) {
     return trial != NULL ? ls_history_get(&trial->latest, name) : NAN;
 }
 
 int64_t ls_trial_history_count(const ls_trial *trial) {
-    return trial != NULL ? trial->history_count : 0;
+    return trial != NULL ? trial->history.count : 0;
 }
 
 double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) {
-    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history_count;
-    return known ? ls_history_get(&trial->history[epoch], name) : NAN;
+    const bool known = trial != NULL && epoch >= 0 && epoch < trial->history.count;
+    return known ? find_in(&trial->history, epoch, name) : NAN;
 }
 
 /* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. */
-static ls_status list_columns(const ls_trial *trial, ls_history_entry *columns) {
-    for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
-        for (int i = 0; i < trial->history[epoch].count; i++) {
-            LS_TRY(ls_history_put(columns, trial->history[epoch].values[i].name, 0));
+static ls_status list_columns(const ls_history *history, ls_history_entry *columns) {
+    for (int64_t epoch = 0; epoch < history->count; epoch++) {
+        const ls_history_epoch *of = &history->epochs[epoch];
+        const char *name = names_of(history, of);
+        const bool same = epoch > 0 && of->names == of[-1].names && of->count == of[-1].count;
+        for (int i = 0; !same && i < of->count; i++, name += strlen(name) + 1) {
+            LS_TRY(ls_history_put(columns, name, 0));
         }
     }
     return LS_OK;
 }
 
 static ls_status write_history(const ls_trial *trial, FILE *stream) {
+    const ls_history *history = &trial->history;
     ls_history_entry columns = {.count = 0};
-    LS_TRY(list_columns(trial, &columns));
+    LS_TRY(list_columns(history, &columns));
     fprintf(stream, "epoch");
     for (int i = 0; i < columns.count; i++) {
         fprintf(stream, ",%s", columns.values[i].name);
     }
     fprintf(stream, "\n");
-    for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
+    for (int64_t epoch = 0; epoch < history->count; epoch++) {
         fprintf(stream, "%lld", (long long)epoch);
         for (int i = 0; i < columns.count; i++) {
-            fprintf(stream, ",%.9g", ls_history_get(&trial->history[epoch], columns.values[i].name));
+            ls_fprintf(stream, ",%.9g", find_in(history, epoch, columns.values[i].name));
         }
         fprintf(stream, "\n");
     }

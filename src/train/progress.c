@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/locale.h"
 #include "train/trial.h"
 
 enum { BAR_WIDTH = 10, DRAW_INTERVAL_NS = 100000000, LINE_CAPACITY = 512 };
@@ -33,7 +34,7 @@ static void append(char *line, const char *text) {
 
 static void append_metric(char *line, const char *name, double value) {
     char text[96];
-    snprintf(text, sizeof text, ", %s=%.4g", name, value);
+    ls_snprintf(text, sizeof text, ", %s=%.4g", name, value);
     append(line, text);
 }
 
@@ -65,10 +66,10 @@ static void format_bar(const ls_progress *progress, char line[LINE_CAPACITY], in
     format_time(elapsed, past);
     format_time(rate > 0 ? (double)(total - done) / rate : 0, left);
     if (total >= 0) {
-        snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", progress->label, share * 100, bar,
-                 (long long)done, (long long)total, past, left, rate);
+        ls_snprintf(line, LINE_CAPACITY, "%s: %3.0f%%|%s| %lld/%lld [%s<%s, %.2fit/s", progress->label, share * 100,
+                    bar, (long long)done, (long long)total, past, left, rate);
     } else {
-        snprintf(line, LINE_CAPACITY, "%s: %lldit [%s, %.2fit/s", progress->label, (long long)done, past, rate);
+        ls_snprintf(line, LINE_CAPACITY, "%s: %lldit [%s, %.2fit/s", progress->label, (long long)done, past, rate);
     }
 }
 
@@ -140,9 +141,12 @@ void ls_progress_end(ls_trial *trial, const char *prefix) {
 static void draw_run(const ls_trial *trial, const char *end) {
     char line[LINE_CAPACITY];
     format_bar(&trial->run_progress, line, trial->epochs_run, trial->state.epochs, elapsed_of(&trial->run_progress));
-    const ls_history_entry *last = trial->history_count > 0 ? &trial->history[trial->history_count - 1] : NULL;
-    for (int i = 0; last != NULL && i < last->count; i++) {
-        append_metric(line, last->values[i].name, last->values[i].value);
+    ls_history_entry last = {.count = 0};
+    if (trial->history.count > 0) {
+        ls_history_entry_of(&trial->history, trial->history.count - 1, &last);
+    }
+    for (int i = 0; i < last.count; i++) {
+        append_metric(line, last.values[i].name, last.values[i].value);
     }
     append(line, "]");
     if (trial->run_progress.terminal) {

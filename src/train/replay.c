@@ -59,9 +59,11 @@ static ls_status replay_epoch(ls_trial *trial, const ls_history_entry *entry, bo
 static ls_status replay(ls_trial *trial, bool one_batch) {
     ls_trial_state *state = &trial->state;
     LS_TRY(LS_CALL(trial, on_start));
-    for (int64_t i = 0; i < trial->history_count && !state->stop; i++) {
+    for (int64_t i = 0; i < trial->history.count && !state->stop; i++) {
+        ls_history_entry entry;
+        ls_history_entry_of(&trial->history, i, &entry);
         state->epoch = i;
-        LS_TRY(replay_epoch(trial, &trial->history[i], one_batch));
+        LS_TRY(replay_epoch(trial, &entry, one_batch));
     }
     return LS_CALL(trial, on_end);
 }
@@ -81,7 +83,7 @@ ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int cou
     trial->options.callback_count = count;
     trial->running = true;
     trial->state.stop = false;
-    trial->state.epochs = trial->history_count;
+    trial->state.epochs = trial->history.count;
     trial->state.step = 0;
     trial->state.count = trial->state.global_count = 0;
     ls_trial_enter(trial, LS_PHASE_REPLAY, NULL);

@@ -59,7 +59,7 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
         LS_TRY(validate(trial, entry));
     }
     ls_trial_enter(trial, LS_PHASE_NONE, NULL);
-    LS_TRY(ls_history_append(trial, entry));
+    LS_TRY(ls_history_append(&trial->history, entry));
     trial->epochs_run++;
     ls_progress_epoch(trial);
     LS_TRY(LS_CALL(trial, on_end_epoch));

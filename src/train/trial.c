@@ -159,7 +159,7 @@ void ls_trial_free(ls_trial *trial) {
         release_callbacks(trial->own_callbacks, trial->options.callback_count);
         ls_free(trial->own_callbacks);
         ls_metrics_free(trial);
-        ls_free(trial->history);
+        ls_history_free(&trial->history);
         ls_comm_drop(trial->comm);
         ls_free(trial);
     }

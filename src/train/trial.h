@@ -22,13 +22,32 @@ typedef struct ls_metric_value {
     double value;
 } ls_metric_value;
 
-/* The results of one epoch. */
+/* The results of one epoch, with room for all that can be measured. */
 typedef struct ls_history_entry {
     ls_metric_value values[LS_RESULT_LIMIT];
     int count;
     int64_t train_steps; /* batches of its training */
     int64_t validate_steps;
 } ls_history_entry;
+
+/* The results of all epochs, with room for what was measured only. Epochs with the same names share the names. */
+typedef struct ls_history_epoch {
+    int64_t train_steps;
+    int64_t validate_steps;
+    size_t names; /* the offset of its first name */
+    size_t first; /* the number of its first value */
+    int count;    /* of names and values */
+} ls_history_epoch;
+
+typedef struct ls_history {
+    ls_history_epoch *epochs;
+    int64_t count;
+    double *values;
+    size_t value_count;
+    char *names; /* each ends with a zero byte */
+    size_t names_size;
+    size_t epoch_room, value_room, names_room; /* allocated */
+} ls_history;
 
 /* What stands on the progress line. */
 typedef struct ls_progress {
@@ -65,8 +84,7 @@ struct ls_trial {
     ls_comm *comm;           /* held */
     ls_loss_divisor divisor; /* of the loss in the state */
     ls_history_entry latest; /* every metric's last value */
-    ls_history_entry *history;
-    int64_t history_count;
+    ls_history history;
     int64_t epochs_run;
     bool running;   /* in ls_trial_run */
     bool continues; /* the next training pass goes on in the midst of an epoch, from state.batch and the sums as they
@@ -193,8 +211,17 @@ ls_status ls_history_put(ls_history_entry *entry, const char *name, double value
 double ls_history_get(const ls_history_entry *entry, const char *name);
 /* The value, lent; NULL when there is none. */
 const double *ls_history_find(const ls_history_entry *entry, const char *name);
-/* Appends an epoch's results to the history. */
-ls_status ls_history_append(ls_trial *trial, const ls_history_entry *entry);
+
+/* Appends an epoch with these results, or adds them to the last epoch, if there is one. On failure the history is as it
+ * was. */
+ls_status ls_history_append(ls_history *history, const ls_history_entry *entry);
+ls_status ls_history_extend(ls_history *history, const ls_history_entry *results);
+/* The results of an epoch that is there. */
+void ls_history_entry_of(const ls_history *history, int64_t epoch, ls_history_entry *entry);
+/* Room for so many epochs and values in all, so that appending them allocates no more than names. */
+ls_status ls_history_reserve(ls_history *history, size_t epochs, size_t values);
+ls_status ls_history_copy(ls_history *to, const ls_history *from);
+void ls_history_free(ls_history *history);
 
 /* Progress of a run of which one bar is shown, and of a pass over a loader: "0/3(t)" for training, "0/3(v)" for
  * validation. */

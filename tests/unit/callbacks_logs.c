@@ -61,7 +61,7 @@ static void log_with(ls_callback log, int64_t from, int64_t batch, int64_t to) {
         for (int k = 0; k < 4; k++) {
             assert_int_equal(ls_history_put(&entry, names[k], 1), LS_OK);
         }
-        assert_int_equal(ls_history_append(trial, &entry), LS_OK);
+        assert_int_equal(ls_history_append(&trial->history, &entry), LS_OK);
     }
     trial->epochs_run = from;
     trial->continues = batch > 0;

@@ -120,6 +120,25 @@ static void test_spoiled_in_writing(void **state) {
     end(&t);
 }
 
+/* As Lockstep wrote it when it was first released. */
+static void test_an_old_manifest(void **state) {
+    (void)state;
+    ls_manifest manifest;
+    assert_int_equal(ls_checkpoint_verify(LS_FIXTURES "/checkpoint"), LS_OK);
+    assert_int_equal(ls_manifest_read(LS_FIXTURES "/checkpoint", &manifest), LS_OK);
+    assert_true(manifest.world_size == 1 && manifest.optimizer && !manifest.divided && !manifest.continues);
+    assert_true(manifest.epochs_run == 2 && manifest.step == 16 && manifest.loader_epoch == 2);
+    assert_true(manifest.loader_batch == 0 && manifest.loader_batches == 8 && manifest.global_batch == 1);
+    assert_true(manifest.history.count == 2 && manifest.file_count == 3);
+    assert_string_equal(manifest.files[1].name, "optimizer.safetensors");
+    ls_history_entry entry;
+    ls_history_entry_of(&manifest.history, 1, &entry);
+    assert_true(entry.count == 2 && entry.train_steps == 8 && entry.validate_steps == 8);
+    assert_string_equal(entry.values[1].name, "val_loss");
+    assert_true(entry.values[1].value == ls_history_get(&manifest.latest, "val_loss"));
+    ls_manifest_free(&manifest);
+}
+
 /* What JSON has no numbers for, and what must not lose a bit. */
 static void test_history_keeps_its_bits(void **state) {
     (void)state;
@@ -131,15 +150,16 @@ static void test_history_keeps_its_bits(void **state) {
         snprintf(name, sizeof name, "number%d", 7 - i);
         assert_int_equal(ls_history_put(&entry, name, values[i]), LS_OK);
     }
-    assert_int_equal(ls_history_append(t.trial, &entry), LS_OK);
+    assert_int_equal(ls_history_append(&t.trial->history, &entry), LS_OK);
     assert_int_equal(ls_trial_save(t.trial, in_root("bits")), LS_OK);
     assert_int_equal(ls_trial_load(other.trial, in_root("bits")), LS_OK);
-    const ls_history_entry *is = &other.trial->history[0];
-    assert_true(is->count == 8 && is->train_steps == 7 && is->validate_steps == 3);
+    ls_history_entry is;
+    ls_history_entry_of(&other.trial->history, 0, &is);
+    assert_true(is.count == 8 && is.train_steps == 7 && is.validate_steps == 3);
     for (int i = 0; i < 8; i++) {
-        assert_string_equal(is->values[i].name, entry.values[i].name); /* in their order */
-        assert_true(memcmp(&is->values[i].value, &values[i], sizeof values[i]) == 0 ||
-                    (isnan(values[i]) && isnan(is->values[i].value)));
+        assert_string_equal(is.values[i].name, entry.values[i].name); /* in their order */
+        assert_true(memcmp(&is.values[i].value, &values[i], sizeof values[i]) == 0 ||
+                    (isnan(values[i]) && isnan(is.values[i].value)));
     }
     end(&t);
     end(&other);
@@ -624,7 +644,7 @@ static void round_manifest(uint64_t number, void *argument) {
         }
         ls_manifest_free(&manifest);
     } else {
-        assert_true(manifest.history == NULL && manifest.files == NULL);
+        assert_true(manifest.history.epochs == NULL && manifest.files == NULL);
     }
 }
 
@@ -645,6 +665,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_spoiled_in_writing),
         cmocka_unit_test(test_history_keeps_its_bits),
+        cmocka_unit_test(test_an_old_manifest),
         cmocka_unit_test(test_a_hook_asks),
         cmocka_unit_test(test_a_hook_stops),
         cmocka_unit_test(test_keeps_the_newest_and_the_best),

@@ -16,6 +16,7 @@
 #include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/processes.h"
+#include "train/checkpoint/checkpoint.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20, CONSTANT = MIB + MIB / 2 };
 
@@ -408,6 +409,142 @@ static void test_event_files(void **state) {
     expect((bomb){test_file("cut.events", room, MIB), read_events, 0, LS_OK, NULL});
 }
 
+/* ---- manifests of checkpoints ------------------------------------------------------------------------------------ */
+
+static ls_status read_manifest(const char *path) {
+    ls_manifest manifest;
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    const ls_status status = ls_manifest_read(folder, &manifest);
+    ls_manifest_free(&manifest);
+    return status;
+}
+
+/* What repeats in the manifest, about 2 MiB of it, as its history, its files or else. */
+typedef struct repeated {
+    const char *before;
+    const char *what; /* a format of a number */
+    const char *after;
+    int count;
+    ls_status status;
+} repeated;
+
+#define MANIFEST_HEAD                                                                                                  \
+    "{\n \"checksum\": \"00000000000000000000000000000000\",\"format\":1,\"lockstep\":\"0\",\"world_size\":1,"         \
+    "\"divided\":false,\"optimizer\":false,\"epochs_run\":0,\"step\":0,\"batch\":0,\"continues\":false,"               \
+    "\"stopped\":false,\"loader\":{\"epoch\":0,\"batch\":0,\"batches\":0,\"global_batch\":0},\"latest\":{}"
+#define MANIFEST_FILE "{\"name\":\"a\",\"bytes\":0,\"xxh3\":\"00000000000000000000000000000000\"}"
+#define EPOCH(values) "{\"train_steps\":0,\"validate_steps\":0,\"values\":{" values "}},"
+
+/* Values of one letter, as many as an epoch may have. */
+static void put_epoch_of_many(FILE *stream) {
+    fprintf(stream, "{\"train_steps\":0,\"validate_steps\":0,\"values\":{");
+    for (int i = 0; i < LS_RESULT_LIMIT; i++) {
+        fprintf(stream, "%s\"%c%c\":1", i > 0 ? "," : "", 'a' + i / 26, 'a' + i % 26);
+    }
+    fprintf(stream, "}},");
+}
+
+/* With the checksum of all that. */
+static const char *manifest_of(const repeated *r, size_t *size) {
+    char *text = NULL, checksum[LS_CHECKSUM_TEXT];
+    FILE *stream = open_memstream(&text, size);
+    fputs(r->before, stream);
+    for (int i = 0; i < r->count; i++) {
+        if (r->what == NULL) {
+            put_epoch_of_many(stream);
+        } else {
+            fprintf(stream, r->what, i);
+        }
+    }
+    fputs(r->after, stream);
+    assert_int_equal(fclose(stream), 0);
+    ls_checksum_text(text, *size, checksum);
+    memcpy(strchr(text, '0'), checksum, LS_CHECKSUM_TEXT - 1);
+    const char *path = test_file("manifest.json", text, *size);
+    free(text);
+    return path;
+}
+
+/* Numbers take more memory than their text: four times the file in all. */
+static void test_manifests(void **state) {
+    (void)state;
+    static const char epochs[] = MANIFEST_HEAD ",\"history\":[", end_epochs[] = EPOCH("\"a\":1") "{}]}";
+    static const char last_epoch[] =
+        "{\"train_steps\":0,\"validate_steps\":0,\"values\":{}}],\"files\":[" MANIFEST_FILE "]}";
+    const repeated cases[] = {
+        {epochs, EPOCH(""), last_epoch, 2 * MIB / 50, LS_OK},
+        {epochs, EPOCH("\"loss\":0.5"), last_epoch, 2 * MIB / 60, LS_OK},
+        {epochs, EPOCH("\"v%d\":1"), last_epoch, 2 * MIB / 60, LS_OK},
+        {epochs, NULL, last_epoch, 2 * MIB / 950, LS_OK},
+        {epochs, "{},", end_epochs, 2 * MIB / 3, LS_ERR_FORMAT},
+        {epochs, "\"train_steps\":", end_epochs, 2 * MIB / 14, LS_ERR_FORMAT},
+        {epochs, ":", end_epochs, 2 * MIB, LS_ERR_FORMAT},
+        {epochs, "[", end_epochs, 2 * MIB, LS_ERR_FORMAT},
+        {MANIFEST_HEAD, ",\"k%d\":[{}]", ",\"history\":[],\"files\":[" MANIFEST_FILE "]}", 2 * MIB / 15, LS_OK},
+        {MANIFEST_HEAD ",\"history\":[],\"files\":[", MANIFEST_FILE ",", MANIFEST_FILE "]}", 2 * MIB / 64, LS_OK},
+        {MANIFEST_HEAD ",\"history\":[],\"files\":[", "\"xxh3\":", "]}", 2 * MIB / 7, LS_ERR_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t size = 0;
+        const char *path = manifest_of(&cases[i], &size);
+        assert_true(size > MIB);
+        expect((bomb){path, read_manifest, 2 * size, cases[i].status, NULL});
+    }
+}
+
+/* What was measured, and little more: an epoch with one metric of training and of validation. */
+static void test_history_of_many_epochs(void **state) {
+    (void)state;
+    enum { EPOCHS = 50000, MOST_BYTES = 200 };
+    ls_history history = {.count = 0};
+    counted count = {0};
+    ls_history_entry entry = {.train_steps = 10, .validate_steps = 2};
+    assert_int_equal(ls_history_put(&entry, "loss", 0.5), LS_OK);
+    assert_int_equal(ls_history_put(&entry, "val_loss", 0.25), LS_OK);
+    ls_thread_end();
+    ls_set_allocator(&(ls_allocator){.allocate = allocate, .release = release, .user = &count});
+    for (int64_t i = 0; i < EPOCHS; i++) {
+        entry.values[0].value = (double)i;
+        assert_int_equal(ls_history_append(&history, &entry), LS_OK);
+        assert_true(count.peak <= 4096 + (size_t)(i + 1) * MOST_BYTES);
+    }
+    ls_history_entry_of(&history, EPOCHS / 3, &entry);
+    assert_true(entry.count == 2 && ls_history_get(&entry, "loss") == EPOCHS / 3 &&
+                ls_history_get(&entry, "val_loss") == 0.25 && entry.train_steps == 10);
+    ls_history_free(&history);
+    assert_int_equal(count.live, 0);
+    ls_set_allocator(NULL);
+}
+
+/* Epochs whose names differ, and results that ls_trial_evaluate adds to the last one. */
+static void test_history_of_other_names(void **state) {
+    (void)state;
+    ls_history history = {.count = 0}, copy;
+    static const char *const names[] = {"s", "loss", "", "los", "test_loss"};
+    for (int i = 0; i < 5; i++) {
+        ls_history_entry entry = {.train_steps = i};
+        assert_int_equal(*names[i] != '\0' ? ls_history_put(&entry, names[i], i) : LS_OK, LS_OK);
+        assert_int_equal(ls_history_append(&history, &entry), LS_OK);
+        ls_history_entry more = {.count = 0};
+        assert_int_equal(ls_history_put(&more, "test_loss", 10 + i), LS_OK);
+        assert_int_equal(ls_history_put(&more, "test_acc", 20 + i), LS_OK);
+        assert_int_equal(ls_history_extend(&history, &more), LS_OK);
+    }
+    assert_int_equal(ls_history_copy(&copy, &history), LS_OK);
+    ls_history_free(&history);
+    assert_int_equal(copy.count, 5);
+    for (int i = 0; i < 5; i++) {
+        ls_history_entry entry;
+        ls_history_entry_of(&copy, i, &entry);
+        assert_int_equal(entry.count, *names[i] == '\0' || i == 4 ? 2 : 3);
+        assert_int_equal(entry.train_steps, i);
+        assert_true(i == 2 || i == 4 || ls_history_get(&entry, names[i]) == i);
+        assert_true(ls_history_get(&entry, "test_loss") == 10 + i && ls_history_get(&entry, "test_acc") == 20 + i);
+    }
+    ls_history_free(&copy);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idx_promises),
@@ -421,6 +558,9 @@ int main(void) {
         cmocka_unit_test(test_safetensors_headers),
         cmocka_unit_test(test_safetensors_lengths),
         cmocka_unit_test(test_event_files),
+        cmocka_unit_test(test_manifests),
+        cmocka_unit_test(test_history_of_many_epochs),
+        cmocka_unit_test(test_history_of_other_names),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

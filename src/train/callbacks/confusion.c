@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/locale.h"
+
 static const char *const maker = "ls_confusion_printer";
 
 enum { WIDEST = 20 };
@@ -22,7 +24,7 @@ static void print_row(const confusion *self, const double *row, int classes, int
     printf("%8d", target);
     for (int i = 0; i < classes; i++) {
         if (self->shares) {
-            printf(" %7.3f", sum > 0 ? row[i] / sum : 0);
+            ls_fprintf(stdout, " %7.3f", sum > 0 ? row[i] / sum : 0);
         } else {
             printf(" %7.0f", row[i]);
         }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/locale.h"
+
 static const char *const maker = "ls_console";
 
 typedef struct console {
@@ -16,7 +18,7 @@ static void print_head(const ls_trial_state *state, char kind) {
 }
 
 static void print_value(const console *self, bool *first, const char *name, double value) {
-    printf("%s %s=%.*g", *first ? "" : ",", name, self->digits, value);
+    ls_fprintf(stdout, "%s %s=%.*g", *first ? "" : ",", name, self->digits, value);
     *first = false;
 }
 

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/locale.h"
+
 static const char *const maker = "ls_csv_log";
 
 typedef struct csv_log {
@@ -134,8 +136,8 @@ static ls_status on_step_training(ls_trial_state *state, void *user) {
     const char separator = self->options.separator;
     const double rate = state->optimizer != NULL ? ls_optimizer_learning_rate(state->optimizer, 0) : NAN;
     begin(self, NULL);
-    fprintf(self->file, "%lld%c%lld%c%.9g%c%.9g", (long long)state->epoch, separator, (long long)state->batch,
-            separator, loss, separator, rate);
+    ls_fprintf(self->file, "%lld%c%lld%c%.9g%c%.9g", (long long)state->epoch, separator, (long long)state->batch,
+               separator, loss, separator, rate);
     return end_line(self);
 }
 
@@ -147,12 +149,13 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     }
     /* In a run all epochs have the same names; what ls_trial_evaluate adds comes behind this. */
     const bool replay = ls_callback_in_replay(state);
-    const ls_history_entry *entry = replay ? &trial->latest : &trial->history[trial->history_count - 1];
-    const ls_history_entry *columns = replay ? &trial->history[0] : entry;
-    begin(self, columns);
+    ls_history_entry columns;
+    ls_history_entry_of(&trial->history, replay ? 0 : trial->history.count - 1, &columns);
+    begin(self, &columns);
     fprintf(self->file, "%lld", (long long)state->epoch);
-    for (int i = 0; i < columns->count; i++) {
-        fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, columns->values[i].name));
+    for (int i = 0; i < columns.count; i++) {
+        const double value = replay ? ls_history_get(&trial->latest, columns.values[i].name) : columns.values[i].value;
+        ls_fprintf(self->file, "%c%.9g", self->options.separator, value);
     }
     return end_line(self);
 }

@@ -148,11 +148,12 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     if (self->events == NULL || !ls_callback_in_run(state) || ls_callback_in_replay(state)) {
         return LS_OK;
     }
-    const ls_history_entry *entry = &trial->history[trial->history_count - 1];
-    for (int i = 0; i < entry->count; i++) {
+    ls_history_entry entry;
+    ls_history_entry_of(&trial->history, trial->history.count - 1, &entry);
+    for (int i = 0; i < entry.count; i++) {
         char tag[TAG_ROOM];
-        (void)snprintf(tag, sizeof tag, "epoch/%s", entry->values[i].name);
-        LS_TRY(ls_events_scalar(self->events, tag, state->epoch, entry->values[i].value));
+        (void)snprintf(tag, sizeof tag, "epoch/%s", entry.values[i].name);
+        LS_TRY(ls_events_scalar(self->events, tag, state->epoch, entry.values[i].value));
     }
     return self->options.no_histograms ? LS_OK : write_histograms(self, state);
 }

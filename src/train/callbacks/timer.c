@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/locale.h"
 #include "comm/meter.h"
 
 static const char *const maker = "ls_timer";
@@ -121,7 +122,8 @@ static ls_status print_table(const timer *self) {
     for (int i = 0; i < LS_TIMES; i++) {
         const double *seconds = self->over_ranks[i];
         if (seconds[LARGEST] > 0) {
-            printf("%-13s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN], seconds[LARGEST]);
+            ls_fprintf(stdout, "%-13s %10.3f %10.3f %10.3f\n", names[i], seconds[LEAST], seconds[MEAN],
+                       seconds[LARGEST]);
         }
     }
     return fflush(stdout) == 0 ? LS_OK : ls_fail(LS_ERR_IO, "%s: cannot write to standard output", maker);

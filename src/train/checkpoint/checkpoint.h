@@ -57,8 +57,7 @@ typedef struct ls_manifest {
      * (0: not known). */
     int64_t loader_epoch, loader_batch, loader_batches, global_batch;
     ls_history_entry latest;
-    ls_history_entry *history;
-    int64_t history_count;
+    ls_history history;
     ls_manifest_file *files;
     int file_count;
 } ls_manifest;

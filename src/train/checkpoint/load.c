@@ -233,15 +233,10 @@ static void set_place(const loading *load) {
     trial->latest = manifest->latest;
 }
 
-static ls_status set_history(const loading *load) {
-    ls_trial *trial = load->trial;
-    ls_free(trial->history);
-    trial->history = NULL;
-    trial->history_count = 0;
-    for (int64_t i = 0; i < load->manifest.history_count; i++) {
-        LS_TRY(ls_history_append(trial, &load->manifest.history[i]));
-    }
-    return LS_OK;
+static void set_history(loading *load) {
+    ls_history_free(&load->trial->history);
+    load->trial->history = load->manifest.history;
+    load->manifest.history = (ls_history){.count = 0};
 }
 
 static ls_status load_parts(loading *load) {
@@ -255,7 +250,7 @@ static ls_status load_parts(loading *load) {
     if (load->manifest.loader_epoch >= 0) {
         LS_TRY(ls_loader_seek(load->trial->options.train, load->manifest.loader_epoch, load->loader_batch));
     }
-    LS_TRY(set_history(load));
+    set_history(load);
     set_place(load);
     return LS_OK;
 }

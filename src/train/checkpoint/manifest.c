@@ -1,91 +1,106 @@
 /*
  * Manifests: JSON with one line a value, for people too. It begins with the checksum of its text, in which that is
  * zeros. Numbers are written so that they are read back as the same bits; those that JSON has not are text: "nan",
- * "inf", "-inf".
+ * "inf", "-inf". No tree is made of it: the memory for reading is less than four times the file.
  */
-#include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "formats/file.h"
+#include "formats/json.h"
 #include "train/checkpoint/checkpoint.h"
 
 enum { SIZE_LIMIT = 1 << 28, MOST_FILES = 1 << 16 };
-#define MOST_COUNT  (INT64_C(1) << 53)
-#define DIGITS      (LS_CHECKSUM_TEXT - 1)
-#define ZEROS       "0000000000000000000000000000000000000000000000000000000000000000"
-#define FORMAT_KEY  "format"
-#define FAIL_MEMORY ls_fail_memory("checkpoint", sizeof(json_t))
+#define MOST_COUNT (INT64_C(1) << 53)
+#define DIGITS     (LS_CHECKSUM_TEXT - 1)
+#define ZEROS      "00000000000000000000000000000000"
+#define FORMAT_KEY "format"
+#define SUM_KEY    "xxh3"
+#define STEPS_KEY  "train_steps"
+
+_Static_assert(sizeof ZEROS == LS_CHECKSUM_TEXT, "as many zeros as digits");
 
 void ls_manifest_free(ls_manifest *manifest) {
-    ls_free(manifest->history);
+    ls_history_free(&manifest->history);
     ls_free(manifest->files);
     *manifest = (ls_manifest){0};
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static json_t *number_of(double value) {
-    return isfinite(value) ? json_real(value) : json_string(isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-}
-
-static json_t *values_of(const ls_history_entry *entry) {
-    json_t *values = json_object();
+static void put_values(ls_json_writer *json, const char *key, const ls_history_entry *entry) {
+    ls_json_open(json, key, '{');
     for (int i = 0; i < entry->count; i++) {
-        if (json_object_set_new(values, entry->values[i].name, number_of(entry->values[i].value)) != 0) {
-            json_decref(values);
-            return NULL;
+        const double value = entry->values[i].value;
+        if (isfinite(value)) {
+            ls_json_put_number(json, entry->values[i].name, value);
+        } else {
+            ls_json_put_text(json, entry->values[i].name, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
         }
     }
-    return values;
+    ls_json_close(json, '}');
 }
 
-static json_t *entry_of(const ls_history_entry *entry) {
-    return json_pack("{s:I, s:I, s:o}", "train_steps", (json_int_t)entry->train_steps, "validate_steps",
-                     (json_int_t)entry->validate_steps, "values", values_of(entry));
-}
-
-static json_t *history_of(const ls_manifest *manifest) {
-    json_t *history = json_array();
-    for (int64_t i = 0; i < manifest->history_count; i++) {
-        if (json_array_append_new(history, entry_of(&manifest->history[i])) != 0) {
-            json_decref(history);
-            return NULL;
-        }
+static void put_history(ls_json_writer *json, const ls_history *history) {
+    ls_json_open(json, "history", '[');
+    for (int64_t epoch = 0; epoch < history->count; epoch++) {
+        ls_history_entry entry;
+        ls_history_entry_of(history, epoch, &entry);
+        ls_json_open(json, NULL, '{');
+        ls_json_put_integer(json, STEPS_KEY, entry.train_steps);
+        ls_json_put_integer(json, "validate_steps", entry.validate_steps);
+        put_values(json, "values", &entry);
+        ls_json_close(json, '}');
     }
-    return history;
+    ls_json_close(json, ']');
 }
 
-static json_t *files_of(const ls_manifest *manifest) {
-    json_t *files = json_array();
+static void put_files(ls_json_writer *json, const ls_manifest *manifest) {
+    ls_json_open(json, "files", '[');
     for (int i = 0; i < manifest->file_count; i++) {
         const ls_manifest_file *file = &manifest->files[i];
-        if (json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", file->name, "bytes",
-                                                   (json_int_t)file->bytes, "xxh3", file->checksum)) != 0) {
-            json_decref(files);
-            return NULL;
-        }
+        ls_json_open(json, NULL, '{');
+        ls_json_put_text(json, "name", file->name);
+        ls_json_put_integer(json, "bytes", file->bytes);
+        ls_json_put_text(json, SUM_KEY, file->checksum);
+        ls_json_close(json, '}');
     }
-    return files;
+    ls_json_close(json, ']');
 }
 
-static json_t *loader_of(const ls_manifest *manifest) {
-    return json_pack("{s:I, s:I, s:I, s:I}", "epoch", (json_int_t)manifest->loader_epoch, "batch",
-                     (json_int_t)manifest->loader_batch, "batches", (json_int_t)manifest->loader_batches,
-                     "global_batch", (json_int_t)manifest->global_batch);
+static void put_loader(ls_json_writer *json, const ls_manifest *manifest) {
+    ls_json_open(json, "loader", '{');
+    ls_json_put_integer(json, "epoch", manifest->loader_epoch);
+    ls_json_put_integer(json, "batch", manifest->loader_batch);
+    ls_json_put_integer(json, "batches", manifest->loader_batches);
+    ls_json_put_integer(json, "global_batch", manifest->global_batch);
+    ls_json_close(json, '}');
 }
 
-/* NULL without memory. */
-static json_t *content_of(const ls_manifest *manifest) {
-    return json_pack("{s:s, s:i, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:b, s:b, s:o, s:o, s:o, s:o}", "checksum", ZEROS,
-                     FORMAT_KEY, LS_CHECKPOINT_FORMAT, "lockstep", ls_version(), "world_size", manifest->world_size,
-                     "divided", manifest->divided, "optimizer", manifest->optimizer, "epochs_run",
-                     (json_int_t)manifest->epochs_run, "step", (json_int_t)manifest->step, "batch",
-                     (json_int_t)manifest->batch, "continues", manifest->continues, "stopped", manifest->stopped,
-                     "loader", loader_of(manifest), "latest", values_of(&manifest->latest), "history",
-                     history_of(manifest), "files", files_of(manifest));
+static void put_manifest(FILE *stream, const ls_manifest *manifest) {
+    ls_json_writer json = {.stream = stream};
+    ls_json_open(&json, NULL, '{');
+    ls_json_put_text(&json, "checksum", ZEROS);
+    ls_json_put_integer(&json, FORMAT_KEY, LS_CHECKPOINT_FORMAT);
+    ls_json_put_text(&json, "lockstep", ls_version());
+    ls_json_put_integer(&json, "world_size", manifest->world_size);
+    ls_json_put_flag(&json, "divided", manifest->divided);
+    ls_json_put_flag(&json, "optimizer", manifest->optimizer);
+    ls_json_put_integer(&json, "epochs_run", manifest->epochs_run);
+    ls_json_put_integer(&json, "step", manifest->step);
+    ls_json_put_integer(&json, "batch", manifest->batch);
+    ls_json_put_flag(&json, "continues", manifest->continues);
+    ls_json_put_flag(&json, "stopped", manifest->stopped);
+    put_loader(&json, manifest);
+    put_values(&json, "latest", &manifest->latest);
+    put_history(&json, &manifest->history);
+    put_files(&json, manifest);
+    ls_json_close(&json, '}');
+    fputc('\n', stream);
 }
 
 /* What every manifest begins with, and then the checksum. */
@@ -107,29 +122,23 @@ static ls_status write_text(const char *text, size_t size, const char *path) {
                           written ? LS_OK : ls_fail(LS_ERR_IO, "checkpoint: cannot write %s: is the disk full?", path));
 }
 
-static ls_status write_content(const json_t *content, const char *path) {
-    const size_t size = json_dumpb(content, NULL, 0, JSON_INDENT(1));
-    char checksum[LS_CHECKSUM_TEXT];
-    char *text = ls_allocate(size + 1);
-    if (size == 0 || text == NULL) {
-        ls_free(text);
-        return FAIL_MEMORY;
-    }
-    (void)json_dumpb(content, text, size, JSON_INDENT(1));
-    text[size] = '\n';
-    sum_up(text, size + 1, checksum);
-    memcpy(text + AT, checksum, DIGITS);
-    const ls_status status = write_text(text, size + 1, path);
-    ls_free(text);
-    return status;
-}
-
 ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
-    char path[PATH_MAX];
+    char path[PATH_MAX], checksum[LS_CHECKSUM_TEXT];
+    char *text = NULL;
+    size_t size = 0;
     LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
-    json_t *content = content_of(manifest);
-    const ls_status status = content != NULL ? write_content(content, path) : FAIL_MEMORY;
-    json_decref(content);
+    FILE *stream = open_memstream(&text, &size);
+    if (stream != NULL) {
+        put_manifest(stream, manifest);
+    }
+    if (stream == NULL || (ferror(stream) != 0) | (fclose(stream) != 0)) {
+        free(text);
+        return ls_fail_memory("checkpoint", size);
+    }
+    sum_up(text, size, checksum);
+    memcpy(text + AT, checksum, DIGITS);
+    const ls_status status = write_text(text, size, path);
+    free(text);
     return status;
 }
 
@@ -139,156 +148,250 @@ static ls_status fail_format(const char *path, const char *what) {
     return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: %s", path, what);
 }
 
-/* A count of the object; false where it is none. */
-static bool get_count(const json_t *object, const char *key, int64_t least, int64_t *count) {
-    const json_t *value = json_object_get(object, key);
-    *count = json_is_integer(value) ? json_integer_value(value) : least - 1;
-    return *count >= least && *count <= MOST_COUNT;
+/* What is being read. */
+typedef struct reading {
+    ls_json json;
+    const char *path;
+    ls_manifest *manifest;
+    bool sum_is_good;
+    int64_t format;
+    int64_t world_size;
+    ls_history_entry entry; /* the epoch that is read */
+    ls_manifest_file file;  /* the file that is */
+    ls_status status;       /* of a failure that has a sentence of its own */
+} reading;
+
+/* A value of an object: where it goes to, and what it may be. */
+typedef struct field {
+    const char *key;
+    bool (*read)(reading *r, const struct field *how, void *to);
+    void *to;
+    int64_t least; /* of a count */
+    size_t room;   /* of a text */
+} field;
+
+enum { MOST_FIELDS = 16 };
+
+/* An object that has each of these fields once. Others are of a newer version, and are skipped. */
+static bool read_object(reading *r, const field *fields, int count) {
+    bool seen[MOST_FIELDS] = {false};
+    const char *key;
+    for (int64_t n = 0; ls_json_key(&r->json, &n, &key);) {
+        int which = 0;
+        while (which < count && strcmp(key, fields[which].key) != 0) {
+            which++;
+        }
+        if (which < count && seen[which]) {
+            return false;
+        }
+        if (which < count ? !fields[which].read(r, &fields[which], fields[which].to) : !ls_json_skip(&r->json)) {
+            return false;
+        }
+        seen[which < count ? which : MOST_FIELDS - 1] = true;
+    }
+    bool whole = r->json.expected == NULL;
+    for (int i = 0; i < count; i++) {
+        whole = whole && seen[i];
+    }
+    return whole;
 }
 
-static bool get_flag(const json_t *object, const char *key, bool *flag) {
-    const json_t *value = json_object_get(object, key);
-    *flag = json_is_true(value);
-    return json_is_boolean(value);
+static bool read_count(reading *r, const field *how, void *to) {
+    int64_t *count = to;
+    return ls_json_integer(&r->json, count) && *count >= how->least && *count <= MOST_COUNT;
 }
 
-/* Text of at least one character, in room of `size` bytes. */
-static bool get_text(const json_t *object, const char *key, char *text, size_t size) {
-    const json_t *value = json_object_get(object, key);
-    const size_t length = json_string_length(value);
-    if (!json_is_string(value) || length == 0 || length >= size || strlen(json_string_value(value)) != length) {
+static bool read_flag(reading *r, const field *how, void *to) {
+    (void)how;
+    return ls_json_flag(&r->json, to);
+}
+
+/* Text of at least one character. */
+static bool read_word(reading *r, const field *how, void *to) {
+    const char *word;
+    const size_t length = ls_json_word(&r->json, &word) ? strlen(word) : 0;
+    if (length == 0 || length >= how->room) {
         return false;
     }
-    memcpy(text, json_string_value(value), length + 1);
+    memcpy(to, word, length + 1);
     return true;
 }
 
-static bool get_number(const json_t *value, double *number) {
-    if (json_is_number(value)) {
-        *number = json_number_value(value);
-        return true;
-    }
-    const char *text = json_string_value(value);
-    *number = text != NULL && strcmp(text, "inf") == 0    ? (double)INFINITY
-              : text != NULL && strcmp(text, "-inf") == 0 ? -(double)INFINITY
-                                                          : (double)NAN;
-    return text != NULL && (strcmp(text, "nan") == 0 || !isnan(*number));
-}
-
-static bool get_values(json_t *values, ls_history_entry *entry) {
-    const char *name;
-    json_t *value;
-    if (!json_is_object(values) || json_object_size(values) > LS_RESULT_LIMIT) {
+/* A file of a newer format may have anything after this, and another checksum. */
+static bool read_format(reading *r, const field *how, void *to) {
+    if (!read_count(r, how, to)) {
+        r->status = fail_format(r->path, "it is no manifest of a checkpoint");
         return false;
     }
-    json_object_foreach(values, name, value) {
+    if (r->format > LS_CHECKPOINT_FORMAT) {
+        r->status = ls_fail(LS_ERR_UNSUPPORTED,
+                            "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads "
+                            "formats up to %d",
+                            r->path, (long long)r->format, ls_version(), LS_CHECKPOINT_FORMAT);
+        return false;
+    }
+    if (!r->sum_is_good) {
+        r->status = fail_format(r->path, "its checksum is not that of what it says");
+    }
+    return r->sum_is_good;
+}
+
+static bool read_number(ls_json *json, double *number) {
+    const char *word;
+    if (!ls_json_accept(json, '"')) {
+        return ls_json_number(json, number);
+    }
+    json->at--; /* the quote belongs to the text */
+    if (!ls_json_word(json, &word)) {
+        return false;
+    }
+    *number = strcmp(word, "inf") == 0 ? (double)INFINITY : strcmp(word, "-inf") == 0 ? -(double)INFINITY : (double)NAN;
+    return strcmp(word, "nan") == 0 || !isnan(*number);
+}
+
+static bool read_values(reading *r, const field *how, void *to) {
+    ls_history_entry *entry = to;
+    const char *name;
+    (void)how;
+    for (int64_t n = 0; ls_json_key(&r->json, &n, &name);) {
         ls_metric_value *room = &entry->values[entry->count];
         const size_t length = strlen(name);
-        if (length == 0 || length >= sizeof room->name || !get_number(value, &room->value)) {
+        if (entry->count == LS_RESULT_LIMIT || length == 0 || length >= sizeof room->name ||
+            ls_history_find(entry, name) != NULL) {
             return false;
         }
         memcpy(room->name, name, length + 1);
         entry->count++;
-    }
-    return true;
-}
-
-static bool get_entry(const json_t *object, ls_history_entry *entry) {
-    *entry = (ls_history_entry){.count = 0};
-    return get_count(object, "train_steps", 0, &entry->train_steps) &&
-           get_count(object, "validate_steps", 0, &entry->validate_steps) &&
-           get_values(json_object_get(object, "values"), entry);
-}
-
-static ls_status read_history(const json_t *content, const char *path, ls_manifest *manifest) {
-    const json_t *history = json_object_get(content, "history");
-    const size_t count = json_array_size(history);
-    if (!json_is_array(history)) {
-        return fail_format(path, "its history is no list");
-    }
-    manifest->history = ls_allocate_zeroed(count, sizeof *manifest->history);
-    if (manifest->history == NULL) {
-        return ls_fail_memory("checkpoint", count * sizeof *manifest->history);
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!get_entry(json_array_get(history, i), &manifest->history[manifest->history_count++])) {
-            return fail_format(path, "its history holds something else than epochs");
+        if (!read_number(&r->json, &room->value)) {
+            return false;
         }
     }
-    return LS_OK;
+    return r->json.expected == NULL;
+}
+
+static bool read_epoch(reading *r) {
+    ls_history_entry *entry = &r->entry;
+    const field fields[] = {{STEPS_KEY, read_count, &entry->train_steps, 0, 0},
+                            {"validate_steps", read_count, &entry->validate_steps, 0, 0},
+                            {"values", read_values, entry, 0, 0}};
+    entry->count = 0;
+    if (!read_object(r, fields, sizeof fields / sizeof *fields)) {
+        return false;
+    }
+    r->status = ls_history_append(&r->manifest->history, entry);
+    return r->status == LS_OK;
+}
+
+static ls_status fail_here(reading *r, const char *what) {
+    return r->status != LS_OK ? r->status : fail_format(r->path, what);
+}
+
+static bool read_history(reading *r, const field *how, void *to) {
+    (void)how;
+    (void)to;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (!read_epoch(r)) {
+            r->status = fail_here(r, "its history holds something else than epochs");
+            return false;
+        }
+    }
+    return r->json.expected == NULL;
 }
 
 /* A plain name: it must lead nowhere else. */
-static bool get_file(const json_t *object, ls_manifest_file *file) {
-    return get_text(object, "name", file->name, sizeof file->name) && strchr(file->name, '/') == NULL &&
-           file->name[0] != '.' && get_count(object, "bytes", 0, &file->bytes) &&
-           get_text(object, "xxh3", file->checksum, sizeof file->checksum);
+static bool read_file(reading *r) {
+    ls_manifest_file *file = &r->file;
+    const field fields[] = {{"name", read_word, file->name, 0, sizeof file->name},
+                            {"bytes", read_count, &file->bytes, 0, 0},
+                            {SUM_KEY, read_word, file->checksum, 0, sizeof file->checksum}};
+    return read_object(r, fields, sizeof fields / sizeof *fields) && strchr(file->name, '/') == NULL &&
+           file->name[0] != '.' && strlen(file->checksum) == DIGITS;
 }
 
-static ls_status read_files(const json_t *content, const char *path, ls_manifest *manifest) {
-    const json_t *files = json_object_get(content, "files");
-    const size_t count = json_array_size(files);
-    if (count == 0 || count > MOST_FILES) {
-        return fail_format(path, "it lists no files");
-    }
-    manifest->files = ls_allocate_zeroed(count, sizeof *manifest->files);
-    if (manifest->files == NULL) {
-        return ls_fail_memory("checkpoint", count * sizeof *manifest->files);
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!get_file(json_array_get(files, i), &manifest->files[manifest->file_count++])) {
-            return fail_format(path, "it lists something else than files");
+static bool read_files(reading *r, const field *how, void *to) {
+    ls_manifest *manifest = r->manifest;
+    const int64_t *most = to;
+    (void)how;
+    for (int64_t n = 0; ls_json_item(&r->json, &n);) {
+        if (manifest->file_count >= *most || !read_file(r)) {
+            r->status = fail_here(r, "it lists something else than files");
+            return false;
         }
+        manifest->files[manifest->file_count++] = r->file;
     }
-    return LS_OK;
+    return r->json.expected == NULL;
 }
 
-static bool read_place(const json_t *content, ls_manifest *manifest) {
-    int64_t ranks = 0;
-    const json_t *loader = json_object_get(content, "loader");
-    const bool read =
-        get_text(content, "lockstep", manifest->version, sizeof manifest->version) &&
-        get_count(content, "world_size", 1, &ranks) && ranks <= INT_MAX &&
-        get_flag(content, "divided", &manifest->divided) && get_flag(content, "optimizer", &manifest->optimizer) &&
-        get_count(content, "epochs_run", 0, &manifest->epochs_run) && get_count(content, "step", 0, &manifest->step) &&
-        get_count(content, "batch", 0, &manifest->batch) && get_flag(content, "continues", &manifest->continues) &&
-        get_flag(content, "stopped", &manifest->stopped) && get_count(loader, "epoch", -1, &manifest->loader_epoch) &&
-        get_count(loader, "batch", 0, &manifest->loader_batch) &&
-        get_count(loader, "batches", -1, &manifest->loader_batches) &&
-        get_count(loader, "global_batch", 0, &manifest->global_batch) &&
-        get_values(json_object_get(content, "latest"), &manifest->latest);
-    manifest->world_size = (int)ranks;
-    return read;
+static bool read_loader(reading *r, const field *how, void *to) {
+    ls_manifest *manifest = to;
+    const field fields[] = {{"epoch", read_count, &manifest->loader_epoch, -1, 0},
+                            {"batch", read_count, &manifest->loader_batch, 0, 0},
+                            {"batches", read_count, &manifest->loader_batches, -1, 0},
+                            {"global_batch", read_count, &manifest->global_batch, 0, 0}};
+    (void)how;
+    return read_object(r, fields, sizeof fields / sizeof *fields);
+}
+
+/* How often a word occurs, but no more often than what it belongs to fits into the text. */
+static size_t most_of(const char *text, size_t size, const char *word, size_t shortest) {
+    size_t count = 0;
+    for (const char *at = strstr(text, word); at != NULL && count < size / shortest; count++) {
+        at = strstr(at + strlen(word), word);
+    }
+    return count;
+}
+
+/* Room for all that the text can hold, so that nothing has to grow. */
+static ls_status make_room(const char *text, size_t size, ls_manifest *manifest, int64_t *files) {
+    const size_t epochs =
+        most_of(text, size, "\"" STEPS_KEY "\"", sizeof "{'train_steps':0,'validate_steps':0,'values':{}");
+    const size_t pairs = most_of(text, size, ":", sizeof "'a':1");
+    const size_t sums = most_of(text, size, "\"" SUM_KEY "\"", sizeof "{'name':'a','bytes':0,'xxh3':''" + DIGITS);
+    *files = (int64_t)(sums < MOST_FILES ? sums : MOST_FILES);
+    LS_TRY(ls_history_reserve(&manifest->history, epochs, pairs));
+    manifest->files = ls_allocate_zeroed((size_t)*files, sizeof *manifest->files);
+    return manifest->files != NULL ? LS_OK : ls_fail_memory("checkpoint", (size_t)*files * sizeof *manifest->files);
+}
+
+static ls_status read_whole(reading *r, size_t size, int64_t most_files) {
+    ls_manifest *manifest = r->manifest;
+    const field fields[] = {{FORMAT_KEY, read_format, &r->format, 1, 0},
+                            {"lockstep", read_word, manifest->version, 0, sizeof manifest->version},
+                            {"world_size", read_count, &r->world_size, 1, 0},
+                            {"divided", read_flag, &manifest->divided, 0, 0},
+                            {"optimizer", read_flag, &manifest->optimizer, 0, 0},
+                            {"epochs_run", read_count, &manifest->epochs_run, 0, 0},
+                            {"step", read_count, &manifest->step, 0, 0},
+                            {"batch", read_count, &manifest->batch, 0, 0},
+                            {"continues", read_flag, &manifest->continues, 0, 0},
+                            {"stopped", read_flag, &manifest->stopped, 0, 0},
+                            {"loader", read_loader, manifest, 0, 0},
+                            {"latest", read_values, &manifest->latest, 0, 0},
+                            {"history", read_history, NULL, 0, 0},
+                            {"files", read_files, &most_files, 0, 0}};
+    _Static_assert(sizeof fields / sizeof *fields < MOST_FIELDS, "room to note which were seen");
+    const bool good = read_object(r, fields, sizeof fields / sizeof *fields) && ls_json_end(&r->json, size);
+    if (!good && r->status == LS_OK && r->json.expected != NULL) {
+        return ls_fail(LS_ERR_FORMAT, "checkpoint: %s is damaged: at byte %zu must be %s", r->path,
+                       ls_json_position(&r->json), r->json.expected);
+    }
+    if (!good || r->world_size > INT_MAX) {
+        return fail_here(r, r->format == 0 ? "it is no manifest of a checkpoint"
+                                           : "what it says of where training stands is not what can be");
+    }
+    manifest->world_size = (int)r->world_size;
+    return manifest->file_count > 0 ? LS_OK : fail_format(r->path, "it lists no files");
 }
 
 /* Whether the text is as it was written. */
-static ls_status check_sum(char *text, size_t size, const char *path) {
+static bool check_sum(char *text, size_t size) {
     char stored[LS_CHECKSUM_TEXT] = "", checksum[LS_CHECKSUM_TEXT];
     if (size < AT + DIGITS || memcmp(text, beginning, AT) != 0) {
-        return fail_format(path, "it does not begin with its checksum");
+        return false;
     }
     memcpy(stored, text + AT, DIGITS);
     sum_up(text, size, checksum);
-    return strcmp(checksum, stored) == 0 ? LS_OK : fail_format(path, "its checksum is not that of what it says");
-}
-
-static ls_status read_content(const json_t *content, char *text, size_t size, const char *path, ls_manifest *manifest) {
-    int64_t format;
-    if (!get_count(content, FORMAT_KEY, 1, &format)) {
-        return fail_format(path, "it is no manifest of a checkpoint");
-    }
-    if (format > LS_CHECKPOINT_FORMAT) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "checkpoint: %s is of format %lld, written by a newer Lockstep; this is %s, which reads formats "
-                       "up to %d",
-                       path, (long long)format, ls_version(), LS_CHECKPOINT_FORMAT);
-    }
-    LS_TRY(check_sum(text, size, path));
-    if (!read_place(content, manifest)) {
-        return fail_format(path, "what it says of where training stands is not what can be");
-    }
-    LS_TRY(read_history(content, path, manifest));
-    return read_files(content, path, manifest);
+    return strcmp(checksum, stored) == 0;
 }
 
 /* The file's bytes, with a zero byte behind them; the caller's. */
@@ -307,6 +410,14 @@ static ls_status read_text(const char *path, char **text, size_t *size) {
     return status;
 }
 
+static ls_status parse(char *text, size_t size, const char *path, ls_manifest *manifest) {
+    int64_t files = 0;
+    text[size] = '\0';
+    reading r = {.path = path, .manifest = manifest, .sum_is_good = check_sum(text, size), .json = ls_json_of(text)};
+    LS_TRY(make_room(text, size, manifest, &files));
+    return read_whole(&r, size, files);
+}
+
 ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
     char path[PATH_MAX];
     char *text = NULL;
@@ -319,10 +430,7 @@ ls_status ls_manifest_read(const char *folder, ls_manifest *manifest) {
     }
     ls_status status = read_text(path, &text, &size);
     if (status == LS_OK) {
-        json_error_t error;
-        json_t *whole = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-        status = whole != NULL ? read_content(whole, text, size, path, manifest) : fail_format(path, error.text);
-        json_decref(whole);
+        status = parse(text, size, path, manifest);
     }
     ls_free(text);
     if (status != LS_OK) {

@@ -204,16 +204,7 @@ static ls_status describe(const ls_trial *trial, ls_manifest *manifest) {
         manifest->global_batch = ls_loader_global_batch(loader);
     }
     manifest->latest = trial->latest;
-    const size_t count = (size_t)trial->history_count;
-    manifest->history = ls_allocate_zeroed(count, sizeof *manifest->history);
-    if (manifest->history == NULL) {
-        return ls_fail_memory("checkpoint", count * sizeof *manifest->history);
-    }
-    if (count > 0) {
-        memcpy(manifest->history, trial->history, count * sizeof *manifest->history);
-    }
-    manifest->history_count = trial->history_count;
-    return LS_OK;
+    return ls_history_copy(&manifest->history, &trial->history);
 }
 
 static ls_status take(ls_trial *trial, ls_checkpoint *snapshot) {
