@@ -51,10 +51,11 @@ typedef struct ls_init_options {
 
 /**
  * Joins the job and returns its world, which ls_comm_free or ls_finalize gives back. `options` may be NULL. Without a
- * job it is a world of one. Where several ranks share the machine and OMP_NUM_THREADS is not set, it is set to each
- * rank's share of the cores. Where standard output is a pipe, as under a launcher, it is made to go out line by line
- * (setvbuf). NULL and an error when the job cannot be joined: the message names what is wrong in the
- * environment, or the ranks that are still missing when the timeout ends.
+ * job it is a world of one. Where several ranks share the machine and OMP_NUM_THREADS is not set, or is not a
+ * number of threads (a warning in the log says so), it is set to each rank's share of the cores. Where standard output
+ * is a pipe, as under a launcher, it is made to go out line by line (setvbuf). NULL and an error when the job cannot be
+ * joined: the message names what is wrong in the environment, or the ranks that are still missing when the timeout
+ * ends.
  */
 LS_API ls_comm *ls_init(const ls_init_options *options);
 

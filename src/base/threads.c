@@ -1,6 +1,9 @@
 #include "base/threads.h"
 
+#include <limits.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 
 int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void *), void *argument) {
     sigset_t all, before;
@@ -12,4 +15,23 @@ int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void 
         pthread_setname_np(*thread, name);
     }
     return error;
+}
+
+/* A number for each level of nested parallel regions: "4" or "4,2". */
+ls_threads_setting ls_threads_from_environment(void) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    if (text == NULL || *text == '\0') {
+        return LS_THREADS_UNSET;
+    }
+    for (;; text++) {
+        char *end;
+        const long threads = strtol(text, &end, 10);
+        if (end == text || threads < 1 || threads > INT_MAX) {
+            return LS_THREADS_WRONG;
+        }
+        text = end + strspn(end, " \t");
+        if (*text != ',') {
+            return *text == '\0' ? LS_THREADS_SET : LS_THREADS_WRONG;
+        }
+    }
 }

@@ -8,4 +8,8 @@
  * 15 characters, is what debuggers show. Gives what pthread_create does. */
 int ls_start_thread(pthread_t *thread, const char *name, void *(*function)(void *), void *argument);
 
+/* What OMP_NUM_THREADS says: nothing, numbers of threads as OpenMP takes them, or something that OpenMP ignores. */
+typedef enum ls_threads_setting { LS_THREADS_UNSET = 0, LS_THREADS_SET, LS_THREADS_WRONG } ls_threads_setting;
+ls_threads_setting ls_threads_from_environment(void);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/threads.h"
 
 enum { OWN_VARIABLES = 15, OWN_SIZE = LS_HOST_CAPACITY + 32 };
 
@@ -49,7 +50,7 @@ static void fill(own_variables *own, const ls_rank_place *place) {
     if (place->gpu != NULL) {
         set_text(own, "CUDA_VISIBLE_DEVICES", place->gpu);
     }
-    if (getenv("OMP_NUM_THREADS") == NULL) {
+    if (ls_threads_from_environment() != LS_THREADS_SET) {
         set_number(own, "OMP_NUM_THREADS", place->threads);
         if (getenv("OPENBLAS_NUM_THREADS") == NULL) { /* else OpenBLAS follows the user's OMP_NUM_THREADS */
             set_number(own, "OPENBLAS_NUM_THREADS", place->threads);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/status.h"
+#include "base/threads.h"
 #include "cli/cli.h"
 #include "cli/job.h"
 #include "cli/program.h"
@@ -15,7 +16,7 @@
 enum { MOST_RANKS = 4096, MOST_RESTARTS = 1000000, MOST_GRACE = 86400, KEY_TEXT = LS_KEY_CAPACITY + 1 };
 
 typedef struct run_values {
-    int ranks;
+    int ranks; /* 0: not said */
     bool no_bind;
     bool prefix;
     double grace;
@@ -217,8 +218,41 @@ static ls_status run_job(const run_values *values, char **program, int *exit_sta
     return status;
 }
 
+/* The option of this command's that asks for ranks among the arguments of PROGRAM, which may have one of that name;
+ * NULL if there is none. */
+static const char *misplaced_ranks(char **program, const char **number) {
+    for (char **argument = program + 1; *argument != NULL && strcmp(*argument, "--") != 0; argument++) {
+        static const char with_number[] = "--ranks=";
+        const bool joined = strncmp(*argument, with_number, sizeof with_number - 1) == 0;
+        const bool parted =
+            strcmp(*argument, "-n") == 0 || strcmp(*argument, "-np") == 0 || strcmp(*argument, "--ranks") == 0;
+        *number = joined ? *argument + sizeof with_number - 1 : parted ? argument[1] : NULL;
+        if (*number != NULL && (*number)[0] != '\0' && strspn(*number, "0123456789") == strlen(*number)) {
+            return joined ? "--ranks" : *argument;
+        }
+    }
+    return NULL;
+}
+
+/* What is probably not meant, but can be. */
+static void warn_of_settings(bool ranks_given, char **program) {
+    const char *number = NULL, *option = ranks_given ? NULL : misplaced_ranks(program, &number);
+    if (option != NULL) {
+        fprintf(stderr,
+                "lockstep: 1 rank is started, and %s %s is left to %s: options of `lockstep run` go before the program "
+                "(lockstep run -n %s %s ...)\n",
+                option, number, program[0], number, program[0]);
+    }
+    if (ls_threads_from_environment() == LS_THREADS_WRONG) {
+        fprintf(stderr,
+                "lockstep: OMP_NUM_THREADS=%s is not a number of threads, and is ignored: each rank uses its share of "
+                "the cores\n",
+                getenv("OMP_NUM_THREADS"));
+    }
+}
+
 static ls_status run(int argc, char **argv, int *exit_status) {
-    run_values values = {.ranks = 1, .grace = 5.0, .node = -1, .gpus = "each"};
+    run_values values = {.grace = 5.0, .node = -1, .gpus = "each"};
     int rest = 0;
     bool help = false;
     LS_TRY(ls_options_parse(&ls_run_command, argc, argv, &values, &rest, &help));
@@ -232,6 +266,8 @@ static ls_status run(int argc, char **argv, int *exit_status) {
     }
     LS_TRY(check_nodes(&values));
     LS_TRY(check_gpus(&values));
+    warn_of_settings(values.ranks > 0, argv + rest);
+    values.ranks = values.ranks > 0 ? values.ranks : 1;
     return run_job(&values, argv + rest, exit_status);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "comm/comm.h"
 #include "comm/rank_report.h"
 #include "comm/rendezvous.h"
@@ -78,13 +79,20 @@ static void watch_exit(void) {
  * hand has a thread on every core, and they fight. OpenMP reads the variable when its library is first opened, which is
  * later.
  */
-static void share_cores(int local_size) {
+static void share_cores(int local_rank, int local_size) {
     cpu_set_t cores;
-    if (local_size > 1 && getenv("OMP_NUM_THREADS") == NULL && sched_getaffinity(0, sizeof cores, &cores) == 0) {
+    const ls_threads_setting setting = ls_threads_from_environment();
+    if (setting == LS_THREADS_WRONG && local_rank == 0) {
+        ls_log_write(LS_LOG_WARNING,
+                     "OMP_NUM_THREADS=%s is not a number of threads, and is ignored: each rank uses its share of the "
+                     "cores",
+                     getenv("OMP_NUM_THREADS"));
+    }
+    if (local_size > 1 && setting != LS_THREADS_SET && sched_getaffinity(0, sizeof cores, &cores) == 0) {
         const int threads = CPU_COUNT(&cores) / local_size;
         char number[16];
         snprintf(number, sizeof number, "%d", threads > 1 ? threads : 1);
-        (void)setenv("OMP_NUM_THREADS", number, 0);
+        (void)setenv("OMP_NUM_THREADS", number, 1);
     }
 }
 
@@ -134,7 +142,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
     pthread_once(&once, watch_exit);
     mine = joined;
     ls_comm_on_free(joined->comm, end_membership, joined);
-    share_cores(meeting->local_size);
+    share_cores(meeting->local_rank, meeting->local_size);
     print_by_lines(job);
     ls_log_set_rank(job->rank);
     return joined->comm;

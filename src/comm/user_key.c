@@ -111,9 +111,16 @@ static ls_status share_in_tmp(ls_key *key) {
     return status;
 }
 
+/* A folder that the environment names; NULL for a relative path, which the XDG Base Directory Specification has
+ * ignored: it would lead elsewhere from each working folder. */
+static const char *folder_of(const char *variable) {
+    const char *path = getenv(variable);
+    return path != NULL && path[0] == '/' ? path : NULL;
+}
+
 static void find_user_key(ls_key *key) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *home = getenv("HOME");
+    const char *runtime = folder_of("XDG_RUNTIME_DIR"), *home = folder_of("HOME");
     char session[32];
     snprintf(session, sizeof session, "/run/user/%lu", (unsigned long)geteuid());
     if ((runtime != NULL && share_own(runtime, key) == LS_OK) || share_own(session, key) == LS_OK ||

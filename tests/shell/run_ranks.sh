@@ -73,6 +73,14 @@ check "and no more than processors" test "$(cut -d' ' -f1 out)" -le "$cores"
 check "OpenBLAS the same" is "$(cut -d' ' -f1 out)" "$(cut -d' ' -f2 out)"
 OMP_NUM_THREADS=17 launch run -n 2 bash -c 'echo $OMP_NUM_THREADS ${OPENBLAS_NUM_THREADS:-none}' </dev/null
 check "OMP_NUM_THREADS of the user stays" is "$(sort -u out)" "17 none"
+for threads in abc 0 -2 2x 4,; do
+    OMP_NUM_THREADS=$threads launch run -n 2 bash -c 'echo $OMP_NUM_THREADS' </dev/null
+    check "OMP_NUM_THREADS=$threads is not taken: ranks share the cores" test "$(sort -u out)" -ge 1
+    check "OMP_NUM_THREADS=$threads is reported" says err "OMP_NUM_THREADS=$threads is not a number of threads"
+    check "OMP_NUM_THREADS=$threads is reported once" lines err 1
+done
+OMP_NUM_THREADS=3,2 launch run -n 2 bash -c 'echo $OMP_NUM_THREADS' </dev/null
+check "a list of numbers of threads stays" is "$(sort -u out)$(cat err)" "3,2"
 OPENBLAS_NUM_THREADS=5 launch run -n 2 bash -c 'echo $OPENBLAS_NUM_THREADS' </dev/null
 check "OPENBLAS_NUM_THREADS of the user stays" is "$(sort -u out)" 5
 launch run -n $((2 * cores + 1)) bash -c 'echo $OMP_NUM_THREADS $(nproc --all)' </dev/null

@@ -61,6 +61,25 @@ refuses "a folder" 126 "'./folder' is a folder" run -n 2 ./folder
 refuses "a script without its first line" 126 "first line like #!/bin/sh" run -n 2 ./trainer
 check "none of them started anything" test ! -e started
 
+# ---- options after the program, which are its own ----
+# hints NAME WANTED ARGUMENTS...: the program runs, and the hint is given or not.
+hints() {
+    local name=$1 wanted=$2
+    shift 2
+    launch run "$@" </dev/null
+    check "$name: the program runs" is "$status" 0
+    check "$name: $wanted hints" lines err "$wanted"
+}
+hints "-n after the program" 1 bash -c true -n 2
+check "it says what to write" says err "1 rank is started, and -n 2 is left to bash: options of .lockstep run. go before the program (lockstep run -n 2 bash"
+hints "-np after the program" 1 bash -c true -np 4
+hints "--ranks after the program" 1 bash -c true --ranks 2
+hints "--ranks=2 after the program" 1 bash -c true --ranks=2
+hints "-n on both sides" 0 -n 1 bash -c true -n 2
+hints "-n of another kind" 0 bash -c true -n name
+hints "-n after --" 0 bash -c true -- -n 2
+hints "-n at the end" 0 bash -c true -n
+
 launch --help
 check "--help succeeds" is "$status" 0
 check "--help lists run" says out "run .*start a program"

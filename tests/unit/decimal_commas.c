@@ -1,49 +1,26 @@
 /*
  * Programs whose locale writes numbers with a comma: files, messages and lines of the library have points, and are read
- * back. The locale is made in the test's folder by localedef, which is a part of the C library.
+ * back.
  */
 #include <lockstep/lockstep.h>
 
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/status.h"
-#include "tests/support/files.h"
+#include "tests/support/commas.h"
 #include "tests/support/trials.h"
 
-/* ---- the locale -------------------------------------------------------------------------------------------------- */
-
-static bool has_commas(void) {
-    char text[8];
-    snprintf(text, sizeof text, "%g", 0.5);
-    return strcmp(text, "0,5") == 0;
-}
-
-/* A locale of ASCII in which nothing is defined but numbers, so that no sources of locales need to be installed. */
-static int make_locale(void **state) {
-    static const char numbers[] =
-        "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\ngrouping 3;3\nEND LC_NUMERIC\n";
-    static const char characters[] = "<code_set_name> ANSI_X3.4-1968\n<comment_char> %\n<escape_char> /\n"
-                                     "<mb_cur_max> 1\nCHARMAP\n<U0000>..<U007F> /x00 NULL\nEND CHARMAP\n";
-    char command[2048], folder[512];
+static int begin_commas(void **state) {
     (void)state;
-    const char *charmap = test_file("ascii", characters, sizeof characters - 1);
-    const char *source = test_file("commas", numbers, sizeof numbers - 1);
-    snprintf(folder, sizeof folder, "%s", test_path(""));
-    snprintf(command, sizeof command, "localedef -c -f '%s' -i '%s' '%s/xx_XX' >/dev/null 2>&1", charmap, source,
-             folder);
-    const int warned = system(command); /* of all that is not defined */
-    if (warned == -1 || setenv("LOCPATH", folder, 1) != 0 || setlocale(LC_ALL, "xx_XX") == NULL) {
-        fprintf(stderr, "decimal_commas: SKIPPED: localedef made no locale with decimal commas: install libc-bin\n");
-    }
+    (void)commas_begin();
     return 0;
 }
 
 #define NEEDS_COMMAS()                                                                                                 \
     do {                                                                                                               \
-        if (!has_commas()) {                                                                                           \
+        if (!commas_are_used()) {                                                                                      \
             skip();                                                                                                    \
         }                                                                                                              \
     } while (0)
@@ -196,7 +173,7 @@ static void test_messages(void **state) {
     assert_string_equal(text, "tensor([0.5000])");
     ls_release(half);
     free_setting(&s);
-    assert_true(has_commas()); /* the program's own locale is as it was */
+    assert_true(commas_are_used()); /* the program's own locale is as it was */
 }
 
 /* Of the environment. */
@@ -215,5 +192,5 @@ int main(void) {
         cmocka_unit_test(test_logs_and_histories), cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_traces),
         cmocka_unit_test(test_standard_output),    cmocka_unit_test(test_messages),    cmocka_unit_test(test_a_timeout),
     };
-    return cmocka_run_group_tests(tests, make_locale, test_files_teardown);
+    return cmocka_run_group_tests(tests, begin_commas, test_files_teardown);
 }

@@ -2,10 +2,10 @@
 #include "tests/support/unit.h"
 
 #include <fcntl.h>
-#include <locale.h>
 #include <unistd.h>
 
 #include "comm/rendezvous.h"
+#include "tests/support/commas.h"
 
 static const char *const names[] = {"RANK",
                                     "WORLD_SIZE",
@@ -332,21 +332,15 @@ static void test_key_and_timeout(void **state) {
     assert_true(job.timeout == LS_DEFAULT_TIMEOUT);
 }
 
-/* Programs speak their user's language; where one is installed that has commas in its numbers. */
 static void test_timeout_has_a_point_in_every_locale(void **state) {
     (void)state;
-    static const char *const locales[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "es_ES.UTF-8", "it_IT.UTF-8"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof locales / sizeof *locales && !found; i++) {
-        found = setlocale(LC_NUMERIC, locales[i]) != NULL;
-    }
-    if (!found) {
+    if (!commas_begin()) {
         skip();
     }
     ls_job job;
     set_environment((const char *[MOST]){"LOCKSTEP_TIMEOUT=2.5"});
     const ls_status status = ls_job_read(&job, NULL);
-    (void)setlocale(LC_NUMERIC, "C");
+    commas_end();
     assert_int_equal(status, LS_OK);
     assert_true(job.timeout == 2.5);
 }
@@ -409,5 +403,5 @@ int main(void) {
         cmocka_unit_test(test_key_and_timeout),  cmocka_unit_test(test_timeout_has_a_point_in_every_locale),
         cmocka_unit_test(test_inherited_socket), cmocka_unit_test(test_open_to_others_needs_a_key),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

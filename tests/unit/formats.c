@@ -4,11 +4,11 @@
 #include <lockstep/autograd.h>
 #include <lockstep/formats.h>
 
-#include <locale.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "base/random.h"
+#include "tests/support/commas.h"
 #include "tests/support/files.h"
 
 /* ---- IDX --------------------------------------------------------------------------------------------------------- */
@@ -153,26 +153,15 @@ static void test_csv_reads_columns(void **state) {
     ls_release(none);
 }
 
-/* Where such a locale is installed. */
-static bool use_a_locale_with_commas(void) {
-    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "es_ES.UTF-8", "it_IT.UTF-8"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (setlocale(LC_NUMERIC, names[i]) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void test_numbers_have_points_in_every_locale(void **state) {
     (void)state;
-    if (!use_a_locale_with_commas()) {
+    if (!commas_begin()) {
         skip();
     }
     ls_tensor *tensor = ls_csv_read(csv("x\n1.5\n"), NULL);
     char text[64];
     (void)ls_format(tensor, text, sizeof text);
-    (void)setlocale(LC_NUMERIC, "C");
+    commas_end();
     assert_string_equal(text, "tensor([[1.5000]])");
     ls_release(tensor);
 }

@@ -86,6 +86,30 @@ static void test_alone(void **state) {
     processes_run(1, init_by_environment, &p, 0);
 }
 
+static void keep_line(ls_log_level level, int rank, const char *line, void *user) {
+    (void)level;
+    (void)rank;
+    snprintf(user, 256, "%s", line);
+}
+
+/* What OpenMP would ignore without a word of Lockstep's. */
+static const char *init_with_threads(int number, const void *what) {
+    const char *const *texts = what;
+    char line[256] = "";
+    LS_MUST(setenv("OMP_NUM_THREADS", texts[number], 1) == 0);
+    ls_log_set_sink(keep_line, line);
+    LS_MUST(ls_init(&(ls_init_options){.world_size = 1}) != NULL);
+    const bool told = strstr(line, "is not a number of threads, and is ignored") != NULL;
+    LS_MUST(told == (number % 2 == 1));
+    return ls_finalize() == LS_OK ? NULL : "cannot leave";
+}
+
+static void test_numbers_of_threads(void **state) {
+    (void)state;
+    static const char *const texts[] = {"2", "abc", "4,2", "0", " 3 ", "2;3", "", "99999999999"};
+    processes_run(sizeof texts / sizeof *texts, init_with_threads, texts, 0);
+}
+
 static void *free_world(void *world) {
     ls_comm_free(world);
     return NULL;
@@ -435,6 +459,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_numbers_of_threads),
         cmocka_unit_test(test_another_thread_frees),
         cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_meeting_in_a_folder),

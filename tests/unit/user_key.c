@@ -88,6 +88,26 @@ static void all_find_one_key(void **state) {
     munmap(keys, AT_ONCE * sizeof *keys);
 }
 
+/* A relative path would put the key into the working folder. */
+static const char *find_by_relative_path(int number, const void *what) {
+    ls_key key, again;
+    char home[300];
+    (void)number;
+    snprintf(home, sizeof home, "%s/home", (const char *)what);
+    LS_MUST(chdir(what) == 0 && mkdir("session", 0700) == 0 && mkdir("home", 0700) == 0);
+    live_in("session", home);
+    LS_MUST(ls_key_find(&key, NULL) == LS_OK && key.size == 64);
+    LS_MUST(test_folder_count("session") == 0);
+    live_in("/nonexistent", home);
+    LS_MUST(ls_key_find(&again, NULL) == LS_OK && memcmp(key.bytes, again.bytes, key.size) == 0);
+    return NULL;
+}
+
+static void relative_path_is_ignored(void **state) {
+    (void)state;
+    assert_int_equal(process_wait(process_start(find_by_relative_path, 0, make_folder("relative", 0700))), 0);
+}
+
 /* ---- places that are not to be trusted ---- */
 
 static void write_elsewhere(const char *session, int kind) {
@@ -345,9 +365,13 @@ int main(void) {
     umask(022);
     unsetenv("LOCKSTEP_KEY");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_find_one_key),         cmocka_unit_test(unsafe_places_are_left_alone),
-        cmocka_unit_test(other_users_cannot_join),  cmocka_unit_test(another_user_can_keep_nobody_from_starting),
-        cmocka_unit_test(short_keys_are_told_once), cmocka_unit_test(nothing_is_made_in_the_home_of_another_user),
+        cmocka_unit_test(all_find_one_key),
+        cmocka_unit_test(relative_path_is_ignored),
+        cmocka_unit_test(unsafe_places_are_left_alone),
+        cmocka_unit_test(other_users_cannot_join),
+        cmocka_unit_test(another_user_can_keep_nobody_from_starting),
+        cmocka_unit_test(short_keys_are_told_once),
+        cmocka_unit_test(nothing_is_made_in_the_home_of_another_user),
     };
     return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

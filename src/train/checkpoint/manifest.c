@@ -128,10 +128,13 @@ ls_status ls_manifest_write(const ls_manifest *manifest, const char *folder) {
     size_t size = 0;
     LS_TRY(ls_path_join(path, folder, LS_MANIFEST_NAME));
     FILE *stream = open_memstream(&text, &size);
-    if (stream != NULL) {
+    bool whole = stream != NULL;
+    if (whole) {
         put_manifest(stream, manifest);
+        whole = ferror(stream) == 0;
+        whole = fclose(stream) == 0 && whole;
     }
-    if (stream == NULL || (ferror(stream) != 0) | (fclose(stream) != 0)) {
+    if (!whole) {
         free(text);
         return ls_fail_memory("checkpoint", size);
     }
