@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "data/loader.h"
+#include "nn/module.h"
 #include "optim/optimizer.h"
 #include "train/trial.h"
 
@@ -85,7 +86,7 @@ static bool has_more(const ls_trial *trial) {
 static ls_status check_borrowed(const ls_trial *trial) {
     const char *const call = "ls_trial_run";
     const ls_trial_options *options = &trial->options;
-    const bool here = ls_loader_is_here(call, options->train) &&
+    const bool here = ls_module_is_here(options->model) && ls_loader_is_here(call, options->train) &&
                       (options->validate == NULL || ls_loader_is_here(call, options->validate));
     LS_TRY(here ? LS_OK : LS_ERR_STATE);
     return options->optimizer != NULL ? ls_optimizer_check_here(call, options->optimizer) : LS_OK;

@@ -59,7 +59,7 @@ static void test_calls_on_a_freed_optimizer(void **state) {
 }
 
 /* Which of what a trial borrows is freed before it runs. */
-enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, BORROWED };
+enum { TRAIN_LOADER, VALIDATION_LOADER, OPTIMIZER, MODEL, BORROWED };
 
 static void test_a_trial_of_what_was_freed(void **state) {
     (void)state;
@@ -70,11 +70,17 @@ static void test_a_trial_of_what_was_freed(void **state) {
         assert_non_null(trial);
         if (which == OPTIMIZER) {
             ls_optimizer_free(s.optimizer);
+        } else if (which == MODEL) {
+            ls_module_free(s.model);
         } else {
             ls_loader_free(which == TRAIN_LOADER ? s.train : s.validate);
         }
-        expect_state(ls_trial_run(trial, 1), which == OPTIMIZER ? optimizer_freed : loader_freed);
-        expect_message("ls_trial_run: ");
+        expect_state(ls_trial_run(trial, 1), which == OPTIMIZER ? optimizer_freed
+                                             : which == MODEL   ? "a module is given that was freed"
+                                                                : loader_freed);
+        if (which != MODEL) {
+            expect_message("ls_trial_run: ");
+        }
         if (which == VALIDATION_LOADER) {
             expect_state(ls_trial_evaluate(trial, s.validate, "test"), loader_freed);
         }
