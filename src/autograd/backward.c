@@ -78,24 +78,27 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
         i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
-/* Runs the rule of a node. */
-static ls_status walk_node(ls_pass *pass, ls_node *node) {
+/* Checks that the rule of a node can run, and weighs the gradient that has reached the node. */
+static ls_status prepare_node(ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
         return refuse_gradient(node);
     }
+    if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
+        node->gradient = weighed_gradient(node, node->gradient);
+        return node->gradient != NULL ? LS_OK : ls_error_status();
+    }
+    return LS_OK;
+}
+
+/* Runs the rule of a node. */
+static ls_status walk_node(ls_pass *pass, ls_node *node) {
     pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();
     }
     node->gradient = NULL;
-    if (__builtin_expect(node->weighed, 0)) {
-        gradient = weighed_gradient(node, gradient);
-        if (gradient == NULL) {
-            return ls_error_status();
-        }
-    }
     if (node->op->saves_output) {
         node->saved[0] = ls_tensor_hold(node->output);
     }
@@ -114,6 +117,26 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
     return status;
 }
 
+/* What this rank alone says of a node; `due` if other ranks have a say, too. A node that communicates holds its output:
+ * the step of the walk and the node have a reference each. */
+static inline ls_reach reach_here(const ls_node *node, bool due) {
+    if (node->gradient != NULL) {
+        return LS_REACH_NOW;
+    }
+    return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
+}
+
+/* What all ranks say of a node that communicates. */
+static ls_status agree_on_reach(ls_node *node, ls_reach *reach) {
+    const ls_reach here = *reach;
+    if (node->op->agree != NULL) {
+        LS_TRY(node->op->agree(node, reach));
+    } else {
+        *reach = LS_REACH_NOW;
+    }
+    return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+}
+
 /*
  * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
  * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
@@ -122,10 +145,16 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     ls_tape *tape = node->link.tape;
     ls_tensor *output = ls_tensor_hold(node->output);
     const bool due = node->op->communicates && node->segment == pass->thread->segment;
-    const bool reached = node->gradient != NULL || due;
-    const ls_status status = reached ? walk_node(pass, node) : pass_by(pass, node);
+    ls_reach reach = reach_here(node, due);
+    ls_status status = reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+    if (due && status == LS_OK) {
+        status = agree_on_reach(node, &reach);
+    }
+    if (status == LS_OK) {
+        status = reach == LS_REACH_NOW ? walk_node(pass, node) : pass_by(pass, node);
+    }
     const ls_tape_link *behind = node->link.next;
-    if (status == LS_OK && reached && !keep_tape) {
+    if (status == LS_OK && (reach == LS_REACH_NOW ? !keep_tape : due && reach == LS_REACH_NEVER)) {
         ls_tape_discard(node);
     }
     ls_tensor_drop(output);
@@ -166,7 +195,21 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     return LS_OK;
 }
 
-static ls_status call_back(ls_pass *pass) {
+/* Where a callback that watches on goes: to the scope from which the pass took it, or the next one outwards that still
+ * has nodes. */
+static void leave_callback(ls_scope_callback *callback) {
+    ls_scope *scope = callback->origin;
+    while (scope != NULL && scope->tape.last == NULL) {
+        scope = scope->outer;
+    }
+    if (scope != NULL) {
+        ls_scope_give_callback(scope, callback);
+    } else {
+        ls_scope_drop_callback(callback);
+    }
+}
+
+static ls_status call_back(ls_pass *pass, bool keep_tape) {
     ls_status status = LS_OK;
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
@@ -175,7 +218,11 @@ static ls_status call_back(ls_pass *pass) {
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
         }
-        ls_scope_drop_callback(callback);
+        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
+            leave_callback(callback);
+        } else {
+            ls_scope_drop_callback(callback);
+        }
     }
     return status;
 }
@@ -335,7 +382,7 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     }
     status = ls_leaves_settle(pass, status);
     if (status == LS_OK) {
-        status = call_back(pass);
+        status = call_back(pass, options->keep_tape);
     }
     if (status != LS_OK || options->keep_tape) {
         settle_nodes(innermost);

@@ -17,6 +17,11 @@
  * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
  * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
  *
+ * A pass that gives no parameter of the model a gradient on any rank (ls_detach cut the model off, or the pass is of
+ * another loss) changes none of its gradients, and the module waits for the next pass. Ranks that agree before a pass
+ * ask for that after it. In the usual case the tail says so; a rank whose model got no gradient keeps a copy of older
+ * gradients until it knows.
+ *
  * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
  * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
  * then on all ranks agree before every pass.
@@ -29,7 +34,7 @@
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, MARKS };
 
 /* What a rank brings that has nothing to be weighed by: too little to count beside others, and what was gathered in
  * the gradients before comes through when no rank has anything. */
@@ -87,7 +92,20 @@ typedef struct tail {
     double weight;
     double samples;
     double agree; /* positive: the ranks go on to agree on weights, and come back */
+    double given; /* positive: this pass gave the model a gradient */
 } tail;
+
+/* Whether the present pass has given the model a gradient on this rank. */
+static bool was_given(const ls_data_parallel_state *state) {
+    const uint64_t pass = ls_thread_present->pass;
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        if (leaf != NULL && leaf->given == pass) {
+            return true;
+        }
+    }
+    return false;
+}
 
 /* Zeroes what a parameter without a gradient would contribute. */
 static ls_status zero_missing(const ls_data_parallel_state *state) {
@@ -104,14 +122,22 @@ static void write_tail(const ls_data_parallel_state *state, const tail *own) {
     write_number(state, WEIGHT, own->weight);
     write_number(state, SAMPLES, own->samples);
     write_number(state, AGREE, own->agree);
+    write_number(state, GIVEN, own->given);
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = leaf_of(state, i);
         write_number(state, MARKS + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
     }
 }
 
-/* Learns which parameters have a gradient on any rank. */
 static tail read_tail(const ls_data_parallel_state *state) {
+    return (tail){.weight = read_number(state, WEIGHT),
+                  .samples = read_number(state, SAMPLES),
+                  .agree = read_number(state, AGREE),
+                  .given = read_number(state, GIVEN)};
+}
+
+/* Learns which parameters have a gradient on any rank. */
+static void read_marks(const ls_data_parallel_state *state) {
     for (int i = 0; i < state->parameter_count; i++) {
         ls_leaf *leaf = leaf_of(state, i);
         if (leaf != NULL) {
@@ -119,9 +145,6 @@ static tail read_tail(const ls_data_parallel_state *state) {
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
     }
-    return (tail){.weight = read_number(state, WEIGHT),
-                  .samples = read_number(state, SAMPLES),
-                  .agree = read_number(state, AGREE)};
 }
 
 /* Between a device and the host; nothing where they are one. */
@@ -227,6 +250,10 @@ static ls_status average_in_halves(ls_data_parallel_state *state, const tail *ow
     write_tail(state, own);
     LS_TRY(average_tail(state));
     *mean = read_tail(state);
+    if (!(mean->given > 0)) {
+        return LS_OK;
+    }
+    read_marks(state);
     if (own->weight != mean->weight) {
         LS_TRY(scale_gradients(state, own->weight / mean->weight));
     }
@@ -249,7 +276,61 @@ static ls_status average_on_host(const ls_data_parallel_state *state, int i) {
     return store_gradients(state, i);
 }
 
-/* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
+/* Copies of the gradients, where there are any: kept[i] of flat buffer i. */
+static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+    bool any = false;
+    for (int i = 0; i < state->parameter_count && !any; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        any = leaf != NULL && leaf->has_gradient;
+    }
+    for (int i = 0; i < state->flat_count && any; i++) {
+        const ls_flat *flat = &state->flats[i];
+        const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+        kept[i] = ls_tensor_like_owned("ls_data_parallel", &gradients, flat->dtype);
+        LS_TRY(kept[i] != NULL ? ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), kept[i], &gradients)
+                               : ls_error_status());
+    }
+    return LS_OK;
+}
+
+/* Puts back the gradients that were kept. */
+static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+    for (int i = 0; i < state->flat_count; i++) {
+        if (kept[i] != NULL) {
+            const ls_flat *flat = &state->flats[i];
+            ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+            LS_TRY(ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), &gradients, kept[i]));
+        }
+    }
+    return LS_OK;
+}
+
+/* Each rank's gradients, weighed by own->weight, and the tails become the means over ranks. */
+static ls_status average_all(ls_data_parallel_state *state, const tail *own) {
+    if (own->weight != 1) {
+        LS_TRY(scale_gradients(state, own->weight));
+    }
+    LS_TRY(zero_missing(state));
+    write_tail(state, own);
+    for (int i = 0; i < state->flat_count; i++) {
+        LS_TRY(state->in_place ? average_in_place(state, i) : average_on_host(state, i));
+    }
+    return state->in_place ? average_tail(state) : LS_OK;
+}
+
+static ls_status average_whole(ls_data_parallel_state *state, const tail *own, ls_tensor **kept, tail *mean) {
+    LS_TRY(own->given > 0 ? LS_OK : keep_gradients(state, kept));
+    LS_TRY(average_all(state, own));
+    *mean = read_tail(state);
+    if (!(mean->given > 0)) {
+        return restore_gradients(state, kept);
+    }
+    read_marks(state);
+    return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
+}
+
+/* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. Where no rank
+ * was given a gradient they stay as they are. */
 static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
@@ -260,17 +341,12 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
     if (state->reduce_dtype != LS_F32) {
         return average_in_halves(state, own, mean);
     }
-    if (own->weight != 1) {
-        LS_TRY(scale_gradients(state, own->weight));
-    }
-    LS_TRY(zero_missing(state));
-    write_tail(state, own);
+    ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
+    const ls_status status = average_whole(state, own, kept, mean);
     for (int i = 0; i < state->flat_count; i++) {
-        LS_TRY(state->in_place ? average_in_place(state, i) : average_on_host(state, i));
+        ls_tensor_drop(kept[i]);
     }
-    LS_TRY(state->in_place ? average_tail(state) : LS_OK);
-    *mean = read_tail(state);
-    return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
+    return status;
 }
 
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
@@ -282,13 +358,14 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
 }
 
 /* An averaging by what the losses divide by: d_r is `divisor`. */
-static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, double samples, bool agree,
-                                    tail *mean) {
+static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, double samples, bool given,
+                                    bool agree, tail *mean) {
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
     }
     const double weight = agree ? 1 : divisor / state->usual;
-    const tail own = {.weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0};
+    const tail own = {
+        .weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0, .given = given ? 1 : 0};
     return average(state, &own, mean);
 }
 
@@ -393,21 +470,27 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     }
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, true, &mean));
+        LS_TRY(average_by_divisor(state, 0, 0, false, true, &mean));
         state->agrees = true;
     }
     return agree(state, loss);
 }
 
-/* The averaging at the end of a pass that this rank has agreed on. */
-static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
+/* The averaging at the end of a pass that this rank has agreed on. `given`: it gave the model a gradient here. */
+static ls_status average_agreed(ls_data_parallel_state *state, double samples, bool given) {
+    int32_t ranks = given;
+    LS_TRY(ls_comm_allreduce(state->comm, &ranks, &ranks, 1, LS_I32, LS_SUM, NULL));
+    state->pending = ranks == 0;
+    if (state->pending) {
+        return LS_OK;
+    }
     if (state->no_sync) {
         state->gathering = true;
         return LS_OK;
     }
     state->gathering = false;
     tail mean;
-    LS_TRY(average(state, &(tail){.weight = 1}, &mean));
+    LS_TRY(average(state, &(tail){.weight = 1, .given = 1}, &mean));
     return state->all_samples > 0 ? average_buffers(state, samples * ls_comm_size(state->comm) / state->all_samples)
                                   : LS_OK;
 }
@@ -415,12 +498,22 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
 static ls_status pass_ends(void *user) {
     ls_data_parallel_state *state = user;
     const double samples = (double)state->samples;
+    if (!ls_module_list(state->model)) {
+        return ls_error_status();
+    }
+    const bool given = was_given(state);
     if (state->agreed) {
-        return average_agreed(state, samples);
+        return average_agreed(state, samples, given);
     }
     tail mean;
-    LS_TRY(average_by_divisor(state, state->divisor, samples, false, &mean));
-    return mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
+    LS_TRY(average_by_divisor(state, state->divisor, samples, given, false, &mean));
+    state->pending = !(mean.given > 0);
+    return !state->pending && mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
+}
+
+static bool pass_stays(void *user) {
+    const ls_data_parallel_state *state = user;
+    return state->pending;
 }
 
 static void hold_watched(void *user, bool hold) {
@@ -428,7 +521,7 @@ static void hold_watched(void *user, bool hold) {
 }
 
 const ls_pass_watch ls_data_parallel_watch = {
-    .agrees = agrees, .begin = pass_begins, .end = pass_ends, .hold = hold_watched};
+    .agrees = agrees, .begin = pass_begins, .end = pass_ends, .stays = pass_stays, .hold = hold_watched};
 
 /* What the model communicated on the way forwards without samples, it communicates on the way back. */
 static ls_status walk_empty(ls_tensor *output) {
@@ -443,7 +536,7 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     state->samples = 0;
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, false, &mean));
+        LS_TRY(average_by_divisor(state, 0, 0, true, false, &mean));
         if (!(mean.agree > 0)) {
             return mean.samples > 0 ? average_buffers(state, 0) : LS_OK;
         }
@@ -451,5 +544,5 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     }
     LS_TRY(agree(state, NULL));
     LS_TRY(walk_empty(output));
-    return average_agreed(state, 0);
+    return average_agreed(state, 0, true);
 }

@@ -269,6 +269,14 @@ ls_status ls_node_check_comm(ls_node *node) {
     return ls_check_backward_comm(node->op->name, ls_node_agreement(node)->comm);
 }
 
+ls_status ls_node_agree(ls_node *node, ls_reach *reach) {
+    ls_comm *comm = ls_node_agreement(node)->comm;
+    int32_t most = (int32_t)*reach;
+    LS_TRY(ls_comm_allreduce(comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
+    *reach = (ls_reach)most;
+    return LS_OK;
+}
+
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 ls_tensor *ls_as_seen(ls_tensor *result) {
