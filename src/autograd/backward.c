@@ -1,3 +1,6 @@
+#include <stdio.h>
+#include <string.h>
+
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 #include "base/trace.h"
@@ -126,13 +129,50 @@ static inline ls_reach reach_here(const ls_node *node, bool due) {
     return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
 }
 
-/* What all ranks say of a node that communicates. */
-static ls_status agree_on_reach(ls_node *node, ls_reach *reach) {
+/* Whether a node is due in a pass of this thread: other ranks may need it walked. */
+static inline bool is_due(const ls_thread_state *thread, const ls_node *node) {
+    return node->op->communicates && node->segment == thread->segment;
+}
+
+/* Tells the ranks of a node, which wait for this one there, that the pass has failed here. Keeps the thread's error. */
+static void fail_at_node(ls_node *node) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls_reach reach = LS_REACH_FAILED;
+    (void)node->op->agree(node, &reach);
+    ls_error_restore(status, message);
+}
+
+/* The last node from `link` on, towards the beginning and then in outer scopes, at which ranks can be told. */
+static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
+    while (scope != NULL) {
+        for (; link != NULL; link = link->previous) {
+            ls_node *node = (ls_node *)link;
+            if (is_due(thread, node) && node->op->agree != NULL) {
+                return node;
+            }
+        }
+        scope = scope->outer;
+        link = scope != NULL ? scope->tape.last : NULL;
+    }
+    return NULL;
+}
+
+/* What all ranks say of a node that communicates; `status` is what became of its preparation here. */
+static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach, ls_status status) {
     const ls_reach here = *reach;
-    if (node->op->agree != NULL) {
-        LS_TRY(node->op->agree(node, reach));
-    } else {
+    if (node->op->agree == NULL) {
         *reach = LS_REACH_NOW;
+        LS_TRY(status);
+    } else if (status != LS_OK) {
+        pass->told = true;
+        fail_at_node(node);
+        return status;
+    } else {
+        status = node->op->agree(node, reach);
+        pass->told = status != LS_OK;
+        LS_TRY(status);
     }
     return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
 }
@@ -144,11 +184,11 @@ static ls_status agree_on_reach(ls_node *node, ls_reach *reach) {
 static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
     ls_tensor *output = ls_tensor_hold(node->output);
-    const bool due = node->op->communicates && node->segment == pass->thread->segment;
+    const bool due = is_due(pass->thread, node);
     ls_reach reach = reach_here(node, due);
     ls_status status = reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
-    if (due && status == LS_OK) {
-        status = agree_on_reach(node, &reach);
+    if (due) {
+        status = agree_on_reach(pass, node, &reach, status);
     }
     if (status == LS_OK) {
         status = reach == LS_REACH_NOW ? walk_node(pass, node) : pass_by(pass, node);
@@ -165,12 +205,18 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     return status;
 }
 
-static ls_status walk_tape(ls_pass *pass, ls_tape *tape, bool keep_tape) {
-    ls_tape_link *link = tape->last;
-    while (link != NULL) {
-        LS_TRY(step(pass, (ls_node *)link, keep_tape, &link));
+static ls_status walk_tape(ls_pass *pass, ls_scope *scope, bool keep_tape) {
+    ls_tape_link *link = scope->tape.last;
+    ls_status status = LS_OK;
+    while (link != NULL && status == LS_OK) {
+        status = step(pass, (ls_node *)link, keep_tape, &link);
     }
-    return LS_OK;
+    ls_node *next = status != LS_OK && !pass->told ? find_due(pass->thread, scope, link) : NULL;
+    if (next != NULL) {
+        pass->told = true;
+        fail_at_node(next);
+    }
+    return status;
 }
 
 /* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
@@ -189,7 +235,7 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         if (scope->tape.last != NULL) {
             LS_TRY(adopt_callbacks(pass, scope, keep_tape));
-            LS_TRY(walk_tape(pass, &scope->tape, keep_tape));
+            LS_TRY(walk_tape(pass, scope, keep_tape));
         }
     }
     return LS_OK;
@@ -225,6 +271,31 @@ static ls_status call_back(ls_pass *pass, bool keep_tape) {
         }
     }
     return status;
+}
+
+/* The first callback of these scopes that can tell other ranks of a failure. */
+static const ls_scope_callback *find_telling(const ls_scope *scope) {
+    const ls_scope_callback *callback = NULL;
+    for (; scope != NULL && callback == NULL; scope = scope->outer) {
+        callback = scope->callbacks;
+        while (callback != NULL && callback->watch->fail == NULL) {
+            callback = callback->next;
+        }
+    }
+    return callback;
+}
+
+/* The pass has failed here, and no node is left at which other ranks wait for this one: they wait at its end. */
+static void fail_at_end(const ls_pass *pass) {
+    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
+    if (callback == NULL) {
+        return;
+    }
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)callback->watch->fail(callback->user, true);
+    ls_error_restore(status, message);
 }
 
 /*
@@ -374,6 +445,7 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     ls_scope *innermost = pass->scope->outer;
     double weight = 1;
     ls_status status = begin_pass(innermost, output, options->gradient != NULL, &weight);
+    const bool begun = status == LS_OK;
     if (status == LS_OK && output->needs_grad) {
         status = seed(output, options->gradient, weight);
     }
@@ -383,6 +455,8 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     status = ls_leaves_settle(pass, status);
     if (status == LS_OK) {
         status = call_back(pass, options->keep_tape);
+    } else if (begun) {
+        fail_at_end(pass);
     }
     if (status != LS_OK || options->keep_tape) {
         settle_nodes(innermost);
@@ -422,19 +496,60 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     return status != LS_OK ? status : noted;
 }
 
+/* Other ranks may be in a call that this one has not come to: that fails on all of them, and they come here then. */
+#define TRIES 16
+
+/*
+ * Tells the other ranks that this one has no loss, with the thread's error, where they wait for it first: before the
+ * pass, or at the last communication on the tape. Where this rank's error is only the consequence of another's, it
+ * becomes that other rank's.
+ */
+static void fail_before_pass(ls_thread_state *thread) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    const ls_scope_callback *callback = find_telling(thread->scope);
+    ls_node *node = callback == NULL ? find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
+    bool told = callback == NULL;
+    if (node != NULL) {
+        fail_at_node(node);
+    }
+    for (int i = 0; i < TRIES && !told; i++) {
+        told = callback->watch->fail(callback->user, false);
+        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
+        if (!told) {
+            ls_error_restore(status, message);
+        }
+        if (!later) {
+            break;
+        }
+    }
+    if (told && status == LS_ERR_MISMATCH && thread->scope->status == LS_ERR_MISMATCH) {
+        snprintf(thread->scope->message, sizeof thread->scope->message, "%s", ls_error_message());
+    }
+}
+
+/* The loss is NULL: what should have made it failed, or the caller erred. */
+static ls_status refuse_missing(ls_thread_state *thread) {
+    if (thread->scope->status != LS_OK) {
+        ls_error_restore(thread->scope->status, thread->scope->message);
+    } else if (!ls_scope_explains_null(thread)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
+    }
+    if (thread->walking == NULL) {
+        fail_before_pass(thread);
+    }
+    return ls_scope_failed_status();
+}
+
 ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) {
     static const ls_backward_options defaults;
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    if (output == NULL) { /* what should have made it failed, or the caller erred */
-        if (thread->scope->status != LS_OK) {
-            ls_error_restore(thread->scope->status, thread->scope->message);
-        } else if (!ls_scope_explains_null(thread)) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
-        }
-        return ls_scope_failed_status();
+    if (output == NULL) {
+        return refuse_missing(thread);
     }
     const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
     if (status != LS_OK) {

@@ -15,6 +15,8 @@ struct ls_batch_part {
     ls_status (*locate)(ls_batch_part *part); /* collective, once for each run of the model */
     /* Sums of the numbers over ranks, the same bits on all of them. Collective. */
     ls_status (*add)(ls_batch_part *part, double *numbers, int64_t count);
+    /* Ends a call in which a rank has said that it failed (true): see ls_cause_share. Never LS_OK. Collective. */
+    ls_status (*share_cause)(ls_batch_part *part, bool failed);
     /* NULL, or has the part live on for a node that refers to it (true), until false. */
     void (*hold)(ls_batch_part *part, bool hold);
 };

@@ -32,7 +32,8 @@ typedef struct ls_node ls_node;
 typedef enum ls_reach {
     LS_REACH_NEVER, /* no gradient can reach the node, now or later: the ranks drop it */
     LS_REACH_LATER, /* no gradient in this pass, but the output is still referenced: the ranks keep the node */
-    LS_REACH_NOW    /* this pass has a gradient for the output: all ranks run the backward rule */
+    LS_REACH_NOW,   /* this pass has a gradient for the output: all ranks run the backward rule */
+    LS_REACH_FAILED /* the pass has failed on this rank: it ends on all ranks */
 } ls_reach;
 
 typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
@@ -94,7 +95,8 @@ struct ls_op {
                           others); its node holds the output and lives until it is walked, until no rank can reach it
                           any more, or until the outermost scope ends with nothing else left on the tape */
     /* Of an operation that communicates: raises *reach from this rank's value to the greatest over the ranks of the
-     * call. NULL: the backward rule runs in every pass. */
+     * call. Where that is LS_REACH_FAILED all ranks fail, each rank with the first rank's cause. NULL: the backward
+     * rule runs in every pass. */
     ls_status (*agree)(ls_node *node, ls_reach *reach);
     uint8_t optional;              /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* for the gradient of input i, bit k: backward reads the elements of input k; a pass
@@ -180,7 +182,11 @@ typedef struct ls_pass_watch {
     bool (*agrees)(void *user, const ls_batch_loss *loss);
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
-    ls_status (*end)(void *user);        /* called when the pass was good */
+    ls_status (*end)(void *user); /* called when the pass was good */
+    /* NULL, or called when the pass fails on this rank before it begins (`begun` is false) or before its end, in place
+     * of what the other ranks call then: tells them the thread's error. Whether they have been told; LS_ERR_MISMATCH
+     * otherwise leaves a chance to be told later. */
+    bool (*fail)(void *user, bool begun);
     bool (*stays)(void *user);           /* NULL, or whether it watches on, called after `end` of a pass that has not
                                             kept the tape */
     void (*hold)(void *user, bool hold); /* NULL, or has the user live on while it watches (true), until false */

@@ -31,10 +31,11 @@
 #include "autograd/tape.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
+#include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, GIVEN, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
 
 /* What a rank brings that has nothing to be weighed by: too little to count beside others, and what was gathered in
  * the gradients before comes through when no rank has anything. */
@@ -91,9 +92,16 @@ static ls_status scale_gradients(const ls_data_parallel_state *state, double fac
 typedef struct tail {
     double weight;
     double samples;
-    double agree; /* positive: the ranks go on to agree on weights, and come back */
-    double given; /* positive: this pass gave the model a gradient */
+    double agree;  /* positive: the ranks go on to agree on weights, and come back */
+    double given;  /* positive: this pass gave the model a gradient */
+    double failed; /* positive: the pass has failed on this rank */
 } tail;
+
+/* Ends a call in which a rank has said that it failed. */
+static ls_status share_cause(ls_data_parallel_state *state, bool failed) {
+    state->told = true;
+    return ls_cause_share(state->comm, "ls_backward", failed);
+}
 
 /* Whether the present pass has given the model a gradient on this rank. */
 static bool was_given(const ls_data_parallel_state *state) {
@@ -123,6 +131,7 @@ static void write_tail(const ls_data_parallel_state *state, const tail *own) {
     write_number(state, SAMPLES, own->samples);
     write_number(state, AGREE, own->agree);
     write_number(state, GIVEN, own->given);
+    write_number(state, FAILED, own->failed);
     for (int i = 0; i < state->parameter_count; i++) {
         const ls_leaf *leaf = leaf_of(state, i);
         write_number(state, MARKS + i, leaf != NULL && leaf->has_gradient ? 1 : 0);
@@ -133,7 +142,8 @@ static tail read_tail(const ls_data_parallel_state *state) {
     return (tail){.weight = read_number(state, WEIGHT),
                   .samples = read_number(state, SAMPLES),
                   .agree = read_number(state, AGREE),
-                  .given = read_number(state, GIVEN)};
+                  .given = read_number(state, GIVEN),
+                  .failed = read_number(state, FAILED)};
 }
 
 /* Learns which parameters have a gradient on any rank. */
@@ -250,6 +260,9 @@ static ls_status average_in_halves(ls_data_parallel_state *state, const tail *ow
     write_tail(state, own);
     LS_TRY(average_tail(state));
     *mean = read_tail(state);
+    if (mean->failed > 0) {
+        return share_cause(state, own->failed > 0);
+    }
     if (!(mean->given > 0)) {
         return LS_OK;
     }
@@ -322,6 +335,9 @@ static ls_status average_whole(ls_data_parallel_state *state, const tail *own, l
     LS_TRY(own->given > 0 ? LS_OK : keep_gradients(state, kept));
     LS_TRY(average_all(state, own));
     *mean = read_tail(state);
+    if (mean->failed > 0) {
+        return share_cause(state, own->failed > 0);
+    }
     if (!(mean->given > 0)) {
         return restore_gradients(state, kept);
     }
@@ -357,15 +373,13 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
     return LS_OK;
 }
 
-/* An averaging by what the losses divide by: d_r is `divisor`. */
-static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, double samples, bool given,
-                                    bool agree, tail *mean) {
+/* An averaging by what the losses divide by: d_r is `divisor`, 0 on a rank that brings nothing. `own` says the rest. */
+static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, tail own, tail *mean) {
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
     }
-    const double weight = agree ? 1 : divisor / state->usual;
-    const tail own = {
-        .weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0, .given = given ? 1 : 0};
+    const double weight = own.agree > 0 ? 1 : divisor / state->usual;
+    own.weight = weight != 0 ? weight : NO_WEIGHT;
     return average(state, &own, mean);
 }
 
@@ -376,12 +390,13 @@ static double share_of(double samples, double mean) {
 /* ---- agreed weights ---------------------------------------------------------------------------------------------- */
 
 /* What ranks tell each other of a pass before it, added up: a few divisors at a time. */
-enum { DIVISORS = 12 };
+enum { DIVISORS = 11 };
 typedef struct agreement {
     double ranks; /* that run it */
     double sums;  /* that each of them has */
     double squares;
     double samples;
+    double failed; /* ranks on which the pass has failed */
     double divisor[DIVISORS];
 } agreement;
 
@@ -416,12 +431,12 @@ static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first,
     }
 }
 
-/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it. */
-static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss) {
+/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it, or on which it has failed. */
+static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double most = 0;
     int first = 0;
     do {
-        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0};
+        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0, .failed = failed};
         if (loss != NULL) {
             own.sums = loss->sums;
             own.squares = own.sums * own.sums;
@@ -429,6 +444,9 @@ static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss) {
         }
         agreement all;
         LS_TRY(ls_comm_allreduce(state->comm, &own, &all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
+        if (all.failed > 0) {
+            return share_cause(state, failed);
+        }
         if (all.ranks * all.squares != all.sums * all.sums) {
             return ls_fail(LS_ERR_MISMATCH,
                            "ls_backward: the losses that the ranks make of a data-parallel module's output are sums or "
@@ -470,17 +488,23 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     }
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, false, true, &mean));
+        LS_TRY(average_by_divisor(state, 0, (tail){.agree = 1}, &mean));
         state->agrees = true;
     }
-    return agree(state, loss);
+    return agree(state, loss, false);
 }
 
-/* The averaging at the end of a pass that this rank has agreed on. `given`: it gave the model a gradient here. */
-static ls_status average_agreed(ls_data_parallel_state *state, double samples, bool given) {
-    int32_t ranks = given;
-    LS_TRY(ls_comm_allreduce(state->comm, &ranks, &ranks, 1, LS_I32, LS_SUM, NULL));
-    state->pending = ranks == 0;
+/* What became of a pass on a rank; the greatest counts. */
+enum { GAVE_NOTHING, GAVE_GRADIENT, HAS_FAILED };
+
+/* The averaging at the end of a pass that the ranks have agreed on. */
+static ls_status average_agreed(ls_data_parallel_state *state, double samples, int outcome) {
+    int32_t most = outcome;
+    LS_TRY(ls_comm_allreduce(state->comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
+    if (most == HAS_FAILED) {
+        return share_cause(state, outcome == HAS_FAILED);
+    }
+    state->pending = most == GAVE_NOTHING;
     if (state->pending) {
         return LS_OK;
     }
@@ -503,12 +527,24 @@ static ls_status pass_ends(void *user) {
     }
     const bool given = was_given(state);
     if (state->agreed) {
-        return average_agreed(state, samples, given);
+        return average_agreed(state, samples, given ? GAVE_GRADIENT : GAVE_NOTHING);
     }
     tail mean;
-    LS_TRY(average_by_divisor(state, state->divisor, samples, given, false, &mean));
+    LS_TRY(average_by_divisor(state, state->divisor, (tail){.samples = samples, .given = given}, &mean));
     state->pending = !(mean.given > 0);
     return !state->pending && mean.samples > 0 ? average_buffers(state, share_of(samples, mean.samples)) : LS_OK;
+}
+
+static bool pass_fails(void *user, bool begun) {
+    ls_data_parallel_state *state = user;
+    state->told = false;
+    tail mean;
+    if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
+        (void)(begun && state->agreed           ? average_agreed(state, 0, HAS_FAILED)
+               : !begun && agrees_anyway(state) ? agree(state, NULL, true)
+                                                : average_by_divisor(state, 0, (tail){.failed = 1}, &mean));
+    }
+    return state->told;
 }
 
 static bool pass_stays(void *user) {
@@ -520,8 +556,12 @@ static void hold_watched(void *user, bool hold) {
     ls_data_parallel_hold(user, hold);
 }
 
-const ls_pass_watch ls_data_parallel_watch = {
-    .agrees = agrees, .begin = pass_begins, .end = pass_ends, .stays = pass_stays, .hold = hold_watched};
+const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
+                                              .begin = pass_begins,
+                                              .end = pass_ends,
+                                              .fail = pass_fails,
+                                              .stays = pass_stays,
+                                              .hold = hold_watched};
 
 /* What the model communicated on the way forwards without samples, it communicates on the way back. */
 static ls_status walk_empty(ls_tensor *output) {
@@ -536,13 +576,13 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     state->samples = 0;
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, true, false, &mean));
+        LS_TRY(average_by_divisor(state, 0, (tail){.given = 1}, &mean));
         if (!(mean.agree > 0)) {
             return mean.samples > 0 ? average_buffers(state, 0) : LS_OK;
         }
         state->agrees = true;
     }
-    LS_TRY(agree(state, NULL));
+    LS_TRY(agree(state, NULL, false));
     LS_TRY(walk_empty(output));
-    return average_agreed(state, 0, true);
+    return average_agreed(state, 0, GAVE_GRADIENT);
 }

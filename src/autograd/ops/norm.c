@@ -240,11 +240,11 @@ static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *
 }
 
 /* saved[] of the node of shared_norm_op while a backward pass runs: per channel the sum of g, then per channel that of
- * (x - mean) g. After the sums of all ranks come two numbers: how many ranks have a gradient in this pass, and how many
- * may have one in a later pass. */
+ * (x - mean) g. After the sums of all ranks come three numbers: how many ranks have a gradient in this pass, how many
+ * may have one in a later pass, and on how many the pass has failed. */
 enum { OWN_SUMS, ALL_SUMS };
 enum { SUMS_A_CHANNEL = 2 };
-enum { REACHED_NOW, REACHED_LATER, REACHES };
+enum { REACHED_NOW, REACHED_LATER, REACH_FAILED, REACHES };
 
 static void drop_sums(ls_node *node) {
     for (int i = OWN_SUMS; i <= ALL_SUMS; i++) {
@@ -291,7 +291,11 @@ static ls_status add_sums_over_ranks(ls_node *node, ls_reach *reach) {
     ls_batch_part *part = node->parameters.context;
     ranks[REACHED_NOW] = *reach == LS_REACH_NOW;
     ranks[REACHED_LATER] = *reach == LS_REACH_LATER;
-    const ls_status status = part->add(part, numbers, all->count);
+    ranks[REACH_FAILED] = *reach == LS_REACH_FAILED;
+    ls_status status = part->add(part, numbers, all->count);
+    if (status == LS_OK && ranks[REACH_FAILED] > 0) {
+        status = part->share_cause(part, *reach == LS_REACH_FAILED);
+    }
     if (status == LS_OK) {
         *reach = ranks[REACHED_NOW] > 0 ? LS_REACH_NOW : ranks[REACHED_LATER] > 0 ? LS_REACH_LATER : LS_REACH_NEVER;
     }
