@@ -144,25 +144,21 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     return status;
 }
 
-/* There is no input: what should have made it failed, or the caller erred. The other ranks are told in the exchange of
- * the shares, or else in the backward pass. */
-static ls_status forward_without_input(data_parallel_state *state) {
-    const ls_thread_state *thread = ls_thread();
-    if (thread->scope->status != LS_OK) {
-        ls_error_restore(thread->scope->status, thread->scope->message);
-    } else if (!ls_scope_explains_null(thread)) {
-        (void)ls_fail(LS_ERR_ARGUMENT, "DataParallel: the input is NULL");
+/* There is no input because something failed: the model refuses. The other ranks are told in the exchange of the
+ * shares, or else in the backward pass. */
+static ls_status forward_without_input(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
+                                       ls_tensor **outputs, int output_count) {
+    state->samples = state->part.samples = 0;
+    const ls_status status = run_model(state, inputs, input_count, outputs, output_count);
+    if (status == LS_OK || !state->whole_batch || ls_module_of_whole_batch(state->model, false) == NULL) {
+        return status;
     }
-    const ls_status status = ls_error_status();
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
-    state->samples = state->part.samples = FAILED;
+    state->part.samples = FAILED;
     state->input_count = state->output_count = 0;
     state->located = false;
-    if (state->whole_batch && ls_module_of_whole_batch(state->model, false) != NULL) {
-        (void)locate(&state->part);
-    }
-    state->samples = state->part.samples = 0;
+    (void)locate(&state->part);
     ls_error_restore(status, message);
     return status;
 }
@@ -175,8 +171,12 @@ static bool has_input(ls_tensor *const *inputs, int count) {
     return has;
 }
 
-/* A forward pass that fails is watched, too: ls_backward without a loss then tells the other ranks. */
+/* A forward pass that fails in a scope is watched, too: ls_backward without a loss then tells the other ranks. */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread->no_grad || thread->scope->outer == NULL) {
+        return status;
+    }
     char message[LS_ERROR_CAPACITY];
     memcpy(message, ls_error_message(), sizeof message);
     (void)ls_watch_pass(&ls_data_parallel_watch, state);
@@ -190,11 +190,15 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     if (ls_comm_size(state->comm) == 1) {
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
-    ls_status status = has_input(inputs, input_count) ? begin_forward(state, inputs, input_count, output_count)
-                                                      : forward_without_input(state);
-    status = status == LS_OK ? run_model(state, inputs, input_count, outputs, output_count) : status;
+    ls_status status = LS_OK;
+    if (has_input(inputs, input_count) || !ls_scope_explains_null(ls_thread())) {
+        status = begin_forward(state, inputs, input_count, output_count);
+        status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);
+    } else {
+        status = forward_without_input(state, inputs, input_count, outputs, output_count);
+    }
     if (status != LS_OK) {
-        return ls_thread()->no_grad ? status : watch_failure(state, status);
+        return watch_failure(state, status);
     }
     bool wanted = false;
     for (int i = 0; i < output_count; i++) {

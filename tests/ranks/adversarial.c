@@ -197,7 +197,90 @@ static ls_status usual_order(ls_comm *world) {
     return LS_OK;
 }
 
-ls_status rank_test(ls_comm *world) {
-    LS_TRY(usual_order(world));
+/* ---- collectives of the program's own ------------------------------------------------------------------------------
+ */
+
+enum { COLLECTIVES = 6 };
+
+static ls_tensor *call(ls_comm *world, int number, ls_tensor *x) {
+    switch (number) {
+    case 0:
+        return ls_allreduce(world, x, LS_SUM);
+    case 1:
+        return ls_allreduce(world, x, LS_MAX);
+    case 2:
+        return ls_reduce_scatter(world, x, 0, LS_AVG);
+    case 3:
+        return ls_allgather(world, x, 0);
+    case 4:
+        return ls_broadcast(world, x, ls_comm_size(world) - 1);
+    default:
+        return ls_reduce(world, x, LS_SUM, 0);
+    }
+}
+
+static ls_tensor *leaf(ls_comm *world) {
+    ls_tensor *x = wave(LS_SHAPE(2 * ls_comm_size(world), 3), 1 + ls_comm_rank(world));
+    return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
+}
+
+/* The last of several ranks uses nothing of it. */
+static ls_tensor *loss_of(ls_comm *world, ls_tensor *y) {
+    const int size = ls_comm_size(world);
+    return size > 1 && ls_comm_rank(world) == size - 1 ? ls_scalar(0, LS_F64) : ls_sum(ls_square(y));
+}
+
+/* A pass of another loss, of which the communication on the tape is no part on any rank. */
+static ls_status pass_of_another(ls_comm *world, ls_tensor *y) {
+    ls_tensor *other = leaf(world);
+    LS_TRY(ls_backward(ls_add(ls_sum(ls_detach(y)), ls_sum(other))));
+    LS_CHECK(ls_grad(other) != NULL);
     return LS_OK;
+}
+
+static ls_status detached_first(ls_comm *world, int number) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = leaf(world), *expected = leaf(world);
+    LS_TRY(ls_backward(loss_of(world, call(world, number, expected))));
+    ls_tensor *y = call(world, number, x);
+    LS_TRY(pass_of_another(world, y));
+    LS_CHECK(ls_grad(x) == NULL);
+    LS_TRY(ls_backward(loss_of(world, y)));
+    LS_CHECK((ls_grad(x) == NULL) == (ls_grad(expected) == NULL)); /* of a broadcast only the root has one */
+    LS_CHECK(ls_grad(x) == NULL || ls_allclose(ls_grad(x), ls_grad(expected), 0, 0));
+    return ls_scope_end(scope);
+}
+
+/* Only rank 0 keeps the result: the others take part in its gradient nevertheless. */
+static ls_status kept_on_one_rank(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin(), *inner = ls_scope_begin();
+    ls_tensor *x = ls_keep(leaf(world)), *y = ls_allreduce(world, x, LS_SUM);
+    y = ls_comm_rank(world) == 0 ? ls_keep(y) : NULL;
+    LS_TRY(ls_scope_end(inner));
+    LS_TRY(pass_of_another(world, x));
+    LS_TRY(ls_backward(y != NULL ? ls_sum(y) : ls_scalar(0, LS_F64)));
+    LS_CHECK(ls_grad(x) != NULL && ls_allclose(ls_grad(x), ls_ones(ls_shape_of(x), LS_F64), 0, 0));
+    return ls_scope_end(scope);
+}
+
+/* What no rank can reach is dropped by the next pass: nothing is left to be walked. */
+static ls_status dropped_by_all(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin(), *inner = ls_scope_begin();
+    ls_tensor *x = ls_keep(leaf(world));
+    (void)ls_allreduce(world, ls_mul(ls_allreduce(world, x, LS_SUM), 2), LS_AVG);
+    LS_TRY(ls_scope_end(inner));
+    LS_TRY(pass_of_another(world, x));
+    LS_CHECK(ls_grad(x) == NULL && ls_backward(ls_scalar(0, LS_F64)) == LS_ERR_STATE);
+    (void)ls_scope_end(scope);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    for (int number = 0; number < COLLECTIVES; number++) {
+        LS_TRY(detached_first(world, number));
+    }
+    LS_TRY(kept_on_one_rank(world));
+    LS_TRY(dropped_by_all(world));
+    LS_TRY(usual_order(world));
+    return ls_comm_barrier(world, NULL);
 }
