@@ -81,7 +81,7 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
         i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
-/* Checks that the rule of a node can run, and weighs the gradient that has reached the node. */
+/* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
 static ls_status prepare_node(ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
@@ -120,8 +120,8 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
     return status;
 }
 
-/* What this rank alone says of a node; `due` if other ranks have a say, too. A node that communicates holds its output:
- * the step of the walk and the node have a reference each. */
+/* The reach of a node on this rank; `due` if the other ranks' reach counts, too. A node that communicates holds its
+ * output: the step of the walk and the node have a reference each. */
 static inline ls_reach reach_here(const ls_node *node, bool due) {
     if (node->gradient != NULL) {
         return LS_REACH_NOW;
@@ -129,12 +129,13 @@ static inline ls_reach reach_here(const ls_node *node, bool due) {
     return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
 }
 
-/* Whether a node is due in a pass of this thread: other ranks may need it walked. */
+/* Whether other ranks may need the node walked in the present pass of this thread. */
 static inline bool is_due(const ls_thread_state *thread, const ls_node *node) {
     return node->op->communicates && node->segment == thread->segment;
 }
 
-/* Tells the ranks of a node, which wait for this one there, that the pass has failed here. Keeps the thread's error. */
+/* Tells the other ranks of a node, which wait for this rank there, that the pass has failed here. Keeps the thread's
+ * error. */
 static void fail_at_node(ls_node *node) {
     const ls_status status = ls_error_status();
     char message[LS_ERROR_CAPACITY];
@@ -144,7 +145,8 @@ static void fail_at_node(ls_node *node) {
     ls_error_restore(status, message);
 }
 
-/* The last node from `link` on, towards the beginning and then in outer scopes, at which ranks can be told. */
+/* Finds the next node at which other ranks can be told of a failure: from `link` towards the beginning of the tape,
+ * then in outer scopes. */
 static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
     while (scope != NULL) {
         for (; link != NULL; link = link->previous) {
@@ -159,7 +161,8 @@ static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape
     return NULL;
 }
 
-/* What all ranks say of a node that communicates; `status` is what became of its preparation here. */
+/* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
+ */
 static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach, ls_status status) {
     const ls_reach here = *reach;
     if (node->op->agree == NULL) {
@@ -241,7 +244,7 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     return LS_OK;
 }
 
-/* Where a callback that watches on goes: to the scope from which the pass took it, or the next one outwards that still
+/* Returns a callback that watches on to the scope from which the pass took it, or to the next outer scope that still
  * has nodes. */
 static void leave_callback(ls_scope_callback *callback) {
     ls_scope *scope = callback->origin;
@@ -273,7 +276,7 @@ static ls_status call_back(ls_pass *pass, bool keep_tape) {
     return status;
 }
 
-/* The first callback of these scopes that can tell other ranks of a failure. */
+/* Finds the first callback in this scope and its outer scopes that can tell other ranks of a failure. */
 static const ls_scope_callback *find_telling(const ls_scope *scope) {
     const ls_scope_callback *callback = NULL;
     for (; scope != NULL && callback == NULL; scope = scope->outer) {
@@ -285,7 +288,8 @@ static const ls_scope_callback *find_telling(const ls_scope *scope) {
     return callback;
 }
 
-/* The pass has failed here, and no node is left at which other ranks wait for this one: they wait at its end. */
+/* Tells the other ranks of a failure where no node is left at which they wait for this rank: they wait at the end of
+ * the pass. */
 static void fail_at_end(const ls_pass *pass) {
     const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
     if (callback == NULL) {
@@ -496,13 +500,14 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     return status != LS_OK ? status : noted;
 }
 
-/* Other ranks may be in a call that this one has not come to: that fails on all of them, and they come here then. */
+/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
+ * have no loss either. */
 #define TRIES 16
 
 /*
- * Tells the other ranks that this one has no loss, with the thread's error, where they wait for it first: before the
- * pass, or at the last communication on the tape. Where this rank's error is only the consequence of another's, it
- * becomes that other rank's.
+ * Tells the other ranks the thread's error, because of which this rank has no loss. They wait for this rank before the
+ * pass, or at the last communication on the tape. If this rank's error is only the consequence of another rank's error,
+ * it becomes that error.
  */
 static void fail_before_pass(ls_thread_state *thread) {
     const ls_status status = ls_error_status();

@@ -183,12 +183,12 @@ typedef struct ls_pass_watch {
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
     ls_status (*end)(void *user); /* called when the pass was good */
-    /* NULL, or called when the pass fails on this rank before it begins (`begun` is false) or before its end, in place
-     * of what the other ranks call then: tells them the thread's error. Whether they have been told; LS_ERR_MISMATCH
-     * otherwise leaves a chance to be told later. */
+    /* NULL, or called when the pass fails on this rank before it begins (`begun` is false) or before its end. Makes the
+     * call that the other ranks make then, and tells them the thread's error. Returns whether they have been told. If
+     * not, LS_ERR_MISMATCH means that they were in another call, and can be told later. */
     bool (*fail)(void *user, bool begun);
-    bool (*stays)(void *user);           /* NULL, or whether it watches on, called after `end` of a pass that has not
-                                            kept the tape */
+    bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape: whether the
+                                  user watches the next pass, too */
     void (*hold)(void *user, bool hold); /* NULL, or has the user live on while it watches (true), until false */
 } ls_pass_watch;
 

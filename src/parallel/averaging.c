@@ -17,10 +17,10 @@
  * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
  * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
  *
- * A pass that gives no parameter of the model a gradient on any rank (ls_detach cut the model off, or the pass is of
- * another loss) changes none of its gradients, and the module waits for the next pass. Ranks that agree before a pass
- * ask for that after it. In the usual case the tail says so; a rank whose model got no gradient keeps a copy of older
- * gradients until it knows.
+ * A pass may give no parameter of the model a gradient on any rank: ls_detach cut the model off, or the pass is of
+ * another loss. Then the gradients stay as they are, and the module watches the next pass. Ranks that agree before a
+ * pass learn this from a small call after the pass. In the usual case they learn it from the tail; until then, a rank
+ * whose model got no gradient keeps a copy of its older gradients.
  *
  * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
  * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
@@ -97,7 +97,7 @@ typedef struct tail {
     double failed; /* positive: the pass has failed on this rank */
 } tail;
 
-/* Ends a call in which a rank has said that it failed. */
+/* Ends a call in which some rank has said that the pass failed there. */
 static ls_status share_cause(ls_data_parallel_state *state, bool failed) {
     state->told = true;
     return ls_cause_share(state->comm, "ls_backward", failed);
@@ -318,7 +318,7 @@ static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tenso
     return LS_OK;
 }
 
-/* Each rank's gradients, weighed by own->weight, and the tails become the means over ranks. */
+/* Replaces the gradients, scaled by own->weight, and the tail by their means over the ranks. */
 static ls_status average_all(ls_data_parallel_state *state, const tail *own) {
     if (own->weight != 1) {
         LS_TRY(scale_gradients(state, own->weight));
@@ -345,8 +345,8 @@ static ls_status average_whole(ls_data_parallel_state *state, const tail *own, l
     return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
 }
 
-/* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. Where no rank
- * was given a gradient they stay as they are. */
+/* Averages the gradients over the ranks, each rank's scaled by own->weight; *mean becomes the mean of the tails. If the
+ * pass gave the model a gradient on no rank, the gradients stay as they are. */
 static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
@@ -494,7 +494,7 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     return agree(state, loss, false);
 }
 
-/* What became of a pass on a rank; the greatest counts. */
+/* The outcome of a pass on a rank; the greatest over the ranks counts. */
 enum { GAVE_NOTHING, GAVE_GRADIENT, HAS_FAILED };
 
 /* The averaging at the end of a pass that the ranks have agreed on. */

@@ -171,7 +171,8 @@ static bool has_input(ls_tensor *const *inputs, int count) {
     return has;
 }
 
-/* A forward pass that fails in a scope is watched, too: ls_backward without a loss then tells the other ranks. */
+/* Watches a forward pass that failed in a scope, too: ls_backward(NULL) then tells the other ranks. Returns `status`.
+ */
 static ls_status watch_failure(data_parallel_state *state, ls_status status) {
     const ls_thread_state *thread = ls_thread();
     if (thread->no_grad || thread->scope->outer == NULL) {

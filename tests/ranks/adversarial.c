@@ -95,10 +95,10 @@ static ls_tensor *judge(const gan *g, ls_tensor *samples, double truth) {
     return ls_bce_with_logits_loss(logits, ls_full(ls_shape_of(logits), LS_F64, truth), LS_LOSS_MEAN);
 }
 
-static ls_status compare_model(const fixture *expected, const char *prefix, const ls_module *model) {
+static ls_status compare_model(const fixture *expected, const char *prefix, const ls_module *model, bool buffers) {
     char name[64];
     const int parameters = ls_module_parameter_count(model);
-    for (int i = 0; i < parameters + ls_module_buffer_count(model); i++) {
+    for (int i = 0; i < parameters + (buffers ? ls_module_buffer_count(model) : 0); i++) {
         const bool buffer = i >= parameters;
         const ls_tensor *tensor = buffer ? ls_module_buffer(model, i - parameters) : ls_module_parameter(model, i);
         if (!ls_dtype_is_floating(ls_dtype_of(tensor))) {
@@ -118,25 +118,26 @@ static ls_status compare_model(const fixture *expected, const char *prefix, cons
     return LS_OK;
 }
 
-static ls_status compare(const gan *g) {
-    fixture *expected = fixtures_load("adversarial.txt");
-    ls_status status = compare_model(expected, "generator", g->generator);
-    status = status == LS_OK ? compare_model(expected, "discriminator", g->discriminator) : status;
-    fixtures_free(expected);
-    return status;
-}
-
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
-
 /* What a step does besides. */
 typedef enum extra {
     NOTHING,
     OUTER_SCOPE,   /* all steps are in one scope: what a step leaves on its tape goes there */
     LEFT_FORWARD,  /* a forward pass in training mode whose samples nobody uses, in the scope of the step */
     ENDED_FORWARD, /* the same in a scope of its own */
+    SAME_MODEL,    /* the same of the discriminator itself, whose running statistics are other ones then */
     GATHERED,      /* the discriminator gathers both gradients before it averages */
     EXTRAS
 } extra;
+
+static ls_status compare(const gan *g, extra what) {
+    fixture *expected = fixtures_load("adversarial.txt");
+    ls_status status = compare_model(expected, "generator", g->generator, true);
+    status = status == LS_OK ? compare_model(expected, "discriminator", g->discriminator, what != SAME_MODEL) : status;
+    fixtures_free(expected);
+    return status;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Statistics that run are not of this forward pass. */
 static ls_status forward_for_nothing(const gan *g, int step) {
@@ -148,6 +149,9 @@ static ls_status forward_for_nothing(const gan *g, int step) {
 }
 
 static ls_status extra_forward(const gan *g, int step, extra what) {
+    if (what == SAME_MODEL) {
+        LS_CHECK(ls_forward(g->discriminator, ls_narrow(real_of(g, step), 0, 0, 1)) != NULL);
+    }
     if (what == LEFT_FORWARD) {
         return forward_for_nothing(g, step);
     }
@@ -190,7 +194,7 @@ static ls_status usual_order(ls_comm *world) {
         }
         LS_TRY(outer != NULL ? ls_scope_end(outer) : LS_OK);
         ls_scope *scope = ls_scope_begin();
-        LS_TRY(compare(&g));
+        LS_TRY(compare(&g, what));
         LS_TRY(ls_scope_end(scope));
         free_gan(&g);
     }
