@@ -264,13 +264,16 @@ ls_status ls_node_check_comm(ls_node *node) {
     return ls_check_backward_comm(node->op->name, ls_node_agreement(node)->comm);
 }
 
-ls_status ls_node_agree(ls_node *node, ls_reach *reach) {
-    ls_comm *comm = ls_node_agreement(node)->comm;
-    int32_t most = (int32_t)*reach;
+ls_status ls_node_agreed(const ls_node *node, ls_reach *reach, ls_reach most) {
     const bool failed = *reach == LS_REACH_FAILED;
-    LS_TRY(ls_comm_allreduce(comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
-    *reach = (ls_reach)most;
-    return *reach != LS_REACH_FAILED ? LS_OK : ls_cause_share(comm, "ls_backward", failed);
+    *reach = most;
+    return most != LS_REACH_FAILED ? LS_OK : ls_cause_share(ls_node_agreement(node)->comm, "ls_backward", failed);
+}
+
+ls_status ls_node_agree(ls_node *node, ls_reach *reach) {
+    int32_t most = (int32_t)*reach;
+    LS_TRY(ls_comm_allreduce(ls_node_agreement(node)->comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
+    return ls_node_agreed(node, reach, (ls_reach)most);
 }
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
