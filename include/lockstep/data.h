@@ -252,6 +252,7 @@ typedef struct ls_loader ls_loader;
 typedef struct ls_batch {
     ls_tensor *input;     /**< [count, ...] */
     ls_tensor *target;    /**< [count, ...]; NULL if the loader's kind gives none */
+    int64_t first;        /**< index in the global batch of this rank's first sample: where its share begins */
     int64_t count;        /**< this rank's samples; 0 is possible in the last batch */
     int64_t global_count; /**< all ranks' samples */
     int64_t number;       /**< of this batch in the epoch, from 0 */
@@ -267,8 +268,10 @@ typedef ls_status (*ls_sampler)(int64_t epoch, int64_t *order, int64_t count, vo
 
 /**
  * How to load. The order of samples in an epoch depends on seed and epoch only (Fisher and Yates's shuffle: Knuth, The
- * Art of Computer Programming, vol. 2, algorithm 3.4.2P). It is cut into global batches, and each rank takes its share
- * of every global batch (shares differ by at most one sample), so the global batches are the same at every world size.
+ * Art of Computer Programming, vol. 2, algorithm 3.4.2P). It is cut into global batches, which are the same at every
+ * world size. Each rank takes its share of every global batch. Shares follow each other in the order of the ranks and
+ * are as equal as can be: the first ranks have one sample more. Three ranks have 4, 3 and 3 of 10 samples, from index
+ * 0, 4 and 7 on (ls_batch.first).
  * At most one of `no_shuffle`, `weights` and `sampler` is given. A fixed order is that of ls_dataset_select, with
  * no_shuffle.
  */
@@ -314,8 +317,8 @@ typedef struct ls_loader_type {
      * Fills in `batch`, this rank's share of batch `number` of epoch `epoch`, or sets `*more`, which is true, to false:
      * the epoch ends before that batch, and the next call is for batch 0 of the next. It runs in a scope of its own,
      * without recording; the loader keeps what the batch needs. `target` may stay NULL; where `count` stays 0 it is the
-     * first size of `input`, where `global_count` does it is `count` (on several ranks give it). On several ranks each
-     * gives as many batches as the others.
+     * first size of `input`, where `global_count` does it is `count`. On several ranks give `global_count`, and
+     * `first`, which starts as 0; each rank gives as many batches as the others.
      */
     ls_status (*next)(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more);
     /** Called by an ls_loader_seek to another place than where the loader stands, before next is called for that; may

@@ -17,13 +17,18 @@ extern "C" {
 /**
  * Communication of tensors that gradients flow through. ls_backward computes on each rank the gradient of the *sum over
  * ranks of their losses*; a rank that has no loss has the loss 0: ls_backward(ls_scalar(0, LS_F32)). What was
- * communicated on the way forwards is communicated in the opposite order on the way back, whether the ranks used the
- * results or not, so every rank that took part in a call whose gradient some rank wants calls ls_backward. Whether one
- * is wanted is agreed in the call itself: a rank may bring a tensor without gradient, or be under ls_no_grad. The
- * communicator must outlive the tape. See docs/DIFFERENTIABLE.md.
+ * communicated on the way forwards is communicated in the opposite order on the way back, so every rank that took part
+ * in a call whose gradient some rank wants calls ls_backward. Whether one is wanted is agreed in the call itself: a
+ * rank may bring a tensor without gradient, or be under ls_no_grad. The communicator must outlive the tape. See
+ * docs/DIFFERENTIABLE.md.
  *
- * The calls are collective. Where a rank's tensor is NULL because what should have made it failed, the others are told
- * so (LS_ERR_MISMATCH) instead of waiting.
+ * In a backward pass the ranks agree on each collective: if the losses of the pass reach its result on some rank, all
+ * ranks take part. Otherwise (ls_detach, another loss) the collective stays on the tape for a later pass as long as
+ * some rank refers to its result.
+ *
+ * The calls are collective. If a rank's tensor is NULL because an earlier operation failed, the other ranks get
+ * LS_ERR_MISMATCH with that rank and its message instead of waiting. So they do if a rank calls ls_backward with a loss
+ * that is NULL, or its backward pass fails.
  */
 
 /**
@@ -161,7 +166,8 @@ typedef struct ls_data_parallel_options {
  * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
  * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training
  * mode is a collective call. Other random numbers are each rank's own. Parameters that no sample used on some or all
- * ranks are fine. `options` may be NULL. A collective call.
+ * ranks are fine. A backward pass that gives the model no gradient on any rank (a loss of its detached outputs) leaves
+ * its gradients as they are, and the next pass averages them. `options` may be NULL. A collective call.
  *
  * All ranks keep the same buffers. A backward pass averages the buffers that a rank has changed since the last pass:
  * each becomes the mean over samples. An empty share adds nothing to the mean. A buffer of integers becomes that of the
@@ -193,8 +199,8 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  * batch is empty. Its gradients are then those of the others, and its optimizer steps like theirs. Where the model has
  * batch normalisation or dropout it runs on no samples: tensors like another rank's inputs, whose first axis is 0 where
  * it counts the samples, and zeros where it does not. What cannot be skipped (LS_ERR_MISMATCH), so that every rank
- * needs samples: a loss of several data-parallel modules' outputs that is not one mean, and several calls of such a
- * model before one backward pass.
+ * needs samples: a loss of several data-parallel modules' outputs that is not one mean, several calls of such a model
+ * before one backward pass, and a backward pass on detached outputs of such a model before its own.
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 

@@ -102,9 +102,9 @@ LS_API void ls_release(ls_tensor *tensor);
 /**
  * Returns one more tensor over the same memory, without history: a change to one is seen through the other.
  *
- * Optimizers, ls_data_parallel and ls_sync_parameters move a model's parameters into memory of their own, once: an alias
- * made before that keeps the old memory. To tie two layers, add the same tensor to both; two parameters that share
- * memory are refused there with LS_ERR_UNSUPPORTED.
+ * Optimizers, ls_data_parallel and ls_sync_parameters move a model's parameters into memory of their own, once: an
+ * alias made before that keeps the old memory. To tie two layers, add the same tensor to both; two parameters that
+ * share memory are refused there with LS_ERR_UNSUPPORTED.
  */
 LS_API ls_tensor *ls_alias(const ls_tensor *tensor);
 

@@ -43,6 +43,7 @@ struct ls_trial_state {
     int64_t batch;          /**< in the epoch, from 0 */
     int64_t batches;        /**< in the epoch; -1 where the loader does not know */
     int64_t step;           /**< training steps taken since the trial was made */
+    int64_t first;          /**< index in the global batch of this rank's first sample; see ls_batch */
     int64_t count;          /**< this rank's samples in the batch */
     int64_t global_count;   /**< all ranks' */
     ls_tensor *input;       /**< on_sample may put another tensor here */

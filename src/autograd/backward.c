@@ -1,3 +1,6 @@
+#include <stdio.h>
+#include <string.h>
+
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 #include "base/trace.h"
@@ -78,24 +81,27 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
         i + 1, node->op->name, LS_SHAPE_TEXT(node->inputs[i]));
 }
 
-/* Runs the rule of a node. */
-static ls_status walk_node(ls_pass *pass, ls_node *node) {
+/* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
+static ls_status prepare_node(ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
         return refuse_gradient(node);
     }
+    if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
+        node->gradient = weighed_gradient(node, node->gradient);
+        return node->gradient != NULL ? LS_OK : ls_error_status();
+    }
+    return LS_OK;
+}
+
+/* Runs the rule of a node. */
+static ls_status walk_node(ls_pass *pass, ls_node *node) {
     pass->depends |= node->depends; /* what the rule reads may make this pass's gradients such ones */
     ls_tensor *gradient = node->gradient != NULL ? node->gradient : zeros_like(node->output);
     if (gradient == NULL) {
         return ls_error_status();
     }
     node->gradient = NULL;
-    if (__builtin_expect(node->weighed, 0)) {
-        gradient = weighed_gradient(node, gradient);
-        if (gradient == NULL) {
-            return ls_error_status();
-        }
-    }
     if (node->op->saves_output) {
         node->saved[0] = ls_tensor_hold(node->output);
     }
@@ -114,6 +120,66 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
     return status;
 }
 
+/* The reach of a node on this rank; `due` if the other ranks' reach counts, too. A node that communicates holds its
+ * output: the step of the walk and the node have a reference each. */
+static inline ls_reach reach_here(const ls_node *node, bool due) {
+    if (node->gradient != NULL) {
+        return LS_REACH_NOW;
+    }
+    return due && node->output->references > 2 ? LS_REACH_LATER : LS_REACH_NEVER;
+}
+
+/* Whether other ranks may need the node walked in the present pass of this thread. */
+static inline bool is_due(const ls_thread_state *thread, const ls_node *node) {
+    return node->op->communicates && node->segment == thread->segment;
+}
+
+/* Tells the other ranks of a node, which wait for this rank there, that the pass has failed here. Keeps the thread's
+ * error. */
+static void fail_at_node(ls_node *node) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    ls_reach reach = LS_REACH_FAILED;
+    (void)node->op->agree(node, &reach);
+    ls_error_restore(status, message);
+}
+
+/* Finds the next node at which other ranks can be told of a failure: from `link` towards the beginning of the tape,
+ * then in outer scopes. */
+static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape_link *link) {
+    while (scope != NULL) {
+        for (; link != NULL; link = link->previous) {
+            ls_node *node = (ls_node *)link;
+            if (is_due(thread, node) && node->op->agree != NULL) {
+                return node;
+            }
+        }
+        scope = scope->outer;
+        link = scope != NULL ? scope->tape.last : NULL;
+    }
+    return NULL;
+}
+
+/* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
+ */
+static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach, ls_status status) {
+    const ls_reach here = *reach;
+    if (node->op->agree == NULL) {
+        *reach = LS_REACH_NOW;
+        LS_TRY(status);
+    } else if (status != LS_OK) {
+        pass->told = true;
+        fail_at_node(node);
+        return status;
+    } else {
+        status = node->op->agree(node, reach);
+        pass->told = status != LS_OK;
+        LS_TRY(status);
+    }
+    return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+}
+
 /*
  * One step of the walk: deals with the node and returns the one before it. A node may go on the way, used up or because
  * a hook released its output, and take earlier nodes with it, but never those that the walk has left behind.
@@ -121,11 +187,17 @@ static ls_status walk_node(ls_pass *pass, ls_node *node) {
 static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link **previous) {
     ls_tape *tape = node->link.tape;
     ls_tensor *output = ls_tensor_hold(node->output);
-    const bool due = node->op->communicates && node->segment == pass->thread->segment;
-    const bool reached = node->gradient != NULL || due;
-    const ls_status status = reached ? walk_node(pass, node) : pass_by(pass, node);
+    const bool due = is_due(pass->thread, node);
+    ls_reach reach = reach_here(node, due);
+    ls_status status = reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+    if (due) {
+        status = agree_on_reach(pass, node, &reach, status);
+    }
+    if (status == LS_OK) {
+        status = reach == LS_REACH_NOW ? walk_node(pass, node) : pass_by(pass, node);
+    }
     const ls_tape_link *behind = node->link.next;
-    if (status == LS_OK && reached && !keep_tape) {
+    if (status == LS_OK && (reach == LS_REACH_NOW ? !keep_tape : due && reach == LS_REACH_NEVER)) {
         ls_tape_discard(node);
     }
     ls_tensor_drop(output);
@@ -136,12 +208,18 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     return status;
 }
 
-static ls_status walk_tape(ls_pass *pass, ls_tape *tape, bool keep_tape) {
-    ls_tape_link *link = tape->last;
-    while (link != NULL) {
-        LS_TRY(step(pass, (ls_node *)link, keep_tape, &link));
+static ls_status walk_tape(ls_pass *pass, ls_scope *scope, bool keep_tape) {
+    ls_tape_link *link = scope->tape.last;
+    ls_status status = LS_OK;
+    while (link != NULL && status == LS_OK) {
+        status = step(pass, (ls_node *)link, keep_tape, &link);
     }
-    return LS_OK;
+    ls_node *next = status != LS_OK && !pass->told ? find_due(pass->thread, scope, link) : NULL;
+    if (next != NULL) {
+        pass->told = true;
+        fail_at_node(next);
+    }
+    return status;
 }
 
 /* The callbacks of a scope whose tape is walked become those of the pass, and stay where the tape does. */
@@ -160,13 +238,27 @@ static ls_status walk_scopes(ls_pass *pass, ls_scope *innermost, bool keep_tape)
     for (ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         if (scope->tape.last != NULL) {
             LS_TRY(adopt_callbacks(pass, scope, keep_tape));
-            LS_TRY(walk_tape(pass, &scope->tape, keep_tape));
+            LS_TRY(walk_tape(pass, scope, keep_tape));
         }
     }
     return LS_OK;
 }
 
-static ls_status call_back(ls_pass *pass) {
+/* Returns a callback that watches on to the scope from which the pass took it, or to the next outer scope that still
+ * has nodes. */
+static void leave_callback(ls_scope_callback *callback) {
+    ls_scope *scope = callback->origin;
+    while (scope != NULL && scope->tape.last == NULL) {
+        scope = scope->outer;
+    }
+    if (scope != NULL) {
+        ls_scope_give_callback(scope, callback);
+    } else {
+        ls_scope_drop_callback(callback);
+    }
+}
+
+static ls_status call_back(ls_pass *pass, bool keep_tape) {
     ls_status status = LS_OK;
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
@@ -175,9 +267,39 @@ static ls_status call_back(ls_pass *pass) {
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
         }
-        ls_scope_drop_callback(callback);
+        if (status == LS_OK && !keep_tape && callback->watch->stays != NULL && callback->watch->stays(callback->user)) {
+            leave_callback(callback);
+        } else {
+            ls_scope_drop_callback(callback);
+        }
     }
     return status;
+}
+
+/* Finds the first callback in this scope and its outer scopes that can tell other ranks of a failure. */
+static const ls_scope_callback *find_telling(const ls_scope *scope) {
+    const ls_scope_callback *callback = NULL;
+    for (; scope != NULL && callback == NULL; scope = scope->outer) {
+        callback = scope->callbacks;
+        while (callback != NULL && callback->watch->fail == NULL) {
+            callback = callback->next;
+        }
+    }
+    return callback;
+}
+
+/* Tells the other ranks of a failure where no node is left at which they wait for this rank: they wait at the end of
+ * the pass. */
+static void fail_at_end(const ls_pass *pass) {
+    const ls_scope_callback *callback = pass->told ? NULL : find_telling(pass->scope);
+    if (callback == NULL) {
+        return;
+    }
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)callback->watch->fail(callback->user, true);
+    ls_error_restore(status, message);
 }
 
 /*
@@ -327,6 +449,7 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     ls_scope *innermost = pass->scope->outer;
     double weight = 1;
     ls_status status = begin_pass(innermost, output, options->gradient != NULL, &weight);
+    const bool begun = status == LS_OK;
     if (status == LS_OK && output->needs_grad) {
         status = seed(output, options->gradient, weight);
     }
@@ -335,7 +458,9 @@ static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_op
     }
     status = ls_leaves_settle(pass, status);
     if (status == LS_OK) {
-        status = call_back(pass);
+        status = call_back(pass, options->keep_tape);
+    } else if (begun) {
+        fail_at_end(pass);
     }
     if (status != LS_OK || options->keep_tape) {
         settle_nodes(innermost);
@@ -375,19 +500,61 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     return status != LS_OK ? status : noted;
 }
 
+/* Other ranks may wait in a call that this rank has not reached. That call fails on all ranks, and then the other ranks
+ * have no loss either. */
+#define TRIES 16
+
+/*
+ * Tells the other ranks the thread's error, because of which this rank has no loss. They wait for this rank before the
+ * pass, or at the last communication on the tape. If this rank's error is only the consequence of another rank's error,
+ * it becomes that error.
+ */
+static void fail_before_pass(ls_thread_state *thread) {
+    const ls_status status = ls_error_status();
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    const ls_scope_callback *callback = find_telling(thread->scope);
+    ls_node *node = callback == NULL ? find_due(thread, thread->scope, thread->scope->tape.last) : NULL;
+    bool told = callback == NULL;
+    if (node != NULL) {
+        fail_at_node(node);
+    }
+    for (int i = 0; i < TRIES && !told; i++) {
+        told = callback->watch->fail(callback->user, false);
+        const bool later = !told && ls_error_status() == LS_ERR_MISMATCH;
+        if (!told) {
+            ls_error_restore(status, message);
+        }
+        if (!later) {
+            break;
+        }
+    }
+    if (told && status == LS_ERR_MISMATCH && thread->scope->status == LS_ERR_MISMATCH) {
+        snprintf(thread->scope->message, sizeof thread->scope->message, "%s", ls_error_message());
+    }
+}
+
+/* The loss is NULL: what should have made it failed, or the caller erred. */
+static ls_status refuse_missing(ls_thread_state *thread) {
+    if (thread->scope->status != LS_OK) {
+        ls_error_restore(thread->scope->status, thread->scope->message);
+    } else if (!ls_scope_explains_null(thread)) {
+        (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
+    }
+    if (thread->walking == NULL) {
+        fail_before_pass(thread);
+    }
+    return ls_scope_failed_status();
+}
+
 ls_status ls_backward_with(ls_tensor *output, const ls_backward_options *options) {
     static const ls_backward_options defaults;
     ls_thread_state *thread = ls_thread();
     if (thread == NULL) {
         return LS_ERR_MEMORY;
     }
-    if (output == NULL) { /* what should have made it failed, or the caller erred */
-        if (thread->scope->status != LS_OK) {
-            ls_error_restore(thread->scope->status, thread->scope->message);
-        } else if (!ls_scope_explains_null(thread)) {
-            (void)ls_fail(LS_ERR_ARGUMENT, "ls_backward: the loss is NULL");
-        }
-        return ls_scope_failed_status();
+    if (output == NULL) {
+        return refuse_missing(thread);
     }
     const ls_status status = backward(thread, output, options != NULL ? options : &defaults);
     if (status != LS_OK) {

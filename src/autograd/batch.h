@@ -19,6 +19,8 @@ struct ls_batch_part {
     ls_status (*add)(ls_batch_part *part, double *numbers, int64_t count);
     /* Notes that this rank has changed a tensor in place, once, and that all ranks have given it the same elements. */
     void (*keep_equal)(ls_batch_part *part, const ls_tensor *changed);
+    /* Ends a call in which a rank has said that it failed (true): see ls_cause_share. Never LS_OK. Collective. */
+    ls_status (*share_cause)(ls_batch_part *part, bool failed);
     /* NULL, or has the part live on for a node that refers to it (true), until false. */
     void (*hold)(ls_batch_part *part, bool hold);
 };

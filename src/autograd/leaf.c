@@ -103,6 +103,7 @@ ls_status ls_leaf_make_room(ls_leaf *leaf) {
 
 void ls_leaf_touch(ls_pass *pass, ls_leaf *leaf) {
     leaf->touched = true;
+    leaf->given = pass->thread->pass;
     if (leaf->listed) {
         return;
     }

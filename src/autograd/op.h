@@ -26,6 +26,16 @@
 
 typedef struct ls_op ls_op;
 typedef struct ls_node ls_node;
+
+/* What a backward pass does with a node that communicates. The greatest value over the ranks decides for all of them.
+ */
+typedef enum ls_reach {
+    LS_REACH_NEVER, /* no gradient can reach the node, now or later: the ranks drop it */
+    LS_REACH_LATER, /* no gradient in this pass, but the output is still referenced: the ranks keep the node */
+    LS_REACH_NOW,   /* this pass has a gradient for the output: all ranks run the backward rule */
+    LS_REACH_FAILED /* the pass has failed on this rank: it ends on all ranks */
+} ls_reach;
+
 typedef struct ls_batch_loss ls_batch_loss; /* samples.h */
 
 /* What an operation was called with beside its inputs, copied into its node. Its meaning is the operation's. */
@@ -81,10 +91,14 @@ struct ls_op {
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
     size_t kernel_backward;
     bool saves_output; /* while backward runs, saved[0] is the output, which it reads */
-    bool communicates; /* its backward runs even if no gradient reaches it (it then gets zeros); its node holds the
-                          output and lives until it is walked, or until the outermost scope ends with nothing else
-                          left on the tape */
-    uint8_t optional;  /* bit i: input i may be NULL */
+    bool communicates; /* its backward runs on all ranks if a gradient reaches it on one of them (it gets zeros on the
+                          others); its node holds the output and lives until it is walked, until no rank can reach it
+                          any more, or until the outermost scope ends with nothing else left on the tape */
+    /* Of an operation that communicates: raises *reach from this rank's value to the greatest over the ranks of the
+     * call. Where that is LS_REACH_FAILED all ranks fail, each rank with the first rank's cause. NULL: the backward
+     * rule runs in every pass. */
+    ls_status (*agree)(ls_node *node, ls_reach *reach);
+    uint8_t optional;              /* bit i: input i may be NULL */
     uint8_t reads[LS_NODE_INPUTS]; /* for the gradient of input i, bit k: backward reads the elements of input k; a pass
                                       refuses to go on from elements that were changed since */
 };
@@ -168,7 +182,13 @@ typedef struct ls_pass_watch {
     bool (*agrees)(void *user, const ls_batch_loss *loss);
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
-    ls_status (*end)(void *user);        /* called when the pass was good */
+    ls_status (*end)(void *user); /* called when the pass was good */
+    /* NULL, or called when the pass fails on this rank before it begins (`begun` is false) or before its end. Makes the
+     * call that the other ranks make then, and tells them the thread's error. Returns whether they have been told. If
+     * not, LS_ERR_MISMATCH means that they were in another call, and can be told later. */
+    bool (*fail)(void *user, bool begun);
+    bool (*stays)(void *user); /* NULL, or called after `end` of a pass that has not kept the tape: whether the
+                                  user watches the next pass, too */
     void (*hold)(void *user, bool hold); /* NULL, or has the user live on while it watches (true), until false */
 } ls_pass_watch;
 
@@ -208,6 +228,7 @@ struct ls_leaf {
     ls_division
         divisions[LS_DIVISIONS]; /* this is a part of a tensor; of a model cut into parts that are whole tensors */
     uint64_t pass;               /* the pass that `remaining` is of */
+    uint64_t given;              /* the last pass that gave it a gradient */
     int uses;                    /* inputs of nodes on tapes that it is */
     int remaining;               /* those that the present pass has not passed yet */
     bool has_gradient;           /* false: the next gradient overwrites, and ls_grad gives NULL */

@@ -38,6 +38,7 @@ typedef struct ls_pass {
     ls_scope *scope;  /* everything rules and hooks make belongs to it */
     ls_leaf *touched; /* leaves that got a gradient, each with a reference to its tensor */
     bool depends;     /* a rule has read what depends on leaves: so do the gradients */
+    bool told;        /* the other ranks know that the pass has failed, or cannot be told */
 } ls_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */

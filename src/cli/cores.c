@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/share.h"
 #include "base/status.h"
 
 /*
@@ -37,7 +38,12 @@ static hwloc_topology_t load_topology(void) {
     return topology;
 }
 
-/* Rank r of n gets units r * count / n to (r + 1) * count / n, at least one. */
+/* The units of a rank: its share, or one that it shares with its neighbors where the ranks are a multiple of the units.
+ */
+static ls_share units_of(int count, int ranks, int rank) {
+    return ranks > count ? (ls_share){.start = rank / (ranks / count), .count = 1} : ls_share_of(count, ranks, rank);
+}
+
 static ls_status make_sets(ls_cores *cores, hwloc_topology_t topology, hwloc_obj_type_t unit, int count, int ranks) {
     const int highest = hwloc_bitmap_last(hwloc_topology_get_topology_cpuset(topology));
     cores->set_size = CPU_ALLOC_SIZE((size_t)highest + 1);
@@ -48,11 +54,9 @@ static ls_status make_sets(ls_cores *cores, hwloc_topology_t topology, hwloc_obj
         return ls_fail_memory("lockstep run", (size_t)ranks * cores->set_size);
     }
     for (int rank = 0; rank < ranks; rank++) {
-        const int from = (int)((long)rank * count / ranks);
-        const int end = (int)((long)(rank + 1) * count / ranks);
-        const int to = end > from ? end : from + 1;
+        const ls_share units = units_of(count, ranks, rank);
         hwloc_bitmap_zero(set);
-        for (int i = from; i < to; i++) {
+        for (int64_t i = units.start; i < units.start + units.count; i++) {
             const hwloc_obj_t object = hwloc_get_obj_by_type(topology, unit, (unsigned)i);
             hwloc_bitmap_or(set, set, object->cpuset);
         }

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/option.h"
+#include "base/share.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "data/order.h"
@@ -184,8 +185,8 @@ static share share_of(const loader_state *state, int64_t number) {
     const int64_t begin = number * state->global_batch;
     const int64_t left = state->samples - begin;
     const int64_t all = left < state->global_batch ? left : state->global_batch;
-    const int64_t mine = all * state->rank / state->world_size, next = all * (state->rank + 1) / state->world_size;
-    return (share){.begin = begin, .all = all, .mine = begin + mine, .count = next - mine};
+    const ls_share own = ls_share_of(all, state->world_size, state->rank);
+    return (share){.begin = begin, .all = all, .mine = begin + own.start, .count = own.count};
 }
 
 /* Of the epoch whose order is there, on any thread. */
@@ -241,6 +242,7 @@ static ls_status dataset_next(ls_loader *self, int64_t epoch, int64_t number, ls
     state->lent_share = share_of(state, number);
     batch->input = state->lent[0];
     batch->target = state->lent[1];
+    batch->first = state->lent_share.mine - state->lent_share.begin;
     batch->count = state->lent_share.count;
     batch->global_count = state->lent_share.all;
     return LS_OK;

@@ -138,6 +138,13 @@ static ls_status complete(const ls_loader *loader, ls_batch *batch) {
                        loader->type->name, (long long)loader->batch, (long long)loader->epoch, (long long)batch->count,
                        (long long)batch->global_count);
     }
+    if (batch->first < 0 || batch->first > batch->global_count - batch->count) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_loader_next: the loader %s gave batch %lld of epoch %lld samples %lld to %lld of %lld: set "
+                       ".first to the index of this rank's first sample",
+                       loader->type->name, (long long)loader->batch, (long long)loader->epoch, (long long)batch->first,
+                       (long long)(batch->first + batch->count - 1), (long long)batch->global_count);
+    }
     return LS_OK;
 }
 

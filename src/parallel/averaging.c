@@ -18,6 +18,11 @@
  * Where gradients travel as halves (reduce_dtype), the tail goes first and by itself, in f32. The mean of the weights
  * is then known before the gradients are rounded, and each rank scales its own by w_r over that mean.
  *
+ * A pass may give no parameter of the model a gradient on any rank: ls_detach cut the model off, or the pass is of
+ * another loss. Then the gradients stay as they are, and the module watches the next pass. The ranks learn this from
+ * the tail, or from a small call under no_sync. If the tail travels with the gradients, a rank whose model got no
+ * gradient keeps a copy of its older gradients until then.
+ *
  * Whether a pass is of this kind follows from the program, which is the same on all ranks; but a rank without samples
  * does not run it. So the first such pass begins with an averaging that brings nothing but a mark which says so; from
  * then on all ranks agree before every pass.
@@ -28,10 +33,11 @@
 #include "autograd/tape.h"
 #include "comm/hold.h"
 #include "parallel/buffers.h"
+#include "parallel/cause.h"
 #include "parallel/data_parallel.h"
 
 /* Behind the gradients of the finest dtype; then the marks. */
-enum { WEIGHT, SAMPLES, AGREE, MARKS };
+enum { WEIGHT, SAMPLES, AGREE, GIVEN, FAILED, MARKS };
 
 /* What a rank brings that has nothing to be weighed by: too little to count beside others, and what was gathered in
  * the gradients before comes through when no rank has anything. */
@@ -98,8 +104,28 @@ static ls_status scale_gradients(const ls_data_parallel_state *state, double fac
 typedef struct tail {
     double weight;
     double samples;
-    double agree; /* positive: the ranks go on to agree on weights, and come back */
+    double agree;  /* positive: the ranks go on to agree on weights, and come back */
+    double given;  /* positive: this pass gave the model a gradient */
+    double failed; /* positive: the pass has failed on this rank */
 } tail;
+
+/* Ends a call in which some rank has said that the pass failed there. */
+static ls_status share_cause(ls_data_parallel_state *state, bool failed) {
+    state->told = true;
+    return ls_cause_share(state->comm, "ls_backward", failed);
+}
+
+/* Whether the present pass has given the model a gradient on this rank. */
+static bool was_given(const ls_data_parallel_state *state) {
+    const uint64_t pass = ls_thread_present->pass;
+    for (int i = 0; i < state->parameter_count; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        if (leaf != NULL && leaf->given == pass) {
+            return true;
+        }
+    }
+    return false;
+}
 
 /* Zeroes what a parameter without a gradient would contribute. */
 static ls_status zero_missing(const ls_data_parallel_state *state) {
@@ -131,6 +157,8 @@ static void write_tail(const ls_data_parallel_state *state, const tail *own) {
     write_number(state, WEIGHT, own->weight);
     write_number(state, SAMPLES, own->samples);
     write_number(state, AGREE, own->agree);
+    write_number(state, GIVEN, own->given);
+    write_number(state, FAILED, own->failed);
     for (int i = 0; i < state->parameter_count; i++) {
         write_number(state, MARKS + i, mark_of(state, leaf_of(state, i)));
     }
@@ -153,8 +181,16 @@ static ls_status check_frozen(const ls_data_parallel_state *state) {
     return LS_OK;
 }
 
+static tail read_tail(const ls_data_parallel_state *state) {
+    return (tail){.weight = read_number(state, WEIGHT),
+                  .samples = read_number(state, SAMPLES),
+                  .agree = read_number(state, AGREE),
+                  .given = read_number(state, GIVEN),
+                  .failed = read_number(state, FAILED)};
+}
+
 /* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
-static ls_status read_tail(const ls_data_parallel_state *state, tail *mean) {
+static ls_status read_marks(const ls_data_parallel_state *state) {
     LS_TRY(check_frozen(state));
     for (int i = 0; i < state->parameter_count; i++) {
         ls_leaf *leaf = leaf_of(state, i);
@@ -166,9 +202,6 @@ static ls_status read_tail(const ls_data_parallel_state *state, tail *mean) {
     for (int i = 0; i < state->buffer_count; i++) {
         state->buffers[i].changed = read_number(state, MARKS + state->parameter_count + i) > 0;
     }
-    *mean = (tail){.weight = read_number(state, WEIGHT),
-                   .samples = read_number(state, SAMPLES),
-                   .agree = read_number(state, AGREE)};
     return LS_OK;
 }
 
@@ -244,18 +277,6 @@ static ls_status average_tail(const ls_data_parallel_state *state) {
                              state->flats[flat].dtype, LS_AVG, NULL);
 }
 
-/* As `average`, with the tail first. */
-static ls_status average_in_halves(ls_data_parallel_state *state, const tail *own, tail *mean) {
-    LS_TRY(zero_missing(state));
-    write_tail(state, own);
-    LS_TRY(average_tail(state));
-    LS_TRY(read_tail(state, mean));
-    if (own->weight != mean->weight) {
-        LS_TRY(scale_gradients(state, own->weight / mean->weight));
-    }
-    return average_halves(state);
-}
-
 static ls_status average_in_place(const ls_data_parallel_state *state, int i) {
     const ls_flat *flat = &state->flats[i];
     for (int k = 0; k < state->spans_of[i].count; k++) {
@@ -301,7 +322,84 @@ static ls_status check_counts(const ls_data_parallel_state *state) {
                          parameters, buffers, state->parameter_count, state->buffer_count);
 }
 
-/* The average over ranks of the gradients, each weighed by own->weight; *mean becomes that of the tails. */
+/* Copies of the gradients, where there are any: kept[i] of flat buffer i. */
+static ls_status keep_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+    bool any = false;
+    for (int i = 0; i < state->parameter_count && !any; i++) {
+        const ls_leaf *leaf = leaf_of(state, i);
+        any = leaf != NULL && leaf->has_gradient;
+    }
+    for (int i = 0; i < state->flat_count && any; i++) {
+        const ls_flat *flat = &state->flats[i];
+        const ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+        kept[i] = ls_tensor_like_owned("ls_data_parallel", &gradients, flat->dtype);
+        LS_TRY(kept[i] != NULL ? ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), kept[i], &gradients)
+                               : ls_error_status());
+    }
+    return LS_OK;
+}
+
+/* Puts back the gradients that were kept. */
+static ls_status restore_gradients(const ls_data_parallel_state *state, ls_tensor **kept) {
+    for (int i = 0; i < state->flat_count; i++) {
+        if (kept[i] != NULL) {
+            const ls_flat *flat = &state->flats[i];
+            ls_tensor gradients = ls_flat_view(flat->gradients, flat->dtype, flat->count);
+            LS_TRY(ls_kernels_of(kept[i])->copy(ls_stream_of(kept[i]), &gradients, kept[i]));
+        }
+    }
+    return LS_OK;
+}
+
+/* With the tail first, which says whether there is anything to average and which gradients the ranks have. */
+static ls_status average_after_tail(ls_data_parallel_state *state, const tail *own, tail *mean) {
+    LS_TRY(zero_missing(state));
+    write_tail(state, own);
+    LS_TRY(average_tail(state));
+    *mean = read_tail(state);
+    if (mean->failed > 0) {
+        return share_cause(state, own->failed > 0);
+    }
+    if (!(mean->given > 0)) {
+        return LS_OK;
+    }
+    LS_TRY(read_marks(state));
+    if (own->weight != mean->weight) {
+        LS_TRY(scale_gradients(state, own->weight / mean->weight));
+    }
+    if (state->reduce_dtype != LS_F32) {
+        return average_halves(state);
+    }
+    for (int i = 0; i < state->flat_count; i++) {
+        LS_TRY(average_in_place(state, i));
+    }
+    return LS_OK;
+}
+
+/* With the tail after the gradients, in one call per dtype. `kept` becomes copies that the caller frees. */
+static ls_status average_with_tail(ls_data_parallel_state *state, const tail *own, ls_tensor **kept, tail *mean) {
+    LS_TRY(own->given > 0 ? LS_OK : keep_gradients(state, kept));
+    if (own->weight != 1) {
+        LS_TRY(scale_gradients(state, own->weight));
+    }
+    LS_TRY(zero_missing(state));
+    write_tail(state, own);
+    for (int i = 0; i < state->flat_count; i++) {
+        LS_TRY(average_on_host(state, i));
+    }
+    *mean = read_tail(state);
+    if (mean->failed > 0) {
+        return share_cause(state, own->failed > 0);
+    }
+    if (!(mean->given > 0)) {
+        return restore_gradients(state, kept);
+    }
+    LS_TRY(read_marks(state));
+    return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
+}
+
+/* Averages the gradients over the ranks, each rank's scaled by own->weight; *mean becomes the mean of the tails. If the
+ * pass gave the model a gradient on no rank, the gradients stay as they are. */
 static ls_status average(ls_data_parallel_state *state, const tail *own, tail *mean) {
     if (!ls_module_list(state->model)) {
         return ls_error_status();
@@ -311,23 +409,15 @@ static ls_status average(ls_data_parallel_state *state, const tail *own, tail *m
         LS_TRY(reclaim_gradients(state));
     }
     ls_gradient_spans_list(state);
-    if (state->reduce_dtype != LS_F32) {
-        return average_in_halves(state, own, mean);
+    if (state->in_place || state->reduce_dtype != LS_F32) {
+        return average_after_tail(state, own, mean);
     }
-    if (own->weight != 1) {
-        LS_TRY(scale_gradients(state, own->weight));
-    }
-    LS_TRY(zero_missing(state));
-    write_tail(state, own);
-    if (state->in_place) { /* the tail goes first: it tells of spans that differ */
-        LS_TRY(average_tail(state));
-        LS_TRY(read_tail(state, mean));
-    }
+    ls_tensor *kept[LS_FLAT_LIMIT] = {NULL};
+    const ls_status status = average_with_tail(state, own, kept, mean);
     for (int i = 0; i < state->flat_count; i++) {
-        LS_TRY(state->in_place ? average_in_place(state, i) : average_on_host(state, i));
+        ls_tensor_drop(kept[i]);
     }
-    LS_TRY(state->in_place ? LS_OK : read_tail(state, mean));
-    return mean->weight != 1 ? scale_gradients(state, 1 / mean->weight) : LS_OK;
+    return status;
 }
 
 /* ---- the usual case ---------------------------------------------------------------------------------------------- */
@@ -338,26 +428,26 @@ static ls_status agree_on_usual(ls_data_parallel_state *state, double divisor) {
     return LS_OK;
 }
 
-/* An averaging by what the losses divide by: d_r is `divisor`. */
-static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, double samples, bool agree,
-                                    tail *mean) {
+/* An averaging by what the losses divide by: d_r is `divisor`, 0 on a rank that brings nothing. `own` says the rest. */
+static ls_status average_by_divisor(ls_data_parallel_state *state, double divisor, tail own, tail *mean) {
     if (state->usual == 0) {
         LS_TRY(agree_on_usual(state, divisor));
     }
-    const double weight = agree ? 1 : divisor / state->usual;
-    const tail own = {.weight = weight != 0 ? weight : NO_WEIGHT, .samples = samples, .agree = agree ? 1 : 0};
+    const double weight = own.agree > 0 ? 1 : divisor / state->usual;
+    own.weight = weight != 0 ? weight : NO_WEIGHT;
     return average(state, &own, mean);
 }
 
 /* ---- agreed weights ---------------------------------------------------------------------------------------------- */
 
 /* What ranks tell each other of a pass before it, added up: a few divisors at a time. */
-enum { DIVISORS = 12 };
+enum { DIVISORS = 11 };
 typedef struct agreement {
     double ranks; /* that run it */
     double sums;  /* that each of them has */
     double squares;
     double samples;
+    double failed; /* ranks on which the pass has failed */
     double divisor[DIVISORS];
 } agreement;
 
@@ -392,12 +482,12 @@ static void weigh(ls_data_parallel_state *state, ls_batch_loss *loss, int first,
     }
 }
 
-/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it. */
-static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss) {
+/* Agrees on the weights of a pass; `loss` is NULL on a rank that does not run it, or on which it has failed. */
+static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss, bool failed) {
     double most = 0;
     int first = 0;
     do {
-        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0};
+        agreement own = {.ranks = loss != NULL, .samples = loss != NULL ? (double)state->samples : 0, .failed = failed};
         if (loss != NULL) {
             own.sums = loss->sums;
             own.squares = own.sums * own.sums;
@@ -405,6 +495,9 @@ static ls_status agree(ls_data_parallel_state *state, ls_batch_loss *loss) {
         }
         agreement all;
         LS_TRY(ls_comm_allreduce(state->comm, &own, &all, sizeof own / sizeof(double), LS_F64, LS_SUM, NULL));
+        if (all.failed > 0) {
+            return share_cause(state, failed);
+        }
         if (all.ranks * all.squares != all.sums * all.sums) {
             return ls_fail(LS_ERR_MISMATCH,
                            "ls_backward: the losses that the ranks make of a data-parallel module's output are sums or "
@@ -446,20 +539,39 @@ static ls_status pass_begins(void *user, ls_batch_loss *loss, bool agreed) {
     }
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, true, &mean));
+        LS_TRY(average_by_divisor(state, 0, (tail){.agree = 1}, &mean));
         state->agrees = true;
     }
-    return agree(state, loss);
+    return agree(state, loss, false);
 }
 
-/* The averaging at the end of a pass that this rank has agreed on. */
-static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
+/* The outcome of a pass on a rank; the greatest over the ranks counts. */
+enum { GAVE_NOTHING, GAVE_GRADIENT, HAS_FAILED };
+
+/* The end of a pass whose gradients stay on each rank, until a later pass averages them. */
+static ls_status gather(ls_data_parallel_state *state, int outcome) {
+    int32_t most = outcome;
+    LS_TRY(ls_comm_allreduce(state->comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
+    if (most == HAS_FAILED) {
+        return share_cause(state, outcome == HAS_FAILED);
+    }
+    state->pending = most == GAVE_NOTHING;
+    state->gathering |= !state->pending;
+    return LS_OK;
+}
+
+/* The averaging at the end of a pass that the ranks have agreed on. */
+static ls_status average_agreed(ls_data_parallel_state *state, double samples, int outcome) {
     if (state->no_sync) {
-        state->gathering = true;
+        return gather(state, outcome);
+    }
+    const tail own = {.weight = 1, .given = outcome == GAVE_GRADIENT, .failed = outcome == HAS_FAILED};
+    tail mean;
+    LS_TRY(average(state, &own, &mean));
+    state->pending = !(mean.given > 0);
+    if (state->pending) {
         return LS_OK;
     }
-    tail mean;
-    LS_TRY(average(state, &(tail){.weight = 1}, &mean));
     state->gathering = false;
     return state->all_samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
 }
@@ -467,20 +579,46 @@ static ls_status average_agreed(ls_data_parallel_state *state, double samples) {
 static ls_status pass_ends(void *user) {
     ls_data_parallel_state *state = user;
     const double samples = (double)state->samples;
+    if (!ls_module_list(state->model)) {
+        return ls_error_status();
+    }
+    const bool given = was_given(state);
     if (state->agreed) {
-        return average_agreed(state, samples);
+        return average_agreed(state, samples, given ? GAVE_GRADIENT : GAVE_NOTHING);
     }
     tail mean;
-    LS_TRY(average_by_divisor(state, state->divisor, samples, false, &mean));
-    return mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
+    LS_TRY(average_by_divisor(state, state->divisor, (tail){.samples = samples, .given = given}, &mean));
+    state->pending = !(mean.given > 0);
+    return !state->pending && mean.samples > 0 ? ls_buffers_average(state, samples) : LS_OK;
+}
+
+static bool pass_fails(void *user, bool begun) {
+    ls_data_parallel_state *state = user;
+    state->told = false;
+    tail mean;
+    if (ls_module_list(state->model) && ls_comm_check_open("ls_data_parallel", state->comm) == LS_OK) {
+        (void)(begun && state->agreed           ? average_agreed(state, 0, HAS_FAILED)
+               : !begun && agrees_anyway(state) ? agree(state, NULL, true)
+                                                : average_by_divisor(state, 0, (tail){.failed = 1}, &mean));
+    }
+    return state->told;
+}
+
+static bool pass_stays(void *user) {
+    const ls_data_parallel_state *state = user;
+    return state->pending;
 }
 
 static void hold_watched(void *user, bool hold) {
     ls_data_parallel_hold(user, hold);
 }
 
-const ls_pass_watch ls_data_parallel_watch = {
-    .agrees = agrees, .begin = pass_begins, .end = pass_ends, .hold = hold_watched};
+const ls_pass_watch ls_data_parallel_watch = {.agrees = agrees,
+                                              .begin = pass_begins,
+                                              .end = pass_ends,
+                                              .fail = pass_fails,
+                                              .stays = pass_stays,
+                                              .hold = hold_watched};
 
 /* What the model communicated on the way forwards without samples, it communicates on the way back. */
 static ls_status walk_empty(ls_tensor *output) {
@@ -495,13 +633,13 @@ ls_status ls_data_parallel_pass_without_samples(ls_data_parallel_state *state, l
     state->samples = 0;
     if (!agrees_anyway(state)) {
         tail mean;
-        LS_TRY(average_by_divisor(state, 0, 0, false, &mean));
+        LS_TRY(average_by_divisor(state, 0, (tail){.given = 1}, &mean));
         if (!(mean.agree > 0)) {
             return mean.samples > 0 ? ls_buffers_average(state, 0) : LS_OK;
         }
         state->agrees = true;
     }
-    LS_TRY(agree(state, NULL));
+    LS_TRY(agree(state, NULL, false));
     LS_TRY(walk_empty(output));
-    return average_agreed(state, 0);
+    return average_agreed(state, 0, GAVE_GRADIENT);
 }

@@ -4,6 +4,7 @@
  */
 #include "parallel/data_parallel.h"
 #include "parallel/buffers.h"
+#include "parallel/cause.h"
 
 #include <string.h>
 
@@ -49,6 +50,9 @@ static ls_status exchange_more(data_parallel_state *state) {
                : ls_comm_allgather(state->comm, own, state->more, count * sizeof *own / sizeof(int64_t), LS_I64, NULL);
 }
 
+/* The samples of a rank that has no input because something failed. */
+enum { FAILED = -1 };
+
 /* The ranks tell each other how many samples they have, and of which kind. */
 static ls_status exchange_shares(data_parallel_state *state) {
     const size_t ranks = (size_t)ls_comm_size(state->comm);
@@ -63,6 +67,11 @@ static ls_status exchange_shares(data_parallel_state *state) {
                                 .outputs = state->output_count,
                                 .first = kind_of(state, 0)};
     LS_TRY(ls_comm_allgather(state->comm, &own, state->shares, sizeof own / sizeof(int64_t), LS_I64, NULL));
+    for (size_t i = 0; i < ranks; i++) {
+        if (state->shares[i].samples == FAILED) {
+            return ls_cause_share(state->comm, "ls_forward", own.samples == FAILED);
+        }
+    }
     return exchange_more(state);
 }
 
@@ -88,6 +97,11 @@ static ls_status add_over_batch(ls_batch_part *part, double *numbers, int64_t co
 
 static void keep_equal(ls_batch_part *part, const ls_tensor *changed) {
     ls_buffers_keep_equal((data_parallel_state *)(void *)part, changed);
+}
+
+static ls_status share_cause(ls_batch_part *part, bool failed) {
+    const data_parallel_state *state = (const data_parallel_state *)(const void *)part;
+    return ls_cause_share(state->comm, "ls_backward", failed);
 }
 
 void ls_data_parallel_hold(data_parallel_state *state, bool hold) {
@@ -134,14 +148,63 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     return status;
 }
 
+/* There is no input because something failed: the model refuses. The other ranks are told in the exchange of the
+ * shares, or else in the backward pass. */
+static ls_status forward_without_input(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
+                                       ls_tensor **outputs, int output_count) {
+    state->samples = state->part.samples = 0;
+    const ls_status status = run_model(state, inputs, input_count, outputs, output_count);
+    if (status == LS_OK || !state->whole_batch || ls_module_of_whole_batch(state->model, false) == NULL) {
+        return status;
+    }
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    state->part.samples = FAILED;
+    state->input_count = state->output_count = 0;
+    state->located = false;
+    (void)locate(&state->part);
+    ls_error_restore(status, message);
+    return status;
+}
+
+static bool has_input(ls_tensor *const *inputs, int count) {
+    bool has = false;
+    for (int i = 0; i < count; i++) {
+        has = has || inputs[i] != NULL;
+    }
+    return has;
+}
+
+/* Watches a forward pass that failed in a scope, too: ls_backward(NULL) then tells the other ranks. Returns `status`.
+ */
+static ls_status watch_failure(data_parallel_state *state, ls_status status) {
+    const ls_thread_state *thread = ls_thread();
+    if (thread->no_grad || thread->scope->outer == NULL) {
+        return status;
+    }
+    char message[LS_ERROR_CAPACITY];
+    memcpy(message, ls_error_message(), sizeof message);
+    (void)ls_watch_pass(&ls_data_parallel_watch, state);
+    ls_error_restore(status, message);
+    return status;
+}
+
 static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                        int output_count) {
     data_parallel_state *state = self->state;
     if (ls_comm_size(state->comm) == 1) {
         return ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     }
-    LS_TRY(begin_forward(state, inputs, input_count, output_count));
-    LS_TRY(run_model(state, inputs, input_count, outputs, output_count));
+    ls_status status = LS_OK;
+    if (has_input(inputs, input_count) || !ls_scope_explains_null(ls_thread())) {
+        status = begin_forward(state, inputs, input_count, output_count);
+        status = status != LS_OK ? status : run_model(state, inputs, input_count, outputs, output_count);
+    } else {
+        status = forward_without_input(state, inputs, input_count, outputs, output_count);
+    }
+    if (status != LS_OK) {
+        return watch_failure(state, status);
+    }
     bool wanted = false;
     for (int i = 0; i < output_count; i++) {
         if (outputs[i]->needs_grad) {
@@ -421,7 +484,11 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
-    state->part = (ls_batch_part){.locate = locate, .add = add_over_batch, .keep_equal = keep_equal, .hold = hold_part};
+    state->part = (ls_batch_part){.locate = locate,
+                                  .add = add_over_batch,
+                                  .keep_equal = keep_equal,
+                                  .share_cause = share_cause,
+                                  .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;
     module->failed |= state->model == NULL || prepare(state, options) != LS_OK;

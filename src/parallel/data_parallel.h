@@ -76,6 +76,8 @@ typedef struct ls_data_parallel_state {
     bool gathering;     /* since the last averaging there were passes under no_sync */
     bool agrees;        /* ranks agree on weights before every pass: one was irregular */
     bool agreed;        /* the present pass has its weights */
+    bool pending;       /* the last pass gave the model no gradient on any rank: a later one may */
+    bool told;          /* ranks have shared the cause of a failure */
     double usual;       /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
     double divisor;     /* of the present pass that has not agreed: of its loss, or samples */
     double all_samples; /* of the present pass that has agreed, of all ranks */

@@ -8,6 +8,7 @@
 #include "comm/hold.h"
 #include "comm/reduce.h"
 #include "parallel/buffers.h"
+#include "parallel/cause.h"
 
 static const char *const names[LS_MEET_KINDS] = {
     [LS_MEET_ALLREDUCE] = "ls_allreduce",
@@ -186,12 +187,6 @@ static ls_status compare_tensors(const ls_meeting *meeting, int first, int other
 /* Every rank comes to the same end here. */
 static ls_status examine(ls_meeting *meeting) {
     for (int rank = 0; rank < meeting->size; rank++) {
-        if ((meeting->offers[rank].state & LS_OFFER_FAILED) != 0) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "%s: rank %d brings nothing, for something failed there: its own message "
-                           "says what",
-                           meeting->what->op.name, rank);
-        }
         LS_TRY(compare_arguments(meeting, rank));
     }
     int first = -1;
@@ -269,6 +264,18 @@ ls_status ls_node_check_comm(ls_node *node) {
     return ls_check_backward_comm(node->op->name, ls_node_agreement(node)->comm);
 }
 
+ls_status ls_node_agreed(const ls_node *node, ls_reach *reach, ls_reach most) {
+    const bool failed = *reach == LS_REACH_FAILED;
+    *reach = most;
+    return most != LS_REACH_FAILED ? LS_OK : ls_cause_share(ls_node_agreement(node)->comm, "ls_backward", failed);
+}
+
+ls_status ls_node_agree(ls_node *node, ls_reach *reach) {
+    int32_t most = (int32_t)*reach;
+    LS_TRY(ls_comm_allreduce(ls_node_agreement(node)->comm, &most, &most, 1, LS_I32, LS_MAX, NULL));
+    return ls_node_agreed(node, reach, (ls_reach)most);
+}
+
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 ls_tensor *ls_as_seen(ls_tensor *result) {
@@ -294,19 +301,32 @@ static ls_tensor *apply_unseen(const ls_op *op, ls_tensor *input, const ls_op_pa
     return ls_as_seen(result);
 }
 
-static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
-    const ls_status status = make_offer(meeting, proposal);
+static bool has_failed(const ls_meeting *meeting) {
+    bool failed = false;
+    for (int rank = 0; rank < meeting->size; rank++) {
+        failed = failed || (meeting->offers[rank].state & LS_OFFER_FAILED) != 0;
+    }
+    return failed;
+}
+
+/* Exchanges the offers. `status` is what became of this rank's own. */
+static ls_status meet_others(ls_meeting *meeting, ls_status status) {
     char message[LS_ERROR_CAPACITY];
     if (status != LS_OK) {
         memcpy(message, ls_error_message(), sizeof message);
     }
-    ls_status met = exchange(meeting);
+    const ls_status met = exchange(meeting);
     if (status != LS_OK) {
         ls_error_restore(status, message);
-        return ls_scope_failed();
     }
-    met = met == LS_OK ? examine(meeting) : met;
-    if (met != LS_OK) {
+    if (met == LS_OK && meeting->size > 1 && has_failed(meeting)) {
+        return ls_cause_share(meeting->comm, meeting->what->op.name, status != LS_OK);
+    }
+    return status != LS_OK ? status : met != LS_OK ? met : examine(meeting);
+}
+
+static ls_tensor *meet(ls_meeting *meeting, const ls_proposal *proposal) {
+    if (meet_others(meeting, make_offer(meeting, proposal)) != LS_OK) {
         return ls_scope_failed();
     }
     ls_agreement *agreement = agree(meeting, proposal);

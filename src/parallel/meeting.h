@@ -150,11 +150,16 @@ static inline const ls_agreement *ls_node_agreement(const ls_node *node) {
 }
 
 /* The rule `hold` of every collective, and those of one whose gradient communicates: a pass that comes to its node
- * begins only while the communicator is open. */
+ * begins only while the communicator is open, and the ranks agree whether a gradient reaches it. */
 void ls_agreement_hold(void *agreement, bool hold);
 ls_status ls_node_check_comm(ls_node *node);
+ls_status ls_node_agree(ls_node *node, ls_reach *reach);
+/* The rest of such a rule: `most` is the greatest reach over the ranks. */
+ls_status ls_node_agreed(const ls_node *node, ls_reach *reach, ls_reach most);
 ls_status ls_check_backward_comm(const char *name, const ls_comm *comm);
-#define LS_HOLDS_COMM .communicates = true, .hold = ls_agreement_hold, .complete = ls_node_check_comm
+#define LS_HOLDS_COMM_AGREES(rule)                                                                                     \
+    .communicates = true, .agree = (rule), .hold = ls_agreement_hold, .complete = ls_node_check_comm
+#define LS_HOLDS_COMM LS_HOLDS_COMM_AGREES(ls_node_agree)
 
 /* A result as this thread is to see it: without history while ls_no_grad is on, although the tape may know it. */
 ls_tensor *ls_as_seen(ls_tensor *result);

@@ -5,6 +5,9 @@
  * right), and 1 on the one rank that holds the extreme for a minimum or maximum.
  */
 #include "parallel/reductions.h"
+
+#include <string.h>
+
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "base/share.h"
@@ -62,6 +65,9 @@ ls_status ls_allreduce_forward(ls_op_call *call) {
 }
 
 /* ---- the derivative of a product or an extreme ------------------------------------------------------------------- */
+
+/* saved[] of the node of an all-reduce while a backward pass runs: the reduced gradient, or NULL. */
+enum { TOTAL };
 
 /* Elements of each rank that are looked at together. */
 #define PRODUCT_PIECE 16384
@@ -183,26 +189,101 @@ static ls_status check_share(const ls_node *node, bool has_y) {
                               extreme && has_y);
 }
 
-ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
-    LS_TRY(check_share(node, true));
-    const ls_dtype dtype = (ls_dtype)gradient->dtype;
-    const ls_reduction reduction = ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
+static ls_reduction gradient_reduction(const ls_node *node) {
+    return ls_node_agreement(node)->reduction == LS_AVG ? LS_AVG : LS_SUM;
+}
+
+/* A gradient of a few bytes travels with the reach of its node. Zeros without a gradient. */
+typedef struct small_gradient {
+    int64_t reach;
+    unsigned char elements[LS_OFFER_ROOM];
+} small_gradient;
+
+static size_t gradient_bytes(const ls_node *node) {
+    return (size_t)node->output->count * ls_dtype_size((ls_dtype)node->output->dtype);
+}
+
+static ls_status fill_small(const ls_node *node, small_gradient *own) {
+    if (node->gradient == NULL) {
+        return LS_OK;
+    }
+    ls_tensor *dense = ls_tensor_dense_on_host(node->op->name, node->gradient, (ls_dtype)node->gradient->dtype);
+    LS_TRY(ls_made(dense));
+    memcpy(own->elements, ls_host_data(dense), gradient_bytes(node));
+    ls_tensor_drop(dense);
+    return LS_OK;
+}
+
+/* The same bits as from ls_comm_allreduce. */
+static ls_status reduce_small(ls_node *node, const small_gradient *all, int ranks) {
+    const ls_tensor *y = node->output;
+    const void *sources[LS_FEW_RANKS];
+    for (int rank = 0; rank < ranks; rank++) {
+        sources[rank] = all[rank].elements;
+    }
+    ls_tensor *total = ls_tensor_new_owned(node->op->name, &ls_cpu, y->ndim, y->size, (ls_dtype)y->dtype);
+    LS_TRY(ls_made(total));
+    ls_reduce_buffers(&(ls_reduce_task){.dtype = (ls_dtype)y->dtype,
+                                        .reduction = gradient_reduction(node),
+                                        .ranks = ranks,
+                                        .sources = sources,
+                                        .copies = 1,
+                                        .destinations = (void *[]){ls_host_data(total)},
+                                        .count = (size_t)y->count});
+    node->saved[TOTAL] = ls_tensor_on_device(node->op->name, total, ls_tensor_device(y));
+    ls_tensor_drop(total);
+    return ls_made(node->saved[TOTAL]);
+}
+
+ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach) {
     ls_comm *comm = ls_node_agreement(node)->comm;
-    const ls_device *on = ls_reducing_device(comm, ls_tensor_device(gradient), dtype, reduction);
+    const int ranks = ls_comm_size(comm);
+    ls_tensor_drop(node->saved[TOTAL]);
+    node->saved[TOTAL] = NULL;
+    if (ranks > LS_FEW_RANKS || gradient_bytes(node) == 0 || gradient_bytes(node) > LS_OFFER_ROOM) {
+        return ls_node_agree(node, reach);
+    }
+    small_gradient own = {.reach = *reach}, all[LS_FEW_RANKS];
+    LS_TRY(fill_small(node, &own));
+    LS_TRY(ls_comm_allgather(comm, &own, all, sizeof own, LS_U8, NULL));
+    int64_t most = own.reach;
+    for (int rank = 0; rank < ranks; rank++) {
+        most = all[rank].reach > most ? all[rank].reach : most;
+    }
+    LS_TRY(ls_node_agreed(node, reach, (ls_reach)most));
+    return *reach == LS_REACH_NOW ? reduce_small(node, all, ranks) : LS_OK;
+}
+
+/* The gradients of all ranks, reduced. */
+static ls_tensor *total_of(ls_node *node, const ls_tensor *gradient) {
+    if (node->saved[TOTAL] != NULL) {
+        ls_tensor *total = node->saved[TOTAL];
+        node->saved[TOTAL] = NULL;
+        return ls_tensor_give(total);
+    }
+    const ls_dtype dtype = (ls_dtype)gradient->dtype;
+    ls_comm *comm = ls_node_agreement(node)->comm;
+    const ls_device *on = ls_reducing_device(comm, ls_tensor_device(gradient), dtype, gradient_reduction(node));
     ls_tensor *dense = ls_buffer_dense(node->op->name, gradient, on);
     ls_tensor *total = dense != NULL ? new_like(node, gradient, dtype) : NULL;
     ls_host_view result;
     ls_status status = ls_made(total);
     status = status == LS_OK ? ls_buffer_begin(&result, total, LS_HOST_WRITE, on) : status;
     if (status == LS_OK) {
-        status =
-            ls_host_view_end(&result, LS_ON_DEVICE(comm, on,
-                                                   ls_comm_allreduce(comm, ls_buffer_data(dense), result.memory,
-                                                                     (size_t)total->count, dtype, reduction, NULL)));
+        const ls_status reduced =
+            LS_ON_DEVICE(comm, on,
+                         ls_comm_allreduce(comm, ls_buffer_data(dense), result.memory, (size_t)total->count, dtype,
+                                           gradient_reduction(node), NULL));
+        status = ls_host_view_end(&result, reduced);
     }
     ls_tensor_drop(dense);
-    LS_TRY(status);
-    ls_tensor *share = share_of(node, total, node->output);
+    return status == LS_OK ? total : NULL;
+}
+
+ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient) {
+    LS_TRY(check_share(node, true));
+    ls_tensor *total = total_of(node, gradient);
+    ls_tensor *share = total != NULL ? share_of(node, total, node->output) : NULL;
     return share != NULL ? ls_accumulate(node, 0, share) : ls_error_status();
 }
 
@@ -311,7 +392,7 @@ static const ls_collective allreduce = {.op = {.name = "ls_allreduce",
                                                .shape = ls_allreduce_shape,
                                                .forward = ls_allreduce_forward,
                                                .backward = ls_allreduce_backward,
-                                               LS_HOLDS_COMM},
+                                               LS_HOLDS_COMM_AGREES(ls_allreduce_agree)},
                                         .kind = LS_MEET_ALLREDUCE,
                                         .bringers = LS_BRING_EQUAL,
                                         .reduces = true};

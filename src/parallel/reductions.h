@@ -7,6 +7,7 @@
 ls_status ls_allreduce_shape(ls_op_call *call);
 ls_status ls_allreduce_forward(ls_op_call *call);
 ls_status ls_allreduce_backward(ls_node *node, ls_tensor *gradient);
+ls_status ls_allreduce_agree(ls_node *node, ls_reach *reach);
 
 ls_status ls_allgather_shape(ls_op_call *call);
 ls_status ls_allgather_forward(ls_op_call *call);

@@ -25,10 +25,12 @@ static ls_status share_shape(ls_op_call *call) {
     return ls_made(call->output);
 }
 
-static const ls_collective sharing = {
-    .op = {.name = "ls_nn_column_parallel", .shape = share_shape, .backward = ls_allreduce_backward, LS_HOLDS_COMM},
-    .kind = LS_MEET_SHARING,
-    .bringers = LS_BRING_EQUAL};
+static const ls_collective sharing = {.op = {.name = "ls_nn_column_parallel",
+                                             .shape = share_shape,
+                                             .backward = ls_allreduce_backward,
+                                             LS_HOLDS_COMM_AGREES(ls_allreduce_agree)},
+                                      .kind = LS_MEET_SHARING,
+                                      .bringers = LS_BRING_EQUAL};
 
 /* What the parts made is added up. */
 static ls_status hand_on(ls_node *node, ls_tensor *gradient) {

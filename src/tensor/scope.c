@@ -84,15 +84,20 @@ void ls_scope_drop_callback(ls_scope_callback *callback) {
     ls_record_release(callback, sizeof *callback);
 }
 
+void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback) {
+    if (ls_scope_find_callback(scope, callback->watch, callback->user) != NULL) {
+        ls_scope_drop_callback(callback);
+    } else {
+        append_callback(scope, callback);
+    }
+}
+
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to) {
     while (from->callbacks != NULL) {
         ls_scope_callback *callback = from->callbacks;
         from->callbacks = callback->next;
-        if (ls_scope_find_callback(to, callback->watch, callback->user) != NULL) {
-            ls_scope_drop_callback(callback);
-        } else {
-            append_callback(to, callback);
-        }
+        callback->origin = from;
+        ls_scope_give_callback(to, callback);
     }
 }
 

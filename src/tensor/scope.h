@@ -41,6 +41,7 @@ typedef struct ls_scope_callback {
     const struct ls_pass_watch *watch; /* autograd's */
     void *user;
     void (*hold)(void *user, bool hold); /* NULL, or called when the record is made (true) and when it goes */
+    ls_scope *origin;                    /* the scope from which a backward pass took it; NULL: none */
     struct ls_scope_callback *next;
 } ls_scope_callback;
 
@@ -160,6 +161,8 @@ void ls_retire(void *object);
 ls_scope_callback *ls_scope_find_callback(const ls_scope *scope, const struct ls_pass_watch *watch, const void *user);
 ls_status ls_scope_add_callback(ls_scope *scope, const ls_scope_callback *callback);
 void ls_scope_move_callbacks(ls_scope *from, ls_scope *to);
+/* Puts a callback, which is of no scope, at the end of the scope's; frees it if the scope has its like. */
+void ls_scope_give_callback(ls_scope *scope, ls_scope_callback *callback);
 void ls_scope_drop_callback(ls_scope_callback *callback);
 void ls_scope_forget_callbacks(ls_scope *scope);
 

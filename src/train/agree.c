@@ -59,6 +59,9 @@ static ls_status meet_in_failure(ls_comm *comm, vote *outcome, const report *own
         vote worst = *outcome;
         ls_work *work = NULL;
         status = meet(comm, outcome, &worst, &work);
+        if (status == LS_ERR_MEMORY) { /* the call that returns at once takes memory, the one that waits does not */
+            status = meet(comm, outcome, &worst, NULL);
+        }
         while (status == LS_OK && !ls_work_done(work)) {
             if (ls_clock_ns() - start > (uint64_t)TIMEOUT_SECONDS * 1000000000) {
                 (void)ls_comm_give_up(comm, ls_error_set((ls_status)own->status, "%s", own->message));

@@ -85,7 +85,7 @@ ls_status ls_trial_replay(ls_trial *trial, const ls_callback *callbacks, int cou
     trial->state.stop = false;
     trial->state.epochs = trial->history.count;
     trial->state.step = 0;
-    trial->state.count = trial->state.global_count = 0;
+    trial->state.first = trial->state.count = trial->state.global_count = 0;
     ls_trial_enter(trial, LS_PHASE_REPLAY, NULL);
     const ls_status status = replay(trial, one_batch);
     trial->callbacks = own;

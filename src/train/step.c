@@ -13,6 +13,7 @@ void ls_trial_take_batch(ls_trial *trial, const ls_batch *batch) {
     state->target = batch->target;
     state->output = NULL;
     state->loss = NULL;
+    state->first = batch->first;
     state->count = batch->count;
     state->global_count = batch->global_count;
 }

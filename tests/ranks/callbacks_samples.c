@@ -4,6 +4,8 @@
  */
 #include "tests/support/training.h"
 
+#include "base/share.h"
+
 enum { EPOCHS = 3, SIDE = 6, PLANES = 2, PICTURES = 30, CLASSES = TRAINING_CLASSES };
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------- */
@@ -161,12 +163,13 @@ static ls_status see_batch(ls_comm *comm, maker make, int64_t global_batch, seen
 /* This rank's samples are the bits of those that one process has at their places. */
 static ls_status same_samples(ls_comm *world, maker make) {
     static _Thread_local seen mine, all;
-    const int64_t batch = 16, first = batch * ls_comm_rank(world) / ls_comm_size(world);
+    const int64_t batch = 16;
+    const ls_share share = ls_share_of(batch, ls_comm_size(world), ls_comm_rank(world));
     LS_TRY(see_batch(world, make, batch, &mine));
     LS_TRY(see_batch(NULL, make, batch, &all));
-    LS_CHECK(mine.count == batch * (ls_comm_rank(world) + 1) / ls_comm_size(world) - first && all.count == batch);
-    LS_CHECK(memcmp(mine.inputs, all.inputs[first], (size_t)mine.count * sizeof *mine.inputs) == 0);
-    LS_CHECK(memcmp(mine.targets, all.targets[first], (size_t)mine.count * sizeof *mine.targets) == 0);
+    LS_CHECK(mine.count == share.count && all.count == batch);
+    LS_CHECK(memcmp(mine.inputs, all.inputs[share.start], (size_t)mine.count * sizeof *mine.inputs) == 0);
+    LS_CHECK(memcmp(mine.targets, all.targets[share.start], (size_t)mine.count * sizeof *mine.targets) == 0);
     return LS_OK;
 }
 

@@ -11,6 +11,8 @@
 
 #include <lockstep/train.h>
 
+#include "base/share.h"
+
 enum { SAMPLES = 48, INPUTS = 4, HIDDEN = 6, GLOBAL_BATCH = 12, EPOCHS = 3, SEED = 17 };
 
 static const ls_layer_options in_f64 = {.dtype = LS_F64};
@@ -182,10 +184,8 @@ static ls_status step_gan(const gan *g, ls_tensor *real, ls_tensor *noise, ls_te
 }
 
 static ls_status gan_step(ls_trial_state *state, void *user) {
-    const int64_t rank = ls_comm_rank(state->comm);
-    const int64_t first = state->global_count * rank / ls_comm_size(state->comm);
     state->output = state->input;
-    return step_gan(user, state->input, make_noise(state->step, first, state->count), &state->loss);
+    return step_gan(user, state->input, make_noise(state->step, state->first, state->count), &state->loss);
 }
 
 static ls_status gan_alone(const gan *g, ls_loader *loader, double *mean) {
@@ -458,13 +458,13 @@ static ls_status generate(ls_loader *self, int64_t epoch, int64_t number, ls_bat
     if (!*more) {
         return LS_OK;
     }
-    const int64_t first = (int64_t)GLOBAL_BATCH * g->rank / g->size;
-    const int64_t count = (int64_t)GLOBAL_BATCH * (g->rank + 1) / g->size - first;
-    ls_tensor *x = ls_empty(LS_SHAPE(count, INPUTS), LS_F64);
-    for (int64_t i = 0; x != NULL && i < count * INPUTS; i++) {
+    const ls_share share = ls_share_of(GLOBAL_BATCH, g->size, g->rank);
+    ls_tensor *x = ls_empty(LS_SHAPE(share.count, INPUTS), LS_F64);
+    for (int64_t i = 0; x != NULL && i < share.count * INPUTS; i++) {
         ((double *)elements(x))[i] =
-            ls_random_normal(SEED + (uint64_t)epoch, 10 + (uint64_t)number, (uint64_t)(first * INPUTS + i));
+            ls_random_normal(SEED + (uint64_t)epoch, 10 + (uint64_t)number, (uint64_t)(share.start * INPUTS + i));
     }
+    batch->first = share.start;
     batch->input = x;
     batch->target = ls_sum_axes(ls_sin(x), LS_AXES(1), true);
     batch->global_count = GLOBAL_BATCH;

@@ -5,6 +5,8 @@
  */
 #include "tests/support/training.h"
 
+#include "base/share.h"
+
 enum { SAMPLES = 23, EPOCHS = 2, SEED = 9, MOST_RANKS = 64 };
 
 static ls_dataset *numbers(void) {
@@ -55,8 +57,9 @@ static ls_status share_is_right(ls_comm *world, const ls_batch *mine, const ls_b
     for (int rank = 0; rank < ls_comm_size(world); rank++) {
         before += rank < ls_comm_rank(world) ? counts[rank] : 0;
         all += counts[rank];
-        LS_CHECK(counts[rank] - counts[0] <= 1 && counts[0] - counts[rank] <= 1);
+        LS_CHECK(counts[rank] == ls_share_of(whole->count, ls_comm_size(world), rank).count);
     }
+    LS_CHECK(mine->first == before && whole->first == 0);
     LS_CHECK(all == whole->count && mine->global_count == all && mine->number == whole->number);
     LS_CHECK(ls_size(mine->input, 0) == mine->count && ls_size(mine->target, 0) == mine->count);
     if (mine->count > 0) {
@@ -99,6 +102,23 @@ static ls_status compare_with(ls_comm *world, maker *make, ls_loader_options opt
 static ls_status compare(ls_comm *world, maker *make, ls_loader_options options) {
     LS_TRY(compare_with(world, make, options, 0));
     return compare_with(world, make, options, 2);
+}
+
+/* A loader divides a batch as ls_reduce_scatter divides an axis: 10 samples become 10; 5 and 5; 4, 3 and 3. */
+static ls_status shares_like_reduce_scatter(ls_comm *world) {
+    enum { COUNT = 10 };
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *places = ls_arange(LS_SHAPE(COUNT), LS_I64);
+    ls_loader *loader = ls_loader_new(ls_tensor_dataset(ls_clone(places), ls_clone(places)),
+                                      &(ls_loader_options){.global_batch_size = COUNT, .comm = world});
+    ls_batch batch;
+    bool more;
+    LS_TRY(ls_loader_next(loader, &batch, &more));
+    const ls_tensor *part = ls_reduce_scatter(world, places, 0, LS_MAX);
+    LS_CHECK(part != NULL && batch.count == ls_size(part, 0) && batch.global_count == COUNT);
+    LS_CHECK(batch.count == 0 || batch.first == ((const int64_t *)elements(part))[0]);
+    ls_loader_free(loader);
+    return ls_scope_end(scope);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
@@ -196,6 +216,7 @@ ls_status rank_test(ls_comm *world) {
         other.drop_last = true;
         LS_TRY(compare(world, numbers, other));
     }
+    LS_TRY(shares_like_reduce_scatter(world));
     LS_TRY(trains_as_alone(world));
     return same_split(world);
 }

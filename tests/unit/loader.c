@@ -164,14 +164,19 @@ static void test_seek(void **state) {
 
 static ls_tensor *given[2]; /* what the next loader gives */
 static int64_t counts[2];
+static int64_t given_first;
 
 static ls_status give(ls_loader *self, int64_t epoch, int64_t number, ls_batch *batch, bool *more) {
     (void)self;
     (void)epoch;
     (void)number;
     (void)more;
-    *batch =
-        (ls_batch){.input = given[0], .target = given[1], .count = counts[0], .global_count = counts[1], .number = 9};
+    *batch = (ls_batch){.input = given[0],
+                        .target = given[1],
+                        .first = given_first,
+                        .count = counts[0],
+                        .global_count = counts[1],
+                        .number = 9};
     return LS_OK;
 }
 
@@ -205,6 +210,9 @@ static void test_batches_that_are_none(void **state) {
     given[0] = ls_ones(LS_SHAPE(5, 2), LS_F32);
     expect_failure(&giving, LS_ERR_ARGUMENT, "5 samples of 4 of all ranks");
     counts[1] = 10;
+    given_first = 6;
+    expect_failure(&giving, LS_ERR_ARGUMENT, "samples 6 to 10 of 10: set .first");
+    given_first = 5;
     expect_failure(&nonsense, LS_ERR_SHAPE, "ls_matmul: ");
     ls_scope *scope = ls_scope_begin();
     given[1] = ls_ones(LS_SHAPE(5), LS_F32);
@@ -215,7 +223,8 @@ static void test_batches_that_are_none(void **state) {
     ls_batch batch;
     bool more;
     assert_int_equal(ls_loader_next(loader, &batch, &more), LS_OK);
-    assert_true(batch.count == 5 && batch.global_count == 10 && batch.number == 0 && batch.target == NULL);
+    assert_true(batch.first == 5 && batch.count == 5 && batch.global_count == 10 && batch.number == 0 &&
+                batch.target == NULL);
     ls_loader_free(loader);
     ls_release(given[0]);
 }

@@ -239,40 +239,113 @@ static ls_status add_sums(ls_tensor *d, const ls_tensor *sums, const ls_tensor *
     return status;
 }
 
-/* `room` is for the sums over the batch of g and of (x - mean) g: of this rank for weight and bias, whose gradients are
- * this rank's; of all ranks for x. */
-static ls_status shared_norm_with(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d,
-                                  ls_tensor *room) {
-    const ls_kernels *kernels = ls_kernels_of(room);
-    ls_stream *stream = ls_stream_of(room);
+/* saved[] of the node of shared_norm_op while a backward pass runs: per channel the sum of g, then per channel that of
+ * (x - mean) g. After the sums of all ranks come three numbers: how many ranks have a gradient in this pass, how many
+ * may have one in a later pass, and on how many the pass has failed. */
+enum { OWN_SUMS, ALL_SUMS };
+enum { SUMS_A_CHANNEL = 2 };
+enum { REACHED_NOW, REACHED_LATER, REACH_FAILED, REACHES };
+
+static void drop_sums(ls_node *node) {
+    for (int i = OWN_SUMS; i <= ALL_SUMS; i++) {
+        ls_tensor_drop(node->saved[i]);
+        node->saved[i] = NULL;
+    }
+}
+
+static ls_tensor *new_sums(const ls_node *node, int64_t more) {
+    const ls_tensor *x = node->inputs[X];
+    const int64_t size = SUMS_A_CHANNEL * x->size[1] + more;
+    return ls_tensor_new_owned(node->op->name, ls_tensor_device(x), 1, &size, LS_F64);
+}
+
+/* Zeros without a gradient. */
+static ls_status compute_sums(const ls_node *node, ls_tensor *sums) {
+    const ls_kernels *kernels = ls_kernels_of(sums);
+    ls_stream *stream = ls_stream_of(sums);
+    const int64_t channels = node->inputs[X]->size[1];
+    if (node->gradient == NULL) {
+        return kernels->fill(stream, sums, 0);
+    }
+    ls_tensor *dense = ls_dense(node->op->name, node->gradient);
+    LS_TRY(ls_made(dense));
+    const ls_tensor x = view_by_channels(node->inputs[X]), g = view_by_channels(dense);
+    ls_tensor of_g = ls_stack_view_slice(sums, 0, 0, channels, 1);
+    ls_tensor of_product = ls_stack_view_slice(sums, 0, channels, channels, 1);
+    ls_status status = kernels->batch_norm_sums(stream, &of_g, NULL, &g, NULL);
+    if (status == LS_OK) {
+        status = kernels->batch_norm_sums(stream, &of_product, &g, &x, node->inputs[MEAN]);
+    }
+    ls_tensor_drop(dense);
+    return status;
+}
+
+/* The sums over all ranks and what the ranks say of the node travel together. */
+static ls_status add_sums_over_ranks(ls_node *node, ls_reach *reach) {
+    const ls_tensor *own = node->saved[OWN_SUMS], *all = node->saved[ALL_SUMS];
+    ls_tensor sums = ls_stack_view_slice(all, 0, 0, own->count, 1);
+    LS_TRY(ls_kernels_of(all)->copy(ls_stream_of(all), &sums, own));
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, all, LS_HOST_READ | LS_HOST_WRITE));
+    double *numbers = view.memory, *ranks = numbers + own->count;
+    ls_batch_part *part = node->parameters.context;
+    ranks[REACHED_NOW] = *reach == LS_REACH_NOW;
+    ranks[REACHED_LATER] = *reach == LS_REACH_LATER;
+    ranks[REACH_FAILED] = *reach == LS_REACH_FAILED;
+    ls_status status = part->add(part, numbers, all->count);
+    if (status == LS_OK && ranks[REACH_FAILED] > 0) {
+        status = part->share_cause(part, *reach == LS_REACH_FAILED);
+    }
+    if (status == LS_OK) {
+        *reach = ranks[REACHED_NOW] > 0 ? LS_REACH_NOW : ranks[REACHED_LATER] > 0 ? LS_REACH_LATER : LS_REACH_NEVER;
+    }
+    return ls_host_view_end(&view, status);
+}
+
+static ls_status shared_norm_agree(ls_node *node, ls_reach *reach) {
+    drop_sums(node);
+    node->saved[OWN_SUMS] = new_sums(node, 0);
+    node->saved[ALL_SUMS] = node->saved[OWN_SUMS] != NULL ? new_sums(node, REACHES) : NULL;
+    ls_status status = ls_made(node->saved[ALL_SUMS]);
+    if (status == LS_OK) {
+        status = compute_sums(node, node->saved[OWN_SUMS]);
+    }
+    if (status == LS_OK) {
+        status = add_sums_over_ranks(node, reach);
+    }
+    if (status != LS_OK || *reach != LS_REACH_NOW) {
+        drop_sums(node);
+    }
+    return status;
+}
+
+/* The gradients of weight and bias are of this rank's sums, that of x is of all ranks'. */
+static ls_status shared_norm_rule(const ls_node *node, const ls_tensor *gradient, const norm_gradients *d) {
     ls_tensor *const *inputs = node->inputs;
-    const ls_tensor x = view_by_channels(inputs[X]);
-    const ls_tensor g = view_by_channels(gradient);
-    ls_tensor of_g = ls_stack_view_select(room, 0, 0), of_product = ls_stack_view_select(room, 0, 1);
-    LS_TRY(kernels->batch_norm_sums(stream, &of_g, NULL, &g, NULL));
-    LS_TRY(kernels->batch_norm_sums(stream, &of_product, &g, &x, inputs[MEAN]));
-    LS_TRY(d->weight != NULL ? add_sums(d->weight, &of_product, inputs[RSTD]) : LS_OK);
-    LS_TRY(d->bias != NULL ? add_sums(d->bias, &of_g, NULL) : LS_OK);
-    LS_TRY(add_over_ranks(node->parameters.context, room));
+    const int64_t channels = inputs[X]->size[1];
+    const ls_tensor *own = node->saved[OWN_SUMS], *all = node->saved[ALL_SUMS];
+    const ls_tensor own_of_g = ls_stack_view_slice(own, 0, 0, channels, 1);
+    const ls_tensor own_of_product = ls_stack_view_slice(own, 0, channels, channels, 1);
+    LS_TRY(d->weight != NULL ? add_sums(d->weight, &own_of_product, inputs[RSTD]) : LS_OK);
+    LS_TRY(d->bias != NULL ? add_sums(d->bias, &own_of_g, NULL) : LS_OK);
     if (d->dx == NULL) {
         return LS_OK;
     }
-    LS_TRY(kernels->scale(stream, LS_F64, room->count, 1 / node->parameters.number[VALUES_A_CHANNEL], room->data));
+    const ls_kernels *kernels = ls_kernels_of(gradient);
+    ls_stream *stream = ls_stream_of(gradient);
+    LS_TRY(kernels->scale(stream, LS_F64, SUMS_A_CHANNEL * channels, 1 / node->parameters.number[VALUES_A_CHANNEL],
+                          all->data));
+    const ls_tensor x = view_by_channels(inputs[X]), g = view_by_channels(gradient);
+    const ls_tensor of_g = ls_stack_view_slice(all, 0, 0, channels, 1);
+    const ls_tensor of_product = ls_stack_view_slice(all, 0, channels, channels, 1);
     ls_tensor dx = view_by_channels(d->dx);
     return kernels->batch_norm_dx(stream, &dx, &g, &x, inputs[MEAN], inputs[RSTD], inputs[WEIGHT], &of_g, &of_product);
 }
 
-static ls_status shared_norm_rule(const ls_node *node, const ls_tensor *g, const norm_gradients *d) {
-    const int64_t size[] = {2, node->inputs[X]->size[1]};
-    ls_tensor *room = ls_tensor_new_owned(node->op->name, ls_tensor_device(g), 2, size, LS_F64);
-    LS_TRY(ls_made(room));
-    const ls_status status = shared_norm_with(node, g, d, room);
-    ls_tensor_drop(room);
-    return status;
-}
-
 static ls_status shared_norm_backward(ls_node *node, ls_tensor *gradient) {
-    return norm_backward(node, gradient, shared_norm_rule);
+    const ls_status status = norm_backward(node, gradient, shared_norm_rule);
+    drop_sums(node);
+    return status;
 }
 
 static void hold_part(void *context, bool hold) {
@@ -290,6 +363,7 @@ static const ls_op shared_norm_op = {
     .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
     .hold = hold_part,
     .communicates = true,
+    .agree = shared_norm_agree,
     .optional = 1U << WEIGHT | 1U << BIAS};
 
 /*

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/share.h"
 #include "data/loader.h"
 #include "data/order.h"
 
@@ -16,16 +17,18 @@ ls_draws ls_draws_of(const ls_trial_state *state, uint64_t seed, uint64_t salt, 
 
 ls_status ls_first_place(const ls_trial_state *state, const char *call, int64_t *first) {
     const int64_t rank = ls_callback_rank(state), ranks = ls_comm_size(state->comm);
-    *first = 0;
-    if (state->count == state->global_count || ranks <= 1) {
+    *first = state->first;
+    if (state->count == state->global_count || ranks <= 1 || *first > 0 || rank == 0) {
         return LS_OK;
     }
-    *first = state->global_count * rank / ranks;
-    return state->count == state->global_count * (rank + 1) / ranks - *first
+    /* A loader of the program's own that has not said where the share begins. */
+    const ls_share even = ls_share_of(state->global_count, ranks, rank);
+    *first = even.start;
+    return state->count == even.count
                ? LS_OK
                : ls_fail(LS_ERR_UNSUPPORTED,
-                         "%s: this rank has %lld of %lld samples: where they are in the batch is known of loaders that "
-                         "share out evenly, as ls_loader_new does",
+                         "%s: this rank has %lld of %lld samples, and the loader does not say which: set .first of "
+                         "ls_batch to the index of this rank's first sample in the global batch",
                          call, (long long)state->count, (long long)state->global_count);
 }
 

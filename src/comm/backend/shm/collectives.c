@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/share.h"
 #include "comm/backend/shm/shm.h"
 #include "comm/reduce.h"
 
@@ -72,10 +73,8 @@ static bool find_regions(const ls_shm *shm, const ls_shm_region **from, const ls
 /* Elements [*first, *first + *count) are rank's share of `total`, cut at multiples of 64 bytes. */
 static void share(const ls_shm *shm, size_t total, int rank, size_t *first, size_t *count) {
     const size_t line = 64 / shm->call.width;
-    const size_t lines = (total + line - 1) / line;
-    const size_t size = (size_t)shm->size;
-    const size_t from = lines / size * (size_t)rank + lines % size * (size_t)rank / size;
-    const size_t to = lines / size * ((size_t)rank + 1) + lines % size * ((size_t)rank + 1) / size;
+    const ls_share lines = ls_share_of((int64_t)((total + line - 1) / line), shm->size, rank);
+    const size_t from = (size_t)lines.start, to = (size_t)(lines.start + lines.count);
     *first = from * line < total ? from * line : total;
     *count = (to * line < total ? to * line : total) - *first;
 }

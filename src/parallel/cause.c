@@ -1,0 +1,33 @@
+#include "parallel/cause.h"
+
+#include <string.h>
+
+typedef struct cause {
+    int32_t status;
+    char message[LS_ERROR_CAPACITY];
+} cause;
+
+/* Ranks that failed by themselves come before those that failed after another rank, and these before the others. */
+static int32_t order_of(const ls_comm *comm, const cause *own, bool failed) {
+    const int size = ls_comm_size(comm), rank = ls_comm_rank(comm);
+    return !failed ? 2 * size : own->status != LS_ERR_MISMATCH ? rank : size + rank;
+}
+
+ls_status ls_cause_share(ls_comm *comm, const char *call, bool failed) {
+    cause own = {.status = (int32_t)ls_error_status()};
+    memcpy(own.message, ls_error_message(), strlen(ls_error_message()) + 1);
+    const int32_t order = order_of(comm, &own, failed);
+    int32_t first = order;
+    cause told = own;
+    ls_status status = ls_comm_allreduce(comm, &first, &first, 1, LS_I32, LS_MIN, NULL);
+    const int rank = first % ls_comm_size(comm);
+    if (status == LS_OK) {
+        status = ls_comm_broadcast(comm, &told, sizeof told, LS_U8, rank, NULL);
+    }
+    if (failed && (status != LS_OK || order < ls_comm_size(comm) || order == first)) {
+        ls_error_restore((ls_status)own.status, own.message);
+        return (ls_status)own.status;
+    }
+    told.message[sizeof told.message - 1] = '\0';
+    return status != LS_OK ? status : ls_fail(LS_ERR_MISMATCH, "%s: rank %d failed: %s", call, rank, told.message);
+}

@@ -1,0 +1,143 @@
+/*
+ * Something fails on one rank in the midst of a training step. That rank keeps its own message, all others get
+ * LS_ERR_MISMATCH with that rank and its message, and all go on together with the next step: whether the operation
+ * fails before, between, inside or after the data-parallel models of the step, and whether these communicate in their
+ * forward passes (batch normalization) or not.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/parallel.h>
+
+enum { ROWS = 8, WIDTH = 4 };
+
+static const char reason[] = "ls_add: [8, 4] with [3, 3]";
+
+/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+
+static int failing_rank(ls_comm *world) {
+    return ls_comm_size(world) - 1;
+}
+
+static bool fails_here(ls_comm *world) {
+    return ls_comm_rank(world) == failing_rank(world);
+}
+
+/* The status is what the step gave; `own` the status on the rank that failed, and `words` of its message. */
+static ls_status expect_cause(ls_comm *world, ls_status status, ls_status own, const char *words) {
+    char expected[200];
+    snprintf(expected, sizeof expected, "rank %d failed: %s", failing_rank(world), words);
+    LS_CHECK(status == (fails_here(world) ? own : LS_ERR_MISMATCH));
+    LS_CHECK(strstr(ls_error_message(), fails_here(world) ? words : expected) != NULL);
+    LS_CHECK(strstr(ls_error_message(), "different things") == NULL);
+    return LS_OK;
+}
+
+/* ---- data-parallel models ---------------------------------------------------------------------------------------- */
+
+/* Where an operation fails. */
+typedef enum place { NOWHERE, BEFORE, INSIDE, BETWEEN, AFTER, PLACES } place;
+
+static _Thread_local bool fails_inside;
+
+static ls_tensor *spoil(ls_tensor *x, bool spoils) {
+    return spoils ? ls_add(x, ls_ones(LS_SHAPE(3, 3), LS_F32)) : x;
+}
+
+static ls_tensor *pass_on(ls_tensor *x, void *user) {
+    (void)user;
+    return spoil(x, fails_inside);
+}
+
+static ls_module *make_model(ls_comm *world, bool normalized) {
+    ls_module *middle = ls_nn_function("PassOn", pass_on, NULL);
+    ls_module *model = normalized ? ls_sequential(ls_nn_linear(WIDTH, WIDTH), ls_nn_batch_norm_1d(WIDTH, NULL), middle,
+                                                  ls_nn_batch_norm_1d(WIDTH, NULL), ls_nn_linear(WIDTH, WIDTH))
+                                  : ls_sequential(ls_nn_linear(WIDTH, WIDTH), middle, ls_nn_linear(WIDTH, WIDTH));
+    return ls_data_parallel(model, world, NULL);
+}
+
+/* As beginners write it: only the end of the scope is asked. */
+static ls_status take_step(ls_comm *world, ls_module *const *models, place where) {
+    const bool here = fails_here(world);
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *x = spoil(ls_rand(LS_SHAPE(ROWS, WIDTH), LS_F32), here && where == BEFORE);
+    x = spoil(ls_forward(models[0], x), here && where == BETWEEN);
+    fails_inside = here && where == INSIDE;
+    x = spoil(ls_forward(models[1], x), here && where == AFTER);
+    fails_inside = false;
+    (void)!ls_backward(ls_mean(ls_square(x)));
+    return ls_scope_end(scope);
+}
+
+static ls_status steps(ls_comm *world) {
+    for (int kinds = 0; kinds < 4; kinds++) {
+        ls_module *models[] = {make_model(world, kinds % 2 != 0), make_model(world, kinds / 2 != 0)};
+        LS_CHECK(models[0] != NULL && models[1] != NULL);
+        for (place where = BEFORE; where < PLACES; where++) {
+            LS_TRY(expect_cause(world, take_step(world, models, where), LS_ERR_SHAPE, reason));
+            LS_TRY(take_step(world, models, NOWHERE));
+        }
+        ls_module_free(models[0]);
+        ls_module_free(models[1]);
+    }
+    return LS_OK;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *leaf(ls_shape shape) {
+    ls_tensor *x = ls_ones(shape, LS_F32);
+    return ls_set_requires_grad(x, true) == LS_OK ? x : NULL;
+}
+
+static ls_status call_with_nothing(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    LS_CHECK(ls_allreduce(world, spoil(leaf(LS_SHAPE(ROWS, WIDTH)), fails_here(world)), LS_SUM) == NULL);
+    return expect_cause(world, ls_scope_end(scope), LS_ERR_SHAPE, reason);
+}
+
+static ls_status no_loss(ls_comm *world) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *sum = spoil(ls_allreduce(world, leaf(LS_SHAPE(ROWS, WIDTH)), LS_SUM), fails_here(world));
+    (void)!ls_backward(ls_mean(sum));
+    return expect_cause(world, ls_scope_end(scope), LS_ERR_SHAPE, reason);
+}
+
+static ls_status refuse(ls_tensor *tensor, void *user) {
+    (void)tensor;
+    return ls_error_set(LS_ERR_UNSUPPORTED, "%s", (const char *)user);
+}
+
+/* A hook fails in the backward pass, before the walk comes to the communication. */
+static ls_status in_a_pass(ls_comm *world, ls_module *model) {
+    static char words[] = "the hook refuses";
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *first = leaf(LS_SHAPE(ROWS, WIDTH)), *second = leaf(LS_SHAPE(ROWS, WIDTH));
+    if (fails_here(world)) {
+        LS_TRY(ls_add_grad_hook(second, refuse, words));
+    }
+    ls_tensor *x = model != NULL ? ls_forward(model, first) : ls_allreduce(world, first, LS_SUM);
+    (void)!ls_backward(ls_mean(ls_mul(x, second)));
+    return expect_cause(world, ls_scope_end(scope), LS_ERR_UNSUPPORTED, words);
+}
+
+static ls_status passes(ls_comm *world) {
+    ls_module *plain = make_model(world, false), *normalized = make_model(world, true);
+    LS_TRY(in_a_pass(world, NULL));
+    LS_TRY(in_a_pass(world, normalized));
+    LS_TRY(in_a_pass(world, plain));
+    ls_module_free(plain);
+    ls_module_free(normalized);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(steps(world));
+    LS_TRY(call_with_nothing(world));
+    LS_TRY(no_loss(world));
+    LS_TRY(passes(world));
+    return ls_comm_barrier(world, NULL);
+}
