@@ -1,5 +1,6 @@
 #include <stdatomic.h>
 
+#include "autograd/mixing.h"
 #include "autograd/tape.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -107,6 +108,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     ls_status status = op->shape(&call);
     if (status == LS_OK && op->forward != NULL) {
         status = op->forward(&call);
+    }
+    if (__builtin_expect(thread->batch != NULL, 0) && status == LS_OK) {
+        ls_mixing_follow(thread->batch, &call);
     }
     /* A result that is not floating (a conversion to integers) has no gradient, whatever went in. */
     const bool records = call.records && status == LS_OK && ls_dtype_is_floating((ls_dtype)call.output->dtype);

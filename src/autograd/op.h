@@ -54,18 +54,31 @@ typedef struct ls_op_call {
     ls_dtype rounds_to;              /* products of f32 are made of numbers rounded to it: ls_autocast */
 } ls_op_call;
 
-/*
- * What a node makes of samples that the first axis of some of its inputs counts (samples.h). *divisor is set where it
- * takes their mean: to how many there are of what it divides by.
- */
+/* What an operation does with the samples that lie along one axis of some of its inputs (samples.h). */
 typedef enum ls_samples_use {
-    LS_SAMPLES_KEPT,   /* the first axis of the output counts them, too */
-    LS_SAMPLES_MOVED,  /* another does */
-    LS_SAMPLES_SUMMED, /* it is their sum, or mean */
-    LS_SAMPLES_MIXED   /* one sample's result is made of others, too, and not a sum */
+    LS_SAMPLES_KEPT,   /* the same axis of the output counts the samples */
+    LS_SAMPLES_MOVED,  /* axis call->axis of the output counts the samples; -1: several axes do */
+    LS_SAMPLES_SUMMED, /* the output is the sum or the mean over the samples */
+    LS_SAMPLES_MIXED,  /* one sample's result depends on other samples, and is not a sum */
+    LS_SAMPLES_UNKNOWN /* the rule cannot tell */
 } ls_samples_use;
 
-typedef ls_samples_use (*ls_samples_rule)(const ls_node *node, double *divisor);
+/* One call of an operation, as its rule for samples sees it. */
+typedef struct ls_samples_call {
+    const ls_op *op;
+    ls_tensor *const *inputs;
+    int input_count;
+    const ls_tensor *output;
+    const ls_op_parameters *parameters;
+    ls_tensor *const *saved;
+    uint8_t (*spread_of)(const ls_tensor *input); /* see ls_sample_axis */
+    int axis;       /* of the first input that has samples; the rule sets it if it returns LS_SAMPLES_MOVED */
+    bool single;    /* this rank has one sample */
+    bool leads;     /* the samples are the outermost part of that axis, which is the first; the rule may clear it */
+    double divisor; /* what a mean divides by, set by the rule; INFINITY for a sum */
+} ls_samples_call;
+
+typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);
 
 struct ls_op {
     const char *name; /* as the user wrote it, for messages: "ls_matmul" */
@@ -75,7 +88,7 @@ struct ls_op {
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
     ls_status (*complete)(ls_node *node);   /* NULL, or called before a pass that will come to the node, to end what the
                                                program has left under way; it may record more nodes */
-    ls_samples_rule over_samples;           /* NULL: each element is made of the elements at its place alone */
+    ls_samples_rule over_samples;           /* NULL: each element depends on the elements at its position alone */
     void (*hold)(void *context, bool hold); /* NULL, or called with that of the parameters when a node is recorded
                                                (true) and when it is freed; the row may lie in it */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */

@@ -3,6 +3,7 @@
 #define LS_PARALLEL_DATA_PARALLEL_H
 
 #include "autograd/batch.h"
+#include "autograd/mixing.h"
 #include "autograd/samples.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"

@@ -42,6 +42,7 @@ struct ls_tensor {
     int8_t ndim;
     bool contiguous;
     bool needs_grad;    /* a leaf that wants a gradient, or made from something that does */
+    uint8_t spread;     /* autograd's: how the samples of a data-parallel module are spread over the elements */
     ls_tape_link *node; /* what made it, weak: the tape owns nodes; NULL for leaves and where nothing is recorded */
     ls_leaf *leaf;      /* NULL for all but leaves that want a gradient */
     void (*leaf_free)(ls_leaf *leaf); /* called with leaf when the tensor is freed */

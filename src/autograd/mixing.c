@@ -1,0 +1,106 @@
+#include "autograd/mixing.h"
+
+#include <string.h>
+
+#include "autograd/samples.h"
+
+/* ls_tensor.spread beside those of samples.h: + i: operation part->mixing[i] combined the samples. */
+enum { SUMMED = 64, MIXED = 128 };
+_Static_assert((int)LS_SPREAD_SUM <= (int)SUMMED && LS_MIXING_LIMIT <= 64, "the marks are different");
+
+/* What the inputs of a call are. */
+enum { SAMPLES = 1, SUMS = 2, MIXTURES = 4 };
+
+void ls_mixing_begin(ls_batch_part *part, ls_tensor *input) {
+    part->mixing_count = 0;
+    if (input->ndim > 0) {
+        input->spread = LS_SPREAD_FIRST;
+    }
+}
+
+void ls_mixing_end(ls_tensor *input) {
+    input->spread = LS_SPREAD_NONE;
+}
+
+static uint8_t spread_of(const ls_tensor *tensor) {
+    return tensor != NULL ? tensor->spread : LS_SPREAD_NONE;
+}
+
+/* The index of the operation in the list; the last one if the list is full. */
+static int note_operation(ls_batch_part *part, const char *name, int axis) {
+    int i = 0;
+    while (i < part->mixing_count && (part->mixing[i].axis != axis || strcmp(part->mixing[i].name, name) != 0)) {
+        i++;
+    }
+    if (i == LS_MIXING_LIMIT) {
+        return i - 1;
+    }
+    part->mixing[i] = (ls_mixing){.name = name, .axis = axis};
+    part->mixing_count += i == part->mixing_count;
+    return i;
+}
+
+/* With one sample, an axis that counts it and an axis that a reshape has put before it look the same. */
+static bool is_ambiguous(const ls_samples_call *call, uint8_t spread) {
+    const ls_tensor *output = call->output;
+    return call->single && spread == LS_SPREAD_FIRST && output->ndim > 1 && output->size[0] == 1 &&
+           output->size[1] == 1;
+}
+
+static uint8_t follow_samples(ls_batch_part *part, ls_samples_call *call) {
+    uint8_t spread = LS_SPREAD_NONE;
+    const int axis = ls_first_sample_axis(call);
+    switch (ls_samples_follow(call, &spread)) {
+    case LS_SAMPLES_KEPT:
+        return is_ambiguous(call, spread) ? LS_SPREAD_OTHER : spread;
+    case LS_SAMPLES_SUMMED:
+        return (uint8_t)(SUMMED + note_operation(part, call->op->name, axis));
+    case LS_SAMPLES_MIXED:
+        return (uint8_t)(MIXED + note_operation(part, call->op->name, axis));
+    default:
+        return LS_SPREAD_OTHER;
+    }
+}
+
+/* A sum stays one where the call is linear in it and has no samples of its own. */
+static uint8_t follow_sums(const ls_samples_call *call, unsigned kinds) {
+    for (int i = 0; i < call->input_count; i++) {
+        const uint8_t spread = spread_of(call->inputs[i]);
+        if (spread >= SUMMED && (kinds == SUMS || spread >= MIXED || (kinds & MIXTURES) == 0)) {
+            const bool sum = kinds == SUMS && ls_samples_linear_in(call, i);
+            return (uint8_t)(sum || spread >= MIXED ? spread : MIXED + (spread - SUMMED));
+        }
+    }
+    return LS_SPREAD_NONE;
+}
+
+void ls_mixing_follow(ls_batch_part *part, const ls_op_call *call) {
+    unsigned kinds = 0;
+    for (int i = 0; i < call->input_count; i++) {
+        const uint8_t spread = spread_of(call->inputs[i]);
+        kinds |= spread == LS_SPREAD_NONE ? 0U : spread >= MIXED ? MIXTURES : spread >= SUMMED ? SUMS : SAMPLES;
+    }
+    /* The ranks get the same from what they exchange, unless the operation says where the samples are. */
+    if (kinds == 0 || (call->op->communicates && call->op->over_samples == NULL)) {
+        return;
+    }
+    static const ls_op_parameters none;
+    ls_samples_call samples = {.op = call->op,
+                               .inputs = call->inputs,
+                               .input_count = call->input_count,
+                               .output = call->output,
+                               .parameters = call->parameters != NULL ? call->parameters : &none,
+                               .saved = call->saved,
+                               .spread_of = spread_of,
+                               .single = part->samples == 1};
+    call->output->spread = kinds == SAMPLES ? follow_samples(part, &samples) : follow_sums(&samples, kinds);
+}
+
+ls_status ls_mixing_check(const ls_batch_part *part, const ls_tensor *output) {
+    const uint8_t spread = output->spread;
+    if (spread < SUMMED || (spread < MIXED && output->count == 1)) {
+        return LS_OK;
+    }
+    const ls_mixing *mixing = &part->mixing[spread - (spread < MIXED ? SUMMED : MIXED)];
+    return ls_samples_refuse("ls_data_parallel", mixing->name, mixing->axis);
+}
