@@ -153,6 +153,13 @@ typedef struct ls_data_parallel_options {
  * those that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once.
  * Where a loss is not one mean the ranks exchange a few numbers before the pass.
  *
+ * A mean made by hand divides a sum over samples, whose gradient is that of the sum over all ranks. So the divisor must
+ * be that of the global batch: ls_batch.global_count, or the ls_allreduce of this rank's count (of a mask's sum). A
+ * division by the count of one rank makes the gradient as many times too large as there are ranks, and ls_mean avoids
+ * it. The same applies to statistics of this rank's samples that reach the loss as constants, through ls_detach or
+ * ls_no_grad. Rank 0 logs one warning for such a loss in the first 100 passes of the module. It detects a divisor that
+ * equals a count of this rank, that differs from rank to rank, or that was computed from the module's output.
+ *
  * Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, because one process would
  * combine those of the global batch: ls_softmax, ls_max or ls_cross_entropy along the axis of the samples, x minus the
  * mean over the samples, ls_sqrt of such a mean, ls_embedding with the samples as rows. The message names the operation

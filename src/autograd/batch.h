@@ -8,14 +8,6 @@
 
 #include "base/status.h"
 
-/* An operation of the model that combined samples of this rank (mixing.h), and their axis; -1: none, they were sums. */
-typedef struct ls_mixing {
-    const char *name;
-    int axis;
-} ls_mixing;
-
-#define LS_MIXING_LIMIT 16
-
 typedef struct ls_batch_part ls_batch_part;
 struct ls_batch_part {
     int64_t samples;                          /* of this rank */
@@ -25,8 +17,6 @@ struct ls_batch_part {
     ls_status (*add)(ls_batch_part *part, double *numbers, int64_t count);
     /* NULL, or has the part live on for a node that refers to it (true), until false. */
     void (*hold)(ls_batch_part *part, bool hold);
-    ls_mixing mixing[LS_MIXING_LIMIT];
-    int mixing_count;
 };
 
 #endif

@@ -4,15 +4,27 @@
 
 #include "autograd/samples.h"
 
-/* ls_tensor.spread beside those of samples.h: + i: operation part->mixing[i] combined the samples. */
-enum { SUMMED = 64, MIXED = 128 };
-_Static_assert((int)LS_SPREAD_SUM <= (int)SUMMED && LS_MIXING_LIMIT <= 64, "the marks are different");
+/* ls_tensor.spread, apart from those of samples.h: + i: operation i of the list has combined the samples. */
+enum { LIMIT = 64, SUMMED = LIMIT, MIXED = 2 * LIMIT };
+_Static_assert((int)LS_SPREAD_SUM <= (int)SUMMED && MIXED + LIMIT <= UINT8_MAX + 1, "the notes are different");
+
+/* The operations that have combined samples on this thread, each with the axis of the samples, -1: they were sums. */
+typedef struct combination {
+    const char *name;
+    int axis;
+} combination;
+
+static _Thread_local struct {
+    combination list[LIMIT];
+    int count;
+    bool single; /* the rank has one sample */
+} present;
 
 /* What the inputs of a call are. */
 enum { SAMPLES = 1, SUMS = 2, MIXTURES = 4 };
 
-void ls_mixing_begin(ls_batch_part *part, ls_tensor *input) {
-    part->mixing_count = 0;
+void ls_mixing_begin(ls_tensor *input, int64_t samples) {
+    present.single = samples == 1;
     if (input->ndim > 0) {
         input->spread = LS_SPREAD_FIRST;
     }
@@ -27,16 +39,16 @@ static uint8_t spread_of(const ls_tensor *tensor) {
 }
 
 /* The index of the operation in the list; the last one if the list is full. */
-static int note_operation(ls_batch_part *part, const char *name, int axis) {
+static int note_operation(const char *name, int axis) {
     int i = 0;
-    while (i < part->mixing_count && (part->mixing[i].axis != axis || strcmp(part->mixing[i].name, name) != 0)) {
+    while (i < present.count && (present.list[i].axis != axis || strcmp(present.list[i].name, name) != 0)) {
         i++;
     }
-    if (i == LS_MIXING_LIMIT) {
+    if (i == LIMIT) {
         return i - 1;
     }
-    part->mixing[i] = (ls_mixing){.name = name, .axis = axis};
-    part->mixing_count += i == part->mixing_count;
+    present.list[i] = (combination){.name = name, .axis = axis};
+    present.count += i == present.count;
     return i;
 }
 
@@ -47,16 +59,16 @@ static bool is_ambiguous(const ls_samples_call *call, uint8_t spread) {
            output->size[1] == 1;
 }
 
-static uint8_t follow_samples(ls_batch_part *part, ls_samples_call *call) {
+static uint8_t follow_samples(ls_samples_call *call) {
     uint8_t spread = LS_SPREAD_NONE;
     const int axis = ls_first_sample_axis(call);
     switch (ls_samples_follow(call, &spread)) {
     case LS_SAMPLES_KEPT:
         return is_ambiguous(call, spread) ? LS_SPREAD_OTHER : spread;
     case LS_SAMPLES_SUMMED:
-        return (uint8_t)(SUMMED + note_operation(part, call->op->name, axis));
+        return (uint8_t)(SUMMED + note_operation(call->op->name, axis));
     case LS_SAMPLES_MIXED:
-        return (uint8_t)(MIXED + note_operation(part, call->op->name, axis));
+        return (uint8_t)(MIXED + note_operation(call->op->name, axis));
     default:
         return LS_SPREAD_OTHER;
     }
@@ -74,7 +86,7 @@ static uint8_t follow_sums(const ls_samples_call *call, unsigned kinds) {
     return LS_SPREAD_NONE;
 }
 
-void ls_mixing_follow(ls_batch_part *part, const ls_op_call *call) {
+void ls_mixing_follow(const ls_op_call *call) {
     unsigned kinds = 0;
     for (int i = 0; i < call->input_count; i++) {
         const uint8_t spread = spread_of(call->inputs[i]);
@@ -92,15 +104,28 @@ void ls_mixing_follow(ls_batch_part *part, const ls_op_call *call) {
                                .parameters = call->parameters != NULL ? call->parameters : &none,
                                .saved = call->saved,
                                .spread_of = spread_of,
-                               .single = part->samples == 1};
-    call->output->spread = kinds == SAMPLES ? follow_samples(part, &samples) : follow_sums(&samples, kinds);
+                               .single = present.single};
+    call->output->spread = kinds == SAMPLES ? follow_samples(&samples) : follow_sums(&samples, kinds);
 }
 
-ls_status ls_mixing_check(const ls_batch_part *part, const ls_tensor *output) {
-    const uint8_t spread = output->spread;
-    if (spread < SUMMED || (spread < MIXED && output->count == 1)) {
-        return LS_OK;
+static const combination *combination_of(const ls_tensor *tensor) {
+    const uint8_t spread = tensor->spread;
+    return spread < SUMMED ? NULL : &present.list[spread - (spread < MIXED ? SUMMED : MIXED)];
+}
+
+ls_status ls_mixing_check(ls_tensor *output) {
+    const combination *combined = combination_of(output);
+    if (combined != NULL && (output->spread >= MIXED || output->count != 1)) {
+        return ls_samples_refuse("ls_data_parallel", combined->name, combined->axis);
     }
-    const ls_mixing *mixing = &part->mixing[spread - (spread < MIXED ? SUMMED : MIXED)];
-    return ls_samples_refuse("ls_data_parallel", mixing->name, mixing->axis);
+    if (combined == NULL && output->ndim > 0 &&
+        (output->spread == LS_SPREAD_NONE || output->spread == LS_SPREAD_OTHER)) {
+        output->spread = LS_SPREAD_FIRST;
+    }
+    return LS_OK;
+}
+
+const char *ls_mixing_operation(const ls_tensor *tensor) {
+    const combination *combined = combination_of(tensor);
+    return combined != NULL ? combined->name : NULL;
 }

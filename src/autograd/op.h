@@ -116,6 +116,8 @@ struct ls_node {
     bool begins_samples; /* the output is a data-parallel module's; what follows is of samples.h */
     uint8_t spread;
     bool sums_samples;
+    bool divides;      /* by a number of its own: it takes a mean over samples */
+    bool has_constant; /* an input without history is made of samples of this rank */
     bool of_gradient;  /* of the call */
     uint8_t rounds_to; /* an ls_dtype; of the call */
     bool depends;      /* gradients of its inputs depend on values that depend on leaves */
@@ -170,6 +172,19 @@ ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient);
  */
 ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate);
 
+enum { LS_FOUND_SUMS = 4, LS_FOUND_SIZES = 3 };
+
+/* What a pass finds of the sums over samples that its loss is made of (samples.h), if a watch asks for it. */
+typedef struct ls_pass_findings {
+    int sums; /* into one number, without a divisor of their own; at most LS_FOUND_SUMS are looked at */
+    struct {
+        double factor;                /* the gradient of the loss with respect to the sum */
+        double sizes[LS_FOUND_SIZES]; /* of the tensors that it sums over; 0: there are no more */
+    } sum[LS_FOUND_SUMS];
+    const char *constant; /* the operation that made a constant in the loss from samples of this rank; or NULL */
+    bool divides;         /* the sum over samples is divided by that constant */
+} ls_pass_findings;
+
 /*
  * Who is told of the backward pass that next walks this thread's innermost tape with a node on it: how data-parallel
  * training weighs losses and learns that gradients are complete. When the scope ends first it watches what of the tape
@@ -181,7 +196,8 @@ typedef struct ls_pass_watch {
     bool (*agrees)(void *user, const ls_batch_loss *loss);
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
-    ls_status (*end)(void *user);        /* called when the pass was good */
+    /* Called when the pass was good; findings are NULL if no watch asked for them (ls_batch_loss.watched). */
+    ls_status (*end)(void *user, const ls_pass_findings *findings);
     void (*hold)(void *user, bool hold); /* NULL, or has the user live on while it watches (true), until false */
 } ls_pass_watch;
 

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/mixing.h"
+
 static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
     return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->spread : LS_SPREAD_NONE;
@@ -170,6 +172,7 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
 static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
     const int number = loss->sums++;
     node->sums_samples = true;
+    node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
     return (uint8_t)(number <= UINT8_MAX - LS_SPREAD_SUM ? LS_SPREAD_SUM + number : LS_SPREAD_SUMS);
 }
@@ -187,9 +190,15 @@ static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
     }
 }
 
+/* A tensor without history that an operation has made of the samples of this rank. */
+static bool is_combined_constant(const ls_tensor *input) {
+    return input != NULL && (input->node == NULL || input->node->tape == NULL) && ls_mixing_operation(input) != NULL;
+}
+
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
-    node->sums_samples = node->weighed = false;
+    bool constant = false;
+    node->sums_samples = node->weighed = node->has_constant = false;
     if (node->begins_samples) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -200,6 +209,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     }
     for (int i = 0; i < node->input_count; i++) {
         const uint8_t spread = spread_of(node->inputs[i]);
+        constant |= is_combined_constant(node->inputs[i]);
         inputs |= spread == LS_SPREAD_NONE      ? 0U
                   : has_samples(spread)         ? SAMPLES
                   : spread == LS_SPREAD_REFUSED ? REFUSED
@@ -208,6 +218,7 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     if (inputs == 0 || node->op->communicates) { /* what ranks exchange they exchange as the program says */
         return LS_SPREAD_NONE;
     }
+    node->has_constant = constant;
     if ((inputs & REFUSED) != 0) {
         return LS_SPREAD_REFUSED;
     }

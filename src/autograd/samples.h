@@ -38,6 +38,7 @@ struct ls_batch_loss {
     int only;         /* the one mean that the loss is made of, beside parameters; -1: there are others, or none */
     double divisor;   /* of that mean */
     bool by_samples;  /* the loss is a number that no node has summed */
+    bool watched;     /* whether the pass looks at what it finds of sums: ls_pass_findings */
     const ls_node *refused;
     int refused_axis; /* of its samples; -1: none, it combines sums */
 };

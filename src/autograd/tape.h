@@ -35,9 +35,11 @@ extern ls_tape_link ls_tape_gradient;
 /* The backward pass that runs on this thread. */
 typedef struct ls_pass {
     ls_thread_state *thread;
-    ls_scope *scope;  /* everything rules and hooks make belongs to it */
-    ls_leaf *touched; /* leaves that got a gradient, each with a reference to its tensor */
-    bool depends;     /* a rule has read what depends on leaves: so do the gradients */
+    ls_scope *scope;            /* everything rules and hooks make belongs to it */
+    ls_leaf *touched;           /* leaves that got a gradient, each with a reference to its tensor */
+    bool depends;               /* a rule has read what depends on leaves: so do the gradients */
+    ls_pass_findings *findings; /* NULL: no watch asks for them */
+    double weight;              /* of the whole loss */
 } ls_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */

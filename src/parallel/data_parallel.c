@@ -130,7 +130,7 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
     if (input != NULL) {
-        ls_mixing_begin(&state->part, input);
+        ls_mixing_begin(input, state->samples);
     }
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     if (input != NULL) {
@@ -151,7 +151,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     bool wanted = false;
     for (int i = 0; i < output_count; i++) {
         if (outputs[i]->needs_grad) {
-            LS_TRY(ls_mixing_check(&state->part, outputs[i]));
+            LS_TRY(ls_mixing_check(outputs[i]));
             ls_samples_begin(outputs[i]);
             wanted = true;
         }
@@ -421,6 +421,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
+    state->looks = LS_DATA_PARALLEL_LOOKS;
     state->part = (ls_batch_part){.locate = locate, .add = add_over_batch, .hold = hold_part};
     state->model = ls_module_add_child(module, "", model);
     state->whole_batch = state->model != NULL && ls_module_of_whole_batch(state->model, true) != NULL;

@@ -24,6 +24,9 @@ typedef struct ls_rank_inputs {
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_rank_inputs;
 
+/* In so many passes a mean that a program makes by hand is noticed. */
+#define LS_DATA_PARALLEL_LOOKS 100
+
 typedef struct ls_data_parallel_state {
     ls_batch_part part; /* first: operations are lent it, and give it back */
     ls_module *module;  /* whose state this is */
@@ -58,6 +61,8 @@ typedef struct ls_data_parallel_state {
     double usual;       /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
     double divisor;     /* of the present pass that has not agreed: of its loss, or samples */
     double all_samples; /* of the present pass that has agreed, of all ranks */
+    int looks;          /* passes whose findings it still looks at, to warn of a mean made by hand */
+    double factor;      /* of the sums over samples in the loss of the last pass; 0: it had none */
 } ls_data_parallel_state;
 
 /* What a data-parallel module goes by from its first pass on, for checkpoints: with it, another takes the same bits. */
