@@ -5,7 +5,7 @@
 #include "autograd/samples.h"
 
 /* ls_tensor.spread, apart from those of samples.h: + i: operation i of the list has combined the samples. */
-enum { LIMIT = 64, SUMMED = LIMIT, MIXED = 2 * LIMIT };
+enum { LIMIT = 64, SUMMED = LS_SPREAD_COMBINED, MIXED = SUMMED + LIMIT };
 _Static_assert((int)LS_SPREAD_SUM <= (int)SUMMED && MIXED + LIMIT <= UINT8_MAX + 1, "the notes are different");
 
 /* The operations that have combined samples on this thread, each with the axis of the samples, -1: they were sums. */
@@ -23,15 +23,17 @@ static _Thread_local struct {
 /* What the inputs of a call are. */
 enum { SAMPLES = 1, SUMS = 2, MIXTURES = 4 };
 
-void ls_mixing_begin(ls_tensor *input, int64_t samples) {
+uint8_t ls_mixing_begin(ls_tensor *input, int64_t samples) {
+    const uint8_t before = input->spread;
     present.single = samples == 1;
     if (input->ndim > 0) {
         input->spread = LS_SPREAD_FIRST;
     }
+    return before;
 }
 
-void ls_mixing_end(ls_tensor *input) {
-    input->spread = LS_SPREAD_NONE;
+void ls_mixing_end(ls_tensor *input, uint8_t before) {
+    input->spread = before;
 }
 
 static uint8_t spread_of(const ls_tensor *tensor) {
@@ -74,16 +76,18 @@ static uint8_t follow_samples(ls_samples_call *call) {
     }
 }
 
-/* A sum stays one where the call is linear in it and has no samples of its own. */
+/* A sum stays a sum if the call is linear in it, and has no samples of its own. */
 static uint8_t follow_sums(const ls_samples_call *call, unsigned kinds) {
+    uint8_t combined = 0;
+    bool linear = kinds == SUMS;
     for (int i = 0; i < call->input_count; i++) {
         const uint8_t spread = spread_of(call->inputs[i]);
-        if (spread >= SUMMED && (kinds == SUMS || spread >= MIXED || (kinds & MIXTURES) == 0)) {
-            const bool sum = kinds == SUMS && ls_samples_linear_in(call, i);
-            return (uint8_t)(sum || spread >= MIXED ? spread : MIXED + (spread - SUMMED));
+        if (spread >= SUMMED) {
+            combined = spread > combined ? spread : combined;
+            linear = linear && ls_samples_linear_in(call, i);
         }
     }
-    return LS_SPREAD_NONE;
+    return (uint8_t)(linear || combined >= MIXED ? combined : MIXED + (combined - SUMMED));
 }
 
 void ls_mixing_follow(const ls_op_call *call) {

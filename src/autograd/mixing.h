@@ -12,11 +12,12 @@
 
 #include "autograd/op.h"
 
-/* Begins a run of the model on `samples` samples, which the first axis of `input` counts. */
-void ls_mixing_begin(ls_tensor *input, int64_t samples);
+/* Begins a run of the model on `samples` samples, which the first axis of `input` counts. Returns what was noted of the
+ * input before. */
+uint8_t ls_mixing_begin(ls_tensor *input, int64_t samples);
 
-/* Ends the notes of that input. */
-void ls_mixing_end(ls_tensor *input);
+/* Ends the run: the input has its earlier note again. */
+void ls_mixing_end(ls_tensor *input, uint8_t before);
 
 /* Notes where the samples are in the output of a finished call, which has inputs with notes. */
 void ls_mixing_follow(const ls_op_call *call);

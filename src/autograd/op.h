@@ -72,10 +72,11 @@ typedef struct ls_samples_call {
     const ls_op_parameters *parameters;
     ls_tensor *const *saved;
     uint8_t (*spread_of)(const ls_tensor *input); /* see ls_sample_axis */
-    int axis;       /* of the first input that has samples; the rule sets it if it returns LS_SAMPLES_MOVED */
-    bool single;    /* this rank has one sample */
-    bool leads;     /* the samples are the outermost part of that axis, which is the first; the rule may clear it */
-    double divisor; /* what a mean divides by, set by the rule; INFINITY for a sum */
+    int axis;    /* of the first input that has samples; the rule sets it if it returns LS_SAMPLES_MOVED */
+    bool single; /* this rank has one sample */
+    bool leads;  /* the samples are the outermost part of that axis, which is the first; the rule may clear it */
+    bool wants_divisor;
+    double divisor; /* what a mean divides by, set by the rule if it is wanted; INFINITY for a sum */
 } ls_samples_call;
 
 typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);

@@ -52,19 +52,27 @@ bool ls_samples_linear_in(const ls_samples_call *call, int i) {
     return true;
 }
 
-/* Operations without a rule: element by element, broadcast. Samples that meet along different axes are paired. */
+/*
+ * Operations without a rule: element by element, broadcast. Samples that meet along different axes are paired. One
+ * number, and an axis of size 1, are repeated instead.
+ */
 static ls_samples_use align(ls_samples_call *call) {
+    const int ndim = call->output->ndim;
     int to = -1;
-    bool single = false; /* what broadcasts is not paired */
+    bool repeated = false;
     for (int i = 0; i < call->input_count; i++) {
+        const ls_tensor *input = call->inputs[i];
         const int axis = ls_sample_axis(call, i);
         if (axis < 0) {
             continue;
         }
-        const int at = axis + call->output->ndim - call->inputs[i]->ndim;
-        single |= call->inputs[i]->size[axis] == 1;
-        if (at < 0 || (to >= 0 && at != to && !single)) {
-            return at < 0 ? LS_SAMPLES_UNKNOWN : LS_SAMPLES_MIXED;
+        if (input->ndim > ndim) {
+            return LS_SAMPLES_UNKNOWN;
+        }
+        const int at = axis + ndim - input->ndim;
+        repeated |= axis < input->ndim ? input->size[axis] == 1 : ndim > 0;
+        if (to >= 0 && at != to && !repeated) {
+            return LS_SAMPLES_MIXED;
         }
         to = to < 0 || at == to ? at : LS_MAX_DIMS;
     }
@@ -98,9 +106,12 @@ ls_samples_use ls_samples_follow(ls_samples_call *call, uint8_t *spread) {
     if (use != LS_SAMPLES_KEPT && use != LS_SAMPLES_MOVED) {
         return use;
     }
-    *spread = (uint8_t)(call->axis < 0                   ? LS_SPREAD_OTHER
-                        : call->axis == 0 && call->leads ? LS_SPREAD_FIRST
-                                                         : LS_SPREAD_AXIS + call->axis);
+    if (call->axis == 0 && call->leads) {
+        *spread = LS_SPREAD_FIRST;
+    } else {
+        *spread = (uint8_t)(call->axis < 0 || call->axis >= call->output->ndim ? LS_SPREAD_OTHER
+                                                                               : LS_SPREAD_AXIS + call->axis);
+    }
     return LS_SAMPLES_KEPT;
 }
 
@@ -129,6 +140,7 @@ static ls_samples_call call_of(const ls_batch_loss *loss, const ls_node *node) {
                              .parameters = &node->parameters,
                              .saved = node->saved,
                              .spread_of = spread_of,
+                             .wants_divisor = true,
                              .single = loss->single};
 }
 

@@ -129,12 +129,10 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     ls_batch_part *before = thread->batch;
     ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
-    if (input != NULL) {
-        ls_mixing_begin(input, state->samples);
-    }
+    const uint8_t noted = input != NULL ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
     if (input != NULL) {
-        ls_mixing_end(input);
+        ls_mixing_end(input, noted);
     }
     thread->batch = before;
     return status;

@@ -33,6 +33,9 @@ struct ls_storage {
     const char *changed_by; /* who changed it last, for messages; nothing when the version is 0 */
 };
 
+/* ls_tensor.spread from here on: the elements combine samples of this rank. */
+#define LS_SPREAD_COMBINED 64
+
 struct ls_tensor {
     void *data; /* the first element: storage memory plus offset */
     ls_storage *storage;

@@ -152,6 +152,14 @@ static ls_tensor *all_reduced(ls_tensor *y, const share *s) {
     return ls_mean(ls_square(ls_sub(y, ls_allreduce(s->world, center, LS_AVG))));
 }
 
+static ls_tensor *exchanged_by_hand(ls_tensor *y, const share *s) {
+    ls_tensor *weight = ls_sum(ls_detach(ls_abs(y)));
+    float *number = ls_data(weight);
+    return ls_comm_allreduce(s->world, number, number, 1, LS_F32, LS_SUM, NULL) == LS_OK
+               ? ls_div(ls_sum(rows(y)), weight)
+               : NULL;
+}
+
 /* A number that is printed, and nothing that is trained by. */
 static ls_tensor *with_metric(ls_tensor *y, const share *s) {
     ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
@@ -167,6 +175,7 @@ static const means_case right[] = {{"sum", sum},
                                    {"by share", by_share},
                                    {"detached samples", detached_samples},
                                    {"all-reduced", all_reduced},
+                                   {"exchanged by hand", exchanged_by_hand},
                                    {"metric", with_metric}};
 
 /* ---- running them ------------------------------------------------------------------------------------------------ */

@@ -161,7 +161,7 @@ static ls_samples_use class_loss_samples(ls_samples_call *call) {
     if (ls_sample_axis(call, X) == 1) {
         return LS_SAMPLES_MIXED;
     }
-    if (reduction == LS_LOSS_MEAN) {
+    if (reduction == LS_LOSS_MEAN && call->wants_divisor) {
         call->divisor = call->saved[DIVISOR] != NULL ? ls_item(call->saved[DIVISOR]) : (double)call->inputs[X]->size[0];
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;

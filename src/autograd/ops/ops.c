@@ -110,6 +110,7 @@ static inline void begin_view(ls_tensor *view, const ls_tensor *base, int ndim) 
     view->dtype = base->dtype;
     view->ndim = (int8_t)ndim;
     view->needs_grad = false;
+    view->spread = 0;
     view->node = NULL;
     view->leaf = NULL;
     view->scope = NULL;

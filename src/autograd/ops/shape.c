@@ -112,7 +112,7 @@ static ls_samples_use reshape_samples(ls_samples_call *call) {
         call->axis = call->single && y->ndim > x->ndim ? -1 : axis_in(x, call->axis, y);
         return LS_SAMPLES_MOVED;
     }
-    while (!call->single && call->axis < y->ndim - 1 && y->size[call->axis] == 1) {
+    while (!call->single && x->ndim > 0 && call->axis < y->ndim - 1 && y->size[call->axis] == 1) {
         call->axis++;
     }
     return LS_SAMPLES_MOVED;
