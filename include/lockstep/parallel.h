@@ -156,12 +156,31 @@ typedef struct ls_data_parallel_options {
  * process with the whole batch would have. The first axis of input and output counts the samples, of which the ranks
  * may have different numbers. A mean over samples is by what the loss divides by (elements, the weights of targets,
  * those that are not ignored); a sum is that of all ranks; what the loss has beside of parameters alone counts once.
- * Where a loss is not one mean the ranks exchange a few numbers before the pass. What one process would not compute
- * from its samples one by one and add up (ls_sqrt or ls_max of it, ls_softmax over the first axis) fails with
- * LS_ERR_UNSUPPORTED, unless the ranks first exchange it (ls_allreduce, ls_allgather), which is then theirs to get
- * right. What picks samples or moves them by their places along the first axis (ls_narrow, ls_index_select, ls_flip,
- * ls_roll; ls_tril and ls_triu of [samples, n], which zero by them) goes by the places in this rank's share, and is not
- * refused: where those of the whole batch are meant, gather it first. Gradients of other leaves are such that those of
+ * Where a loss is not one mean the ranks exchange a few numbers before the pass.
+ *
+ * A mean made by hand divides a sum over samples, whose gradient is that of the sum over all ranks. So the divisor must
+ * be that of the global batch: ls_batch.global_count, or the ls_allreduce of this rank's count (of a mask's sum). A
+ * division by the count of one rank makes the gradient as many times too large as there are ranks, and ls_mean avoids
+ * it. The same applies to statistics of this rank's samples that reach the loss as constants, through ls_detach or
+ * ls_no_grad. Rank 0 logs one warning for such a loss in the first 100 passes of the module. It detects a divisor that
+ * equals a count of this rank, that differs from rank to rank, or that was computed from the module's output.
+ *
+ * Other operations that combine samples fail with LS_ERR_UNSUPPORTED on several ranks, because one process would
+ * combine those of the global batch: ls_softmax, ls_max or ls_cross_entropy along the axis of the samples, x minus the
+ * mean over the samples, ls_sqrt of such a mean, ls_embedding with the samples as rows. The message names the operation
+ * and the axis. ls_forward fails if an output of the model depends on such an operation, and ls_backward if the loss
+ * does. Remedy: let the ranks exchange the samples (ls_allgather) or the result (ls_allreduce) first; the program is
+ * responsible for what it makes of the exchanged values.
+ *
+ * The library finds such operations by the axis of the samples, which it follows from the first input of the module to
+ * the loss. It does not see, and does not refuse, an operation inside the model if the samples come from further
+ * inputs, from elements that the program reads and writes itself, or through ls_custom without `by_sample`; if the axis
+ * of the samples was merged with another one and split again in a different way; or if the pass is not recorded
+ * (ls_no_grad). Operations that pick or move samples by their positions along the first axis (ls_narrow,
+ * ls_index_select, ls_flip, ls_roll; ls_tril and ls_triu of [samples, n], which zero by positions) use the positions in
+ * this rank's share, and are not refused. If a program means positions in the global batch, it gathers the batch first.
+ *
+ * Gradients of other leaves are such that those of
  * the ranks have to be averaged. While the model trains, batch normalisation is over the samples of all ranks, and
  * dropout draws for each sample the numbers of its place in the whole batch (that of rank 0 comes first), if the ranks
  * are seeded alike: for a model with either (or with a module that says whole_batch) every forward pass in training

@@ -1,5 +1,6 @@
 #include <stdatomic.h>
 
+#include "autograd/mixing.h"
 #include "autograd/tape.h"
 #include "base/log.h"
 #include "base/trace.h"
@@ -80,6 +81,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     }
     bool wanted = false;
     bool of_gradient = false;
+    unsigned spread = 0;
     const ls_device *device = NULL;
     for (int i = 0; i < input_count; i++) {
         if (inputs[i] != NULL) {
@@ -88,6 +90,7 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
             }
             wanted = wanted || inputs[i]->needs_grad;
             of_gradient = of_gradient || inputs[i]->node == &ls_tape_gradient;
+            spread |= inputs[i]->spread;
             const ls_device *own = inputs[i]->storage->device;
             if (device != NULL && own != device) {
                 return refuse_devices(op, device, own, i);
@@ -107,6 +110,9 @@ static ls_tensor *apply(const ls_op *op, ls_tensor *const *inputs, int input_cou
     ls_status status = op->shape(&call);
     if (status == LS_OK && op->forward != NULL) {
         status = op->forward(&call);
+    }
+    if (__builtin_expect(spread != 0, 0) && status == LS_OK) {
+        ls_mixing_follow(&call);
     }
     /* A result that is not floating (a conversion to integers) has no gradient, whatever went in. */
     const bool records = call.records && status == LS_OK && ls_dtype_is_floating((ls_dtype)call.output->dtype);

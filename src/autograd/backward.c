@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/mixing.h"
 #include "autograd/samples.h"
 #include "autograd/tape.h"
 #include "base/trace.h"
@@ -55,6 +56,26 @@ ls_status ls_check_unchanged(const ls_node *node, unsigned inputs, bool output) 
     return check_unchanged(node, inputs, output);
 }
 
+/* Notes what the pass finds at a node that the loss depends on. */
+static void note_findings(ls_pass *pass, const ls_node *node, const ls_tensor *gradient) {
+    ls_pass_findings *found = pass->findings;
+    for (int i = 0; i < node->input_count && node->has_constant; i++) {
+        const char *operation = node->inputs[i] != NULL ? ls_mixing_operation(node->inputs[i]) : NULL;
+        if (operation != NULL) {
+            found->constant = operation;
+            found->divides |= node->output->count == 1;
+        }
+    }
+    if (!node->sums_samples || node->divides || gradient->count != 1 || found->sums == LS_FOUND_SUMS) {
+        return;
+    }
+    found->sum[found->sums].factor = ls_item(gradient) / pass->weight;
+    for (int i = 0; i < LS_FOUND_SIZES && i < node->input_count; i++) {
+        found->sum[found->sums].sizes[i] = node->inputs[i] != NULL ? (double)node->inputs[i]->count : 0;
+    }
+    found->sums++;
+}
+
 /* The gradient, used up, times the weight of the node's sum over samples. */
 static ls_tensor *weighed_gradient(const ls_node *node, ls_tensor *gradient) {
     ls_tensor *weighed = ls_tensor_like_owned("ls_backward", gradient, (ls_dtype)gradient->dtype);
@@ -82,10 +103,13 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
 }
 
 /* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
-static ls_status prepare_node(ls_node *node) {
+static ls_status prepare_node(ls_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
         return refuse_gradient(node);
+    }
+    if (__builtin_expect(pass->findings != NULL, 0) && node->gradient != NULL) {
+        note_findings(pass, node, node->gradient);
     }
     if (__builtin_expect(node->weighed, 0) && node->gradient != NULL) {
         node->gradient = weighed_gradient(node, node->gradient);
@@ -177,7 +201,7 @@ static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach, l
         pass->told = status != LS_OK;
         LS_TRY(status);
     }
-    return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+    return here != LS_REACH_NOW && *reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
 }
 
 /*
@@ -189,7 +213,7 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     ls_tensor *output = ls_tensor_hold(node->output);
     const bool due = is_due(pass->thread, node);
     ls_reach reach = reach_here(node, due);
-    ls_status status = reach == LS_REACH_NOW ? prepare_node(node) : LS_OK;
+    ls_status status = reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
     if (due) {
         status = agree_on_reach(pass, node, &reach, status);
     }
@@ -263,7 +287,7 @@ static ls_status call_back(ls_pass *pass, bool keep_tape) {
     while (status == LS_OK && pass->scope->callbacks != NULL) {
         ls_scope_callback *callback = pass->scope->callbacks;
         pass->scope->callbacks = callback->next;
-        status = callback->watch->end(callback->user);
+        status = callback->watch->end(callback->user, pass->findings);
         if (status != LS_OK && ls_error_status() != status) {
             (void)ls_fail(status, "ls_backward: a callback at its end failed with %s", ls_status_name(status));
         }
@@ -409,8 +433,9 @@ static bool is_told(const ls_scope *innermost, const ls_scope *scope, const ls_s
 }
 
 /* Tells those who watch, with what the loss is made of if any of them asks; they may weigh it. */
-__attribute__((noinline)) static ls_status tell_watches(ls_scope *innermost, const ls_tensor *output, bool seeded,
-                                                        double *weight) {
+__attribute__((noinline)) static ls_status tell_watches(ls_pass *pass, const ls_tensor *output, bool seeded,
+                                                        ls_pass_findings *room) {
+    ls_scope *innermost = pass->scope->outer;
     ls_batch_loss loss = {.weight = 1};
     bool traced = false;
     bool agreed = false;
@@ -433,25 +458,31 @@ __attribute__((noinline)) static ls_status tell_watches(ls_scope *innermost, con
             }
         }
     }
-    *weight = loss.weight;
+    pass->weight = loss.weight;
+    if (loss.watched && !seeded) {
+        *room = (ls_pass_findings){0};
+        pass->findings = room;
+    }
     return LS_OK;
 }
 
-static inline ls_status begin_pass(ls_scope *innermost, const ls_tensor *output, bool seeded, double *weight) {
+/* `room` is for the findings of the pass. */
+static inline ls_status begin_pass(ls_pass *pass, const ls_tensor *output, bool seeded, ls_pass_findings *room) {
+    ls_scope *innermost = pass->scope->outer;
     bool watched = false;
     for (const ls_scope *scope = innermost; scope != NULL; scope = scope->outer) {
         watched = watched || scope->callbacks != NULL;
     }
-    return watched ? tell_watches(innermost, output, seeded, weight) : LS_OK;
+    return watched ? tell_watches(pass, output, seeded, room) : LS_OK;
 }
 
 static ls_status run_pass(ls_pass *pass, ls_tensor *output, const ls_backward_options *options) {
     ls_scope *innermost = pass->scope->outer;
-    double weight = 1;
-    ls_status status = begin_pass(innermost, output, options->gradient != NULL, &weight);
+    ls_pass_findings findings;
+    ls_status status = begin_pass(pass, output, options->gradient != NULL, &findings);
     const bool begun = status == LS_OK;
     if (status == LS_OK && output->needs_grad) {
-        status = seed(output, options->gradient, weight);
+        status = seed(output, options->gradient, pass->weight);
     }
     if (status == LS_OK) {
         status = walk_scopes(pass, innermost, options->keep_tape);
@@ -481,6 +512,7 @@ static ls_status backward(ls_thread_state *thread, ls_tensor *output, const ls_b
     LS_TRY(check_output(output, options->gradient));
     ls_pass pass = {.thread = thread,
                     .scope = ls_scope_begin(),
+                    .weight = 1,
                     .depends = options->gradient != NULL && options->gradient->node == &ls_tape_gradient};
     if (pass.scope == NULL) {
         return ls_error_status();

@@ -258,23 +258,20 @@ static ls_status custom_backward(ls_node *node, ls_tensor *gradient) {
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
 /* The program says whether samples stay apart; more cannot be known. */
-static ls_samples_use keeps_samples(const ls_node *node, double *divisor) {
-    (void)node;
-    (void)divisor;
-    return LS_SAMPLES_KEPT;
+static ls_samples_use keeps_samples(ls_samples_call *call) {
+    return call->axis == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
 
-static ls_samples_use mixes_samples(const ls_node *node, double *divisor) {
-    (void)node;
-    (void)divisor;
-    return LS_SAMPLES_MIXED;
+static ls_samples_use unknown_samples(ls_samples_call *call) {
+    (void)call;
+    return LS_SAMPLES_UNKNOWN;
 }
 
 static void fill_rows(custom *c) {
     c->op = (ls_op){.name = c->own.name,
                     .shape = custom_shape,
                     .backward = c->own.backward != NULL ? custom_backward : NULL,
-                    .over_samples = c->own.by_sample ? keeps_samples : mixes_samples,
+                    .over_samples = c->own.by_sample ? keeps_samples : unknown_samples,
                     .hold = hold_custom};
     c->part = (ls_op){.name = c->own.name,
                       .shape = part_shape,

@@ -64,18 +64,32 @@ typedef struct ls_op_call {
     ls_dtype rounds_to;              /* products of f32 are made of numbers rounded to it: ls_autocast */
 } ls_op_call;
 
-/*
- * What a node makes of samples that the first axis of some of its inputs counts (samples.h). *divisor is set where it
- * takes their mean: to how many there are of what it divides by.
- */
+/* What an operation does with the samples that lie along one axis of some of its inputs (samples.h). */
 typedef enum ls_samples_use {
-    LS_SAMPLES_KEPT,   /* the first axis of the output counts them, too */
-    LS_SAMPLES_MOVED,  /* another does */
-    LS_SAMPLES_SUMMED, /* it is their sum, or mean */
-    LS_SAMPLES_MIXED   /* one sample's result is made of others, too, and not a sum */
+    LS_SAMPLES_KEPT,   /* the same axis of the output counts the samples */
+    LS_SAMPLES_MOVED,  /* axis call->axis of the output counts the samples; -1: several axes do */
+    LS_SAMPLES_SUMMED, /* the output is the sum or the mean over the samples */
+    LS_SAMPLES_MIXED,  /* one sample's result depends on other samples, and is not a sum */
+    LS_SAMPLES_UNKNOWN /* the rule cannot tell */
 } ls_samples_use;
 
-typedef ls_samples_use (*ls_samples_rule)(const ls_node *node, double *divisor);
+/* One call of an operation, as its rule for samples sees it. */
+typedef struct ls_samples_call {
+    const ls_op *op;
+    ls_tensor *const *inputs;
+    int input_count;
+    const ls_tensor *output;
+    const ls_op_parameters *parameters;
+    ls_tensor *const *saved;
+    uint8_t (*spread_of)(const ls_tensor *input); /* see ls_sample_axis */
+    int axis;    /* of the first input that has samples; the rule sets it if it returns LS_SAMPLES_MOVED */
+    bool single; /* this rank has one sample */
+    bool leads;  /* the samples are the outermost part of that axis, which is the first; the rule may clear it */
+    bool wants_divisor;
+    double divisor; /* what a mean divides by, set by the rule if it is wanted; INFINITY for a sum */
+} ls_samples_call;
+
+typedef ls_samples_use (*ls_samples_rule)(ls_samples_call *call);
 
 struct ls_op {
     const char *name; /* as the user wrote it, for messages: "ls_matmul" */
@@ -85,7 +99,7 @@ struct ls_op {
                           ls_tensor *gradient); /* NULL: not differentiable. `gradient` is lent, any strides */
     ls_status (*complete)(ls_node *node);   /* NULL, or called before a pass that will come to the node, to end what the
                                                program has left under way; it may record more nodes */
-    ls_samples_rule over_samples;           /* NULL: each element is made of the elements at its place alone */
+    ls_samples_rule over_samples;           /* NULL: each element depends on the elements at its position alone */
     void (*hold)(void *context, bool hold); /* NULL, or called with that of the parameters when a node is recorded
                                                (true) and when it is freed; the row may lie in it */
     size_t kernel; /* offset of a map kernel in ls_kernels, for families that share rules: LS_KERNEL(exp) */
@@ -117,6 +131,8 @@ struct ls_node {
     bool begins_samples; /* the output is a data-parallel module's; what follows is of samples.h */
     uint8_t spread;
     bool sums_samples;
+    bool divides;      /* by a number of its own: it takes a mean over samples */
+    bool has_constant; /* an input without history is made of samples of this rank */
     bool of_gradient;  /* of the call */
     uint8_t rounds_to; /* an ls_dtype; of the call */
     bool depends;      /* gradients of its inputs depend on values that depend on leaves */
@@ -171,6 +187,19 @@ ls_status ls_accumulate(ls_node *node, int i, ls_tensor *gradient);
  */
 ls_tensor *ls_gradient_place(ls_node *node, int i, bool *accumulate);
 
+enum { LS_FOUND_SUMS = 4, LS_FOUND_SIZES = 3 };
+
+/* What a pass finds of the sums over samples that its loss is made of (samples.h), if a watch asks for it. */
+typedef struct ls_pass_findings {
+    int sums; /* into one number, without a divisor of their own; at most LS_FOUND_SUMS are looked at */
+    struct {
+        double factor;                /* the gradient of the loss with respect to the sum */
+        double sizes[LS_FOUND_SIZES]; /* of the tensors that it sums over; 0: there are no more */
+    } sum[LS_FOUND_SUMS];
+    const char *constant; /* the operation that made a constant in the loss from samples of this rank; or NULL */
+    bool divides;         /* the sum over samples is divided by that constant */
+} ls_pass_findings;
+
 /*
  * Who is told of the backward pass that next walks this thread's innermost tape with a node on it: how data-parallel
  * training weighs losses and learns that gradients are complete. When the scope ends first it watches what of the tape
@@ -182,7 +211,8 @@ typedef struct ls_pass_watch {
     bool (*agrees)(void *user, const ls_batch_loss *loss);
     /* NULL, or called before the first node is walked. */
     ls_status (*begin)(void *user, ls_batch_loss *loss, bool agreed);
-    ls_status (*end)(void *user); /* called when the pass was good */
+    /* Called when the pass was good; findings are NULL if no watch asked for them (ls_batch_loss.watched). */
+    ls_status (*end)(void *user, const ls_pass_findings *findings);
     /* NULL, or called when the pass fails on this rank before it begins (`begun` is false) or before its end. Makes the
      * call that the other ranks make then, and tells them the thread's error. Returns whether they have been told. If
      * not, LS_ERR_MISMATCH means that they were in another call, and can be told later. */

@@ -1,8 +1,11 @@
 #include "autograd/samples.h"
 
 #include <math.h>
+#include <stdio.h>
 
-uint8_t ls_spread_of(const ls_tensor *tensor) {
+#include "autograd/mixing.h"
+
+static uint8_t spread_of(const ls_tensor *tensor) {
     const ls_tape_link *link = tensor != NULL ? tensor->node : NULL;
     return link != NULL && link->tape != NULL ? ((const ls_node *)(const void *)link)->spread : LS_SPREAD_NONE;
 }
@@ -13,46 +16,166 @@ void ls_samples_begin(const ls_tensor *output) {
     }
 }
 
-/* ---- one node ---------------------------------------------------------------------------------------------------- */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 
-/* What the inputs of a node are: bit s for spread s, all sums in one. */
-enum { FIRST = 1 << LS_SPREAD_FIRST, OTHER = 1 << LS_SPREAD_OTHER, REFUSED = 1 << LS_SPREAD_REFUSED };
-enum { SUMS = 1 << LS_SPREAD_SUMS };
-
-static uint8_t refuse(ls_batch_loss *loss, const ls_node *node) {
-    loss->refused = loss->refused != NULL ? loss->refused : node;
-    return LS_SPREAD_REFUSED;
+static bool has_samples(uint8_t spread) {
+    return spread >= LS_SPREAD_FIRST && spread <= LS_SPREAD_OTHER;
 }
 
-/*
- * Whether the node is linear in input i, a sum: what its gradient is computed from is what every rank has in common.
- * Rules that keep something aside are taken for such that are not.
- */
-static bool is_linear_in(ls_batch_loss *loss, const ls_node *node, int i) {
-    if (node->op->saves_output || node->saved[0] != NULL) {
+static int axis_of(uint8_t spread) {
+    return spread == LS_SPREAD_FIRST ? 0 : spread - LS_SPREAD_AXIS;
+}
+
+int ls_sample_axis(const ls_samples_call *call, int i) {
+    const uint8_t spread = i < call->input_count ? call->spread_of(call->inputs[i]) : LS_SPREAD_NONE;
+    return has_samples(spread) && spread != LS_SPREAD_OTHER ? axis_of(spread) : -1;
+}
+
+int ls_first_sample_axis(const ls_samples_call *call) {
+    int axis = -1;
+    for (int i = 0; i < call->input_count && axis < 0; i++) {
+        axis = ls_sample_axis(call, i);
+    }
+    return axis;
+}
+
+bool ls_samples_linear_in(const ls_samples_call *call, int i) {
+    if (call->op->saves_output || call->saved[0] != NULL) {
         return false;
     }
-    const unsigned reads = i < LS_NODE_INPUTS ? node->op->reads[i] : 0;
-    for (int k = 0; k < node->input_count && k < LS_NODE_INPUTS; k++) {
-        if ((reads >> k & 1U) != 0 && ls_spread_of(node->inputs[k]) != LS_SPREAD_NONE) {
+    const unsigned reads = i < LS_NODE_INPUTS ? call->op->reads[i] : 0;
+    for (int k = 0; k < call->input_count && k < LS_NODE_INPUTS; k++) {
+        if ((reads >> k & 1U) != 0 && call->spread_of(call->inputs[k]) != LS_SPREAD_NONE) {
             return false;
         }
-        loss->multiplied |= (reads >> k & 1U) != 0 && ls_wants(node, k);
     }
     return true;
 }
 
+/*
+ * Operations without a rule: element by element, broadcast. Samples that meet along different axes are paired. One
+ * number, and an axis of size 1, are repeated instead.
+ */
+static ls_samples_use align(ls_samples_call *call) {
+    const int ndim = call->output->ndim;
+    int to = -1;
+    bool repeated = false;
+    for (int i = 0; i < call->input_count; i++) {
+        const ls_tensor *input = call->inputs[i];
+        const int axis = ls_sample_axis(call, i);
+        if (axis < 0) {
+            continue;
+        }
+        if (input->ndim > ndim) {
+            return LS_SAMPLES_UNKNOWN;
+        }
+        const int at = axis + ndim - input->ndim;
+        repeated |= axis < input->ndim ? input->size[axis] == 1 : ndim > 0;
+        if (to >= 0 && at != to && !repeated) {
+            return LS_SAMPLES_MIXED;
+        }
+        to = to < 0 || at == to ? at : LS_MAX_DIMS;
+    }
+    call->axis = to < LS_MAX_DIMS ? to : -1;
+    return LS_SAMPLES_MOVED;
+}
+
+/* Samples along several axes: all that can be seen is their sum. */
+static ls_samples_use follow_scattered(ls_samples_call *call, uint8_t *spread) {
+    call->axis = 0;
+    call->leads = false;
+    const ls_samples_use use = call->op->over_samples != NULL ? call->op->over_samples(call) : LS_SAMPLES_MOVED;
+    *spread = LS_SPREAD_OTHER;
+    return use == LS_SAMPLES_SUMMED && call->output->count == 1 ? LS_SAMPLES_SUMMED
+           : use == LS_SAMPLES_MOVED                            ? LS_SAMPLES_KEPT
+                                                                : LS_SAMPLES_UNKNOWN;
+}
+
+ls_samples_use ls_samples_follow(ls_samples_call *call, uint8_t *spread) {
+    call->axis = ls_first_sample_axis(call);
+    call->leads = true;
+    call->divisor = INFINITY;
+    for (int i = 0; i < call->input_count; i++) {
+        const uint8_t own = call->spread_of(call->inputs[i]);
+        if (own == LS_SPREAD_OTHER) {
+            return follow_scattered(call, spread);
+        }
+        call->leads &= own == LS_SPREAD_NONE || own == LS_SPREAD_FIRST;
+    }
+    const ls_samples_use use = call->op->over_samples != NULL ? call->op->over_samples(call) : align(call);
+    if (use != LS_SAMPLES_KEPT && use != LS_SAMPLES_MOVED) {
+        return use;
+    }
+    if (call->axis == 0 && call->leads) {
+        *spread = LS_SPREAD_FIRST;
+    } else {
+        *spread = (uint8_t)(call->axis < 0 || call->axis >= call->output->ndim ? LS_SPREAD_OTHER
+                                                                               : LS_SPREAD_AXIS + call->axis);
+    }
+    return LS_SAMPLES_KEPT;
+}
+
+ls_status ls_samples_refuse(const char *call, const char *operation, int axis) {
+    char along[32] = "";
+    if (axis >= 0) {
+        snprintf(along, sizeof along, " along axis %d", axis);
+    }
+    return ls_fail(LS_ERR_UNSUPPORTED,
+                   "%s: %s combines the samples of this rank%s, where one process would combine those of the global "
+                   "batch: gather the samples first (ls_allgather), reduce over the ranks (ls_allreduce), or compute "
+                   "along another axis",
+                   call, operation, along);
+}
+
+/* ---- one node ---------------------------------------------------------------------------------------------------- */
+
+/* What the inputs of a node are. */
+enum { SAMPLES = 1, REFUSED = 2, SUMS = 4 };
+
+static ls_samples_call call_of(const ls_batch_loss *loss, const ls_node *node) {
+    return (ls_samples_call){.op = node->op,
+                             .inputs = node->inputs,
+                             .input_count = node->input_count,
+                             .output = node->output,
+                             .parameters = &node->parameters,
+                             .saved = node->saved,
+                             .spread_of = spread_of,
+                             .wants_divisor = true,
+                             .single = loss->single};
+}
+
+static uint8_t refuse(ls_batch_loss *loss, const ls_node *node) {
+    if (loss->refused == NULL) {
+        const ls_samples_call call = call_of(loss, node);
+        loss->refused = node;
+        loss->refused_axis = ls_first_sample_axis(&call);
+    }
+    return LS_SPREAD_REFUSED;
+}
+
+/* Whether what the gradient of input i is computed from wants a gradient itself. */
+static bool is_multiplied(const ls_node *node, int i) {
+    const unsigned reads = i < LS_NODE_INPUTS ? node->op->reads[i] : 0;
+    bool wanted = false;
+    for (int k = 0; k < node->input_count && k < LS_NODE_INPUTS; k++) {
+        wanted |= (reads >> k & 1U) != 0 && ls_wants(node, k);
+    }
+    return wanted;
+}
+
 /* The result of something made of sums. */
 static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
+    const ls_samples_call call = call_of(loss, node);
     uint8_t result = 0;
     for (int i = 0; i < node->input_count; i++) {
-        const uint8_t spread = ls_spread_of(node->inputs[i]);
+        const uint8_t spread = spread_of(node->inputs[i]);
         if (spread == LS_SPREAD_NONE) {
             continue;
         }
-        if (!is_linear_in(loss, node, i)) {
+        if (!ls_samples_linear_in(&call, i)) {
             return refuse(loss, node);
         }
+        loss->multiplied |= is_multiplied(node, i);
         result = result == 0 || result == spread ? spread : LS_SPREAD_SUMS;
     }
     return result;
@@ -61,40 +184,33 @@ static uint8_t follow_sums(ls_batch_loss *loss, const ls_node *node) {
 static uint8_t add_sum(ls_batch_loss *loss, ls_node *node, double divisor) {
     const int number = loss->sums++;
     node->sums_samples = true;
+    node->divides = !isinf(divisor);
     node->parameters.number[LS_NODE_WEIGHT] = loss->divisor = divisor;
     return (uint8_t)(number <= UINT8_MAX - LS_SPREAD_SUM ? LS_SPREAD_SUM + number : LS_SPREAD_SUMS);
 }
 
-/* The result of something made of samples, along the first axis of each input that has them, or along another. */
-static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node, bool first) {
-    double divisor = INFINITY;
-    const ls_samples_rule rule = node->op->over_samples;
-    const ls_samples_use use = rule != NULL ? rule(node, &divisor) : LS_SAMPLES_KEPT;
-    if (!first) {
-        if (rule == NULL || use == LS_SAMPLES_MOVED) {
-            return LS_SPREAD_OTHER;
-        }
-        return (use == LS_SAMPLES_SUMMED && node->output->count == 1) ? add_sum(loss, node, divisor)
-                                                                      : refuse(loss, node);
+static uint8_t follow_samples(ls_batch_loss *loss, ls_node *node) {
+    ls_samples_call call = call_of(loss, node);
+    uint8_t spread = LS_SPREAD_NONE;
+    switch (ls_samples_follow(&call, &spread)) {
+    case LS_SAMPLES_KEPT:
+        return spread;
+    case LS_SAMPLES_SUMMED:
+        return add_sum(loss, node, call.divisor);
+    default:
+        return refuse(loss, node);
     }
-    if (use == LS_SAMPLES_KEPT) {
-        for (int i = 0; rule == NULL && i < node->input_count; i++) { /* broadcast to more axes */
-            if (ls_spread_of(node->inputs[i]) == LS_SPREAD_FIRST && node->output->ndim > node->inputs[i]->ndim) {
-                return LS_SPREAD_OTHER;
-            }
-        }
-        return LS_SPREAD_FIRST;
-    }
-    /* A first axis of size 1 counts this rank's one sample, as those of others count theirs. */
-    if (use == LS_SAMPLES_MOVED) {
-        return loss->single && node->output->size[0] == 1 ? LS_SPREAD_FIRST : LS_SPREAD_OTHER;
-    }
-    return use == LS_SAMPLES_SUMMED ? add_sum(loss, node, divisor) : refuse(loss, node);
+}
+
+/* A tensor without history that an operation has made of the samples of this rank. */
+static bool is_combined_constant(const ls_tensor *input) {
+    return input != NULL && (input->node == NULL || input->node->tape == NULL) && ls_mixing_operation(input) != NULL;
 }
 
 static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
     unsigned inputs = 0;
-    node->sums_samples = node->weighed = false;
+    bool constant = false;
+    node->sums_samples = node->weighed = node->has_constant = false;
     if (node->begins_samples) {
         loss->begun = true;
         loss->single = node->output->ndim > 0 && node->output->size[0] == 1;
@@ -104,20 +220,23 @@ static uint8_t follow(ls_batch_loss *loss, ls_node *node) {
         return LS_SPREAD_NONE;
     }
     for (int i = 0; i < node->input_count; i++) {
-        const uint8_t spread = ls_spread_of(node->inputs[i]);
-        inputs |= 1U << (spread < LS_SPREAD_SUMS ? spread : LS_SPREAD_SUMS);
+        const uint8_t spread = spread_of(node->inputs[i]);
+        constant |= is_combined_constant(node->inputs[i]);
+        inputs |= spread == LS_SPREAD_NONE      ? 0U
+                  : has_samples(spread)         ? SAMPLES
+                  : spread == LS_SPREAD_REFUSED ? REFUSED
+                                                : SUMS;
     }
-    inputs &= ~1U;
     if (inputs == 0 || node->op->communicates) { /* what ranks exchange they exchange as the program says */
         return LS_SPREAD_NONE;
     }
+    node->has_constant = constant;
     if ((inputs & REFUSED) != 0) {
         return LS_SPREAD_REFUSED;
     }
-    if (inputs == SUMS) {
-        return follow_sums(loss, node);
-    }
-    return inputs == FIRST || inputs == OTHER ? follow_samples(loss, node, inputs == FIRST) : refuse(loss, node);
+    return inputs == SUMS      ? follow_sums(loss, node)
+           : inputs == SAMPLES ? follow_samples(loss, node)
+                               : refuse(loss, node);
 }
 
 /* ---- the tapes --------------------------------------------------------------------------------------------------- */
@@ -176,8 +295,8 @@ void ls_batch_loss_weigh(const ls_batch_loss *loss, int first, int count, const 
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded) {
     *loss = (ls_batch_loss){.innermost = innermost, .segment = ls_thread_present->segment, .weight = 1, .only = -1};
     visit(innermost, trace_node, loss);
-    const uint8_t spread = ls_spread_of(output);
-    if (spread == LS_SPREAD_FIRST || spread == LS_SPREAD_OTHER) {
+    const uint8_t spread = spread_of(output);
+    if (has_samples(spread)) {
         loss->by_samples = !seeded;
         if (seeded) { /* one process would begin with the gradients of all ranks */
             (void)add_sum(loss, (ls_node *)(void *)output->node, INFINITY);
@@ -203,11 +322,7 @@ void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor 
 
 ls_status ls_batch_loss_check(const ls_batch_loss *loss) {
     if (loss->refused != NULL) {
-        return ls_fail(LS_ERR_UNSUPPORTED,
-                       "ls_backward: %s makes of this rank's samples of a data-parallel module's output what one "
-                       "process would make of the whole batch: gather them first (ls_allgather), or the mean over them "
-                       "(ls_allreduce)",
-                       loss->refused->op->name);
+        return ls_samples_refuse("ls_backward", loss->refused->op->name, loss->refused_axis);
     }
     if (loss->irregular && loss->multiplied && loss->only < 0) {
         return ls_fail(

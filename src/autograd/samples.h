@@ -14,14 +14,15 @@
 
 #include "autograd/op.h"
 
-/* ls_node.spread: where the samples are in its output. */
+/* ls_node.spread, and ls_tensor.spread inside a data-parallel module (mixing.h): where the samples are. */
 enum {
-    LS_SPREAD_NONE,    /* nowhere: every rank has what one process has */
-    LS_SPREAD_FIRST,   /* along the first axis */
-    LS_SPREAD_OTHER,   /* along other axes */
-    LS_SPREAD_REFUSED, /* one process would have something else */
-    LS_SPREAD_SUMS,    /* summed, in several nodes */
-    LS_SPREAD_SUM      /* summed in node 0; and so on up to 255, node 250 */
+    LS_SPREAD_NONE,                                 /* nowhere: every rank has what one process has */
+    LS_SPREAD_FIRST,                                /* the outermost part of the first axis, or all of it */
+    LS_SPREAD_AXIS,                                 /* somewhere in the first axis; + 1: in the second; and so on */
+    LS_SPREAD_OTHER = LS_SPREAD_AXIS + LS_MAX_DIMS, /* along several axes */
+    LS_SPREAD_REFUSED,                              /* one process would have something else */
+    LS_SPREAD_SUMS,                                 /* summed, in several nodes */
+    LS_SPREAD_SUM                                   /* summed in node 0; and so on up to 255, node 250 */
 };
 
 struct ls_batch_loss {
@@ -37,14 +38,32 @@ struct ls_batch_loss {
     int only;         /* the one mean that the loss is made of, beside parameters; -1: there are others, or none */
     double divisor;   /* of that mean */
     bool by_samples;  /* the loss is a number that no node has summed */
+    bool watched;     /* whether the pass looks at what it finds of sums: ls_pass_findings */
     const ls_node *refused;
+    int refused_axis; /* of its samples; -1: none, it combines sums */
 };
 
 /* The place where samples are divided over ranks: the output of a module, in the present pass and later ones. */
 void ls_samples_begin(const ls_tensor *output);
 
-/* Where the samples are in an input of a rule. */
-uint8_t ls_spread_of(const ls_tensor *tensor);
+/* For rules: the axis of input i that has the samples, alone or merged with others; -1: none has. */
+int ls_sample_axis(const ls_samples_call *call, int i);
+
+/* Follows samples, which are all that the inputs have, through a call. *spread is where they are in the output; the
+ * result is LS_SAMPLES_KEPT, SUMMED, MIXED or UNKNOWN. */
+ls_samples_use ls_samples_follow(ls_samples_call *call, uint8_t *spread);
+
+/* The axis of the first input that has samples along one; -1: none has. */
+int ls_first_sample_axis(const ls_samples_call *call);
+
+/*
+ * Whether the call is linear in input i, which has sums over samples: its gradient depends only on values that all
+ * ranks have alike. A call that saves tensors counts as not linear.
+ */
+bool ls_samples_linear_in(const ls_samples_call *call, int i);
+
+/* The message about samples that a call mixes; LS_ERR_UNSUPPORTED. */
+ls_status ls_samples_refuse(const char *call, const char *operation, int axis);
 
 /* Follows the samples to `output`, of which the pass begins; `seeded` when it was given a gradient. */
 void ls_samples_trace(ls_batch_loss *loss, ls_scope *innermost, const ls_tensor *output, bool seeded);

@@ -35,10 +35,12 @@ extern ls_tape_link ls_tape_gradient;
 /* The backward pass that runs on this thread. */
 typedef struct ls_pass {
     ls_thread_state *thread;
-    ls_scope *scope;  /* everything rules and hooks make belongs to it */
-    ls_leaf *touched; /* leaves that got a gradient, each with a reference to its tensor */
-    bool depends;     /* a rule has read what depends on leaves: so do the gradients */
-    bool told;        /* the other ranks know that the pass has failed, or cannot be told */
+    ls_scope *scope;            /* everything rules and hooks make belongs to it */
+    ls_leaf *touched;           /* leaves that got a gradient, each with a reference to its tensor */
+    bool depends;               /* a rule has read what depends on leaves: so do the gradients */
+    ls_pass_findings *findings; /* NULL: no watch asks for them */
+    double weight;              /* of the whole loss */
+    bool told;                  /* the other ranks know that the pass has failed, or cannot be told */
 } ls_pass;
 
 /* Adds `gradient` to what `input` has gathered; `call` and `i` name the rule in messages. */

@@ -116,20 +116,23 @@ static void hold_part(ls_batch_part *part, bool hold) {
     ls_data_parallel_hold((data_parallel_state *)(void *)part, hold);
 }
 
-/* The first axis of the first input that is there counts the samples. */
-static int64_t count_samples(ls_tensor *const *inputs, int count) {
-    for (int i = 0; i < count; i++) {
-        if (inputs[i] != NULL) {
-            return inputs[i]->ndim > 0 ? inputs[i]->size[0] : 1;
-        }
+/* The first input that is there, whose first axis counts the samples; or NULL. */
+static ls_tensor *first_input(ls_tensor *const *inputs, int count) {
+    int i = 0;
+    while (i < count && inputs[i] == NULL) {
+        i++;
     }
-    return 0;
+    return i < count ? inputs[i] : NULL;
+}
+
+static int64_t count_samples(const ls_tensor *input) {
+    return input == NULL ? 0 : input->ndim > 0 ? input->size[0] : 1;
 }
 
 /* Begins a forward pass with this rank's part of the batch; without inputs: without samples. */
 static ls_status begin_forward(data_parallel_state *state, ls_tensor *const *inputs, int input_count,
                                int output_count) {
-    state->samples = count_samples(inputs, input_count);
+    state->samples = count_samples(first_input(inputs, input_count));
     state->part.samples = state->samples;
     state->inputs = inputs;
     state->input_count = input_count;
@@ -142,8 +145,13 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
                            int output_count) {
     ls_thread_state *thread = ls_thread();
     ls_batch_part *before = thread->batch;
+    ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
+    const uint8_t noted = input != NULL ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
+    if (input != NULL) {
+        ls_mixing_end(input, noted);
+    }
     thread->batch = before;
     return status;
 }
@@ -208,6 +216,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     bool wanted = false;
     for (int i = 0; i < output_count; i++) {
         if (outputs[i]->needs_grad) {
+            LS_TRY(ls_mixing_check(outputs[i]));
             ls_samples_begin(outputs[i]);
             wanted = true;
         }
@@ -484,6 +493,7 @@ ls_module *ls_data_parallel(ls_module *model, ls_comm *comm, const ls_data_paral
     data_parallel_state *state = module->state;
     state->module = module;
     state->comm = ls_comm_hold(comm);
+    state->looks = LS_DATA_PARALLEL_LOOKS;
     state->part = (ls_batch_part){.locate = locate,
                                   .add = add_over_batch,
                                   .keep_equal = keep_equal,

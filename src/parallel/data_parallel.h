@@ -3,6 +3,7 @@
 #define LS_PARALLEL_DATA_PARALLEL_H
 
 #include "autograd/batch.h"
+#include "autograd/mixing.h"
 #include "autograd/samples.h"
 #include "nn/module.h"
 #include "parallel/parallel.h"
@@ -22,6 +23,9 @@ typedef struct ls_rank_inputs {
     int64_t outputs;
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_rank_inputs;
+
+/* In so many passes a mean that a program makes by hand is noticed. */
+#define LS_DATA_PARALLEL_LOOKS 100
 
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
@@ -81,6 +85,8 @@ typedef struct ls_data_parallel_state {
     double usual;       /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
     double divisor;     /* of the present pass that has not agreed: of its loss, or samples */
     double all_samples; /* of the present pass that has agreed, of all ranks */
+    int looks;          /* passes whose findings it still looks at, to warn of a mean made by hand */
+    double factor;      /* of the sums over samples in the loss of the last pass; 0: it had none */
 } ls_data_parallel_state;
 
 /* What a data-parallel module goes by from its first pass on, for checkpoints: with it, another takes the same bits. */

@@ -76,6 +76,9 @@ void *ls_data(const ls_tensor *tensor) {
                       LS_SHAPE_TEXT(tensor), ls_tensor_device(tensor)->name);
         return ls_scope_failed();
     }
+    if (tensor->spread >= LS_SPREAD_COMBINED) { /* the program may exchange the elements itself */
+        ((ls_tensor *)tensor)->spread = 0;
+    }
     return tensor->data;
 }
 

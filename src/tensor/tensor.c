@@ -13,6 +13,7 @@ __attribute__((always_inline)) static inline ls_tensor *record_new(ls_thread_sta
     tensor->dtype = (uint8_t)dtype;
     tensor->ndim = (int8_t)ndim;
     tensor->needs_grad = false;
+    tensor->spread = 0;
     tensor->node = NULL;
     tensor->leaf = NULL;
     tensor->scope = &ls_nowhere;
@@ -149,7 +150,11 @@ ls_tensor *ls_alias(const ls_tensor *tensor) {
     if (tensor == NULL || !ls_tensor_is_here("ls_alias", tensor)) {
         return NULL;
     }
-    return ls_tensor_view(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
+    ls_tensor *alias = ls_tensor_view(tensor, tensor->ndim, tensor->size, tensor->stride, 0);
+    if (alias != NULL) {
+        alias->spread = tensor->spread;
+    }
+    return alias;
 }
 
 static void free_record(ls_tensor *tensor) {

@@ -37,9 +37,11 @@ run() {
 
 # judge CARRIER NAME SOURCE
 judge() {
-    local carrier=$1 name=$2 source=$3 sentence wanted=1
+    local carrier=$1 name=$2 source=$3 sentence wanted
+    wanted=$(told status "$source") # of a program that only gets a warning: 0
+    wanted=${wanted:-1}
     # Launchers have statuses of their own for jobs that fail; that none is a signal's or a time limit's is the same.
-    case $carrier in openmpi | mpich) [ "$status" -lt 124 ] && [ "$status" != 0 ] && wanted=$status ;; esac
+    case $carrier in openmpi | mpich) [ "$status" -lt 124 ] && [ "$status" != 0 ] && [ "$wanted" != 0 ] && wanted=$status ;; esac
     check "$name: exit status" is "$status" "$wanted"
     while read -r sentence; do
         check "$name: told why" grep -Eq -- "$sentence" err

@@ -153,7 +153,8 @@ static void test_hooks_that_misbehave(void **state) {
     }
 }
 
-static ls_status note_callback(void *user) {
+static ls_status note_callback(void *user, const ls_pass_findings *findings) {
+    (void)findings;
     toy_note("a%g ", *(const double *)user);
     return LS_OK;
 }
@@ -165,7 +166,8 @@ static ls_status register_hook(ls_tensor *leaf, void *user) {
     return ls_watch_pass(&note_watch, user);
 }
 
-static ls_status failing_callback(void *user) {
+static ls_status failing_callback(void *user, const ls_pass_findings *findings) {
+    (void)findings;
     (void)user;
     return ls_fail(LS_ERR_PEER, "callback: rank 3 is gone");
 }

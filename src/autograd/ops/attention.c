@@ -2,6 +2,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
+#include "autograd/samples.h"
 
 #include <math.h>
 
@@ -105,9 +106,15 @@ static ls_status attention_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-static ls_samples_use attention_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->inputs[Q]->ndim == 2 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+/* Axes before the last two are those of batches. */
+static ls_samples_use attention_samples(ls_samples_call *call) {
+    for (int i = Q; i <= V; i++) {
+        const int axis = ls_sample_axis(call, i);
+        if (axis >= call->inputs[i]->ndim - 2 && axis >= 0) {
+            return LS_SAMPLES_MIXED;
+        }
+    }
+    return ls_sample_axis(call, Q) == call->axis ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
 
 static const ls_op attention_op = {.name = "ls_attention",

@@ -8,6 +8,7 @@
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
+#include "autograd/samples.h"
 
 /* The inputs and saved tensors of a node, and integer[] and number[] of its parameters. */
 enum { X, TARGET, WEIGHT, INPUTS };
@@ -156,10 +157,14 @@ static ls_status cross_entropy_backward(ls_node *node, ls_tensor *gradient) {
                           ls_kernels_of(gradient)->cross_entropy_backward);
 }
 
-static ls_samples_use class_loss_samples(const ls_node *node, double *divisor) {
-    const ls_loss_reduction reduction = (ls_loss_reduction)node->parameters.integer[REDUCTION];
-    if (reduction == LS_LOSS_MEAN) {
-        *divisor = node->saved[DIVISOR] != NULL ? ls_item(node->saved[DIVISOR]) : (double)node->inputs[X]->size[0];
+/* The axis of the rows may count samples, that of the classes may not. */
+static ls_samples_use class_loss_samples(ls_samples_call *call) {
+    const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
+    if (ls_sample_axis(call, X) == 1) {
+        return LS_SAMPLES_MIXED;
+    }
+    if (reduction == LS_LOSS_MEAN && call->wants_divisor) {
+        call->divisor = call->saved[DIVISOR] != NULL ? ls_item(call->saved[DIVISOR]) : (double)call->inputs[X]->size[0];
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
 }

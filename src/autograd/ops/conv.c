@@ -105,12 +105,12 @@ static ls_status conv_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-static ls_samples_use conv_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    const ls_tensor *bias = node->inputs[BIAS];
-    const bool own =
-        ls_spread_of(node->inputs[WEIGHT]) != LS_SPREAD_NONE || (bias != NULL && ls_spread_of(bias) != LS_SPREAD_NONE);
-    return own ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+/* Samples that are groups of channels, each with a weight of its own, may stay apart. */
+static ls_samples_use conv_samples(ls_samples_call *call) {
+    if (ls_sample_axis(call, X) == 0 && ls_sample_axis(call, WEIGHT) < 0 && ls_sample_axis(call, BIAS) < 0) {
+        return LS_SAMPLES_KEPT;
+    }
+    return call->parameters->window.groups > 1 ? LS_SAMPLES_UNKNOWN : LS_SAMPLES_MIXED;
 }
 
 #define CONV_ROW(name_, shape_, kernel_, kernel_backward_)                                                             \

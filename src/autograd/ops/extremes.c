@@ -155,10 +155,16 @@ static ls_status argument_forward(ls_op_call *call) {
                                                                    single_axis(call->parameters));
 }
 
-static const ls_op argmax_op = {
-    .name = "ls_argmax", .shape = argument_shape, .forward = argument_forward, .kernel = LS_KERNEL(argmax)};
-static const ls_op argmin_op = {
-    .name = "ls_argmin", .shape = argument_shape, .forward = argument_forward, .kernel = LS_KERNEL(argmin)};
+static const ls_op argmax_op = {.name = "ls_argmax",
+                                .shape = argument_shape,
+                                .forward = argument_forward,
+                                .over_samples = ls_reduce_mixes,
+                                .kernel = LS_KERNEL(argmax)};
+static const ls_op argmin_op = {.name = "ls_argmin",
+                                .shape = argument_shape,
+                                .forward = argument_forward,
+                                .over_samples = ls_reduce_mixes,
+                                .kernel = LS_KERNEL(argmin)};
 
 static ls_tensor *argument(const ls_op *op, ls_tensor *x, int axis, bool keepdim) {
     if (x == NULL) {

@@ -1,6 +1,7 @@
 /* Elements picked by index: index_select, embedding, take_along. The gradient is added to where they came from. */
 #include "autograd/ops/ops.h"
 #include "autograd/ops/promote.h"
+#include "autograd/samples.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,7 @@ static ls_tensor *apply_indexed(const ls_op *op, ls_tensor *x, int axis, ls_tens
     if (ready == NULL) {
         return ls_scope_failed();
     }
+    ready->spread = index->spread;
     const ls_op_parameters parameters = {.integer = {axis}};
     const ls_dtype dtype = x->dtype;
     ls_tensor *y = ls_apply_as(op, (ls_tensor *[]){x, ready}, 2, 1, &parameters, ls_compute_dtype(dtype), dtype);
@@ -152,10 +154,16 @@ static ls_status embedding_backward(ls_node *node, ls_tensor *gradient) {
     return put_back(node, gradient, 2, (const int64_t[]){index->count, node->inputs[X]->size[1]}, &flat);
 }
 
+/* The samples may pick rows, but not be the rows. */
+static ls_samples_use embedding_samples(ls_samples_call *call) {
+    return ls_sample_axis(call, X) < 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
+}
+
 static const ls_op embedding_op = {.name = "ls_embedding",
                                    .shape = embedding_shape,
                                    .forward = embedding_forward,
                                    .backward = embedding_backward,
+                                   .over_samples = embedding_samples,
                                    .reads = {[X] = 1U << INDEX},
                                    .kernel = LS_KERNEL(index_select),
                                    .kernel_backward = LS_KERNEL(index_add)};

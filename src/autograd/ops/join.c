@@ -106,24 +106,22 @@ static ls_status stack_backward(ls_node *node, ls_tensor *gradient) {
     return LS_OK;
 }
 
-static ls_samples_use stack_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->parameters.integer[0] == 0 ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+static ls_samples_use stack_samples(ls_samples_call *call) {
+    call->axis += call->parameters->integer[0] <= call->axis;
+    return LS_SAMPLES_MOVED;
 }
 
-/* Beside the samples of each rank stands what one process has once. */
-static ls_samples_use concat_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    bool all = true, first = true;
-    for (int i = 0; i < node->input_count; i++) {
-        const uint8_t spread = ls_spread_of(node->inputs[i]);
-        all = all && spread != LS_SPREAD_NONE;
-        first = first && spread != LS_SPREAD_OTHER;
+/* Tensors that one process has once may join the samples along other axes only. */
+static ls_samples_use concat_samples(ls_samples_call *call) {
+    const bool along_samples = call->parameters->integer[0] == call->axis;
+    for (int i = 0; i < call->input_count; i++) {
+        const int axis = ls_sample_axis(call, i);
+        if (axis != call->axis && (axis >= 0 || along_samples)) {
+            return LS_SAMPLES_UNKNOWN;
+        }
     }
-    if (!all && (!first || node->parameters.integer[0] == 0)) {
-        return LS_SAMPLES_MIXED;
-    }
-    return first ? LS_SAMPLES_KEPT : LS_SAMPLES_MOVED;
+    call->leads = call->leads && !along_samples;
+    return LS_SAMPLES_KEPT;
 }
 
 static const ls_op concat_op = {.name = "ls_concat",

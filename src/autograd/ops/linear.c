@@ -203,9 +203,9 @@ static ls_status linear_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-static ls_samples_use linear_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    const bool kept = node->inputs[0]->ndim > 1 && ls_spread_of(node->inputs[1]) == LS_SPREAD_NONE;
+static ls_samples_use linear_samples(ls_samples_call *call) {
+    const int axis = ls_sample_axis(call, 0);
+    const bool kept = axis >= 0 && axis < call->inputs[0]->ndim - 1 && ls_sample_axis(call, 1) < 0;
     return kept ? LS_SAMPLES_KEPT : LS_SAMPLES_MIXED;
 }
 

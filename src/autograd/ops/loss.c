@@ -195,10 +195,10 @@ static ls_status kl_backward(ls_node *node, ls_tensor *gradient) {
 
 /* ---- rows and calls ---------------------------------------------------------------------------------------------- */
 
-static ls_samples_use loss_samples(const ls_node *node, double *divisor) {
-    const ls_loss_reduction reduction = (ls_loss_reduction)node->parameters.integer[REDUCTION];
+static ls_samples_use loss_samples(ls_samples_call *call) {
+    const ls_loss_reduction reduction = (ls_loss_reduction)call->parameters->integer[REDUCTION];
     if (reduction == LS_LOSS_MEAN) {
-        *divisor = (double)node->inputs[0]->count;
+        call->divisor = (double)call->inputs[0]->count;
     }
     return reduction == LS_LOSS_NONE ? LS_SAMPLES_KEPT : LS_SAMPLES_SUMMED;
 }

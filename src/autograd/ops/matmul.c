@@ -272,12 +272,25 @@ static ls_status matmul_backward(ls_node *node, ls_tensor *gradient) {
     return status;
 }
 
-/* Sums over samples that are the inner size. */
-static ls_samples_use matmul_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    const bool of_a = ls_spread_of(node->inputs[0]) != LS_SPREAD_NONE && node->inputs[0]->ndim < 2;
-    const bool of_b = ls_spread_of(node->inputs[1]) != LS_SPREAD_NONE && node->inputs[1]->ndim < 3;
-    return of_a || of_b ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+/* The place of input i's samples among the axes of the product, counted from the last one, which is 1; 0: none, -1:
+ * they are summed over. A vector has no axis of its own in the product. */
+static int place_from_end(const ls_samples_call *call, int i) {
+    const int ndim = call->inputs[i]->ndim, axis = ls_sample_axis(call, i);
+    const int place = ndim - axis, inner = i == 0 || ndim == 1 ? 1 : 2, other_inner = i == 0 ? 1 : 2;
+    if (axis < 0) {
+        return 0;
+    }
+    return place == inner ? -1 : place - (call->inputs[1 - i]->ndim == 1 && place > other_inner);
+}
+
+/* Samples that both inputs have lie along the same axis of the product, and not along the inner one. */
+static ls_samples_use matmul_samples(ls_samples_call *call) {
+    const int a = place_from_end(call, 0), b = place_from_end(call, 1);
+    if (a < 0 || b < 0 || (a > 0 && b > 0 && a != b)) {
+        return LS_SAMPLES_MIXED;
+    }
+    call->axis = call->output->ndim - (a > 0 ? a : b);
+    return LS_SAMPLES_MOVED;
 }
 
 static const ls_op matmul_op = {.name = "ls_matmul",

@@ -79,9 +79,9 @@ static ls_status layer_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, layer_norm_rule);
 }
 
-static ls_samples_use layer_norm_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->parameters.integer[AXES] == node->inputs[X]->ndim ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+static ls_samples_use layer_norm_samples(ls_samples_call *call) {
+    const int kept = call->inputs[X]->ndim - (int)call->parameters->integer[AXES];
+    return call->axis >= kept ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
 }
 
 static const ls_op layer_norm_op = {.name = "ls_layer_norm",
@@ -192,9 +192,8 @@ static ls_status batch_norm_backward(ls_node *node, ls_tensor *gradient) {
     return norm_backward(node, gradient, batch_norm_rule);
 }
 
-static ls_samples_use batch_norm_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->parameters.integer[TRAINING] != 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+static ls_samples_use batch_norm_samples(ls_samples_call *call) {
+    return call->parameters->integer[TRAINING] != 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
 }
 
 static const ls_op batch_norm_op = {
@@ -355,11 +354,17 @@ static void hold_part(void *context, bool hold) {
     }
 }
 
+/* Its statistics are those of the global batch. */
+static ls_samples_use shared_norm_samples(ls_samples_call *call) {
+    return call->axis != 1 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
+}
+
 static const ls_op shared_norm_op = {
     .name = "ls_batch_norm",
     .shape = ls_shape_as_input,
     .forward = batch_norm_forward,
     .backward = shared_norm_backward,
+    .over_samples = shared_norm_samples,
     .reads = {[X] = 1U << X | 1U << WEIGHT | 1U << MEAN | 1U << RSTD, [WEIGHT] = 1U << X | 1U << MEAN | 1U << RSTD},
     .hold = hold_part,
     .communicates = true,

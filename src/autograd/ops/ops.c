@@ -86,6 +86,9 @@ ls_tensor *ls_dense(const char *call, ls_tensor *x) {
         ls_tensor_drop(dense);
         return NULL;
     }
+    if (dense != NULL) {
+        dense->spread = x->spread;
+    }
     return dense;
 }
 
@@ -107,6 +110,7 @@ static inline void begin_view(ls_tensor *view, const ls_tensor *base, int ndim) 
     view->dtype = base->dtype;
     view->ndim = (int8_t)ndim;
     view->needs_grad = false;
+    view->spread = 0;
     view->node = NULL;
     view->leaf = NULL;
     view->scope = NULL;
@@ -205,7 +209,6 @@ ls_status ls_accumulate_repeated(ls_node *node, int i, const ls_tensor *gradient
     return ls_accumulate(node, i, ls_tensor_view(gradient, input->ndim, input->size, stride, 0));
 }
 
-ls_samples_use ls_mixes_along_axis(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->parameters.integer[0] == 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+ls_samples_use ls_mixes_along_axis(ls_samples_call *call) {
+    return call->parameters->integer[0] == call->axis ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
 }

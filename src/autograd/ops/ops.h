@@ -85,7 +85,7 @@ ls_status ls_shape_as_input(ls_op_call *call);
 ls_status ls_forward_map(ls_op_call *call);
 
 /* Of rows that go along the axis integer[0]: what they make of samples. */
-ls_samples_use ls_mixes_along_axis(const ls_node *node, double *divisor);
+ls_samples_use ls_mixes_along_axis(ls_samples_call *call);
 
 /* Backward rule: the gradient is handed on as it is. */
 ls_status ls_backward_same(ls_node *node, ls_tensor *gradient);

@@ -73,10 +73,8 @@ static ls_status average_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, dx);
 }
 
-static ls_samples_use pool_samples(const ls_node *node, double *divisor) {
-    (void)node;
-    (void)divisor;
-    return LS_SAMPLES_KEPT;
+static ls_samples_use pool_samples(ls_samples_call *call) {
+    return call->axis < 2 ? LS_SAMPLES_KEPT : LS_SAMPLES_UNKNOWN;
 }
 
 #define POOL_ROW(name_, kind)                                                                                          \

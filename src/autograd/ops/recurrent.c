@@ -7,6 +7,7 @@
 #include "autograd/op.h"
 #include "autograd/ops/operand.h"
 #include "autograd/ops/ops.h"
+#include "autograd/samples.h"
 
 enum { X, WEIGHT, BIAS, STATE, LENGTHS, INPUTS };
 enum { SAVED_OUTPUT, SAVED_GATES, SAVED_CELLS };
@@ -317,10 +318,9 @@ static ls_status recur_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /* Samples lie along the second axis. */
-static ls_samples_use recur_samples(const ls_node *node, double *divisor) {
-    (void)node;
-    (void)divisor;
-    return LS_SAMPLES_MIXED;
+static ls_samples_use recur_samples(ls_samples_call *call) {
+    const int axis = ls_sample_axis(call, X);
+    return axis == 1 ? LS_SAMPLES_KEPT : axis < 0 ? LS_SAMPLES_UNKNOWN : LS_SAMPLES_MIXED;
 }
 
 #define READS (1U << WEIGHT | 1U << LENGTHS)

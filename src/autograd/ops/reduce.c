@@ -57,19 +57,30 @@ ls_status ls_reduce_shape(ls_op_call *call) {
     return ls_reduce_shape_as(call, call->inputs[0]->dtype);
 }
 
-static ls_samples_use sums(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_SUMMED : LS_SAMPLES_KEPT;
+/* `reduced` if the axis of the samples is reduced; else the samples stay on that axis, which may move. */
+static ls_samples_use reduce_samples(ls_samples_call *call, ls_samples_use reduced) {
+    if (ls_reduces(call->parameters, call->axis)) {
+        return reduced;
+    }
+    int before = 0; /* axes that are gone */
+    for (int i = 0; i < call->axis && !call->parameters->integer[LS_REDUCE_KEEPDIM]; i++) {
+        before += ls_reduces(call->parameters, i);
+    }
+    call->axis -= before;
+    return LS_SAMPLES_MOVED;
 }
 
-static ls_samples_use averages(const ls_node *node, double *divisor) {
-    *divisor = (double)node->parameters.integer[LS_REDUCE_GROUP];
-    return sums(node, divisor);
+static ls_samples_use sums(ls_samples_call *call) {
+    return reduce_samples(call, LS_SAMPLES_SUMMED);
 }
 
-ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return ls_reduces(&node->parameters, 0) ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+static ls_samples_use averages(ls_samples_call *call) {
+    call->divisor = (double)call->parameters->integer[LS_REDUCE_GROUP];
+    return sums(call);
+}
+
+ls_samples_use ls_reduce_mixes(ls_samples_call *call) {
+    return reduce_samples(call, LS_SAMPLES_MIXED);
 }
 
 ls_tensor ls_reduce_view(const ls_tensor *y, const ls_tensor *x, const ls_op_parameters *parameters) {

@@ -18,7 +18,7 @@ static inline bool ls_reduces(const ls_op_parameters *parameters, int axis) {
 }
 
 /* What reductions make of samples that is neither their sum nor their mean. */
-ls_samples_use ls_reduce_mixes(const ls_node *node, double *divisor);
+ls_samples_use ls_reduce_mixes(ls_samples_call *call);
 
 /* Shape rule: the output has the input's dtype, or another. */
 ls_status ls_reduce_shape(ls_op_call *call);

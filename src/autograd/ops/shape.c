@@ -84,11 +84,38 @@ static ls_status reshape_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, share);
 }
 
-/* Samples stay in front, unless an axis of size 1 comes before them. */
-static ls_samples_use reshape_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    const ls_tensor *x = node->inputs[0], *y = node->output;
-    return y->ndim > 0 && y->size[0] == 1 && x->size[0] != 1 ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+/* The axis of y that has the elements of axis `axis` of x, alone or merged with others; -1 if several axes have. */
+static int axis_in(const ls_tensor *x, int axis, const ls_tensor *y) {
+    const int64_t size = x->size[axis];
+    int64_t below = 1; /* elements of the axes after `axis` */
+    for (int i = axis + 1; i < x->ndim; i++) {
+        below *= x->size[i];
+    }
+    int64_t step = 1;
+    for (int i = y->ndim - 1; i >= 0 && x->count > 0; i--) {
+        const int64_t end = step * y->size[i];
+        if (step <= below && below * size <= end && below < end) {
+            return i;
+        }
+        step = end;
+    }
+    return -1;
+}
+
+/*
+ * Samples that lead stay in front, after axes of size 1. An axis that counts a single sample looks like any other axis
+ * of size 1: if it leads it is taken to be the first one, else new axes make it unknown.
+ */
+static ls_samples_use reshape_samples(ls_samples_call *call) {
+    const ls_tensor *x = call->inputs[0], *y = call->output;
+    if (!call->leads) {
+        call->axis = call->single && y->ndim > x->ndim ? -1 : axis_in(x, call->axis, y);
+        return LS_SAMPLES_MOVED;
+    }
+    while (!call->single && x->ndim > 0 && call->axis < y->ndim - 1 && y->size[call->axis] == 1) {
+        call->axis++;
+    }
+    return LS_SAMPLES_MOVED;
 }
 
 static const ls_op reshape_op = {
@@ -247,9 +274,13 @@ static ls_status permute_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, ls_tensor_view(gradient, gradient->ndim, size, stride, 0));
 }
 
-static ls_samples_use permute_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->parameters.integer[0] == 0 ? LS_SAMPLES_KEPT : LS_SAMPLES_MOVED;
+static ls_samples_use permute_samples(ls_samples_call *call) {
+    int to = 0;
+    while (call->parameters->integer[to] != call->axis) {
+        to++;
+    }
+    call->axis = to;
+    return LS_SAMPLES_MOVED;
 }
 
 static const ls_op permute_op = {
@@ -307,9 +338,9 @@ static ls_status expand_shape(ls_op_call *call) {
     return made_view(call, ndim, call->parameters->integer, stride, 0);
 }
 
-static ls_samples_use expand_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    return node->output->ndim > node->inputs[0]->ndim ? LS_SAMPLES_MOVED : LS_SAMPLES_KEPT;
+static ls_samples_use expand_samples(ls_samples_call *call) {
+    call->axis += call->output->ndim - call->inputs[0]->ndim;
+    return LS_SAMPLES_MOVED;
 }
 
 static const ls_op expand_op = {
@@ -383,10 +414,16 @@ static ls_status slice_backward(ls_node *node, ls_tensor *gradient) {
 }
 
 /* One sample of this rank is not one of the batch. */
-static ls_samples_use slice_samples(const ls_node *node, double *divisor) {
-    (void)divisor;
-    const int64_t *integer = node->parameters.integer;
-    return integer[SLICE_DROPS_AXIS] && integer[SLICE_AXIS] == 0 ? LS_SAMPLES_MIXED : LS_SAMPLES_KEPT;
+static ls_samples_use slice_samples(ls_samples_call *call) {
+    const int64_t *integer = call->parameters->integer;
+    if (!integer[SLICE_DROPS_AXIS]) {
+        return LS_SAMPLES_KEPT;
+    }
+    if (integer[SLICE_AXIS] == call->axis) {
+        return LS_SAMPLES_MIXED;
+    }
+    call->axis -= integer[SLICE_AXIS] < call->axis;
+    return LS_SAMPLES_MOVED;
 }
 
 static const ls_op slice_op = {

@@ -154,11 +154,20 @@ static ls_status logsumexp_backward(ls_node *node, ls_tensor *gradient) {
     return ls_accumulate(node, 0, dx);
 }
 
+static ls_samples_use logsumexp_samples(ls_samples_call *call) {
+    const int axis = axis_of(call->parameters);
+    if (axis == call->axis) {
+        return LS_SAMPLES_MIXED;
+    }
+    call->axis -= axis < call->axis && call->parameters->integer[KEEPDIM] == 0;
+    return LS_SAMPLES_MOVED;
+}
+
 static const ls_op logsumexp_op = {.name = "ls_logsumexp",
                                    .shape = logsumexp_shape,
                                    .forward = logsumexp_forward,
                                    .backward = logsumexp_backward,
-                                   .over_samples = ls_mixes_along_axis,
+                                   .over_samples = logsumexp_samples,
                                    .reads = {1},
                                    .saves_output = true};
 

@@ -1,0 +1,248 @@
+/*
+ * Means that a program makes by hand: divided by what one rank has, they are too large, of which one warning says so;
+ * divided by what all ranks have, or not divided, they are right, and nothing is said.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/parallel.h>
+
+enum { WIDTH = 6, PASSES = 3 };
+
+typedef struct share {
+    ls_comm *world;
+    int64_t own;
+    int64_t all;
+} share;
+
+typedef struct means_case {
+    const char *name;
+    ls_tensor *(*loss)(ls_tensor *y, const share *s); /* y: [samples, WIDTH] */
+} means_case;
+
+static ls_tensor *rows(ls_tensor *y) {
+    return ls_sum_axes(ls_square(y), LS_AXES(1), false);
+}
+
+/* Zeros, more of them on a higher rank, and ones. */
+static ls_tensor *mask_of(const share *s) {
+    ls_tensor *mask = ls_ones(LS_SHAPE(s->own), LS_F32);
+    float *number = ls_data(mask);
+    for (int64_t i = 0; number != NULL && i < s->own - 1 && i < 1 + 2 * ls_comm_rank(s->world); i++) {
+        number[i] = 0;
+    }
+    return mask;
+}
+
+static ls_tensor *classes(const share *s) {
+    return ls_to(ls_zeros(LS_SHAPE(s->own), LS_F32), LS_I64);
+}
+
+static ls_tensor *scalar(double number) {
+    return ls_full(LS_SCALAR, LS_F32, number);
+}
+
+/* ---- warned of --------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *by_number(ls_tensor *y, const share *s) {
+    return ls_div(ls_sum(rows(y)), (double)s->own);
+}
+
+static ls_tensor *by_tensor(ls_tensor *y, const share *s) {
+    return ls_div(ls_sum(rows(y)), scalar((double)s->own));
+}
+
+static ls_tensor *by_product(ls_tensor *y, const share *s) {
+    return ls_add(ls_mul(ls_sum(rows(y)), 1.0 / (double)s->own), ls_mul(ls_sum(ls_abs(y)), 0.01));
+}
+
+static ls_tensor *by_elements(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_div(ls_sum(ls_square(y)), (double)ls_numel(y));
+}
+
+static ls_tensor *by_classes(ls_tensor *y, const share *s) {
+    const ls_class_loss_options sum = {.reduction = LS_LOSS_SUM};
+    return ls_div(ls_cross_entropy(y, classes(s), &sum), (double)s->own);
+}
+
+static ls_tensor *by_mask(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_div(ls_sum(ls_mul(rows(y), mask)), ls_sum(mask));
+}
+
+static ls_tensor *by_full_mask(ls_tensor *y, const share *s) {
+    ls_tensor *mask = ls_ones(LS_SHAPE(s->own), LS_F32);
+    return ls_div(ls_sum(ls_mul(rows(y), mask)), ls_sum(mask));
+}
+
+static ls_tensor *by_detached(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_div(ls_sum(rows(y)), ls_sum(ls_detach(ls_abs(y))));
+}
+
+static ls_tensor *by_own_mask(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *mask = ls_to(ls_gt(ls_detach(ls_select(y, 1, 0)), -100), LS_F32);
+    return ls_div(ls_sum(ls_mul(rows(y), mask)), ls_sum(mask));
+}
+
+static const means_case by_own[] = {{"number", by_number},       {"tensor", by_tensor},     {"product", by_product},
+                                    {"elements", by_elements},   {"classes", by_classes},   {"mask", by_mask},
+                                    {"full mask", by_full_mask}, {"detached", by_detached}, {"own mask", by_own_mask}};
+
+static ls_tensor *centered(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_mean(ls_square(ls_sub(y, ls_detach(ls_mean_axes(y, LS_AXES(0), true)))));
+}
+
+static ls_tensor *scaled(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *each = rows(y);
+    return ls_mean(ls_div(each, ls_max(ls_detach(each))));
+}
+
+static const means_case constants[] = {{"centered", centered}, {"scaled", scaled}};
+
+/* ---- right ------------------------------------------------------------------------------------------------------- */
+
+static ls_tensor *sum(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_sum(rows(y));
+}
+
+static ls_tensor *scaled_sum(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_add(ls_mul(ls_sum(rows(y)), 0.3), ls_mean(y));
+}
+
+static ls_tensor *mean(ls_tensor *y, const share *s) {
+    (void)s;
+    return ls_mean(rows(y));
+}
+
+static ls_tensor *by_all(ls_tensor *y, const share *s) {
+    return ls_div(ls_sum(rows(y)), (double)s->all);
+}
+
+static ls_tensor *by_all_elements(ls_tensor *y, const share *s) {
+    return ls_div(ls_sum(ls_square(y)), scalar((double)(s->all * WIDTH)));
+}
+
+static ls_tensor *by_masks(ls_tensor *y, const share *s) {
+    ls_tensor *mask = mask_of(s);
+    return ls_div(ls_sum(ls_mul(rows(y), mask)), ls_allreduce(s->world, ls_sum(mask), LS_SUM));
+}
+
+static ls_tensor *by_share(ls_tensor *y, const share *s) {
+    return ls_mul(ls_div(ls_sum(rows(y)), (double)s->own), (double)s->own / (double)s->all);
+}
+
+static ls_tensor *detached_samples(ls_tensor *y, const share *s) {
+    (void)s;
+    ls_tensor *weight = ls_detach(ls_softmax(y, 1));
+    return ls_mean(ls_mul(ls_sub(y, ls_mean_axes(ls_detach(y), LS_AXES(1), true)), weight));
+}
+
+static ls_tensor *all_reduced(ls_tensor *y, const share *s) {
+    ls_tensor *center = ls_mean_axes(ls_detach(y), LS_AXES(0), true);
+    return ls_mean(ls_square(ls_sub(y, ls_allreduce(s->world, center, LS_AVG))));
+}
+
+static ls_tensor *exchanged_by_hand(ls_tensor *y, const share *s) {
+    ls_tensor *weight = ls_sum(ls_detach(ls_abs(y)));
+    float *number = ls_data(weight);
+    return ls_comm_allreduce(s->world, number, number, 1, LS_F32, LS_SUM, NULL) == LS_OK
+               ? ls_div(ls_sum(rows(y)), weight)
+               : NULL;
+}
+
+/* A number that is printed, and nothing that is trained by. */
+static ls_tensor *with_metric(ls_tensor *y, const share *s) {
+    ls_tensor *metric = ls_div(by_number(y, s), ls_mean(ls_detach(rows(y))));
+    return metric != NULL ? mean(y, s) : NULL;
+}
+
+static const means_case right[] = {{"sum", sum},
+                                   {"scaled sum", scaled_sum},
+                                   {"mean", mean},
+                                   {"by all", by_all},
+                                   {"by all elements", by_all_elements},
+                                   {"by masks", by_masks},
+                                   {"by share", by_share},
+                                   {"detached samples", detached_samples},
+                                   {"all-reduced", all_reduced},
+                                   {"exchanged by hand", exchanged_by_hand},
+                                   {"metric", with_metric}};
+
+/* ---- running them ------------------------------------------------------------------------------------------------ */
+
+static atomic_int warnings; /* of all ranks that are threads of this process */
+static char last[1000];
+
+static void count_warning(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    if (level == LS_LOG_WARNING) {
+        snprintf(last, sizeof last, "%s", line);
+        atomic_fetch_add(&warnings, 1);
+    }
+}
+
+static ls_status run_pass(ls_module *model, const means_case *c, const share *s) {
+    ls_scope *scope = ls_scope_begin();
+    ls_tensor *loss = c->loss(ls_forward(model, ls_randn(LS_SHAPE(s->own, WIDTH), LS_F32)), s);
+    ls_status status = ls_backward(loss);
+    const ls_status ended = ls_scope_end(scope);
+    return status != LS_OK ? status : ended;
+}
+
+/* Trains for some passes; `says`: what the one warning says, or NULL for none. Ranks have `samples`, or more by their
+ * rank. */
+static ls_status check(ls_comm *world, const means_case *c, int64_t samples, bool uneven, const char *says) {
+    const int size = ls_comm_size(world), rank = ls_comm_rank(world);
+    const share s = {.world = world,
+                     .own = samples + (uneven ? rank : 0),
+                     .all = samples * size + (uneven ? size * (size - 1) / 2 : 0)};
+    ls_seed(5);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    atomic_store(&warnings, 0);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    ls_module *model = ls_data_parallel(ls_nn_linear(WIDTH, WIDTH), world, NULL);
+    for (int pass = 0; pass < PASSES; pass++) {
+        LS_TRY(run_pass(model, c, &s));
+    }
+    ls_module_free(model);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    const int wanted = says != NULL && size > 1;
+    if (rank == 0 && (atomic_load(&warnings) != wanted || (wanted == 1 && strstr(last, says) == NULL))) {
+        return ls_fail(LS_ERR_INTERNAL, "%s, %lld samples%s: %d warnings, not %d; the last: %s", c->name,
+                       (long long)samples, uneven ? " or more" : "", atomic_load(&warnings), wanted, last);
+    }
+    return LS_OK;
+}
+
+static ls_status check_all(ls_comm *world, const means_case *cases, size_t count, const char *says) {
+    for (size_t i = 0; i < count; i++) {
+        LS_TRY(check(world, &cases[i], 7, false, says));
+        LS_TRY(check(world, &cases[i], 4, true, says));
+    }
+    return LS_OK;
+}
+
+#define CHECK_ALL(world, list, says) check_all(world, list, sizeof(list) / sizeof *(list), says)
+
+ls_status rank_test(ls_comm *world) {
+    ls_log_set_sink(count_warning, NULL);
+    LS_TRY(CHECK_ALL(world, by_own,
+                     "this loss is a sum over samples, which data parallelism adds up over ranks; use ls_mean, or "
+                     "divide by the count of the global batch"));
+    LS_TRY(CHECK_ALL(world, constants, "ls_allreduce"));
+    LS_TRY(CHECK_ALL(world, right, NULL));
+    LS_TRY(check(world, &right[0], 1, false, NULL)); /* one sample: its sum is its mean */
+    ls_log_set_sink(NULL, NULL);
+    return ls_comm_barrier(world, NULL);
+}
