@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/trace.h"
+#include "comm/joined.h"
 #include "nn/module.h"
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -372,6 +373,13 @@ ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *g
     return LS_OK;
 }
 
+static void begin_step(ls_optimizer *optimizer) {
+    if (__builtin_expect(!optimizer->stepped, 0)) {
+        optimizer->stepped = true;
+        ls_warn_unless_joined();
+    }
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
@@ -382,6 +390,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                        "that does so",
                        optimizer->type->name);
     }
+    begin_step(optimizer);
     const uint64_t began = ls_trace_now();
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
@@ -416,6 +425,7 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     double value = NAN;
     double *first = loss != NULL ? loss : &value;
     if (optimizer->type->step_closure != NULL) {
+        begin_step(optimizer);
         return optimizer->type->step_closure(optimizer, closure, argument, first);
     }
     LS_TRY(ls_optimizer_evaluate(optimizer, closure, argument, first));

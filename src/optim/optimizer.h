@@ -115,6 +115,7 @@ struct ls_optimizer {
     double weight_decay;
     ls_group *groups;
     int group_count;
+    bool stepped; /* it has begun a step */
     ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
     const ls_module *model; /* lent, for names; NULL when groups were added by hand */
     ls_state_list lent;     /* what ls_optimizer_state gave last */
