@@ -100,6 +100,9 @@ typedef struct ls_callback {
      * callback that has this is taken over by the trial. */
     void (*release)(void *user);
     bool invalid; /**< its constructor failed: ls_trial_new fails with that error */
+    /** Writes its kind and options into `text` of `size` bytes, ended by NUL: ls_trial_run fails with LS_ERR_MISMATCH
+     * if the ranks' texts differ. NULL, or an empty text: ranks may have different callbacks here. */
+    void (*describe)(void *user, char *text, size_t size);
 } ls_callback;
 
 /** The callbacks of ls_trial_options, in place of its two fields:

@@ -1,6 +1,8 @@
 #include "optim/optimizer.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
@@ -69,9 +71,8 @@ static bool has_parameter(const ls_group *group, const ls_tensor *parameter) {
     return false;
 }
 
-/* Whether it is in a group, or in the part of the one being made that is there already. */
-static bool is_grouped(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
-    bool found = has_parameter(made, parameter);
+bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter) {
+    bool found = false;
     for (int g = 0; !found && g < optimizer->group_count; g++) {
         found = has_parameter(&optimizer->groups[g], parameter);
     }
@@ -100,7 +101,7 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *
                        "%s: parameter %d is on %s, those before it on %s: a group must be on one device", call, index,
                        ls_tensor_device(parameter)->name, made->device->name);
     }
-    if (is_grouped(optimizer, made, parameter)) {
+    if (has_parameter(made, parameter) || ls_optimizer_has(optimizer, parameter)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
     }
     return LS_OK;
@@ -266,6 +267,17 @@ ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, dou
         }
     }
     return LS_OK;
+}
+
+void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size) {
+    static const ls_field rates[] = {
+        LS_FIELD(ls_group, learning_rate), LS_FIELD(ls_group, weight_decay), {.name = NULL}};
+    const ls_group *of = &optimizer->groups[group];
+    char name[32];
+    ls_describe(text, size, of->by->type->name, of->by->type->fields, &of->by->options);
+    const size_t length = strlen(text);
+    snprintf(name, sizeof name, ", group %d", group);
+    ls_describe(text + length, size - length, name, rates, of);
 }
 
 double ls_optimizer_momentum(const ls_optimizer *optimizer) {

@@ -13,6 +13,11 @@ void *ls_callback_allocate(const char *call, size_t size) {
     return memory;
 }
 
+void ls_callback_describe_nothing(void *user, char *text, size_t size) {
+    (void)user;
+    snprintf(text, size, "%s", "");
+}
+
 void ls_callback_drop(const ls_callback *callbacks, int count) {
     for (int i = 0; i < count; i++) {
         if (callbacks[i].release != NULL && !callbacks[i].invalid) {

@@ -70,6 +70,9 @@ ls_callback ls_confusion_printer(const char *metric, bool shares) {
     }
     ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
     self->shares = shares;
-    return (ls_callback){
-        .user = self, .on_end_validation = on_end_validation, .name = "confusion_printer", .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_end_validation = on_end_validation,
+                         .name = "confusion_printer",
+                         .describe = ls_callback_describe_nothing,
+                         .release = ls_free};
 }

@@ -169,6 +169,13 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
+/* Without lines of batches the log exchanges nothing. */
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_csv_log_options, per_batch), {.name = NULL}};
+    const csv_log *self = user;
+    ls_describe(text, size, self->options.per_batch ? maker : "", fields, &self->options);
+}
+
 static void release(void *user) {
     csv_log *self = user;
     if (self->file != NULL) {
@@ -208,6 +215,7 @@ ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "csv_log",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -89,6 +89,14 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return LS_OK;
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {
+        LS_FIELD(ls_early_stopping_options, monitor),      LS_FIELD(ls_early_stopping_options, mode),
+        LS_FIELD(ls_early_stopping_options, min_delta),    LS_FIELD(ls_early_stopping_options, patience),
+        LS_FIELD(ls_early_stopping_options, restore_best), {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const early_stopping *)user)->options);
+}
+
 static void release(void *user) {
     early_stopping *self = user;
     ls_snapshot_forget(&self->model);
@@ -125,6 +133,7 @@ ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
                          .on_end_epoch = on_end_epoch,
                          .on_end = on_end,
                          .name = "early_stopping",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -1,6 +1,10 @@
 /* Advances a schedule of learning rates. */
 #include "train/callbacks/callback.h"
 
+#include <stdio.h>
+
+#include "optim/schedule.h"
+
 static const char *const maker = "ls_scheduler";
 
 typedef struct scheduler {
@@ -36,6 +40,19 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_schedule_set_state(((scheduler *)user)->schedule, tensors, count);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_schedule, step),
+                                      LS_FIELD(ls_schedule, warm_up),
+                                      LS_FIELD(ls_schedule, warm_up_start),
+                                      LS_FIELD(ls_schedule, end),
+                                      {.name = NULL}};
+    const scheduler *self = user;
+    char name[192];
+    snprintf(name, sizeof name, "%s by %s%s of %s", maker, self->per_step ? "step" : "epoch",
+             self->monitors ? self->monitor : "", self->schedule->type->name);
+    ls_describe(text, size, name, fields, self->schedule);
+}
+
 static void release(void *user) {
     scheduler *self = user;
     ls_schedule_free(self->schedule);
@@ -67,6 +84,7 @@ ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *opti
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "scheduler",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

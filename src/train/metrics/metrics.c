@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "base/memory.h"
 #include "comm/meter.h"
 #include "tensor/tensor.h"
@@ -214,6 +215,22 @@ bool ls_metrics_has(const ls_trial *trial, const char *name) {
         has = has || strcmp(trial->metrics->measures[i].rule->name, name) == 0;
     }
     return has;
+}
+
+bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_metric_rule, k),
+                                      LS_FIELD(ls_metric_rule, average),
+                                      LS_FIELD(ls_metric_rule, outputs),
+                                      LS_FIELD(ls_metric_rule, window),
+                                      LS_FIELD(ls_metric_rule, every),
+                                      LS_FIELD(ls_metric_rule, population),
+                                      {.name = NULL}};
+    if (index >= trial->metrics->count) {
+        return false;
+    }
+    const ls_metric_rule *rule = trial->metrics->measures[index].rule;
+    ls_describe(text, size, rule->name, fields, rule);
+    return true;
 }
 
 size_t ls_metrics_longest(const ls_trial *trial) {
