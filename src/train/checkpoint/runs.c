@@ -83,6 +83,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
+    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_trial_check_replicas(trial) : LS_OK); /* else it was done */
     self->due = false;
     trial->state.save = false;
     self->last = ls_clock_ns();
