@@ -63,11 +63,13 @@ double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) 
     return known ? ls_history_get(&trial->history[epoch], name) : NAN;
 }
 
-/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. */
+/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. The metric
+ * "epoch" measures what the first column has. */
 static ls_status list_columns(const ls_trial *trial, ls_history_entry *columns) {
     for (int64_t epoch = 0; epoch < trial->history_count; epoch++) {
         for (int i = 0; i < trial->history[epoch].count; i++) {
-            LS_TRY(ls_history_put(columns, trial->history[epoch].values[i].name, 0));
+            const char *name = trial->history[epoch].values[i].name;
+            LS_TRY(strcmp(name, "epoch") != 0 ? ls_history_put(columns, name, 0) : LS_OK);
         }
     }
     return LS_OK;

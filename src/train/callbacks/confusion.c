@@ -58,7 +58,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);
     if (counts == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", maker, name);
+        return ls_metrics_refuse(trial, maker, name);
     }
     return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }

@@ -104,12 +104,19 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
+/* The first column has the number of the epoch, which is all that the metric of that name measures. */
+static bool is_epoch(const char *name) {
+    return strcmp(name, "epoch") == 0;
+}
+
 static void write_names(csv_log *self, const ls_history_entry *entry) {
     const char separator = self->options.separator;
     fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
             separator);
     for (int i = 0; entry != NULL && i < entry->count; i++) {
-        fprintf(self->file, "%c%s", separator, entry->values[i].name);
+        if (!is_epoch(entry->values[i].name)) {
+            fprintf(self->file, "%c%s", separator, entry->values[i].name);
+        }
     }
     fputc('\n', self->file);
 }
@@ -152,7 +159,10 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     begin(self, columns);
     fprintf(self->file, "%lld", (long long)state->epoch);
     for (int i = 0; i < columns->count; i++) {
-        fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, columns->values[i].name));
+        const char *name = columns->values[i].name;
+        if (!is_epoch(name)) {
+            fprintf(self->file, "%c%.9g", self->options.separator, ls_history_get(entry, name));
+        }
     }
     return end_line(self);
 }

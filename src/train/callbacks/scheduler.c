@@ -14,6 +14,13 @@ typedef struct scheduler {
     char monitor[LS_METRIC_NAME_LIMIT];
 } scheduler;
 
+static ls_status on_start(ls_trial_state *state, void *user) {
+    const scheduler *self = user;
+    return self->monitors && ls_callback_in_run(state) && !ls_callback_in_replay(state)
+               ? ls_metrics_check_result(state->trial, maker, self->monitor)
+               : LS_OK;
+}
+
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     const scheduler *self = user;
     return self->per_step && !ls_callback_in_replay(state) ? ls_schedule_advance(self->schedule) : LS_OK;
@@ -81,6 +88,7 @@ ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *opti
     *self = (scheduler){.schedule = schedule, .per_step = options->per_step, .monitors = options->monitor != NULL};
     ls_callback_copy_name(self->monitor, self->monitors ? options->monitor : "");
     return (ls_callback){.user = self,
+                         .on_start = on_start,
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "scheduler",

@@ -233,6 +233,34 @@ bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t si
     return true;
 }
 
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+static const char validation[] = "val_";
+
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name) {
+    const char *const prefixes[] = {"", validation};
+    const int passes = trial->options.validate != NULL ? 2 : 1;
+    char list[600] = "";
+    size_t length = 0;
+    for (int k = 0; k < passes * trial->metrics->count && length < sizeof list; k++) {
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s%s", k > 0 ? ", " : "",
+                                   prefixes[k / trial->metrics->count],
+                                   trial->metrics->measures[k % trial->metrics->count].rule->name);
+    }
+    const bool of_validation = passes == 1 && strncmp(name, validation, sizeof validation - 1) == 0;
+    return ls_fail(LS_ERR_ARGUMENT, "%s: there is no metric \"%s\"; available: %s%s", call, name, list,
+                   of_validation ? ". Was .validate set?" : "");
+}
+
+ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name) {
+    const size_t length = sizeof validation - 1;
+    const bool validated = trial->options.validate != NULL && strncmp(name, validation, length) == 0;
+    return ls_metrics_has(trial, name) || (validated && ls_metrics_has(trial, name + length)) ||
+                   ls_history_find(&trial->latest, name) != NULL || trial->watch.own_hooks
+               ? LS_OK
+               : ls_metrics_refuse(trial, call, name);
+}
+
 size_t ls_metrics_longest(const ls_trial *trial) {
     size_t longest = 0;
     for (int i = 0; i < trial->metrics->count; i++) {
