@@ -46,11 +46,15 @@ ls_status ls_modes_take(ls_modes *modes, const ls_module *module) {
     return LS_OK;
 }
 
+void ls_modes_free(ls_modes *modes) {
+    ls_record_release(modes->training, (size_t)modes->count * sizeof(bool));
+}
+
 void ls_modes_put(ls_modes *modes, ls_module *module) {
     if (count_modules(module) == modes->count) {
         (void)put_modes(module, modes->training);
     } else { /* layers were added meanwhile */
         ls_module_train(module, modes->training[0]);
     }
-    ls_record_release(modes->training, (size_t)modes->count * sizeof(bool));
+    ls_modes_free(modes);
 }

@@ -122,8 +122,9 @@ typedef struct ls_modes {
     int count;
 } ls_modes;
 ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
-/* Sets the modes that were taken, and frees them. */
+/* Sets the modes, and frees them. */
 void ls_modes_put(ls_modes *modes, ls_module *module);
+void ls_modes_free(ls_modes *modes);
 
 /* Whether a module below has got parameters or buffers since the lists were gathered, which do not have them. */
 bool ls_module_has_grown(const ls_module *module);
