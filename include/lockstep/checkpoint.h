@@ -40,6 +40,9 @@ typedef struct ls_checkpoint_options {
  * What is written behind a step or an epoch at which a hook has stopped the run is of a run that has ended: the first
  * ls_trial_run of a trial that goes on from there ends as that did, the next one goes on.
  *
+ * Modes of layers (ls_module_train) are part of a checkpoint. Each checkpoint of a data-parallel model is written only
+ * if all ranks have the same parameters (LS_ERR_MISMATCH).
+ *
  * A folder is used by one trial at a time, and a trial refuses (LS_ERR_STATE) a folder in which there are whole
  * checkpoints further than where it begins: it would leave two histories there.
  *
