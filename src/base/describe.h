@@ -35,8 +35,11 @@ typedef struct ls_field {
         char: LS_FIELD_CHAR,                                                                                           \
         const char *: LS_FIELD_TEXT)
 
-#define LS_FIELD(struct_type, field)                                                                                   \
-    { #field, offsetof(struct_type, field), LS_FIELD_KIND(((struct_type *)NULL)->field) }
+#define LS_FIELD(struct_type, field) LS_FIELD_IN(struct_type, , field)
+
+/* A field of `part`, a struct inside of the struct, written with a dot at its end. */
+#define LS_FIELD_IN(struct_type, part, field)                                                                          \
+    { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type *)NULL)->part field) }
 
 /* Writes the name, and those fields of `options` that are not zero, into `text` of `size` bytes. `fields` NULL: there
  * are none. */

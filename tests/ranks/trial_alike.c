@@ -22,6 +22,7 @@ typedef struct setting {
     double momentum;
     double clipping;
     bool adam;
+    int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less there */
     bool own_callback;
     const char *const *metrics;
     int64_t change_at; /* step behind which a parameter changes there; 0: never */
@@ -67,6 +68,9 @@ static ls_status run(ls_comm *world, setting s, int64_t epochs) {
     int count = 1;
     if (s.clipping > 0 && !differs) {
         callbacks[count++] = ls_gradient_norm_clipping(s.clipping);
+    }
+    if (s.schedule_steps > 0) {
+        callbacks[count++] = ls_scheduler(ls_schedule_step(optimizer, s.schedule_steps - differs, 0.5), NULL);
     }
     if (s.own_callback && differs) {
         callbacks[count++] = (ls_callback){.on_forward = do_nothing};
@@ -118,6 +122,9 @@ static ls_status settings_differ(ls_comm *world) {
                   "rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_adam"));
     LS_TRY(expect(world, (setting){.clipping = 0.5}, 1,
                   "the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping (limit 0.5), rank %d has none"));
+    LS_TRY(expect(world, (setting){.schedule_steps = 3}, 1,
+                  "rank 0 has ls_scheduler: ls_schedule_step (steps 3, gamma 0.5), rank %d has ls_scheduler: "
+                  "ls_schedule_step (steps 2, gamma 0.5)"));
     return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
                   "the ranks' metrics differ: rank 0 has none, rank %d has mae");
 }

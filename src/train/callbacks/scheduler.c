@@ -2,6 +2,7 @@
 #include "train/callbacks/callback.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "optim/schedule.h"
 
@@ -48,16 +49,14 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 }
 
 static void describe(void *user, char *text, size_t size) {
-    static const ls_field fields[] = {LS_FIELD(ls_schedule, step),
-                                      LS_FIELD(ls_schedule, warm_up),
-                                      LS_FIELD(ls_schedule, warm_up_start),
-                                      LS_FIELD(ls_schedule, end),
-                                      {.name = NULL}};
     const scheduler *self = user;
-    char name[192];
-    snprintf(name, sizeof name, "%s by %s%s of %s", maker, self->per_step ? "step" : "epoch",
-             self->monitors ? self->monitor : "", self->schedule->type->name);
-    ls_describe(text, size, name, fields, self->schedule);
+    snprintf(text, size, "%s%s%s: ", maker,
+             self->per_step   ? " for each step"
+             : self->monitors ? " by "
+                              : "",
+             self->monitors ? self->monitor : "");
+    const size_t length = strlen(text);
+    ls_schedule_describe(self->schedule, text + length, size - length);
 }
 
 static void release(void *user) {
