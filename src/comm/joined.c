@@ -19,9 +19,10 @@ void ls_warn_unless_joined(void) {
     const char *size = ls_environment_text("WORLD_SIZE");
     const bool speaks = rank != NULL && strcmp(rank, "0") == 0 && size != NULL && strcmp(size, "1") != 0;
     if (speaks && !atomic_exchange(&done, true)) {
-        ls_log_write(LS_LOG_WARNING,
-                     "`lockstep run` started %s processes, and this program trains without ls_init: each process trains "
-                     "a model of its own; call ls_init first, and train ls_data_parallel(model, world, NULL)",
-                     size);
+        ls_log_write(
+            LS_LOG_WARNING,
+            "`lockstep run` started %s processes, and this program trains without ls_init: each process trains "
+            "a model of its own; call ls_init first, and train ls_data_parallel(model, world, NULL)",
+            size);
     }
 }

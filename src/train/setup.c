@@ -29,7 +29,7 @@ static ls_status check_complete(const ls_optimizer *optimizer) {
     LS_TRY(check_grown(model));
     for (int i = 0; i < ls_module_parameter_count(model); i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        if (parameter->leaf != NULL && !ls_optimizer_has(optimizer, parameter)) {
+        if (parameter->needs_grad && !ls_optimizer_has(optimizer, parameter)) {
             return ls_fail(
                 LS_ERR_STATE,
                 "ls_trial_run: parameter \"%s\" was added to the model after %s was called, and would not be "
@@ -47,8 +47,8 @@ static ls_status check_optimizer(const ls_trial *trial) {
     LS_TRY(check_grown(model));
     for (int i = 0; i < ls_module_parameter_count(model) && !trained; i++) {
         const ls_tensor *parameter = ls_module_parameter(model, i);
-        trainable = trainable || parameter->leaf != NULL;
-        trained = parameter->leaf != NULL && ls_optimizer_has(optimizer, parameter);
+        trainable = trainable || parameter->needs_grad;
+        trained = ls_optimizer_has(optimizer, parameter);
     }
     if (trainable && !trained) {
         return ls_fail(LS_ERR_ARGUMENT,

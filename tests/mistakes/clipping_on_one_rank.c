@@ -2,6 +2,7 @@
  * Gradients are clipped on rank 0 alone.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_trial: the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping \(limit 1\), rank 1 has none
  */
 #include "tests/mistakes/mistake.h"

@@ -2,6 +2,7 @@
  * Another learning rate on rank 1, as when each rank reads it from a file of its own.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_trial: the ranks' optimizers differ: rank 0 has .*learning_rate 0\.1\), rank 1 has .*learning_rate 0\.01\)
  */
 #include "tests/mistakes/mistake.h"

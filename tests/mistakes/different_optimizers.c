@@ -2,6 +2,7 @@
  * Another optimizer on the last rank.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_trial: the ranks' optimizers differ: rank 0 has ls_sgd.*, rank [12] has ls_adam
  */
 #include "tests/mistakes/mistake.h"

@@ -2,6 +2,7 @@
  * A hook changes a parameter on the last rank alone.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_data_parallel: the parameters of the ranks differ: element 0 of "weight" is .* on rank 0 and 5 on rank [12];
  * change
  */

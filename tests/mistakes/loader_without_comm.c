@@ -2,6 +2,7 @@
  * A loader without .comm gives every rank all samples.
  *
  * ranks: 2 3
+ * on: shm tcp
  * status: 0
  * says: warning .*ls_trial_run: each of the [23] ranks trains on all samples: set .comm of ls_loader_options
  */

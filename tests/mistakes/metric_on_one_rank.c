@@ -2,6 +2,7 @@
  * Rank 0 alone measures the accuracy, since it alone prints it.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_trial: the ranks' metrics differ: rank 0 has acc, rank 1 has none
  */
 #include "tests/mistakes/mistake.h"

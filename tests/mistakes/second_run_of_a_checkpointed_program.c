@@ -2,6 +2,7 @@
  * The program is started a second time, and finds the checkpoints of the first time.
  *
  * ranks: 1 2
+ * on: shm tcp
  * says: ls_checkpoint_callback: an earlier run left checkpoints, and .* is further than this trial: go on from it
  * \(.resume = "saved"
  */

@@ -2,6 +2,7 @@
  * A trial whose metrics are those of all ranks, and whose gradients are not: it has .comm, and no ls_data_parallel.
  *
  * ranks: 2 3
+ * on: shm tcp
  * status: 0
  * says: warning .*ls_trial_run: the [23] ranks train different models, since nothing averages their gradients: train
  * ls_data_parallel

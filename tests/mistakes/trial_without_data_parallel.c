@@ -2,6 +2,7 @@
  * A trial on several ranks, each of which takes its share of the batches, and no ls_data_parallel.
  *
  * ranks: 2 3
+ * on: shm tcp
  * status: 0
  * says: warning .*ls_trial_run: the job has [23] ranks, and each rank .* trains a model of its own: train
  * ls_data_parallel

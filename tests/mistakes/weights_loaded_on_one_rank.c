@@ -2,6 +2,7 @@
  * Rank 0 alone loads weights into the model of all ranks, after ls_data_parallel.
  *
  * ranks: 2 3
+ * on: shm tcp
  * says: ls_data_parallel: the parameters of the ranks differ: element 0 of "weight" is 1 on rank 0 and .* on rank 1; .*
  * ls_sync_parameters
  */
