@@ -1,7 +1,7 @@
 /*
- * Setups that a program cannot intend. A trial that would train nothing is refused. Ranks that train apart are told
- * once, by rank 0, when what they do shows it: after the first step, or at the end of the first epoch where a step or
- * hooks of the program's own may still bring the ranks together.
+ * Setups that a program cannot intend. A trial that would train nothing is refused. If ranks train apart, rank 0 logs
+ * one warning: after the first step, or after the first epoch if a step or hooks of the program's own may still
+ * synchronize the ranks.
  */
 #include "base/hash.h"
 #include "comm/meter.h"
@@ -83,7 +83,7 @@ static bool speaks(const ls_comm *comm) {
     return ls_comm_rank(comm) == 0;
 }
 
-/* Of a job of several ranks in which this trial has no communicator. Each rank looks for itself. */
+/* For a trial without a communicator in a job of several ranks: without any communication, each rank trains alone. */
 static void look_alone(const ls_trial *trial) {
     const ls_comm *world = ls_world();
     const ls_module *model = trial->state.model;
@@ -99,7 +99,7 @@ static void look_alone(const ls_trial *trial) {
     }
 }
 
-/* Of a communicator of several ranks without ls_data_parallel: hooks, or the model, may still make them one. */
+/* For a trial of several ranks without ls_data_parallel: hooks or the model may synchronize the ranks. */
 static ls_status look_at_models(ls_trial *trial) {
     ls_comm *comm = trial->state.comm;
     uint8_t divided = trial->state.model->type == &ls_pipeline_type || ls_model_is_divided(trial->state.model);
@@ -115,7 +115,7 @@ static ls_status look_at_models(ls_trial *trial) {
     return LS_OK;
 }
 
-/* A number of the batch's samples where each rank's loader gives it whole batches; 0: ranks divide the batches. */
+/* A hash of the batch's samples if each rank's loader gives whole batches; 0 if the ranks share batches. */
 static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int64_t *hash) {
     *hash = 0;
     if (!ls_loader_divides(trial->options.train, 1)) {
@@ -131,7 +131,7 @@ static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int6
     return LS_OK;
 }
 
-/* Of a data-parallel model: each rank may have a data set of its own, and a loader that does not divide it. */
+/* For a data-parallel model: a loader may give whole batches if each rank has a data set of its own. */
 static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_batch *batch) {
     int64_t hash;
     LS_TRY(hash_samples(trial, batch, &hash));
@@ -160,7 +160,7 @@ void ls_trial_watch_end(ls_trial *trial) {
     trial->watch.begun = false;
 }
 
-/* Whether the program's own step or hooks may bring the ranks together later. */
+/* Whether the program's own step or hooks may synchronize the ranks later. */
 static bool may_follow(const ls_trial *trial) {
     return trial->watch.own_hooks || trial->options.step != NULL;
 }

@@ -58,7 +58,7 @@ typedef struct ls_checkpointer ls_checkpointer;
 typedef struct ls_watch {
     bool own_hooks; /* some rank has callbacks of the program's own */
     bool begun;
-    bool ended;             /* all has been looked at */
+    bool ended;             /* the checks are done */
     uint64_t communication; /* what the thread's meter showed at the beginning */
 } ls_watch;
 
@@ -139,16 +139,17 @@ ls_status ls_prediction_add(ls_trial *trial);
 
 /* agree.c: learns whether any rank has callbacks or a step of its own. Collective, as the next. */
 ls_status ls_trial_begin_agreeing(ls_trial *trial);
-/* setup.c: an error where the trial would train nothing. */
+/* setup.c: returns an error if the trial would train nothing. */
 ls_status ls_trial_check_setup(const ls_trial *trial);
-/* From the first step of a trial to its first epoch's end; then, and where a run ends anyhow. The second and third
- * warn, once in a trial, if ranks train apart; they are collective. */
+/* Watches a trial from its first step on, at most to the end of its first epoch. ls_trial_watch_step (after a training
+ * step) and ls_trial_watch_epoch (after an epoch) log a warning, once in a trial, if the ranks train apart; both are
+ * collective. ls_trial_watch_end ends the watch with the run. */
 void ls_trial_watch_begin(ls_trial *trial);
 ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
 ls_status ls_trial_watch_epoch(ls_trial *trial);
 void ls_trial_watch_end(ls_trial *trial);
 
-/* run.c: LS_ERR_MISMATCH where the ranks of a data-parallel model have different parameters. Collective. */
+/* run.c: returns LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters. Collective. */
 ls_status ls_trial_check_replicas(const ls_trial *trial);
 
 /* alike.c: LS_ERR_MISMATCH where ranks have different loaders, checkpoints, optimizers, metrics or callbacks.
