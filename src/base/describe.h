@@ -39,7 +39,7 @@ typedef struct ls_field {
 
 /* A field of `part`, a struct inside of the struct, written with a dot at its end. */
 #define LS_FIELD_IN(struct_type, part, field)                                                                          \
-    { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type *)NULL)->part field) }
+    { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type){0}).part field) }
 
 /* Writes the name, and those fields of `options` that are not zero, into `text` of `size` bytes. `fields` NULL: there
  * are none. */
