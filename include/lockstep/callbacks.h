@@ -9,8 +9,9 @@
  *
  * What a callback has found out is read by functions of the callback (`ls_early_stopping_best(&stop)`), until the trial
  * is freed. Options may be NULL, and zero is their default. Every rank makes the same callbacks in the same order: some
- * exchange numbers, and those with files or printed lines do that on rank 0 alone, by themselves. What they remember
- * goes into checkpoints (`state` and `set_state` of ls_callback).
+ * exchange numbers, and those with files or printed lines do that on rank 0 alone, by themselves. ls_trial_run refuses
+ * different callbacks and options with LS_ERR_MISMATCH (`describe` of ls_callback). What they remember goes into
+ * checkpoints (`state` and `set_state` of ls_callback).
  *
  * Hooks between on_sample and on_step_training are not called where a trial has a step of its own: a callback that
  * needs one then fails in ls_trial_new and says what to call in the step instead.
@@ -65,8 +66,8 @@ typedef struct ls_early_stopping_options {
 /**
  * Ends a run when a metric has stopped to become better (torchbearer's EarlyStopping): after each epoch, by values that
  * all ranks have alike. A value that is not finite is not better. A run that goes on from the checkpoint behind the
- * epoch that ended another one ends at once. on_end_epoch fails with LS_ERR_ARGUMENT where the trial has no such
- * metric.
+ * epoch that ended another one ends at once. Fails with LS_ERR_ARGUMENT if the trial has no such metric: in on_start,
+ * or after the first epoch if callbacks of the program's own may measure it.
  */
 LS_API ls_callback ls_early_stopping(const ls_early_stopping_options *options);
 /** The best value so far; NAN before the first epoch, and for another callback. */

@@ -199,8 +199,9 @@ typedef struct ls_conjugate_gradient_options {
 } ls_conjugate_gradient_options;
 
 /**
- * An optimizer of all parameters of `model` (lent), in one group. With `model` NULL it begins without groups:
- * ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option is out of range.
+ * An optimizer of all parameters that `model` (lent) has by now, in one group: add all layers first. With `model` NULL
+ * it begins without groups: ls_optimizer_add_group gives them. `options` may be NULL. NULL and an error when an option
+ * is out of range.
  */
 LS_API ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options);
 /** As ls_sgd, by ls_adam_options. */

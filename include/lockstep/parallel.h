@@ -223,6 +223,15 @@ LS_API ls_status ls_data_parallel_no_sync(ls_module *module, bool on) LS_WARN_UN
  */
 LS_API ls_status ls_data_parallel_skip(ls_module *module) LS_WARN_UNUSED;
 
+/**
+ * Compares the parameters of a data-parallel module over the ranks of its communicator, bit by bit, through a hash.
+ * Returns LS_ERR_MISMATCH on every rank if they differ; the message names the first parameter that differs, with both
+ * values and ranks. For training loops without a trial, after an epoch or before a checkpoint: ls_trial_run does so by
+ * itself. Costs one pass over the parameters and one small all-reduce. Returns LS_ERR_ARGUMENT for another module. A
+ * collective call.
+ */
+LS_API ls_status ls_data_parallel_check(ls_module *module) LS_WARN_UNUSED;
+
 /** The communicator of a data-parallel module, lent; NULL for any other module. */
 LS_API ls_comm *ls_data_parallel_comm(const ls_module *module);
 

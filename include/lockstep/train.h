@@ -101,6 +101,9 @@ typedef struct ls_callback {
      * callback that has this is taken over by the trial. */
     void (*release)(void *user);
     bool invalid; /**< its constructor failed: ls_trial_new fails with that error */
+    /** Writes its kind and options into `text` of `size` bytes, ended by NUL: ls_trial_run fails with LS_ERR_MISMATCH
+     * if the ranks' texts differ. NULL, or an empty text: ranks may have different callbacks here. */
+    void (*describe)(void *user, char *text, size_t size);
 } ls_callback;
 
 /** The callbacks of ls_trial_options, in place of its two fields:
@@ -175,7 +178,21 @@ LS_API ls_trial *ls_trial_new(const ls_trial_options *options);
  * all ranks with its status and a message that names it
  * ("ls_trial: rank 1 failed: the hook on_backward of callback 0: ..."); where all fail alike each has its own message.
  * LS_ERR_STOPPED where a signal has ended it behind a checkpoint (ls_checkpoint_callback): a further call goes on.
- * LS_ERR_MISMATCH where loaders that divide batches over the ranks differ in samples, batch size, seed or order.
+ *
+ * The ranks must have the same setup: loaders that divide batches over the ranks (samples, batch size, seed, order),
+ * optimizers (kind, options, rates), metrics, the library's callbacks and their options. The parameters of a
+ * data-parallel model are compared after on_start, after each epoch and before each checkpoint
+ * (ls_data_parallel_check). A difference is LS_ERR_MISMATCH, with both values and ranks. Callbacks of the program's own
+ * may be on some ranks only.
+ *
+ * Returns LS_ERR_ARGUMENT or LS_ERR_STATE for a trial that would train nothing: negative `epochs`, a training loader
+ * without batches, an optimizer without parameters of the model, or a model that got layers after the optimizer. Logs
+ * one warning if the ranks train separate models, or if each rank trains on all samples. For separate models on
+ * purpose, give each trial a `.comm` of one rank.
+ *
+ * The model is put into training mode before on_start, unless it is in training mode already. Modes of layers
+ * (ls_module_train) last: those that hooks set, and those of layers when the run begins. Validation, with its hooks,
+ * runs in evaluation mode, and restores all modes afterwards.
  */
 LS_API ls_status ls_trial_run(ls_trial *trial, int64_t epochs) LS_WARN_UNUSED;
 

@@ -1,4 +1,5 @@
-/* FNV-1a of 64 bits (Fowler, Noll, Vo): tells contents apart, keeps no secret. */
+/* Hashes of 64 bits, which tell contents apart and keep no secret: FNV-1a (Fowler, Noll, Vo), and XXH3 for much data.
+ */
 #ifndef LS_BASE_HASH_H
 #define LS_BASE_HASH_H
 
@@ -15,5 +16,8 @@ static inline uint64_t ls_hash(uint64_t hash, const void *data, size_t size) {
     }
     return hash;
 }
+
+/* XXH3 with `hash` as its seed: at the speed of memory. */
+uint64_t ls_hash_long(uint64_t hash, const void *data, size_t size);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "comm/frame.h"
+#include "comm/joined.h"
 #include "comm/rendezvous.h"
 
 /* Declared in lockstep/mpi.h, which needs an <mpi.h>. */
@@ -45,6 +46,7 @@ static ls_status adopt(const char *library, const void *handle, const ls_init_op
 
 ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options) {
     ls_comm *comm = NULL;
+    ls_joined();
     if (adopt(library, handle, options, &comm) != LS_OK) {
         ls_fail_in("ls_comm_from_mpi");
     }

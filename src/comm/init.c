@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "comm/comm.h"
+#include "comm/joined.h"
 #include "comm/rank_report.h"
 #include "comm/rendezvous.h"
 
@@ -150,6 +151,7 @@ static ls_comm *open_world(const ls_job *job, const ls_meeting *meeting) {
 
 ls_comm *ls_init_job(const ls_job *job) {
     ls_meeting meeting;
+    ls_joined();
     if (current() != NULL) {
         return ls_fail_null(LS_ERR_STATE, "this thread is already rank %d of %d, ls_finalize comes first",
                             ls_comm_rank(mine->comm), ls_comm_size(mine->comm));

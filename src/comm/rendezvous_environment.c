@@ -156,6 +156,55 @@ static const launcher *find_launcher(void) {
     return NULL;
 }
 
+/* Whether the process was started with the variable. Open MPI sets PMIx's by itself in MPI_Init of a single process. */
+static bool started_with(const char *name) {
+    FILE *file = fopen("/proc/self/environ", "re");
+    const size_t length = strlen(name);
+    char *text = NULL;
+    size_t room = 0;
+    bool found = false;
+    while (file != NULL && !found && getdelim(&text, &room, '\0', file) > 0) {
+        found = strncmp(text, name, length) == 0 && text[length] == '=';
+    }
+    free(text);
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return found;
+}
+
+/* PMIx launchers (prterun) number the processes and do not say how many there are. */
+static bool pmix_started_this(void) {
+    return ls_environment_text("PMIX_RANK") != NULL && ls_environment_text("PMIX_NAMESPACE") != NULL &&
+           started_with("PMIX_RANK");
+}
+
+static ls_status refuse_pmix(void) {
+    return ls_fail(
+        LS_ERR_ARGUMENT,
+        "a PMIx launcher started this process (PMIX_NAMESPACE=%s, PMIX_RANK=%s), which does not say how many "
+        "processes there are: start the program with mpirun, srun or `lockstep run`, or set RANK, "
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        getenv("PMIX_NAMESPACE"), getenv("PMIX_RANK"));
+}
+
+/* Refuses WORLD_SIZE=1 in each of several processes that mpirun or prterun started: each would be a job of its own.
+ * `lockstep run` and torchrun, which set it themselves, may run as processes of such a launcher. */
+static ls_status check_alone(const ls_job *job) {
+    const launcher *mpi = find_launcher();
+    const char *name = mpi != NULL ? mpi->size : "PMIX_RANK";
+    const char *text = ls_environment_text(name);
+    const long started = text != NULL ? strtol(text, NULL, 10) + (mpi == NULL) : 0;
+    const bool nested =
+        ls_environment_text("LOCKSTEP_LAUNCH") != NULL || ls_environment_text("TORCHELASTIC_RUN_ID") != NULL;
+    return job->size > 1 || nested || started <= 1
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "WORLD_SIZE is 1, but a launcher started several processes (%s=%s), each of which would be a "
+                         "job of its own: unset RANK and WORLD_SIZE",
+                         name, text);
+}
+
 /* The ranks of an MPI job know each other already: they need no store. */
 static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
     const launcher *found = find_launcher();
@@ -225,12 +274,13 @@ ls_status ls_job_read(ls_job *job, const ls_init_options *options) {
             return read_mpi(job, options);
         }
         if (!slurm_counts()) {
-            return LS_OK;
+            return pmix_started_this() ? refuse_pmix() : LS_OK;
         }
         LS_TRY(ls_slurm_read_place(job));
         return job->size > 1 ? ls_slurm_find_master(job) : LS_OK;
     }
     LS_TRY(check_url(job, options->init));
     LS_TRY(read_place(job, options));
+    LS_TRY(options->world_size == 0 ? check_alone(job) : LS_OK);
     return read_url(job, options->init != NULL ? options->init : "env://");
 }

@@ -1,6 +1,7 @@
 /* Loaders of data sets: the order of an epoch, cut into global batches, of which each rank takes its share. */
 #include <math.h>
 
+#include "base/describe.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/option.h"
@@ -363,18 +364,44 @@ int64_t ls_loader_global_batch(const ls_loader *loader) {
     return loader->type == &dataset_type ? ((const loader_state *)loader->state)->global_batch : 0;
 }
 
-int64_t ls_loader_hash(const ls_loader *loader, int ranks) {
-    const loader_state *state = loader != NULL && loader->type == &dataset_type ? loader->state : NULL;
-    if (state == NULL || state->world_size != ranks) {
-        return 0;
+bool ls_loader_divides(const ls_loader *loader, int ranks) {
+    return loader != NULL && loader->type == &dataset_type &&
+           ((const loader_state *)loader->state)->world_size == ranks;
+}
+
+/* What ranks have alike. */
+typedef struct description {
+    int64_t samples, epoch_samples, global_batch_size;
+    uint64_t seed, weights;
+    bool drop_last, no_shuffle, sampler;
+} description;
+
+void ls_loader_describe(const ls_loader *loader, int ranks, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(description, samples),
+                                      LS_FIELD(description, epoch_samples),
+                                      LS_FIELD(description, global_batch_size),
+                                      LS_FIELD(description, seed),
+                                      LS_FIELD(description, weights),
+                                      LS_FIELD(description, drop_last),
+                                      LS_FIELD(description, no_shuffle),
+                                      LS_FIELD(description, sampler),
+                                      {.name = NULL}};
+    if (!ls_loader_divides(loader, ranks)) {
+        ls_describe(text, size, "a loader whose batches are not divided over the ranks", NULL, NULL);
+        return;
     }
+    const loader_state *state = loader->state;
     const ls_loader_options *options = &state->options;
-    const int64_t numbers[] = {state->dataset->count,   state->samples,     state->global_batch,
-                               (int64_t)options->seed,  options->drop_last, options->no_shuffle,
-                               options->sampler != NULL};
-    uint64_t hash = ls_hash(LS_HASH_START, numbers, sizeof numbers);
-    if (state->sums != NULL) {
-        hash = ls_hash(hash, state->sums, (size_t)state->dataset->count * sizeof *state->sums);
-    }
-    return (int64_t)(hash >> 2 | 1); /* its negative is a number, too */
+    const description own = {
+        .samples = state->dataset->count,
+        .epoch_samples = state->samples,
+        .global_batch_size = state->global_batch,
+        .seed = options->seed,
+        .weights = state->sums != NULL
+                       ? ls_hash(LS_HASH_START, state->sums, (size_t)state->dataset->count * sizeof *state->sums)
+                       : 0,
+        .drop_last = options->drop_last,
+        .no_shuffle = options->no_shuffle,
+        .sampler = options->sampler != NULL};
+    ls_describe(text, size, "a loader", fields, &own);
 }

@@ -299,16 +299,6 @@ bool ls_module_is_training(const ls_module *module) {
     return module != NULL && module->training;
 }
 
-void ls_module_train(ls_module *module, bool training) {
-    if (module == NULL) {
-        return;
-    }
-    module->training = training;
-    for (int i = 0; i < module->child_count; i++) {
-        ls_module_train(module->children[i].module, training);
-    }
-}
-
 const ls_module *ls_module_of_whole_batch(const ls_module *module, bool ever) {
     const ls_module *found = module->type->whole_batch && (ever || module->training) ? module : NULL;
     for (int i = 0; i < module->child_count && found == NULL; i++) {
@@ -397,6 +387,19 @@ static bool gather(ls_module *into, bool buffers, const ls_module *from, const c
         }
     }
     return true;
+}
+
+static int count_tensors(const ls_module *module) {
+    int count = module->own_parameters.count + module->own_buffers.count;
+    for (int i = 0; i < module->child_count; i++) {
+        count += count_tensors(module->children[i].module);
+    }
+    return count;
+}
+
+bool ls_module_has_grown(const ls_module *module) {
+    const int known = module->parameters.count + module->buffers.count + module->aliases.count;
+    return module->listed && count_tensors(module) != known;
 }
 
 bool ls_module_list(ls_module *module) {

@@ -116,6 +116,19 @@ typedef struct ls_saved {
 ls_status ls_module_list_saved(const ls_module *module, const char *const *metadata, ls_saved *saved);
 void ls_saved_free(ls_saved *saved);
 
+/* The modes (training or evaluation) of a module and all below it. */
+typedef struct ls_modes {
+    bool *training;
+    int count;
+} ls_modes;
+ls_status ls_modes_take(ls_modes *modes, const ls_module *module);
+/* Sets the modes, and frees them. */
+void ls_modes_put(ls_modes *modes, ls_module *module);
+void ls_modes_free(ls_modes *modes);
+
+/* Whether a module below has got parameters or buffers since the lists were gathered, which do not have them. */
+bool ls_module_has_grown(const ls_module *module);
+
 /* Gathers the lists if need be. False with an error when there is no memory. */
 bool ls_module_list(ls_module *module);
 

@@ -25,8 +25,12 @@ static ls_status adadelta_step(const ls_optimizer *optimizer, const ls_kernels *
                                      });
 }
 
+static const ls_field fields[] = {
+    LS_FIELD(ls_adadelta_options, rho), LS_FIELD(ls_adadelta_options, epsilon), {.name = NULL}};
+
 ls_optimizer *ls_adadelta(ls_module *model, const ls_adadelta_options *options) {
-    static const ls_optimizer_type type = {.name = "ls_adadelta", .states = adadelta_states, .step = adadelta_step};
+    static const ls_optimizer_type type = {
+        .name = "ls_adadelta", .fields = fields, .states = adadelta_states, .step = adadelta_step};
     ls_adadelta_options given = options != NULL ? *options : (ls_adadelta_options){0};
     given.rho = ls_option(given.rho, 0.9);
     given.epsilon = ls_option(given.epsilon, 1e-6);

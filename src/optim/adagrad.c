@@ -28,9 +28,17 @@ static ls_status adagrad_step(const ls_optimizer *optimizer, const ls_kernels *k
                 });
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_adagrad_options, learning_rate_decay),
+                                  LS_FIELD(ls_adagrad_options, initial_sum),
+                                  LS_FIELD(ls_adagrad_options, epsilon),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_adagrad(ls_module *model, const ls_adagrad_options *options) {
-    static const ls_optimizer_type type = {
-        .name = "ls_adagrad", .states = adagrad_states, .state_start = adagrad_state_start, .step = adagrad_step};
+    static const ls_optimizer_type type = {.name = "ls_adagrad",
+                                           .fields = fields,
+                                           .states = adagrad_states,
+                                           .state_start = adagrad_state_start,
+                                           .step = adagrad_step};
     ls_adagrad_options given = options != NULL ? *options : (ls_adagrad_options){0};
     given.epsilon = ls_option(given.epsilon, 1e-10);
     if (ls_option_within("ls_adagrad", "learning_rate_decay", given.learning_rate_decay, 0, INFINITY) != LS_OK ||

@@ -71,14 +71,20 @@ static ls_optimizer *adam_new(const char *call, const ls_optimizer_type *type, b
                             model);
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_adam_options, beta1),
+                                  LS_FIELD(ls_adam_options, beta2),
+                                  LS_FIELD(ls_adam_options, epsilon),
+                                  LS_FIELD(ls_adam_options, amsgrad),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_adam(ls_module *model, const ls_adam_options *options) {
     static const ls_optimizer_type type = {
-        .name = "ls_adam", .states = adam_states, .step = adam_step, .momentum = adam_momentum};
+        .name = "ls_adam", .fields = fields, .states = adam_states, .step = adam_step, .momentum = adam_momentum};
     return adam_new("ls_adam", &type, false, model, options);
 }
 
 ls_optimizer *ls_adamw(ls_module *model, const ls_adam_options *options) {
     static const ls_optimizer_type type = {
-        .name = "ls_adamw", .states = adam_states, .step = adam_step, .momentum = adam_momentum};
+        .name = "ls_adamw", .fields = fields, .states = adam_states, .step = adam_step, .momentum = adam_momentum};
     return adam_new("ls_adamw", &type, true, model, options);
 }

@@ -85,8 +85,17 @@ static void conjugate_gradient_forget(ls_optimizer *optimizer) {
     ls_descent_free(optimizer->descent);
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_conjugate_gradient_options, formula),
+                                  LS_FIELD(ls_conjugate_gradient_options, restart_every),
+                                  LS_FIELD(ls_conjugate_gradient_options, max_iterations),
+                                  LS_FIELD(ls_conjugate_gradient_options, max_evaluations),
+                                  LS_FIELD(ls_conjugate_gradient_options, tolerance_gradient),
+                                  LS_FIELD(ls_conjugate_gradient_options, tolerance_change),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_conjugate_gradient(ls_module *model, const ls_conjugate_gradient_options *options) {
     static const ls_optimizer_type type = {.name = "ls_conjugate_gradient",
+                                           .fields = fields,
                                            .step_closure = conjugate_gradient_step,
                                            .check_group = ls_descent_check_group,
                                            .list = ls_descent_list,

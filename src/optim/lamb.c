@@ -26,8 +26,14 @@ static double *lamb_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.lamb.beta1;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_lamb_options, beta1),
+                                  LS_FIELD(ls_lamb_options, beta2),
+                                  LS_FIELD(ls_lamb_options, epsilon),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_lamb(ls_module *model, const ls_lamb_options *options) {
     static const ls_optimizer_type type = {.name = "ls_lamb",
+                                           .fields = fields,
                                            .states = ls_adam_states,
                                            .step = lamb_step,
                                            .momentum = lamb_momentum,

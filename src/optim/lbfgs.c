@@ -189,8 +189,17 @@ static void lbfgs_forget(ls_optimizer *optimizer) {
     ls_descent_free(optimizer->descent);
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_lbfgs_options, history_size),
+                                  LS_FIELD(ls_lbfgs_options, max_iterations),
+                                  LS_FIELD(ls_lbfgs_options, max_evaluations),
+                                  LS_FIELD(ls_lbfgs_options, tolerance_gradient),
+                                  LS_FIELD(ls_lbfgs_options, tolerance_change),
+                                  LS_FIELD(ls_lbfgs_options, strong_wolfe),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_lbfgs(ls_module *model, const ls_lbfgs_options *options) {
     static const ls_optimizer_type type = {.name = "ls_lbfgs",
+                                           .fields = fields,
                                            .step_closure = lbfgs_step,
                                            .check_group = ls_descent_check_group,
                                            .list = lbfgs_list,

@@ -25,9 +25,11 @@ static double *lion_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.lion.beta1;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_lion_options, beta1), LS_FIELD(ls_lion_options, beta2), {.name = NULL}};
+
 ls_optimizer *ls_lion(ls_module *model, const ls_lion_options *options) {
     static const ls_optimizer_type type = {
-        .name = "ls_lion", .states = lion_states, .step = lion_step, .momentum = lion_momentum};
+        .name = "ls_lion", .fields = fields, .states = lion_states, .step = lion_step, .momentum = lion_momentum};
     ls_lion_options given = options != NULL ? *options : (ls_lion_options){0};
     if (ls_adam_check("ls_lion", &given.beta1, &given.beta2, 0.99) != LS_OK) {
         return NULL;

@@ -86,8 +86,14 @@ static ls_status check_options(ls_muon_options *options) {
                : ls_fail(LS_ERR_ARGUMENT, "%s: %d is no ls_muon_rates", call, (int)options->rates);
 }
 
+static const ls_field fields[] = {
+    LS_FIELD(ls_muon_options, momentum), LS_FIELD(ls_muon_options, a),           LS_FIELD(ls_muon_options, b),
+    LS_FIELD(ls_muon_options, c),        LS_FIELD(ls_muon_options, epsilon),     LS_FIELD(ls_muon_options, iterations),
+    LS_FIELD(ls_muon_options, rates),    LS_FIELD(ls_muon_options, no_nesterov), {.name = NULL}};
+
 ls_optimizer *ls_muon(ls_module *model, const ls_muon_options *options) {
     static const ls_optimizer_type type = {.name = "ls_muon",
+                                           .fields = fields,
                                            .states = muon_states,
                                            .step = muon_step,
                                            .momentum = muon_momentum,

@@ -25,8 +25,13 @@ static double *nadam_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.nadam.beta1;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_nadam_options, beta1),     LS_FIELD(ls_nadam_options, beta2),
+                                  LS_FIELD(ls_nadam_options, epsilon),   LS_FIELD(ls_nadam_options, momentum_decay),
+                                  LS_FIELD(ls_nadam_options, decoupled), {.name = NULL}};
+
 ls_optimizer *ls_nadam(ls_module *model, const ls_nadam_options *options) {
     static const ls_optimizer_type type = {.name = "ls_nadam",
+                                           .fields = fields,
                                            .states = ls_adam_states,
                                            .step = nadam_step,
                                            .momentum = nadam_momentum,

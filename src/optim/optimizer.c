@@ -1,9 +1,12 @@
 #include "optim/optimizer.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "base/trace.h"
+#include "comm/joined.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -69,9 +72,8 @@ static bool has_parameter(const ls_group *group, const ls_tensor *parameter) {
     return false;
 }
 
-/* Whether it is in a group, or in the part of the one being made that is there already. */
-static bool is_grouped(const ls_optimizer *optimizer, const ls_group *made, const ls_tensor *parameter) {
-    bool found = has_parameter(made, parameter);
+bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter) {
+    bool found = false;
     for (int g = 0; !found && g < optimizer->group_count; g++) {
         found = has_parameter(&optimizer->groups[g], parameter);
     }
@@ -100,7 +102,7 @@ static ls_status check_parameter(const ls_optimizer *optimizer, const ls_group *
                        "%s: parameter %d is on %s, those before it on %s: a group must be on one device", call, index,
                        ls_tensor_device(parameter)->name, made->device->name);
     }
-    if (is_grouped(optimizer, made, parameter)) {
+    if (has_parameter(made, parameter) || ls_optimizer_has(optimizer, parameter)) {
         return ls_fail(LS_ERR_ARGUMENT, "%s: parameter %d is in a group already", call, index);
     }
     return LS_OK;
@@ -278,6 +280,17 @@ ls_status ls_optimizer_set_learning_rate(ls_optimizer *optimizer, int group, dou
     return LS_OK;
 }
 
+void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size) {
+    static const ls_field rates[] = {
+        LS_FIELD(ls_group, learning_rate), LS_FIELD(ls_group, weight_decay), {.name = NULL}};
+    const ls_group *of = &optimizer->groups[group];
+    char name[32];
+    ls_describe(text, size, of->by->type->name, of->by->type->fields, &of->by->options);
+    const size_t length = strlen(text);
+    snprintf(name, sizeof name, ", group %d", group);
+    ls_describe(text + length, size - length, name, rates, of);
+}
+
 double ls_optimizer_momentum(const ls_optimizer *optimizer) {
     const bool has = optimizer != NULL && optimizer->type != NULL && optimizer->type->momentum != NULL;
     const double *momentum = has ? optimizer->type->momentum((ls_optimizer *)optimizer) : NULL;
@@ -384,6 +397,13 @@ ls_status ls_group_check_device(const ls_optimizer *optimizer, const ls_group *g
     return LS_OK;
 }
 
+static void begin_step(ls_optimizer *optimizer) {
+    if (__builtin_expect(!optimizer->stepped, 0)) {
+        optimizer->stepped = true;
+        ls_warn_unless_joined();
+    }
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer) {
     if (optimizer == NULL) {
         return ls_fail_missing("ls_optimizer_step: the optimizer");
@@ -395,6 +415,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer) {
                        "that does so",
                        optimizer->type->name);
     }
+    begin_step(optimizer);
     const uint64_t began = ls_trace_now();
     for (int g = 0; g < optimizer->group_count; g++) {
         ls_group *group = &optimizer->groups[g];
@@ -430,6 +451,7 @@ ls_status ls_optimizer_step_closure(ls_optimizer *optimizer, ls_closure closure,
     double value = NAN;
     double *first = loss != NULL ? loss : &value;
     if (optimizer->type->step_closure != NULL) {
+        begin_step(optimizer);
         return optimizer->type->step_closure(optimizer, closure, argument, first);
     }
     LS_TRY(ls_optimizer_evaluate(optimizer, closure, argument, first));

@@ -9,6 +9,7 @@
 #include <lockstep/optim.h>
 
 #include "autograd/op.h"
+#include "base/describe.h"
 #include "base/option.h"
 #include "base/status.h"
 
@@ -49,6 +50,8 @@ typedef struct ls_state_list {
 
 typedef struct ls_optimizer_type {
     const char *name; /* as in messages: "ls_sgd" */
+    /* Of the options, but for learning_rate and weight_decay, which are a group's. */
+    const ls_field *fields;
     /* How many state buffers a run needs, under these options. */
     int (*states)(const ls_optimizer *optimizer, ls_state_word words[LS_OPTIMIZER_STATES]);
     /* What they hold before the first step. */
@@ -115,6 +118,7 @@ struct ls_optimizer {
     double weight_decay;
     ls_group *groups;
     int group_count;
+    bool stepped;           /* it has begun a step */
     ls_optimizer *others;   /* for parameters that are no matrices, where the method is for matrices; without groups */
     const ls_module *model; /* lent, for names; NULL when groups were added by hand */
     ls_state_list lent;     /* what ls_optimizer_state gave last */
@@ -130,6 +134,8 @@ ls_optimizer *ls_optimizer_new(const ls_optimizer *initial, ls_module *model);
 
 /* LS_ERR_STATE for an optimizer that was freed. */
 ls_status ls_optimizer_check_here(const char *call, const ls_optimizer *optimizer);
+/* Whether the parameter is in a group. */
+bool ls_optimizer_has(const ls_optimizer *optimizer, const ls_tensor *parameter);
 
 /* The type's check_group of methods that must see parameters as wholes: LS_ERR_UNSUPPORTED for parts of tensors. */
 ls_status ls_group_check_whole(const ls_optimizer *optimizer, const ls_group *group);
@@ -163,6 +169,9 @@ ls_status ls_state_add(ls_state_list *list, const char *owner, ls_state_word wor
                        const ls_device *device, void *memory);
 /* The tensor of that name; NULL when there is none. */
 const ls_tensor *ls_state_find(const ls_named *tensors, int count, const char *name);
+/* Writes a group's method with its options, and the group's rates, into `text`. */
+void ls_optimizer_describe(const ls_optimizer *optimizer, int group, char *text, size_t size);
+
 /* Frees the list. */
 void ls_state_forget(ls_state_list *list);
 /*

@@ -30,9 +30,15 @@ static double *radam_momentum(ls_optimizer *optimizer) {
     return &optimizer->options.radam.beta1;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_radam_options, beta1),
+                                  LS_FIELD(ls_radam_options, beta2),
+                                  LS_FIELD(ls_radam_options, epsilon),
+                                  LS_FIELD(ls_radam_options, decoupled),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_radam(ls_module *model, const ls_radam_options *options) {
     static const ls_optimizer_type type = {
-        .name = "ls_radam", .states = ls_adam_states, .step = radam_step, .momentum = radam_momentum};
+        .name = "ls_radam", .fields = fields, .states = ls_adam_states, .step = radam_step, .momentum = radam_momentum};
     ls_radam_options given = options != NULL ? *options : (ls_radam_options){0};
     if (ls_adam_check_all("ls_radam", &given.beta1, &given.beta2, &given.epsilon, 1e-8) != LS_OK) {
         return NULL;

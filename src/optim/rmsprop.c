@@ -41,9 +41,18 @@ static double *rmsprop_momentum(ls_optimizer *optimizer) {
     return optimizer->options.rmsprop.momentum > 0 ? &optimizer->options.rmsprop.momentum : NULL;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_rmsprop_options, alpha),
+                                  LS_FIELD(ls_rmsprop_options, epsilon),
+                                  LS_FIELD(ls_rmsprop_options, momentum),
+                                  LS_FIELD(ls_rmsprop_options, centered),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_rmsprop(ls_module *model, const ls_rmsprop_options *options) {
-    static const ls_optimizer_type type = {
-        .name = "ls_rmsprop", .states = rmsprop_states, .step = rmsprop_step, .momentum = rmsprop_momentum};
+    static const ls_optimizer_type type = {.name = "ls_rmsprop",
+                                           .fields = fields,
+                                           .states = rmsprop_states,
+                                           .step = rmsprop_step,
+                                           .momentum = rmsprop_momentum};
     ls_rmsprop_options given = options != NULL ? *options : (ls_rmsprop_options){0};
     given.alpha = ls_option(given.alpha, 0.99);
     given.epsilon = ls_option(given.epsilon, 1e-8);

@@ -172,6 +172,16 @@ ls_status ls_schedule_advance_by(ls_schedule *schedule, double metric) {
     return schedule != NULL ? advance(schedule, metric) : ls_fail_missing("ls_schedule_advance_by: the schedule");
 }
 
+void ls_schedule_describe(const ls_schedule *schedule, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_schedule, step),
+                                      LS_FIELD(ls_schedule, warm_up),
+                                      LS_FIELD(ls_schedule, warm_up_start),
+                                      {.name = NULL}};
+    ls_describe(text, size, schedule->type->name, schedule->type->fields, schedule);
+    const size_t length = strlen(text);
+    ls_describe(text + length, size - length, "", fields, schedule);
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 static ls_status add_counter(ls_state_list *list, const char *word, int64_t *counter) {

@@ -17,7 +17,8 @@ typedef struct ls_plateau {
 } ls_plateau;
 
 typedef struct ls_schedule_type {
-    const char *name; /* as in messages: "ls_schedule_step" */
+    const char *name;       /* as in messages: "ls_schedule_step" */
+    const ls_field *fields; /* of the schedule: its options; NULL: there are none */
     /* The rate at `step` of a group with that base, which is above 0. */
     double (*rate)(const ls_schedule *schedule, double base, int64_t step);
     /* The momentum at `step`; NULL where it is left alone. */
@@ -80,6 +81,9 @@ struct ls_schedule {
  * whose rates become those of step 0.
  */
 ls_schedule *ls_schedule_new(const ls_schedule *initial, ls_optimizer *optimizer);
+
+/* Writes the kind with its options, the step and the warm-up into `text`. */
+void ls_schedule_describe(const ls_schedule *schedule, char *text, size_t size);
 
 /* LS_ERR_ARGUMENT, naming call and option, when the number, of steps, is below the least or above 2^53. */
 ls_status ls_schedule_check_steps(const char *call, const char *option, int64_t number, int64_t least);

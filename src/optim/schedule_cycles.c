@@ -66,9 +66,23 @@ static ls_status check_one_cycle(const char *call, ls_one_cycle_options *options
     return check_momenta(call, &options->min_momentum, 0.85, &options->max_momentum, 0.95);
 }
 
+static const ls_field one_cycle_fields[] = {LS_FIELD_IN(ls_schedule, options.one_cycle., steps),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., max_learning_rate),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., rising),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., initial_divisor),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., final_divisor),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., min_momentum),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., max_momentum),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., three_phases),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., linear),
+                                            LS_FIELD_IN(ls_schedule, options.one_cycle., no_momentum),
+                                            {.name = NULL}};
+
 ls_schedule *ls_schedule_one_cycle(ls_optimizer *optimizer, const ls_one_cycle_options *options) {
-    static const ls_schedule_type type = {
-        .name = "ls_schedule_one_cycle", .rate = one_cycle_rate, .momentum = one_cycle_momentum};
+    static const ls_schedule_type type = {.name = "ls_schedule_one_cycle",
+                                          .fields = one_cycle_fields,
+                                          .rate = one_cycle_rate,
+                                          .momentum = one_cycle_momentum};
     ls_one_cycle_options given = options != NULL ? *options : (ls_one_cycle_options){0};
     if (check_one_cycle(type.name, &given) != LS_OK) {
         return NULL;
@@ -126,9 +140,20 @@ static ls_status check_cyclic(const char *call, ls_cyclic_options *options) {
     return check_momenta(call, &options->min_momentum, 0.8, &options->max_momentum, 0.9);
 }
 
+static const ls_field cyclic_fields[] = {LS_FIELD_IN(ls_schedule, options.cyclic., min_learning_rate),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., max_learning_rate),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., steps_up),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., steps_down),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., heights),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., gamma),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., min_momentum),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., max_momentum),
+                                         LS_FIELD_IN(ls_schedule, options.cyclic., no_momentum),
+                                         {.name = NULL}};
+
 ls_schedule *ls_schedule_cyclic(ls_optimizer *optimizer, const ls_cyclic_options *options) {
     static const ls_schedule_type type = {
-        .name = "ls_schedule_cyclic", .rate = cyclic_rate, .momentum = cyclic_momentum};
+        .name = "ls_schedule_cyclic", .fields = cyclic_fields, .rate = cyclic_rate, .momentum = cyclic_momentum};
     ls_cyclic_options given = options != NULL ? *options : (ls_cyclic_options){0};
     if (check_cyclic(type.name, &given) != LS_OK) {
         return NULL;

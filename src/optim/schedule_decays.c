@@ -11,6 +11,25 @@ static ls_status check_gamma(const char *call, double *gamma) {
     return ls_option_within(call, "gamma", *gamma, 0, INFINITY);
 }
 
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+static const ls_field powers_fields[] = {
+    LS_FIELD_IN(ls_schedule, options.powers., steps), LS_FIELD_IN(ls_schedule, options.powers., gamma), {.name = NULL}};
+static const ls_field multi_step_fields[] = {LS_FIELD_IN(ls_schedule, options.multi_step., count),
+                                             LS_FIELD_IN(ls_schedule, options.multi_step., gamma),
+                                             {.name = NULL}};
+static const ls_field cosine_fields[] = {LS_FIELD_IN(ls_schedule, options.cosine., steps),
+                                         LS_FIELD_IN(ls_schedule, options.cosine., multiplier),
+                                         LS_FIELD_IN(ls_schedule, options.cosine., minimum),
+                                         {.name = NULL}};
+static const ls_field linear_fields[] = {LS_FIELD_IN(ls_schedule, options.linear., steps),
+                                         LS_FIELD_IN(ls_schedule, options.linear., start),
+                                         LS_FIELD_IN(ls_schedule, options.linear., end),
+                                         {.name = NULL}};
+static const ls_field polynomial_fields[] = {LS_FIELD_IN(ls_schedule, options.polynomial., steps),
+                                             LS_FIELD_IN(ls_schedule, options.polynomial., power),
+                                             {.name = NULL}};
+
 /* ---- powers of gamma --------------------------------------------------------------------------------------------- */
 
 static double power_rate(const ls_schedule *schedule, double base, int64_t step) {
@@ -18,7 +37,7 @@ static double power_rate(const ls_schedule *schedule, double base, int64_t step)
 }
 
 ls_schedule *ls_schedule_step(ls_optimizer *optimizer, int64_t steps, double gamma) {
-    static const ls_schedule_type type = {.name = "ls_schedule_step", .rate = power_rate};
+    static const ls_schedule_type type = {.name = "ls_schedule_step", .fields = powers_fields, .rate = power_rate};
     if (ls_schedule_check_steps(type.name, "steps", steps, 1) != LS_OK || check_gamma(type.name, &gamma) != LS_OK) {
         return NULL;
     }
@@ -26,7 +45,8 @@ ls_schedule *ls_schedule_step(ls_optimizer *optimizer, int64_t steps, double gam
 }
 
 ls_schedule *ls_schedule_exponential(ls_optimizer *optimizer, double gamma) {
-    static const ls_schedule_type type = {.name = "ls_schedule_exponential", .rate = power_rate};
+    static const ls_schedule_type type = {
+        .name = "ls_schedule_exponential", .fields = powers_fields, .rate = power_rate};
     if (ls_option_within(type.name, "gamma", gamma, 0, INFINITY) != LS_OK) {
         return NULL;
     }
@@ -60,8 +80,10 @@ static ls_status check_milestones(const char *call, const int64_t *milestones, i
 }
 
 ls_schedule *ls_schedule_multi_step(ls_optimizer *optimizer, const int64_t *milestones, int count, double gamma) {
-    static const ls_schedule_type type = {
-        .name = "ls_schedule_multi_step", .rate = multi_step_rate, .forget = multi_step_forget};
+    static const ls_schedule_type type = {.name = "ls_schedule_multi_step",
+                                          .fields = multi_step_fields,
+                                          .rate = multi_step_rate,
+                                          .forget = multi_step_forget};
     if (check_milestones(type.name, milestones, count) != LS_OK || check_gamma(type.name, &gamma) != LS_OK) {
         return NULL;
     }
@@ -114,13 +136,14 @@ static ls_schedule *cosine_new(const ls_schedule_type *type, ls_optimizer *optim
 }
 
 ls_schedule *ls_schedule_cosine(ls_optimizer *optimizer, int64_t steps, double minimum) {
-    static const ls_schedule_type type = {.name = "ls_schedule_cosine", .rate = cosine_rate};
+    static const ls_schedule_type type = {.name = "ls_schedule_cosine", .fields = cosine_fields, .rate = cosine_rate};
     return cosine_new(&type, optimizer, steps, 1, minimum);
 }
 
 ls_schedule *ls_schedule_cosine_warm_restarts(ls_optimizer *optimizer, int64_t steps, int64_t multiplier,
                                               double minimum) {
-    static const ls_schedule_type type = {.name = "ls_schedule_cosine_warm_restarts", .rate = restarts_rate};
+    static const ls_schedule_type type = {
+        .name = "ls_schedule_cosine_warm_restarts", .fields = cosine_fields, .rate = restarts_rate};
     return cosine_new(&type, optimizer, steps, multiplier, minimum);
 }
 
@@ -134,7 +157,7 @@ static double linear_rate(const ls_schedule *schedule, double base, int64_t step
 }
 
 ls_schedule *ls_schedule_linear(ls_optimizer *optimizer, int64_t steps, double start, double end) {
-    static const ls_schedule_type type = {.name = "ls_schedule_linear", .rate = linear_rate};
+    static const ls_schedule_type type = {.name = "ls_schedule_linear", .fields = linear_fields, .rate = linear_rate};
     start = ls_option(start, 1.0 / 3);
     end = ls_option(end, 1);
     if (ls_schedule_check_steps(type.name, "steps", steps, 1) != LS_OK ||
@@ -152,7 +175,8 @@ static double polynomial_rate(const ls_schedule *schedule, double base, int64_t 
 }
 
 ls_schedule *ls_schedule_polynomial(ls_optimizer *optimizer, int64_t steps, double power) {
-    static const ls_schedule_type type = {.name = "ls_schedule_polynomial", .rate = polynomial_rate};
+    static const ls_schedule_type type = {
+        .name = "ls_schedule_polynomial", .fields = polynomial_fields, .rate = polynomial_rate};
     power = ls_option(power, 1);
     if (ls_schedule_check_steps(type.name, "steps", steps, 1) != LS_OK ||
         ls_option_within(type.name, "power", power, 0, INFINITY) != LS_OK) {

@@ -56,8 +56,19 @@ static ls_status check_plateau(const char *call, ls_plateau_options *options) {
     return ls_schedule_check_steps(call, "cooldown", options->cooldown, 0);
 }
 
+static const ls_field fields[] = {LS_FIELD_IN(ls_schedule, options.plateau., factor),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., patience),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., threshold),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., cooldown),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., minimum),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., epsilon),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., larger_is_better),
+                                  LS_FIELD_IN(ls_schedule, options.plateau., absolute),
+                                  {.name = NULL}};
+
 ls_schedule *ls_schedule_plateau(ls_optimizer *optimizer, const ls_plateau_options *options) {
-    static const ls_schedule_type type = {.name = "ls_schedule_plateau", .rate = plateau_rate, .look = plateau_look};
+    static const ls_schedule_type type = {
+        .name = "ls_schedule_plateau", .fields = fields, .rate = plateau_rate, .look = plateau_look};
     ls_plateau_options given = options != NULL ? *options : (ls_plateau_options){0};
     if (check_plateau(type.name, &given) != LS_OK) {
         return NULL;

@@ -29,9 +29,14 @@ static double *sgd_momentum(ls_optimizer *optimizer) {
     return optimizer->options.sgd.momentum > 0 ? &optimizer->options.sgd.momentum : NULL;
 }
 
+static const ls_field fields[] = {LS_FIELD(ls_sgd_options, momentum),
+                                  LS_FIELD(ls_sgd_options, dampening),
+                                  LS_FIELD(ls_sgd_options, nesterov),
+                                  {.name = NULL}};
+
 ls_optimizer *ls_sgd(ls_module *model, const ls_sgd_options *options) {
     static const ls_optimizer_type type = {
-        .name = "ls_sgd", .states = sgd_states, .step = sgd_step, .momentum = sgd_momentum};
+        .name = "ls_sgd", .fields = fields, .states = sgd_states, .step = sgd_step, .momentum = sgd_momentum};
     const ls_sgd_options given = options != NULL ? *options : (ls_sgd_options){0};
     if (ls_option_within("ls_sgd", "momentum", given.momentum, 0, INFINITY) != LS_OK ||
         ls_option_within("ls_sgd", "dampening", given.dampening, 0, INFINITY) != LS_OK) {

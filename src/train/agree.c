@@ -12,7 +12,6 @@
 #include <time.h>
 
 #include "comm/give_up.h"
-#include "data/loader.h"
 #include "train/trial.h"
 
 #define TIMEOUT_SECONDS 10   /* for ranks that wait where an agreement does not reach them */
@@ -141,29 +140,27 @@ ls_status ls_trial_agree_at_end(ls_trial *trial, ls_status status) {
     return status;
 }
 
+/* Callbacks of the program's own. */
+static bool has_own_hooks(const ls_trial *trial) {
+    bool has = false;
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        has = has || trial->own_callbacks[i].describe == NULL;
+    }
+    return has;
+}
+
 ls_status ls_trial_begin_agreeing(ls_trial *trial) {
-    const int64_t hash = ls_checkpointer_hash(trial->checkpointer);
-    const int ranks = ls_comm_size(trial->state.comm);
-    const int64_t train = ls_loader_hash(trial->options.train, ranks);
-    const int64_t validate = ls_loader_hash(trial->options.validate, ranks);
-    int64_t most[] = {
-        trial->options.callback_count + (trial->options.step != NULL), hash, -hash, train, -train, validate, -validate};
+    int64_t some[2] = {trial->options.callback_count + (trial->options.step != NULL), has_own_hooks(trial)};
     trial->agreed = false;
     trial->agrees = false;
     trial->failed_in[0] = '\0';
     trial->ballot = (ls_ballot){0};
-    if (!is_alone(trial)) {
-        LS_TRY(ls_comm_allreduce(trial->state.comm, most, most, sizeof most / sizeof *most, LS_I64, LS_MAX, NULL));
-        trial->agrees = most[0] > 0;
+    if (is_alone(trial)) {
+        trial->watch.own_hooks = some[1] != 0;
+        return LS_OK;
     }
-    if (most[1] != -most[2]) {
-        return ls_fail(LS_ERR_MISMATCH, "ls_trial: the ranks have different options of ls_checkpoint_callback, or some "
-                                        "have none");
-    }
-    return most[3] == -most[4] && most[5] == -most[6]
-               ? LS_OK
-               : ls_fail(LS_ERR_MISMATCH,
-                         "ls_trial: the ranks' loaders differ for %s: samples, batch size, seed and order must be the "
-                         "same on all ranks",
-                         most[3] != -most[4] ? "training" : "validation");
+    LS_TRY(ls_comm_allreduce(trial->state.comm, some, some, 2, LS_I64, LS_MAX, NULL));
+    trial->agrees = some[0] > 0;
+    trial->watch.own_hooks = some[1] > 0;
+    return ls_trial_check_alike(trial);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "nn/module.h"
 #include "train/trial.h"
 
 /* Whether a hook is being called, of a run or of an evaluation. */
@@ -47,16 +48,21 @@ static ls_status pass_between_runs(ls_trial *trial, const ls_pass *pass) {
 ls_status ls_trial_evaluation_pass(ls_trial *trial, const ls_pass *pass) {
     const ls_trial_state state = trial->state;
     const ls_progress progress = trial->progress;
-    const bool training = ls_module_is_training(state.model);
     const bool continues = trial->continues;
     const ls_loss_divisor divisor = trial->divisor;
-    LS_TRY(ls_metrics_push(trial));
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, state.model));
+    if (ls_metrics_push(trial) != LS_OK) {
+        ls_modes_put(&modes, state.model);
+        return ls_error_status();
+    }
+    ls_module_train(state.model, false);
     trial->continues = false;
     trial->divisor.least = NULL;
     /* What a pass within another fails with goes to the hook that asked for it. */
     const ls_status status = is_within(trial) ? pass_within_another(trial, pass) : pass_between_runs(trial, pass);
     ls_metrics_pop(trial);
-    ls_module_train(state.model, training);
+    ls_modes_put(&modes, state.model);
     trial->continues = continues;
     trial->progress = progress;
     trial->divisor = divisor;

@@ -211,14 +211,15 @@ double ls_trial_history(const ls_trial *trial, int64_t epoch, const char *name) 
     return known ? find_in(&trial->history, epoch, name) : NAN;
 }
 
-/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. */
+/* Every name that an epoch has: each measures the same, but ls_trial_evaluate adds to the last of then. The metric
+ * "epoch" measures what the first column has. */
 static ls_status list_columns(const ls_history *history, ls_history_entry *columns) {
     for (int64_t epoch = 0; epoch < history->count; epoch++) {
         const ls_history_epoch *of = &history->epochs[epoch];
         const char *name = names_of(history, of);
         const bool same = epoch > 0 && of->names == of[-1].names && of->count == of[-1].count;
         for (int i = 0; !same && i < of->count; i++, name += strlen(name) + 1) {
-            LS_TRY(ls_history_put(columns, name, 0));
+            LS_TRY(strcmp(name, "epoch") != 0 ? ls_history_put(columns, name, 0) : LS_OK);
         }
     }
     return LS_OK;

@@ -25,7 +25,11 @@ static ls_status run_batch(ls_trial *trial, const ls_pass *pass, const ls_batch 
     }
     trial->state.batch++;
     ls_progress_step(trial);
-    return training ? ls_trial_between(trial, false) : LS_OK;
+    if (!training) {
+        return LS_OK;
+    }
+    LS_TRY(ls_trial_watch_step(trial, batch));
+    return ls_trial_between(trial, false);
 }
 
 static ls_status no_batches(const ls_pass *pass) {
@@ -62,7 +66,6 @@ static ls_status run_batches(ls_trial *trial, const ls_pass *pass) {
 
 static void begin(ls_trial *trial, const ls_pass *pass) {
     ls_trial_state *state = &trial->state;
-    ls_module_train(state->model, pass->phase == LS_PHASE_TRAINING);
     state->batches = pass->steps > 0 ? pass->steps : ls_loader_batch_count(pass->loader);
     if (!trial->continues) {
         state->batch = 0;

@@ -39,12 +39,17 @@ static ls_pass make_pass(const ls_trial *trial, bool training, char label[LS_LAB
 static ls_status train(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
     const ls_pass pass = make_pass(trial, true, label, entry);
+    const int64_t before = trial->state.step;
+    ls_trial_watch_begin(trial);
     LS_TRY(ls_trial_train_pass(trial, &pass));
+    if (trial->state.step == before && trial->state.batch == 0 && !ls_trial_has_ended(trial)) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader gave no batch");
+    }
     entry->train_steps = trial->state.batch;
     return LS_CALL(trial, on_end_training);
 }
 
-static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
+static ls_status validate_model(ls_trial *trial, ls_history_entry *entry) {
     char label[LS_LABEL_LIMIT];
     const ls_pass pass = make_pass(trial, false, label, entry);
     ls_trial_enter(trial, LS_PHASE_VALIDATION, pass.loader);
@@ -52,6 +57,16 @@ static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
     LS_TRY(ls_trial_measure_pass(trial, &pass));
     entry->validate_steps = trial->state.batch;
     return LS_CALL(trial, on_end_validation);
+}
+
+/* In evaluation mode; then the modes are as before. */
+static ls_status validate(ls_trial *trial, ls_history_entry *entry) {
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, trial->state.model));
+    ls_module_train(trial->state.model, false);
+    const ls_status status = validate_model(trial, entry);
+    ls_modes_put(&modes, trial->state.model);
+    return status;
 }
 
 /* What follows an epoch's training. */
@@ -64,8 +79,12 @@ static ls_status end_epoch(ls_trial *trial, ls_history_entry *entry) {
     trial->epochs_run++;
     ls_progress_epoch(trial);
     LS_TRY(LS_CALL(trial, on_end_epoch));
-    LS_TRY(LS_CALL(trial, on_checkpoint));
-    return ls_trial_between(trial, true);
+    return LS_CALL(trial, on_checkpoint);
+}
+
+ls_status ls_trial_check_replicas(const ls_trial *trial) {
+    ls_module *model = trial->state.model;
+    return ls_data_parallel_comm(model) != NULL ? ls_data_parallel_check(model) : LS_OK;
 }
 
 /* One whose training is stopped is no epoch: as in torchbearer there is no validation, and nothing in the history. */
@@ -74,7 +93,11 @@ static ls_status run_epoch(ls_trial *trial) {
     LS_TRY(begin_epoch(trial));
     LS_TRY(train(trial, &entry));
     LS_TRY(ls_trial_agree(trial, LS_OK)); /* a hook of one rank may have stopped it behind the last step */
-    return trial->state.stop ? LS_OK : end_epoch(trial, &entry);
+    const bool whole = !trial->state.stop;
+    LS_TRY(whole ? end_epoch(trial, &entry) : LS_OK);
+    LS_TRY(ls_trial_watch_epoch(trial));
+    LS_TRY(ls_trial_check_replicas(trial));
+    return whole ? ls_trial_between(trial, true) : LS_OK;
 }
 
 /* One that goes on behind its last step, in the midst of an epoch, has still the end of that before it. */
@@ -95,9 +118,14 @@ static ls_status check_borrowed(const ls_trial *trial) {
 static ls_status run_epochs(ls_trial *trial, int64_t epochs) {
     LS_TRY(check_borrowed(trial));
     LS_TRY(ls_trial_begin_agreeing(trial));
+    LS_TRY(ls_trial_check_setup(trial));
     LS_TRY(ls_checkpoints_begin(trial));
+    if (!ls_module_is_training(trial->state.model)) { /* else layers that are not keep their mode */
+        ls_module_train(trial->state.model, true);
+    }
     LS_TRY(LS_CALL(trial, on_start));
     LS_TRY(ls_trial_agree(trial, LS_OK));
+    LS_TRY(ls_trial_check_replicas(trial));
     ls_progress_begin_run(trial);
     while (trial->epochs_run < epochs && has_more(trial)) {
         trial->state.epoch = trial->epochs_run;
@@ -115,6 +143,9 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
                        "ls_trial_run: a loader of training data and an optimizer are needed, or a step "
                        "of one's own instead of that");
     }
+    if (epochs < 0) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: epochs is %lld, must not be negative", (long long)epochs);
+    }
     trial->state.epochs = epochs;
     trial->state.stop = trial->stopped;
     trial->stopped = false;
@@ -122,6 +153,7 @@ ls_status ls_trial_run(ls_trial *trial, int64_t epochs) {
     trial->running = true;
     const ls_status status = ls_trial_agree_at_end(trial, run_epochs(trial, epochs));
     trial->running = false;
+    ls_trial_watch_end(trial);
     ls_checkpoints_end(trial);
     ls_trial_enter(trial, LS_PHASE_NONE, NULL);
     return status;

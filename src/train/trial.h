@@ -74,6 +74,14 @@ typedef struct ls_ballot {
 /* checkpoint/: what a trial with ls_checkpoint_callback has for it. */
 typedef struct ls_checkpointer ls_checkpointer;
 
+/* setup.c: whether ranks train apart. */
+typedef struct ls_watch {
+    bool own_hooks; /* some rank has callbacks of the program's own */
+    bool begun;
+    bool ended;             /* the checks are done */
+    uint64_t communication; /* what the thread's meter showed at the beginning */
+} ls_watch;
+
 struct ls_trial {
     ls_trial_options options;
     const ls_callback *callbacks; /* those that are called: its own, or a replay's */
@@ -93,8 +101,9 @@ struct ls_trial {
                        as that did */
     bool measuring; /* in ls_trial_evaluate or ls_trial_predict, between runs */
     ls_prediction *prediction; /* NULL outside of ls_trial_predict */
-    bool agrees;               /* some rank has callbacks or a step of its own, so that all agree on going on */
-    bool agreed;               /* on a failure */
+    ls_watch watch;
+    bool agrees; /* some rank has callbacks or a step of its own, so that all agree on going on */
+    bool agreed; /* on a failure */
     ls_ballot ballot;
     ls_checkpointer *checkpointer;      /* lent by its callback; NULL: there is none */
     char failed_in[LS_FAILED_IN_LIMIT]; /* "the hook on_end of callback 0: ", where that failed; for other ranks */
@@ -153,8 +162,24 @@ ls_status ls_prediction_add(ls_trial *trial);
 
 /* agree.c: learns whether any rank has callbacks or a step of its own. Collective, as the next. */
 ls_status ls_trial_begin_agreeing(ls_trial *trial);
-/* Brings what became of this rank, `status`, to the others: all go on or stop alike, or fail with the status and the
- * message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */
+/* setup.c: returns an error if the trial would train nothing. */
+ls_status ls_trial_check_setup(const ls_trial *trial);
+/* Watches a trial from its first step on, at most to the end of its first epoch. ls_trial_watch_step (after a training
+ * step) and ls_trial_watch_epoch (after an epoch) log a warning, once in a trial, if the ranks train apart; both are
+ * collective. ls_trial_watch_end ends the watch with the run. */
+void ls_trial_watch_begin(ls_trial *trial);
+ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch);
+ls_status ls_trial_watch_epoch(ls_trial *trial);
+void ls_trial_watch_end(ls_trial *trial);
+
+/* run.c: returns LS_ERR_MISMATCH if the ranks of a data-parallel model have different parameters. Collective. */
+ls_status ls_trial_check_replicas(const ls_trial *trial);
+
+/* alike.c: LS_ERR_MISMATCH where ranks have different loaders, checkpoints, optimizers, metrics or callbacks.
+ * Collective. */
+ls_status ls_trial_check_alike(const ls_trial *trial);
+/* agree.c: brings what became of this rank, `status`, to the others: all go on or stop alike, or fail with the status
+ * and the message of the rank that failed. A rank that has not failed takes part where `agrees` says so. */
 ls_status ls_trial_agree(ls_trial *trial, ls_status status);
 
 /* The same where a run or an evaluation ends, in which all ranks always take part: one may fail after its last call. */
@@ -170,8 +195,8 @@ ls_status ls_trial_between(ls_trial *trial, bool epoch);
 /* Puts the trial where the newest checkpoint in the folder is; where there is none it stays, or fails if one is needed.
  * Collective. */
 ls_status ls_trial_go_on_from(ls_trial *trial, const char *folder, bool needed);
-/* The hash of its options, which must be the same on all ranks; 0 of NULL. */
-int64_t ls_checkpointer_hash(const ls_checkpointer *checkpointer);
+/* Writes its options, which must be the same on all ranks, into `text`. */
+void ls_checkpointer_describe(const ls_checkpointer *checkpointer, char *text, size_t size);
 
 /* metrics/: makes trial->metrics from the options; the users' own are lent until ls_metrics_take. */
 ls_status ls_metrics_find(ls_trial *trial);
@@ -189,8 +214,15 @@ ls_status ls_metrics_end(ls_trial *trial, const char *prefix, ls_history_entry *
 /* The numbers of a pass that another interrupts are kept, and that one has its own; and back. */
 ls_status ls_metrics_push(ls_trial *trial);
 void ls_metrics_pop(ls_trial *trial);
+/* Writes metric number `index` with its options into `text`; false when there are no more. */
+bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size);
 /* Whether a metric has this name. */
 bool ls_metrics_has(const ls_trial *trial, const char *name);
+/* LS_ERR_ARGUMENT, with the names of the results that there are: "CALL: there is no metric "NAME"; available: loss". */
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name);
+/* The same before the first epoch, where a run will have no result of that name, unless hooks of the program's own may
+ * add it (ls_trial_evaluate). */
+ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name);
 /* The length of the longest metric's name. */
 size_t ls_metrics_longest(const ls_trial *trial);
 /* Of the metrics that have one value in this pass: the name of number `index`, NULL when there are no more; and its

@@ -2,7 +2,7 @@
  * Early stopping by the loss of validation, and no validation.
  *
  * ranks: 1 2
- * says: ls_early_stopping: the trial has measured nothing that is named "val_loss"
+ * says: ls_early_stopping: there is no metric "val_loss"; available: loss\. Was \.validate set\?
  */
 #include "tests/mistakes/mistake.h"
 

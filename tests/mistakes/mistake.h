@@ -1,12 +1,15 @@
 /*
  * What the programs in this folder share. Each makes one mistake of a beginner, is written as a beginner would, and
- * must end with status 1 and the sentence that its first comment gives as an extended regular expression:
+ * must get the sentence that its first comment gives as an extended regular expression:
  *
- *   ranks:  with how many ranks it is run ("2 3": once with each)
- *   says:   what standard error must match; several lines must all match
- *   silent: what it must not match; may be missing
+ *   ranks:       the numbers of ranks that it is run with ("2 3": once with each)
+ *   says:        a regular expression that standard error must match; there may be several
+ *   silent:      a regular expression that standard error must not match; optional
+ *   status:      the exit status; optional: 1. With 0 the mistake gets a warning: one line of all ranks' output matches
+ *   environment: variables of the environment, NAME=VALUE; optional
+ *   on:          the launchers or backends that the program is run on (shm, tcp, gloo, openmpi, mpich); optional: all
  *
- * Programs of more than one rank run on every backend that is here. tests/shell/mistakes.sh runs them.
+ * tests/shell/mistakes.sh runs the programs; those of one rank run without a launcher.
  */
 #ifndef LS_TESTS_MISTAKES_MISTAKE_H
 #define LS_TESTS_MISTAKES_MISTAKE_H

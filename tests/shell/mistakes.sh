@@ -2,7 +2,7 @@
 # gives, at once and not after a timeout, on every backend that is here: no crash, no silence, no wrong rank.
 # Arguments name programs; without any, all are run.
 . "$LS_SOURCE/tests/support/checks.sh"
-unset RANK WORLD_SIZE LOCKSTEP_BACKEND
+unset RANK WORLD_SIZE LOCKSTEP_BACKEND LOCKSTEP_LAUNCH
 export LOCKSTEP_TIMEOUT=300 # far beyond what any of them may take
 limit=${LS_LIMIT:-60}
 
@@ -22,14 +22,16 @@ carriers() {
     done
 }
 
-# run CARRIER RANKS PROGRAM: both outputs in the file err, since some launchers mix them; the exit status in $status.
+# run CARRIER RANKS PROGRAM VARIABLES: both outputs in the file err, since some launchers mix them; the exit status in
+# $status.
 run() {
-    local carrier=$1 ranks=$2 program=$3 command
+    local carrier=$1 ranks=$2 variables=$4 command
+    local program=(env $variables "$3")
     case $carrier in
-    alone) command=("$program") ;;
-    openmpi) command=(env LOCKSTEP_BACKEND=mpi TMPDIR="$scratch" mpirun.openmpi --allow-run-as-root --oversubscribe -np "$ranks" "$program") ;;
-    mpich) command=(env LOCKSTEP_BACKEND=mpi mpirun.mpich -np "$ranks" "$program") ;;
-    *) command=(env LOCKSTEP_BACKEND="$carrier" "$lockstep" run -n "$ranks" "$program") ;;
+    alone) command=("${program[@]}") ;;
+    openmpi) command=(env LOCKSTEP_BACKEND=mpi TMPDIR="$scratch" mpirun.openmpi --allow-run-as-root --oversubscribe -np "$ranks" "${program[@]}") ;;
+    mpich) command=(env LOCKSTEP_BACKEND=mpi mpirun.mpich -np "$ranks" "${program[@]}") ;;
+    *) command=(env LOCKSTEP_BACKEND="$carrier" "$lockstep" run -n "$ranks" "${program[@]}") ;;
     esac
     LS_TEST_MARK=$mark timeout -k 5 $limit "${command[@]}" >err 2>&1 </dev/null
     status=$?
@@ -38,13 +40,14 @@ run() {
 # judge CARRIER NAME SOURCE
 judge() {
     local carrier=$1 name=$2 source=$3 sentence wanted
-    wanted=$(told status "$source") # of a program that only gets a warning: 0
+    wanted=$(told status "$source")
     wanted=${wanted:-1}
     # Launchers have statuses of their own for jobs that fail; that none is a signal's or a time limit's is the same.
-    case $carrier in openmpi | mpich) [ "$status" -lt 124 ] && [ "$status" != 0 ] && [ "$wanted" != 0 ] && wanted=$status ;; esac
+    case $carrier in openmpi | mpich) [ "$wanted" != 0 ] && [ "$status" -lt 124 ] && [ "$status" != 0 ] && wanted=$status ;; esac
     check "$name: exit status" is "$status" "$wanted"
     while read -r sentence; do
         check "$name: told why" grep -Eq -- "$sentence" err
+        [ "$wanted" != 0 ] || check "$name: told once" is "$(grep -Ec -- "$sentence" err)" 1
     done < <(told says "$source")
     while read -r sentence; do
         check "$name: nothing wrong told" bash -c '! grep -Eq -- "$1" err' _ "$sentence"
@@ -52,8 +55,21 @@ judge() {
 }
 
 check_mistake() {
-    run "$1" "$2" "$LS_BUILD/tests/mistake_$3"
+    run "$1" "$2" "$LS_BUILD/tests/mistake_$3" "$(told environment "$4")"
     judge "$1" "$3 on $1, $2 ranks" "$4"
+}
+
+# chosen RANKS SOURCE: the carriers that it is run on.
+chosen() {
+    local on carrier
+    on=$(told on "$2")
+    if [ "$1" = 1 ]; then
+        echo alone
+        return
+    fi
+    for carrier in $(carriers); do
+        [ -n "$on" ] && [[ " $on " != *" $carrier "* ]] || echo "$carrier"
+    done
 }
 
 at_once=3
@@ -61,7 +77,7 @@ for source in "$LS_SOURCE"/tests/mistakes/*.c; do
     name=$(basename "$source" .c)
     [ $# = 0 ] || [[ " $* " == *" $name "* ]] || continue
     for ranks in $(told ranks "$source"); do
-        for carrier in $([ "$ranks" = 1 ] && echo alone || carriers); do
+        for carrier in $(chosen "$ranks" "$source"); do
             beside check_mistake "$carrier" "$ranks" "$name" "$source"
         done
     done

@@ -57,6 +57,14 @@ check_untaken() {
         is "$(complaints out err | grep -v 'MPI still uses buffers of a call that not all ranks made')" ""
 }
 
+# Open MPI sets PMIx's variables in a process that mpirun has not started.
+check_single() {
+    local flavour=$1
+    check "$flavour: MPI_Init without mpirun: builds" mpi_builds "$flavour" "$scratch/single.c" single
+    env -u LOCKSTEP_BACKEND ./single >out 2>err
+    check "$flavour: MPI_Init without mpirun: ls_init has one rank" is "$? $(cat out)" "0 0 of 1"
+}
+
 check_parts() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/parts"
@@ -144,6 +152,7 @@ check_flavour() {
     beside check_never_made "$flavour" copy "ls_comm_from_mpi: all ranks came, but MPI_Comm_idup did not end within 10 s"
     beside check_no_thread "$flavour"
     beside check_untaken "$flavour"
+    beside check_single "$flavour"
     beside check_parts "$flavour"
     for choice in "" shm mpi; do
         beside check_choice "$flavour" "$choice"
@@ -168,6 +177,20 @@ int main(int argc, char **argv) {
         return 1;
     }
     return 0;
+}
+END
+cat >single.c <<'END'
+#include <lockstep/comm.h>
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    ls_comm *world = ls_init(NULL);
+    printf("%s\n", world != NULL ? "0 of 1" : ls_error_message());
+    const int size = ls_comm_size(world);
+    ls_status status = ls_finalize();
+    MPI_Finalize();
+    return status == LS_OK && size == 1 ? 0 : 1;
 }
 END
 cat >untaken.c <<'END'

@@ -229,8 +229,9 @@ static void test_metric_that_is_not_there(void **unused) {
         options.callbacks = &callbacks[i];
         ls_trial *trial = ls_trial_new(&options);
         assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-        expect_message(i == 0 ? "ls_early_stopping: the trial has measured nothing that is named \"val_f1\""
-                              : "ls_scheduler: the trial has measured nothing that is named \"test_loss\"");
+        assert_int_equal(ls_trial_history_count(trial), 0); /* before the first epoch */
+        expect_message(i == 0 ? "ls_early_stopping: there is no metric \"val_f1\"; available: "
+                              : "ls_scheduler: there is no metric \"test_loss\"; available: ");
         ls_trial_free(trial);
     }
     free_setting(&s);

@@ -163,6 +163,26 @@ static void test_goes_on_behind_others(void **unused) {
     assert_string_equal(columns(path, ',', 1), "epoch 1 ");
 }
 
+/* Of the number of the epoch there is one column. */
+static void test_metric_epoch(void **unused) {
+    (void)unused;
+    setting s = make_setting();
+    const char *path = test_path("numbered.csv"), *history = test_path("history.csv");
+    const ls_callback log = ls_csv_log(path, NULL);
+    ls_trial_options options = options_of(&s);
+    options.metrics = LS_METRICS("epoch", "loss");
+    options.validate = NULL;
+    options.callbacks = &log;
+    options.callback_count = 1;
+    ls_trial *trial = ls_trial_new(&options);
+    assert_int_equal(ls_trial_run(trial, 2), LS_OK);
+    assert_int_equal(ls_trial_save_history(trial, history), LS_OK);
+    ls_trial_free(trial);
+    free_setting(&s);
+    assert_true(strncmp(contents(path), "epoch,loss\n0,", 13) == 0);
+    assert_true(strncmp(contents(history), "epoch,loss\n0,", 13) == 0);
+}
+
 static void test_a_line_for_each_batch(void **unused) {
     (void)unused;
     const ls_csv_log_options how = {.per_batch = true, .separator = ';'};
@@ -348,7 +368,7 @@ static void test_confusion_of_nothing(void **unused) {
     options.callback_count = 1;
     ls_trial *trial = ls_trial_new(&options);
     assert_int_equal(ls_trial_run(trial, 1), LS_ERR_ARGUMENT);
-    expect_message("ls_confusion_printer: the trial has measured nothing that is named \"val_mixed_up\"");
+    expect_message("ls_confusion_printer: there is no metric \"val_mixed_up\"; available: ");
     ls_trial_free(trial);
     free_setting(&s);
 }
@@ -369,6 +389,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_evaluations_between),
         cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_goes_on_behind_others),
+        cmocka_unit_test(test_metric_epoch),
         cmocka_unit_test(test_a_line_for_each_batch),
         cmocka_unit_test(test_damaged_logs),
         cmocka_unit_test(test_files_that_cannot_be),

@@ -432,6 +432,32 @@ static void test_files_of_the_user_are_kept(void **state) {
     end(&t);
 }
 
+/* A layer that a hook has put into evaluation mode is so after the trial goes on elsewhere. */
+static void test_modes_of_layers(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setting s = make_setting();
+        ls_module *layer = ls_nn_dropout(0.5);
+        ls_module *model = ls_sequential(ls_nn_linear_with(2, CLASSES, &(ls_layer_options){.dtype = LS_F64}), layer);
+        ls_optimizer *optimizer = ls_sgd(model, NULL);
+        ls_trial_options options = options_of(&s);
+        options.model = model;
+        options.optimizer = optimizer;
+        ls_trial *trial = ls_trial_new(&options);
+        if (i == 0) {
+            ls_module_train(layer, false);
+            assert_int_equal(ls_trial_save(trial, in_root("modes")), LS_OK);
+        } else {
+            assert_int_equal(ls_trial_load(trial, in_root("modes")), LS_OK);
+            assert_true(ls_module_is_training(model) && !ls_module_is_training(layer));
+        }
+        ls_trial_free(trial);
+        ls_optimizer_free(optimizer);
+        ls_module_free(model);
+        free_setting(&s);
+    }
+}
+
 /* What another trial had. */
 static void test_wrong_trial(void **state) {
     (void)state;
@@ -675,6 +701,7 @@ int main(int count, char **arguments) {
         cmocka_unit_test(test_the_parent_is_synced),
         cmocka_unit_test(test_only_own_entries_are_removed),
         cmocka_unit_test(test_files_of_the_user_are_kept),
+        cmocka_unit_test(test_modes_of_layers),
         cmocka_unit_test(test_wrong_trial),
         cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_damaged_twice),

@@ -17,6 +17,10 @@ static const char *const names[] = {"RANK",
                                     "LOCKSTEP_TIMEOUT",
                                     "LOCKSTEP_STORE_FD",
                                     "TORCHELASTIC_USE_AGENT_STORE",
+                                    "TORCHELASTIC_RUN_ID",
+                                    "LOCKSTEP_LAUNCH",
+                                    "PMIX_RANK",
+                                    "PMIX_NAMESPACE",
                                     "OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
                                     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -51,6 +55,8 @@ static void set_environment(const char *const settings[MOST]) {
 
 #define SLURM "SLURM_PROCID=5", "SLURM_STEP_NUM_TASKS=8", "SLURM_LOCALID=1", "SLURM_JOB_ID=1428", "SLURM_STEP_ID=0"
 
+#define PMIX(rank) "PMIX_RANK=" rank, "PMIX_NAMESPACE=prterun-x-1@1"
+
 #define MASTER "MASTER_ADDR=10.0.0.7", "MASTER_PORT=29500"
 
 static const struct {
@@ -84,7 +90,18 @@ static const struct {
      0,
      1,
      NULL},
-    {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3"}, "", 0, 1, -1, 0, NULL},
+    /* A launcher that started one process; launchers that run under another one. */
+    {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=0", "PMI_SIZE=1"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("0")}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3", "LOCKSTEP_LAUNCH=x"}, "", 0, 1, -1, 0, NULL},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("1"), "TORCHELASTIC_RUN_ID=x"}, "", 0, 1, -1, 0, NULL},
+    /* MPI_Init of Open MPI sets PMIx's variables in a process without a launcher. */
+    {{0}, {PMIX("0")}, "", 0, 1, -1, 0, NULL},
+    /* Open MPI's mpirun and srun set PMIx's variables too. */
+    {{0}, {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", PMIX("1")}, "", 1, 2, -1, 0, NULL},
+    {{0}, {"RANK=1", "WORLD_SIZE=2", MASTER, PMIX("1")}, "tcp://10.0.0.7:29500", 1, 2, -1, 0, NULL},
+    {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", PMIX("5")}, "tcp://n1:29996", 5, 8, 1, 0, NULL},
+    {{.init = "tcp://h:7", .world_size = 1}, {"PMI_RANK=1", "PMI_SIZE=3"}, "", 0, 1, -1, 0, NULL},
     /* srun */
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n[03-05,9],z"}, "tcp://n03:29996", 5, 8, 1, 0, NULL},
     {{0}, {SLURM, "SLURM_STEP_NODELIST=n1", "SLURM_STEP_NUM_NODES=1"}, "tcp://127.0.0.1:29996", 5, 8, 1, 0, NULL},
@@ -212,6 +229,17 @@ static const struct {
     {{.backend = "self"}, {"PMI_RANK=0", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "not \"self\""},
     {{0}, {"PMI_RANK=2", "PMI_SIZE=2"}, NULL, 0, 0, 0, 0, "PMI_RANK=2 must be from 0 to 1"},
     {{0}, {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=0"}, NULL, 0, 0, 0, 0, "OMPI_COMM_WORLD_SIZE=0 must be"},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", "PMI_RANK=1", "PMI_SIZE=3"}, NULL, 0, 0, 0, 0, "(PMI_SIZE=3), each of which"},
+    {{0},
+     {"RANK=0", "WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"},
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     "unset RANK and WORLD_SIZE"},
+    {{0}, {"RANK=0", "WORLD_SIZE=1", PMIX("1")}, NULL, 0, 0, 0, 0, "(PMIX_RANK=1), each of which"},
+    {{.init = "env://"}, {PMIX("0")}, NULL, 0, 0, 0, 0, "WORLD_SIZE is not set"},
     {{.init = "", .world_size = 2}, {NULL}, NULL, 0, 0, 0, 0, "init is \"\", must be env://"},
 };
 

@@ -441,7 +441,7 @@ static void test_wrong_samples(void **state) {
     expect_refused(three, labels, ls_metric_named("mse"), LS_ERR_SHAPE,
                    "metric \"mse\": output [4, 3] and target [4] must have one shape");
     expect_refused(three, labels, ls_metric_named("r2"), LS_ERR_SHAPE, "metric \"r2\": output [4, 3] and target [4]");
-    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "metric \"roc_auc\": output [4, 3]");
+    expect_refused(three, labels, ls_metric_named("roc_auc"), LS_ERR_SHAPE, "is for two classes only");
     expect_refused(three, three, ls_metric_named("roc_auc"), LS_ERR_SHAPE,
                    "must be [n] or [n, 1], or [n, 2] with class");
     expect_refused(zeros(LS_SHAPE(4)), labels, ls_metric_named("roc_auc"), LS_ERR_ARGUMENT, " is neither 0 nor 1");

@@ -13,6 +13,11 @@ void *ls_callback_allocate(const char *call, size_t size) {
     return memory;
 }
 
+void ls_callback_describe_nothing(void *user, char *text, size_t size) {
+    (void)user;
+    snprintf(text, size, "%s", "");
+}
+
 void ls_callback_drop(const ls_callback *callbacks, int count) {
     for (int i = 0; i < count; i++) {
         if (callbacks[i].release != NULL && !callbacks[i].invalid) {
@@ -47,9 +52,7 @@ void ls_callback_copy_name(char copy[LS_METRIC_NAME_LIMIT], const char *name) {
 ls_status ls_callback_metric(const ls_trial_state *state, const char *call, const char *name, double *value) {
     const double *last = ls_history_find(&state->trial->latest, name);
     *value = last != NULL ? *last : NAN;
-    return last != NULL
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", call, name);
+    return last != NULL ? LS_OK : ls_metrics_refuse(state->trial, call, name);
 }
 
 ls_status ls_callback_batch_loss(const ls_trial_state *state, double *loss) {

@@ -8,6 +8,7 @@
 
 #include <lockstep/callbacks.h>
 
+#include "base/describe.h"
 #include "base/memory.h"
 #include "base/option.h"
 #include "optim/optimizer.h"
@@ -25,6 +26,9 @@
 static inline ls_callback ls_callback_failed(void) {
     return (ls_callback){.invalid = true};
 }
+
+/* `describe` of a callback that ranks need not have alike: it acts on one rank and exchanges nothing. */
+void ls_callback_describe_nothing(void *user, char *text, size_t size);
 
 /* Cleared memory of a callback; NULL with an error. */
 void *ls_callback_allocate(const char *call, size_t size);

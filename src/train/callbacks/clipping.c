@@ -28,6 +28,11 @@ static ls_status clip_value(ls_module *model, double value) {
     return ls_clip_grad_value(model, value);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(limit, limit), {.name = NULL}};
+    ls_describe(text, size, ((const limit *)user)->maker, fields, user);
+}
+
 static ls_callback make(limit kind, const char *name) {
     if (!(kind.limit > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: the limit %g is not positive", kind.maker, kind.limit);
@@ -38,8 +43,12 @@ static ls_callback make(limit kind, const char *name) {
         return ls_callback_failed();
     }
     *self = kind;
-    return (ls_callback){
-        .user = self, .on_init = on_init, .on_backward = on_backward, .name = name, .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .on_backward = on_backward,
+                         .name = name,
+                         .describe = describe,
+                         .release = ls_free};
 }
 
 ls_callback ls_gradient_norm_clipping(double max_norm) {

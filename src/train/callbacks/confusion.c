@@ -60,7 +60,7 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
                    self->metric);
     const double *counts = ls_trial_metric_values(trial, name, &count);
     if (counts == NULL) {
-        return ls_fail(LS_ERR_ARGUMENT, "%s: the trial has measured nothing that is named \"%s\"", maker, name);
+        return ls_metrics_refuse(trial, maker, name);
     }
     return ls_callback_is_first_rank(state) ? print_table(self, name, counts, count) : LS_OK;
 }
@@ -72,6 +72,9 @@ ls_callback ls_confusion_printer(const char *metric, bool shares) {
     }
     ls_callback_copy_name(self->metric, metric != NULL ? metric : "confusion");
     self->shares = shares;
-    return (ls_callback){
-        .user = self, .on_end_validation = on_end_validation, .name = "confusion_printer", .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_end_validation = on_end_validation,
+                         .name = "confusion_printer",
+                         .describe = ls_callback_describe_nothing,
+                         .release = ls_free};
 }

@@ -110,5 +110,6 @@ ls_callback ls_console(const ls_console_options *options) {
                          .on_step_validation = on_step_validation,
                          .on_end_validation = on_end_validation,
                          .name = "console",
+                         .describe = ls_callback_describe_nothing,
                          .release = ls_free};
 }

@@ -106,12 +106,19 @@ static ls_status end_line(csv_log *self) {
     return fflush(self->file) == 0 ? LS_OK : cannot(self, "write");
 }
 
+/* The first column has the number of the epoch, which is all that the metric of that name measures. */
+static bool is_epoch(const char *name) {
+    return strcmp(name, "epoch") == 0;
+}
+
 static void write_names(csv_log *self, const ls_history_entry *entry) {
     const char separator = self->options.separator;
     fprintf(self->file, self->options.per_batch ? "epoch%cbatch%closs%clearning_rate" : "epoch", separator, separator,
             separator);
     for (int i = 0; entry != NULL && i < entry->count; i++) {
-        fprintf(self->file, "%c%s", separator, entry->values[i].name);
+        if (!is_epoch(entry->values[i].name)) {
+            fprintf(self->file, "%c%s", separator, entry->values[i].name);
+        }
     }
     fputc('\n', self->file);
 }
@@ -154,8 +161,11 @@ static ls_status on_end_epoch(ls_trial_state *state, void *user) {
     begin(self, &columns);
     fprintf(self->file, "%lld", (long long)state->epoch);
     for (int i = 0; i < columns.count; i++) {
-        const double value = replay ? ls_history_get(&trial->latest, columns.values[i].name) : columns.values[i].value;
-        ls_fprintf(self->file, "%c%.9g", self->options.separator, value);
+        const char *name = columns.values[i].name;
+        if (!is_epoch(name)) {
+            const double value = replay ? ls_history_get(&trial->latest, name) : columns.values[i].value;
+            ls_fprintf(self->file, "%c%.9g", self->options.separator, value);
+        }
     }
     return end_line(self);
 }
@@ -170,6 +180,13 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
+}
+
+/* Without lines of batches the log exchanges nothing. */
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_csv_log_options, per_batch), {.name = NULL}};
+    const csv_log *self = user;
+    ls_describe(text, size, self->options.per_batch ? maker : "", fields, &self->options);
 }
 
 static void release(void *user) {
@@ -211,6 +228,7 @@ ls_callback ls_csv_log(const char *path, const ls_csv_log_options *options) {
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "csv_log",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

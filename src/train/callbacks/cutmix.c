@@ -63,6 +63,14 @@ static void release(void *user) {
     ls_free(self);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_cutmix_options, alpha),
+                                      LS_FIELD(ls_cutmix_options, classes),
+                                      LS_FIELD(ls_cutmix_options, seed),
+                                      {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const cutmix *)user)->options);
+}
+
 ls_callback ls_cutmix(const ls_cutmix_options *options) {
     ls_cutmix_options o = options != NULL ? *options : (ls_cutmix_options){.alpha = 0};
     o.alpha = o.alpha != 0 ? o.alpha : 1;
@@ -76,5 +84,6 @@ ls_callback ls_cutmix(const ls_cutmix_options *options) {
         return ls_callback_failed();
     }
     self->options = o;
-    return (ls_callback){.user = self, .on_sample = on_sample, .name = "cutmix", .release = release};
+    return (ls_callback){
+        .user = self, .on_sample = on_sample, .name = "cutmix", .describe = describe, .release = release};
 }

@@ -77,6 +77,13 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
     return ls_put_tensor(&state->input, cut(user, state, &p));
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_cutout_options, length), LS_FIELD(ls_cutout_options, holes),
+                                      LS_FIELD(ls_cutout_options, fill),   LS_FIELD(ls_cutout_options, noise),
+                                      LS_FIELD(ls_cutout_options, seed),   {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 ls_callback ls_cutout(const ls_cutout_options *options) {
     ls_cutout_options o = options != NULL ? *options : (ls_cutout_options){.length = 0};
     o.holes = o.holes != 0 ? o.holes : 1;
@@ -90,5 +97,6 @@ ls_callback ls_cutout(const ls_cutout_options *options) {
         return ls_callback_failed();
     }
     *self = o;
-    return (ls_callback){.user = self, .on_sample = on_sample, .name = "cutout", .release = ls_free};
+    return (ls_callback){
+        .user = self, .on_sample = on_sample, .name = "cutout", .describe = describe, .release = ls_free};
 }

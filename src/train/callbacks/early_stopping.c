@@ -32,6 +32,7 @@ static bool has_waited(const early_stopping *self) {
 static ls_status on_start(ls_trial_state *state, void *user) {
     early_stopping *self = user;
     if (ls_callback_in_run(state) && !ls_callback_in_replay(state)) {
+        LS_TRY(ls_metrics_check_result(state->trial, maker, self->monitor));
         state->stop = state->stop || (self->resumed && has_waited(self));
         self->resumed = false;
     }
@@ -89,6 +90,14 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return LS_OK;
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {
+        LS_FIELD(ls_early_stopping_options, monitor),      LS_FIELD(ls_early_stopping_options, mode),
+        LS_FIELD(ls_early_stopping_options, min_delta),    LS_FIELD(ls_early_stopping_options, patience),
+        LS_FIELD(ls_early_stopping_options, restore_best), {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const early_stopping *)user)->options);
+}
+
 static void release(void *user) {
     early_stopping *self = user;
     ls_snapshot_forget(&self->model);
@@ -125,6 +134,7 @@ ls_callback ls_early_stopping(const ls_early_stopping_options *options) {
                          .on_end_epoch = on_end_epoch,
                          .on_end = on_end,
                          .name = "early_stopping",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

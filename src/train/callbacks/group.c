@@ -13,6 +13,7 @@ typedef struct group group;
 typedef bool (*gate)(group *self, const ls_trial_state *state, int hook);
 
 struct group {
+    const char *maker;
     ls_callback *callbacks;
     int count;
     gate gate;           /* NULL: always */
@@ -146,6 +147,27 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
+/* Of callbacks that all have a description. */
+static void describe(void *user, char *text, size_t size) {
+    const group *self = user;
+    size_t length = (size_t)snprintf(text, size, "%s of", self->maker);
+    for (int i = 0; i < self->count && length + 1 < size; i++) {
+        const ls_callback *callback = &self->callbacks[i];
+        text[length++] = ' ';
+        text[length] = '\0';
+        callback->describe(callback->user, text + length, size - length);
+        length += strlen(text + length);
+    }
+}
+
+static bool is_described(const group *self) {
+    bool all = true;
+    for (int i = 0; i < self->count; i++) {
+        all = all && self->callbacks[i].describe != NULL;
+    }
+    return all;
+}
+
 static void release(void *user) {
     group *self = user;
     ls_callback_drop(self->callbacks, self->count);
@@ -166,6 +188,7 @@ static group *make(const char *name, const ls_callback *callbacks, int count) {
     if (count > 0) {
         memcpy(own, callbacks, (size_t)count * sizeof *own);
     }
+    self->maker = name;
     self->callbacks = own;
     self->count = count;
     return self;
@@ -201,6 +224,7 @@ static ls_callback finish(group *self) {
                             .name = self->count == 1 ? self->callbacks[0].name : NULL,
                             .state = remembers(self) ? state : NULL,
                             .set_state = remembers(self) ? set_state : NULL,
+                            .describe = is_described(self) ? describe : NULL,
                             .release = release};
 #define GIVE_HOOK(hook) callback.hook = has_hook(self, offsetof(ls_callback, hook)) ? call_##hook : NULL;
     LS_HOOKS(GIVE_HOOK)

@@ -84,6 +84,13 @@ static ls_status on_init(ls_trial_state *state, void *user) {
     return ls_visit_modules(state->model, o->targets, set, user);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_initialize_options, rule), LS_FIELD(ls_initialize_options, slope),
+                                      LS_FIELD(ls_initialize_options, gain), LS_FIELD(ls_initialize_options, zero_bias),
+                                      LS_FIELD(ls_initialize_options, seed), {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 ls_callback ls_initialize(const ls_initialize_options *options) {
     ls_initialize_options o = options != NULL ? *options : (ls_initialize_options){.gain = 0};
     o.gain = o.gain != 0 ? o.gain : 1;
@@ -97,5 +104,6 @@ ls_callback ls_initialize(const ls_initialize_options *options) {
         return ls_callback_failed();
     }
     *self = o;
-    return (ls_callback){.user = self, .on_init = on_init, .name = "initialize", .release = ls_free};
+    return (ls_callback){
+        .user = self, .on_init = on_init, .name = "initialize", .describe = describe, .release = ls_free};
 }

@@ -23,6 +23,11 @@ static ls_status on_sample(ls_trial_state *state, void *user) {
                          ls_add(ls_mul(rows, 1 - self->epsilon), self->epsilon / (double)ls_size(rows, 1)));
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(smoothing, epsilon), LS_FIELD(smoothing, classes), {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 ls_callback ls_label_smoothing(double epsilon, int64_t classes) {
     if (!(epsilon >= 0 && epsilon <= 1) || classes < 0) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: epsilon %g must be from 0 to 1, and %lld classes not negative", maker,
@@ -34,5 +39,6 @@ ls_callback ls_label_smoothing(double epsilon, int64_t classes) {
         return ls_callback_failed();
     }
     *self = (smoothing){.epsilon = epsilon, .classes = classes};
-    return (ls_callback){.user = self, .on_sample = on_sample, .name = "label_smoothing", .release = ls_free};
+    return (ls_callback){
+        .user = self, .on_sample = on_sample, .name = "label_smoothing", .describe = describe, .release = ls_free};
 }

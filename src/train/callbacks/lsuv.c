@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "nn/module.h"
+
 static const char *const maker = "ls_lsuv";
 
 typedef struct lsuv {
@@ -112,11 +114,12 @@ static ls_status on_start(ls_trial_state *state, void *user) {
         self->done) {
         return LS_OK;
     }
-    const bool training = ls_module_is_training(state->model);
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, state->model));
     const bool before = ls_no_grad(true);
     ls_module_train(state->model, false);
     const ls_status status = set_all(self, state);
-    ls_module_train(state->model, training);
+    ls_modes_put(&modes, state->model);
     ls_no_grad(before);
     self->done = 1;
     return status;
@@ -132,6 +135,13 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
+}
+
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_lsuv_options, deviation), LS_FIELD(ls_lsuv_options, tolerance),
+                                      LS_FIELD(ls_lsuv_options, attempts),  LS_FIELD(ls_lsuv_options, keep_weights),
+                                      LS_FIELD(ls_lsuv_options, seed),      {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const lsuv *)user)->options);
 }
 
 static void release(void *user) {
@@ -154,6 +164,11 @@ ls_callback ls_lsuv(const ls_lsuv_options *options) {
         return ls_callback_failed();
     }
     self->options = o;
-    return (ls_callback){
-        .user = self, .on_start = on_start, .name = "lsuv", .state = state, .set_state = set_state, .release = release};
+    return (ls_callback){.user = self,
+                         .on_start = on_start,
+                         .name = "lsuv",
+                         .describe = describe,
+                         .state = state,
+                         .set_state = set_state,
+                         .release = release};
 }

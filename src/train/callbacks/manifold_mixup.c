@@ -111,6 +111,15 @@ static ls_status on_forward(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_manifold_mixup_options, alpha),
+                                      LS_FIELD(ls_manifold_mixup_options, lambda),
+                                      LS_FIELD(ls_manifold_mixup_options, classes),
+                                      LS_FIELD(ls_manifold_mixup_options, seed),
+                                      {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const manifold *)user)->options);
+}
+
 static void release(void *user) {
     manifold *self = user;
     for (int i = 0; i < self->count; i++) {
@@ -161,5 +170,6 @@ ls_callback ls_manifold_mixup(const ls_manifold_mixup_options *options) {
                          .on_sample = on_sample,
                          .on_forward = on_forward,
                          .name = "manifold_mixup",
+                         .describe = describe,
                          .release = release};
 }

@@ -45,6 +45,13 @@ static ls_status check(const char *maker, const ls_mixup_options *o) {
                            : ls_fail(LS_ERR_ARGUMENT, "%s: %lld classes", maker, (long long)o->classes);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_mixup_options, alpha),   LS_FIELD(ls_mixup_options, lambda),
+                                      LS_FIELD(ls_mixup_options, classes), LS_FIELD(ls_mixup_options, keep_targets),
+                                      LS_FIELD(ls_mixup_options, seed),    {.name = NULL}};
+    ls_describe(text, size, ((const mixup *)user)->maker, fields, &((const mixup *)user)->options);
+}
+
 ls_callback ls_mixup(const ls_mixup_options *options) {
     static const char *const maker = "ls_mixup";
     ls_mixup_options o = options != NULL ? *options : (ls_mixup_options){.alpha = 0};
@@ -55,5 +62,6 @@ ls_callback ls_mixup(const ls_mixup_options *options) {
     }
     self->maker = maker;
     self->options = o;
-    return (ls_callback){.user = self, .on_sample = on_sample, .name = "mixup", .release = release};
+    return (ls_callback){
+        .user = self, .on_sample = on_sample, .name = "mixup", .describe = describe, .release = release};
 }

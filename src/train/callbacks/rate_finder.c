@@ -32,7 +32,6 @@ typedef struct before {
     ls_trial_state state;
     const ls_callback *callbacks;
     int callback_count;
-    bool training;
     ls_random_state random;
     int64_t epoch, batch; /* of the loader */
     ls_snapshot model;
@@ -66,7 +65,6 @@ static ls_status remember(before *b, ls_trial *trial) {
     *b = (before){.state = *state,
                   .callbacks = trial->callbacks,
                   .callback_count = trial->options.callback_count,
-                  .training = ls_module_is_training(state->model),
                   .random = ls_random_get_state()};
     ls_loader_position(trial->options.train, &b->epoch, &b->batch);
     LS_TRY(ls_snapshot_make(maker, &b->model, state->model));
@@ -79,7 +77,6 @@ static ls_status put_back(const before *b, ls_trial *trial) {
     trial->callbacks = b->callbacks;
     trial->options.callback_count = b->callback_count;
     trial->state = b->state;
-    ls_module_train(b->state.model, b->training);
     ls_random_set_state(b->random);
     ls_optimizer_zero_grad(b->state.optimizer);
     LS_TRY(ls_snapshot_put(&b->model));
@@ -139,7 +136,6 @@ static ls_status sweep(rate_finder *self, ls_trial *trial) {
     self->recorder = (ls_callback){.user = self, .on_step_training = on_step, .name = maker};
     trial->callbacks = &self->recorder;
     trial->options.callback_count = 1;
-    ls_module_train(trial->state.model, true);
     ls_trial_enter(trial, LS_PHASE_TRAINING, trial->options.train);
     ls_metrics_begin(trial);
     for (self->count = 0; self->count < self->options.steps;) {
@@ -221,6 +217,17 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_rate_finder_options, lowest),
+                                      LS_FIELD(ls_rate_finder_options, highest),
+                                      LS_FIELD(ls_rate_finder_options, steps),
+                                      LS_FIELD(ls_rate_finder_options, smoothing),
+                                      LS_FIELD(ls_rate_finder_options, divergence),
+                                      LS_FIELD(ls_rate_finder_options, apply),
+                                      {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const rate_finder *)user)->options);
+}
+
 static void release(void *user) {
     rate_finder *self = user;
     ls_state_forget(&self->lent);
@@ -266,6 +273,7 @@ ls_callback ls_rate_finder(const ls_rate_finder_options *options) {
                          .on_init = on_init,
                          .on_start = on_start,
                          .name = "rate_finder",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

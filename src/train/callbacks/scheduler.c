@@ -1,6 +1,11 @@
 /* Advances a schedule of learning rates. */
 #include "train/callbacks/callback.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "optim/schedule.h"
+
 static const char *const maker = "ls_scheduler";
 
 typedef struct scheduler {
@@ -9,6 +14,13 @@ typedef struct scheduler {
     bool monitors;
     char monitor[LS_METRIC_NAME_LIMIT];
 } scheduler;
+
+static ls_status on_start(ls_trial_state *state, void *user) {
+    const scheduler *self = user;
+    return self->monitors && ls_callback_in_run(state) && !ls_callback_in_replay(state)
+               ? ls_metrics_check_result(state->trial, maker, self->monitor)
+               : LS_OK;
+}
 
 static ls_status on_step_training(ls_trial_state *state, void *user) {
     const scheduler *self = user;
@@ -34,6 +46,17 @@ static ls_status state(void *user, const ls_named **tensors, int *count) {
 
 static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_schedule_set_state(((scheduler *)user)->schedule, tensors, count);
+}
+
+static void describe(void *user, char *text, size_t size) {
+    const scheduler *self = user;
+    snprintf(text, size, "%s%s%s: ", maker,
+             self->per_step   ? " for each step"
+             : self->monitors ? " by "
+                              : "",
+             self->monitors ? self->monitor : "");
+    const size_t length = strlen(text);
+    ls_schedule_describe(self->schedule, text + length, size - length);
 }
 
 static void release(void *user) {
@@ -64,9 +87,11 @@ ls_callback ls_scheduler(ls_schedule *schedule, const ls_scheduler_options *opti
     *self = (scheduler){.schedule = schedule, .per_step = options->per_step, .monitors = options->monitor != NULL};
     ls_callback_copy_name(self->monitor, self->monitors ? options->monitor : "");
     return (ls_callback){.user = self,
+                         .on_start = on_start,
                          .on_step_training = on_step_training,
                          .on_end_epoch = on_end_epoch,
                          .name = "scheduler",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -164,6 +164,13 @@ static ls_status on_end(ls_trial_state *state, void *user) {
     return self->events != NULL ? ls_events_flush(self->events) : LS_OK;
 }
 
+/* Without the loss of batches the log exchanges nothing. */
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_tensorboard_options, every_steps), {.name = NULL}};
+    const board *self = user;
+    ls_describe(text, size, self->options.every_steps > 0 ? maker : "", fields, &self->options);
+}
+
 static void release(void *user) {
     board *self = user;
     (void)(ls_events_close(self->events) == LS_OK); /* on_end has told what could not be written */
@@ -195,5 +202,6 @@ ls_callback ls_tensorboard(const char *folder, const ls_tensorboard_options *opt
                          .on_end_epoch = on_end_epoch,
                          .on_end = on_end,
                          .name = "tensorboard",
+                         .describe = describe,
                          .release = release};
 }

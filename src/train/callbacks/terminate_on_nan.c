@@ -247,6 +247,11 @@ static ls_status on_end_validation(ls_trial_state *state, void *user) {
     return ls_callback_in_replay(state) ? LS_OK : agree(user, state, "the validation of ");
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(watch, by_layer), {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 static void release(void *user) {
     watch *self = user;
     for (int i = 0; i < self->count; i++) {
@@ -275,5 +280,6 @@ ls_callback ls_terminate_on_nan(const ls_terminate_on_nan_options *options) {
                          .on_criterion_validation = on_criterion,
                          .on_end_validation = on_end_validation,
                          .name = "terminate_on_nan",
+                         .describe = describe,
                          .release = release};
 }

@@ -157,6 +157,11 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_callback_set_state(maker, user, list, tensors, count);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(timer, waits), {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 static void release(void *user) {
     timer *self = user;
     stop(self);
@@ -185,6 +190,7 @@ ls_callback ls_timer(const ls_timer_options *options) {
                          .on_end_validation = on_end_validation,
                          .on_end = on_end,
                          .name = "timer",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

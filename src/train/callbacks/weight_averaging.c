@@ -60,6 +60,15 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     return ls_ema_set_state(((averaging *)user)->averages, tensors, count);
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_weight_averaging_options, decay),
+                                      LS_FIELD(ls_weight_averaging_options, first_epoch),
+                                      LS_FIELD(ls_weight_averaging_options, no_swap),
+                                      LS_FIELD(ls_weight_averaging_options, keep),
+                                      {.name = NULL}};
+    ls_describe(text, size, maker, fields, &((const averaging *)user)->options);
+}
+
 static void release(void *user) {
     averaging *self = user;
     ls_ema_free(self->averages);
@@ -87,6 +96,7 @@ ls_callback ls_weight_averaging(const ls_weight_averaging_options *options) {
                          .on_end_validation = on_end_validation,
                          .on_end = on_end,
                          .name = "weight_averaging",
+                         .describe = describe,
                          .state = state,
                          .set_state = set_state,
                          .release = release};

@@ -28,6 +28,11 @@ static ls_status on_criterion(ls_trial_state *state, void *user) {
     return LS_OK;
 }
 
+static void describe(void *user, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(weight_decay, rate), LS_FIELD(weight_decay, p), {.name = NULL}};
+    ls_describe(text, size, maker, fields, user);
+}
+
 ls_callback ls_weight_decay(double rate, double p) {
     if (!(rate >= 0) || !isfinite(rate) || !(p > 0)) {
         (void)ls_fail(LS_ERR_ARGUMENT, "%s: rate %g must not be negative, and p %g must be positive", maker, rate, p);
@@ -38,6 +43,10 @@ ls_callback ls_weight_decay(double rate, double p) {
         return ls_callback_failed();
     }
     *self = (weight_decay){.rate = rate, .p = p};
-    return (ls_callback){
-        .user = self, .on_init = on_init, .on_criterion = on_criterion, .name = "weight_decay", .release = ls_free};
+    return (ls_callback){.user = self,
+                         .on_init = on_init,
+                         .on_criterion = on_criterion,
+                         .name = "weight_decay",
+                         .describe = describe,
+                         .release = ls_free};
 }

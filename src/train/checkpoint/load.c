@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "data/loader.h"
+#include "nn/module.h"
 #include "parallel/data_parallel.h"
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
@@ -169,6 +170,21 @@ static ls_status set_metrics(const loading *load) {
     return LS_OK;
 }
 
+/* Checkpoints of older versions have none. */
+static ls_status set_modes(const loading *load) {
+    const ls_tensor *tensor = ls_safetensors_find(load->own, "modes");
+    ls_module *model = load->trial->state.model;
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, model));
+    if (tensor != NULL && ls_dtype_of(tensor) == LS_BOOL && ls_numel(tensor) == modes.count) {
+        for (int i = 0; i < modes.count; i++) {
+            modes.training[i] = ((const uint8_t *)ls_host_data(tensor))[i] != 0;
+        }
+    }
+    ls_modes_put(&modes, model);
+    return LS_OK;
+}
+
 static ls_status set_own(const loading *load) {
     int64_t random[2];
     double averaging[2];
@@ -176,6 +192,7 @@ static ls_status set_own(const loading *load) {
     if (!get_pair(load->own, "random", LS_I64, random)) {
         return fail_own(load, "random numbers");
     }
+    LS_TRY(set_modes(load));
     LS_TRY(set_metrics(load));
     LS_TRY(set_callbacks(load));
     LS_TRY(set_scaler(load));

@@ -1,8 +1,9 @@
 /* The callback: its options, and what it remembers. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/describe.h"
 #include "base/memory.h"
 #include "tensor/device.h"
 #include "train/checkpoint/checkpoint.h"
@@ -33,6 +34,12 @@ static ls_status set_state(void *user, const ls_named *tensors, int count) {
     }
     memcpy(self->best, ls_host_data(tensors->tensor), sizeof self->best);
     return LS_OK;
+}
+
+/* The trial describes its checkpointer, whichever callback it comes from. */
+static void describe_nothing(void *user, char *text, size_t size) {
+    (void)user;
+    snprintf(text, size, "%s", "");
 }
 
 static void release(void *user) {
@@ -89,18 +96,15 @@ ls_callback ls_checkpoint_callback(const ls_checkpoint_options *options) {
                          .on_init = on_init,
                          .state = get_state,
                          .set_state = set_state,
+                         .describe = describe_nothing,
                          .release = release};
 }
 
-int64_t ls_checkpointer_hash(const ls_checkpointer *self) {
-    if (self == NULL) {
-        return 0;
-    }
-    const ls_checkpoint_options *options = &self->options;
-    const int64_t numbers[] = {options->every_steps, options->every_epochs, options->keep, options->highest};
-    uint64_t hash = ls_hash(LS_HASH_START, options->folder, strlen(options->folder));
-    hash = ls_hash(hash, numbers, sizeof numbers);
-    hash = ls_hash(hash, &options->every_seconds, sizeof options->every_seconds);
-    hash = options->best != NULL ? ls_hash(hash, options->best, strlen(options->best)) : hash;
-    return (int64_t)(hash >> 2 | 1); /* its negative is a number, too */
+void ls_checkpointer_describe(const ls_checkpointer *self, char *text, size_t size) {
+    static const ls_field fields[] = {
+        LS_FIELD(ls_checkpoint_options, folder),        LS_FIELD(ls_checkpoint_options, every_steps),
+        LS_FIELD(ls_checkpoint_options, every_seconds), LS_FIELD(ls_checkpoint_options, every_epochs),
+        LS_FIELD(ls_checkpoint_options, keep),          LS_FIELD(ls_checkpoint_options, best),
+        LS_FIELD(ls_checkpoint_options, highest),       {.name = NULL}};
+    ls_describe(text, size, "ls_checkpoint_callback", fields, &self->options);
 }

@@ -24,6 +24,8 @@
 #include "formats/file.h"
 #include "train/checkpoint/checkpoint.h"
 
+static const char *const maker = "ls_checkpoint_callback";
+
 enum { TRIES = 50, NAP_NS = 10000000 }; /* half a second, for what another process or machine is about to do */
 
 static int rank_of(const ls_trial *trial) {
@@ -84,6 +86,7 @@ static ls_status begin_writing(ls_trial *trial, bool best) {
     ls_checkpointer *self = trial->checkpointer;
     char name[LS_CHECKPOINT_NAME_LIMIT];
     ls_checkpoint_name(name, trial->epochs_run, trial->state.step);
+    LS_TRY(trial->state.phase == LS_PHASE_TRAINING ? ls_trial_check_replicas(trial) : LS_OK); /* else it was done */
     self->due = false;
     trial->state.save = false;
     self->last = ls_clock_ns();
@@ -125,8 +128,7 @@ static ls_status find_metric(const ls_trial *trial, const char *name, double *va
             return LS_OK;
         }
     }
-    return ls_fail(LS_ERR_ARGUMENT, "ls_checkpoint_callback: there is no metric \"%s\" by which one could be the best",
-                   name);
+    return ls_metrics_refuse(trial, maker, name);
 }
 
 /* At the end of an epoch, after which its metrics are the same on all ranks. */
@@ -263,9 +265,9 @@ static ls_status check_later(const char *folder, const char *name) {
     const ls_status status = ls_checkpoint_verify(path);
     if (status == LS_OK) {
         return ls_fail(LS_ERR_STATE,
-                       "ls_checkpoint_callback: %s is further than this trial: go on from it (.resume of "
-                       "ls_trial_options), or write to another folder",
-                       path);
+                       "%s: an earlier run left checkpoints, and %s is further than this trial: go on from it (.resume "
+                       "= \"%s\" in ls_trial_options), or write to another folder",
+                       maker, path, folder);
     }
     if (status != LS_ERR_FORMAT) {
         return status;
@@ -388,6 +390,9 @@ ls_status ls_checkpoints_begin(ls_trial *trial) {
     ls_checkpointer *self = trial->checkpointer;
     if (self == NULL) {
         return LS_OK;
+    }
+    if (self->options.best != NULL) {
+        LS_TRY(ls_metrics_check_result(trial, maker, self->options.best));
     }
     self->begun = true;
     self->last = ls_clock_ns();

@@ -127,10 +127,20 @@ static ls_status copy_scaler(ls_grad_scaler *scaler, ls_copies *copies) {
     return add_copies(copies, "grad_scaler/", tensors, count);
 }
 
+/* Those that hooks have set. */
+static ls_status copy_modes(const ls_module *model, ls_copies *copies) {
+    ls_modes modes;
+    LS_TRY(ls_modes_take(&modes, model));
+    const ls_status status = add_numbers(copies, "modes", LS_BOOL, modes.count, modes.training);
+    ls_modes_free(&modes);
+    return status;
+}
+
 static ls_status copy_own(ls_trial *trial, ls_checkpoint *snapshot) {
     const ls_random_state random = ls_random_get_state();
     ls_averaging_memory memory;
     LS_TRY(add_numbers(&snapshot->own, "random", LS_I64, 2, (int64_t[]){(int64_t)random.seed, (int64_t)random.stream}));
+    LS_TRY(copy_modes(trial->state.model, &snapshot->own));
     if (ls_data_parallel_memory(trial->state.model, &memory)) {
         LS_TRY(add_numbers(&snapshot->own, "averaging", LS_F64, 2, (double[]){memory.usual, memory.agrees}));
     }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/describe.h"
 #include "base/memory.h"
 #include "comm/meter.h"
 #include "tensor/tensor.h"
@@ -214,6 +215,50 @@ bool ls_metrics_has(const ls_trial *trial, const char *name) {
         has = has || strcmp(trial->metrics->measures[i].rule->name, name) == 0;
     }
     return has;
+}
+
+bool ls_metrics_describe(const ls_trial *trial, int index, char *text, size_t size) {
+    static const ls_field fields[] = {LS_FIELD(ls_metric_rule, k),
+                                      LS_FIELD(ls_metric_rule, average),
+                                      LS_FIELD(ls_metric_rule, outputs),
+                                      LS_FIELD(ls_metric_rule, window),
+                                      LS_FIELD(ls_metric_rule, every),
+                                      LS_FIELD(ls_metric_rule, population),
+                                      {.name = NULL}};
+    if (index >= trial->metrics->count) {
+        return false;
+    }
+    const ls_metric_rule *rule = trial->metrics->measures[index].rule;
+    ls_describe(text, size, rule->name, fields, rule);
+    return true;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+
+static const char validation[] = "val_";
+
+ls_status ls_metrics_refuse(const ls_trial *trial, const char *call, const char *name) {
+    const char *const prefixes[] = {"", validation};
+    const int passes = trial->options.validate != NULL ? 2 : 1;
+    char list[600] = "";
+    size_t length = 0;
+    for (int k = 0; k < passes * trial->metrics->count && length < sizeof list; k++) {
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%s%s", k > 0 ? ", " : "",
+                                   prefixes[k / trial->metrics->count],
+                                   trial->metrics->measures[k % trial->metrics->count].rule->name);
+    }
+    const bool of_validation = passes == 1 && strncmp(name, validation, sizeof validation - 1) == 0;
+    return ls_fail(LS_ERR_ARGUMENT, "%s: there is no metric \"%s\"; available: %s%s", call, name, list,
+                   of_validation ? ". Was .validate set?" : "");
+}
+
+ls_status ls_metrics_check_result(const ls_trial *trial, const char *call, const char *name) {
+    const size_t length = sizeof validation - 1;
+    const bool validated = trial->options.validate != NULL && strncmp(name, validation, length) == 0;
+    return ls_metrics_has(trial, name) || (validated && ls_metrics_has(trial, name + length)) ||
+                   ls_history_find(&trial->latest, name) != NULL || trial->watch.own_hooks
+               ? LS_OK
+               : ls_metrics_refuse(trial, call, name);
 }
 
 size_t ls_metrics_longest(const ls_trial *trial) {

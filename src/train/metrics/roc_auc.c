@@ -22,13 +22,14 @@ static ls_tensor *ask(ls_measure *measure, const ls_trial_state *state) {
     const ls_tensor *target = state->target;
     const bool two_classes = output != NULL && target != NULL && ls_ndim(output) == 2 && ls_size(output, 1) == 2 &&
                              ls_ndim(target) == 1 && ls_size(target, 0) == ls_size(output, 0);
+    if (!two_classes && output != NULL && target != NULL && ls_ndim(output) > 1 && ls_size(output, -1) != 1) {
+        return ls_fail_null(LS_ERR_SHAPE,
+                            "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers "
+                            "[n]: this metric is for two classes only",
+                            measure->rule->name, LS_SHAPE_TEXT(output));
+    }
     if (!two_classes && !ls_answers_are_numbers(measure, state)) {
         return NULL;
-    }
-    if (!two_classes && ls_ndim(output) > 1 && ls_size(output, -1) != 1) {
-        return ls_fail_null(
-            LS_ERR_SHAPE, "ls_trial: metric \"%s\": output %s must be [n] or [n, 1], or [n, 2] with class numbers [n]",
-            measure->rule->name, LS_SHAPE_TEXT(output));
     }
     ls_tensor *rows[] = {two_classes ? scores_of_two(state) : ls_reshape(ls_to(state->output, LS_F64), LS_SHAPE(-1)),
                          ls_reshape(ls_to(state->target, LS_F64), LS_SHAPE(-1))};

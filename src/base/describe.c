@@ -1,0 +1,64 @@
+#include "base/describe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VALUE_LIMIT = 256 };
+
+/* With as few digits as tell it from every other number. */
+static void write_real(char value[VALUE_LIMIT], double number) {
+    int digits = 6;
+    do {
+        snprintf(value, VALUE_LIMIT, "%.*g", digits, number);
+    } while (strtod(value, NULL) != number && ++digits <= 17);
+}
+
+/* False for zero and NULL. */
+static bool write_value(char value[VALUE_LIMIT], ls_field_kind kind, const void *at) {
+    const char *text;
+    switch (kind) {
+    case LS_FIELD_REAL:
+        write_real(value, *(const double *)at);
+        return *(const double *)at != 0;
+    case LS_FIELD_INT64:
+        snprintf(value, VALUE_LIMIT, "%lld", (long long)*(const int64_t *)at);
+        return *(const int64_t *)at != 0;
+    case LS_FIELD_UINT64:
+        snprintf(value, VALUE_LIMIT, "%llu", (unsigned long long)*(const uint64_t *)at);
+        return *(const uint64_t *)at != 0;
+    case LS_FIELD_INT:
+        snprintf(value, VALUE_LIMIT, "%d", *(const int *)at);
+        return *(const int *)at != 0;
+    case LS_FIELD_UINT:
+        snprintf(value, VALUE_LIMIT, "%u", *(const unsigned *)at);
+        return *(const unsigned *)at != 0;
+    case LS_FIELD_BOOL:
+        snprintf(value, VALUE_LIMIT, "%d", *(const bool *)at);
+        return *(const bool *)at;
+    case LS_FIELD_CHAR:
+        snprintf(value, VALUE_LIMIT, "'%c'", *(const char *)at);
+        return *(const char *)at != 0;
+    case LS_FIELD_TEXT:
+        text = *(const char *const *)at;
+        snprintf(value, VALUE_LIMIT, "\"%s\"", text != NULL ? text : "");
+        return text != NULL;
+    default:
+        return false;
+    }
+}
+
+void ls_describe(char *text, size_t size, const char *name, const ls_field *fields, const void *options) {
+    size_t length = (size_t)snprintf(text, size, "%s", name);
+    const char *before = " (";
+    for (; fields != NULL && fields->name != NULL && length < size; fields++) {
+        char value[VALUE_LIMIT];
+        if (write_value(value, fields->kind, (const char *)options + fields->offset)) {
+            length += (size_t)snprintf(text + length, size - length, "%s%s %s", before, fields->name, value);
+            before = ", ";
+        }
+    }
+    if (before[0] == ',' && length < size) {
+        snprintf(text + length, size - length, ")");
+    }
+}

@@ -1,0 +1,48 @@
+/* Text of options, "ls_sgd (momentum 0.9, nesterov 1)": for the comparison of ranks, and for its message. */
+#ifndef LS_BASE_DESCRIBE_H
+#define LS_BASE_DESCRIBE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum ls_field_kind {
+    LS_FIELD_REAL = 1,
+    LS_FIELD_INT64,
+    LS_FIELD_UINT64,
+    LS_FIELD_INT,
+    LS_FIELD_UINT, /* most enumerations */
+    LS_FIELD_BOOL,
+    LS_FIELD_CHAR,
+    LS_FIELD_TEXT
+} ls_field_kind;
+
+/* One field of a struct of options. A list of fields ends with one that has no name. */
+typedef struct ls_field {
+    const char *name;
+    size_t offset;
+    ls_field_kind kind;
+} ls_field;
+
+#define LS_FIELD_KIND(field)                                                                                           \
+    _Generic((field),                                                                                                  \
+        double: LS_FIELD_REAL,                                                                                         \
+        int64_t: LS_FIELD_INT64,                                                                                       \
+        uint64_t: LS_FIELD_UINT64,                                                                                     \
+        int: LS_FIELD_INT,                                                                                             \
+        unsigned: LS_FIELD_UINT,                                                                                       \
+        bool: LS_FIELD_BOOL,                                                                                           \
+        char: LS_FIELD_CHAR,                                                                                           \
+        const char *: LS_FIELD_TEXT)
+
+#define LS_FIELD(struct_type, field) LS_FIELD_IN(struct_type, , field)
+
+/* A field of `part`, a struct inside of the struct, written with a dot at its end. */
+#define LS_FIELD_IN(struct_type, part, field)                                                                          \
+    { #field, offsetof(struct_type, part field), LS_FIELD_KIND(((struct_type){0}).part field) }
+
+/* Writes the name, and those fields of `options` that are not zero, into `text` of `size` bytes. `fields` NULL: there
+ * are none. */
+void ls_describe(char *text, size_t size, const char *name, const ls_field *fields, const void *options);
+
+#endif

@@ -1,0 +1,60 @@
+/* Training and evaluation mode, of a module and all below it. */
+#include "nn/module.h"
+#include "tensor/scope.h"
+
+void ls_module_train(ls_module *module, bool training) {
+    if (module == NULL) {
+        return;
+    }
+    module->training = training;
+    for (int i = 0; i < module->child_count; i++) {
+        ls_module_train(module->children[i].module, training);
+    }
+}
+
+static int count_modules(const ls_module *module) {
+    int count = 1;
+    for (int i = 0; i < module->child_count; i++) {
+        count += count_modules(module->children[i].module);
+    }
+    return count;
+}
+
+static bool *copy_modes(const ls_module *module, bool *next) {
+    *next++ = module->training;
+    for (int i = 0; i < module->child_count; i++) {
+        next = copy_modes(module->children[i].module, next);
+    }
+    return next;
+}
+
+static const bool *put_modes(ls_module *module, const bool *next) {
+    module->training = *next++;
+    for (int i = 0; i < module->child_count; i++) {
+        next = put_modes(module->children[i].module, next);
+    }
+    return next;
+}
+
+ls_status ls_modes_take(ls_modes *modes, const ls_module *module) {
+    const int count = count_modules(module);
+    *modes = (ls_modes){.training = ls_record_allocate((size_t)count * sizeof(bool)), .count = count};
+    if (modes->training == NULL) {
+        return ls_fail_memory("ls_module_train", (size_t)count * sizeof(bool));
+    }
+    (void)copy_modes(module, modes->training);
+    return LS_OK;
+}
+
+void ls_modes_free(ls_modes *modes) {
+    ls_record_release(modes->training, (size_t)modes->count * sizeof(bool));
+}
+
+void ls_modes_put(ls_modes *modes, ls_module *module) {
+    if (count_modules(module) == modes->count) {
+        (void)put_modes(module, modes->training);
+    } else { /* layers were added meanwhile */
+        ls_module_train(module, modes->training[0]);
+    }
+    ls_modes_free(modes);
+}

@@ -1,0 +1,128 @@
+/* Whether the ranks of a data-parallel module still have the same parameters: by a hash, and where that differs by the
+ * first element that does. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "nn/module.h"
+#include "parallel/parallel.h"
+#include "tensor/tensor.h"
+
+static ls_status add_hash(const ls_tensor *tensor, uint64_t *hash) {
+    ls_host_view view;
+    LS_TRY(ls_host_view_begin(&view, tensor, LS_HOST_READ));
+    *hash = ls_hash_long(*hash, view.memory, (size_t)tensor->count * ls_dtype_size((ls_dtype)tensor->dtype));
+    return ls_host_view_end(&view, LS_OK);
+}
+
+/* Whether all ranks have this number, which is not negative. */
+static ls_status agree(ls_comm *comm, uint64_t hash, bool *equal) {
+    const int64_t number = (int64_t)(hash >> 1);
+    int64_t most[2] = {number, -number};
+    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
+    *equal = most[0] == -most[1];
+    return LS_OK;
+}
+
+ls_status ls_replicas_are_equal(ls_module *model, ls_comm *comm, bool *equal) {
+    uint64_t hash = LS_HASH_START;
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
+    }
+    return agree(comm, hash, equal);
+}
+
+/* ---- a difference ------------------------------------------------------------------------------------------------ */
+
+/* Where this rank's elements first differ from those of rank 0, -1: nowhere. */
+typedef struct difference {
+    double element;
+    double here, there;
+} difference;
+
+static ls_status read_element(const ls_tensor *tensor, int64_t i, double *value) {
+    int64_t index[LS_MAX_DIMS] = {0};
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        index[d] = i % tensor->size[d];
+        i /= tensor->size[d];
+    }
+    *value = ls_at(tensor, index);
+    return LS_OK;
+}
+
+/* `own` and `first`, rank 0's, are dense and on the host. */
+static ls_status compare_elements(const ls_tensor *own, const ls_tensor *first, difference *found) {
+    const size_t width = ls_dtype_size((ls_dtype)own->dtype);
+    const char *here = ls_host_data(own), *there = ls_host_data(first);
+    *found = (difference){.element = -1};
+    for (int64_t i = 0; i < own->count; i++) {
+        if (memcmp(here + (size_t)i * width, there + (size_t)i * width, width) != 0) {
+            found->element = (double)i;
+            LS_TRY(read_element(own, i, &found->here));
+            return read_element(first, i, &found->there);
+        }
+    }
+    return LS_OK;
+}
+
+/* The lowest rank whose parameter is not rank 0's tells where it differs. */
+static ls_status compare_with_first(ls_comm *comm, const ls_tensor *own, ls_tensor *first, int *rank,
+                                    difference *found) {
+    const size_t bytes = (size_t)own->count * ls_dtype_size((ls_dtype)own->dtype);
+    if (ls_comm_rank(comm) == 0 && bytes > 0) {
+        memcpy(ls_host_data(first), ls_host_data(own), bytes);
+    }
+    LS_TRY(ls_comm_broadcast(comm, ls_host_data(first), bytes, LS_U8, 0, NULL));
+    LS_TRY(compare_elements(own, first, found));
+    ls_loc_i64 lowest = {.value = found->element >= 0, .location = ls_comm_rank(comm)};
+    LS_TRY(ls_comm_allreduce(comm, &lowest, &lowest, 1, LS_I64, LS_MAXLOC, NULL));
+    *rank = (int)lowest.location;
+    return ls_comm_broadcast(comm, found, sizeof *found / sizeof(double), LS_F64, *rank, NULL);
+}
+
+static ls_status tell_difference(ls_module *model, ls_comm *comm, int i) {
+    const ls_tensor *parameter = ls_module_parameter(model, i);
+    const ls_dtype dtype = (ls_dtype)parameter->dtype;
+    ls_tensor *own = ls_tensor_dense_on_host("ls_data_parallel", parameter, dtype);
+    ls_tensor *first = ls_tensor_new_owned("ls_data_parallel", &ls_cpu, parameter->ndim, parameter->size, dtype);
+    difference found = {.element = -1};
+    int rank = 0;
+    ls_status status =
+        own != NULL && first != NULL ? compare_with_first(comm, own, first, &rank, &found) : ls_error_status();
+    const int digits = dtype == LS_F64 ? 17 : 9;
+    ls_tensor_drop(own);
+    ls_tensor_drop(first);
+    return status != LS_OK
+               ? status
+               : ls_fail(LS_ERR_MISMATCH,
+                         "ls_data_parallel: the parameters of the ranks differ: element %.0f of \"%s\" is %.*g on rank "
+                         "0 and %.*g on rank %d; change parameters on all ranks alike, or call ls_sync_parameters "
+                         "afterwards",
+                         found.element, ls_module_parameter_name(model, i), digits, found.there, digits, found.here,
+                         rank);
+}
+
+static ls_status find_difference(ls_module *model, ls_comm *comm) {
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        uint64_t hash = LS_HASH_START;
+        bool equal = true;
+        LS_TRY(add_hash(ls_module_parameter(model, i), &hash));
+        LS_TRY(agree(comm, hash, &equal));
+        if (!equal) {
+            return tell_difference(model, comm, i);
+        }
+    }
+    return ls_fail(LS_ERR_MISMATCH, "ls_data_parallel: the ranks have different numbers of parameters");
+}
+
+ls_status ls_data_parallel_check(ls_module *module) {
+    ls_comm *comm = ls_data_parallel_comm(module);
+    if (comm == NULL) {
+        return ls_fail(LS_ERR_ARGUMENT, "ls_data_parallel_check: the module %s",
+                       module == NULL ? "is NULL" : "was not made by ls_data_parallel");
+    }
+    bool equal = true;
+    LS_TRY(ls_comm_size(comm) > 1 ? ls_replicas_are_equal(module, comm, &equal) : LS_OK);
+    return equal ? LS_OK : find_difference(module, comm);
+}

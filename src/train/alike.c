@@ -1,0 +1,180 @@
+/*
+ * What must be alike on all ranks of a trial. Each rank writes what it has as text, one line for each thing, and the
+ * ranks compare the hash. Only where hashes differ do they exchange the texts, to name the first line that differs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "data/loader.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "parallel/pipeline.h"
+#include "train/trial.h"
+
+enum { LINE_LIMIT = 512 };
+
+/* What a line is about: its first character. */
+enum { TRAINING = 'a', VALIDATION, CHECKPOINTS, OPTIMIZER, METRIC, CALLBACK, NOTHING };
+
+static const char *const differ[] = {
+    [TRAINING - 'a'] = "the ranks' loaders differ for training",
+    [VALIDATION - 'a'] = "the ranks' loaders differ for validation",
+    [CHECKPOINTS - 'a'] = "the ranks have different options of ls_checkpoint_callback, or some have none",
+    [OPTIMIZER - 'a'] = "the ranks' optimizers differ",
+    [METRIC - 'a'] = "the ranks' metrics differ",
+    [CALLBACK - 'a'] = "the ranks' callbacks differ",
+};
+
+typedef struct text {
+    char *bytes; /* lines, ended by NUL */
+    size_t length;
+} text;
+
+static ls_status add_line(text *own, char subject, char line[LINE_LIMIT]) {
+    ls_text_make_printable(line);
+    const size_t length = strlen(line) + 2;
+    char *bytes = ls_allocate(own->length + length + 1);
+    if (bytes == NULL) {
+        return ls_fail_memory("ls_trial", own->length + length + 1);
+    }
+    snprintf(bytes, own->length + length + 1, "%s%c%s\n", own->bytes != NULL ? own->bytes : "", subject, line);
+    ls_free(own->bytes);
+    *own = (text){.bytes = bytes, .length = own->length + length};
+    return LS_OK;
+}
+
+static ls_status add_loaders(const ls_trial *trial, text *own) {
+    const int ranks = ls_comm_size(trial->state.comm);
+    char line[LINE_LIMIT];
+    ls_loader_describe(trial->options.train, ranks, line, sizeof line);
+    LS_TRY(add_line(own, TRAINING, line));
+    ls_loader_describe(trial->options.validate, ranks, line, sizeof line);
+    return add_line(own, VALIDATION, line);
+}
+
+/* The stages of a pipeline may have different ones. */
+static ls_status add_optimizer(const ls_trial *trial, text *own) {
+    const bool alike = trial->state.model->type != &ls_pipeline_type;
+    for (int g = 0; alike && g < ls_optimizer_group_count(trial->options.optimizer); g++) {
+        char line[LINE_LIMIT];
+        ls_optimizer_describe(trial->options.optimizer, g, line, sizeof line);
+        LS_TRY(add_line(own, OPTIMIZER, line));
+    }
+    return LS_OK;
+}
+
+static ls_status add_metrics(const ls_trial *trial, text *own) {
+    char line[LINE_LIMIT];
+    for (int i = 0; ls_metrics_describe(trial, i, line, sizeof line); i++) {
+        LS_TRY(add_line(own, METRIC, line));
+    }
+    return LS_OK;
+}
+
+static ls_status add_callbacks(const ls_trial *trial, text *own) {
+    for (int i = 0; i < trial->options.callback_count; i++) {
+        const ls_callback *callback = &trial->own_callbacks[i];
+        char line[LINE_LIMIT] = "";
+        if (callback->describe != NULL) {
+            callback->describe(callback->user, line, sizeof line);
+            line[sizeof line - 1] = '\0';
+        }
+        LS_TRY(line[0] != '\0' ? add_line(own, CALLBACK, line) : LS_OK);
+    }
+    return LS_OK;
+}
+
+static ls_status write_all(const ls_trial *trial, text *own) {
+    LS_TRY(add_loaders(trial, own));
+    if (trial->checkpointer != NULL) {
+        char line[LINE_LIMIT];
+        ls_checkpointer_describe(trial->checkpointer, line, sizeof line);
+        LS_TRY(add_line(own, CHECKPOINTS, line));
+    }
+    LS_TRY(add_optimizer(trial, own));
+    LS_TRY(add_metrics(trial, own));
+    return add_callbacks(trial, own);
+}
+
+/* ---- a difference ------------------------------------------------------------------------------------------------ */
+
+static ls_status find_rank(ls_comm *comm, int64_t hash, int *rank) {
+    const size_t ranks = (size_t)ls_comm_size(comm);
+    int64_t *hashes = ls_allocate_zeroed(ranks, sizeof *hashes);
+    if (hashes == NULL) {
+        return ls_fail_memory("ls_trial", ranks * sizeof *hashes);
+    }
+    const ls_status status = ls_comm_allgather(comm, &hash, hashes, 1, LS_I64, NULL);
+    for (*rank = 1; *rank + 1 < (int)ranks && hashes[*rank] == hashes[0];) {
+        (*rank)++;
+    }
+    ls_free(hashes);
+    return status;
+}
+
+/* A copy of that rank's text, the caller's to free. */
+static ls_status fetch(ls_comm *comm, const text *own, int rank, char **copy) {
+    int64_t size = (int64_t)own->length + 1;
+    LS_TRY(ls_comm_broadcast(comm, &size, 1, LS_I64, rank, NULL));
+    *copy = ls_allocate((size_t)size);
+    if (*copy == NULL) {
+        return ls_fail_memory("ls_trial", (size_t)size);
+    }
+    if (ls_comm_rank(comm) == rank) {
+        memcpy(*copy, own->bytes, (size_t)size);
+    }
+    return ls_comm_broadcast(comm, *copy, (size_t)size, LS_U8, rank, NULL);
+}
+
+/* Takes the next line out of the text, without its end; "" after the last. */
+static char *next_line(char **rest) {
+    char *line = *rest;
+    const size_t length = strcspn(line, "\n");
+    *rest = line[length] != '\0' ? line + length + 1 : line + length;
+    line[length] = '\0';
+    return line;
+}
+
+static ls_status tell_difference(char *first, char *second, int rank) {
+    char *lines[2];
+    do {
+        lines[0] = next_line(&first);
+        lines[1] = next_line(&second);
+    } while (strcmp(lines[0], lines[1]) == 0 && lines[0][0] != '\0');
+    const char subjects[2] = {lines[0][0] != '\0' ? lines[0][0] : (char)NOTHING,
+                              lines[1][0] != '\0' ? lines[1][0] : (char)NOTHING};
+    const char subject = subjects[0] < subjects[1] ? subjects[0] : subjects[1];
+    return ls_fail(LS_ERR_MISMATCH, "ls_trial: %s: rank 0 has %.300s, rank %d has %.300s: give every rank the same",
+                   differ[subject - 'a'], subjects[0] == subject ? lines[0] + 1 : "none", rank,
+                   subjects[1] == subject ? lines[1] + 1 : "none");
+}
+
+static ls_status find_difference(ls_comm *comm, const text *own, int64_t hash) {
+    int rank = 0;
+    char *texts[2] = {NULL, NULL};
+    ls_status status = find_rank(comm, hash, &rank);
+    status = status == LS_OK ? fetch(comm, own, 0, &texts[0]) : status;
+    status = status == LS_OK ? fetch(comm, own, rank, &texts[1]) : status;
+    status = status == LS_OK ? tell_difference(texts[0], texts[1], rank) : status;
+    ls_free(texts[0]);
+    ls_free(texts[1]);
+    return status;
+}
+
+static ls_status compare(ls_comm *comm, const text *own) {
+    const int64_t hash = (int64_t)(ls_hash(LS_HASH_START, own->bytes, own->length) >> 1);
+    int64_t most[2] = {hash, -hash};
+    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
+    return most[0] == -most[1] ? LS_OK : find_difference(comm, own, hash);
+}
+
+ls_status ls_trial_check_alike(const ls_trial *trial) {
+    text own = {.length = 0};
+    ls_status status = write_all(trial, &own);
+    status = status == LS_OK ? compare(trial->state.comm, &own) : status;
+    ls_free(own.bytes);
+    return status;
+}

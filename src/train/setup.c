@@ -1,0 +1,192 @@
+/*
+ * Setups that a program cannot intend. A trial that would train nothing is refused. If ranks train apart, rank 0 logs
+ * one warning: after the first step, or after the first epoch if a step or hooks of the program's own may still
+ * synchronize the ranks.
+ */
+#include "base/hash.h"
+#include "comm/meter.h"
+#include "data/loader.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "parallel/parallel.h"
+#include "parallel/pipeline.h"
+#include "tensor/tensor.h"
+#include "train/checkpoint/checkpoint.h"
+
+/* ---- trials that train nothing ----------------------------------------------------------------------------------- */
+
+static ls_status check_grown(const ls_module *model) {
+    return ls_module_has_grown(model)
+               ? ls_fail(LS_ERR_STATE,
+                         "ls_trial_run: a layer was added to the model after ls_data_parallel or the optimizer was "
+                         "made, and would not be trained: add all layers first")
+               : LS_OK;
+}
+
+/* The optimizer has every parameter that its own model has. */
+static ls_status check_complete(const ls_optimizer *optimizer) {
+    const ls_module *model = optimizer->model;
+    LS_TRY(check_grown(model));
+    for (int i = 0; i < ls_module_parameter_count(model); i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        if (parameter->needs_grad && !ls_optimizer_has(optimizer, parameter)) {
+            return ls_fail(
+                LS_ERR_STATE,
+                "ls_trial_run: parameter \"%s\" was added to the model after %s was called, and would not be "
+                "trained: make the optimizer after all layers",
+                ls_module_parameter_name(model, i), optimizer->type->name);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_optimizer(const ls_trial *trial) {
+    const ls_module *model = trial->state.model;
+    const ls_optimizer *optimizer = trial->options.optimizer;
+    bool trainable = false, trained = false;
+    LS_TRY(check_grown(model));
+    for (int i = 0; i < ls_module_parameter_count(model) && !trained; i++) {
+        const ls_tensor *parameter = ls_module_parameter(model, i);
+        trainable = trainable || parameter->needs_grad;
+        trained = ls_optimizer_has(optimizer, parameter);
+    }
+    if (trainable && !trained) {
+        return ls_fail(LS_ERR_ARGUMENT,
+                       "ls_trial_run: the optimizer has no parameter of the trial's model%s: give %s that model",
+                       ls_optimizer_group_count(optimizer) == 0 ? ", and none at all" : "", optimizer->type->name);
+    }
+    return optimizer->model != NULL ? check_complete(optimizer) : LS_OK;
+}
+
+static ls_status check_batches(const ls_trial *trial) {
+    const ls_loader *loader = trial->options.train;
+    const ls_dataset *dataset = ls_loader_dataset(loader);
+    if (ls_loader_batch_count(loader) != 0) {
+        return LS_OK;
+    }
+    return dataset != NULL && ls_dataset_count(dataset) > 0
+               ? ls_fail(LS_ERR_ARGUMENT,
+                         "ls_trial_run: the training loader has no batches: drop_last leaves out the only one, because "
+                         "an epoch has fewer samples than the global batch of %lld: make batches smaller",
+                         (long long)ls_loader_global_batch(loader))
+               : ls_fail(LS_ERR_ARGUMENT, "ls_trial_run: the training loader has no batches");
+}
+
+ls_status ls_trial_check_setup(const ls_trial *trial) {
+    LS_TRY(trial->options.step == NULL ? check_optimizer(trial) : LS_OK);
+    return check_batches(trial);
+}
+
+/* ---- ranks that train apart -------------------------------------------------------------------------------------- */
+
+static bool speaks(const ls_comm *comm) {
+    return ls_comm_rank(comm) == 0;
+}
+
+/* For a trial without a communicator in a job of several ranks: without any communication, each rank trains alone. */
+static void look_alone(const ls_trial *trial) {
+    const ls_comm *world = ls_world();
+    const ls_module *model = trial->state.model;
+    const bool communicates = ls_comm_metered.nanoseconds != trial->watch.communication;
+    if (world != NULL && ls_comm_size(world) > 1 && speaks(world) && !communicates &&
+        model->type != &ls_pipeline_type && !ls_model_is_divided(model)) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "ls_trial_run: the job has %d ranks, and each rank that runs this trial trains a model of its own: "
+            "train ls_data_parallel(model, world, NULL), and give the loader .comm = world; for separate "
+            "models, give each trial a .comm of one rank (ls_comm_split)",
+            ls_comm_size(world));
+    }
+}
+
+/* For a trial of several ranks without ls_data_parallel: hooks or the model may synchronize the ranks. */
+static ls_status look_at_models(ls_trial *trial) {
+    ls_comm *comm = trial->state.comm;
+    uint8_t divided = trial->state.model->type == &ls_pipeline_type || ls_model_is_divided(trial->state.model);
+    bool equal = true;
+    LS_TRY(ls_comm_allreduce(comm, &divided, &divided, 1, LS_U8, LS_MAX, NULL));
+    LS_TRY(divided ? LS_OK : ls_replicas_are_equal(trial->state.model, comm, &equal));
+    if (!equal && speaks(comm)) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_trial_run: the %d ranks train different models, since nothing averages their gradients: train "
+                     "ls_data_parallel(model, comm, NULL)",
+                     ls_comm_size(comm));
+    }
+    return LS_OK;
+}
+
+/* A hash of the batch's samples if each rank's loader gives whole batches; 0 if the ranks share batches. */
+static ls_status hash_samples(const ls_trial *trial, const ls_batch *batch, int64_t *hash) {
+    *hash = 0;
+    if (!ls_loader_divides(trial->options.train, 1)) {
+        return LS_OK;
+    }
+    ls_tensor *input = ls_tensor_dense_on_host("ls_trial_run", batch->input, ls_dtype_of(batch->input));
+    if (input == NULL) {
+        return ls_error_status();
+    }
+    const size_t bytes = (size_t)input->count * ls_dtype_size((ls_dtype)input->dtype);
+    *hash = (int64_t)(ls_hash_long(LS_HASH_START, ls_host_data(input), bytes) >> 1 | 1);
+    ls_tensor_drop(input);
+    return LS_OK;
+}
+
+/* For a data-parallel model: a loader may give whole batches if each rank has a data set of its own. */
+static ls_status look_at_samples(const ls_trial *trial, ls_comm *comm, const ls_batch *batch) {
+    int64_t hash;
+    LS_TRY(hash_samples(trial, batch, &hash));
+    int64_t most[2] = {hash, -hash};
+    LS_TRY(ls_comm_allreduce(comm, most, most, 2, LS_I64, LS_MAX, NULL));
+    if (hash != 0 && most[0] == -most[1] && speaks(comm)) {
+        ls_log_write(
+            LS_LOG_WARNING,
+            "ls_trial_run: each of the %d ranks trains on all samples: set .comm of ls_loader_options, so that "
+            "the ranks share each batch",
+            ls_comm_size(comm));
+    }
+    return LS_OK;
+}
+
+void ls_trial_watch_begin(ls_trial *trial) {
+    if (!trial->watch.ended && !trial->watch.begun) {
+        trial->watch.begun = true;
+        ls_comm_metered.users++;
+        trial->watch.communication = ls_comm_metered.nanoseconds;
+    }
+}
+
+void ls_trial_watch_end(ls_trial *trial) {
+    ls_comm_metered.users -= trial->watch.begun;
+    trial->watch.begun = false;
+}
+
+/* Whether the program's own step or hooks may synchronize the ranks later. */
+static bool may_follow(const ls_trial *trial) {
+    return trial->watch.own_hooks || trial->options.step != NULL;
+}
+
+ls_status ls_trial_watch_step(ls_trial *trial, const ls_batch *batch) {
+    ls_comm *comm = ls_data_parallel_comm(trial->state.model);
+    if (!trial->watch.begun) {
+        return LS_OK;
+    }
+    if (comm != NULL) {
+        ls_trial_watch_end(trial);
+        trial->watch.ended = true;
+        return ls_comm_size(comm) > 1 ? look_at_samples(trial, comm, batch) : LS_OK;
+    }
+    return may_follow(trial) ? LS_OK : ls_trial_watch_epoch(trial);
+}
+
+ls_status ls_trial_watch_epoch(ls_trial *trial) {
+    ls_comm *comm = trial->state.comm;
+    if (!trial->watch.begun) {
+        return LS_OK;
+    }
+    if (comm == NULL) {
+        look_alone(trial);
+    }
+    ls_trial_watch_end(trial);
+    trial->watch.ended = true;
+    return ls_comm_size(comm) > 1 ? look_at_models(trial) : LS_OK;
+}

@@ -1,0 +1,25 @@
+/*
+ * The optimizer was made for another model, and trains that.
+ *
+ * ranks: 1
+ * says: ls_trial_run: the optimizer has no parameter of the trial's model: give ls_sgd that model
+ */
+#include "tests/mistakes/mistake.h"
+
+int main(void) {
+    ls_module *model = ls_nn_linear(4, 2);
+    ls_module *other = ls_nn_linear(4, 2);
+    ls_optimizer *optimizer = ls_sgd(other, NULL);
+    ls_loader *loader =
+        ls_loader_new(ls_tensor_dataset(ls_ones(LS_SHAPE(8, 4), LS_F32), ls_zeros(LS_SHAPE(8), LS_I64)), NULL);
+    const ls_trial_options options = {.model = model,
+                                      .optimizer = optimizer,
+                                      .criterion = ls_criterion_cross_entropy,
+                                      .train = loader,
+                                      .quiet = true};
+    ls_trial *trial = ls_trial_new(&options);
+    if (trial == NULL) {
+        return failed();
+    }
+    return ended(ls_trial_run(trial, 1));
+}

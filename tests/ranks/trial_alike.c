@@ -1,0 +1,176 @@
+/*
+ * Trials whose ranks differ, on any number of ranks: in the optimizer, callbacks or metrics before the first step; in
+ * the parameters at the end of an epoch and before a checkpoint. Every rank fails with LS_ERR_MISMATCH and one sentence
+ * that has both values, and the communicator is as it was.
+ */
+#include "tests/support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lockstep/callbacks.h>
+#include <lockstep/checkpoint.h>
+#include <lockstep/train.h>
+
+enum { SAMPLES = 24, INPUTS = 3 };
+
+/* What is different on the last rank. */
+typedef struct setting {
+    double learning_rate; /* 0: nothing */
+    double momentum;
+    double clipping;
+    bool adam;
+    int64_t schedule_steps; /* of ls_schedule_step on rank 0; one less there */
+    bool own_callback;
+    const char *const *metrics;
+    int64_t change_at; /* step behind which a parameter changes there; 0: never */
+    const char *folder;
+} setting;
+
+static ls_status change(ls_trial_state *state, void *user) {
+    const setting *s = user;
+    if (s->change_at == 0 || state->step != s->change_at || ls_comm_rank(state->comm) < ls_comm_size(state->comm) - 1) {
+        return LS_OK;
+    }
+    ls_tensor *weight = ls_module_find(state->model, "weight");
+    const bool before = ls_no_grad(true);
+    const ls_status status = ls_copy_into(ls_select(weight, 1, 2), ls_full(LS_SHAPE(1), LS_F64, 0.125));
+    ls_no_grad(before);
+    return status;
+}
+
+static ls_status do_nothing(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+static ls_dataset *make_dataset(void) {
+    return ls_tensor_dataset(ls_full(LS_SHAPE(SAMPLES, INPUTS), LS_F64, 0.5), ls_zeros(LS_SHAPE(SAMPLES, 1), LS_F64));
+}
+
+static ls_status run(ls_comm *world, setting s, int64_t epochs) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    const bool differs = last && ls_comm_size(world) > 1;
+    const double rate = differs && s.learning_rate != 0 ? s.learning_rate : 0.1;
+    ls_seed(1);
+    ls_module *model =
+        ls_data_parallel(ls_nn_linear_with(INPUTS, 1, &(ls_layer_options){.dtype = LS_F64}), world, NULL);
+    ls_optimizer *optimizer =
+        differs && s.adam
+            ? ls_adam(model, &(ls_adam_options){.learning_rate = rate})
+            : ls_sgd(model, &(ls_sgd_options){.learning_rate = rate, .momentum = differs ? s.momentum : 0});
+    ls_loader *loader =
+        ls_loader_new(make_dataset(), &(ls_loader_options){.global_batch_size = 6, .comm = world, .seed = 3});
+    ls_callback callbacks[4] = {{.user = &s, .on_step_training = change}};
+    int count = 1;
+    if (s.clipping > 0 && !differs) {
+        callbacks[count++] = ls_gradient_norm_clipping(s.clipping);
+    }
+    if (s.schedule_steps > 0) {
+        callbacks[count++] = ls_scheduler(ls_schedule_step(optimizer, s.schedule_steps - differs, 0.5), NULL);
+    }
+    if (s.own_callback && differs) {
+        callbacks[count++] = (ls_callback){.on_forward = do_nothing};
+    }
+    if (s.folder != NULL) {
+        callbacks[count++] = ls_checkpoint_callback(&(ls_checkpoint_options){.folder = s.folder, .every_steps = 2});
+    }
+    ls_trial *trial =
+        ls_trial_new(&(ls_trial_options){.model = model,
+                                         .optimizer = optimizer,
+                                         .criterion = ls_criterion_mse,
+                                         .train = loader,
+                                         .metrics = differs && s.metrics != NULL ? s.metrics : LS_METRICS("loss"),
+                                         .callbacks = callbacks,
+                                         .callback_count = count,
+                                         .quiet = true});
+    const ls_status status = trial != NULL ? ls_trial_run(trial, epochs) : ls_error_status();
+    char message[1024];
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return status == LS_OK ? LS_OK : ls_error_set(status, "%s", message);
+}
+
+/* The same on every rank, and the ranks are in step. `says` has %d where the rank's number is. */
+static ls_status expect(ls_comm *world, setting s, int64_t epochs, const char *says) {
+    char expected[400];
+    snprintf(expected, sizeof expected, says, ls_comm_size(world) - 1);
+    const ls_status status = run(world, s, epochs);
+    if (status != LS_ERR_MISMATCH || strstr(ls_error_message(), expected) == NULL) {
+        return ls_error_set(LS_ERR_INTERNAL, "%s: \"%s\", not \"%s\"", ls_status_name(status), ls_error_message(),
+                            expected);
+    }
+    int64_t sum = 1;
+    LS_CHECK(ls_comm_allreduce(world, &sum, &sum, 1, LS_I64, LS_SUM, NULL) == LS_OK);
+    LS_CHECK(sum == ls_comm_size(world));
+    return LS_OK;
+}
+
+static ls_status settings_differ(ls_comm *world) {
+    LS_TRY(expect(world, (setting){.learning_rate = 0.25}, 1,
+                  "the ranks' optimizers differ: rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_sgd, "
+                  "group 0 (learning_rate 0.25)"));
+    LS_TRY(expect(world, (setting){.momentum = 0.9}, 1,
+                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_sgd (momentum 0.9), group 0"));
+    LS_TRY(expect(world, (setting){.adam = true}, 1,
+                  "rank 0 has ls_sgd, group 0 (learning_rate 0.1), rank %d has ls_adam"));
+    LS_TRY(expect(world, (setting){.clipping = 0.5}, 1,
+                  "the ranks' callbacks differ: rank 0 has ls_gradient_norm_clipping (limit 0.5), rank %d has none"));
+    LS_TRY(expect(world, (setting){.schedule_steps = 3}, 1,
+                  "rank 0 has ls_scheduler: ls_schedule_step (steps 3, gamma 0.5), rank %d has ls_scheduler: "
+                  "ls_schedule_step (steps 2, gamma 0.5)"));
+    return expect(world, (setting){.metrics = LS_METRICS("loss", "mae")}, 1,
+                  "the ranks' metrics differ: rank 0 has none, rank %d has mae");
+}
+
+/* An epoch has 4 steps. */
+static ls_status parameters_differ(ls_comm *world) {
+    static const char *const says = "the parameters of the ranks differ: element 2 of \"weight\" is ";
+    char folder[64] = "/tmp/lockstep-trial-alike-XXXXXX";
+    if (ls_comm_rank(world) == 0) {
+        LS_CHECK(mkdtemp(folder) != NULL);
+    }
+    LS_TRY(ls_comm_broadcast(world, folder, sizeof folder, LS_U8, 0, NULL));
+    LS_TRY(expect(world, (setting){.change_at = 4}, 2, says));
+    LS_TRY(expect(world, (setting){.change_at = 1}, 1, says));
+    LS_TRY(expect(world, (setting){.change_at = 2, .folder = folder}, 1, " on rank 0 and 0.125 on rank %d; change"));
+    LS_CHECK(ls_comm_rank(world) > 0 || rmdir(folder) == 0); /* no checkpoint was written */
+    return LS_OK;
+}
+
+static ls_status in_a_loop(ls_comm *world) {
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    ls_module *model = ls_data_parallel(ls_nn_linear(2, 2), world, NULL);
+    LS_CHECK(ls_data_parallel_check(model) == LS_OK);
+    LS_CHECK(ls_data_parallel_check(NULL) == LS_ERR_ARGUMENT);
+    if (last) {
+        ls_scope *scope = ls_scope_begin();
+        const bool before = ls_no_grad(true);
+        LS_CHECK(ls_copy_into(ls_module_find(model, "bias"), ls_full(LS_SHAPE(2), LS_F32, 7)) == LS_OK);
+        ls_no_grad(before);
+        LS_TRY(ls_scope_end(scope));
+    }
+    const ls_status status = ls_data_parallel_check(model);
+    LS_CHECK(status == (ls_comm_size(world) > 1 ? LS_ERR_MISMATCH : LS_OK));
+    LS_CHECK(status == LS_OK || strstr(ls_error_message(), "element 0 of \"bias\" is ") != NULL);
+    LS_CHECK(ls_sync_parameters(model, world, 0) == LS_OK);
+    LS_CHECK(ls_data_parallel_check(model) == LS_OK);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    LS_TRY(run(world, (setting){.own_callback = true}, 2));
+    LS_TRY(in_a_loop(world));
+    if (ls_comm_size(world) > 1) {
+        LS_TRY(settings_differ(world));
+        LS_TRY(parameters_differ(world));
+    }
+    return LS_OK;
+}

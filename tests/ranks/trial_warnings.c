@@ -1,0 +1,145 @@
+/*
+ * Warnings of trials whose ranks train apart, on any number of ranks, and no warning of trials that are right: with
+ * data parallelism, with gradients averaged by a hook, with models averaged after each epoch, with ranks that have data
+ * sets of their own, and with a communicator of one rank. Rank 0 warns once.
+ */
+#include "tests/support/ranks.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+enum { SAMPLES = 24, EPOCHS = 3 };
+
+/* ---- the log ----------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t lines, fitting; /* of all ranks that are threads of this process */
+static const char *sought;
+
+static void note(ls_log_level level, int rank, const char *line, void *user) {
+    (void)rank;
+    (void)user;
+    pthread_mutex_lock(&lock);
+    if (level == LS_LOG_WARNING && strstr(line, "ls_trial") != NULL) {
+        lines++;
+        fitting += sought != NULL && strstr(line, sought) != NULL;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void seek(const char *text) {
+    pthread_mutex_lock(&lock);
+    lines = fitting = 0;
+    sought = text;
+    ls_log_set_sink(note, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
+
+static ls_status average_gradients(ls_trial_state *state, void *user) {
+    return ls_sync_gradients(state->model, user);
+}
+
+static ls_status take_first_model(ls_trial_state *state, void *user) {
+    return ls_sync_parameters(state->model, user, 0);
+}
+
+static ls_status do_nothing(ls_trial_state *state, void *user) {
+    (void)state;
+    (void)user;
+    return LS_OK;
+}
+
+typedef struct setup {
+    bool parallel;        /* ls_data_parallel */
+    bool divides;         /* the loader has .comm */
+    bool own_samples;     /* of each rank */
+    bool comm;            /* the trial has .comm */
+    bool alone;           /* a .comm of one rank */
+    ls_callback callback; /* its user is the world */
+    const char *says;     /* NULL: nothing */
+} setup;
+
+static ls_dataset *make_dataset(int rank) {
+    ls_seed(7 + (uint64_t)rank);
+    ls_tensor *input = ls_randn(LS_SHAPE(SAMPLES, 4), LS_F32);
+    return ls_tensor_dataset(input, ls_zeros(LS_SHAPE(SAMPLES, 2), LS_F32));
+}
+
+static ls_status run(ls_comm *world, ls_comm *part, const setup *s) {
+    const ls_loader_options loading = {.batch_size = 4, .comm = s->divides ? world : NULL};
+    ls_loader *loader = ls_loader_new(make_dataset(s->own_samples ? ls_comm_rank(world) : 0), &loading);
+    ls_seed(1);
+    ls_module *model = ls_nn_linear(4, 2);
+    model = s->parallel ? ls_data_parallel(model, world, NULL) : model;
+    ls_optimizer *optimizer = ls_sgd(model, &(ls_sgd_options){.learning_rate = 0.1});
+    ls_callback callback = s->callback;
+    callback.user = world;
+    ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+                                                       .optimizer = optimizer,
+                                                       .criterion = ls_criterion_mse,
+                                                       .train = loader,
+                                                       .comm = s->alone  ? part
+                                                               : s->comm ? world
+                                                                         : NULL,
+                                                       .callbacks = &callback,
+                                                       .callback_count = 1,
+                                                       .quiet = true});
+    LS_CHECK(trial != NULL);
+    LS_CHECK(ls_trial_run(trial, EPOCHS) == LS_OK);
+    LS_CHECK(ls_trial_run(trial, EPOCHS + 1) == LS_OK); /* which does not warn again */
+    ls_trial_free(trial);
+    ls_optimizer_free(optimizer);
+    ls_loader_free(loader);
+    ls_module_free(model);
+    return LS_OK;
+}
+
+static ls_status check(ls_comm *world, ls_comm *part, const setup *s) {
+    LS_TRY(ls_comm_barrier(world, NULL));
+    seek(s->says);
+    LS_TRY(ls_comm_barrier(world, NULL));
+    LS_TRY(run(world, part, s));
+    LS_TRY(ls_comm_barrier(world, NULL));
+    pthread_mutex_lock(&lock);
+    int64_t all[2] = {lines, fitting};
+    pthread_mutex_unlock(&lock);
+    LS_TRY(ls_comm_allreduce(world, all, all, 2, LS_I64, LS_MAX, NULL));
+    const bool told = s->comm || s->parallel || ls_world() != NULL; /* threads of a process have no world */
+    const int64_t wanted = s->says != NULL && told && ls_comm_size(world) > 1;
+    if (all[0] != wanted || all[1] != wanted) {
+        return ls_error_set(LS_ERR_INTERNAL, "%lld warnings, of which %lld say \"%s\"", (long long)all[0],
+                            (long long)all[1], s->says != NULL ? s->says : "");
+    }
+    return LS_OK;
+}
+
+ls_status rank_test(ls_comm *world) {
+    static const ls_callback nothing = {.on_end_epoch = do_nothing};
+    const setup setups[] = {
+        {.divides = true, .says = "each rank that runs this trial trains a model of its own"},
+        {.divides = true, .callback = nothing, .says = "each rank that runs this trial trains a model of its own"},
+        {.divides = true, .comm = true, .says = "nothing averages their gradients"},
+        {.divides = true, .comm = true, .callback = nothing, .says = "nothing averages their gradients"},
+        {.parallel = true, .says = "trains on all samples"},
+        {.parallel = true, .divides = true},
+        {.parallel = true, .own_samples = true},
+        {.divides = true, .callback = {.on_backward = average_gradients}},
+        {.divides = true, .comm = true, .callback = {.on_backward = average_gradients}},
+        {.divides = true, .comm = true, .callback = {.on_end_epoch = take_first_model}},
+        {.divides = true, .callback = {.on_end_epoch = take_first_model}},
+        {.alone = true},
+    };
+    ls_comm *part = NULL;
+    LS_TRY(ls_comm_split(world, ls_comm_rank(world), 0, &part));
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < sizeof setups / sizeof *setups && status == LS_OK; i++) {
+        status = check(world, part, &setups[i]);
+    }
+    ls_log_set_sink(NULL, NULL);
+    ls_comm_free(part);
+    return status;
+}
