@@ -83,7 +83,7 @@ if [ -e "$LS_BUILD/tests/fake_cuda/lockstep-cuda.so" ]; then
     check "a driver that ends its process does not end the doctor" is "$status $(grep -c '^cores' out)" "0 1"
     check "and is told of" says out "^  cuda  *not here: looking for GPUs was ended by: Aborted"
     imagined older
-    check "a module of another version" says out "^  cuda  *not here: lockstep-cuda.so is of another version of Lockstep"
+    check "a module of another version" says out "^  cuda  *broken: lockstep-cuda.so is of another version of Lockstep"
     launch doctor </dev/null
 fi
 
