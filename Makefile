@@ -9,17 +9,18 @@ help:
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
 	@echo "make lint    clang-format check, clang-tidy, cppcheck"
-	@echo "make build   only build"
+	@echo "make build   build what users install, and the examples"
 
-$(BUILD)/build.ninja: CMakePresets.json
+# A folder that plain cmake has configured, without Ninja perhaps, is used as it is.
+$(BUILD)/cmake_install.cmake:
 	@scripts/install-deps
 	@cmake --preset release >/dev/null
 
-build: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target all
+build: $(BUILD)/cmake_install.cmake
+	@cmake --build $(BUILD) --parallel $(shell nproc) --target all
 
-demo: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target demo_programs
+demo: $(BUILD)/cmake_install.cmake
+	@cmake --build $(BUILD) --parallel $(shell nproc) --target demo_programs
 	@$(BUILD)/bin/lockstep run -n 2 $(BUILD)/examples/fashion_mnist $(ARGS)
 
 test:
@@ -30,7 +31,7 @@ test-all: test
 
 bench:
 	@scripts/install-deps --peers
-	@cmake --preset release >/dev/null
+	@cmake --preset release -DLS_BUILD_BENCH=ON >/dev/null
 	@cmake --build $(BUILD) --target all
 	@bench/run $(ARGS)
 
