@@ -35,7 +35,7 @@ if compgen -G "$LS_BUILD/lib/lockstep-mpi_*.so" >/dev/null; then
     OMPI_COMM_WORLD_RANK=0 launch doctor </dev/null
     check "mpi within a job of MPI: not tested" says out "^  mpi  *here, not tested: .*within a job of MPI"
     check "mpi within a job of MPI: no problem" is "$status" 0
-    PATH=/nowhere launch doctor </dev/null
+    PATH=$scratch/absent launch doctor </dev/null
     check "mpi without mpirun: not tested" says out "^  mpi  *here, not tested: .*there is no mpirun.*along PATH"
     launch doctor </dev/null
 else
