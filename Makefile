@@ -4,7 +4,7 @@ BUILD := build
 .PHONY: help build demo test test-all bench docs format lint clean
 help:
 	@echo "make demo    install what is needed, build, train Fashion-MNIST on two processes"
-	@echo "make test    the same set-up, then the tests (minutes); make test-all adds sanitizers and long lists"
+	@echo "make test    the same set-up, then the tests (minutes); make test-all adds lint, sanitizers and long lists"
 	@echo "make bench   measure beside the peers that are installed"
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
@@ -27,6 +27,7 @@ test:
 	@scripts/test
 
 test-all: test
+	@$(MAKE) --no-print-directory lint
 	@scripts/test --more
 
 bench:
