@@ -69,8 +69,8 @@ static bool is_trusted(const char *path, const char *core, ls_module_file *file)
     }
     if (!is_trusted_owner(about.st_uid, core)) {
         fail(file, LS_MODULE_BROKEN,
-             "%s %.300s is refused, because it belongs to user %u, who is neither root, nor the user of this process, "
-             "nor the owner of Lockstep's library: change its owner, or remove it",
+             "%s %.300s is refused, because its owner (user %u) is neither root, nor the user of this process, nor "
+             "the owner of Lockstep's library: change the owner, or remove it",
              kind, path, (unsigned)about.st_uid);
         return false;
     }
