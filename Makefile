@@ -4,33 +4,35 @@ BUILD := build
 .PHONY: help build demo test test-all bench docs format lint clean
 help:
 	@echo "make demo    install what is needed, build, train Fashion-MNIST on two processes"
-	@echo "make test    the same set-up, then the tests (minutes); make test-all adds sanitizers and long lists"
+	@echo "make test    the same set-up, then the tests (minutes); make test-all adds lint, sanitizers and long lists"
 	@echo "make bench   measure beside the peers that are installed"
 	@echo "make docs    the API reference into $(BUILD)/docs"
 	@echo "make format  clang-format over the tree"
 	@echo "make lint    clang-format check, clang-tidy, cppcheck"
-	@echo "make build   only build"
+	@echo "make build   build what users install, and the examples"
 
-$(BUILD)/build.ninja: CMakePresets.json
+# A folder that plain cmake has configured, without Ninja perhaps, is used as it is.
+$(BUILD)/cmake_install.cmake:
 	@scripts/install-deps
 	@cmake --preset release >/dev/null
 
-build: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target all
+build: $(BUILD)/cmake_install.cmake
+	@cmake --build $(BUILD) --parallel $(shell nproc) --target all
 
-demo: $(BUILD)/build.ninja
-	@cmake --build $(BUILD) --target demo_programs
+demo: $(BUILD)/cmake_install.cmake
+	@cmake --build $(BUILD) --parallel $(shell nproc) --target demo_programs
 	@$(BUILD)/bin/lockstep run -n 2 $(BUILD)/examples/fashion_mnist $(ARGS)
 
 test:
 	@scripts/test
 
 test-all: test
+	@$(MAKE) --no-print-directory lint
 	@scripts/test --more
 
 bench:
 	@scripts/install-deps --peers
-	@cmake --preset release >/dev/null
+	@cmake --preset release -DLS_BUILD_BENCH=ON >/dev/null
 	@cmake --build $(BUILD) --target all
 	@bench/run $(ARGS)
 

@@ -1,18 +1,37 @@
-# What the core library and the command link, each with the job it does. scripts/install-deps installs them on Debian.
-find_package(PkgConfig REQUIRED)
+# What the core library and the command link, each with the job it does. cmake/Packages.cmake names the packages.
+include(cmake/Packages.cmake)
+find_package(PkgConfig)
 find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)                                   # IDX files come gzipped, .npz is ZIP; pictures for TensorBoard are PNG
+find_package(ZLIB)                                     # IDX files come gzipped, .npz is ZIP; pictures for TensorBoard are PNG
 # Headers only: src/tensor/device/cpu/libraries.c opens it when the first large matrix product comes.
 find_path(LS_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu/openblas-openmp
-          aarch64-linux-gnu/openblas-openmp REQUIRED)         # OpenBLAS: matrix products in f64
+          aarch64-linux-gnu/openblas-openmp)           # OpenBLAS: matrix products in f64
 # Optional, and opened likewise, by src/formats/png.c and jpeg.c: pictures as data.
 find_path(LS_PNG_INCLUDE png.h)
 find_path(LS_JPEG_INCLUDE jpeglib.h)
-pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)  # HMAC and keys
-pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)          # the launcher
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)   # safetensors headers and traces, as they are written
-find_path(LS_XXHASH_INCLUDE xxhash.h REQUIRED)                # headers only: checksums of checkpoints
-pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)       # cores, for the launcher
+find_path(LS_XXHASH_INCLUDE xxhash.h)                  # headers only: checksums of checkpoints
+ls_expect(zlib needed ZLIB_FOUND)
+ls_expect(OpenBLAS needed LS_CBLAS_INCLUDE)
+ls_expect(xxHash needed LS_XXHASH_INCLUDE)
+ls_expect(libpng wanted LS_PNG_INCLUDE)
+ls_expect(libjpeg wanted LS_JPEG_INCLUDE)
+ls_expect(pkg-config needed PKG_CONFIG_FOUND)
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(SODIUM IMPORTED_TARGET libsodium)  # HMAC and keys
+  pkg_check_modules(UV IMPORTED_TARGET libuv)          # the launcher
+  pkg_check_modules(JANSSON IMPORTED_TARGET jansson)   # safetensors headers and traces, as they are written
+  pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)       # cores, for the launcher
+  ls_expect(libsodium needed SODIUM_FOUND)
+  ls_expect(libuv needed UV_FOUND)
+  ls_expect(jansson needed JANSSON_FOUND)
+  ls_expect(hwloc needed HWLOC_FOUND)
+endif()
+if(LS_BUILD_TESTS)
+  find_path(CMOCKA_INCLUDE cmocka.h)
+  find_library(CMOCKA_LIBRARY cmocka)
+  ls_expect(cmocka needed CMOCKA_INCLUDE CMOCKA_LIBRARY)
+endif()
+ls_report_missing()
 
 add_library(lockstep_dependencies INTERFACE)
 target_link_libraries(lockstep_dependencies INTERFACE Threads::Threads ZLIB::ZLIB PkgConfig::SODIUM

@@ -3,7 +3,7 @@
 #   ls_add_module(NAME SOURCES a.c b.c LIBRARIES target...)
 #
 # builds sources into ${PROJECT_BINARY_DIR}/lib/lockstep-NAME.so, where programs of the build tree find it, and installs
-# it into LIBDIR/lockstep. The caller has found what the module stands on: without it, there is no module.
+# it into LIBDIR/lockstep. The caller has found the libraries that the module needs: without them, there is no module.
 add_custom_target(lockstep_modules)
 function(ls_add_module NAME)
   cmake_parse_arguments(MODULE "" "" "SOURCES;LIBRARIES" ${ARGN})
@@ -12,6 +12,11 @@ function(ls_add_module NAME)
   target_include_directories(lockstep_module_${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   set_target_properties(lockstep_module_${NAME} PROPERTIES PREFIX "" OUTPUT_NAME lockstep-${NAME}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  # The core exports no internal symbols, so a symbol that is missing at link time is missing at run time too. Exception:
+  # the program provides the sanitizers' functions.
+  if(NOT LS_SANITIZE)
+    target_link_options(lockstep_module_${NAME} PRIVATE -Wl,-z,defs)
+  endif()
   add_dependencies(lockstep_modules lockstep_module_${NAME})
   install(TARGETS lockstep_module_${NAME} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
 endfunction()

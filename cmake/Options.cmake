@@ -3,8 +3,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-option(LS_BUILD_TESTS "Build the tests" ON)
-option(LS_BUILD_BENCH "Build the benchmarks" ON)
+option(LS_BUILD_TESTS "Build the tests" OFF)
+option(LS_BUILD_BENCH "Build the benchmarks" OFF)
 option(LS_WERROR "Warnings are errors (for our own development)" OFF)
 option(LS_LTO "Optimise the library as a whole (gcc, Release; a minute of linking)" ON)
 set(LS_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
@@ -20,10 +20,12 @@ set(CMAKE_C_FLAGS_RELEASE "-O3")
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 target_compile_definitions(lockstep_options INTERFACE _GNU_SOURCE)
-target_compile_options(lockstep_options INTERFACE
+set(LS_C_OPTIONS
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${LS_WERROR}>:-Werror>
   # Loops vectorise only when neither errno nor floating-point traps are watched; we watch neither.
   -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
+# nvcc does not accept them.
+target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${LS_C_OPTIONS}>")
 if(LS_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LS_SANITIZE})

@@ -67,10 +67,12 @@ LS_API bool ls_no_grad(bool on);
  * changes: parameters, gradients, losses, softmax, norms and reductions are f32, and f64 stays f64. Returns what it was
  * before, to be put back:
  *
- *     ls_dtype before = ls_autocast(LS_BF16);
- *     ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
- *     (void)ls_autocast(before);
- *     status = ls_backward(loss);
+ * ```c
+ * ls_dtype before = ls_autocast(LS_BF16);
+ * ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
+ * (void)ls_autocast(before);
+ * ls_status status = ls_backward(loss);
+ * ```
  *
  * It is faster where the processor is fast in bf16 (Intel's AMX, AMD's from Zen 4) and oneDNN is here; elsewhere, and
  * in f16, the same values take somewhat longer than f32, which is logged once for each (as a warning). f16 has three

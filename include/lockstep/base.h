@@ -36,7 +36,12 @@ LS_API const char *ls_version(void);
 
 /**
  * Zero, in options of floating numbers where a field that is left zero means its default:
- * `ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO})`. It is zero elsewhere, too. Timeouts and the step of
+ *
+ * ```c
+ * ls_optimizer *without_momentum = ls_adam(model, &(ls_adam_options){.beta1 = LS_ZERO});
+ * ```
+ *
+ * It is zero elsewhere, too. Timeouts and the step of
  * ls_gradcheck, which cannot be zero, take it for their default.
  */
 #define LS_ZERO (-0.0)

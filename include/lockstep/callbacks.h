@@ -4,8 +4,15 @@
  * ls_trial_options, which the trial takes over, or another constructor here; where it fails, the callback is `invalid`
  * and ls_trial_new fails with its error:
  *
- *     ls_callback stop = ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_acc", .patience = 3});
- *     ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, ..., LS_CALLBACKS(stop, ls_console())});
+ * ```c
+ * ls_callback stop = ls_early_stopping(&(ls_early_stopping_options){.monitor = "val_acc", .patience = 3});
+ * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model,
+ *                                                    .optimizer = optimizer,
+ *                                                    .criterion = ls_criterion_cross_entropy,
+ *                                                    .train = training,
+ *                                                    .validate = validation,
+ *                                                    LS_CALLBACKS(stop, ls_console(NULL))});
+ * ```
  *
  * What a callback has found out is read by functions of the callback (`ls_early_stopping_best(&stop)`), until the trial
  * is freed. Options may be NULL, and zero is their default. Every rank makes the same callbacks in the same order: some

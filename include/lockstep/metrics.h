@@ -40,8 +40,15 @@ typedef struct ls_metric {
     bool invalid;                /**< its constructor failed: ls_trial_new fails with that error */
 } ls_metric;
 
-/** Metrics of constructors and your own in ls_trial_options, in place of its two fields:
- * `&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_named("acc"), mine)}`. */
+/**
+ * Metrics of constructors and your own in ls_trial_options, in place of its two fields:
+ *
+ * ```c
+ * ls_metric error = {.name = "error", .measure = measure};
+ * ls_trial *trial =
+ *     ls_trial_new(&(ls_trial_options){.model = model, LS_CUSTOM_METRICS(ls_metric_named("acc"), error)});
+ * ```
+ */
 #define LS_CUSTOM_METRICS(...)                                                                                         \
     .custom_metrics = (const ls_metric[]){__VA_ARGS__},                                                                \
     .custom_metric_count = (int)(sizeof((const ls_metric[]){__VA_ARGS__}) / sizeof(ls_metric))

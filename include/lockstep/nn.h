@@ -437,8 +437,15 @@ typedef struct ls_named_module {
     ls_module *module;
 } ls_named_module;
 
-/** ls_sequential_of under names of your own, `ls_sequential_named({"hidden", ls_nn_linear(4, 3)}, {"act",
- * ls_nn_relu()})`, as PyTorch's Sequential(OrderedDict(...)). Names are ls_module_add_child's: without dots. */
+/**
+ * ls_sequential_of with names of your own, as PyTorch's Sequential(OrderedDict(...)):
+ *
+ * ```c
+ * ls_module *layers = ls_sequential_named({"hidden", ls_nn_linear(4, 3)}, {"act", ls_nn_relu()});
+ * ```
+ *
+ * Names are ls_module_add_child's: without dots.
+ */
 LS_API ls_module *ls_sequential_named_of(const ls_named_module *modules, int count);
 #ifndef __cplusplus
 #define ls_sequential_named(...)                                                                                       \

@@ -309,10 +309,14 @@ LS_API void ls_optimizer_free(ls_optimizer *optimizer);
 /**
  * Sets the learning rates of an optimizer step by step. It lends the optimizer: free it before that. Opaque.
  *
- *     ls_schedule *schedule = ls_schedule_warm_up(ls_schedule_cosine(optimizer, 900, 0), 100, 0.01);
- *     ...                                           every step of training:
- *     ls_optimizer_step(optimizer);
- *     ls_schedule_advance(schedule);
+ * ```c
+ * ls_schedule *schedule = ls_schedule_warm_up(ls_schedule_cosine(optimizer, 900, 0), 100, 0.01);
+ * // in every step of training, after the backward pass:
+ * ls_status status = ls_optimizer_step(optimizer);
+ * if (status == LS_OK) {
+ *     status = ls_schedule_advance(schedule);
+ * }
+ * ```
  *
  * Formulas, defaults and the step at which a rate changes are those of torch.optim.lr_scheduler, in closed form: the
  * rates depend on the number of steps and on what the rates were when the schedule was made (`base` below, of each
@@ -459,14 +463,16 @@ LS_API void ls_schedule_free(ls_schedule *schedule);
  * gradients are divided by it again, and a step whose gradients have an Inf or NaN is skipped, with a smaller scale
  * afterwards. Defaults, words of the state and what is refused are those of PyTorch's GradScaler. Opaque.
  *
- *     ls_dtype before = ls_autocast(LS_F16);
- *     ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
- *     (void)ls_autocast(before);
- *     ls_backward(ls_grad_scaler_scale(scaler, loss));
- *     ls_grad_scaler_unscale(scaler, optimizer);          only where gradients are used before the step
- *     ls_clip_grad_norm(model, 1, NULL);                  such as here
- *     ls_grad_scaler_step(scaler, optimizer);
- *     ls_grad_scaler_update(scaler);
+ * ```c
+ * ls_dtype before = ls_autocast(LS_F16);
+ * ls_tensor *loss = ls_cross_entropy(ls_forward(model, x), target, NULL);
+ * (void)ls_autocast(before);
+ * bool good = ls_backward(ls_grad_scaler_scale(scaler, loss)) == LS_OK;
+ * good = good && ls_grad_scaler_unscale(scaler, optimizer) == LS_OK; // only if gradients are used before the step,
+ * good = good && ls_clip_grad_norm(model, 1, NULL) == LS_OK;         // as here
+ * good = good && ls_grad_scaler_step(scaler, optimizer) == LS_OK;
+ * good = good && ls_grad_scaler_update(scaler) == LS_OK;
+ * ```
  *
  * On many ranks all skip the same steps: their gradients are the same (ls_data_parallel, ls_sync_gradients), and where
  * a model is divided over ranks (ls_pipeline, ls_nn_column_parallel and its kin) these agree. A trial does all that by

@@ -106,8 +106,13 @@ typedef struct ls_callback {
     void (*describe)(void *user, char *text, size_t size);
 } ls_callback;
 
-/** The callbacks of ls_trial_options, in place of its two fields:
- * `&(ls_trial_options){.model = model, LS_CALLBACKS(ls_csv_log("log.csv"), mine)}`. */
+/**
+ * The callbacks of ls_trial_options, in place of its two fields:
+ *
+ * ```c
+ * ls_trial *trial = ls_trial_new(&(ls_trial_options){.model = model, LS_CALLBACKS(ls_csv_log("log.csv", NULL), mine)});
+ * ```
+ */
 #define LS_CALLBACKS(...)                                                                                              \
     .callbacks = (const ls_callback[]){__VA_ARGS__},                                                                   \
     .callback_count = (int)(sizeof((const ls_callback[]){__VA_ARGS__}) / sizeof(ls_callback))

@@ -1,70 +1,165 @@
 #include "base/module_file.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <lockstep/base.h>
 
 #ifndef LS_LIBDIR
 #define LS_LIBDIR "lib"
 #endif
 
-/* A place in the library or program that holds the core. */
+/* An address in the library or program that contains the core. */
 static const char here;
 
-/* The folder of the library or program that this code is in; "." when the system does not say. */
-static void own_folder(char folder[LS_MODULE_FOLDER]) {
+/* The library or program that contains this code; "" if the system does not say. */
+static void find_core(char core[PATH_MAX]) {
     Dl_info info;
-    char path[LS_MODULE_FOLDER] = "";
-    snprintf(folder, LS_MODULE_FOLDER, ".");
+    core[0] = '\0';
     if (dladdr((const void *)&here, &info) == 0 || info.dli_fname == NULL) {
         return;
     }
-    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[length > 0 ? length : 0] = '\0';
-    /* A program's own name may be relative to a folder it has left, or found by way of PATH. */
+    /* A program's own name may be relative to a folder that it has left, or found through PATH. */
     const bool library = strstr(info.dli_fname, ".so") != NULL;
-    const char *file = library || length <= 0 ? info.dli_fname : path;
-    const char *slash = strrchr(file, '/');
-    if (slash != NULL) {
-        snprintf(folder, LS_MODULE_FOLDER, "%.*s", (int)(slash - file), file);
+    const ssize_t length = library ? 0 : readlink("/proc/self/exe", core, PATH_MAX - 1);
+    if (length > 0) {
+        core[length] = '\0';
+    } else {
+        snprintf(core, PATH_MAX, "%s", info.dli_fname);
     }
 }
 
-/* Opens FOLDER/lockstep-NAME.so. NULL with `*there` false when there is none. */
-static void *open_in(const char *folder, size_t length, const char *name, bool *there) {
-    char path[LS_MODULE_FOLDER];
-    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", (int)length, folder, name) >= (int)sizeof path) {
-        return NULL;
-    }
-    *there = access(path, F_OK) == 0;
-    return *there ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+static void fail(ls_module_file *file, ls_module_state state, const char *format, ...) LS_PRINTF(3, 4);
+
+static void fail(ls_module_file *file, ls_module_state state, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(file->reason, sizeof file->reason, format, arguments);
+    va_end(arguments);
+    file->state = state;
 }
 
-static void *open_on_path(const char *path, const char *name, bool *there) {
-    while (*path != '\0') {
-        const size_t length = strcspn(path, ":");
-        void *module = length == 0 ? NULL : open_in(path, length, name, there);
-        if (module != NULL || *there) {
-            return module;
+/* ---- which files are trusted ----------------------------------------------------------------------------------- */
+
+static bool is_trusted_owner(uid_t owner, const char *core) {
+    struct stat about;
+    return owner == 0 || owner == geteuid() || (stat(core, &about) == 0 && owner == about.st_uid);
+}
+
+/* Whether nobody but trusted users can have changed the file or folder; false with the reason. */
+static bool is_trusted(const char *path, const char *core, ls_module_file *file) {
+    struct stat about;
+    if (stat(path, &about) != 0) {
+        fail(file, LS_MODULE_BROKEN, "%.300s cannot be examined: %s", path, strerror(errno));
+        return false;
+    }
+    const char *kind = S_ISDIR(about.st_mode) ? "folder" : "plug-in";
+    if ((about.st_mode & S_IWOTH) != 0) {
+        fail(file, LS_MODULE_BROKEN, "%s %.300s is refused, because all users may write to it: run chmod o-w on it",
+             kind, path);
+        return false;
+    }
+    if (!is_trusted_owner(about.st_uid, core)) {
+        fail(file, LS_MODULE_BROKEN,
+             "%s %.300s is refused, because its owner (user %u) is neither root, nor the user of this process, nor "
+             "the owner of Lockstep's library: change the owner, or remove it",
+             kind, path, (unsigned)about.st_uid);
+        return false;
+    }
+    return true;
+}
+
+static bool file_and_folder_are_trusted(const char *path, const char *core, ls_module_file *file) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    return is_trusted(path, core, file) && is_trusted(folder[0] != '\0' ? folder : "/", core, file);
+}
+
+/* ---- opening one ------------------------------------------------------------------------------------------------- */
+
+/* Reads the name of a library that is not installed from the message of dlopen; 0 if the message says something else.
+ */
+static int name_of_missing_library(const char *message, const char *path) {
+    const char *end = strstr(message, ": cannot open shared object file: No such file");
+    return end == NULL || strncmp(message, path, strlen(path)) == 0 ? 0 : (int)(end - message);
+}
+
+static void open_file(const char *name, const char *path, const char *core, ls_module_file *file) {
+    char real[PATH_MAX]; /* links resolved: what is examined is what is opened */
+    if (realpath(path, real) == NULL) {
+        fail(file, LS_MODULE_BROKEN, "%.300s cannot be opened: %s", path, strerror(errno));
+        return;
+    }
+    if (!file_and_folder_are_trusted(real, core, file)) {
+        return;
+    }
+    file->handle = dlopen(real, RTLD_NOW | RTLD_LOCAL);
+    if (file->handle != NULL) {
+        file->state = LS_MODULE_OPEN;
+        return;
+    }
+    const char *message = dlerror();
+    message = message != NULL ? message : "the system gives no reason";
+    const int missing = name_of_missing_library(message, real);
+    if (missing > 0) {
+        fail(file, LS_MODULE_WITHOUT_LIBRARY, "lockstep-%s.so needs %.*s, which is not installed on this machine", name,
+             missing, message);
+    } else {
+        fail(file, LS_MODULE_BROKEN, "lockstep-%s.so cannot be opened: %.500s", name, message);
+    }
+}
+
+/* ---- where to look ----------------------------------------------------------------------------------------------- */
+
+/* Opens FOLDER/lockstep-NAME.so. False if there is no such file. */
+static bool open_in(const char *folder, int length, const char *name, const char *core, ls_module_file *file) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%.*s/lockstep-%s.so", length, folder, name) >= (int)sizeof path ||
+        access(path, F_OK) != 0) {
+        return false;
+    }
+    open_file(name, path, core, file);
+    return true;
+}
+
+static bool open_on_path(const char *path, const char *name, const char *core, ls_module_file *file) {
+    while (path != NULL && *path != '\0') {
+        const int length = (int)strcspn(path, ":");
+        if (length > 0 && open_in(path, length, name, core, file)) {
+            return true;
         }
         path += length;
         path += *path == ':';
     }
-    return NULL;
+    return false;
 }
 
-void *ls_module_file_open(const char *name, char folder[LS_MODULE_FOLDER], bool *there) {
+ls_module_file ls_module_file_open(const char *name) {
     static const char *const places[] = {"", "/lockstep", "/../lib", "/../" LS_LIBDIR "/lockstep"};
-    const char *path = getenv("LOCKSTEP_MODULE_PATH");
-    own_folder(folder);
-    *there = false;
-    void *module = path == NULL ? NULL : open_on_path(path, name, there);
-    for (size_t i = 0; i < sizeof places / sizeof places[0] && !*there; i++) {
-        char place[LS_MODULE_FOLDER + 64];
-        const int length = snprintf(place, sizeof place, "%s%s", folder, places[i]);
-        module = open_in(place, (size_t)length, name, there);
+    ls_module_file file = {.state = LS_MODULE_ABSENT};
+    char core[PATH_MAX];
+    find_core(core);
+    const char *slash = strrchr(core, '/');
+    const int length = slash != NULL ? (int)(slash - core) : 1;
+    const char *folder = slash != NULL ? core : ".";
+    bool found = open_on_path(secure_getenv("LOCKSTEP_MODULE_PATH"), name, core, &file);
+    for (size_t i = 0; i < sizeof places / sizeof places[0] && !found; i++) {
+        char place[PATH_MAX + 64];
+        const int end = snprintf(place, sizeof place, "%.*s%s", length, folder, places[i]);
+        found = open_in(place, end, name, core, &file);
     }
-    return module;
+    if (!found) {
+        fail(&file, LS_MODULE_ABSENT,
+             "no lockstep-%s.so was found in LOCKSTEP_MODULE_PATH, %.*s and the folders next to it", name,
+             length < 300 ? length : 300, folder);
+    }
+    return file;
 }

@@ -1,23 +1,34 @@
 /*
- * The files of modules: parts of Lockstep that stand on a library of others and are opened on demand, one shared
- * library lockstep-NAME.so each. They are looked for in the folders of LOCKSTEP_MODULE_PATH (separated by colons),
- * then, seen from the folder of the library or program that holds the core, in that folder, in lockstep/, in ../lib,
- * and in
- * ../LIBDIR/lockstep for the LIBDIR that the installation uses. There are modules for backends (comm/module.h) and for
- * oneDNN (tensor/device/onednn/onednn.h).
+ * The files of plug-ins: parts of Lockstep that need an external library and are opened on demand. Each is one shared
+ * library lockstep-NAME.so. There are plug-ins for backends (comm/module.h), for oneDNN
+ * (tensor/device/onednn/onednn.h) and for GPUs (tensor/device/cuda/cuda.h).
+ *
+ * The search covers the folders of LOCKSTEP_MODULE_PATH (separated by colons; ignored in setuid and setgid programs),
+ * then the folder of the library or program that contains the core, and, relative to this folder, lockstep/, ../lib and
+ * ../LIBDIR/lockstep for the LIBDIR of the installation. It ends at the first file that exists.
+ *
+ * A plug-in runs with all rights of the process. So it is refused if all users may write to the file or to its folder,
+ * or if one of them belongs to a user other than root, the effective user and the owner of the core.
  */
 #ifndef LS_BASE_MODULE_FILE_H
 #define LS_BASE_MODULE_FILE_H
 
-#include <stdbool.h>
+#define LS_MODULE_REASON 768
 
-#define LS_MODULE_FOLDER 4096
+typedef enum ls_module_state {
+    LS_MODULE_OPEN = 0,
+    LS_MODULE_ABSENT,          /* no such file */
+    LS_MODULE_WITHOUT_LIBRARY, /* a library that the plug-in needs is not installed on this machine */
+    LS_MODULE_BROKEN,          /* refused, or the system cannot open it */
+} ls_module_state;
 
-/*
- * Opens lockstep-NAME.so, whose name has letters, digits and underscores only, for dlsym; it is never closed. NULL with
- * `*there` false when there is no such file, and with `*there` true, dlerror() saying why, when it cannot be opened.
- * `folder` becomes that of the core.
- */
-void *ls_module_file_open(const char *name, char folder[LS_MODULE_FOLDER], bool *there);
+typedef struct ls_module_file {
+    ls_module_state state;
+    void *handle;                  /* for dlsym; never closed; NULL if the plug-in is not open */
+    char reason[LS_MODULE_REASON]; /* why it is not open, as the end of a sentence; "" if it is */
+} ls_module_file;
+
+/* Opens lockstep-NAME.so. The name consists of letters, digits and underscores. Sets no error. */
+ls_module_file ls_module_file_open(const char *name);
 
 #endif

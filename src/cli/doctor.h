@@ -54,11 +54,18 @@ void ls_report_append(char *list, size_t capacity, const char *gap, const char *
  */
 bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *reason, size_t capacity);
 
-/* The outcome; `reason` says why it is not here, or was not tested, or failed; `version` is that of its library. Both
- * are "" where there is none. */
+/* Whether plug-in lockstep-NAME.so, which could not be used, is broken: it exists, and the cause is not a library that
+ * is not installed. */
+bool ls_doctor_plugin_is_broken(const char *name);
+
+/* Reports such a plug-in: the fact (`value` as for ls_report_fact) and the problem. */
+void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason);
+
+/* The outcome; `reason` says why it is not here, is broken, was not tested, or failed; `version` is that of its
+ * library. Both may be "". */
 typedef struct ls_backend_outcome {
     const char *name;
-    bool available, tested, passed;
+    bool available, broken, tested, passed;
     int ranks;
     const char *reason;
     const char *version;

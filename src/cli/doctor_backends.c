@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/module_file.h"
 #include "base/status.h"
 #include "cli/doctor.h"
 #include "cli/program.h"
@@ -121,6 +122,16 @@ bool ls_doctor_try(const char *backend, int ranks, const char *launcher, char *r
 
 /* ---- what is there --------------------------------------------------------------------------------------------- */
 
+bool ls_doctor_plugin_is_broken(const char *name) {
+    const ls_module_state state = ls_module_file_open(name).state;
+    return state == LS_MODULE_BROKEN || state == LS_MODULE_OPEN; /* open, but from another version of Lockstep */
+}
+
+void ls_doctor_broken(ls_report *report, const char *key, json_t *value, const char *reason) {
+    ls_report_fact(report, key, value, "broken: %s", reason);
+    ls_report_problem(report, "the plug-in for %s is broken: %s", key, reason);
+}
+
 static void explain_absence(const backend_row *row, const void *library, char *reason, size_t capacity) {
     if (library == NULL && row->library != NULL) {
         snprintf(reason, capacity, "%s is not installed: install %s", row->library, row->package);
@@ -140,7 +151,9 @@ void ls_doctor_backend(ls_report *report, const ls_backend_outcome *outcome) {
                              !outcome->tested ? json_null() : json_string(outcome->passed ? "pass" : "fail"), "version",
                              text_or_null(outcome->version));
     const char *gap = outcome->version[0] != '\0' ? "; " : "";
-    if (!outcome->available) {
+    if (outcome->broken) {
+        ls_doctor_broken(report, outcome->name, fact, reason);
+    } else if (!outcome->available) {
         ls_report_fact(report, outcome->name, fact, "not here: %s%s%s", reason, gap, outcome->version);
     } else if (!outcome->tested) {
         ls_report_fact(report, outcome->name, fact, "here, not tested: %s%s%s", reason, gap, outcome->version);
@@ -173,7 +186,10 @@ static bool keep_want_of_gpu(const char *name, char *reason, size_t capacity) {
 static void check_backend(ls_report *report, const backend_row *row) {
     char reason[LS_ERROR_CAPACITY] = "";
     const bool available = ls_backend_find(row->name) != NULL;
-    if (!available) {
+    const bool broken = !available && ls_doctor_plugin_is_broken(row->name);
+    if (broken) {
+        snprintf(reason, sizeof reason, "%s", ls_error_message());
+    } else if (!available) {
         void *library = row->library != NULL ? dlopen(row->library, RTLD_LAZY | RTLD_LOCAL) : NULL;
         explain_absence(row, library, reason, sizeof reason);
         if (library != NULL) {
@@ -187,6 +203,7 @@ static void check_backend(ls_report *report, const backend_row *row) {
     }
     const ls_backend_outcome outcome = {.name = row->name,
                                         .available = available && !without_gpu,
+                                        .broken = broken,
                                         .tested = available && !(row->gpus && (passed || without_gpu)),
                                         .passed = passed && !row->gpus,
                                         .ranks = row->ranks,

@@ -12,11 +12,11 @@
 #include "cli/gpus.h"
 #include "tensor/device/cuda/cuda.h"
 
-enum { MOST_GPUS = 32, MOST_SECONDS = 20, REASON = 512, VERSION = 32 };
+enum { MOST_GPUS = 32, MOST_SECONDS = 20, REASON = LS_ERROR_CAPACITY, VERSION = 32 };
 
 /* What that process tells, as one block of bytes. */
 typedef struct gpu_report {
-    bool opened; /* the module */
+    bool broken; /* the plug-in */
     int count;
     int versions[4];     /* as ls_cuda has them: driver, runtime, cuBLAS, cuDNN */
     char reason[REASON]; /* why there are none; "" where there are some */
@@ -30,10 +30,10 @@ typedef struct gpu_report {
 static void look(gpu_report *found) {
     const ls_cuda *cuda = ls_cuda_open();
     if (cuda == NULL) {
+        found->broken = ls_doctor_plugin_is_broken("cuda");
         snprintf(found->reason, sizeof found->reason, "%s", ls_cuda_failure());
         return;
     }
-    found->opened = true;
     memcpy(found->versions,
            (const int[]){cuda->driver_version, cuda->runtime_version, cuda->cublas_version, cuda->cudnn_version},
            sizeof found->versions);
@@ -140,7 +140,9 @@ static void report_cuda(ls_report *report, const gpu_report *found) {
             ls_report_append(list, sizeof list, ", ", part);
         }
     }
-    if (found->count > 0) {
+    if (found->broken) {
+        ls_doctor_broken(report, "cuda", fact, found->reason);
+    } else if (found->count > 0) {
         ls_report_fact(report, "cuda", fact, "%d GPU%s; %s", found->count, found->count == 1 ? "" : "s", list);
     } else {
         ls_report_fact(report, "cuda", fact, "not here: %s%s%s", found->reason, list[0] != '\0' ? "; " : "", list);

@@ -94,11 +94,14 @@ void ls_doctor_mpi(ls_report *report) {
     char failures[LS_ERROR_CAPACITY] = "";
     char gaps[LS_ERROR_CAPACITY] = "";
     char version[256] = "";
+    char broken[LS_ERROR_CAPACITY] = "";
     char absent[LS_ERROR_CAPACITY] =
         "neither libmpi.so.40 nor libmpich.so.12 is installed: install openmpi-bin or mpich";
     ls_backend_outcome outcome = {.name = "mpi", .passed = true, .ranks = 2, .version = version};
     for (size_t i = 0; i < sizeof flavours / sizeof flavours[0]; i++) {
         char text[128];
+        char module[64];
+        snprintf(module, sizeof module, "mpi_%s", flavours[i].name);
         const bool installed = find_library(&flavours[i], text, sizeof text);
         if (installed) {
             ls_report_append(version, sizeof version, ", ", text);
@@ -106,13 +109,16 @@ void ls_doctor_mpi(ls_report *report) {
         if (ls_backend_find_mpi(flavours[i].name) != NULL) {
             outcome.available = true;
             test(&flavours[i], &outcome, failures, gaps);
+        } else if (ls_doctor_plugin_is_broken(module)) {
+            outcome.broken = true;
+            snprintf(broken, sizeof broken, "%s", ls_error_message());
         } else if (installed) {
             snprintf(absent, sizeof absent, "its library is installed, but %s", ls_error_message());
             ls_report_append(version, sizeof version, " ", "(no module)");
         }
     }
     outcome.passed = outcome.passed && outcome.tested;
-    outcome.reason = !outcome.available ? absent : outcome.tested ? failures : gaps;
+    outcome.reason = outcome.broken ? broken : !outcome.available ? absent : outcome.tested ? failures : gaps;
     ls_doctor_backend(report, &outcome);
     if (outcome.tested && gaps[0] != '\0') {
         ls_report_note(report, "backend mpi was not tested on %s", gaps);

@@ -43,11 +43,8 @@ static void report_library(ls_report *report, const char *key, const char *versi
                    "%s (%s)", version[0] != '\0' ? version : "of unknown version", file);
 }
 
-static void report_missing(ls_report *report, const char *key, const char *reason) {
-    ls_report_fact(
-        report, key,
-        json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason)),
-        "not here: %s", reason);
+static json_t *missing_library(const char *reason) {
+    return json_pack("{s:b, s:n, s:n, s:o}", "found", false, "version", "file", "reason", ls_report_text(reason));
 }
 
 /* `needed`: Lockstep cannot do without it. */
@@ -57,7 +54,7 @@ static void check_library(ls_report *report, const char *key, bool needed, const
     Dl_info about;
     if (functions == NULL) {
         const char *reason = ls_error_message();
-        report_missing(report, key, reason);
+        ls_report_fact(report, key, missing_library(reason), "not here: %s", reason);
         if (needed) {
             ls_report_problem(report, "%s", reason);
         }
@@ -79,7 +76,12 @@ static void check_onednn(ls_report *report) {
         report_library(report, "onednn", onednn->version, onednn->file);
         return;
     }
-    report_missing(report, "onednn", ls_onednn_failure());
+    const char *reason = ls_onednn_failure();
+    if (ls_doctor_plugin_is_broken("onednn")) {
+        ls_doctor_broken(report, "onednn", missing_library(reason), reason);
+        return;
+    }
+    ls_report_fact(report, "onednn", missing_library(reason), "not here: %s", reason);
     ls_report_note(report,
                    "without module onednn, convolutions and products of f32 are slower: install libdnnl-dev and "
                    "build Lockstep again");

@@ -74,27 +74,21 @@ static const char *module_of(const char *name) {
 
 /* The backend in lockstep-NAME.so. */
 static const ls_backend *find_module(const char *backend_name, const char *name) {
-    char folder[LS_MODULE_FOLDER];
-    bool there = false;
     const bool known = strcmp(backend_name, "mpi") == 0 || strcmp(backend_name, "gloo") == 0;
-    void *module = ls_module_file_open(name, folder, &there);
-    if (!there) {
-        return ls_fail_null(
-            LS_ERR_ARGUMENT,
-            "there is no backend \"%s\": this build has self, shm, tcp, and no lockstep-%s.so was found in "
-            "LOCKSTEP_MODULE_PATH, %s and the folders beside it%s%s%s",
-            backend_name, name, folder, known ? "; `scripts/install-deps --" : "", known ? backend_name : "",
-            known                               ? "` and building Lockstep again make it"
-            : strcmp(backend_name, "nccl") == 0 ? "; docs/GPU.md says what it is built with"
-                                                : "");
+    const ls_module_file file = ls_module_file_open(name);
+    if (file.state == LS_MODULE_ABSENT) {
+        return ls_fail_null(LS_ERR_ARGUMENT, "there is no backend \"%s\": this build has self, shm, tcp, and %s%s%s%s",
+                            backend_name, file.reason, known ? "; `scripts/install-deps --" : "",
+                            known ? backend_name : "",
+                            known                               ? "` and building Lockstep again make it"
+                            : strcmp(backend_name, "nccl") == 0 ? "; docs/GPU.md says what it is built with"
+                                                                : "");
     }
-    if (module == NULL) {
-        const char *reason = dlerror();
-        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\" cannot be opened: %s", backend_name,
-                            reason == NULL ? "the system gives no reason" : reason);
+    if (file.handle == NULL) {
+        return ls_fail_null(LS_ERR_UNSUPPORTED, "backend \"%s\": %s", backend_name, file.reason);
     }
     ls_backend_module_function *enter = NULL;
-    void *symbol = dlsym(module, "ls_backend_module");
+    void *symbol = dlsym(file.handle, "ls_backend_module");
     memcpy((void *)&enter, (const void *)&symbol, sizeof enter);
     if (enter == NULL) {
         return ls_fail_null(LS_ERR_FORMAT, "backend \"%s\": its lockstep-%s.so is no module of Lockstep", backend_name,

@@ -14,7 +14,7 @@ enum { MOST_DIGITS = 4 };
 
 static pthread_once_t cuda_once = PTHREAD_ONCE_INIT;
 static const ls_cuda *cuda;
-static char cuda_reason[512];
+static ls_module_file cuda_file;
 
 static void open_cuda(void) {
     static const ls_cuda_core core = {.error_restore = ls_error_restore,
@@ -23,22 +23,15 @@ static void open_cuda(void) {
                                       .dtype_size = ls_dtype_size,
                                       .dtype_name = ls_dtype_name,
                                       .kernels_complete = ls_kernels_complete};
-    char folder[LS_MODULE_FOLDER];
-    bool there = false;
-    void *module = ls_module_file_open("cuda", folder, &there);
-    if (module == NULL) {
-        const char *reason = there ? dlerror() : NULL;
-        (void)snprintf(cuda_reason, sizeof cuda_reason, "%s%.300s",
-                       there ? "lockstep-cuda.so cannot be opened: "
-                             : "no lockstep-cuda.so was found in LOCKSTEP_MODULE_PATH and around ",
-                       there ? (reason != NULL ? reason : "the system gives no reason") : folder);
+    cuda_file = ls_module_file_open("cuda");
+    if (cuda_file.handle == NULL) {
         return;
     }
     ls_cuda_module_function *enter = NULL;
-    *(void **)&enter = dlsym(module, "ls_cuda_module");
+    *(void **)&enter = dlsym(cuda_file.handle, "ls_cuda_module");
     cuda = enter != NULL ? enter(LS_CUDA_ABI, &core) : NULL;
     if (cuda == NULL) {
-        (void)snprintf(cuda_reason, sizeof cuda_reason, "lockstep-cuda.so is of another version of Lockstep");
+        (void)snprintf(cuda_file.reason, sizeof cuda_file.reason, "lockstep-cuda.so is of another version of Lockstep");
     }
 }
 
@@ -49,7 +42,7 @@ const ls_cuda *ls_cuda_open(void) {
 
 const char *ls_cuda_failure(void) {
     if (cuda == NULL || cuda->device_count > 0) {
-        return cuda_reason;
+        return cuda_file.reason;
     }
     return cuda->driver_version == 0 ? "there is no NVIDIA driver"
            : cuda->failure != NULL   ? cuda->failure

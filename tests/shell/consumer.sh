@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # README's first program, exactly as shown, built against an installed tree: in C and in C++, with pkg-config and with CMake;
-# and the layer of docs/MODELS.md.
+# and the layer of docs/MODELS.md. And every other snippet of the documentation compiles.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,6 +18,10 @@ check() { # NAME COMMAND...
         cat "$work/out"
         failed=$((failed + 1))
     fi
+}
+
+is_empty() { # FILE
+    cat "$1" && [ ! -s "$1" ]
 }
 
 shown() { # NAME PAGE: the program that the page shows behind <!-- NAME -->
@@ -70,6 +74,50 @@ TXT
 check "find_package configures" cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/prefix"
 check "find_package builds C and C++" cmake --build "$work/project/build"
 check "find_package program learns on two ranks" runs_on_two "$work/project/build/first-c"
+
+# ---- every snippet compiles ----
+# The blocks that begin with ```c, in Markdown and in comments of headers; FILE-LINE.c each.
+mkdir "$work/snippets"
+(cd "$LS_SOURCE" && find README.md CONTRIBUTING.md docs include -name '*.md' -o -path '*/lockstep/*.h') | while read -r page; do
+    awk -v file="$work/snippets/${page//\//_}" '
+        { in_comment = sub(/^ \* ?/, "") }
+        /^```/ { inside = !inside && $0 == "```c"; line = FNR; next }
+        inside { print >(file "-" line ".c") }
+        !inside && in_comment && /^    .*[a-z_]\(.*\);$/ { print FILENAME ":" FNR }' "$LS_SOURCE/$page"
+done >"$work/outside"
+check "no snippet is outside such a block" is_empty "$work/outside"
+# A snippet is a program, a function, or statements of one.
+wrapped() {
+    if grep -q '^int main' "$1"; then
+        cat "$1"
+    elif grep -q '^static ' "$1"; then
+        echo '#include "snippet.h"' && cat "$1"
+    else
+        echo '#include "snippet.h"' && echo 'int snippet(void);' && echo 'int snippet(void) {' && cat "$1" && echo 'return 0; }'
+    fi
+}
+# snippet_compiles LANGUAGE FILE FLAGS...: what it declares may be unused.
+snippet_compiles() {
+    local language=$1 file=$2
+    shift 2
+    wrapped "$file" >"$work/wrapped"
+    cc -x "${language%=*}" -std="${language#*=}" "${strict[@]}" -Wextra -Wno-unused -Werror=unused-result \
+        -Wno-missing-field-initializers -I"$LS_SOURCE/tests/shell" "${flags[@]}" "$@" -c "$work/wrapped" -o "$work/object"
+}
+mpi=$(pkg-config --cflags-only-I ompi-c 2>/dev/null || pkg-config --cflags-only-I mpich 2>/dev/null)
+for file in "$work"/snippets/*; do
+    name=$(basename "$file" .c) own=()
+    if grep -q '<lockstep/mpi.h>' "$file"; then
+        [ -n "$mpi" ] || { echo "SKIPPED $name: no MPI is installed" && continue; }
+        read -r -a own <<<"${mpi//-I/-isystem }"
+    fi
+    check "$name in C" snippet_compiles c=c17 "$file" "${own[@]}"
+    if ! grep -q '&(ls_[a-z_]*){' "$file"; then # which C++ does not have
+        check "$name in C++" snippet_compiles c++=c++20 "$file" "${own[@]}"
+    fi
+done
+check "snippets of pages and of headers are found" test "$(ls "$work/snippets" | grep -c '^docs')" -gt 9 -a \
+    "$(ls "$work/snippets" | grep -c '^include')" -gt 4
 
 # The module of the installed tree is found from there.
 if [ -e "$LS_BUILD/lib/lockstep-onednn.so" ]; then

@@ -159,8 +159,8 @@ check "callbacks --quiet: result lines only" only '^(rank [01] parameters|epochs
 first=$(hashes)
 launch run -n 2 "$examples/callbacks" --epochs 3 --quiet </dev/null
 check "callbacks: the same seed, the same bits" is "$(hashes)" "$first"
-launch run -n 2 "$examples/callbacks" --log /no/such/folder/log.csv </dev/null
-check "callbacks, a log that cannot be: the sentence" says err "ls_csv_log: cannot open /no/such/folder/log.csv"
+launch run -n 2 "$examples/callbacks" --log absent/log.csv </dev/null
+check "callbacks, a log that cannot be: the sentence" says err "ls_csv_log: cannot open absent/log.csv"
 check "callbacks, a log that cannot be: fails" test "$status" -ne 0
 
 # ---- tensors between ranks ----
@@ -433,10 +433,10 @@ done
 launch run -n 2 "$examples/pipeline" --max-steps 5 --layers 2 --hidden 32 --gpipe </dev/null
 check "pipeline: GPipe ends well" is "$status" 0
 
-launch run -n 2 "$examples/pipeline" --trace /no/such/steps.json </dev/null
+launch run -n 2 "$examples/pipeline" --trace absent/steps.json </dev/null
 check "pipeline: a time line that cannot be written is told before the training" is "$status $(cat out)" "1 "
 check "pipeline: once" is "$(sed 's/ (rank ., exit status 1)$//' err)" \
-    "pipeline: --trace: cannot write /no/such/steps.json: No such file or directory"
+    "pipeline: --trace: cannot write absent/steps.json: No such file or directory"
 launch run -n 2 "$examples/pipeline" --hidden 2147483647 </dev/null
 check "a pipeline of which no model can be made says why" says err "^pipeline: ls_empty: out of memory (.* bytes wanted)"
 launch run -n 2 "$examples/pipeline" --layers 101 </dev/null

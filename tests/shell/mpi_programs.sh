@@ -92,11 +92,11 @@ check_bits() {
 
 check_no_module() {
     local flavour=$1
-    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere "$scratch/copy/bin/sync"
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH="$scratch/absent" "$scratch/copy/bin/sync"
     check "$flavour, no module: fails" test "$status" != 0
     check "$flavour, no module: says what makes it" \
         says err "no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
-    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH=/nowhere LD_LIBRARY_PATH="$scratch/copy/lib" "$scratch/program_$flavour"
+    mpi "$flavour" 2 env LOCKSTEP_MODULE_PATH="$scratch/absent" LD_LIBRARY_PATH="$scratch/copy/lib" "$scratch/program_$flavour"
     check "$flavour, a program's own communicator without a module: says what makes it" \
         says out "ls_comm_from_mpi: there is no backend \"mpi\".*lockstep-mpi_$flavour.so.*scripts/install-deps --mpi"
 }

@@ -83,7 +83,7 @@ check "an interface by name" is "$status" 0
 [ "$backend" = gloo ] || finish # tcp is no module
 mkdir -p copy/bin
 cp "$programs/ranks_sync" copy/bin/sync # a program of its own, with no module beside it
-LOCKSTEP_MODULE_PATH=/nowhere job 2 "$scratch/copy/bin/sync"
+LOCKSTEP_MODULE_PATH=$scratch/absent job 2 "$scratch/copy/bin/sync"
 check "no module: fails" test "$status" != 0
 check "no module: says what makes it" says err 'no backend "gloo".*lockstep-gloo.so.*scripts/install-deps --gloo'
 finish

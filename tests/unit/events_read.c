@@ -148,14 +148,13 @@ static void test_lengths(void **state) {
 static void test_files_that_cannot_be_read(void **state) {
     (void)state;
     static events_list list;
-    expect_error(ls_events_read("/nowhere/at-all", events_note, &list), LS_ERR_IO,
-                 "ls_events_read: cannot open /nowhere/at-all: ");
-    expect_error(ls_events_read("/tmp", events_note, &list), LS_ERR_IO, "/tmp is a folder");
+    expect_error(ls_events_read(test_path("absent"), events_note, &list), LS_ERR_IO, "/absent: No such file");
+    expect_error(ls_events_read(test_path("."), events_note, &list), LS_ERR_IO, " is a folder");
     expect_error(ls_events_read("/dev/zero", events_note, &list), LS_ERR_IO, "/dev/zero is a device");
     expect_error(ls_events_read(NULL, events_note, &list), LS_ERR_ARGUMENT, "the path is NULL");
     expect_error(ls_events_read(test_file("text", "this is not a file of events", 28), events_note, &list),
                  LS_ERR_FORMAT, "text: the record at byte 0 is none: this is no event file");
-    expect_error(ls_events_read("/tmp", NULL, NULL), LS_ERR_ARGUMENT, "ls_events_read: the callback is NULL");
+    expect_error(ls_events_read(test_path("."), NULL, NULL), LS_ERR_ARGUMENT, "ls_events_read: the callback is NULL");
     assert_int_equal(ls_events_read(test_file("empty", "", 0), events_note, &list), LS_OK);
     assert_int_equal(list.count, 0);
 }

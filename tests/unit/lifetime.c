@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "tests/support/allocator.h"
+#include "tests/support/files.h"
 
 /* ---- every call on a tensor that is gone ------------------------------------------------------------------------- */
 
@@ -85,10 +86,10 @@ static void test_looking(void **state) {
     REFUSED(ls_equal, ls_equal(x, f));
     REFUSED(ls_allclose, ls_allclose(x, f, 0, 0));
     REFUSED(ls_format, ls_format(f, NULL, 0) != 4);
-    REFUSED(ls_idx_write, ls_idx_write("nowhere.idx", f));
-    REFUSED(ls_npy_save, ls_npy_save("nowhere.npy", f));
-    REFUSED(ls_npz_save, ls_npz_save("nowhere.npz", &(ls_named){"f", f}, 1));
-    REFUSED(ls_safetensors_save, ls_safetensors_save("nowhere", (ls_named[]){{"x", x}, {"f", f}}, 2, NULL));
+    REFUSED(ls_idx_write, ls_idx_write(test_path("x.idx"), f));
+    REFUSED(ls_npy_save, ls_npy_save(test_path("x.npy"), f));
+    REFUSED(ls_npz_save, ls_npz_save(test_path("x.npz"), &(ls_named){"f", f}, 1));
+    REFUSED(ls_safetensors_save, ls_safetensors_save(test_path("x"), (ls_named[]){{"x", x}, {"f", f}}, 2, NULL));
 }
 
 static void test_changing_and_keeping(void **state) {
@@ -427,5 +428,5 @@ int main(void) {
         cmocka_unit_test(test_freed_communicators_do_not_gather),
         cmocka_unit_test(test_memory_does_not_grow),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, test_files_teardown);
 }

@@ -47,7 +47,7 @@ typedef struct race {
 static const char *find_at_once(int number, const void *what) {
     const race *r = what;
     char byte;
-    live_in(r->session, "/nonexistent");
+    live_in(r->session, test_path("absent"));
     close(r->start[1]);
     LS_MUST(read(r->start[0], &byte, 1) == 0);
     LS_MUST(ls_key_find(&r->keys[number], NULL) == LS_OK);
@@ -154,7 +154,7 @@ static const char *find_two_ways(int number, const void *what) {
     live_in(session, home);
     LS_MUST(ls_key_find(&first, NULL) == LS_OK && first.size == 64);
     LS_MUST(memcmp(first.bytes, "00000000", 8) != 0 && memcmp(first.bytes, "no key", 6) != 0);
-    live_in("/nonexistent", home); /* it came from the next place */
+    live_in(test_path("absent"), home); /* it came from the next place */
     LS_MUST(ls_key_find(&second, NULL) == LS_OK && second.size == 64);
     LS_MUST(memcmp(first.bytes, second.bytes, second.size) == 0);
     return NULL;
@@ -163,7 +163,7 @@ static const char *find_two_ways(int number, const void *what) {
 static const char *find_in_home(int number, const void *what) {
     (void)number;
     ls_key key;
-    live_in("/nonexistent", what);
+    live_in(test_path("absent"), what);
     return ls_key_find(&key, NULL) == LS_OK ? NULL : "ls_key_find";
 }
 
@@ -250,7 +250,7 @@ static const char *other_user(int rank, const void *what) {
         LS_MUST(setresgid(OTHER_USER, OTHER_USER, OTHER_USER) == 0 &&
                 setresuid(OTHER_USER, OTHER_USER, OTHER_USER) == 0);
     }
-    live_in(j->elsewhere, "/nonexistent");
+    live_in(j->elsewhere, test_path("absent"));
     LS_MUST(join(j, rank, 20) == NULL);
     LS_MUST(failed_with(LS_ERR_DENIED, "neither this process nor the job was given a key"));
     LS_MUST(failed_with(LS_ERR_DENIED, "set LOCKSTEP_KEY to the same secret for all"));
@@ -272,7 +272,7 @@ static void other_users_cannot_join(void **state) {
                            .size = size,
                            .by_environment = by_environment,
                            .session = session,
-                           .home = "/nonexistent",
+                           .home = test_path("absent"),
                            .elsewhere = elsewhere};
             ranks[0] = process_start(rightful, 0, &j);
             const int how = process_wait(process_start(other_user, 1, &j));
@@ -328,7 +328,7 @@ static void another_user_can_keep_nobody_from_starting(void **state) {
     (void)rmdir(taken); /* of a run that was ended */
     assert_int_equal(mkdir(taken, 0755), 0);
     for (int size = 2; size <= 3; size++) {
-        const job j = {.port = free_port(), .size = size, .session = "/nonexistent", .home = "/nonexistent"};
+        const job j = {.port = free_port(), .size = size, .session = test_path("absent"), .home = test_path("absent")};
         processes_run(size, without_a_place, &j, 0);
     }
     assert_int_equal(rmdir(taken), 0);

@@ -19,6 +19,7 @@ foreach(flavour openmpi mpich)
   endif()
   string(REPLACE openmpi ompi-c package ${flavour})
   pkg_check_modules(LS_MPI_${flavour} ${need} IMPORTED_TARGET ${package})
+  ls_expect(${flavour} mpi LS_MPI_${flavour}_FOUND)
   if(LS_MPI_${flavour}_FOUND)
     ls_add_backend_module(mpi_${flavour} SOURCES ${LS_MPI_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/store_roster.c
                           LIBRARIES PkgConfig::LS_MPI_${flavour})

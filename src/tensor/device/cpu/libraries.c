@@ -57,27 +57,21 @@ void ls_openblas_single_end(void) {
 
 static pthread_once_t onednn_once = PTHREAD_ONCE_INIT;
 static const ls_onednn *_Atomic onednn;
-static char onednn_reason[512];
+static ls_module_file onednn_file;
 
 static void open_onednn(void) {
     static const ls_onednn_core core = {
         .allocate = ls_record_allocate, .release = ls_record_release, .fail_memory = ls_fail_memory};
-    char folder[LS_MODULE_FOLDER];
-    bool there = false;
-    void *module = ls_module_file_open("onednn", folder, &there);
-    if (module == NULL) {
-        const char *reason = there ? dlerror() : NULL;
-        (void)snprintf(onednn_reason, sizeof onednn_reason, "%s%.300s",
-                       there ? "lockstep-onednn.so cannot be opened: "
-                             : "no lockstep-onednn.so was found in LOCKSTEP_MODULE_PATH and around ",
-                       there ? (reason != NULL ? reason : "the system gives no reason") : folder);
+    onednn_file = ls_module_file_open("onednn");
+    if (onednn_file.handle == NULL) {
         return;
     }
     ls_onednn_module_function *enter = NULL;
-    *(void **)&enter = dlsym(module, "ls_onednn_module");
+    *(void **)&enter = dlsym(onednn_file.handle, "ls_onednn_module");
     onednn = enter != NULL ? enter(LS_ONEDNN_ABI, &core) : NULL;
     if (onednn == NULL) {
-        (void)snprintf(onednn_reason, sizeof onednn_reason, "lockstep-onednn.so is of another version of Lockstep");
+        (void)snprintf(onednn_file.reason, sizeof onednn_file.reason,
+                       "lockstep-onednn.so is of another version of Lockstep");
     }
 }
 
@@ -91,5 +85,5 @@ const ls_onednn *ls_onednn_opened(void) {
 }
 
 const char *ls_onednn_failure(void) {
-    return onednn_reason;
+    return onednn_file.reason;
 }

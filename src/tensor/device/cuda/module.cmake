@@ -20,18 +20,13 @@ if(NOT LS_CUDA STREQUAL off AND NOT LS_SANITIZE) # the sanitizers see its kernel
   endif()
   if(CUDAToolkit_FOUND AND LS_CUDNN_INCLUDE AND LS_CUDNN_LIBRARY)
     file(GLOB LS_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c ${CMAKE_CURRENT_LIST_DIR}/*.cu)
-    add_library(lockstep_module_cuda MODULE ${LS_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/tensor/device/cpu/loop.c)
-    target_include_directories(lockstep_module_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    ls_add_module(cuda SOURCES ${LS_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/tensor/device/cpu/loop_plan.c
+                  LIBRARIES CUDA::cudart CUDA::cublasLt ${LS_CUDNN_LIBRARY} Threads::Threads)
     target_include_directories(lockstep_module_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${LS_CUDNN_INCLUDE})
-    target_compile_definitions(lockstep_module_cuda PRIVATE _GNU_SOURCE LS_WITH_CUDA)
+    target_compile_definitions(lockstep_module_cuda PRIVATE LS_WITH_CUDA)
     target_compile_options(lockstep_module_cuda PRIVATE
-      $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${LS_WERROR}>:-Werror>>
       $<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda -Xcompiler=-Wall,-Wextra,-fvisibility=hidden>)
-    target_link_libraries(lockstep_module_cuda PRIVATE CUDA::cudart CUDA::cublasLt ${LS_CUDNN_LIBRARY} Threads::Threads)
-    set_target_properties(lockstep_module_cuda PROPERTIES PREFIX "" OUTPUT_NAME lockstep-cuda
-      CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Shared LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-    add_dependencies(lockstep_modules lockstep_module_cuda)
-    install(TARGETS lockstep_module_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
+    set_target_properties(lockstep_module_cuda PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Shared)
   elseif(LS_CUDA STREQUAL on)
     message(FATAL_ERROR "LS_CUDA is on, but CUDA, cuBLAS or cuDNN was not found")
   endif()
