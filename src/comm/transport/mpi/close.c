@@ -192,7 +192,6 @@ static void add_closing(ls_mpi *mpi) {
     mpi->next = closing;
     closing = mpi;
     pthread_mutex_unlock(&lock);
-    (void)ls_mpi_progress_closing();
 }
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
@@ -237,6 +236,7 @@ static void close_amid_calls(ls_mpi *mpi, uint64_t linger_ns) {
 void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release_owner, void *owner) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     ls_mpi_list *lists[] = {&mpi->named, &mpi->any};
+    bool moved = false;
     mpi->release = release_owner;
     mpi->owner = owner;
     if (ls_mpi_is_finalized() || mpi->comm == MPI_COMM_NULL) {
@@ -249,6 +249,7 @@ void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release
         }
     }
     say_end(mpi);
+    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only while they are called */
     if (mpi->withdrew || has(mpi, &ls_mpi_large)) {
         close_amid_calls(mpi, linger_ns);
     }
