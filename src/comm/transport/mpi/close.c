@@ -7,7 +7,8 @@
 #include "comm/transport/mpi/inside.h"
 
 #define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
-#define LINGER_NS         UINT64_C(1000000000) /* at least, for those who have left to take in what was sent to them */
+#define LINGER_NS         UINT64_C(1000000000) /* at least, for the last messages of ranks that have not left */
+#define TAKING_NS         UINT64_C(5000000000) /* for ranks that have left to take in what was sent to them */
 #define DROPPED_PER_LOOK  16                   /* another rank may send without an end */
 
 ls_transfer ls_mpi_large, ls_mpi_small;
@@ -102,7 +103,7 @@ static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longes
             continue;
         }
         left_ns = left_ns != 0 ? left_ns : mpi->clock.awake_ns + 1;
-        if (mpi->clock.awake_ns + 1 - left_ns > LINGER_NS) {
+        if (mpi->clock.awake_ns + 1 - left_ns > TAKING_NS) {
             return;
         }
     }
@@ -248,9 +249,10 @@ void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release
             withdraw_request(mpi, lists[k], i);
         }
     }
+    const bool amid_calls = mpi->withdrew || has(mpi, &ls_mpi_large);
     say_end(mpi);
     (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only while they are called */
-    if (mpi->withdrew || has(mpi, &ls_mpi_large)) {
+    if (amid_calls) {
         close_amid_calls(mpi, linger_ns);
     }
     add_closing(mpi);
