@@ -11,8 +11,8 @@
  *    the frame makes no further call on it but close.
  *  - The contract of lockstep/comm.h: no entry waits longer than the join's timeout for a silent rank.
  *
- * What a backend must have: open, close, every entry of `begin`, post, test and progress. An exchange that is made for
- * another call (LS_OP_ALLOC) goes to begin[LS_OP_ALLTOALLV] with that call's `operation`.
+ * What a backend must have: open, close, every entry of `begin`, post, test and progress. ls_comm_alloc begins with an
+ * all-reduce: begin[LS_OP_ALLREDUCE] gets a call whose `operation` is LS_OP_ALLOC.
  *
  * A backend outside the core is a module, see module.h. Adding a call means an ls_operation, its row in operation.c, a
  * entry, and the public function.
@@ -72,7 +72,7 @@ typedef struct ls_call {
     ls_reduction reduction;
     int root;          /* send, recv: the other rank */
     int tag;           /* send, recv */
-    size_t count;      /* elements; pairs for minloc and maxloc; bytes for alloc */
+    size_t count;      /* elements; pairs for minloc and maxloc */
     size_t width;      /* bytes of one of these */
     const void *send;  /* the buffers stay the caller's and live until the call has finished */
     void *receive;     /* the same as send where the call is in place */
@@ -85,8 +85,8 @@ typedef struct ls_call {
     bool any_order; /* reductions: values may be combined in any order */
     void *stream;   /* the buffers are in memory of a device, and this is its stream, as the device's libraries know it,
                        by which they are written and read; NULL: in memory of the host */
-    size_t total;   /* allgatherv, reduce_scatterv: the sum of counts, which all ranks must agree on */
-    uint32_t layout; /* the same: a hash of counts */
+    size_t total;   /* all ranks must agree on it. allgatherv, reduce_scatterv: the sum of counts; alloc: the bytes */
+    uint32_t layout; /* allgatherv, reduce_scatterv: a hash of counts */
 } ls_call;
 
 /* Why a rank makes no more calls on a communicator. */

@@ -27,14 +27,7 @@ struct ls_work {
 };
 
 /* Arrays of one number per rank. */
-enum {
-    LS_SEND_COUNTS = 0,
-    LS_SEND_PLACES,
-    LS_RECEIVE_COUNTS,
-    LS_RECEIVE_PLACES,
-    LS_LACKING, /* memory.c: a byte per rank fits */
-    LS_PARTS
-};
+enum { LS_SEND_PLACES = 0, LS_RECEIVE_PLACES, LS_PARTS };
 
 /* Ordinary memory of ls_comm_alloc, where the backend has no better. */
 typedef struct ls_comm_block {

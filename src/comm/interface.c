@@ -111,6 +111,37 @@ static bool find_source(const char *host, int family, char address[LS_ADDRESS_CA
     return found;
 }
 
+/* How useful the address of an interface is to other machines: 0: not at all. An IPv6 address that names an interface
+ * of this machine means nothing to them. */
+static int usefulness(const struct ifaddrs *interface, char text[LS_ADDRESS_CAPACITY]) {
+    const unsigned all = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
+    if ((interface->ifa_flags & all) != (IFF_UP | IFF_RUNNING) || !to_text(interface->ifa_addr, text) ||
+        strchr(text, '%') != NULL) {
+        return 0;
+    }
+    const bool four = interface->ifa_addr->sa_family == AF_INET;
+    return !four ? 2 : strncmp(text, "169.254.", 8) == 0 ? 1 : 3; /* nobody has assigned such an IPv4 address */
+}
+
+/* The most useful address of an interface that is up. */
+static bool find_connected(char address[LS_ADDRESS_CAPACITY]) {
+    struct ifaddrs *interfaces = NULL;
+    int best = 0;
+    if (getifaddrs(&interfaces) != 0) {
+        return false;
+    }
+    for (const struct ifaddrs *at = interfaces; at != NULL; at = at->ifa_next) {
+        char text[LS_ADDRESS_CAPACITY];
+        const int useful = usefulness(at, text);
+        if (useful > best) {
+            best = useful;
+            memcpy(address, text, sizeof text);
+        }
+    }
+    freeifaddrs(interfaces);
+    return best > 0;
+}
+
 ls_status ls_interface_address(const char *wanted, int connection, bool local, char address[LS_ADDRESS_CAPACITY]) {
     struct sockaddr_storage own;
     socklen_t size = sizeof own;
@@ -125,10 +156,12 @@ ls_status ls_interface_address(const char *wanted, int connection, bool local, c
         !ls_socket_is_loopback((const struct sockaddr *)&own) && to_text((const struct sockaddr *)&own, address)) {
         return LS_OK;
     }
-    /* Addresses that are kept for documentation stand for some other machine. */
-    if (find_source("192.0.2.1", AF_INET, address) || find_source("2001:db8::1", AF_INET6, address)) {
+    /* Addresses that are kept for documentation stand for some other machine. Without a default route no route leads
+     * to them, but other machines may be on the network of an interface. */
+    if (find_source("192.0.2.1", AF_INET, address) || find_source("2001:db8::1", AF_INET6, address) ||
+        find_connected(address)) {
         return LS_OK;
     }
-    return ls_fail(LS_ERR_IO, "no route leads from this machine to another one: name the interface that the other "
-                              "ranks reach it by in LOCKSTEP_INTERFACE");
+    return ls_fail(LS_ERR_IO, "no network interface of this machine but loopback is up: bring one up, or name the "
+                              "interface by which the other ranks reach this machine in LOCKSTEP_INTERFACE");
 }

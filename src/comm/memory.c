@@ -5,36 +5,24 @@
 
 #include "comm/frame.h"
 
-/* All ranks learn which of them has no memory; `mine` says whether this one has. */
+/* An all-reduce tells every rank the lowest rank that has no memory. `mine` says whether this rank has memory. */
 static ls_status agree(ls_comm *comm, size_t size, bool mine) {
-    size_t *const *parts = comm->parts;
-    unsigned char *lacking = (unsigned char *)parts[LS_LACKING];
-    const unsigned char own = mine ? 0 : 1;
-    for (int rank = 0; rank < comm->size; rank++) {
-        parts[LS_SEND_COUNTS][rank] = 1;
-        parts[LS_SEND_PLACES][rank] = 0;
-        parts[LS_RECEIVE_COUNTS][rank] = 1;
-        parts[LS_RECEIVE_PLACES][rank] = (size_t)rank;
-    }
+    const int32_t own = mine ? comm->size : comm->rank;
+    int32_t lacking = comm->size;
     const ls_call call = {.operation = LS_OP_ALLOC,
-                          .dtype = LS_U8,
-                          .count = size,
-                          .width = 1,
+                          .dtype = LS_I32,
+                          .reduction = LS_MIN,
+                          .count = 1,
+                          .width = sizeof own,
                           .send = &own,
-                          .receive = lacking,
+                          .receive = &lacking,
                           .sequence = comm->sequence,
-                          .send_counts = parts[LS_SEND_COUNTS],
-                          .send_displacements = parts[LS_SEND_PLACES],
-                          .receive_counts = parts[LS_RECEIVE_COUNTS],
-                          .receive_displacements = parts[LS_RECEIVE_PLACES]};
-    LS_TRY(comm->backend->begin[LS_OP_ALLTOALLV](comm->state, &call));
+                          .total = size};
+    LS_TRY(comm->backend->begin[LS_OP_ALLREDUCE](comm->state, &call));
     LS_TRY(ls_comm_finish(comm));
-    for (int rank = 0; rank < comm->size; rank++) {
-        if (lacking[rank] != 0) {
-            return ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d has no %zu bytes of memory", rank, size);
-        }
-    }
-    return LS_OK;
+    return lacking == comm->size
+               ? LS_OK
+               : ls_fail(LS_ERR_MEMORY, "ls_comm_alloc: rank %d has no %zu bytes of memory", (int)lacking, size);
 }
 
 static ls_status alloc_block(ls_comm *comm, size_t size, void **memory) {

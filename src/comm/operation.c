@@ -11,22 +11,23 @@ typedef struct operation_row {
     const char *towards; /* what the root is to the call; NULL: it has none */
     bool reduces;        /* has a reduction */
     bool varies;         /* ranks need not agree on the count */
+    bool totals;         /* ranks agree on the total, not on the count */
 } operation_row;
 
 static const operation_row operations[LS_OP_COUNT] = {
     [LS_OP_BARRIER] = {.name = "barrier"},
     [LS_OP_BROADCAST] = {.name = "broadcast", .typed = true, .towards = "from"},
     [LS_OP_ALLREDUCE] = {.name = "allreduce", .typed = true, .reduces = true},
-    [LS_OP_ALLOC] = {.name = "alloc"},
+    [LS_OP_ALLOC] = {.name = "alloc", .totals = true},
     [LS_OP_REDUCE] = {.name = "reduce", .typed = true, .towards = "to", .reduces = true},
     [LS_OP_GATHER] = {.name = "gather", .typed = true, .towards = "to"},
     [LS_OP_GATHERV] = {.name = "gatherv", .typed = true, .towards = "to", .varies = true},
     [LS_OP_ALLGATHER] = {.name = "allgather", .typed = true},
-    [LS_OP_ALLGATHERV] = {.name = "allgatherv", .typed = true},
+    [LS_OP_ALLGATHERV] = {.name = "allgatherv", .typed = true, .totals = true},
     [LS_OP_SCATTER] = {.name = "scatter", .typed = true, .towards = "from"},
     [LS_OP_SCATTERV] = {.name = "scatterv", .typed = true, .towards = "from", .varies = true},
     [LS_OP_REDUCE_SCATTER] = {.name = "reduce_scatter", .typed = true, .reduces = true},
-    [LS_OP_REDUCE_SCATTERV] = {.name = "reduce_scatterv", .typed = true, .reduces = true},
+    [LS_OP_REDUCE_SCATTERV] = {.name = "reduce_scatterv", .typed = true, .reduces = true, .totals = true},
     [LS_OP_ALLTOALL] = {.name = "alltoall", .typed = true},
     [LS_OP_ALLTOALLV] = {.name = "alltoallv", .typed = true, .varies = true},
     [LS_OP_SPLIT] = {.name = "split"},
@@ -84,8 +85,8 @@ const char *ls_call_detail(const ls_call *call, char *text, size_t capacity) {
         snprintf(elements, sizeof elements, " of %s", ls_dtype_name(call->dtype));
     } else if (row->typed) {
         snprintf(elements, sizeof elements, " of %zu %s", ls_call_agreed(call), ls_dtype_name(call->dtype));
-    } else if (call->count != 0 && call->operation == LS_OP_ALLOC) {
-        snprintf(elements, sizeof elements, " of %zu bytes", call->count);
+    } else if (call->total != 0 && call->operation == LS_OP_ALLOC) {
+        snprintf(elements, sizeof elements, " of %zu bytes", call->total);
     }
     if (call->layout != 0) {
         const size_t length = strlen(elements);
@@ -106,5 +107,5 @@ size_t ls_call_agreed(const ls_call *call) {
     if (operations[call->operation].varies) {
         return 0;
     }
-    return call->layout != 0 ? call->total : call->count;
+    return operations[call->operation].totals ? call->total : call->count;
 }

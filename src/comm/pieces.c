@@ -11,7 +11,6 @@ const ls_flow ls_flows[LS_OP_COUNT] = {
     [LS_OP_ALLTOALL] = {.moves = true, .cuts = true, .assembles = true},
     [LS_OP_ALLTOALLV] = {.moves = true, .cuts = true, .assembles = true},
     [LS_OP_SPLIT] = {.moves = true, .assembles = true},
-    [LS_OP_ALLOC] = {.moves = true, .assembles = true},
     [LS_OP_BARRIER] = {.moves = true},
     [LS_OP_REDUCE] = {.to_root = true},
     [LS_OP_REDUCE_SCATTER] = {.cuts = true},

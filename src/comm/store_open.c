@@ -100,7 +100,8 @@ static ls_status open_address(ls_store *store, const ls_store_place *place, ls_a
                               : ls_fail(LS_ERR_ARGUMENT, "\"%s\": port 0 is for who serves the store only", place->url);
 }
 
-/* Serves at this machine's address, or where nothing leads out of it on loopback, and says so in the folder. */
+/* Serves at this machine's address, or on loopback if no other interface is up, and writes the address to the folder.
+ */
 static ls_status serve_folder(ls_store *store, const ls_store_place *place, const ls_key *given, ls_address *address) {
     ls_announcement own = {.keyed = given->given};
     char host[LS_ADDRESS_CAPACITY];

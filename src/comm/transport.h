@@ -12,7 +12,7 @@
  *  - What may fail: an entry that returns a status has set the error message, without a call's name before it. A peer
  *    that is gone is no failure of an entry: transfers with it do not end, and `peer` tells.
  *  - Who owns: transfers and their memory are the engine's and stay where they are until the transfer has ended, was
- *    withdrawn, or the endpoint was closed.
+ *    withdrawn, or `close` has released them.
  */
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
@@ -46,6 +46,9 @@ typedef enum ls_peer_state {
 } ls_peer_state;
 
 typedef struct ls_endpoint ls_endpoint;
+
+/* Frees what the owner of an endpoint gave to transfers. */
+typedef void ls_endpoint_release(void *owner);
 
 /* Which calls are made by collectives that the network has itself, where it has any: choice.c. */
 typedef enum ls_own_collectives {
@@ -113,10 +116,13 @@ typedef struct ls_transport {
     /* The time, which goes on only while this process can run. */
     uint64_t (*now_ns)(const ls_endpoint *endpoint);
 
-    /* Ends the endpoint without waiting for others. What eager sends have begun still goes, where that takes no more
-     * than `linger_ns`. Whether nothing uses the memory of transfers any more; otherwise it stays where it is until the
-     * process ends. */
-    bool (*close)(ls_endpoint *endpoint, uint64_t linger_ns);
+    /*
+     * Ends the endpoint without waiting for others. What eager sends have begun still goes, where that takes no more
+     * than `linger_ns`. Calls `release(owner)`, unless `release` is NULL, once nothing uses the memory of transfers any
+     * more: before this returns, or later, while the process uses another endpoint of the network. Never calls it if
+     * the process ends first.
+     */
+    void (*close)(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner);
 } ls_transport;
 
 /* Each transport's own struct begins with this. */

@@ -40,8 +40,19 @@ static ls_endpoint *open_end(size_t most) {
     return end;
 }
 
+static void note_released(void *released) {
+    *(bool *)released = true;
+}
+
+/* Whether the memory of all transfers is free within a minute. */
 static bool close_end(ls_endpoint *end) {
-    return end->transport->close(end, 200000000);
+    bool released = false;
+    const double start = ls_clock_seconds();
+    end->transport->close(end, 200000000, note_released, &released);
+    while (!released && ls_clock_seconds() - start < LONGEST) {
+        (void)ls_mpi_progress_closing();
+    }
+    return released;
 }
 
 static void turn(ls_endpoint *end, uint64_t wait_ns) {
@@ -294,7 +305,7 @@ static void closing_ends_while_others_send(void) {
         const double start = ls_clock_seconds();
         begin_send(end, &out);
         end->transport->withdraw(end, &out);
-        (void)close_end(end);
+        end->transport->close(end, 200000000, NULL, NULL);
         CHECK(ls_clock_seconds() - start < LONGEST / 2);
         say_enough();
     } else {
@@ -327,6 +338,34 @@ static void last_words_arrive(void) {
 static void await_closing(void) {
     for (const double start = ls_clock_seconds(); !ls_mpi_progress_closing();) {
         CHECK(ls_clock_seconds() - start < LONGEST);
+    }
+}
+
+/* The other ranks call nothing of MPI meanwhile, so that MPI ends no message that they must take first. */
+static void closing_waits_for_nobody(void) {
+    static const uint64_t for_ever_ns = UINT64_C(3600000000000);
+    static ls_transfer out; /* MPI may use it for as long */
+    bool released = false;
+    ls_endpoint *end = open_end(0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        out = message(1, 3, 1000, 4);
+        begin_send(end, &out);
+        end->transport->close(end, for_ever_ns, note_released, &released);
+        FILE *closed = fopen("closed", "w");
+        CHECK(closed != NULL && fclose(closed) == 0);
+    } else {
+        while (access("closed", F_OK) != 0) {
+            usleep(1000);
+        }
+        end->transport->close(end, for_ever_ns, note_released, &released);
+    }
+    await_closing();
+    CHECK(released);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        remove("closed");
+        free(out.data);
     }
 }
 
@@ -365,6 +404,7 @@ int main(int argc, char **argv) {
     closing_ends_while_others_send();
     what_nobody_took_is_dropped();
     last_words_arrive();
+    closing_waits_for_nobody();
     a_closed_endpoint_waits_for_the_others();
     MPI_Finalize();
     return 0;

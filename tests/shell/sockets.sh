@@ -51,6 +51,11 @@ for ranks in $counts; do
 done
 [ -z "${LOCKSTEP_TEST_LONG:-}" ] || finish # the rest is in the ordinary list
 
+if [ "$backend" = tcp ]; then # libgloo connects every rank to every other
+    job 32 "$programs/ranks_connections"
+    check "32 ranks: a rank has about 4 log2 P descriptors after a step of data parallelism" is "$status" 0
+fi
+
 LOCKSTEP_TEST_ONE_IN=4 LOCKSTEP_TEST_BACKEND=$backend LS_TEST_MARK=$mark "$programs/unit_comm_faults" >out 2>err
 check "ranks that are killed, crash, exit, leave or are stopped in any call" is "$?" 0
 grep -a 'slowest error' out

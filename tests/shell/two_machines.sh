@@ -111,6 +111,14 @@ by_hand 1 "one key for this test"
 check "by hand with the key" is "$? $(cat err.1)" "0 "
 wait "$zero"
 
+# Ranks that meet in a folder. No route leads out of these machines, but they have a cable.
+LOCKSTEP_TIMEOUT=60 on "$a" "$LS_BUILD/tests/folder_program" "file://$PWD/meet" 0 >out.0 2>err.0 </dev/null &
+zero=$!
+LOCKSTEP_TIMEOUT=60 on "$b" "$LS_BUILD/tests/folder_program" "file://$PWD/meet" 1 >out.1 2>err.1 </dev/null
+check "without a default route: ranks meet in a folder" is "$? $(cat out.1 err.1)" "0 3"
+wait "$zero"
+check "without a default route: so does rank 0" is "$? $(cat out.0 err.0)" "0 3"
+
 # Ranks that lie on the machines in turns.
 for rank in 1 2 3; do
     RANK=$rank WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29502 LOCKSTEP_KEY="one key for this test" LS_TEST_MARK=$mark \

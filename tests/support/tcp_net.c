@@ -51,7 +51,7 @@ void tcp_net_start(tcp_net *net, int size) {
 
 void tcp_net_close(tcp_net *net, int rank) {
     if (net->ends[rank] != NULL) {
-        net->ends[rank]->transport->close(net->ends[rank], 0);
+        net->ends[rank]->transport->close(net->ends[rank], 0, NULL, NULL);
         net->ends[rank] = NULL;
     }
     if (net->listeners[rank] >= 0) {

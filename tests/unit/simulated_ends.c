@@ -136,7 +136,7 @@ static void a_closed_endpoint_is_gone_after_its_messages(void **state) {
             sim_send(network, 0, &out[i]);
             sim_receive(network, 1, &in[i]);
         }
-        endpoint->transport->close(endpoint, lingers ? 2 * LINK : 2 * LINK - 1);
+        endpoint->transport->close(endpoint, lingers ? 2 * LINK : 2 * LINK - 1, NULL, NULL);
         memset(out, 0xff, sizeof out); /* its memory is its owner's again */
         settle(network, &all);
         assert_true(in[0].ended);

@@ -468,7 +468,7 @@ static const char *leave_or_listen(tcp_net *net, int rank) {
         LS_MUST(tcp_net_send(net, rank, send) == LS_OK);
     }
     if (rank == 0) {
-        end->transport->close(end, (uint64_t)(TCP_NET_LONGEST * 1e9));
+        end->transport->close(end, (uint64_t)(TCP_NET_LONGEST * 1e9), NULL, NULL);
         net->ends[0] = NULL;
         return NULL;
     }

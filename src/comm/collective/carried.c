@@ -75,6 +75,7 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
         return LS_CARRY_NONE;
     }
     switch (call->operation) {
+    case LS_OP_ALLOC:
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
     case LS_OP_REDUCE_SCATTER:
@@ -95,7 +96,7 @@ ls_carriage ls_carried_kind(const ls_engine *engine) {
     case LS_OP_GATHERV:
     case LS_OP_ALLTOALLV:
         return LS_CARRY_NONE;
-    default: /* barrier, gather, alloc */
+    default: /* barrier, gather */
         return fits(call->count, call->width, size, LS_ENGINE_CARRIED) ? LS_CARRY_BLOCKS : LS_CARRY_NONE;
     }
 }

@@ -239,6 +239,7 @@ ls_way ls_choose_way(const ls_engine *engine) {
     double count = (double)call->count;
     double accumulator = (double)call->width;
     switch (call->operation) {
+    case LS_OP_ALLOC:
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
     case LS_OP_REDUCE_SCATTER:

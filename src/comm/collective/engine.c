@@ -30,7 +30,7 @@ static bool make_packets(ls_engine *engine) {
 ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     ls_engine *engine = ls_allocate_zeroed(1, sizeof *engine);
     if (engine == NULL) {
-        (void)endpoint->transport->close(endpoint, 0);
+        endpoint->transport->close(endpoint, 0, NULL, NULL);
         (void)ls_fail_memory("ls_comm_open", sizeof *engine);
         return NULL;
     }
@@ -66,14 +66,9 @@ ls_engine *ls_engine_new(ls_endpoint *endpoint, double timeout) {
     return NULL;
 }
 
-void ls_engine_close(void *state) {
-    ls_engine *engine = state;
-    if (!engine->ended) {
-        ls_failure_leave(engine, LS_LEAVE_FREED);
-    }
-    if (!engine->endpoint->transport->close(engine->endpoint, LINGER_NS)) {
-        return; /* what the network still uses stays */
-    }
+/* The network uses nothing of the engine any more. */
+static void discard(void *owner) {
+    ls_engine *engine = owner;
     ls_messages_free(engine);
     ls_failure_free(engine);
     ls_free(engine->memory);
@@ -85,6 +80,14 @@ void ls_engine_close(void *state) {
     ls_free(engine->left);
     ls_free(engine->telling);
     ls_free(engine);
+}
+
+void ls_engine_close(void *state) {
+    ls_engine *engine = state;
+    if (!engine->ended) {
+        ls_failure_leave(engine, LS_LEAVE_FREED);
+    }
+    engine->endpoint->transport->close(engine->endpoint, LINGER_NS, discard, engine);
 }
 
 ls_endpoint *ls_engine_endpoint(const ls_engine *engine) {

@@ -13,13 +13,13 @@
 static ls_status next_steps(ls_engine *engine, bool *finished) {
     const int size = engine->size;
     for (int i = 0; i < LS_ENGINE_WINDOW && engine->lane->step < size; i++, engine->lane->step++) {
+        const int to = (engine->rank + engine->lane->step) % size;
+        const ls_stretch piece = engine->traffic->sent(engine, to);
+        LS_TRY(piece.bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, piece.data, piece.bytes));
         const int from = (engine->rank - engine->lane->step + size) % size;
         const ls_stretch place = engine->traffic->received(engine, from);
         LS_TRY(place.bytes == 0 ? LS_OK
                                 : ls_engine_receive(engine, from, LS_CHANNEL_DATA, place.data, place.bytes, NULL));
-        const int to = (engine->rank + engine->lane->step) % size;
-        const ls_stretch piece = engine->traffic->sent(engine, to);
-        LS_TRY(piece.bytes == 0 ? LS_OK : ls_engine_send(engine, to, LS_CHANNEL_DATA, piece.data, piece.bytes));
     }
     if (engine->transfer_count != 0 || engine->lane->step < size) {
         return LS_OK;

@@ -272,10 +272,10 @@ ls_status ls_halving_level(ls_engine *engine) {
     const span kept = span_after(engine, index, level + 1);
     const span given = span_after(engine, partner, level + 1);
     const size_t bytes = kernel_of(engine)->accumulator;
-    LS_TRY(take(engine, engine->lane->halving.first + partner, engine->lane->halving.room,
-                count_of(engine, kept) * bytes));
-    return give(engine, engine->lane->halving.first + partner, among(engine, all, given),
-                count_of(engine, given) * bytes);
+    LS_TRY(give(engine, engine->lane->halving.first + partner, among(engine, all, given),
+                count_of(engine, given) * bytes));
+    return take(engine, engine->lane->halving.first + partner, engine->lane->halving.room,
+                count_of(engine, kept) * bytes);
 }
 
 static ls_status hand_on(ls_engine *engine, bool *finished);
@@ -381,8 +381,8 @@ static ls_status double_part(ls_engine *engine, bool *finished) {
     const ls_stretch own = result_at(engine, span_after(engine, index_of(engine), level + 1));
     const ls_stretch more = result_at(engine, span_after(engine, partner, level + 1));
     engine->lane->stage = double_part;
-    LS_TRY(take(engine, engine->lane->halving.first + partner, more.data, more.bytes));
-    return give(engine, engine->lane->halving.first + partner, own.data, own.bytes);
+    LS_TRY(give(engine, engine->lane->halving.first + partner, own.data, own.bytes));
+    return take(engine, engine->lane->halving.first + partner, more.data, more.bytes);
 }
 
 /* The own result is in its place. */

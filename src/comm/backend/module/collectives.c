@@ -179,17 +179,24 @@ static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-static bool close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
+/* tcp uses nothing of the library's transfers, nor of their owner's, any more. */
+static void discard(void *argument) {
+    ls_collectives *own = argument;
+    if (own->release != NULL) {
+        own->release(own->owner);
+    }
+    ls_free(own->greetings);
+    ls_free(own->transfers);
+    ls_free(own->counts);
+    ls_free(own);
+}
+
+static void close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner) {
     ls_collectives *own = collectives_of(endpoint);
     end_collectives(own, linger_ns);
-    const bool unused = own->tcp->close(endpoint, linger_ns);
-    if (unused) {
-        ls_free(own->greetings);
-        ls_free(own->transfers);
-        ls_free(own->counts);
-        ls_free(own);
-    }
-    return unused;
+    own->release = release;
+    own->owner = owner;
+    own->tcp->close(endpoint, linger_ns, discard, own);
 }
 
 ls_collectives *ls_collectives_add(ls_endpoint *endpoint, const ls_library *library, ls_own_collectives used) {

@@ -31,6 +31,8 @@ typedef struct ls_collectives {
     ls_transfer *transfer;
     size_t *counts;
     uint64_t failed_ns;
+    ls_endpoint_release *release; /* as the endpoint was closed with, and the next */
+    void *owner;
 } ls_collectives;
 
 /* A library. Where an entry fails, `own->why` says why, or there is an error. */

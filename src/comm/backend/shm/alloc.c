@@ -238,7 +238,7 @@ static ls_status settle(ls_shm *shm, report *own, size_t bytes) {
 
 /* All ranks want the same, and rank 0 has seen that there is room for it. */
 static ls_status begin(ls_shm *shm, size_t size, uint64_t sequence) {
-    const ls_call call = {.operation = LS_OP_ALLOC, .count = size, .width = 1, .sequence = sequence};
+    const ls_call call = {.operation = LS_OP_ALLOC, .width = 1, .total = size, .sequence = sequence};
     ls_shm_cell *cell = NULL;
     LS_TRY(ls_shm_declare(shm, &call, &cell));
     if (size > SIZE_MAX / 4 / (size_t)shm->size) {

@@ -22,6 +22,7 @@ static const unsigned char ways[LS_OP_COUNT] = {
     [LS_OP_SCATTER] = WAY_MOVE,     [LS_OP_ALLTOALL] = WAY_MOVE,
     [LS_OP_SPLIT] = WAY_MOVE,       [LS_OP_REDUCE] = WAY_REDUCE,
     [LS_OP_ALLREDUCE] = WAY_REDUCE, [LS_OP_REDUCE_SCATTER] = WAY_REDUCE,
+    [LS_OP_ALLOC] = WAY_REDUCE,
 };
 
 /* Whether each rank is brought a part of its own. */

@@ -7,7 +7,8 @@
 #include "comm/transport/mpi/inside.h"
 
 #define MOST_WITHDRAWN_NS UINT64_C(200000000)  /* in which MPI should be done with what is withdrawn */
-#define LINGER_NS         UINT64_C(1000000000) /* for those who have left to take in what was sent to them */
+#define LINGER_NS         UINT64_C(1000000000) /* at least, for the last messages of ranks that have not left */
+#define TAKING_NS         UINT64_C(5000000000) /* for ranks that have left to take in what was sent to them */
 #define DROPPED_PER_LOOK  16                   /* another rank may send without an end */
 
 ls_transfer ls_mpi_large, ls_mpi_small;
@@ -102,7 +103,7 @@ static void await_requests(ls_mpi *mpi, const ls_transfer *kind, uint64_t longes
             continue;
         }
         left_ns = left_ns != 0 ? left_ns : mpi->clock.awake_ns + 1;
-        if (mpi->clock.awake_ns + 1 - left_ns > LINGER_NS) {
+        if (mpi->clock.awake_ns + 1 - left_ns > TAKING_NS) {
             return;
         }
     }
@@ -133,7 +134,16 @@ void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ls_mpi *_Atomic closing; /* changed with the lock */
 
+/* MPI uses no memory of the owner any more. */
+static void release(ls_mpi *mpi) {
+    if (mpi->release != NULL) {
+        mpi->release(mpi->owner);
+        mpi->release = NULL;
+    }
+}
+
 static void discard(ls_mpi *mpi) {
+    release(mpi);
     ls_mpi_list_free(&mpi->named);
     ls_mpi_list_free(&mpi->any);
     ls_free(mpi->dropped);
@@ -145,9 +155,12 @@ static void discard(ls_mpi *mpi) {
 static bool is_over(ls_mpi *mpi) {
     bool moved = false;
     const bool sound = ls_mpi_test(mpi, &mpi->named, &moved) == LS_OK && ls_mpi_test(mpi, &mpi->any, &moved) == LS_OK;
+    const bool unused = mpi->named.count + mpi->any.count == 0;
     drop_some(mpi, &moved);
-    return sound && mpi->named.count + mpi->any.count == 0 && mpi->ends == mpi->endpoint.size - 1 &&
-           mpi->dropping == MPI_REQUEST_NULL;
+    if (unused) {
+        release(mpi);
+    }
+    return sound && unused && mpi->ends == mpi->endpoint.size - 1 && mpi->dropping == MPI_REQUEST_NULL;
 }
 
 bool ls_mpi_has_closing(void) {
@@ -180,7 +193,6 @@ static void add_closing(ls_mpi *mpi) {
     mpi->next = closing;
     closing = mpi;
     pthread_mutex_unlock(&lock);
-    (void)ls_mpi_progress_closing();
 }
 
 /* ---- closing ----------------------------------------------------------------------------------------------------- */
@@ -197,39 +209,51 @@ static void say_end(ls_mpi *mpi) {
 }
 
 /* Others may have had to do with what this rank leaves: their MPI waits for this one to take what they sent. */
-static void await_ends(ls_mpi *mpi) {
+static void await_ends(ls_mpi *mpi, uint64_t linger_ns) {
     const uint64_t begun_ns = mpi->clock.awake_ns;
-    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.awake_ns - begun_ns < LINGER_NS && look(mpi)) {
+    const uint64_t longest_ns = linger_ns > LINGER_NS ? linger_ns : LINGER_NS;
+    while (mpi->ends != mpi->endpoint.size - 1 && mpi->clock.awake_ns - begun_ns < longest_ns && look(mpi)) {
     }
 }
 
-bool ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns) {
+/* The owner left in the middle of a call, or has failed: MPI may still use memory that is the program's again. */
+static void close_amid_calls(ls_mpi *mpi, uint64_t linger_ns) {
+    await_requests(mpi, &ls_mpi_small, linger_ns);
+    await_requests(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
+    if (!mpi->withdrew) {
+        await_ends(mpi, linger_ns);
+    }
+    if (!mpi->withdrew && has(mpi, &ls_mpi_large)) {
+        ls_log_write(LS_LOG_WARNING,
+                     "ls_comm_free: MPI still uses buffers of a call that not all ranks made: keep them until the "
+                     "process ends");
+    }
+}
+
+/*
+ * Without a call under way this waits for no rank, since another may close its endpoints in another order, and wait for
+ * this one. Small sends may still be on their way: some MPI libraries end one only when its receiver has taken it.
+ */
+void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release_owner, void *owner) {
     ls_mpi *mpi = (ls_mpi *)endpoint;
     ls_mpi_list *lists[] = {&mpi->named, &mpi->any};
-    const bool left_open = mpi->named.count != 0 && !mpi->withdrew;
+    bool moved = false;
+    mpi->release = release_owner;
+    mpi->owner = owner;
     if (ls_mpi_is_finalized() || mpi->comm == MPI_COMM_NULL) {
         discard(mpi);
-        return true;
+        return;
     }
     for (int k = 0; k < 2; k++) {
         for (int i = 0; i < lists[k]->count; i++) {
             withdraw_request(mpi, lists[k], i);
         }
     }
+    const bool amid_calls = mpi->withdrew || has(mpi, &ls_mpi_large);
     say_end(mpi);
-    (void)look(mpi);
-    await_requests(mpi, &ls_mpi_small, linger_ns);
-    await_requests(mpi, &ls_mpi_large, mpi->withdrew ? linger_ns : (uint64_t)(mpi->options.timeout * 1e9));
-    if (left_open) {
-        await_ends(mpi);
-    }
-    const bool large = has(mpi, &ls_mpi_large);
-    const bool done = !large && !has(mpi, &ls_mpi_small);
-    if (large && !mpi->withdrew) {
-        ls_log_write(LS_LOG_WARNING,
-                     "ls_comm_free: MPI still uses buffers of a call that not all ranks made: keep them until the "
-                     "process ends");
+    (void)ls_mpi_test(mpi, &mpi->named, &moved); /* some MPI libraries send only while they are called */
+    if (amid_calls) {
+        close_amid_calls(mpi, linger_ns);
     }
     add_closing(mpi);
-    return done;
 }

@@ -38,6 +38,8 @@ typedef struct ls_mpi {
 
     /* close.c */
     struct ls_mpi *next;
+    ls_endpoint_release *release; /* of what the owner gave to transfers; NULL: it was released, or there is none */
+    void *owner;
     bool withdrew;         /* the owner has failed */
     uint64_t withdrawn_ns; /* spent on what was withdrawn */
     int ends;              /* ranks whose last message has come */
@@ -72,6 +74,6 @@ ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_trans
 
 /* close.c: entries of the transport. */
 void ls_mpi_withdraw(ls_endpoint *endpoint, ls_transfer *transfer);
-bool ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns);
+void ls_mpi_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner);
 
 #endif

@@ -27,7 +27,7 @@
 
 #define LOOKS_PER_ANY     16 /* a rank that waits for another looks for what any may say so often */
 #define LOOKS_PER_CLOCK   16
-#define LOOKS_PER_CLOSING 64
+#define LOOKS_PER_CLOSING 8
 #define AT_ONCE           ((size_t)256)     /* Open MPI is done with so little when it has been called */
 #define MOST              ((size_t)1 << 30) /* MPI counts with int */
 

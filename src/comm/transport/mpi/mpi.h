@@ -3,10 +3,10 @@
  * the channel, and MPI's own collectives. MPI connects ranks by itself and tells of no death, so every peer is
  * LS_PEER_REACHED from the beginning.
  *
- * MPI cannot take back what was sent, nor what has begun to come, nor a collective. So an endpoint that closes waits
- * for MPI to be done with large buffers, and lives on without its owner until every other rank has told it that nothing
- * more comes: Open MPI gives the number of a communicator that was freed to a later one, and would count a late message
- * as one of that. Until then it takes in, and drops, what comes.
+ * MPI cannot take back what was sent, nor what has begun to come, nor a collective. So an endpoint that closes in the
+ * middle of a call waits for MPI to be done with large buffers. It lives on without its owner until every other rank
+ * has told it that nothing more comes: Open MPI gives the number of a communicator that was freed to a later one, and
+ * would count a late message as one of that. Until then it takes in, and drops, what comes.
  */
 #ifndef LS_COMM_TRANSPORT_MPI_H
 #define LS_COMM_TRANSPORT_MPI_H

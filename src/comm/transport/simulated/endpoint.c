@@ -386,21 +386,22 @@ static void withdraw(ls_endpoint *endpoint, ls_transfer *transfer) {
     }
 }
 
-static bool close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns) {
+static void close_endpoint(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner) {
     ls_sim_rank *rank = rank_of(endpoint);
-    if (rank->closed) {
-        return true;
+    if (!rank->closed) {
+        wake(rank);
+        if (ls_sim_runs(rank)) {
+            rank->sends_until_ns = ls_sim_later(rank->busy_ns, linger_ns);
+            ls_sim_closes(rank, rank->busy_ns);
+        }
+        rank->closed = true;
+        rank->outgoing = (ls_sim_list){0};
+        rank->incoming = (ls_sim_list){0};
+        ls_arrivals_free(&rank->arrivals);
     }
-    wake(rank);
-    if (ls_sim_runs(rank)) {
-        rank->sends_until_ns = ls_sim_later(rank->busy_ns, linger_ns);
-        ls_sim_closes(rank, rank->busy_ns);
+    if (release != NULL) {
+        release(owner);
     }
-    rank->closed = true;
-    rank->outgoing = (ls_sim_list){0};
-    rank->incoming = (ls_sim_list){0};
-    ls_arrivals_free(&rank->arrivals);
-    return true;
 }
 
 const ls_transport ls_sim_transport = {

@@ -110,9 +110,15 @@ static ls_status fail_attempt(ls_tcp *tcp, int rank, int error) {
     return LS_OK;
 }
 
-static void set_up(int socket) {
+/* Only speed depends on these settings. epoll reports room in a socket while less than half of TCP_NOTSENT_LOWAT is
+ * unsent. */
+static void set_up(int socket, bool near) {
     const int yes = 1;
-    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* only speed depends on it */
+    const int lowat = 2 * LS_TCP_UNSENT;
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (!near) {
+        setsockopt(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
+    }
 }
 
 /* Whether the other side has closed it. Nothing comes on a connection that this rank made. */
@@ -154,7 +160,7 @@ static ls_status begin_attempt(ls_tcp *tcp, int rank) {
     if (fd < 0) {
         return ls_fail(LS_ERR_IO, "no socket for the connection to rank %d: %s", rank, strerror(errno));
     }
-    set_up(fd);
+    set_up(fd, peer->near);
     peer->socket = fd;
     const bool now = connect(fd, &card->address.any, card->length) == 0;
     if (!now && errno != EINPROGRESS && errno != EINTR) {
@@ -264,7 +270,6 @@ static ls_status take_in(ls_tcp *tcp, int socket) {
     }
     *connection = (ls_tcp_unproven){.socket = socket, .until_ns = tcp->awake_ns + UNPROVEN_NS};
     tcp->unproven_count++;
-    set_up(socket);
     const uint64_t name = (uint64_t)(tcp->endpoint.size + (connection - tcp->unproven));
     LS_TRY(ls_tcp_watch(tcp, socket, EPOLLIN, name, false));
     return ls_tcp_hear_unproven(tcp, connection);

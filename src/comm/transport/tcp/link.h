@@ -5,7 +5,9 @@
  * frames: a header, and behind it what it says. A message of up to LS_TCP_EAGER
  * bytes is one frame, unless the other rank is far behind with its receives. A larger one is announced; who has a
  * receive for it clears it; then it comes in pieces, straight into the receive's memory. Frames that are short overtake
- * pieces.
+ * pieces, so that a rank can clear what another has announced while it sends something large itself. For this the
+ * kernel gets a piece for another machine only while it has less than LS_TCP_UNSENT bytes that it has not sent: short
+ * frames cannot overtake what the kernel has.
  *
  * To a rank of the same machine it is offered instead: that rank reads it where it is (comm/peer_memory.h) and says how
  * far it is, or clears it where it may not read. The mark by which the sender's memory is known goes when the sender
@@ -43,7 +45,9 @@ enum {
     /* Bytes of messages that need no receive, beyond small ones, which a rank sends before it hears that there were
      * receives for them; then they are announced too. Who receives says so every fourth of that. */
     LS_TCP_UNCLAIMED = 4 << 20,
-    LS_TCP_PIECE = 256 << 10, /* at most, of a larger message in one frame; what follows waits so long */
+    LS_TCP_PIECE = 256 << 10,    /* at most, of a larger message in one frame; what follows waits so long */
+    LS_TCP_FAR_PIECE = 32 << 10, /* at most, in one frame for another machine */
+    LS_TCP_UNSENT = 32 << 10, /* bytes that the kernel has not sent to another machine, with which it gets no piece */
     LS_TCP_BUFFER = 64 << 10, /* read at once, beside what has its place already */
     LS_TCP_READ = 1 << 20,    /* in another's memory before the next message has its turn */
     LS_TCP_LOOK = 4 << 20,    /* there in one look, of all messages */

@@ -1,8 +1,10 @@
 /* Transport tcp: what goes out. */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/memory.h"
@@ -59,10 +61,16 @@ static void end_frame(ls_tcp *tcp, ls_tcp_peer *peer) {
     peer->frame = (ls_tcp_frame){0};
 }
 
-/* Whether there is one: a frame that waits, or the next piece. */
+/* Whether the kernel may get the next piece. */
+static bool takes_piece(const ls_tcp_peer *peer) {
+    int unsent = 0;
+    return peer->near || ioctl(peer->socket, SIOCOUTQNSD, &unsent) != 0 || unsent < LS_TCP_UNSENT;
+}
+
+/* Whether there is a frame to write: one that waits, or the next piece. */
 static bool next_frame(ls_tcp_peer *peer) {
     ls_tcp_item *item = peer->queue;
-    ls_transfer *send = peer->cleared;
+    ls_transfer *send = item == NULL && peer->cleared != NULL && takes_piece(peer) ? peer->cleared : NULL;
     if (item != NULL) {
         peer->queue = item->next;
         peer->frame = (ls_tcp_frame){.header = item->header,
@@ -72,7 +80,8 @@ static bool next_frame(ls_tcp_peer *peer) {
                                      .memory = item};
     } else if (send != NULL) {
         const size_t left = send->bytes - send->moved;
-        const size_t bytes = left < LS_TCP_PIECE ? left : LS_TCP_PIECE;
+        const size_t most = peer->near ? LS_TCP_PIECE : LS_TCP_FAR_PIECE;
+        const size_t bytes = left < most ? left : most;
         peer->frame = (ls_tcp_frame){.header = {.kind = LS_TCP_CONTENT, .bytes = bytes, .number = send->number},
                                      .header_left = sizeof(ls_tcp_header),
                                      .data = (const unsigned char *)send->data + send->moved,

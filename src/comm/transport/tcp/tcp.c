@@ -312,7 +312,7 @@ static void linger(ls_tcp *tcp, uint64_t linger_ns) {
     }
 }
 
-static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
+static void tcp_close(ls_endpoint *endpoint, uint64_t linger_ns, ls_endpoint_release *release, void *owner) {
     ls_tcp *tcp = (ls_tcp *)endpoint;
     ls_tcp_take_mark(tcp);
     for (int rank = 0; rank < endpoint->size; rank++) { /* no send larger than that goes on */
@@ -348,7 +348,9 @@ static bool tcp_close(ls_endpoint *endpoint, uint64_t linger_ns) {
     ls_free(tcp->cards);
     ls_free(tcp->peers);
     ls_free(tcp);
-    return true;
+    if (release != NULL) {
+        release(owner);
+    }
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ ls_endpoint *ls_tcp_open(const ls_tcp_options *options) {
         tcp->unproven[i].socket = -1;
     }
     if (open_endpoint(tcp, options) != LS_OK) {
-        (void)tcp_close(&tcp->endpoint, 0); /* the reason stays: this sets none */
+        tcp_close(&tcp->endpoint, 0, NULL, NULL); /* the reason stays: this sets none */
         return NULL;
     }
     return &tcp->endpoint;
