@@ -7,6 +7,12 @@
 
 static int rank;
 
+/* What the environment asks for, else the best for ranks of one machine. */
+static const char *expected_backend(int size) {
+    const char *wanted = getenv("LOCKSTEP_BACKEND");
+    return wanted != NULL && wanted[0] != '\0' ? wanted : size == 1 ? "self" : "shm";
+}
+
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -62,6 +68,26 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
+/* The caller may say which backend, and all ranks must say the same. */
+static void choose_backend(int size) {
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
+    CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);
+    add(comm);
+    ls_comm_free(comm);
+    comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "shm"});
+    CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "shm") == 0 && ls_comm_local_size(comm) == size);
+    CHECK(ls_comm_local_rank(comm) == rank);
+    add(comm);
+    ls_comm_free(comm);
+    CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "tcp"}) == NULL);
+    CHECK(ls_error_status() == LS_ERR_ARGUMENT && strstr(ls_error_message(), "not \"tcp\"") != NULL);
+    if (size > 1) {
+        CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = rank == 1 ? "mpi" : "shm"}) == NULL);
+        CHECK(ls_error_status() == LS_ERR_MISMATCH);
+        CHECK(strstr(ls_error_message(), "rank 0 takes backend \"shm\" and rank 1 \"mpi\"") != NULL);
+    }
+}
+
 static void split_it(ls_comm *comm) {
     ls_comm *part = NULL;
     CHECK(ls_comm_split(comm, rank / 2, 0, &part) == LS_OK);
@@ -110,8 +136,8 @@ int main(int argc, char **argv) {
             MPI_Finalize();
             return 1;
         }
-        CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
-        CHECK(ls_world() == NULL);
+        CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && ls_comm_local_rank(comm) == rank);
+        CHECK(strcmp(ls_comm_backend(comm), expected_backend(size)) == 0 && ls_world() == NULL);
         for (int calls = i % 4; calls > 0; calls--) {
             CHECK(ls_comm_barrier(comm, NULL) == LS_OK);
         }
@@ -120,6 +146,7 @@ int main(int argc, char **argv) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
     add_between_messages(MPI_COMM_WORLD, comm);
     use_parts();
+    choose_backend(size);
     use_world();
     split_it(comm);
     int sum = 0;

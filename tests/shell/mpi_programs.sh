@@ -94,10 +94,11 @@ check_no_module() {
 }
 
 check_own_communicators() {
-    local flavour=$1 ranks=$2
-    mpi "$flavour" $ranks "$scratch/program_$flavour"
-    check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
-    check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
+    local flavour=$1 ranks=$2 choice=$3
+    mpi "$flavour" $ranks env LOCKSTEP_BACKEND=$choice "$scratch/program_$flavour"
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own" is "$status" 0
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own, silent" \
+        is "$(complaints out err)" ""
 }
 
 check_early_end() {
@@ -153,7 +154,9 @@ check_flavour() {
     fi
     beside check_no_module "$flavour"
     for ranks in 1 2 3 4; do
-        beside check_own_communicators "$flavour" $ranks
+        for choice in "" mpi; do
+            beside check_own_communicators "$flavour" $ranks "$choice"
+        done
     done
     beside check_early_end "$flavour"
 }
