@@ -197,6 +197,9 @@ extern const ls_backend ls_backend_self; /* a world of one */
 extern const ls_backend ls_backend_shm;  /* ranks of one machine */
 extern const ls_backend ls_backend_tcp;  /* ranks anywhere */
 
+/* Differs between builds whose ranks cannot share memory. */
+extern const uint64_t ls_shm_layout_number;
+
 /* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
 const ls_backend *ls_backend_find(const char *name);
 

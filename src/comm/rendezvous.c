@@ -33,6 +33,7 @@ static void name_machine(char *name, size_t capacity, const char *host) {
 
 static void fill_card(ls_card *card, const char *backend) {
     *card = (ls_card){0};
+    ls_build_write(card->build);
     if (gethostname(card->host, sizeof card->host - 1) != 0) {
         snprintf(card->host, sizeof card->host, "an unnamed host");
     }

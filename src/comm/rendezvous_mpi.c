@@ -59,6 +59,14 @@ static bool on_one_machine(const ls_roster *world) {
     return true;
 }
 
+/* LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
+static ls_status check_builds(const ls_roster *world) {
+    for (int rank = 1; rank < world->size; rank++) {
+        LS_TRY(ls_card_compare_builds(rank, &world->cards[rank], 0, &world->cards[0]));
+    }
+    return LS_OK;
+}
+
 static bool want_mpi(const ls_roster *world) {
     bool found = false;
     for (int rank = 0; rank < world->size; rank++) {
@@ -86,6 +94,7 @@ ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meetin
     }
     meeting->launcher = mpi;
     LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
+    LS_TRY(check_builds(world));
     const bool share = on_one_machine(world) && !want_mpi(world);
     return share ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
 }
