@@ -9,7 +9,8 @@
  * may have any size, zero included, and any alignment. A call that has waited 10 s logs for whom, once and then every
  * minute.
  *
- * A communicator is used by one thread at a time. While a rank waits on one, what it has begun on the others that its
+ * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, which revokes it; give
+ * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others that its
  * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI
  * allows.
  */
