@@ -10,9 +10,9 @@
  * minute.
  *
  * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, which revokes it; give
- * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others that its
- * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI
- * allows.
+ * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others
+ * that its thread used last moves on, so that ranks may wait for each other on several communicators in any order that
+ * MPI allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -67,7 +67,8 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * The other ranks know at once that this one has called it: what it sent before still arrives, and whoever waits for
  * more of it, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank 1
  * called ls_finalize"). A process that exits as a rank without this call is told to the others in the same way; where
- * it exits with status 0, as if all were well, it logs a warning. Without a world it does nothing. ls_init may join the
+ * it exits with status 0, as if all were well, it logs a warning. LS_ERR_STATE if the ranks met over MPI and the
+ * program has called MPI_Finalize: call ls_finalize before it. Without a world it does nothing. ls_init may join the
  * same job again afterwards.
  */
 LS_API ls_status ls_finalize(void);

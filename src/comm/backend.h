@@ -138,6 +138,12 @@ typedef struct ls_backend {
      */
     int (*culprit)(const void *state);
 
+    /*
+     * Asked before every call begins: LS_ERR_STATE if the library beneath allows this thread no call now. The
+     * communicator goes on then. May be asked by any thread. NULL: every call is allowed.
+     */
+    ls_status (*check)(const void *state);
+
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*

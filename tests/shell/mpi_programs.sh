@@ -105,6 +105,15 @@ check_early_end() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/program_$flavour" early
     check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
+    mpi "$flavour" 2 "$scratch/program_$flavour" early-shm
+    check "$flavour, MPI_Finalize before ls_finalize, on shared memory: said, and no crash" is "$status" 0
+}
+
+# check_level FLAVOUR LEVEL: calls that MPI's thread level forbids.
+check_level() {
+    local flavour=$1 level=$2
+    mpi "$flavour" 2 "$scratch/program_$flavour" $level
+    check "$flavour, MPI_THREAD_${level^^}: calls that it forbids are refused" is "$status $(complaints out err)" "0 "
 }
 
 check_programs() {
@@ -121,7 +130,7 @@ check_programs() {
 }
 
 check_flavour() {
-    local flavour=$1 ranks name choice
+    local flavour=$1 ranks name choice level
     if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then # the rest is in the ordinary list
         check_programs "$flavour" 2
         [ "$flavour" = openmpi ] || check_programs "$flavour" 3
@@ -159,6 +168,9 @@ check_flavour() {
         done
     done
     beside check_early_end "$flavour"
+    for level in single funneled serialized; do
+        beside check_level "$flavour" $level
+    done
 }
 
 cat >alone.c <<'END'

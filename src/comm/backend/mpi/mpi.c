@@ -179,17 +179,24 @@ static void mpi_close(void *state) {
 /* ---- communicators of the program's own ----------------------------------------------------------------------------
  */
 
+/* LS_ERR_STATE, naming the library: "MPICH Version: 4.0.2". */
+static ls_status fail_not_running(void) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = '\0';
+    for (char *at = strchr(library, '\t'); at != NULL; at = strchr(at, '\t')) {
+        *at = ' ';
+    }
+    return ls_fail(LS_ERR_STATE,
+                   "MPI is not running in the library that Lockstep's module was built with (%s): call this between "
+                   "MPI_Init and MPI_Finalize of that library",
+                   library);
+}
+
 static ls_status check_handle(MPI_Comm comm) {
     int inter = 0;
-    if (!ls_mpi_runs()) {
-        char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-        int length = 0;
-        MPI_Get_library_version(library, &length);
-        return ls_fail(LS_ERR_STATE,
-                       "MPI is not running in the library that Lockstep's module was built with (%.*s): call this "
-                       "between MPI_Init and MPI_Finalize of that library",
-                       (int)strcspn(library, ",\n"), library);
-    }
+    LS_TRY(ls_mpi_runs() ? ls_mpi_check_allowed() : fail_not_running());
     if (comm == MPI_COMM_NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "the communicator is MPI_COMM_NULL");
     }
@@ -355,8 +362,14 @@ static ls_status mpi_meet_leaving(void *state) {
     return status;
 }
 
+static ls_status mpi_check(const void *state) {
+    (void)state;
+    return ls_mpi_check_allowed();
+}
+
 const ls_backend ls_module_backend = {
     .name = "mpi",
+    .check = mpi_check,
     .open = mpi_open,
     .close = mpi_close,
     .leave = mpi_leave,

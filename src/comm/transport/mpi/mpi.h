@@ -53,6 +53,10 @@ MPI_Comm ls_mpi_comm_of(const ls_endpoint *endpoint);
 /* Endpoints call MPI no more, which is about to be finalized: what they are to do is LS_ERR_STATE, but for closing. */
 void ls_mpi_note_finalized(void);
 
+/* LS_ERR_STATE if the program has called MPI_Finalize, or if the thread level with which MPI was started forbids this
+ * thread a call of MPI now. */
+ls_status ls_mpi_check_allowed(void);
+
 /* Looks once at endpoints that have closed, and frees those that are done with; whether there are no others. */
 bool ls_mpi_progress_closing(void);
 
