@@ -36,14 +36,14 @@ typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
      * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see, where rank 0 says at which
-     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started). NULL: env:// when RANK
-     * and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a step under Slurm's srun, else a world of
-     * one.
+     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any
+     * number of them). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a
+     * step under Slurm's srun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for
                             where the ranks are */
-    int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
+    int world_size;      /**< number of ranks, at most 4096; 0: WORLD_SIZE from the environment */
     int rank;            /**< this process's rank; read only when world_size is not 0 */
     double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */
     const char *key;     /**< the job's key, a shared secret; NULL: LOCKSTEP_KEY from the environment, else on loopback

@@ -80,7 +80,8 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
 static const char *name_best(const ls_job *job, const ls_roster *world) {
-    return job->size == 1 ? "self" : find_elsewhere(world, job->rank) < 0 ? "shm" : job->by_mpi ? "mpi" : "tcp";
+    const bool share = find_elsewhere(world, job->rank) < 0 && job->size <= LS_RANKS_MAX;
+    return job->size == 1 ? "self" : share ? "shm" : job->by_mpi ? "mpi" : "tcp";
 }
 
 /* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */

@@ -179,7 +179,7 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but the ranks of mpi:// are those that mpirun started",
                        options->world_size);
     }
-    LS_TRY(ls_environment_number(found->size, 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(ls_environment_number(found->size, 1, INT_MAX, &job->size));
     LS_TRY(ls_environment_number(found->rank, 0, job->size - 1, &job->rank));
     if (ls_environment_text(found->local_size) != NULL && ls_environment_text(found->local_rank) != NULL) {
         LS_TRY(ls_environment_number(found->local_size, 1, job->size, &job->local_size));

@@ -95,6 +95,6 @@ ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meetin
     meeting->launcher = mpi;
     LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
     LS_TRY(check_builds(world));
-    const bool share = on_one_machine(world) && !want_mpi(world);
+    const bool share = on_one_machine(world) && !want_mpi(world) && job->size <= LS_RANKS_MAX;
     return share ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
 }
