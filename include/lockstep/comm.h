@@ -9,9 +9,10 @@
  * may have any size, zero included, and any alignment. A call that has waited 10 s logs for whom, once and then every
  * minute.
  *
- * A communicator is used by one thread at a time. While a rank waits on one, what it has begun on the others that its
- * thread used last moves on, so that ranks may wait for each other on several communicators in any order that MPI
- * allows.
+ * A communicator is used by one thread at a time. Threads that call at once get LS_ERR_STATE, which revokes it; give
+ * each thread a communicator of its own (ls_comm_split). While a rank waits on one, what it has begun on the others
+ * that its thread used last moves on, so that ranks may wait for each other on several communicators in any order that
+ * MPI allows.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -35,14 +36,14 @@ typedef struct ls_init_options {
     /**
      * Where the ranks meet: "env://" (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
      * "tcp://HOST:PORT" (rank 0 listens there), "file://PATH" (a folder all ranks see, where rank 0 says at which
-     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started). NULL: env:// when RANK
-     * and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a step under Slurm's srun, else a world of
-     * one.
+     * address it listens; it is made if missing) or "mpi://" (the ranks that mpirun started, any
+     * number of them). NULL: env:// when RANK and WORLD_SIZE are set, else mpi:// under mpirun, else the tasks of a
+     * step under Slurm's srun, else a world of one.
      */
     const char *init;
     const char *backend; /**< "shm", "tcp", "self" or a module such as "mpi"; NULL: LOCKSTEP_BACKEND, else the best for
                             where the ranks are */
-    int world_size;      /**< number of ranks; 0: WORLD_SIZE from the environment */
+    int world_size;      /**< number of ranks, at most 4096; 0: WORLD_SIZE from the environment */
     int rank;            /**< this process's rank; read only when world_size is not 0 */
     double timeout;      /**< seconds a call waits for a silent rank; 0: LOCKSTEP_TIMEOUT, else 300 */
     const char *key;     /**< the job's key, a shared secret; NULL: LOCKSTEP_KEY from the environment, else on loopback
@@ -67,7 +68,8 @@ LS_API ls_comm *ls_init(const ls_init_options *options);
  * The other ranks know at once that this one has called it: what it sent before still arrives, and whoever waits for
  * more of it, on the world or on a communicator split from it, fails with LS_ERR_PEER ("ls_comm_allreduce #8: rank 1
  * called ls_finalize"). A process that exits as a rank without this call is told to the others in the same way; where
- * it exits with status 0, as if all were well, it logs a warning. Without a world it does nothing. ls_init may join the
+ * it exits with status 0, as if all were well, it logs a warning. LS_ERR_STATE if the ranks met over MPI and the
+ * program has called MPI_Finalize: call ls_finalize before it. Without a world it does nothing. ls_init may join the
  * same job again afterwards.
  */
 LS_API ls_status ls_finalize(void);

@@ -26,18 +26,25 @@ extern "C" {
 LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options);
 
 /**
- * A communicator of the ranks of `comm`, in their order, on backend "mpi". All ranks of `comm` call it, between
- * MPI_Init and MPI_Finalize; it duplicates `comm`, so messages of the program's own on it are never mixed with
- * Lockstep's, and `comm` may be freed afterwards. The result is the caller's: ls_comm_free gives it back, before
- * MPI_Finalize. Nothing of MPI is finalized. It is no world: ls_world and ls_finalize do not know it.
+ * Returns a communicator of the ranks of `comm`, in their order. All ranks of `comm` call it, between MPI_Init and
+ * MPI_Finalize. It duplicates `comm`, so the program's own messages on `comm` are never mixed with Lockstep's, and the
+ * program may free `comm` afterwards. The caller frees the result with ls_comm_free, before MPI_Finalize. Nothing of
+ * MPI is finalized. The result is not a world: ls_world and ls_finalize do not know it.
  *
- * Of `options`, which may be NULL, only `timeout` has a meaning here; all else must be zero. MPI must allow calls from
- * the threads that use the result (MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE where that is not the main thread
- * alone). While the ranks meet this warns every 5 s of those who are missing.
+ * Backend: ranks that all share one machine use shared memory ("shm"; one rank alone: "self"), other ranks use MPI
+ * ("mpi"). `.backend = "mpi"`, or LOCKSTEP_BACKEND=mpi in the environment, selects MPI on one machine too. All ranks
+ * must select the same.
  *
- * NULL and an error: LS_ERR_ARGUMENT for MPI_COMM_NULL, or where Lockstep has no module for this MPI library (the
- * message says how to make it); LS_ERR_STATE when MPI is not running; LS_ERR_UNSUPPORTED for an intercommunicator;
- * LS_ERR_TIMEOUT naming the ranks that did not come, after which `comm` is of no use for collective calls any more.
+ * Of `options`, which may be NULL, only `backend` ("mpi", "shm" or NULL) and `timeout` have a meaning here; all other
+ * fields must be zero. On backend "mpi", MPI must allow calls from the threads that use the result: if other threads
+ * than the main thread do, start MPI with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE. Calls that MPI's thread level
+ * forbids are LS_ERR_STATE. While the ranks meet, a warning
+ * names the missing ranks every 5 s.
+ *
+ * Returns NULL on failure: LS_ERR_ARGUMENT for MPI_COMM_NULL, for another backend, or if Lockstep has no module for
+ * this MPI library (the message says how to make it); LS_ERR_STATE if MPI is not running; LS_ERR_UNSUPPORTED for an
+ * intercommunicator, or for "shm" on several machines; LS_ERR_MISMATCH if the ranks select different backends;
+ * LS_ERR_TIMEOUT naming the ranks that did not come, after which `comm` cannot be used for collective calls any more.
  */
 static inline ls_comm *ls_comm_from_mpi(MPI_Comm comm, const ls_init_options *options) {
     return ls_comm_from_mpi_handle(LS_MPI_LIBRARY, &comm, options);

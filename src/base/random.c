@@ -29,11 +29,16 @@ void ls_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t wo
     ls_philox(seed, stream, block, words);
 }
 
-LS_CLONES void ls_random_blocks(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t *words) {
+/* Only a static function may have clones: the dispatcher of any other is exported. */
+LS_CLONES static void make_blocks(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t *words) {
     LS_INDEPENDENT
     for (int64_t i = 0; i < count; i++) {
         ls_philox(seed, stream, first + (uint64_t)i, words + 4 * i);
     }
+}
+
+void ls_random_blocks(uint64_t seed, uint64_t stream, uint64_t first, int64_t count, uint32_t *words) {
+    make_blocks(seed, stream, first, count, words);
 }
 
 uint32_t ls_random_u32(uint64_t seed, uint64_t stream, uint64_t index) {

@@ -138,6 +138,12 @@ typedef struct ls_backend {
      */
     int (*culprit)(const void *state);
 
+    /*
+     * Asked before every call begins: LS_ERR_STATE if the library beneath allows this thread no call now. The
+     * communicator goes on then. May be asked by any thread. NULL: every call is allowed.
+     */
+    ls_status (*check)(const void *state);
+
     ls_backend_begin *begin[LS_OP_COUNT];
 
     /*
@@ -196,6 +202,9 @@ typedef struct ls_backend {
 extern const ls_backend ls_backend_self; /* a world of one */
 extern const ls_backend ls_backend_shm;  /* ranks of one machine */
 extern const ls_backend ls_backend_tcp;  /* ranks anywhere */
+
+/* Differs between builds whose ranks cannot share memory. */
+extern const uint64_t ls_shm_layout_number;
 
 /* The backend of that name, which may be a module that this opens (module.h). NULL and an error when there is none. */
 const ls_backend *ls_backend_find(const char *name);

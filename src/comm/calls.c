@@ -6,9 +6,6 @@
 #include "comm/reduce.h"
 
 static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) {
-    if (work != NULL) {
-        *work = NULL;
-    }
     ls_comm_use(comm);
     LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = comm->sequence + 1;
@@ -31,9 +28,13 @@ static inline ls_status carry_out(ls_comm *comm, ls_call *call, ls_work **work) 
 }
 
 ls_status ls_comm_call(ls_comm *comm, ls_call *call, ls_work **work) {
+    if (work != NULL) {
+        *work = NULL;
+    }
+    LS_TRY(ls_comm_begin_call(comm, call->operation));
     const uint64_t began = ls_trace_now(), metered = ls_comm_meter_begin();
     call->stream = comm->stream;
-    const ls_status status = carry_out(comm, call, work);
+    const ls_status status = ls_comm_end_call(comm, call->operation, carry_out(comm, call, work));
     ls_comm_meter_end(metered);
     ls_trace_add(LS_TRACE_COMM, began, (int64_t)(call->count * call->width), "%s", ls_operation_name(call->operation));
     return status;

@@ -27,6 +27,9 @@ ls_status ls_comm_meet_leaving(ls_comm *comm);
 /* Whether the communicator still works and is this process's; otherwise its failure again. */
 ls_status ls_comm_check(const ls_comm *comm);
 
+/* LS_ERR_STATE if the library that carries the communicator allows this thread no call on it now: ls_backend.check. */
+ls_status ls_comm_check_allowed(const ls_comm *comm);
+
 /* Whether this process was forked from the one that opened the communicator: it is no rank then, every call is an error
  * and ls_comm_free leaves all to the rank. */
 bool ls_comm_is_inherited(const ls_comm *comm);

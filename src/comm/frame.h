@@ -1,5 +1,5 @@
 /* The inside of a communicator and of its work, for the frame alone: comm.c, calls.c, complete.c, leave.c, memory.c,
- * progress.c, split.c and work.c. */
+ * progress.c, split.c, threads.c and work.c. */
 #ifndef LS_COMM_FRAME_H
 #define LS_COMM_FRAME_H
 
@@ -38,8 +38,10 @@ struct ls_comm {
     const ls_backend *backend;
     void *state;
     atomic_int references;
-    const char *ended; /* why this rank has left it; NULL while it has not */
-    int forks;         /* ls_comm_forks in the process that opened it */
+    atomic_bool busy;      /* threads.c: a thread is in a call */
+    atomic_bool contested; /* another thread has called meanwhile */
+    const char *ended;     /* why this rank has left it; NULL while it has not */
+    int forks;             /* ls_comm_forks in the process that opened it */
     int rank;
     int size;
     int local_rank;
@@ -80,6 +82,37 @@ struct ls_comm {
 ls_status ls_comm_refuse(const ls_comm *comm, ls_operation operation);
 static inline ls_status ls_comm_check_call(const ls_comm *comm, ls_operation operation) {
     return __builtin_expect(ls_comm_check(comm) == LS_OK, 1) ? LS_OK : ls_comm_refuse(comm, operation);
+}
+
+/* ---- threads.c: which thread may call ----------------------------------------------------------------------------
+ *
+ * Every call that moves data begins and ends with these two. One thread at a time uses a communicator. Two threads that
+ * call at once get LS_ERR_STATE, which the first of them makes the failure of the communicator when its call ends:
+ * neither the ranks that wait for the refused call nor this rank shall blame another one. Plain loads and stores are
+ * enough, because such calls overlap for long.
+ */
+ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation);
+ls_status ls_comm_name_refusal(ls_operation operation); /* puts the call's name before this thread's error */
+ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation);
+
+static inline ls_status ls_comm_begin_call(ls_comm *comm, ls_operation operation) {
+    if (__builtin_expect(atomic_load_explicit(&comm->busy, memory_order_relaxed), 0)) {
+        return ls_comm_refuse_thread(comm, operation);
+    }
+    if (comm->backend->check != NULL && ls_comm_check_allowed(comm) != LS_OK) {
+        return ls_comm_name_refusal(operation);
+    }
+    atomic_store_explicit(&comm->busy, true, memory_order_relaxed);
+    return LS_OK;
+}
+
+/* Returns the status of the call, which was `status` so far. */
+static inline ls_status ls_comm_end_call(ls_comm *comm, ls_operation operation, ls_status status) {
+    if (__builtin_expect(atomic_load_explicit(&comm->contested, memory_order_relaxed), 0)) {
+        status = ls_comm_fail_contested(comm, operation);
+    }
+    atomic_store_explicit(&comm->busy, false, memory_order_relaxed);
+    return status;
 }
 
 /* Remembers a failure that revokes the communicator, and adds to what a part says of its ranks who they are in the

@@ -1,6 +1,9 @@
 /* ls_comm_from_mpi: communicators over the program's own MPI communicators. The core knows neither MPI nor its types:
- * the public header compiles to the name of the library and a pointer, and the module of that library takes it. */
+ * the public header compiles to the name of the library and a pointer, and the module of that library takes it. The
+ * ranks meet over backend mpi, as those of mpi:// do, and go on over shared memory if they share a machine. */
 #include <lockstep/comm.h>
+
+#include <stdio.h>
 
 #include "base/status.h"
 #include "comm/frame.h"
@@ -12,43 +15,89 @@ LS_API ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle,
 
 static ls_status check_options(const ls_init_options *options) {
     const char *given = options->init != NULL      ? "init"
-                        : options->backend != NULL ? "backend"
                         : options->world_size != 0 ? "world_size"
                         : options->rank != 0       ? "rank"
                         : options->key != NULL     ? "key"
                                                    : NULL;
-    return given == NULL
-               ? LS_OK
-               : ls_fail(LS_ERR_ARGUMENT, "%s is set, but the MPI communicator says it all but the timeout", given);
+    return given == NULL ? LS_OK
+                         : ls_fail(LS_ERR_ARGUMENT,
+                                   "%s is set, but the MPI communicator says it: set backend and timeout only", given);
 }
 
-static ls_status adopt(const char *library, const void *handle, const ls_init_options *options, ls_comm **result) {
-    const ls_init_options defaults = {0};
-    ls_join join = {.prefix = "mpi/", .machine = ls_machine_number()};
+/* A communicator on backend mpi. NULL and an error. */
+static ls_comm *adopt(const char *library, const void *handle, double timeout) {
+    ls_join join = {.prefix = "mpi/", .machine = ls_machine_number(), .timeout = timeout};
     void *state = NULL;
-    options = options != NULL ? options : &defaults;
-    LS_TRY(check_options(options));
-    LS_TRY(ls_timeout_read(options, &join.timeout));
     const ls_backend *backend = ls_backend_find_mpi(library);
-    if (backend == NULL) {
-        return ls_error_status();
+    if (backend == NULL || backend->adopt(handle, &join, &state) != LS_OK) {
+        return NULL;
     }
-    LS_TRY(backend->adopt(handle, &join, &state));
-    *result = ls_comm_make(backend, &join);
-    if (*result == NULL) {
+    ls_comm *comm = ls_comm_make(backend, &join);
+    if (comm == NULL) {
         backend->close(state);
+        return NULL;
+    }
+    comm->state = state;
+    return comm;
+}
+
+/* The same ranks on the backend on which they have agreed. Takes ownership of the contents of `meeting`. */
+static ls_comm *move(const ls_job *job, const ls_meeting *meeting) {
+    const ls_join join = {.rank = job->rank,
+                          .size = job->size,
+                          .local_rank = meeting->local_rank,
+                          .local_size = meeting->local_size,
+                          .store = meeting->store,
+                          .prefix = "mpi/",
+                          .timeout = job->timeout,
+                          .machine = meeting->machine,
+                          .address = meeting->address};
+    char message[LS_ERROR_CAPACITY]; /* of a failure */
+    ls_comm *comm = ls_comm_open(meeting->backend, &join);
+    const ls_status status = ls_error_status();
+    snprintf(message, sizeof message, "%s", ls_error_message());
+    if (comm != NULL) {
+        comm->store = NULL; /* all have joined, so nobody needs it any more */
+    }
+    ls_store_close(meeting->store);
+    ls_comm_free(meeting->launcher);
+    ls_error_restore(status, message);
+    return comm;
+}
+
+static ls_status open_best(const char *library, const void *handle, const ls_init_options *options, ls_comm **result) {
+    ls_job job = {.local_rank = -1, .listener = -1, .by_mpi = true, .backend = options->backend};
+    ls_meeting meeting;
+    job.backend = job.backend != NULL ? job.backend : ls_environment_text("LOCKSTEP_BACKEND");
+    LS_TRY(check_options(options));
+    LS_TRY(ls_job_check_mpi_backend(job.backend, "for that, call ls_init"));
+    LS_TRY(ls_timeout_read(options, &job.timeout));
+    job.mpi = adopt(library, handle, job.timeout);
+    if (job.mpi == NULL) {
         return ls_error_status();
     }
-    (*result)->state = state;
+    job.rank = job.mpi->rank;
+    job.size = job.mpi->size;
+    LS_TRY(ls_rendezvous(&job, &meeting));
+    *result = meeting.backend != NULL ? move(&job, &meeting) : meeting.launcher;
+    if (*result == NULL) {
+        return ls_error_status();
+    }
     (*result)->adopted = true;
     return LS_OK;
 }
 
 ls_comm *ls_comm_from_mpi_handle(const char *library, const void *handle, const ls_init_options *options) {
+    const ls_init_options defaults = {0};
+    char before[LS_ERROR_CAPACITY];
+    const ls_status status = ls_error_status();
     ls_comm *comm = NULL;
     ls_joined();
-    if (adopt(library, handle, options, &comm) != LS_OK) {
+    snprintf(before, sizeof before, "%s", ls_error_message());
+    if (open_best(library, handle, options != NULL ? options : &defaults, &comm) != LS_OK) {
         ls_fail_in("ls_comm_from_mpi");
+    } else { /* attempts before the others came are not failures of this call */
+        ls_error_restore(status, before);
     }
     return comm;
 }

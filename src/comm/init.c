@@ -183,18 +183,24 @@ ls_comm *ls_world(void) {
     return current() != NULL ? mine->comm : NULL;
 }
 
+/* Waits until all ranks have come here. */
+static ls_status await_leaving(const membership *left) {
+    if (left->store != NULL) {
+        LS_TRY(ls_store_leave(left->store));
+    } else if (ls_comm_size(left->comm) > 1) { /* the ranks came without a store */
+        LS_TRY(ls_comm_meet_leaving(left->comm));
+    }
+    /* The launcher's MPI may have been finalized by now, though shared memory needs it no more. */
+    return left->launcher != NULL ? ls_comm_check_allowed(left->launcher) : LS_OK;
+}
+
 ls_status ls_finalize(void) {
     if (current() == NULL) {
         return LS_OK;
     }
-    ls_status status = LS_OK;
     char message[LS_ERROR_CAPACITY];
     ls_comm_leave(mine->comm, LS_LEAVE_FINALIZED);
-    if (mine->store != NULL) {
-        status = ls_store_leave(mine->store);
-    } else if (ls_comm_size(mine->comm) > 1) { /* the ranks came without a store */
-        status = ls_comm_meet_leaving(mine->comm);
-    }
+    ls_status status = await_leaving(mine);
     if (status != LS_OK) {
         status = ls_fail_in("ls_finalize");
         ls_rank_report_tell(status, -1);

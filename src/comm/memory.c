@@ -63,20 +63,24 @@ static ls_status alloc_shared(ls_comm *comm, size_t size, void **memory) {
     return comm->backend->alloc(comm->state, size, comm->sequence, memory);
 }
 
+static ls_status alloc(ls_comm *comm, size_t size, void **memory) {
+    ls_comm_use(comm);
+    ls_comm_drain(comm);
+    LS_TRY(ls_comm_check_call(comm, LS_OP_ALLOC));
+    comm->sequence++;
+    return ls_comm_note(comm, comm->backend->alloc != NULL ? alloc_shared(comm, size, memory)
+                                                           : alloc_block(comm, size, memory));
+}
+
 void *ls_comm_alloc(ls_comm *comm, size_t size) {
     if (comm == NULL) {
         return ls_fail_null(LS_ERR_ARGUMENT, "ls_comm_alloc: the communicator is NULL");
     }
-    ls_comm_use(comm);
-    ls_comm_drain(comm);
-    if (ls_comm_check_call(comm, LS_OP_ALLOC) != LS_OK) {
+    void *memory = NULL;
+    if (ls_comm_begin_call(comm, LS_OP_ALLOC) != LS_OK) {
         return NULL;
     }
-    void *memory = NULL;
-    comm->sequence++;
-    const ls_status status =
-        comm->backend->alloc != NULL ? alloc_shared(comm, size, &memory) : alloc_block(comm, size, &memory);
-    return ls_comm_note(comm, status) == LS_OK ? memory : NULL;
+    return ls_comm_end_call(comm, LS_OP_ALLOC, alloc(comm, size, &memory)) == LS_OK ? memory : NULL;
 }
 
 void ls_comm_release(ls_comm *comm, void *memory) {

@@ -33,6 +33,7 @@ static void name_machine(char *name, size_t capacity, const char *host) {
 
 static void fill_card(ls_card *card, const char *backend) {
     *card = (ls_card){0};
+    ls_build_write(card->build);
     if (gethostname(card->host, sizeof card->host - 1) != 0) {
         snprintf(card->host, sizeof card->host, "an unnamed host");
     }
@@ -79,7 +80,8 @@ static void find_local_place(const ls_job *job, const ls_roster *world, ls_meeti
 
 /* The best for where the ranks are. All of them see the same and choose the same. */
 static const char *name_best(const ls_job *job, const ls_roster *world) {
-    return job->size == 1 ? "self" : find_elsewhere(world, job->rank) < 0 ? "shm" : job->by_mpi ? "mpi" : "tcp";
+    const bool share = find_elsewhere(world, job->rank) < 0 && job->size <= LS_RANKS_MAX;
+    return job->size == 1 ? "self" : share ? "shm" : job->by_mpi ? "mpi" : "tcp";
 }
 
 /* LS_ERR_MISMATCH, the same on all ranks, where they do not end with one backend: they would wait for each other. */
@@ -101,7 +103,12 @@ static ls_status check_backends(const ls_job *job, const ls_roster *world) {
 
 static ls_status choose_backend(const ls_job *job, const ls_roster *world, const ls_backend **backend) {
     const int away = find_elsewhere(world, job->rank);
-    *backend = ls_backend_find(job->backend != NULL ? job->backend : name_best(job, world));
+    const char *name = job->backend != NULL ? job->backend : name_best(job, world);
+    if (job->mpi != NULL && strcmp(name, ls_comm_backend(job->mpi)) == 0) {
+        *backend = NULL;
+        return LS_OK;
+    }
+    *backend = ls_backend_find(name);
     if (*backend == NULL) {
         return ls_error_status();
     }
@@ -117,10 +124,10 @@ static ls_status choose_backend(const ls_job *job, const ls_roster *world, const
     return LS_OK;
 }
 
-/* The same, where the ranks met in a store: nobody leaves it before all have read what the others want. */
+/* The same. Nobody leaves the store, if the ranks met in one, before all have read what the others want. */
 static ls_status agree_on_backend(const ls_job *job, const ls_roster *world, ls_store *store) {
     const ls_status status = check_backends(job, world);
-    if (status != LS_OK) {
+    if (status != LS_OK && store != NULL) {
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());
         (void)ls_store_leave(store);
@@ -145,10 +152,11 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         const ls_card card = world->cards[job->rank];
         LS_TRY(ls_store_join(meeting->store, job->rank, job->size, &card, world->cards));
     }
-    if (job->size > 1 && job->by_mpi && (job->backend == NULL || strcmp(job->backend, "mpi") != 0)) {
+    const bool wants_mpi = job->backend != NULL && strcmp(job->backend, "mpi") == 0;
+    if (job->size > 1 && job->by_mpi && (job->mpi != NULL || !wants_mpi)) {
         LS_TRY(ls_meet_by_mpi(job, world, meeting));
     }
-    if (meeting->store != NULL) {
+    if (meeting->store != NULL || meeting->launcher != NULL) {
         LS_TRY(agree_on_backend(job, world, meeting->store));
     }
     find_local_place(job, world, meeting);
@@ -158,7 +166,7 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
         return job->interface != NULL ? ls_fail_in("LOCKSTEP_INTERFACE") : ls_error_status();
     }
     LS_TRY(choose_backend(job, world, &meeting->backend));
-    if (meeting->store == NULL) { /* MPI itself carries the world */
+    if (meeting->store == NULL && job->mpi == NULL) { /* MPI itself carries the world */
         ls_comm_free(meeting->launcher);
         meeting->launcher = NULL;
     }
@@ -167,10 +175,12 @@ static ls_status meet(const ls_job *job, ls_roster *world, ls_meeting *meeting) 
 
 ls_status ls_rendezvous(const ls_job *job, ls_meeting *meeting) {
     ls_roster world = {0};
-    *meeting = (ls_meeting){0};
-    LS_TRY(ls_roster_make(&world, job->size));
-    const ls_status status = meet(job, &world, meeting);
-    ls_roster_free(&world);
+    *meeting = (ls_meeting){.launcher = job->mpi};
+    ls_status status = ls_roster_make(&world, job->size);
+    if (status == LS_OK) {
+        status = meet(job, &world, meeting);
+        ls_roster_free(&world);
+    }
     if (status != LS_OK) {
         char message[LS_ERROR_CAPACITY];
         snprintf(message, sizeof message, "%s", ls_error_message());

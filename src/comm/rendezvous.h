@@ -20,13 +20,19 @@ typedef struct ls_job {
     double timeout;        /* seconds */
     const char *key;       /* lent by the options or the environment; NULL: none */
     const char *backend;   /* NULL: whatever fits */
-    bool by_mpi;           /* an MPI launcher started the ranks */
+    bool by_mpi;           /* the ranks know each other through MPI */
+    ls_comm *mpi;          /* the program's own MPI communicator, on backend mpi; NULL: the world of MPI. ls_rendezvous
+                              takes ownership */
     const char *interface; /* a name or an address, for data; NULL: whatever fits */
     int listener;          /* see ls_store_place */
 } ls_job;
 
 /* Reads the options (may be NULL) and the environment. LS_ERR_ARGUMENT says which value is wrong or missing. */
 ls_status ls_job_read(ls_job *job, const ls_init_options *options);
+
+/* LS_ERR_ARGUMENT unless ranks that know each other through MPI can have this backend, or NULL: any. `otherwise` ends
+ * the sentence with the remedy. */
+ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise);
 
 /* How long a call waits for a silent rank, in seconds: from the options, the environment, or the default. */
 ls_status ls_timeout_read(const ls_init_options *options, double *timeout);
@@ -57,15 +63,16 @@ ls_status ls_slurm_first_host(const char *list, char host[LS_HOST_CAPACITY]);
 /* Where the ranks of a world turned out to be. */
 typedef struct ls_meeting {
     ls_store *store;   /* NULL for a world of one, and where MPI carries it; given to the caller */
-    ls_comm *launcher; /* over MPI, where the ranks met by it but are carried by another backend; given to the caller */
+    ls_comm *launcher; /* over MPI, if the ranks met by it and another backend carries them, or if it is the job's
+                          `mpi`; the caller frees it */
     int local_rank, local_size;
-    const ls_backend *backend;         /* the one that fits */
-    uint64_t machine;                  /* a number that ranks of one machine share */
+    const ls_backend *backend; /* the one that fits; NULL: `launcher` is the job's `mpi` and carries the ranks */
+    uint64_t machine;          /* a number that ranks of one machine share */
     char address[LS_ADDRESS_CAPACITY]; /* of this machine, where to listen for data; empty for a world of one */
 } ls_meeting;
 
-/* rendezvous_mpi.c: the ranks of an MPI job tell each other where they are; where all share a machine there is a store
- * afterwards. What is in `meeting` after a failure is the caller's too. */
+/* rendezvous_mpi.c: the ranks of an MPI job tell each other where they are. If all share a machine and none asks for
+ * backend mpi, there is a store afterwards. The caller frees the contents of `meeting`, also after a failure. */
 ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting);
 
 /* Meets the other ranks of the job. On failure nothing stays open. */

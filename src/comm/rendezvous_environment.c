@@ -205,6 +205,14 @@ static ls_status check_alone(const ls_job *job) {
                          name, text);
 }
 
+ls_status ls_job_check_mpi_backend(const char *backend, const char *otherwise) {
+    return backend == NULL || strcmp(backend, "mpi") == 0 || strcmp(backend, "shm") == 0
+               ? LS_OK
+               : ls_fail(LS_ERR_ARGUMENT,
+                         "the ranks of an MPI job have backend \"mpi\" or, on one machine, \"shm\", not \"%s\": %s",
+                         backend, otherwise);
+}
+
 /* The ranks of an MPI job know each other already: they need no store. */
 static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
     const launcher *found = find_launcher();
@@ -216,20 +224,14 @@ static ls_status read_mpi(ls_job *job, const ls_init_options *options) {
         return ls_fail(LS_ERR_ARGUMENT, "world_size is %d, but the ranks of mpi:// are those that mpirun started",
                        options->world_size);
     }
-    LS_TRY(ls_environment_number(found->size, 1, LS_RANKS_MAX, &job->size));
+    LS_TRY(ls_environment_number(found->size, 1, INT_MAX, &job->size));
     LS_TRY(ls_environment_number(found->rank, 0, job->size - 1, &job->rank));
     if (ls_environment_text(found->local_size) != NULL && ls_environment_text(found->local_rank) != NULL) {
         LS_TRY(ls_environment_number(found->local_size, 1, job->size, &job->local_size));
         LS_TRY(ls_environment_number(found->local_rank, 0, job->local_size - 1, &job->local_rank));
     }
     job->by_mpi = true;
-    if (job->backend != NULL && strcmp(job->backend, "mpi") != 0 && strcmp(job->backend, "shm") != 0) {
-        return ls_fail(LS_ERR_ARGUMENT,
-                       "the ranks of an MPI job have backend \"mpi\" or, on one machine, \"shm\", not \"%s\": for "
-                       "that, use an init other than mpi://",
-                       job->backend);
-    }
-    return LS_OK;
+    return ls_job_check_mpi_backend(job->backend, "for that, use an init other than mpi://");
 }
 
 /* First of all: who mistypes the URL is not to read of variables that are not set. */

@@ -1,7 +1,8 @@
 /*
- * Ranks that mpirun started know each other through MPI. Where all of them share a machine, shared memory is faster,
- * and sees a death by itself: so unless backend mpi was asked for, they tell each other over MPI where they are, and
- * rank 0 opens a store of this job alone, on loopback and with a key of its own.
+ * Ranks that mpirun started, and those of the program's own MPI communicator, know each other through MPI. Where all of
+ * them share a machine, shared memory is faster, and sees a death by itself: so they tell each other over MPI where
+ * they are, and unless backend mpi was asked for, rank 0 opens a store of this job alone, on loopback and with a key of
+ * its own.
  */
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +59,24 @@ static bool on_one_machine(const ls_roster *world) {
     return true;
 }
 
-ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+/* LS_ERR_MISMATCH on all ranks if they run different builds of Lockstep. */
+static ls_status check_builds(const ls_roster *world) {
+    for (int rank = 1; rank < world->size; rank++) {
+        LS_TRY(ls_card_compare_builds(rank, &world->cards[rank], 0, &world->cards[0]));
+    }
+    return LS_OK;
+}
+
+static bool want_mpi(const ls_roster *world) {
+    bool found = false;
+    for (int rank = 0; rank < world->size; rank++) {
+        found = found || strcmp(world->cards[rank].backend, "mpi") == 0;
+    }
+    return found;
+}
+
+/* The world of MPI, for the time of the meeting at least. NULL and an error. */
+static ls_comm *open_world(const ls_job *job) {
     const ls_join join = {.rank = job->rank,
                           .size = job->size,
                           .local_rank = 0,
@@ -66,11 +84,17 @@ ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meetin
                           .prefix = "meeting/",
                           .timeout = job->timeout};
     const ls_backend *backend = ls_backend_find("mpi");
-    ls_comm *mpi = backend != NULL ? ls_comm_open(backend, &join) : NULL;
+    return backend != NULL ? ls_comm_open(backend, &join) : NULL;
+}
+
+ls_status ls_meet_by_mpi(const ls_job *job, ls_roster *world, ls_meeting *meeting) {
+    ls_comm *mpi = job->mpi != NULL ? job->mpi : open_world(job);
     if (mpi == NULL) {
         return ls_error_status();
     }
     meeting->launcher = mpi;
     LS_TRY(ls_comm_allgather(mpi, &world->cards[job->rank], world->cards, sizeof *world->cards, LS_U8, NULL));
-    return on_one_machine(world) ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
+    LS_TRY(check_builds(world));
+    const bool share = on_one_machine(world) && !want_mpi(world) && job->size <= LS_RANKS_MAX;
+    return share ? meet_at_place(job, mpi, world, &meeting->store) : LS_OK;
 }

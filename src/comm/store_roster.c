@@ -35,6 +35,25 @@ static int count_of(const ls_roster *roster, ls_rank_state state) {
     return count;
 }
 
+ls_status ls_card_compare_builds(int rank, const ls_card *card, int other, const ls_card *others) {
+    return strcmp(card->build, others->build) == 0
+               ? LS_OK
+               : ls_fail(
+                     LS_ERR_MISMATCH,
+                     "rank %d (process %s on %s) runs Lockstep %s, but rank %d (process %s on %s) runs Lockstep %s: "
+                     "run the same build of Lockstep on all ranks",
+                     rank, card->process, card->host, card->build, other, others->process, others->host, others->build);
+}
+
+/* The first rank that is here. */
+static int find_here(const ls_roster *roster) {
+    int rank = 0;
+    while (rank < roster->size && roster->states[rank] == LS_RANK_MISSING) {
+        rank++;
+    }
+    return rank;
+}
+
 ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card) {
     if (roster->size == 0) {
         LS_TRY(ls_roster_make(roster, size));
@@ -48,6 +67,8 @@ ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *
         return ls_fail(LS_ERR_ARGUMENT, "two processes came as rank %d: process %s on %s and process %s on %s", rank,
                        first->process, first->host, card->process, card->host);
     }
+    const int first = find_here(roster);
+    LS_TRY(first < size ? ls_card_compare_builds(rank, card, first, &roster->cards[first]) : LS_OK);
     roster->cards[rank] = *card;
     roster->states[rank] = LS_RANK_HERE;
     roster->complete = count_of(roster, LS_RANK_MISSING) == 0;

@@ -5,15 +5,17 @@
 #ifndef LS_COMM_STORE_ROSTER_H
 #define LS_COMM_STORE_ROSTER_H
 
+#include "comm/build.h"
 #include "comm/store_deadline.h"
 #include "comm/store_message.h"
 
 /* What a rank tells the others about itself when it joins: texts, each ended and filled up with NULs. */
 typedef struct ls_card {
-    char machine[112]; /* equal for processes that can share memory: see rendezvous.c */
-    char host[64];     /* for messages */
-    char process[16];  /* process id, for messages */
-    char backend[32];  /* that it asks for; empty: whatever fits */
+    char build[LS_BUILD_CAPACITY]; /* of Lockstep: the same on all ranks. The first field in every version */
+    char machine[112];             /* equal for processes that can share memory: see rendezvous.c */
+    char host[64];                 /* for messages */
+    char process[16];              /* process id, for messages */
+    char backend[32];              /* that it asks for; empty: whatever fits */
 } ls_card;
 
 typedef enum ls_rank_state { LS_RANK_MISSING = 0, LS_RANK_HERE, LS_RANK_LEFT, LS_RANK_DEAD } ls_rank_state;
@@ -32,7 +34,11 @@ typedef struct ls_roster {
 ls_status ls_roster_make(ls_roster *roster, int size);
 void ls_roster_free(ls_roster *roster);
 
-/* Enters a rank; LS_ERR_MISMATCH with a sentence when world sizes differ, LS_ERR_ARGUMENT when the rank is taken. */
+/* LS_ERR_MISMATCH if two ranks run different builds of Lockstep. */
+ls_status ls_card_compare_builds(int rank, const ls_card *card, int other, const ls_card *others);
+
+/* Enters a rank. LS_ERR_MISMATCH with a sentence if world sizes or builds of Lockstep differ, LS_ERR_ARGUMENT if the
+ * rank is taken. */
 ls_status ls_roster_enter(ls_roster *roster, int rank, int size, const ls_card *card);
 
 /* Whether each of them left or died. */

@@ -201,23 +201,41 @@ static void answer_joiners(ls_store_server *server) {
     }
 }
 
+/* Another version of Lockstep may have cards of another size. */
+static ls_status read_card(int rank, ls_bytes given, ls_card *card) {
+    if (given.size != sizeof *card) {
+        char own[LS_BUILD_CAPACITY];
+        ls_build_write(own);
+        const int length = given.size < sizeof own ? (int)given.size : (int)sizeof own;
+        return ls_fail(LS_ERR_MISMATCH,
+                       "rank %d runs Lockstep %.*s, but rank 0 runs Lockstep %s: run the same build of Lockstep on all "
+                       "ranks",
+                       rank, length, (const char *)given.data, own);
+    }
+    memcpy(card, given.data, sizeof *card);
+    card->build[sizeof card->build - 1] = card->backend[sizeof card->backend - 1] = '\0';
+    card->machine[sizeof card->machine - 1] = card->host[sizeof card->host - 1] = '\0';
+    card->process[sizeof card->process - 1] = '\0';
+    return LS_OK;
+}
+
 static void handle_join(ls_store_server *server, ls_connection *connection) {
     const ls_store_request *request = &connection->request;
     ls_card card;
-    if (connection->rank >= 0 || request->value.size != sizeof card) {
-        answer_failure(server, connection, LS_ERR_FORMAT, "a process joined twice or with a malformed card");
+    if (connection->rank >= 0) {
+        answer_failure(server, connection, LS_ERR_FORMAT, "a process joined twice");
         return;
     }
     if (server->failure != LS_OK) {
         answer_failure(server, connection, server->failure, server->failure_text);
         return;
     }
-    memcpy(&card, request->value.data, sizeof card);
-    card.machine[sizeof card.machine - 1] = card.host[sizeof card.host - 1] = card.process[sizeof card.process - 1] = 0;
-    card.backend[sizeof card.backend - 1] = 0;
     const int rank = (int)(request->amount >> 32);
     const bool was_complete = server->roster.complete;
-    const ls_status status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &card);
+    ls_status status = read_card(rank, request->value, &card);
+    if (status == LS_OK) {
+        status = ls_roster_enter(&server->roster, rank, (int)(request->amount & 0xffffffff), &card);
+    }
     if (status != LS_OK) {
         answer_error(server, connection, status);
         if (!was_complete) { /* one of the two is wrong, so this world will never be whole */

@@ -171,10 +171,7 @@ static ls_status post_and_wait(ls_comm *comm, const ls_call *call) {
     return LS_OK;
 }
 
-ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
-    if (result != NULL) {
-        *result = NULL;
-    }
+static ls_status post(ls_comm *comm, ls_call *call, ls_work **result) {
     ls_comm_use(comm);
     LS_TRY(ls_comm_check_call(comm, call->operation));
     call->sequence = ++comm->posts;
@@ -193,6 +190,14 @@ ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
     }
     *result = work;
     return LS_OK;
+}
+
+ls_status ls_work_post(ls_comm *comm, ls_call *call, ls_work **result) {
+    if (result != NULL) {
+        *result = NULL;
+    }
+    LS_TRY(ls_comm_begin_call(comm, call->operation));
+    return ls_comm_end_call(comm, call->operation, post(comm, call, result));
 }
 
 /* ---- all work -------------------------------------------------------------------------------------------------------
@@ -221,16 +226,9 @@ void ls_comm_drain(ls_comm *comm) {
     }
 }
 
-ls_status ls_work_wait(ls_work *work) {
-    if (work == NULL) {
-        return LS_OK;
-    }
-    if (work->open_link == NULL && work->comm != NULL) { /* it is kept for the next call */
-        return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
-    }
-    if (work->comm != NULL) {
-        ls_comm_use(work->comm);
-    }
+/* Waits for the work, of a communicator that is not freed. */
+static void finish_work(ls_work *work) {
+    ls_comm_use(work->comm);
     const uint64_t began = work->finished ? 0 : ls_trace_now(), metered = ls_comm_meter_begin();
     while (!work->finished) {
         (void)move(work, true);
@@ -239,37 +237,59 @@ ls_status ls_work_wait(ls_work *work) {
     if (began != 0) {
         trace_wait(&work->call, began);
     }
+}
+
+ls_status ls_work_wait(ls_work *work) {
+    if (work == NULL) {
+        return LS_OK;
+    }
+    ls_comm *comm = work->comm;
+    if (work->open_link == NULL && comm != NULL) { /* it is kept for the next call */
+        return ls_fail(LS_ERR_STATE, "ls_work_wait: this work was already waited for");
+    }
+    if (comm != NULL) {
+        LS_TRY(ls_comm_begin_call(comm, work->call.operation));
+        finish_work(work);
+    }
     const ls_status status = work->status;
     if (status != LS_OK) {
         ls_error_restore(status, work->message);
     }
-    if (work->comm == NULL) {
+    if (comm == NULL) {
         ls_free(work);
-    } else {
-        open_remove(work);
-        work->open_link = NULL;
-        work->next_open = work->comm->spare;
-        work->comm->spare = work;
+        return status;
     }
-    return status;
+    open_remove(work);
+    work->open_link = NULL;
+    work->next_open = comm->spare;
+    comm->spare = work;
+    return ls_comm_end_call(comm, work->call.operation, status);
 }
 
-bool ls_work_done(ls_work *work) {
-    if (work == NULL) {
-        return true;
-    }
-    if (work->comm != NULL) {
-        ls_comm_use(work->comm);
-    }
+/* Moves the work without waiting. */
+static void move_work(ls_work *work) {
+    ls_comm_use(work->comm);
     while (!work->finished) {
         if (!move(work, false)) {
             if (ls_comm_has_others(work->comm)) {
                 ls_comm_move_others(work->comm);
             }
-            return false;
+            return;
         }
     }
-    return true;
+}
+
+bool ls_work_done(ls_work *work) {
+    if (work == NULL || work->comm == NULL) { /* what is freed has ended all work */
+        return true;
+    }
+    const ls_operation operation = work->call.operation;
+    if (ls_comm_begin_call(work->comm, operation) != LS_OK) {
+        return false;
+    }
+    move_work(work);
+    (void)ls_comm_end_call(work->comm, operation, LS_OK);
+    return work->finished;
 }
 
 void ls_work_abandon(ls_comm *comm) {

@@ -36,7 +36,7 @@ static void die(int number) {
 /* One rank of this start has a while to live. */
 static void draw_lots(void) {
     const uint64_t seed = (uint64_t)number_of("SEED", 0), start = (uint64_t)number_of("LOCKSTEP_RESTART_COUNT", 0);
-    rank = number_of("RANK", 0);
+    rank = number_of("RANK", number_of("SLURM_PROCID", 0));
     doomed = (long)start < number_of("KILLS", 0) &&
              ls_random_u32(seed, start, 0) % (uint32_t)number_of("WORLD_SIZE", 1) == (uint32_t)rank;
     if (doomed) {

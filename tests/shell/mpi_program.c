@@ -1,11 +1,20 @@
 /* A program with an MPI of its own: communicators of Lockstep over its communicators. */
+#include <ctype.h>
 #include <lockstep/mpi.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int rank;
+
+/* What the environment asks for, else the best for ranks of one machine. */
+static const char *expected_backend(int size) {
+    const char *wanted = getenv("LOCKSTEP_BACKEND");
+    return wanted != NULL && wanted[0] != '\0' ? wanted : size == 1 ? "self" : "shm";
+}
 
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
@@ -62,6 +71,26 @@ static void use_parts(void) {
     ls_comm_free(comm);
 }
 
+/* The caller may say which backend, and all ranks must say the same. */
+static void choose_backend(int size) {
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
+    CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "mpi") == 0 && ls_comm_local_size(comm) == size);
+    add(comm);
+    ls_comm_free(comm);
+    comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "shm"});
+    CHECK(comm != NULL && strcmp(ls_comm_backend(comm), "shm") == 0 && ls_comm_local_size(comm) == size);
+    CHECK(ls_comm_local_rank(comm) == rank);
+    add(comm);
+    ls_comm_free(comm);
+    CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "tcp"}) == NULL);
+    CHECK(ls_error_status() == LS_ERR_ARGUMENT && strstr(ls_error_message(), "not \"tcp\"") != NULL);
+    if (size > 1) {
+        CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = rank == 1 ? "mpi" : "shm"}) == NULL);
+        CHECK(ls_error_status() == LS_ERR_MISMATCH);
+        CHECK(strstr(ls_error_message(), "rank 0 takes backend \"shm\" and rank 1 \"mpi\"") != NULL);
+    }
+}
+
 static void split_it(ls_comm *comm) {
     ls_comm *part = NULL;
     CHECK(ls_comm_split(comm, rank / 2, 0, &part) == LS_OK);
@@ -93,11 +122,117 @@ static int finalize_early(void) {
     return call && end ? 0 : 1;
 }
 
-int main(int argc, char **argv) {
-    MPI_Init(&argc, &argv);
+/* The same on shared memory, which needs MPI no more. */
+static int finalize_early_on_shm(void) {
+    static const char said[] = "ls_finalize: the program has called MPI_Finalize: call ls_finalize, or ls_comm_free, "
+                               "before it";
+    ls_comm *world = ls_init(&(ls_init_options){.backend = "shm"});
+    CHECK(world != NULL);
+    MPI_Finalize();
+    add(world);
+    return ls_finalize() == LS_ERR_STATE && strcmp(ls_error_message(), said) == 0 && ls_world() == NULL ? 0 : 1;
+}
+
+/* ---- thread levels ----------------------------------------------------------------------------------------------- */
+
+typedef struct call {
+    ls_comm *comm;
+    ls_comm *made;
+    ls_status status[2];
+    char message[2][512];
+} call;
+
+static void *call_from_thread(void *argument) {
+    call *own = argument;
+    own->status[0] = ls_comm_barrier(own->comm, NULL);
+    strncpy(own->message[0], ls_error_message(), sizeof own->message[0] - 1);
+    own->made = ls_comm_from_mpi(MPI_COMM_SELF, NULL);
+    own->status[1] = ls_error_status();
+    strncpy(own->message[1], ls_error_message(), sizeof own->message[1] - 1);
+    return NULL;
+}
+
+/* Calls from another thread than the main one are refused, and the communicator goes on. */
+static int call_from_wrong_thread(void) {
+    static const char said[] =
+        ", which allows calls from the main thread only: call this from there, or start MPI with "
+        "MPI_THREAD_MULTIPLE";
+    pthread_t thread;
+    call own = {.comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"})};
+    CHECK(own.comm != NULL && pthread_create(&thread, NULL, call_from_thread, &own) == 0);
+    pthread_join(thread, NULL);
+    CHECK(own.status[0] == LS_ERR_STATE && strncmp(own.message[0], "ls_comm_barrier: MPI was started with", 37) == 0);
+    CHECK(own.made == NULL && own.status[1] == LS_ERR_STATE);
+    CHECK(strstr(own.message[0], said) != NULL && strstr(own.message[1], said) != NULL);
+    add(own.comm);
+    ls_comm_free(own.comm);
+    MPI_Finalize();
+    return 0;
+}
+
+static void *receive(void *argument) {
+    float number = 0;
+    return (void *)(size_t)ls_comm_recv(argument, &number, 1, LS_F32, 0, 3, NULL);
+}
+
+/* Rank 1 calls on a second communicator while its other thread waits on the first; rank 0 sends when it was refused. */
+static int call_at_once(const char *file) {
+    static const char said[] = "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a time, and "
+                               "another thread is in a call";
+    ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
+    ls_comm *other = ls_comm_from_mpi(MPI_COMM_WORLD, &(ls_init_options){.backend = "mpi"});
+    float number = 1;
+    CHECK(comm != NULL && other != NULL);
+    if (rank == 0) {
+        while (access(file, F_OK) != 0) {
+            usleep(1000);
+        }
+        CHECK(ls_comm_send(comm, &number, 1, LS_F32, 1, 3, NULL) == LS_OK);
+    } else {
+        pthread_t thread;
+        void *received = NULL;
+        ls_status status = LS_OK;
+        CHECK(pthread_create(&thread, NULL, receive, comm) == 0);
+        usleep(200000); /* calls before the other thread's are allowed */
+        for (int i = 0; i < 10000 && status == LS_OK; i++) {
+            status = ls_comm_send(other, &number, 1, LS_F32, 1, 3, NULL);
+            usleep(100);
+        }
+        const bool refused = status == LS_ERR_STATE && strstr(ls_error_message(), said) != NULL;
+        fclose(fopen(file, "w"));
+        pthread_join(thread, &received);
+        CHECK(refused && (ls_status)(size_t)received == LS_OK);
+    }
+    add(comm);
+    add(other);
+    ls_comm_free(comm);
+    ls_comm_free(other);
+    MPI_Finalize();
+    return 0;
+}
+
+static int thread_level(const char *what) {
+    return strcmp(what, "funneled") == 0     ? MPI_THREAD_FUNNELED
+           : strcmp(what, "serialized") == 0 ? MPI_THREAD_SERIALIZED
+                                             : MPI_THREAD_SINGLE;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+int main(int argc, char **argv) { /* nothing; or early, early-shm, single, funneled, serialized */
+    const char *what = argc > 1 ? argv[1] : "";
+    int level = 0;
+    MPI_Init_thread(&argc, &argv, thread_level(what), &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (argc > 1) {
+    if (strcmp(what, "early") == 0) {
         return finalize_early();
+    }
+    if (strcmp(what, "early-shm") == 0) {
+        return finalize_early_on_shm();
+    }
+    if (what[0] != '\0') {
+        CHECK(level == thread_level(what));
+        return level == MPI_THREAD_SERIALIZED ? call_at_once("refused") : call_from_wrong_thread();
     }
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -110,8 +245,8 @@ int main(int argc, char **argv) {
             MPI_Finalize();
             return 1;
         }
-        CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && strcmp(ls_comm_backend(comm), "mpi") == 0);
-        CHECK(ls_world() == NULL);
+        CHECK(ls_comm_size(comm) == size && ls_comm_rank(comm) == rank && ls_comm_local_rank(comm) == rank);
+        CHECK(strcmp(ls_comm_backend(comm), expected_backend(size)) == 0 && ls_world() == NULL);
         for (int calls = i % 4; calls > 0; calls--) {
             CHECK(ls_comm_barrier(comm, NULL) == LS_OK);
         }
@@ -120,6 +255,7 @@ int main(int argc, char **argv) {
     ls_comm *comm = ls_comm_from_mpi(MPI_COMM_WORLD, NULL);
     add_between_messages(MPI_COMM_WORLD, comm);
     use_parts();
+    choose_backend(size);
     use_world();
     split_it(comm);
     int sum = 0;
@@ -129,5 +265,8 @@ int main(int argc, char **argv) {
     MPI_Finalize();
     ls_comm_free(comm); /* too late, but no crash */
     CHECK(ls_comm_from_mpi(MPI_COMM_WORLD, NULL) == NULL && ls_error_status() == LS_ERR_STATE);
+    for (const char *at = ls_error_message(); *at != '\0'; at++) {
+        CHECK(isprint((unsigned char)*at));
+    }
     return 0;
 }

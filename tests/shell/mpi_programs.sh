@@ -102,16 +102,26 @@ check_no_module() {
 }
 
 check_own_communicators() {
-    local flavour=$1 ranks=$2
-    mpi "$flavour" $ranks "$scratch/program_$flavour"
-    check "$flavour, $ranks ranks: communicators of the program's own" is "$status" 0
-    check "$flavour, $ranks ranks: communicators of the program's own, silent" is "$(complaints out err)" ""
+    local flavour=$1 ranks=$2 choice=$3
+    mpi "$flavour" $ranks env LOCKSTEP_BACKEND=$choice "$scratch/program_$flavour"
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own" is "$status" 0
+    check "$flavour, $ranks ranks, ${choice:-no} backend asked for: communicators of the program's own, silent" \
+        is "$(complaints out err)" ""
 }
 
 check_early_end() {
     local flavour=$1
     mpi "$flavour" 2 "$scratch/program_$flavour" early
     check "$flavour, MPI_Finalize before ls_finalize: said, and no crash" is "$status" 0
+    mpi "$flavour" 2 "$scratch/program_$flavour" early-shm
+    check "$flavour, MPI_Finalize before ls_finalize, on shared memory: said, and no crash" is "$status" 0
+}
+
+# check_level FLAVOUR LEVEL: calls that MPI's thread level forbids.
+check_level() {
+    local flavour=$1 level=$2
+    mpi "$flavour" 2 "$scratch/program_$flavour" $level
+    check "$flavour, MPI_THREAD_${level^^}: calls that it forbids are refused" is "$status $(complaints out err)" "0 "
 }
 
 check_programs() {
@@ -128,7 +138,7 @@ check_programs() {
 }
 
 check_flavour() {
-    local flavour=$1 ranks name choice
+    local flavour=$1 ranks name choice level
     if [ -n "${LOCKSTEP_TEST_LONG:-}" ]; then # the rest is in the ordinary list
         check_programs "$flavour" 2
         [ "$flavour" = openmpi ] || check_programs "$flavour" 3
@@ -162,9 +172,14 @@ check_flavour() {
     fi
     beside check_no_module "$flavour"
     for ranks in 1 2 3 4; do
-        beside check_own_communicators "$flavour" $ranks
+        for choice in "" mpi; do
+            beside check_own_communicators "$flavour" $ranks "$choice"
+        done
     done
     beside check_early_end "$flavour"
+    for level in single funneled serialized; do
+        beside check_level "$flavour" $level
+    done
 }
 
 cat >alone.c <<'END'

@@ -60,6 +60,32 @@ int main(int argc, char **argv) {
 END
 cc -I"$LS_SOURCE/include" adder.c -o adder -L"$LS_BUILD/lib" -llockstep -Wl,-rpath,"$LS_BUILD/lib" || exit 1
 
+# The program's own communicators: one of all ranks, and one for each machine.
+cat >own.c <<'END'
+#include <lockstep/mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    int rank, size;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Comm machine;
+    MPI_Comm_split(MPI_COMM_WORLD, rank / (size / 2), rank, &machine);
+    ls_comm *all = ls_comm_from_mpi(MPI_COMM_WORLD, NULL), *near = ls_comm_from_mpi(machine, NULL);
+    float sum = 1;
+    if (ls_comm_allreduce(all, &sum, &sum, 1, LS_F32, LS_SUM, NULL) != LS_OK ||
+        ls_comm_allreduce(near, &sum, &sum, 1, LS_F32, LS_SUM, NULL) != LS_OK) {
+        printf("%s\n", ls_error_message());
+    }
+    printf("%s %s %g\n", ls_comm_backend(all), ls_comm_backend(near), sum);
+    ls_comm_free(near);
+    ls_comm_free(all);
+    MPI_Comm_free(&machine);
+    MPI_Finalize();
+    return 0;
+}
+END
+
 both() {
     [ -e "$1.0" ] && [ -e "$1.1" ]
 }
@@ -69,6 +95,11 @@ both_say() {
 
 check_flavour() {
     local flavour=$1 name
+    check "$flavour: a program with lockstep/mpi.h builds" mpi_builds "$flavour" own.c own_$flavour
+    mpi "$flavour" 4 "$scratch/own_$flavour"
+    check "$flavour: a program's own communicators, 2 ranks on each: ends well" is "$status" 0
+    check "$flavour: a program's own communicators, 2 ranks on each: shared memory on one machine, MPI across" \
+        is "$(grep -c '^mpi shm 8' out)" 4
     mpi "$flavour" 2 "$lockstep" bench allreduce --sizes 4,64K,1M --iterations 3 --json
     check "$flavour: an all-reduce across: ends well" is "$status" 0
     check "$flavour: an all-reduce across: by backend mpi, with right sums" \

@@ -238,6 +238,58 @@ static void test_world_sizes_differ(void **state) {
     finish(&m);
 }
 
+/* Joins as rank 1 with a card of so many bytes, of another build. Whether the store says why it is refused. */
+static bool join_as_another_build(ls_store *store, int size, size_t bytes) {
+    uint8_t card[sizeof(ls_card) + 64] = {0}, message[4096];
+    const ls_store_request request = {
+        .operation = LS_STORE_JOIN, .value = {card, bytes}, .amount = INT64_C(1) << 32 | size, .timeout = 300000};
+    const ls_deadline deadline = ls_deadline_after(300);
+    size_t length = 0;
+    ls_store_reply reply;
+    snprintf((char *)card, sizeof card, "0.0.9 (layout 0)");
+    ls_request_encode(&request, message);
+    return ls_socket_send(store->fd, message, ls_request_size(&request), deadline) == LS_OK &&
+           ls_socket_receive(store->fd, message, LS_FRAME_HEADER, deadline) == LS_OK &&
+           ls_frame_size(message, LS_REPLY_FIXED, sizeof message, &length) == LS_OK &&
+           ls_socket_receive(store->fd, message, length, deadline) == LS_OK &&
+           ls_reply_decode(message, length, &reply) == LS_OK && reply.status == LS_ERR_MISMATCH &&
+           memmem(reply.value.data, reply.value.size, "0.0.9 (layout 0)", 16) != NULL;
+}
+
+/* Of four ranks, the last two never come. */
+static const char *run_another_build(int rank, const void *what) {
+    const meeting *m = what;
+    if (rank == 1) {
+        ls_store *store = enter(rank, m);
+        LS_MUST(store != NULL);
+        LS_MUST(join_as_another_build(store, m->size, sizeof(ls_card) + (m->size == 3 ? 64 : 0)));
+        ls_store_close(store);
+        return NULL;
+    }
+    char own[LS_BUILD_CAPACITY];
+    ls_build_write(own);
+    const ls_init_options options = {
+        .init = m->url, .world_size = m->size, .rank = rank, .timeout = m->timeout, .key = "the key"};
+    LS_MUST(ls_init(&options) == NULL);
+    LS_MUST(failed_with(LS_ERR_MISMATCH, "rank 1 "));
+    LS_MUST(failed_with(LS_ERR_MISMATCH, " runs Lockstep 0.0.9 (layout 0)"));
+    LS_MUST(failed_with(LS_ERR_MISMATCH, " runs Lockstep " LS_VERSION " (layout ") &&
+            failed_with(LS_ERR_MISMATCH, own));
+    LS_MUST(failed_with(LS_ERR_MISMATCH, ": run the same build of Lockstep on all ranks"));
+    return NULL;
+}
+
+/* At once: nobody waits for the timeout. The card of the other build has the same size, or a larger one. */
+static void test_builds_differ(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        meeting m = prepare(size, 300);
+        finish(&m); /* ls_init listens there itself */
+        m.listener = -1;
+        processes_run(2, run_another_build, &m, 0);
+    }
+}
+
 static const char *come_with_another_key(int rank, const void *what) {
     const meeting *m = what;
     ls_store *store = enter_with(rank, m, rank == 0 ? "the key" : rank == 1 ? "another" : NULL);
@@ -408,9 +460,9 @@ static int tear_down(void **state) {
         cmocka_unit_test(test_missing_ranks), cmocka_unit_test(test_death_while_meeting),                              \
         cmocka_unit_test(test_death_after_meeting), cmocka_unit_test(test_death_of_rank_0),                            \
         cmocka_unit_test(test_rank_comes_twice), cmocka_unit_test(test_world_sizes_differ),                            \
-        cmocka_unit_test(test_wrong_keys), cmocka_unit_test(test_one_does_not_leave),                                  \
-        cmocka_unit_test(test_who_waits_to_leave_tells_the_log), cmocka_unit_test(test_leftovers_do_not_matter),       \
-        cmocka_unit_test(test_folder_in_use)
+        cmocka_unit_test(test_builds_differ), cmocka_unit_test(test_wrong_keys),                                       \
+        cmocka_unit_test(test_one_does_not_leave), cmocka_unit_test(test_who_waits_to_leave_tells_the_log),            \
+        cmocka_unit_test(test_leftovers_do_not_matter), cmocka_unit_test(test_folder_in_use)
 
 int main(void) {
     const struct CMUnitTest tests[] = {KIND_TESTS};

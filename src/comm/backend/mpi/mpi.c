@@ -63,6 +63,17 @@ static size_t find_unasked(const ls_mpi_greeting *all, int size) {
     return least;
 }
 
+/* The reductions that MPI computes correctly on all ranks: machines may differ in their vector instructions. */
+static ls_mpi_reductions find_reductions(const ls_mpi_greeting *all, int size) {
+    ls_mpi_reductions common = all[0].reductions;
+    for (int rank = 1; rank < size; rank++) {
+        for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+            common.correct[dtype] &= all[rank].reductions.correct[dtype];
+        }
+    }
+    return common;
+}
+
 /* What "auto" is: MPICH's own are slower than the engine over its messages, all of them that were measured. */
 #ifdef OMPI_MAJOR_VERSION
 #define OWN_AUTO LS_OWN_BEYOND
@@ -77,6 +88,7 @@ static const char own_variable[] = "LOCKSTEP_MPI_COLLECTIVES";
 static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **state) {
     ls_mpi_greeting own = {.machine = join->machine,
                            .unasked = (int64_t)ls_mpi_unasked(),
+                           .reductions = ls_mpi_check_reductions(),
                            .own = ls_module_read_use(own_variable, "mpi", LS_OWN_BEYOND)};
     ls_mpi_options options = {.rank = join->rank, .size = join->size, .timeout = join->timeout, .world = world};
     ls_mpi_greeting *all = NULL;
@@ -91,6 +103,7 @@ static ls_status open_over(MPI_Comm comm, ls_join *join, bool world, void **stat
     }
     options.own = own.own == LS_OWN_BEYOND ? OWN_AUTO : (ls_own_collectives)own.own;
     options.unasked = find_unasked(all, join->size);
+    options.reductions = find_reductions(all, join->size);
     options.oversubscribed = is_oversubscribed(all, join);
     options.place = ls_place_find(&all[0].machine, sizeof *all, join->size);
     if (join->local_size == 0) {
@@ -166,17 +179,24 @@ static void mpi_close(void *state) {
 /* ---- communicators of the program's own ----------------------------------------------------------------------------
  */
 
+/* LS_ERR_STATE, naming the library: "MPICH Version: 4.0.2". */
+static ls_status fail_not_running(void) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = '\0';
+    for (char *at = strchr(library, '\t'); at != NULL; at = strchr(at, '\t')) {
+        *at = ' ';
+    }
+    return ls_fail(LS_ERR_STATE,
+                   "MPI is not running in the library that Lockstep's module was built with (%s): call this between "
+                   "MPI_Init and MPI_Finalize of that library",
+                   library);
+}
+
 static ls_status check_handle(MPI_Comm comm) {
     int inter = 0;
-    if (!ls_mpi_runs()) {
-        char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-        int length = 0;
-        MPI_Get_library_version(library, &length);
-        return ls_fail(LS_ERR_STATE,
-                       "MPI is not running in the library that Lockstep's module was built with (%.*s): call this "
-                       "between MPI_Init and MPI_Finalize of that library",
-                       (int)strcspn(library, ",\n"), library);
-    }
+    LS_TRY(ls_mpi_runs() ? ls_mpi_check_allowed() : fail_not_running());
     if (comm == MPI_COMM_NULL) {
         return ls_fail(LS_ERR_ARGUMENT, "the communicator is MPI_COMM_NULL");
     }
@@ -342,8 +362,14 @@ static ls_status mpi_meet_leaving(void *state) {
     return status;
 }
 
+static ls_status mpi_check(const void *state) {
+    (void)state;
+    return ls_mpi_check_allowed();
+}
+
 const ls_backend ls_module_backend = {
     .name = "mpi",
+    .check = mpi_check,
     .open = mpi_open,
     .close = mpi_close,
     .leave = mpi_leave,

@@ -54,9 +54,10 @@ typedef struct ls_mpi_greeting {
     uint64_t here; /* filled in, as is the host */
     uint64_t machine;
     int64_t unasked;
-    int64_t launcher; /* its connection, see process.c */
-    int32_t own;      /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
-    cpu_set_t cores;  /* that it may run on */
+    int64_t launcher;             /* its connection, see process.c */
+    int32_t own;                  /* an ls_own_collectives, or -1: what LOCKSTEP_MPI_COLLECTIVES says is none */
+    ls_mpi_reductions reductions; /* that its MPI computes correctly */
+    cpu_set_t cores;              /* that it may run on */
     char host[64];
 } ls_mpi_greeting;
 

@@ -281,7 +281,7 @@ static ls_status start_mpi(double timeout) {
         process.id = getpid();
         LS_TRY(on_exit(leave_mpi, NULL) == 0 ? LS_OK : ls_fail_memory("ls_comm_open", sizeof(void *)));
     }
-    return process.id == getpid() ? check_started() : LS_OK; /* else the program started it */
+    return process.id == getpid() ? check_started() : ls_mpi_check_allowed(); /* else the program started it */
 }
 
 /* All ranks meet at the launcher, or none. */

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -41,6 +42,22 @@ static size_t point_layout(ls_shm_point *point, int size) {
     point->stride = sizeof(ls_shm_packet) + row->more;
     return (size_t)size * (size_t)size * point->depth * point->stride;
 }
+
+/* Changes together with the meaning of the shared memory, if no size changes. */
+#define LAYOUT_VERSION 1
+
+#define MIX(hash, number) (((hash) ^ (uint64_t)(number)) * UINT64_C(0x100000001b3))
+#define SIZES             MIX(MIX(LS_SHM_CELLS, sizeof(ls_shm_control)), MIX(sizeof(ls_shm_rank), sizeof(ls_shm_cell)))
+#define ROOM              MIX(MIX(LS_SHM_SLOT_MOST, LS_SHM_SLOT_PART), MIX(LS_SHM_SLOT_LEAST, LS_SHM_SLOTS_TOGETHER))
+#define PACKETS                                                                                                        \
+    MIX(MIX(MIX(sizeof(ls_shm_packet), LS_SHM_PACKET_PAYLOAD), MIX(LS_SHM_PACKET_MORE_4, LS_SHM_PACKET_MORE_16)),      \
+        MIX(LS_SHM_PACKET_MORE_64, LS_SHM_ANNOUNCED))
+#define PLACES                                                                                                         \
+    MIX(MIX(offsetof(ls_shm_rank, algorithm), offsetof(ls_shm_rank, answers)),                                         \
+        MIX(offsetof(ls_shm_cell, payload), offsetof(ls_shm_control, message)))
+
+const uint64_t ls_shm_layout_number =
+    MIX(MIX(MIX(LAYOUT_VERSION, SIZES), MIX(ROOM, PACKETS)), MIX(PLACES, MIX(LS_OP_COUNT, LS_REDUCTION_COUNT)));
 
 size_t ls_shm_layout(ls_shm *shm, unsigned char *base) {
     const size_t size = (size_t)shm->size;

@@ -7,64 +7,6 @@
 #include "comm/pieces.h"
 #include "comm/transport/mpi/inside.h"
 
-/* ---- types and operations ---------------------------------------------------------------------------------------- */
-
-/* The type as which MPI adds up, multiplies or compares elements; MPI_DATATYPE_NULL: it has none, or promises other
- * results than lockstep/comm.h. Sums and products that overflow wrap, as those of numbers without a sign do. */
-static MPI_Datatype type_of(ls_dtype dtype, ls_reduction reduction) {
-    const bool floats = dtype == LS_F32 || dtype == LS_F64;
-    const bool averages = reduction == LS_AVG;
-    const bool extreme = reduction == LS_MIN || reduction == LS_MAX;
-    if (floats && !averages && reduction != LS_SUM && reduction != LS_PROD) { /* of NaN MPI promises nothing */
-        return MPI_DATATYPE_NULL;
-    }
-    if (!floats && averages) { /* of a sum that may be wider than its elements */
-        return MPI_DATATYPE_NULL;
-    }
-    switch (dtype) {
-    case LS_F32:
-        return MPI_FLOAT;
-    case LS_F64:
-        return MPI_DOUBLE;
-    case LS_I64:
-        return extreme ? MPI_INT64_T : MPI_UINT64_T;
-    case LS_I32:
-        return extreme ? MPI_INT32_T : MPI_UINT32_T;
-    case LS_U8:
-        return MPI_UINT8_T;
-    default: /* halves, whose sums are made in f32, and bool */
-        return MPI_DATATYPE_NULL;
-    }
-}
-
-static MPI_Op op_of(ls_reduction reduction) {
-    switch (reduction) {
-    case LS_SUM:
-    case LS_AVG:
-        return MPI_SUM;
-    case LS_PROD:
-        return MPI_PROD;
-    case LS_MIN:
-        return MPI_MIN;
-    case LS_MAX:
-        return MPI_MAX;
-    case LS_LAND:
-        return MPI_LAND;
-    case LS_LOR:
-        return MPI_LOR;
-    case LS_LXOR:
-        return MPI_LXOR;
-    case LS_BAND:
-        return MPI_BAND;
-    case LS_BOR:
-        return MPI_BOR;
-    case LS_BXOR:
-        return MPI_BXOR;
-    default:
-        return MPI_OP_NULL;
-    }
-}
-
 /* ---- counts, which MPI has as int -------------------------------------------------------------------------------- */
 
 static bool fits(size_t count, size_t width, size_t parts) {
@@ -82,14 +24,17 @@ static bool parts_fit(const ls_call *call, const size_t *counts, const size_t *d
     return true;
 }
 
-static bool is_for_mpi(const ls_call *call) {
+static bool is_correct(const ls_mpi *mpi, const ls_call *call) {
+    return (mpi->options.reductions.correct[call->dtype] & 1U << call->reduction) != 0;
+}
+
+static bool is_for_mpi(const ls_mpi *mpi, const ls_call *call) {
     switch (call->operation) {
     case LS_OP_ALLREDUCE:
     case LS_OP_REDUCE:
     case LS_OP_REDUCE_SCATTER:
     case LS_OP_REDUCE_SCATTERV:
-        return call->any_order && type_of(call->dtype, call->reduction) != MPI_DATATYPE_NULL &&
-               op_of(call->reduction) != MPI_OP_NULL && fits(call->total, call->width, 1);
+        return call->any_order && is_correct(mpi, call) && fits(call->total, call->width, 1);
     case LS_OP_BROADCAST:
     case LS_OP_GATHER:
     case LS_OP_GATHERV:
@@ -113,7 +58,7 @@ static bool divides(ls_operation operation) {
 bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call) {
     const int size = endpoint->size;
     const bool exchange = call->send_counts != NULL && call->receive_counts != NULL;
-    return is_for_mpi(call) && exchange == (call->operation == LS_OP_ALLTOALLV) &&
+    return is_for_mpi((const ls_mpi *)endpoint, call) && exchange == (call->operation == LS_OP_ALLTOALLV) &&
            fits(call->count, call->width, divides(call->operation) ? (size_t)size : 1) &&
            parts_fit(call, call->send_counts, call->send_displacements, size) &&
            parts_fit(call, call->receive_counts, call->receive_displacements, size);
@@ -158,8 +103,8 @@ static void keep_own(const ls_mpi *mpi, const ls_call *call) {
 }
 
 static int begin_reduction(ls_mpi *mpi, const ls_call *call, MPI_Request *request) {
-    const MPI_Datatype type = type_of(call->dtype, call->reduction);
-    const MPI_Op op = op_of(call->reduction);
+    const MPI_Datatype type = ls_mpi_type_of(call->dtype, call->reduction);
+    const MPI_Op op = ls_mpi_op_of(call->reduction);
     const int count = (int)call->count;
     switch (call->operation) {
     case LS_OP_ALLREDUCE:

@@ -68,6 +68,11 @@ bool ls_mpi_is_finalized(void);
 /* close.c: whether there are endpoints for ls_mpi_progress_closing. */
 bool ls_mpi_has_closing(void);
 
+/* reductions.c: the type and the operation by which MPI reduces elements. MPI_DATATYPE_NULL or MPI_OP_NULL if MPI has
+ * none, or promises other results than lockstep/comm.h. */
+MPI_Datatype ls_mpi_type_of(ls_dtype dtype, ls_reduction reduction);
+MPI_Op ls_mpi_op_of(ls_reduction reduction);
+
 /* collective.c: entries of the transport. */
 bool ls_mpi_can_make(const ls_endpoint *endpoint, const ls_call *call);
 ls_status ls_mpi_collective(ls_endpoint *endpoint, const ls_call *call, ls_transfer *transfer);

@@ -2,6 +2,7 @@
 #include "comm/transport/mpi/mpi.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -304,11 +305,8 @@ static ls_status look(ls_mpi *mpi, bool *moved) {
     return LS_OK;
 }
 
-static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
-    ls_mpi *mpi = (ls_mpi *)endpoint;
+static ls_status look_and_wait(ls_mpi *mpi, uint64_t wait_ns, bool *moved) {
     const uint64_t begun_ns = mpi->clock.awake_ns;
-    *moved = false;
-    LS_TRY(ls_mpi_check_runs());
     LS_TRY(look(mpi, moved));
     if (wait_ns == 0 && mpi->idle > LOOKS_PER_CLOCK) { /* who asks now and then may do so seldom */
         ls_mpi_clock_look(&mpi->clock);
@@ -318,6 +316,41 @@ static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) 
         LS_TRY(look(mpi, moved));
     }
     return LS_OK;
+}
+
+/* Whether a thread is in `progress`, in which calls spend nearly all of their time. */
+static atomic_bool waits;
+
+static ls_status progress(ls_endpoint *endpoint, uint64_t wait_ns, bool *moved) {
+    *moved = false;
+    LS_TRY(ls_mpi_check_runs());
+    atomic_store_explicit(&waits, true, memory_order_relaxed);
+    const ls_status status = look_and_wait((ls_mpi *)endpoint, wait_ns, moved);
+    atomic_store_explicit(&waits, false, memory_order_relaxed);
+    return status;
+}
+
+ls_status ls_mpi_check_allowed(void) {
+    int level = MPI_THREAD_MULTIPLE;
+    int main_thread = 1;
+    LS_TRY(ls_mpi_check_runs());
+    if (MPI_Query_thread(&level) != MPI_SUCCESS || level == MPI_THREAD_MULTIPLE) {
+        return LS_OK;
+    }
+    if (level == MPI_THREAD_SERIALIZED) {
+        return !atomic_load_explicit(&waits, memory_order_relaxed)
+                   ? LS_OK
+                   : ls_fail(LS_ERR_STATE, "MPI was started with MPI_THREAD_SERIALIZED, which allows one thread at a "
+                                           "time, and another thread is in a call: call one after the other, or start "
+                                           "MPI with MPI_THREAD_MULTIPLE");
+    }
+    if (MPI_Is_thread_main(&main_thread) != MPI_SUCCESS || main_thread != 0) {
+        return LS_OK;
+    }
+    return ls_fail(LS_ERR_STATE,
+                   "MPI was started with %s, which allows calls from the main thread only: call this from there, or "
+                   "start MPI with MPI_THREAD_MULTIPLE",
+                   level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_Init (MPI_THREAD_SINGLE)");
 }
 
 static uint64_t now_ns(const ls_endpoint *endpoint) {

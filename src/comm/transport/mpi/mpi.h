@@ -15,6 +15,11 @@
 
 #include "comm/transport.h"
 
+/* Reductions that MPI computes correctly: for each dtype, bit r stands for ls_reduction r. */
+typedef struct ls_mpi_reductions {
+    uint16_t correct[LS_DTYPE_COUNT];
+} ls_mpi_reductions;
+
 typedef struct ls_mpi_options {
     int rank; /* in the communicator that ls_mpi_connect gives it */
     int size;
@@ -26,7 +31,12 @@ typedef struct ls_mpi_options {
     bool one_machine;    /* all ranks are on this one */
     bool world;          /* for the owner to ask: no part of another communicator */
     ls_own_collectives own;
+    ls_mpi_reductions reductions; /* correct on all ranks, so that all choose alike */
 } ls_mpi_options;
+
+/* reductions.c: the reductions that this process's MPI library computes correctly. Checks the library on the first call
+ * of a process. MPI must be running. */
+ls_mpi_reductions ls_mpi_check_reductions(void);
 
 /* An endpoint that takes receives, and begins them when it is connected. NULL and an error. */
 ls_endpoint *ls_mpi_endpoint(const ls_mpi_options *options);
@@ -42,6 +52,10 @@ MPI_Comm ls_mpi_comm_of(const ls_endpoint *endpoint);
 
 /* Endpoints call MPI no more, which is about to be finalized: what they are to do is LS_ERR_STATE, but for closing. */
 void ls_mpi_note_finalized(void);
+
+/* LS_ERR_STATE if the program has called MPI_Finalize, or if the thread level with which MPI was started forbids this
+ * thread a call of MPI now. */
+ls_status ls_mpi_check_allowed(void);
 
 /* Looks once at endpoints that have closed, and frees those that are done with; whether there are no others. */
 bool ls_mpi_progress_closing(void);

@@ -1,0 +1,31 @@
+/* Which thread may call on a communicator: see frame.h. */
+#include "comm/frame.h"
+
+static ls_status fail(ls_operation operation) {
+    return ls_fail(LS_ERR_STATE,
+                   "ls_comm_%s: two threads use this communicator at once: use it from one thread at a time, or give "
+                   "each thread a communicator of its own (ls_comm_split)",
+                   ls_operation_name(operation));
+}
+
+ls_status ls_comm_refuse_thread(ls_comm *comm, ls_operation operation) {
+    if (ls_comm_is_inherited(comm)) { /* forked while a thread was in a call */
+        return ls_comm_check(comm);
+    }
+    atomic_store_explicit(&comm->contested, true, memory_order_relaxed);
+    return fail(operation);
+}
+
+ls_status ls_comm_check_allowed(const ls_comm *comm) {
+    const bool asks = comm->backend->check != NULL && comm->state != NULL && !ls_comm_is_inherited(comm);
+    return asks ? comm->backend->check(comm->state) : LS_OK;
+}
+
+ls_status ls_comm_name_refusal(ls_operation operation) {
+    return ls_fail(ls_error_status(), "ls_comm_%s: %s", ls_operation_name(operation), ls_error_message());
+}
+
+ls_status ls_comm_fail_contested(ls_comm *comm, ls_operation operation) {
+    atomic_store_explicit(&comm->contested, false, memory_order_relaxed);
+    return ls_comm_give_up(comm, fail(operation));
+}

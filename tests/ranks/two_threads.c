@@ -1,0 +1,107 @@
+/*
+ * A rank whose two threads use one communicator at once is told so, and no other rank is blamed: both threads and the
+ * other ranks get that sentence. Work that one thread has begun and another waits for is no such mistake.
+ */
+#include "tests/support/ranks.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+enum { TRIES = 50000 };
+
+static const char sentence[] = "two threads use this communicator at once: use it from one thread at a time, or give "
+                               "each thread a communicator of its own (ls_comm_split)";
+
+/* What a second thread of the last rank does, and how that ended. */
+typedef struct task {
+    ls_comm *comm;
+    ls_work *work;
+    ls_status status;
+    char message[512];
+} task;
+
+static void *receive(void *argument) {
+    task *own = argument;
+    float number = 0;
+    own->status = ls_comm_recv(own->comm, &number, 1, LS_F32, 0, 5, NULL);
+    strncpy(own->message, ls_error_message(), sizeof own->message - 1);
+    return NULL;
+}
+
+static bool says(const char *message) {
+    const char *found = strstr(message, sentence);
+    return found != NULL && strncmp(message, "ls_comm_", 8) == 0;
+}
+
+/* Sends to itself until the other thread is in a call, too. */
+static ls_status send_until_refused(ls_comm *comm) {
+    const float number = 1;
+    const int rank = ls_comm_rank(comm);
+    ls_status status = LS_OK;
+    for (int i = 0; i < TRIES && status == LS_OK; i++) {
+        status = ls_comm_send(comm, &number, 1, LS_F32, rank, 7, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return status;
+}
+
+/* The last rank: its second thread waits for a message that rank 0 sends when the first thread was refused. */
+static ls_status use_at_once(ls_comm *comm, ls_comm *control) {
+    task other = {.comm = comm};
+    pthread_t thread;
+    LS_CHECK(pthread_create(&thread, NULL, receive, &other) == 0);
+    const ls_status status = send_until_refused(comm);
+    const bool said = says(ls_error_message());
+    const ls_status met = ls_comm_barrier(control, NULL);
+    pthread_join(thread, NULL);
+    LS_CHECK(met == LS_OK && status == LS_ERR_STATE && said);
+    LS_CHECK(other.status == LS_ERR_STATE && says(other.message));
+    LS_CHECK(ls_comm_barrier(comm, NULL) == LS_ERR_STATE && says(ls_error_message()));
+    return LS_OK;
+}
+
+/* The other ranks hear the reason from the last one. */
+static ls_status stand_by(ls_comm *comm, ls_comm *control) {
+    const float number = 3;
+    const int last = ls_comm_size(comm) - 1;
+    LS_TRY(ls_comm_barrier(control, NULL));
+    if (ls_comm_rank(comm) == 0) {
+        const ls_status sent = ls_comm_send(comm, &number, 1, LS_F32, last, 5, NULL);
+        LS_CHECK(sent == LS_OK || sent == LS_ERR_PEER);
+    }
+    LS_CHECK(ls_comm_barrier(comm, NULL) == LS_ERR_PEER);
+    LS_CHECK(strstr(ls_error_message(), sentence) != NULL);
+    return LS_OK;
+}
+
+static void *wait_for_work(void *argument) {
+    task *own = argument;
+    own->status = ls_work_wait(own->work);
+    return NULL;
+}
+
+/* One thread begins work and another waits for it, one after the other. */
+static ls_status hand_over_work(ls_comm *comm) {
+    float number = 1;
+    task other = {.comm = comm};
+    pthread_t thread;
+    LS_TRY(ls_comm_allreduce(comm, &number, &number, 1, LS_F32, LS_SUM, &other.work));
+    LS_CHECK(pthread_create(&thread, NULL, wait_for_work, &other) == 0);
+    pthread_join(thread, NULL);
+    LS_CHECK(other.status == LS_OK && number == (float)ls_comm_size(comm));
+    return ls_comm_barrier(comm, NULL);
+}
+
+ls_status rank_test(ls_comm *world) {
+    ls_comm *comm = NULL;
+    LS_TRY(hand_over_work(world));
+    if (ls_comm_size(world) == 1) { /* no call waits */
+        return LS_OK;
+    }
+    LS_TRY(ls_comm_split(world, 0, 0, &comm));
+    const bool last = ls_comm_rank(world) == ls_comm_size(world) - 1;
+    const ls_status status = last ? use_at_once(comm, world) : stand_by(comm, world);
+    ls_comm_free(comm);
+    return status;
+}
