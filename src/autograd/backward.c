@@ -103,7 +103,7 @@ __attribute__((noinline, cold)) static ls_status refuse_gradient(const ls_node *
 }
 
 /* Checks that the rule of a node can run, and scales the gradient that has reached the node by its weight. */
-static ls_status prepare_node(ls_pass *pass, ls_node *node) {
+static inline ls_status prepare_node(ls_pass *pass, ls_node *node) {
     LS_TRY(check_unchanged(node, node->reads, node->op->saves_output));
     if (__builtin_expect(node->of_gradient, 0)) {
         return refuse_gradient(node);
@@ -187,7 +187,8 @@ static ls_node *find_due(const ls_thread_state *thread, ls_scope *scope, ls_tape
 
 /* Raises the reach of a node that communicates to the greatest over its ranks. `status` is that of prepare_node here.
  */
-static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach, ls_status status) {
+__attribute__((noinline)) static ls_status agree_on_reach(ls_pass *pass, ls_node *node, ls_reach *reach,
+                                                          ls_status status) {
     const ls_reach here = *reach;
     if (node->op->agree == NULL) {
         *reach = LS_REACH_NOW;
@@ -214,7 +215,7 @@ static ls_status step(ls_pass *pass, ls_node *node, bool keep_tape, ls_tape_link
     const bool due = is_due(pass->thread, node);
     ls_reach reach = reach_here(node, due);
     ls_status status = reach == LS_REACH_NOW ? prepare_node(pass, node) : LS_OK;
-    if (due) {
+    if (__builtin_expect(due, 0)) {
         status = agree_on_reach(pass, node, &reach, status);
     }
     if (status == LS_OK) {

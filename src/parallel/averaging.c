@@ -65,20 +65,21 @@ static void *tail_memory(const ls_data_parallel_state *state) {
     return (char *)common->memory + common->bytes - bytes;
 }
 
-/* Number `index` of the tail. */
-static void write_number(const ls_data_parallel_state *state, int64_t index, double value) {
-    void *tail = tail_memory(state);
-    if (state->flats[tail_flat(state)].dtype == LS_F64) {
+/* Number `index` of the tail, which is f64 if `wide`, else f32. */
+static void write_number(void *tail, bool wide, int64_t index, double value) {
+    if (wide) {
         ((double *)tail)[index] = value;
     } else {
         ((float *)tail)[index] = (float)value;
     }
 }
 
-static double read_number(const ls_data_parallel_state *state, int64_t index) {
-    const void *tail = tail_memory(state);
-    return state->flats[tail_flat(state)].dtype == LS_F64 ? ((const double *)tail)[index]
-                                                          : (double)((const float *)tail)[index];
+static double read_number(const void *tail, bool wide, int64_t index) {
+    return wide ? ((const double *)tail)[index] : (double)((const float *)tail)[index];
+}
+
+static bool is_tail_wide(const ls_data_parallel_state *state) {
+    return state->flats[tail_flat(state)].dtype == LS_F64;
 }
 
 /* A span of a flat buffer, or of one with as many elements of another dtype, as a tensor on the stack. */
@@ -155,53 +156,61 @@ static double mark_of(const ls_data_parallel_state *state, const ls_leaf *leaf) 
 }
 
 static void write_tail(const ls_data_parallel_state *state, const tail *own) {
-    write_number(state, WEIGHT, own->weight);
-    write_number(state, SAMPLES, own->samples);
-    write_number(state, AGREE, own->agree);
-    write_number(state, GIVEN, own->given);
-    write_number(state, FAILED, own->failed);
+    void *to = tail_memory(state);
+    const bool wide = is_tail_wide(state);
+    write_number(to, wide, WEIGHT, own->weight);
+    write_number(to, wide, SAMPLES, own->samples);
+    write_number(to, wide, AGREE, own->agree);
+    write_number(to, wide, GIVEN, own->given);
+    write_number(to, wide, FAILED, own->failed);
     for (int i = 0; i < state->parameter_count; i++) {
-        write_number(state, MARKS + i, mark_of(state, leaf_of(state, i)));
+        write_number(to, wide, MARKS + i, mark_of(state, leaf_of(state, i)));
     }
     for (int i = 0; i < state->buffer_count; i++) {
-        write_number(state, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
+        write_number(to, wide, MARKS + state->parameter_count + i, ls_buffer_has_changed(state, i) ? 1 : 0);
     }
+}
+
+/* Whether a mark, the mean over ranks, is that of a parameter that is frozen on some ranks only. */
+static bool is_frozen_in_part(const ls_data_parallel_state *state, double mark) {
+    return mark > 1.5 && mark < frozen_mark(state) - 0.75;
 }
 
 /* All ranks see the same marks. */
-static ls_status check_frozen(const ls_data_parallel_state *state) {
-    for (int i = 0; i < state->parameter_count; i++) {
-        const double mark = read_number(state, MARKS + i);
-        if (mark > 1.5 && mark < frozen_mark(state) - 0.75) {
-            return ls_fail(LS_ERR_MISMATCH,
-                           "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
-                           "freeze it on all ranks or on none",
-                           state->model->parameters.items[i].name, (int)(mark / 2 + 0.01), ls_comm_size(state->comm));
-        }
-    }
-    return LS_OK;
+static ls_status refuse_frozen(const ls_data_parallel_state *state, int index, double mark) {
+    return ls_fail(LS_ERR_MISMATCH,
+                   "ls_data_parallel: the parameter \"%s\" is frozen (ls_set_requires_grad) on %d of %d ranks: "
+                   "freeze it on all ranks or on none",
+                   state->model->parameters.items[index].name, (int)(mark / 2 + 0.01), ls_comm_size(state->comm));
 }
 
 static tail read_tail(const ls_data_parallel_state *state) {
-    return (tail){.weight = read_number(state, WEIGHT),
-                  .samples = read_number(state, SAMPLES),
-                  .agree = read_number(state, AGREE),
-                  .given = read_number(state, GIVEN),
-                  .failed = read_number(state, FAILED)};
+    const void *from = tail_memory(state);
+    const bool wide = is_tail_wide(state);
+    return (tail){.weight = read_number(from, wide, WEIGHT),
+                  .samples = read_number(from, wide, SAMPLES),
+                  .agree = read_number(from, wide, AGREE),
+                  .given = read_number(from, wide, GIVEN),
+                  .failed = read_number(from, wide, FAILED)};
 }
 
 /* Learns which parameters have a gradient, and which buffers have changed, on any rank. */
 static ls_status read_marks(const ls_data_parallel_state *state) {
-    LS_TRY(check_frozen(state));
+    const void *from = tail_memory(state);
+    const bool wide = is_tail_wide(state);
     for (int i = 0; i < state->parameter_count; i++) {
+        const double mark = read_number(from, wide, MARKS + i);
+        if (is_frozen_in_part(state, mark)) {
+            return refuse_frozen(state, i, mark);
+        }
         ls_leaf *leaf = leaf_of(state, i);
         if (leaf != NULL && ls_gradient_travels(state, leaf)) {
-            leaf->has_gradient = read_number(state, MARKS + i) > 0;
+            leaf->has_gradient = mark > 0;
             ls_leaf_changed(leaf, "ls_data_parallel");
         }
     }
     for (int i = 0; i < state->buffer_count; i++) {
-        state->buffers[i].changed = read_number(state, MARKS + state->parameter_count + i) > 0;
+        state->buffers[i].changed = read_number(from, wide, MARKS + state->parameter_count + i) > 0;
     }
     return LS_OK;
 }

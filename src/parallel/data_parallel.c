@@ -147,9 +147,12 @@ static ls_status run_model(data_parallel_state *state, ls_tensor *const *inputs,
     ls_batch_part *before = thread->batch;
     ls_tensor *input = first_input(inputs, input_count);
     thread->batch = &state->part;
-    const uint8_t noted = input != NULL ? ls_mixing_begin(input, state->samples) : 0;
+    state->follows =
+        input != NULL && (state->runs < LS_DATA_PARALLEL_LOOKS || state->runs % LS_DATA_PARALLEL_EVERY == 0);
+    state->runs++;
+    const uint8_t noted = state->follows ? ls_mixing_begin(input, state->samples) : 0;
     const ls_status status = ls_forward_many(state->model, inputs, input_count, outputs, output_count);
-    if (input != NULL) {
+    if (state->follows) {
         ls_mixing_end(input, noted);
     }
     thread->batch = before;
@@ -216,7 +219,7 @@ static ls_status data_parallel_forward(ls_module *self, ls_tensor *const *inputs
     bool wanted = false;
     for (int i = 0; i < output_count; i++) {
         if (outputs[i]->needs_grad) {
-            LS_TRY(ls_mixing_check(outputs[i]));
+            LS_TRY(state->follows ? ls_mixing_check(outputs[i]) : LS_OK);
             ls_samples_begin(outputs[i]);
             wanted = true;
         }

@@ -24,8 +24,11 @@ typedef struct ls_rank_inputs {
     ls_input_kind first; /* input; those of further ones come behind the shares of all ranks */
 } ls_rank_inputs;
 
-/* In so many passes a mean that a program makes by hand is noticed. */
+/* In so many passes a mean that a program makes by hand is noticed. In so many forward passes, and in one of
+ * LS_DATA_PARALLEL_EVERY after them, operations that mix samples are: following the samples takes a twentieth of a
+ * small step. */
 #define LS_DATA_PARALLEL_LOOKS 100
+#define LS_DATA_PARALLEL_EVERY 16
 
 /* A buffer of the model. */
 typedef struct ls_buffer_record {
@@ -85,6 +88,8 @@ typedef struct ls_data_parallel_state {
     double usual;       /* divisor of a loss, or samples, that counts as 1; 0 before the first averaging */
     double divisor;     /* of the present pass that has not agreed: of its loss, or samples */
     double all_samples; /* of the present pass that has agreed, of all ranks */
+    uint64_t runs;      /* forward passes of the model */
+    bool follows;       /* the present one follows the samples (mixing.h) */
     int looks;          /* passes whose findings it still looks at, to warn of a mean made by hand */
     double factor;      /* of the sums over samples in the loss of the last pass; 0: it had none */
 } ls_data_parallel_state;

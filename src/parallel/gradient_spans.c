@@ -16,6 +16,12 @@ static size_t width_of(const ls_data_parallel_state *state, int flat) {
     return ls_dtype_size(state->flats[flat].dtype);
 }
 
+/* Where a gradient lies in its flat buffer, in elements. */
+static int64_t offset_of(const ls_data_parallel_state *state, int flat, const ls_leaf *leaf) {
+    const ptrdiff_t bytes = (const char *)leaf->gradient->data - (const char *)state->shared[flat]->memory;
+    return bytes / (ptrdiff_t)width_of(state, flat);
+}
+
 /* Appends the spans of one flat buffer. */
 static void list_spans(ls_data_parallel_state *state, int flat) {
     ls_gradient_spans *of = &state->spans_of[flat];
@@ -27,17 +33,20 @@ static void list_spans(ls_data_parallel_state *state, int flat) {
         if (leaf == NULL || leaf->gradient->storage->whole != state->shared[flat]) {
             continue;
         }
-        const ptrdiff_t bytes = (const char *)leaf->gradient->data - (const char *)state->shared[flat]->memory;
-        const int64_t offset = bytes / (ptrdiff_t)width_of(state, flat);
-        if (!ls_gradient_travels(state, leaf)) {
-            of->total += span != NULL ? span->count = offset - span->offset : 0;
-            span = NULL;
-        } else if (span == NULL) {
+        const bool travels = ls_gradient_travels(state, leaf);
+        if (travels && span == NULL) {
             span = &of->items[of->count++];
-            *span = (ls_gradient_span){.offset = offset};
+            *span = (ls_gradient_span){.offset = offset_of(state, flat, leaf)};
+        } else if (!travels && span != NULL) {
+            span->count = offset_of(state, flat, leaf) - span->offset;
+            of->total += span->count;
+            span = NULL;
         }
     }
-    of->total += span != NULL ? span->count = state->flats[flat].count - span->offset : 0;
+    if (span != NULL) {
+        span->count = state->flats[flat].count - span->offset;
+        of->total += span->count;
+    }
 }
 
 void ls_gradient_spans_list(ls_data_parallel_state *state) {
